@@ -1,0 +1,60 @@
+# Every verb is one line. `make run` and `make test` set themselves up: they need Python >= 3.11, nothing else.
+# Variables: PYTHON (the interpreter that makes .venv), VENV, ARGS (more arguments for the tool that is called).
+.DEFAULT_GOAL := help
+.PHONY: help setup run gen gen-check compile lint type test test-compiled interop bench fuzz check clean
+
+VENV ?= .venv
+PYTHON ?= $(shell tools/find_python.sh)
+PY := $(VENV)/bin/python
+# The compiled tree in front of the source tree; the second variable keeps the working folder out of the way.
+COMPILED := PYTHONPATH="$(CURDIR)/build/compiled" PYTHONSAFEPATH=1
+PYTEST := $(PY) -P -m pytest
+
+help: ## what there is
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 15
+
+$(VENV)/.kcoord-run: pyproject.toml tools/make_env.py
+	@$(PYTHON) tools/make_env.py $(VENV) run
+
+$(VENV)/.kcoord-dev: pyproject.toml tools/make_env.py
+	@$(PYTHON) tools/make_env.py $(VENV) dev
+
+setup: $(VENV)/.kcoord-dev ## a virtual environment with everything the other verbs need
+
+run: $(VENV)/.kcoord-run ## serve on 127.0.0.1:9092 with ./data, compiled where a C compiler exists
+	@exec $(PY) tools/run.py $(ARGS)
+
+gen: setup ## write kcoord/protocol from schemas/
+	$(PY) -m kcoord.codegen write
+
+gen-check: setup ## fail when kcoord/protocol is not what schemas/ says
+	$(PY) -m kcoord.codegen check
+
+compile: setup ## build/compiled: the package with its hot modules as native code
+	$(PY) tools/compile.py $(ARGS)
+
+lint: setup ## ruff and the import contracts
+	$(VENV)/bin/ruff check . && $(VENV)/bin/lint-imports --no-cache
+
+type: setup ## mypy --strict
+	$(VENV)/bin/mypy
+
+test: setup ## the test suite, interpreted
+	$(PYTEST) --ignore=tests/interop $(ARGS)
+
+test-compiled: compile ## the same suite on the compiled tree
+	$(COMPILED) KCOORD_EXPECT_COMPILED=1 $(PYTEST) --ignore=tests/interop $(ARGS)
+
+interop: setup ## the Java clients and Kafka's own tools against kcoord (Java 17 and Maven)
+	$(PYTEST) tests/interop $(ARGS)
+
+bench: compile ## requests/s, latency, start-up, memory; interpreted and compiled
+	$(PY) bench/bench.py $(ARGS)
+
+fuzz: setup ## a million hostile inputs (ARGS="--seconds 60 --seed 1" for a sample)
+	$(PY) -m tests.fuzz $(ARGS)
+
+check: lint type gen-check test ## what to run before a commit
+
+clean: ## forget everything that was built
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

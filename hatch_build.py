@@ -1,0 +1,43 @@
+"""Build hook for wheels: pure Python by default, with native hot modules when KCOORD_COMPILE=1 is set.
+
+Both wheels hold the same sources; the compiled one holds the libraries beside them and is tagged for its
+Python and platform.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+
+def wants_native() -> bool:
+    return os.environ.get("KCOORD_COMPILE", "") not in ("", "0")
+
+
+class CompileHook(BuildHookInterface):  # type: ignore[misc, type-arg, unused-ignore]
+    PLUGIN_NAME = "custom"
+
+    def dependencies(self) -> list[str]:
+        """What the build needs beyond hatchling: the pinned compiler and the runtime it type-checks against."""
+        if not wants_native():
+            return []
+        return [*self.metadata.config["dependency-groups"]["compile"], *self.metadata.core.dependencies]
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if version == "editable" or not wants_native():
+            return
+        root = Path(self.root)
+        out = root / "build" / "wheel"
+        done = subprocess.run([sys.executable, root / "tools" / "compile.py", "--out", out])
+        if done.returncode:
+            raise SystemExit("KCOORD_COMPILE is set, but the hot modules could not be compiled")
+        tree = out / "compiled"
+        for library in sorted([*tree.rglob("*.so"), *tree.rglob("*.pyd")]):
+            build_data["force_include"][str(library)] = library.relative_to(tree).as_posix()
+        build_data["pure_python"] = False
+        build_data["infer_tag"] = True

@@ -1,0 +1,73 @@
+"""Make the virtual environment: `make_env.py FOLDER run|dev`. Standard library only.
+
+`run` installs the package and, where a C compiler exists, what compiles it; `dev` everything.
+A stamp file in the environment tells make when that is done, and a change of pyproject.toml does it again.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def python_of(folder: Path) -> Path:
+    return folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
+
+
+def can_compile() -> bool:
+    """Whether mypyc's output could be compiled here: a C compiler and Python's headers."""
+    compiler = any(shutil.which(name) for name in ("cc", "gcc", "clang"))
+    return compiler and Path(sysconfig.get_path("include"), "Python.h").is_file()
+
+
+def make(folder: Path) -> None:
+    """Create the environment unless a working one is there."""
+    python = python_of(folder)
+    if python.exists() and subprocess.run([python, "-c", "import pip"], capture_output=True).returncode == 0:
+        return
+    print(f"setup: making {folder} with Python {sys.version.split()[0]}", flush=True)
+    done = subprocess.run([sys.executable, "-m", "venv", "--clear", folder])
+    if done.returncode:
+        raise SystemExit(
+            "setup: this Python cannot make virtual environments (on Debian and Ubuntu they are a package of "
+            "their own: python3-venv)"
+        )
+
+
+def install(folder: Path, kind: str) -> None:
+    pip = [str(python_of(folder)), "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    print(f"setup: installing ({kind})", flush=True)
+    # Dependency groups need pip 25.1.
+    subprocess.run([*pip, "install", "--upgrade", "pip>=25.1"], check=True, cwd=ROOT)
+    groups: list[str] = []
+    if kind == "dev":
+        groups = ["--group", "dev"]
+    elif can_compile():
+        groups = ["--group", "compile"]
+    subprocess.run([*pip, "install", *groups, "--editable", "."], check=True, cwd=ROOT)
+
+
+def main() -> int:
+    if len(sys.argv) != 3 or sys.argv[2] not in ("run", "dev"):
+        raise SystemExit("usage: make_env.py FOLDER run|dev")
+    if not (3, 11) <= sys.version_info[:2] < (3, 15):
+        raise SystemExit(f"setup: Python 3.11 to 3.14 is needed, this is {sys.version.split()[0]}")
+    folder, kind = Path(sys.argv[1]).absolute(), sys.argv[2]
+    make(folder)
+    try:
+        install(folder, kind)
+    except subprocess.CalledProcessError as error:
+        raise SystemExit(f"setup: pip failed ({error.returncode})") from None
+    for stamp in ("run", "dev") if kind == "dev" else ("run",):
+        (folder / f".kcoord-{stamp}").touch()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""`make run`: serve on 127.0.0.1:9092 with ./data, on the compiled tree where one can be built.
+
+More arguments go to `kcoord serve` and win over the ones set here. KCOORD_INTERPRETED=1 compiles nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def compiled_tree() -> str:
+    """The folder to put in front of the module path, or an empty string to run the sources."""
+    if os.environ.get("KCOORD_INTERPRETED"):
+        print("kcoord: interpreted, as KCOORD_INTERPRETED asks", file=sys.stderr)
+        return ""
+    done = subprocess.run([sys.executable, ROOT / "tools" / "compile.py", "--quiet"], stdout=sys.stderr)
+    if done.returncode == 0:
+        print("kcoord: running compiled", file=sys.stderr)
+        return str(ROOT / "build" / "compiled")
+    print("kcoord: running interpreted (slower, otherwise the same)", file=sys.stderr)
+    return ""
+
+
+def main() -> None:
+    environment = dict(os.environ)
+    tree = compiled_tree()
+    if tree:
+        environment["PYTHONPATH"] = tree
+    command = [sys.executable, "-P", "-m", "kcoord.cli.main", "serve", "--listen", "127.0.0.1:9092"]
+    command += ["--data", str(ROOT / "data"), *sys.argv[1:]]
+    sys.stderr.flush()
+    os.execve(sys.executable, command, environment)
+
+
+if __name__ == "__main__":
+    main()
