@@ -1,0 +1,1 @@
+"""Build time only: JSON message schemas in, typed Python out. Nothing at run time imports this package."""
