@@ -23,7 +23,7 @@ class CompileHook(BuildHookInterface):  # type: ignore[misc, type-arg, unused-ig
     PLUGIN_NAME = "custom"
 
     def dependencies(self) -> list[str]:
-        """What the build needs beyond hatchling: the pinned compiler and the runtime it type-checks against."""
+        """What the build needs beyond hatchling: the pinned compiler and what the modules import."""
         if not wants_native():
             return []
         return [*self.metadata.config["dependency-groups"]["compile"], *self.metadata.core.dependencies]
