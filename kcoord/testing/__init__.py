@@ -1,0 +1,1 @@
+"""Test fixtures for programs that talk to kcoord."""

@@ -1,0 +1,1 @@
+"""Fixtures `kcoord` and `kcoord_server`."""
