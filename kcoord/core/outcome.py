@@ -1,0 +1,199 @@
+"""What goes into the core and what comes out of it.
+
+A handler looks at an event and at the state, and returns an Outcome: records to store, replies to give, timers to
+arm, jobs to run. It changes no hard state; that is what `replay` does with the records, live and at start-up alike.
+Soft state (who waits for a rebalance, session deadlines) may be changed by handlers, since losing it at any moment
+must be harmless.
+
+Times: `mono_ms` is a monotonic clock for timers and deadlines, `wall_ms` the Unix time that goes into records. Both
+come in as arguments.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from kcoord.wire.message import Message
+
+# Logs are named by (topic, partition); the coordinator and metadata logs are topics like any other.
+METADATA_TOPIC: Final = "__cluster_metadata"
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+TRANSACTION_TOPIC: Final = "__transaction_state"
+INTERNAL_TOPICS: Final = (OFFSETS_TOPIC, TRANSACTION_TOPIC)
+
+# Kinds of timers.
+TIMER_SESSION: Final = 1
+TIMER_REBALANCE: Final = 2
+TIMER_SYNC: Final = 3
+TIMER_PENDING_MEMBER: Final = 4
+TIMER_INITIAL_REBALANCE: Final = 5
+TIMER_OFFSET_EXPIRY: Final = 6
+TIMER_FETCH: Final = 7
+
+# Levels of facts for the server's log.
+INFO: Final = 1
+WARNING: Final = 2
+
+
+@final
+class LogId:
+    """Names one partition log. Compare by topic and partition; the core hands out one object per log."""
+
+    def __init__(self, topic: str, partition: int) -> None:
+        self.topic = topic
+        self.partition = partition
+
+    def __repr__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@final
+class Now:
+    """The two clocks, read once per turn by the server (or set by a test)."""
+
+    def __init__(self, mono_ms: int, wall_ms: int) -> None:
+        self.mono_ms = mono_ms
+        self.wall_ms = wall_ms
+
+
+@final
+class Request:
+    """A decoded request on its way into the core.
+
+    `entropy` is 16 random bytes where the API makes up identifiers (JoinGroup, CreateTopics, Metadata with
+    auto-creation, InitProducerId) and empty otherwise. `host` and `port` are what this connection's listener
+    advertises to clients.
+    """
+
+    def __init__(
+        self,
+        request_id: int,
+        connection_id: int,
+        api_key: int,
+        version: int,
+        client_id: str,
+        client_host: str,
+        body: Message,
+        entropy: bytes = b"",
+        host: str = "",
+        port: int = 0,
+    ) -> None:
+        self.request_id = request_id
+        self.connection_id = connection_id
+        self.api_key = api_key
+        self.version = version
+        self.client_id = client_id
+        self.client_host = client_host
+        self.body = body
+        self.entropy = entropy
+        self.host = host
+        self.port = port
+
+
+@final
+class Timer:
+    """A timer to arm. There is no cancelling: a handler checks the token (and the deadline) again when it fires."""
+
+    def __init__(self, kind: int, group_id: str, member_id: str, token: int, deadline_ms: int) -> None:
+        self.kind = kind
+        self.group_id = group_id
+        self.member_id = member_id
+        self.token = token
+        self.deadline_ms = deadline_ms
+
+
+@final
+class Reply:
+    """The answer to one request.
+
+    An answer that shows state which may not be durable yet names the log and the end offset it depends on; answers
+    that come with records wait for those by themselves.
+    """
+
+    def __init__(
+        self, request_id: int, response: Message | None, wait_log: LogId | None = None, wait_offset: int = 0
+    ) -> None:
+        self.request_id = request_id
+        self.response = response
+        self.wait_log = wait_log
+        self.wait_offset = wait_offset
+
+
+@final
+class CoordinatorRecord:
+    """A typed record for a coordinator or metadata log; value None is a tombstone.
+
+    In the metadata log the key is None and the value is the record. `headers` travel with the record on disk.
+    """
+
+    def __init__(self, key: Message | None, value: Message | None) -> None:
+        self.key = key
+        self.value = value
+
+
+@final
+class Fact:
+    """One line for the server's log: an event name in snake_case and its fields."""
+
+    def __init__(self, level: int, event: str, fields: dict[str, object]) -> None:
+        self.level = level
+        self.event = event
+        self.fields = fields
+
+
+@final
+class Outcome:
+    """What one event led to. `records` all go to `log`, as one atomic batch."""
+
+    def __init__(self) -> None:
+        self.log: LogId | None = None
+        self.records: list[CoordinatorRecord] = []
+        self.replies: list[Reply] = []
+        self.timers: list[Timer] = []
+        self.facts: list[Fact] = []
+        # Events the engine handles right after this outcome was applied (a chain of safe steps).
+        self.follow_ups: list[Event] = []
+
+    def reply(self, request_id: int, response: Message | None) -> None:
+        self.replies.append(Reply(request_id, response))
+
+    def add(self, log: LogId, key: Message | None, value: Message | None) -> None:
+        self.log = log
+        self.records.append(CoordinatorRecord(key, value))
+
+
+class Event:
+    """Something that happened; see the subclasses."""
+
+
+@final
+class TimerFired(Event):
+    def __init__(self, timer: Timer) -> None:
+        self.timer = timer
+
+
+@final
+class Disconnected(Event):
+    """A connection is gone: its parked requests are answered to nobody. Members live on until their timers."""
+
+    def __init__(self, connection_id: int) -> None:
+        self.connection_id = connection_id
+
+
+@final
+class Loaded(Event):
+    """All logs were replayed; timers of what was found are armed and unfinished chains go on."""
+
+
+@final
+class TopicDeleted(Event):
+    """A topic's deletion is durable in the metadata log: its committed offsets go next."""
+
+    def __init__(self, topic: str, topic_id: bytes) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+
+
+@final
+class DropGroupLog(Event):
+    """Test control: forget every group and offset (see `reset()` of the pytest fixture)."""
