@@ -1,7 +1,7 @@
 # Every verb is one line. `make run` and `make test` set themselves up: they need Python >= 3.11, nothing else.
 # Variables: PYTHON (the interpreter that makes .venv), VENV, ARGS (more arguments for the tool that is called).
 .DEFAULT_GOAL := help
-.PHONY: help setup run gen gen-check compile lint type test test-compiled interop bench fuzz check clean
+.PHONY: help setup run gen gen-check compile lint type test test-compiled interop image bench fuzz check clean
 
 VENV ?= .venv
 PYTHON ?= $(shell tools/find_python.sh)
@@ -9,6 +9,8 @@ PY := $(VENV)/bin/python
 # The compiled tree in front of the source tree; the second variable keeps the working folder out of the way.
 COMPILED := PYTHONPATH="$(CURDIR)/build/compiled" PYTHONSAFEPATH=1
 PYTEST := $(PY) -P -m pytest
+# These have verbs of their own.
+SLOW := --ignore=tests/interop --ignore=tests/image
 
 help: ## what there is
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 15
@@ -40,13 +42,16 @@ type: setup ## mypy --strict
 	$(VENV)/bin/mypy
 
 test: setup ## the test suite, interpreted
-	$(PYTEST) --ignore=tests/interop $(ARGS)
+	$(PYTEST) $(SLOW) $(ARGS)
 
 test-compiled: compile ## the same suite on the compiled tree
-	$(COMPILED) KCOORD_EXPECT_COMPILED=1 $(PYTEST) --ignore=tests/interop $(ARGS)
+	$(COMPILED) KCOORD_EXPECT_COMPILED=1 $(PYTEST) $(SLOW) $(ARGS)
 
 interop: setup ## the Java clients and Kafka's own tools against kcoord (Java 17 and Maven)
 	$(PYTEST) tests/interop $(ARGS)
+
+image: setup ## the container image's build script in an empty directory, and its command
+	$(PYTEST) tests/image $(ARGS)
 
 bench: compile ## requests/s, latency, start-up, memory; interpreted and compiled
 	$(PY) bench/bench.py $(ARGS)
