@@ -1,0 +1,723 @@
+"""Kafka's record batch, format version 2: the unit that is produced, stored and fetched.
+
+Layout of the 61 bytes before the records (all numbers big-endian):
+
+    0 base offset int64        21 attributes int16          43 producer id int64
+    8 batch length int32       23 last offset delta int32   51 producer epoch int16
+    12 leader epoch int32      27 base timestamp int64      53 base sequence int32
+    16 magic int8              35 max timestamp int64       57 record count int32
+    17 CRC-32C uint32
+
+The batch length counts from byte 12, the checksum covers everything from byte 21. So a broker may set base
+offset and leader epoch without touching the rest. Attributes: bits 0-2 codec, bit 3 log append time, bit 4
+transactional, bit 5 control, bit 6 the base timestamp is a delete horizon (KIP-534).
+
+Source: KIP-98 and the "Record Batch" section of Kafka's message format page.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from kcoord.wire.compression import (
+    CODEC_NONE,
+    CODEC_ZSTD,
+    DecompressedTooLarge,
+    DecompressionError,
+    compress,
+    decompress,
+)
+from kcoord.wire.crc import crc32c
+from kcoord.wire.primitives import (
+    BytesWriter,
+    DecodeError,
+    EncodeError,
+    Reader,
+    i32,
+    i64,
+    read_i16_be,
+    read_i32_be,
+    read_i64_be,
+    u8,
+    varint_size,
+    write_i32_be,
+    write_i64_be,
+    write_int16,
+    write_varint,
+)
+
+HEADER_BYTES: Final = 61
+# What the batch length does not count: base offset and the length itself.
+LENGTH_OVERHEAD: Final = 12
+BATCH_LENGTH_MIN: Final = HEADER_BYTES - LENGTH_OVERHEAD
+CRC_FROM: Final = 21
+MAGIC_V2: Final = 2
+
+CODEC_MASK: Final = 0x07
+LOG_APPEND_TIME_FLAG: Final = 0x08
+TRANSACTIONAL_FLAG: Final = 0x10
+CONTROL_FLAG: Final = 0x20
+DELETE_HORIZON_FLAG: Final = 0x40
+
+NO_TIMESTAMP: Final = -1
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+NO_SEQUENCE: Final = -1
+
+CREATE_TIME: Final = 0
+LOG_APPEND_TIME: Final = 1
+
+# Error codes of the protocol that a broker's batch check can give.
+ERROR_NONE: Final = 0
+ERROR_CORRUPT_MESSAGE: Final = 2
+ERROR_MESSAGE_TOO_LARGE: Final = 10
+ERROR_INVALID_TIMESTAMP: Final = 32
+ERROR_UNSUPPORTED_COMPRESSION_TYPE: Final = 76
+ERROR_INVALID_RECORD: Final = 87
+
+INT32_MAX: Final = 0x7FFFFFFF
+# A record takes at least seven bytes: length, attributes, two deltas, key and value length, header count.
+RECORD_BYTES_MIN: Final = 7
+# Kafka answers with every bad record of a batch; the first few tell as much and bound the answer.
+RECORD_ERRORS_MAX: Final = 16
+
+Headers = list[tuple[str, bytes | None]]
+
+
+@final
+class BatchHeader:
+    """The fields before the records. `size` is the whole batch in bytes, `pos` where it starts."""
+
+    def __init__(
+        self,
+        pos: i64,
+        base_offset: i64,
+        batch_length: i64,
+        leader_epoch: i64,
+        crc: i64,
+        attributes: i64,
+        last_offset_delta: i64,
+        base_timestamp: i64,
+        max_timestamp: i64,
+        producer_id: i64,
+        producer_epoch: i64,
+        base_sequence: i64,
+        count: i64,
+    ) -> None:
+        self.pos = pos
+        self.base_offset = base_offset
+        self.batch_length = batch_length
+        self.leader_epoch = leader_epoch
+        self.crc = crc
+        self.attributes = attributes
+        self.last_offset_delta = last_offset_delta
+        self.base_timestamp = base_timestamp
+        self.max_timestamp = max_timestamp
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.base_sequence = base_sequence
+        self.count = count
+        self.size: i64 = batch_length + LENGTH_OVERHEAD
+        self.last_offset: i64 = base_offset + last_offset_delta
+
+    @property
+    def codec(self) -> int:
+        return self.attributes & CODEC_MASK
+
+    @property
+    def timestamp_type(self) -> int:
+        return LOG_APPEND_TIME if self.attributes & LOG_APPEND_TIME_FLAG else CREATE_TIME
+
+    @property
+    def is_transactional(self) -> bool:
+        return (self.attributes & TRANSACTIONAL_FLAG) != 0
+
+    @property
+    def is_control(self) -> bool:
+        return (self.attributes & CONTROL_FLAG) != 0
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record, wrapped from 2^31 - 1 to 0; -1 without a producer id."""
+        if self.base_sequence < 0:
+            return NO_SEQUENCE
+        return (self.base_sequence + self.last_offset_delta) & INT32_MAX
+
+
+@final
+class Record:
+    """One record of a batch; `timestamp` and `offset` are absolute."""
+
+    def __init__(
+        self, offset: int, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers
+    ) -> None:
+        self.offset = offset
+        self.timestamp = timestamp
+        self.key = key
+        self.value = value
+        self.headers = headers
+
+    def __repr__(self) -> str:
+        return f"Record({self.offset}, {self.timestamp}, {self.key!r}, {self.value!r}, {self.headers!r})"
+
+
+def parse_header(buf: bytes, pos: i64 = 0, partial: bool = False) -> BatchHeader:
+    """The header of the batch at `pos`. Every length is checked, the checksum is not (check_crc does).
+
+    With `partial` the records may be missing from `buf`, as when only headers are read from a file.
+    Raises DecodeError.
+    """
+    left: i64 = len(buf) - pos
+    if pos < 0 or left < HEADER_BYTES:
+        raise DecodeError(f"batch header of {HEADER_BYTES} bytes wanted, {left} left")
+    magic: i64 = i64(buf[pos + 16])
+    if magic != MAGIC_V2:
+        raise DecodeError(f"batch of format version {magic}")
+    length: i64 = i64(read_i32_be(buf, pos + 8))
+    if length < BATCH_LENGTH_MIN:
+        raise DecodeError(f"batch length {length}")
+    if not partial and length > left - LENGTH_OVERHEAD:
+        raise DecodeError(f"batch of {length + LENGTH_OVERHEAD} bytes, {left} left")
+    base_offset: i64 = read_i64_be(buf, pos)
+    last_delta: i64 = i64(read_i32_be(buf, pos + 23))
+    count: i64 = i64(read_i32_be(buf, pos + 57))
+    if base_offset < 0 or last_delta < 0 or base_offset > 0x7FFFFFFFFFFFFFFF - last_delta:
+        raise DecodeError(f"batch at offset {base_offset} with last offset delta {last_delta}")
+    # Compaction may leave fewer records than offsets, or none; never more.
+    if count < 0 or count > last_delta + 1:
+        raise DecodeError(f"batch of {count} records with last offset delta {last_delta}")
+    crc: i64 = i64(read_i32_be(buf, pos + 17))
+    return BatchHeader(
+        pos,
+        base_offset,
+        length,
+        i64(read_i32_be(buf, pos + 12)),
+        crc & 0xFFFFFFFF,
+        i64(read_i16_be(buf, pos + 21)),
+        last_delta,
+        read_i64_be(buf, pos + 27),
+        read_i64_be(buf, pos + 35),
+        read_i64_be(buf, pos + 43),
+        i64(read_i16_be(buf, pos + 51)),
+        i64(read_i32_be(buf, pos + 53)),
+        count,
+    )
+
+
+def check_crc(buf: bytes, pos: i64, header: BatchHeader) -> bool:
+    """Whether the checksum of the batch at `pos`, which parse_header found whole, is right."""
+    return crc32c(memoryview(buf)[pos + CRC_FROM : pos + header.size]) == header.crc
+
+
+def parse_batches(buf: bytes) -> list[BatchHeader]:
+    """The headers of all whole batches in `buf`, as a fetch gives them: the last one may be cut short.
+
+    Raises DecodeError for what is not a batch. Checksums are not checked.
+    """
+    headers: list[BatchHeader] = []
+    pos: i64 = 0
+    end: i64 = len(buf)
+    while end - pos >= HEADER_BYTES:
+        header = parse_header(buf, pos, True)
+        if header.size > end - pos:
+            break
+        headers.append(header)
+        pos += header.size
+    return headers
+
+
+def _records_reader(buf: bytes, pos: i64, header: BatchHeader, max_decompressed: int) -> Reader:
+    codec = header.attributes & CODEC_MASK
+    end = pos + header.size
+    if codec == CODEC_NONE:
+        r = Reader(buf, pos + HEADER_BYTES)
+        r.end = end
+    else:
+        r = Reader(decompress(codec, buf[pos + HEADER_BYTES : end], max_decompressed))
+    if header.count > (r.end - r.pos) // RECORD_BYTES_MIN:
+        raise DecodeError(f"{header.count} records in {r.end - r.pos} bytes")
+    return r
+
+
+def _record_end(r: Reader) -> i64:
+    size = r.varint()
+    if size < 0 or size > r.end - r.pos:
+        raise DecodeError(f"record of {size} bytes, {r.end - r.pos} left")
+    end = r.pos + size
+    r.take(1)  # attributes, unused
+    return end
+
+
+def _field(r: Reader) -> bytes | None:
+    size = r.varint()
+    if size < 0:
+        return None
+    pos = r.take(size)
+    return r.buf[pos : pos + size]
+
+
+def _headers(r: Reader) -> Headers:
+    count = r.varint()
+    # A header takes at least two bytes.
+    if count < 0 or count > (r.end - r.pos) // 2:
+        raise DecodeError(f"{count} record headers in {r.end - r.pos} bytes")
+    headers: Headers = []
+    while count > 0:
+        key = _field(r)
+        if key is None:
+            raise DecodeError("null record header key")
+        # Keys that are not UTF-8 survive a round trip.
+        headers.append((key.decode("utf-8", "surrogateescape"), _field(r)))
+        count -= 1
+    return headers
+
+
+def decode_records(buf: bytes, pos: i64, header: BatchHeader, max_decompressed: int) -> list[Record]:
+    """The records of the batch at `pos`, whose header is `header`, in their order.
+
+    Raises DecodeError, and DecompressionError when they are compressed and do not become at most
+    `max_decompressed` bytes.
+    """
+    r = _records_reader(buf, pos, header, max_decompressed)
+    append_time = (header.attributes & LOG_APPEND_TIME_FLAG) != 0
+    base_offset: int = header.base_offset
+    base_timestamp: int = header.base_timestamp
+    max_timestamp: int = header.max_timestamp
+    records: list[Record] = []
+    left = header.count
+    while left > 0:
+        end = _record_end(r)
+        timestamp = base_timestamp + r.varlong()
+        if append_time:
+            timestamp = max_timestamp
+        delta = r.varint()
+        if delta < 0 or delta > header.last_offset_delta:
+            raise DecodeError(f"offset delta {delta} in a batch that ends at {header.last_offset_delta}")
+        key = _field(r)
+        value = _field(r)
+        headers = _headers(r)
+        if r.pos != end:
+            raise DecodeError("record does not match its size")
+        records.append(Record(base_offset + delta, timestamp, key, value, headers))
+        left -= 1
+    if r.pos != r.end:
+        raise DecodeError(f"{r.end - r.pos} bytes after the last record")
+    return records
+
+
+def _check_field(value: i64, low: i64, high: i64, name: str) -> None:
+    if value < low or value > high:
+        raise EncodeError(f"{name} {value} is out of range")
+
+
+@final
+class BatchBuilder:
+    """Builds one batch: records are encoded as they come, `build` adds the header and the checksum.
+
+    Timestamps are relative to the first record's. Raises EncodeError for what the format cannot hold.
+    """
+
+    def __init__(self) -> None:
+        self.count: i64 = 0
+        self.base_timestamp: i64 = NO_TIMESTAMP
+        self.max_timestamp: i64 = NO_TIMESTAMP
+        self.records = BytesWriter()
+
+    def size_bytes(self) -> int:
+        """Size of the batch if it were built now without compression."""
+        return HEADER_BYTES + len(self.records)
+
+    def append(
+        self, timestamp: i64, key: bytes | None, value: bytes | None, headers: Headers | None = None
+    ) -> None:
+        """Add a record after the others. `timestamp` is in wall milliseconds, -1 for none."""
+        if timestamp < NO_TIMESTAMP:
+            raise EncodeError(f"timestamp {timestamp}")
+        if self.count == 0:
+            self.base_timestamp = timestamp
+        delta = timestamp - self.base_timestamp
+        # Far below the edge where a compiled zigzag would wrap; no clock reaches it.
+        _check_field(delta, -0x3FFFFFFFFFFFFFFF, 0x3FFFFFFFFFFFFFFF, "timestamp delta")
+        if self.count > INT32_MAX - 1:
+            raise EncodeError("batch is full")
+        body = BytesWriter() if headers else None
+        if body is not None and headers is not None:
+            _write_headers(body, headers)
+        key_size: i64 = -1 if key is None else len(key)
+        value_size: i64 = -1 if value is None else len(value)
+        size: i64 = 1 + varint_size(delta) + varint_size(self.count)
+        size += varint_size(key_size) + varint_size(value_size)
+        if key is not None:
+            size += key_size
+        if value is not None:
+            size += value_size
+        size += 1 if body is None else len(body)
+        w = self.records
+        if size > INT32_MAX - len(w) - 64:
+            raise EncodeError("batch is full")
+        write_varint(w, size)
+        w.append(0)
+        write_varint(w, delta)
+        write_varint(w, self.count)
+        write_varint(w, key_size)
+        if key is not None:
+            w.write(key)
+        write_varint(w, value_size)
+        if value is not None:
+            w.write(value)
+        if body is None:
+            w.append(0)
+        else:
+            w.write(body.getvalue())
+        self.count += 1
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+
+    def build(
+        self,
+        base_offset: i64,
+        leader_epoch: i64,
+        producer_id: i64 = NO_PRODUCER_ID,
+        producer_epoch: i64 = NO_PRODUCER_EPOCH,
+        base_sequence: i64 = NO_SEQUENCE,
+        transactional: bool = False,
+        control: bool = False,
+        codec: int = CODEC_NONE,
+    ) -> bytes:
+        """The batch as bytes. The builder stays as it is and can go on growing."""
+        if self.count == 0:
+            raise EncodeError("batch without records")
+        attributes: i64 = codec
+        if transactional:
+            attributes |= TRANSACTIONAL_FLAG
+        if control:
+            attributes |= CONTROL_FLAG
+        records = self.records.getvalue()
+        if codec != CODEC_NONE:
+            records = compress(codec, records)
+        return encode_batch(
+            base_offset,
+            leader_epoch,
+            attributes,
+            self.count - 1,
+            self.base_timestamp,
+            self.max_timestamp,
+            producer_id,
+            producer_epoch,
+            base_sequence,
+            self.count,
+            records,
+        )
+
+
+def _write_headers(w: BytesWriter, headers: Headers) -> None:
+    count: i64 = len(headers)
+    write_varint(w, count)
+    for key, value in headers:
+        data = key.encode("utf-8", "surrogateescape")
+        size: i64 = len(data)
+        write_varint(w, size)
+        w.write(data)
+        if value is None:
+            write_varint(w, -1)
+        else:
+            size = len(value)
+            write_varint(w, size)
+            w.write(value)
+
+
+def encode_batch(
+    base_offset: i64,
+    leader_epoch: i64,
+    attributes: i64,
+    last_offset_delta: i64,
+    base_timestamp: i64,
+    max_timestamp: i64,
+    producer_id: i64,
+    producer_epoch: i64,
+    base_sequence: i64,
+    count: i64,
+    records: bytes,
+) -> bytes:
+    """A batch of these header fields around `records`, which are encoded (and compressed) already."""
+    _check_field(base_offset, 0, 0x7FFFFFFFFFFFFFFF, "base offset")
+    _check_field(leader_epoch, -1, INT32_MAX, "leader epoch")
+    _check_field(producer_epoch, -1, 0x7FFF, "producer epoch")
+    _check_field(base_sequence, -1, INT32_MAX, "base sequence")
+    _check_field(last_offset_delta, 0, INT32_MAX, "last offset delta")
+    size: i64 = len(records)
+    _check_field(size, 0, INT32_MAX - BATCH_LENGTH_MIN, "size")
+    tail = BytesWriter()
+    write_int16(tail, attributes)
+    write_i32_be(tail, i32(last_offset_delta))
+    write_i64_be(tail, base_timestamp)
+    write_i64_be(tail, max_timestamp)
+    write_i64_be(tail, producer_id)
+    write_int16(tail, producer_epoch)
+    write_i32_be(tail, i32(base_sequence))
+    write_i32_be(tail, i32(count))
+    summed = tail.getvalue()
+    crc: i64 = crc32c(records, crc32c(summed))
+    head = BytesWriter()
+    write_i64_be(head, base_offset)
+    write_i32_be(head, i32(size + BATCH_LENGTH_MIN))
+    write_i32_be(head, i32(leader_epoch))
+    head.append(MAGIC_V2)
+    _write_u32(head, crc)
+    head.write(summed)
+    head.write(records)
+    return head.getvalue()
+
+
+def _write_u32(w: BytesWriter, value: i64) -> None:
+    w.append(u8((value >> 24) & 0xFF))
+    w.append(u8((value >> 16) & 0xFF))
+    w.append(u8((value >> 8) & 0xFF))
+    w.append(u8(value & 0xFF))
+
+
+def empty_batch(header: BatchHeader) -> bytes:
+    """A batch without records in the place of the one `header` describes, as compaction leaves it."""
+    return encode_batch(
+        header.base_offset,
+        header.leader_epoch,
+        header.attributes & ~CODEC_MASK,
+        header.last_offset_delta,
+        header.base_timestamp,
+        header.max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        0,
+        b"",
+    )
+
+
+def with_offsets(batch: bytes, base_offset: i64, leader_epoch: i64) -> bytes:
+    """The single batch `batch` at another base offset and leader epoch; neither is under the checksum."""
+    _check_field(base_offset, 0, 0x7FFFFFFFFFFFFFFF, "base offset")
+    _check_field(leader_epoch, -1, INT32_MAX, "leader epoch")
+    w = BytesWriter()
+    write_i64_be(w, base_offset)
+    w.write(batch[8:12])
+    write_i32_be(w, i32(leader_epoch))
+    return w.getvalue() + batch[16:]
+
+
+def _with_max_timestamp(batch: bytes, attributes: i64, max_timestamp: i64) -> bytes:
+    w = BytesWriter()
+    write_int16(w, attributes)
+    w.write(batch[23:35])
+    write_i64_be(w, max_timestamp)
+    summed = w.getvalue() + batch[43:]
+    head = BytesWriter()
+    head.write(batch[:17])
+    _write_u32(head, crc32c(summed))
+    return head.getvalue() + summed
+
+
+def with_log_append_time(batch: bytes, now_ms: i64) -> bytes:
+    """The single batch `batch` stamped by the broker: log append time `now_ms` and a new checksum."""
+    attributes: i64 = i64(read_i16_be(batch, CRC_FROM))
+    return _with_max_timestamp(batch, attributes | LOG_APPEND_TIME_FLAG, now_ms)
+
+
+@final
+class ProducedBatch:
+    """What a broker found about the records of one partition of a Produce request.
+
+    With error_code 0, `batch` is the batch to append (offset and epoch still to be set by with_offsets) and
+    `header` its header. Otherwise `message` says why, and `record_errors` names bad records by their index.
+    """
+
+    def __init__(
+        self, error_code: int, message: str | None, batch: bytes, header: BatchHeader | None
+    ) -> None:
+        self.error_code = error_code
+        self.message = message
+        self.batch = batch
+        self.header = header
+        self.record_errors: list[tuple[int, str]] = []
+
+
+@final
+class ProduceLimits:
+    """What a topic allows: its timestamp type and window, key rule and batch size."""
+
+    def __init__(
+        self,
+        max_batch_bytes: int = 1048588,
+        max_decompressed_bytes: int = 16 * 1024 * 1024,
+        compacted: bool = False,
+        timestamp_type: int = CREATE_TIME,
+        timestamp_before_max_ms: int = 0x7FFFFFFFFFFFFFFF,
+        timestamp_after_max_ms: int = 3600000,
+    ) -> None:
+        self.max_batch_bytes = max_batch_bytes
+        self.max_decompressed_bytes = max_decompressed_bytes
+        self.compacted = compacted
+        self.timestamp_type = timestamp_type
+        self.timestamp_before_max_ms = timestamp_before_max_ms
+        self.timestamp_after_max_ms = timestamp_after_max_ms
+
+
+def _refused(code: int, message: str) -> ProducedBatch:
+    return ProducedBatch(code, message, b"", None)
+
+
+def _check_produced_header(records: bytes, api_version: int, limits: ProduceLimits) -> ProducedBatch:
+    if len(records) < HEADER_BYTES:
+        return _refused(ERROR_INVALID_RECORD, "no whole record batch")
+    magic = records[16]
+    if magic != MAGIC_V2:
+        if magic < MAGIC_V2:
+            return _refused(ERROR_INVALID_RECORD, f"message format version {magic}, 2 is required")
+        return _refused(ERROR_CORRUPT_MESSAGE, f"message format version {magic} does not exist")
+    length: i64 = i64(read_i32_be(records, 8))
+    if length < BATCH_LENGTH_MIN:
+        return _refused(ERROR_CORRUPT_MESSAGE, f"batch length {length}")
+    left: i64 = len(records) - LENGTH_OVERHEAD
+    if length > left:
+        return _refused(ERROR_INVALID_RECORD, "no whole record batch")
+    # The topic's size rule comes before the content is looked at, as in a broker.
+    if length + LENGTH_OVERHEAD > limits.max_batch_bytes:
+        return _refused(
+            ERROR_MESSAGE_TOO_LARGE,
+            f"batch of {length + LENGTH_OVERHEAD} bytes, {limits.max_batch_bytes} allowed",
+        )
+    if length < left:
+        return _refused(ERROR_INVALID_RECORD, "more than one record batch")
+    if read_i64_be(records, 0) != 0:
+        return _refused(ERROR_INVALID_RECORD, "base offset is not 0")
+    crc: i64 = i64(read_i32_be(records, 17))
+    if crc32c(memoryview(records)[CRC_FROM:]) != crc & 0xFFFFFFFF:
+        return _refused(ERROR_CORRUPT_MESSAGE, "wrong checksum")
+    last_delta: i64 = i64(read_i32_be(records, 23))
+    count: i64 = i64(read_i32_be(records, 57))
+    if count <= 0 or count != last_delta + 1:
+        return _refused(ERROR_INVALID_RECORD, f"{count} records with last offset delta {last_delta}")
+    header = parse_header(records, 0)
+    codec = header.codec
+    if codec > CODEC_ZSTD:
+        return _refused(ERROR_CORRUPT_MESSAGE, f"compression codec {codec}")
+    if codec == CODEC_ZSTD and api_version < 7:
+        return _refused(ERROR_UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
+    if header.attributes & CONTROL_FLAG:
+        return _refused(ERROR_INVALID_RECORD, "clients cannot write control records")
+    if header.producer_id >= 0:
+        if header.base_sequence < 0 or header.producer_epoch < 0:
+            return _refused(ERROR_INVALID_RECORD, "producer id without epoch or sequence")
+    elif header.attributes & TRANSACTIONAL_FLAG:
+        return _refused(ERROR_INVALID_RECORD, "transactional batch without producer id")
+    return ProducedBatch(ERROR_NONE, None, records, header)
+
+
+@final
+class _Scan:
+    """Facts of one pass over the records of a produced batch."""
+
+    def __init__(self) -> None:
+        self.max_timestamp: i64 = NO_TIMESTAMP
+        self.invalid_timestamp: bool = False
+        self.errors: list[tuple[int, str]] = []
+
+
+def _scan_records(r: Reader, header: BatchHeader, limits: ProduceLimits, now_ms: int) -> _Scan:
+    scan = _Scan()
+    create_time = limits.timestamp_type == CREATE_TIME
+    low: i64 = max(0, now_ms - limits.timestamp_before_max_ms)
+    high: i64 = min(0x7FFFFFFFFFFFFFFF, now_ms + limits.timestamp_after_max_ms)
+    base: int = header.base_timestamp
+    index: i64 = 0
+    while index < header.count:
+        end = _record_end(r)
+        exact = base + r.varlong()
+        if exact < -0x8000000000000000 or exact > 0x7FFFFFFFFFFFFFFF:
+            raise DecodeError("timestamp is not an int64")
+        timestamp: i64 = exact
+        if r.varint() != index:
+            raise DecodeError(f"offset delta of record {index} is not {index}")
+        key_size = r.varint()
+        if key_size >= 0:
+            r.take(key_size)
+        value_size = r.varint()
+        if value_size >= 0:
+            r.take(value_size)
+        _skip_headers(r)
+        if r.pos != end:
+            raise DecodeError(f"record {index} does not match its size")
+        if key_size < 0 and limits.compacted:
+            if len(scan.errors) < RECORD_ERRORS_MAX:
+                scan.errors.append((index, "a compacted topic needs a key"))
+        elif create_time and timestamp != NO_TIMESTAMP and (timestamp < low or timestamp > high):
+            scan.invalid_timestamp = True
+            if len(scan.errors) < RECORD_ERRORS_MAX:
+                scan.errors.append((index, f"timestamp {timestamp} is not within [{low}, {high}]"))
+        if timestamp > scan.max_timestamp:
+            scan.max_timestamp = timestamp
+        index += 1
+    if r.pos != r.end:
+        raise DecodeError(f"{r.end - r.pos} bytes after the last record")
+    return scan
+
+
+def _skip_headers(r: Reader) -> None:
+    count = r.varint()
+    if count == 0:
+        return
+    if count < 0 or count > (r.end - r.pos) // 2:
+        raise DecodeError(f"{count} record headers in {r.end - r.pos} bytes")
+    while count > 0:
+        size = r.varint()
+        if size < 0:
+            raise DecodeError("null record header key")
+        r.take(size)
+        size = r.varint()
+        if size >= 0:
+            r.take(size)
+        count -= 1
+
+
+def validate_produced_batch(
+    records: bytes | None, api_version: int, now_ms: int, limits: ProduceLimits
+) -> ProducedBatch:
+    """Check the records of one partition of a Produce request (version 3 and later) as a broker does.
+
+    Exactly one whole batch of format version 2 with base offset 0, right checksum, offset deltas 0 … count-1,
+    no control records, allowed timestamps and, on a compacted topic, keys. Compressed records are
+    decompressed within the limit to be checked; what is stored stays compressed. A wrong max timestamp is
+    corrected, and a topic with log append time stamps the batch.
+    """
+    if records is None:
+        return _refused(ERROR_INVALID_RECORD, "no whole record batch")
+    result = _check_produced_header(records, api_version, limits)
+    header = result.header
+    if header is None:
+        return result
+    if header.attributes & LOG_APPEND_TIME_FLAG and limits.timestamp_type == CREATE_TIME:
+        return _refused(ERROR_INVALID_TIMESTAMP, "producers cannot set log append time")
+    try:
+        r = _records_reader(records, 0, header, limits.max_decompressed_bytes)
+        scan = _scan_records(r, header, limits, now_ms)
+    except DecompressedTooLarge as error:
+        return _refused(ERROR_MESSAGE_TOO_LARGE, f"decompressed records: {error}")
+    except DecompressionError as error:
+        return _refused(ERROR_CORRUPT_MESSAGE, str(error))
+    except DecodeError as error:
+        return _refused(ERROR_INVALID_RECORD, str(error))
+    if scan.errors:
+        if scan.invalid_timestamp:
+            result = _refused(ERROR_INVALID_TIMESTAMP, "timestamp out of range")
+        else:
+            result = _refused(ERROR_INVALID_RECORD, "bad records")
+        result.record_errors = scan.errors
+        return result
+    attributes = header.attributes
+    max_timestamp: i64 = scan.max_timestamp
+    if limits.timestamp_type == LOG_APPEND_TIME:
+        attributes |= LOG_APPEND_TIME_FLAG
+        max_timestamp = now_ms
+    if attributes != header.attributes or max_timestamp != header.max_timestamp:
+        result.batch = _with_max_timestamp(records, attributes, max_timestamp)
+        result.header = parse_header(result.batch, 0)
+    return result
