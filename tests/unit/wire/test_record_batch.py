@@ -11,24 +11,26 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 
 from kcoord.wire.compression import CODEC_LZ4, CODEC_ZSTD, DecompressionError
 from kcoord.wire.primitives import DecodeError, EncodeError
-from kcoord.wire.record_batch import (
-    CREATE_TIME,
+from kcoord.wire.produced_batch import (
     ERROR_CORRUPT_MESSAGE,
     ERROR_INVALID_RECORD,
     ERROR_INVALID_TIMESTAMP,
     ERROR_MESSAGE_TOO_LARGE,
     ERROR_NONE,
     ERROR_UNSUPPORTED_COMPRESSION_TYPE,
+    ProduceLimits,
+    validate_produced_batch,
+)
+from kcoord.wire.record_batch import (
+    CREATE_TIME,
     LOG_APPEND_TIME,
     BatchBuilder,
-    ProduceLimits,
     check_crc,
     decode_records,
     empty_batch,
     encode_batch,
     parse_batches,
     parse_header,
-    validate_produced_batch,
     with_log_append_time,
     with_offsets,
 )
