@@ -24,7 +24,12 @@ MAVEN_DEADLINE_S = 600
 JAVAC_DEADLINE_S = 120
 
 # Small heaps and one compiler tier: these are short runs of many JVMs on few cores.
-JVM_FLAGS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xshare:auto")
+JVM_FLAGS = (
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Xshare:auto",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+)
 
 
 class ToolchainMissing(RuntimeError):
@@ -98,6 +103,5 @@ def classes() -> Path:
 
 def command(main_class: str, *args: str, heap_mb: int = 256, options: tuple[str, ...] = ()) -> list[str]:
     """Command line that runs a class of Kafka's or of ours."""
-    log_config = f"-Dlog4j2.configurationFile={SOURCES / 'log4j2.yaml'}"
     classpath = f"{classes()}{os.pathsep}{libs()}/*"
-    return [tool("java"), f"-Xmx{heap_mb}m", *JVM_FLAGS, log_config, *options, "-cp", classpath, main_class, *args]
+    return [tool("java"), f"-Xmx{heap_mb}m", *JVM_FLAGS, *options, "-cp", classpath, main_class, *args]

@@ -1,0 +1,96 @@
+"""Steps that many scripts begin with."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from tests.harness import schema_json
+from tests.harness.session import Session
+
+
+def versions(api: str) -> range:
+    """Every version of the API's requests."""
+    return schema_json.schemas()[f"{api}Request"].versions
+
+
+def create_topic(s: Session, name: str, partitions: int = 1, configs: dict[str, str] | None = None) -> None:
+    listed = [{"name": key, "value": value} for key, value in (configs or {}).items()]
+    topic = {"name": name, "numPartitions": partitions, "replicationFactor": 1, "configs": listed}
+    s.call(f"create topic {name}", "CreateTopics", 7, {"topics": [topic]})
+    wait_for_topic(s, name, partitions)
+
+
+def wait_for_topic(s: Session, name: str, partitions: int) -> None:
+    """Polls metadata, unrecorded, until the new topic has leaders everywhere."""
+    recorded = len(s._steps)
+    for _ in range(200):
+        answer = s.call("wait", "Metadata", 12, {"topics": [{"name": name}], "allowAutoTopicCreation": False})
+        del s._steps[recorded:]
+        topic = answer["topics"][0]
+        if topic["errorCode"] == 0 and len(topic["partitions"]) == partitions:
+            if all(part["errorCode"] == 0 for part in topic["partitions"]):
+                return
+    raise TimeoutError(f"topic {name} did not come up")
+
+
+def wait_for_coordinator(s: Session) -> None:
+    """Asks for a group's coordinator, unrecorded, until its topic exists and is loaded."""
+    recorded = len(s._steps)
+    for _ in range(400):
+        found = s.call("wait", "FindCoordinator", 0, {"key": "warm-up"})
+        probe = s.call("wait", "Heartbeat", 0, {"groupId": "warm-up", "generationId": 1, "memberId": "x"})
+        del s._steps[recorded:]
+        if found["errorCode"] == 0 and probe["errorCode"] == 25:
+            return
+    raise TimeoutError("no group coordinator came up")
+
+
+def b64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def protocol(name: str = "range", metadata: bytes = b"meta") -> dict[str, str]:
+    return {"name": name, "metadata": b64(metadata)}
+
+
+def join_request(group: str, member: str = "", **fields: Any) -> dict[str, Any]:
+    """A JoinGroup request with ordinary values for what is not given."""
+    request: dict[str, Any] = {
+        "groupId": group,
+        "memberId": member,
+        "protocolType": "consumer",
+        "protocols": [protocol()],
+        "sessionTimeoutMs": 30000,
+        "rebalanceTimeoutMs": 30000,
+    }
+    request.update(fields)
+    return request
+
+
+def stable_member(s: Session, group: str, on: str = "a", **fields: Any) -> tuple[str, int]:
+    """Joins and syncs one member into a group of its own; member id and generation."""
+    first = s.call("join without a member id", "JoinGroup", 4, join_request(group, **fields), on)
+    member = first["memberId"]
+    joined = s.call("join with the member id", "JoinGroup", 4, join_request(group, member, **fields), on)
+    generation = joined["generationId"]
+    sync = {
+        "groupId": group,
+        "generationId": generation,
+        "memberId": member,
+        "assignments": [{"memberId": member, "assignment": b64(b"assignment")}],
+    }
+    s.call("sync as leader", "SyncGroup", 3, sync, on)
+    return member, generation
+
+
+def commit_request(group: str, topic: str, partition: int = 0, offset: int = 5, **fields: Any) -> dict[str, Any]:
+    """A standalone OffsetCommit of one partition."""
+    part = {"partitionIndex": partition, "committedOffset": offset, "committedMetadata": "note"}
+    request: dict[str, Any] = {
+        "groupId": group,
+        "generationIdOrMemberEpoch": -1,
+        "topics": [{"name": topic, "partitions": [part]}],
+    }
+    request.update(fields)
+    return request
