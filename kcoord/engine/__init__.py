@@ -1,0 +1,1 @@
+"""One synchronous step from bytes to bytes: decode, handle, replay, append, park, release. No sockets, no clocks."""

@@ -1,0 +1,46 @@
+"""ApiVersions: the list of what is served, derived from the table of registered APIs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kcoord.protocol.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from kcoord.protocol.apis import APIS, Api
+from kcoord.protocol.errors import INVALID_REQUEST, NONE, UNSUPPORTED_VERSION
+
+_SOFTWARE_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-")
+
+
+def _is_software_text(text: str) -> bool:
+    """KIP-511: letters, digits, dots and dashes, with a letter or digit at both ends."""
+    if not text or text[0] in ".-" or text[-1] in ".-":
+        return False
+    for character in text:
+        if character not in _SOFTWARE_CHARACTERS:
+            return False
+    return True
+
+
+def _api_keys() -> list[ApiVersion]:
+    return [
+        ApiVersion(api.key, api.advertised_min_version, api.max_version)
+        for api in sorted(APIS.values(), key=_by_key)
+    ]
+
+
+def _by_key(api: Api) -> int:
+    return api.key
+
+
+def api_versions_response(body: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
+    """The answer to a request of a supported version."""
+    if version >= 3 and not (
+        _is_software_text(body.client_software_name) and _is_software_text(body.client_software_version)
+    ):
+        return ApiVersionsResponse(error_code=INVALID_REQUEST)
+    return ApiVersionsResponse(error_code=NONE, api_keys=_api_keys())
+
+
+def unsupported_api_versions() -> ApiVersionsResponse:
+    """The version 0 body for a version we do not know, so that the client can choose one we do (KIP-511)."""
+    return ApiVersionsResponse(error_code=UNSUPPORTED_VERSION, api_keys=_api_keys())

@@ -1,0 +1,74 @@
+"""The open batch of a coordinator or metadata log.
+
+Records of all events of one loop turn go into one batch: one header, one checksum, one write. What one event leads to
+is never split over two batches, so a batch is atomic for every event in it.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from kcoord.core.outcome import CoordinatorRecord, LogId
+from kcoord.log.journal import Journal
+from kcoord.log.partition_log import PartitionLog
+from kcoord.log.serde import encode_metadata_record, encode_record
+from kcoord.wire.record_batch import BatchBuilder
+
+# A batch that has grown beyond this is closed before the next event's records (Kafka's own batches are about as big).
+BATCH_BYTES_TARGET: Final = 1024 * 1024
+
+
+class BatchTooLarge(Exception):
+    """One event's records do not fit into an atomic batch: the core should have refused the request before."""
+
+
+@final
+class CoordinatorLog:
+    """Appends typed records to a log of ours. `next_offset` is the offset the next record gets."""
+
+    def __init__(self, log_id: LogId, log: PartitionLog, journal: Journal, batch_bytes_max: int) -> None:
+        self.log_id = log_id
+        self.log = log
+        self.journal = journal
+        self.batch_bytes_max = batch_bytes_max
+        self.is_metadata = log_id.topic == "__cluster_metadata"
+        self.builder = BatchBuilder()
+        self.next_offset = log.end_offset
+        # The end of what the commit in flight (or the last one) covers.
+        self.written_end = log.end_offset
+
+    def append(self, records: list[CoordinatorRecord], wall_ms: int) -> int:
+        """Encode the records of one event into the open batch; the offset of the first one.
+
+        Raises BatchTooLarge before anything is changed that others can see.
+        """
+        if self.builder.size_bytes() > BATCH_BYTES_TARGET:
+            self.close_batch()
+        builder = self.builder
+        before = builder.size_bytes()
+        first = self.next_offset
+        is_metadata = self.is_metadata
+        for record in records:
+            if is_metadata:
+                assert record.value is not None
+                builder.append(wall_ms, None, encode_metadata_record(record.value))
+            else:
+                assert record.key is not None
+                key, value = encode_record(record.key, record.value)
+                builder.append(wall_ms, key, value)
+        if builder.size_bytes() - before > self.batch_bytes_max:
+            raise BatchTooLarge(f"{builder.size_bytes() - before} bytes for {self.log_id}")
+        self.next_offset = first + len(records)
+        return first
+
+    def close_batch(self) -> bool:
+        """Hand the open batch to the journal; whether there was one."""
+        builder = self.builder
+        count = int(builder.count)
+        if count == 0:
+            return False
+        base = self.next_offset - count
+        batch = builder.build(base, 0)
+        self.journal.append(self.log, batch, base, self.next_offset - 1, int(builder.max_timestamp))
+        self.builder = BatchBuilder()
+        return True

@@ -1,0 +1,570 @@
+"""The engine: everything between the bytes of a connection and the bytes of a log, one turn at a time.
+
+A turn, as the server drives it:
+
+    receive(session, data, now)      any number of times: frames are decoded, handled, replayed, parked
+    fire_timers(now)
+    ticket = end_turn(now)           open batches are closed and written; os and memory: durable at once
+    ticket.sync()                    log.sync=always: the server syncs in a thread, later turns go on meanwhile
+    commit_done(ticket, now)         what waited for that commit is released
+    for session in take_ready(): write session.take_output()
+
+Commits have numbers. Everything appended between two writes belongs to one commit; an answer waits for a number. One
+commit is in flight at a time, and what arrives meanwhile goes with the next.
+
+Failures: a request that cannot be decoded closes its connection. A failed append or sync is never answered for: the
+exception leaves the engine and the server ends the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, cast, final
+
+from kcoord.core.config import CoreConfig
+from kcoord.core.coordinator import Core
+from kcoord.core.outcome import (
+    INFO,
+    METADATA_TOPIC,
+    TIMER_FETCH,
+    WARNING,
+    Disconnected,
+    Event,
+    Fact,
+    LogId,
+    Now,
+    Outcome,
+    Reply,
+    Request,
+    TimerFired,
+)
+from kcoord.core.refusals import error_response
+from kcoord.engine.api_versions import api_versions_response, unsupported_api_versions
+from kcoord.engine.coordinator_log import CoordinatorLog
+from kcoord.engine.data_plane import DATA_PLANE_APIS, DataPlane
+from kcoord.engine.loader import load_coordinator_log
+from kcoord.engine.session import Session
+from kcoord.engine.timers import TimerQueue
+from kcoord.log.directory import LogDirectory
+from kcoord.log.journal import CommitTicket, Journal
+from kcoord.protocol import apis
+from kcoord.protocol.api_versions import ApiVersionsRequest
+from kcoord.protocol.errors import KAFKA_STORAGE_ERROR
+from kcoord.protocol.produce import ProduceRequest, ProduceResponse
+from kcoord.wire.frame import FrameError, FrameLimits
+from kcoord.wire.message import Message
+from kcoord.wire.primitives import (
+    DecodeError,
+    Reader,
+    i64,
+    patch_int32,
+    read_i16_be,
+    read_i32_be,
+    write_i32_be,
+)
+
+# APIs whose handlers make up identifiers.
+_ENTROPY_APIS: Final = frozenset((apis.JOIN_GROUP, apis.CREATE_TOPICS, apis.METADATA, apis.INIT_PRODUCER_ID))
+# APIs that may write; they are turned away while the disk is full. Heartbeats, leaves and reads go on.
+_WRITING_APIS: Final = frozenset(
+    (
+        apis.PRODUCE,
+        apis.OFFSET_COMMIT,
+        apis.CREATE_TOPICS,
+        apis.CREATE_PARTITIONS,
+        apis.INCREMENTAL_ALTER_CONFIGS,
+        apis.INIT_PRODUCER_ID,
+        apis.OFFSET_DELETE,
+    )
+)
+ENTROPY_BYTES: Final = 16
+METADATA_TOPIC_ID: Final = b"\x00" * 15 + b"\x01"
+
+
+@final
+class Parked:
+    """A request whose answer comes with a later event."""
+
+    def __init__(self, session: Session, correlation_id: int, api_key: int, version: int) -> None:
+        self.session = session
+        self.correlation_id = correlation_id
+        self.api_key = api_key
+        self.version = version
+
+
+@final
+class Engine:
+    """The whole coordinator without its sockets. `entropy(n)` returns n random bytes."""
+
+    def __init__(
+        self,
+        config: CoreConfig,
+        directory: LogDirectory,
+        journal: Journal,
+        entropy: Callable[[int], bytes],
+        limits: FrameLimits,
+    ) -> None:
+        self.config = config
+        self.directory = directory
+        self.journal = journal
+        self.entropy = entropy
+        self.limits = limits
+        self.core = Core(config)
+        self.data_plane = DataPlane(config, self.core.topics, directory, journal)
+        self.timers = TimerQueue()
+        self.coordinator_logs: dict[LogId, CoordinatorLog] = {}
+        self.facts: list[Fact] = []
+        self.sessions: dict[int, Session] = {}
+        self.next_session_id = 1
+        self.next_request_id = 1
+        self.parked: dict[int, Parked] = {}
+        self.current: Parked | None = None
+        self.current_id = 0
+        # Sessions to look at again: with output, with chunks that wait for a commit, with a backlog to go on with.
+        self.ready: list[Session] = []
+        self.waiting: list[Session] = []
+        self.resumable: list[Session] = []
+        self.resuming = False
+        self.open_seq = 1
+        self.durable_seq = 0
+        self.in_flight: CommitTicket | None = None
+        self.disk_full = False
+        # Partition directories to remove once the commit with that number is durable.
+        self.removals: list[tuple[int, str, int]] = []
+
+    # --- loading ---------------------------------------------------------------------------------------------
+
+    def load(self, now: Now) -> None:
+        """Replay every log, create what is missing and arm the timers of what was found."""
+        for event in self.directory.recovery_events:
+            self.facts.append(Fact(WARNING, "log_recovered", event.fields()))
+        core = self.core
+        metadata = self.directory.get(METADATA_TOPIC, 0)
+        if metadata is None:
+            metadata = self.directory.create_log(METADATA_TOPIC, 0, METADATA_TOPIC_ID)
+        load_coordinator_log(core, core.metadata_log, metadata)
+        self._open_coordinator_log(core.metadata_log)
+        self._apply(core.loaded_topics(now, self.entropy(ENTROPY_BYTES)), now)
+        self.data_plane.follow_all_topics()
+        for log_id in core.offsets_logs():
+            log = self.directory.get(log_id.topic, log_id.partition)
+            if log is None:
+                raise RuntimeError(f"{log_id} has no directory")
+            load_coordinator_log(core, log_id, log)
+            self._open_coordinator_log(log_id)
+        self._apply(core.loaded(now), now)
+
+    def _open_coordinator_log(self, log_id: LogId) -> None:
+        log = self.directory.get(log_id.topic, log_id.partition)
+        if log is None:
+            raise RuntimeError(f"{log_id} has no directory")
+        self.coordinator_logs[log_id] = CoordinatorLog(
+            log_id, log, self.journal, self.config.coordinator_batch_bytes_max
+        )
+
+    # --- sessions --------------------------------------------------------------------------------------------
+
+    def open_session(self, client_host: str, host: str, port: int) -> Session:
+        session = Session(self.next_session_id, client_host, host, port, self.limits)
+        self.next_session_id += 1
+        self.sessions[session.id] = session
+        return session
+
+    def close_session(self, session: Session, now: Now) -> None:
+        """The connection is gone: what it still waited for is answered to nobody."""
+        if session.closed:
+            return
+        session.closed = True
+        self.sessions.pop(session.id, None)
+        if session.parked_request_id:
+            self.parked.pop(session.parked_request_id, None)
+        session.backlog.clear()
+        session.chunks.clear()
+        session.output.clear()
+        self.data_plane.disconnected(session.id)
+        self._apply(self.core.handle(Disconnected(session.id), now), now)
+        self._resume(now)
+
+    def receive(self, session: Session, data: bytes, now: Now) -> None:
+        """Take bytes from a connection. What they lead to shows in take_ready() and end_turn()."""
+        if session.closed or session.close_reason:
+            return
+        frames: list[bytes] = []
+        try:
+            session.splitter.feed(data, frames)
+        except FrameError as error:
+            self._handle_frames(session, frames, now)
+            self._close(session, str(error))
+            return
+        self._handle_frames(session, frames, now)
+        if self.resumable:
+            self._resume(now)
+
+    def _handle_frames(self, session: Session, frames: list[bytes], now: Now) -> None:
+        if session.backlog:
+            self._hold_back(session, frames)
+            return
+        count = len(frames)
+        index = 0
+        while index < count:
+            if session.parked_request_id or session.close_reason:
+                self._hold_back(session, frames[index:])
+                break
+            self._handle_frame(session, frames[index], now)
+            index += 1
+        if session.chunks:
+            self._touch(session)
+
+    def _hold_back(self, session: Session, frames: list[bytes]) -> None:
+        session.backlog.extend(frames)
+        for frame in frames:
+            session.backlog_bytes += len(frame)
+
+    def _touch(self, session: Session) -> None:
+        if not session.is_waiting:
+            session.is_waiting = True
+            self.waiting.append(session)
+
+    def _close(self, session: Session, reason: str) -> None:
+        if session.close_reason:
+            return
+        session.close_reason = reason
+        self.facts.append(
+            Fact(WARNING, "connection_refused", {"client": session.client_host, "reason": reason})
+        )
+        self._touch(session)
+
+    def _resume(self, now: Now) -> None:
+        """Go on with sessions whose parked request was answered."""
+        if self.resuming:
+            return
+        self.resuming = True
+        while self.resumable:
+            session = self.resumable.pop()
+            if session.closed:
+                continue
+            frames = session.backlog
+            session.backlog = []
+            session.backlog_bytes = 0
+            self._handle_frames(session, frames, now)
+        self.resuming = False
+
+    # --- one request -----------------------------------------------------------------------------------------
+
+    def _handle_frame(self, session: Session, frame: bytes, now: Now) -> None:
+        api_key = int(read_i16_be(frame, 0))
+        version = int(read_i16_be(frame, 2))
+        correlation_id = int(read_i32_be(frame, 4))
+        api = apis.APIS.get(api_key)
+        if api is None:
+            self._close(session, f"unknown api key {api_key}")
+            return
+        if version < api.min_version or version > api.max_version:
+            if api_key == apis.API_VERSIONS:
+                self._answer(session, correlation_id, api_key, 0, unsupported_api_versions(), 0)
+            else:
+                self._close(session, f"{api.name} version {version} is not supported")
+            return
+        try:
+            reader = self._read_header(session, frame, version >= api.flexible_version)
+            body = apis.decode_request(api_key, reader, version)
+            reader.expect_end()
+        except DecodeError as error:
+            self._close(session, f"{api.name} version {version} cannot be read: {error}")
+            return
+        request_id = self.next_request_id
+        self.next_request_id = request_id + 1
+        request = Request(
+            request_id,
+            session.id,
+            api_key,
+            version,
+            session.client_id,
+            session.client_host,
+            body,
+            self.entropy(ENTROPY_BYTES) if api_key in _ENTROPY_APIS else b"",
+            session.host,
+            session.port,
+        )
+        self._handle_request(session, correlation_id, request, now)
+
+    def _read_header(self, session: Session, frame: bytes, flexible: bool) -> Reader:
+        size: i64 = i64(read_i16_be(frame, 8))
+        end: i64 = 10
+        if size > 0:
+            end += size
+            if end > len(frame):
+                raise DecodeError("client id is cut short")
+            raw = frame[10:end]
+            if raw != session.client_id_bytes:
+                try:
+                    session.client_id = raw.decode("utf-8")
+                except UnicodeDecodeError:
+                    raise DecodeError("client id is not UTF-8") from None
+                session.client_id_bytes = raw
+        elif session.client_id_bytes:
+            session.client_id_bytes = b""
+            session.client_id = ""
+        reader = Reader(frame, end)
+        if flexible:
+            reader.skip_tags()
+        return reader
+
+    def _handle_request(self, session: Session, correlation_id: int, request: Request, now: Now) -> None:
+        api_key = request.api_key
+        version = request.version
+        if self.disk_full and api_key in _WRITING_APIS:
+            refusal = error_response(api_key, version, request.body, KAFKA_STORAGE_ERROR)
+            self._answer(session, correlation_id, api_key, version, refusal, 0)
+            return
+        if api_key in DATA_PLANE_APIS:
+            self._handle_data(session, correlation_id, request, now)
+            return
+        if api_key == apis.API_VERSIONS:
+            versions = api_versions_response(cast(ApiVersionsRequest, request.body), version)
+            self._answer(session, correlation_id, api_key, version, versions, 0)
+            return
+        # Most requests are answered at once; only one that is not goes into the table of parked ones.
+        request_id = request.request_id
+        parked = Parked(session, correlation_id, api_key, version)
+        session.parked_request_id = request_id
+        self.current = parked
+        self.current_id = request_id
+        self._apply(self.core.handle_request(request, now), now)
+        self.current_id = 0
+        if session.parked_request_id == request_id:
+            self.parked[request_id] = parked
+
+    def _handle_data(self, session: Session, correlation_id: int, request: Request, now: Now) -> None:
+        response = self.data_plane.handle(request, now)
+        for timer in self.data_plane.take_timers():
+            self.timers.arm(timer)
+        api_key = request.api_key
+        if response is None:
+            self.parked[request.request_id] = Parked(session, correlation_id, api_key, request.version)
+            session.parked_request_id = request.request_id
+            return
+        if api_key == apis.PRODUCE:
+            if cast(ProduceRequest, request.body).acks == 0:
+                self._check_unacknowledged(session, cast(ProduceResponse, response))
+                return
+            self._answer(session, correlation_id, api_key, request.version, response, self._last_seq())
+            return
+        wait_seq = self._last_seq() if api_key == apis.DELETE_RECORDS else 0
+        self._answer(session, correlation_id, api_key, request.version, response, wait_seq)
+
+    def _check_unacknowledged(self, session: Session, response: ProduceResponse) -> None:
+        """acks=0 gets no answer; a closed connection is the only way to say that something went wrong."""
+        for topic in response.responses:
+            for partition in topic.partition_responses:
+                if partition.error_code != 0:
+                    self._close(session, f"Produce without acks failed with error {partition.error_code}")
+                    return
+
+    # --- outcomes --------------------------------------------------------------------------------------------
+
+    def _apply(self, outcome: Outcome, now: Now) -> None:
+        """Store, replay and answer what an event led to, then handle the events that follow from it."""
+        wait_seq = 0
+        if outcome.records:
+            wait_seq = self._append(outcome, now)
+        for reply in outcome.replies:
+            self._give(reply, wait_seq)
+        for timer in outcome.timers:
+            self.timers.arm(timer)
+        if outcome.facts:
+            self.facts.extend(outcome.facts)
+        for event in outcome.follow_ups:
+            self._apply(self.core.handle(event, now), now)
+
+    def _append(self, outcome: Outcome, now: Now) -> int:
+        log_id = outcome.log
+        if log_id is None:
+            raise RuntimeError("records without a log")
+        log = self.coordinator_logs[log_id]
+        offset = log.append(outcome.records, now.wall_ms)
+        core = self.core
+        for record in outcome.records:
+            core.replay(log_id, offset, record.key, record.value)
+            offset += 1
+        if log.is_metadata:
+            self._follow_topics()
+        return self.open_seq
+
+    def _follow_topics(self) -> None:
+        """Partition directories follow the records that create and delete topics."""
+        self.data_plane.follow_topics(self.removals, self.open_seq)
+
+    def _give(self, reply: Reply, wait_seq: int) -> None:
+        parked: Parked | None = self.current
+        if reply.request_id != self.current_id:
+            parked = self.parked.pop(reply.request_id, None)
+        if parked is None:
+            return
+        session = parked.session
+        session.parked_request_id = 0
+        if reply.wait_log is not None and wait_seq == 0:
+            wait_seq = self._seq_of(reply.wait_log, reply.wait_offset)
+        if reply.response is not None:
+            self._answer(
+                session, parked.correlation_id, parked.api_key, parked.version, reply.response, wait_seq
+            )
+        self._touch(session)
+        if session.backlog:
+            self.resumable.append(session)
+
+    def _seq_of(self, log_id: LogId, offset: int) -> int:
+        """The commit after which a log is durable up to `offset`; 0 when it is already."""
+        log = self.coordinator_logs[log_id]
+        if offset <= log.log.durable_end:
+            return 0
+        if offset <= log.written_end:
+            return self.open_seq - 1
+        return self.open_seq
+
+    def _last_seq(self) -> int:
+        """The commit after which everything appended so far is durable; 0 when it is already."""
+        if self.journal.has_pending():
+            return self.open_seq
+        if self.in_flight is not None:
+            return self.open_seq - 1
+        return 0
+
+    def _answer(
+        self, session: Session, correlation_id: int, api_key: int, version: int, response: Message, wait_seq: int
+    ) -> None:
+        w = session.chunk_for(wait_seq if wait_seq > self.durable_seq else 0).writer
+        start: i64 = len(w)
+        write_i32_be(w, 0)
+        write_i32_be(w, correlation_id)
+        if apis.APIS[api_key].response_header_version(version) == 1:
+            w.append(0)
+        apis.encode_response(w, api_key, response, version)
+        patch_int32(w, start, len(w) - start - 4)
+
+    # --- turns -----------------------------------------------------------------------------------------------
+
+    def fire_timers(self, now: Now) -> None:
+        """Handle every timer that is due."""
+        while True:
+            timer = self.timers.pop_due(now.mono_ms)
+            if timer is None:
+                break
+            if timer.kind == TIMER_FETCH:
+                for reply in self.data_plane.on_timer(timer, now):
+                    self._give(reply, 0)
+            else:
+                self._apply(self.core.handle(TimerFired(timer), now), now)
+        self._resume(now)
+
+    def handle_event(self, event: Event, now: Now) -> None:
+        """Handle an event from outside the request path, such as a finished job or a test's control command."""
+        self._apply(self.core.handle(event, now), now)
+        self._resume(now)
+
+    def next_deadline_ms(self) -> int:
+        return self.timers.next_deadline_ms()
+
+    def end_turn(self, now: Now) -> CommitTicket | None:
+        """Write what the turn appended and release what may go out.
+
+        Returns a ticket when files must be synced; the caller syncs them and calls commit_done. None: nothing to
+        sync, or a commit is in flight and this turn's appends go with the next.
+        """
+        ticket: CommitTicket | None = None
+        if self.in_flight is None:
+            ticket = self._write(now)
+            while ticket is None and self.has_unwritten():
+                ticket = self._write(now)
+        self._release()
+        return ticket
+
+    def _write(self, now: Now) -> CommitTicket | None:
+        for log in self.coordinator_logs.values():
+            log.close_batch()
+            log.written_end = log.next_offset
+        if not self.journal.has_pending():
+            return None
+        ticket = self.journal.write(now.mono_ms)
+        self.open_seq += 1
+        if ticket is None:
+            self._committed(now)
+            return None
+        self.in_flight = ticket
+        return ticket
+
+    def commit_done(self, ticket: CommitTicket, now: Now) -> None:
+        """The ticket's files are synced: everything up to it is durable. Call end_turn next."""
+        self.journal.complete(ticket)
+        self.in_flight = None
+        self._committed(now)
+        self._release()
+
+    def _committed(self, now: Now) -> None:
+        self.durable_seq = self.open_seq - 1
+        for reply in self.data_plane.on_durable(now):
+            self._give(reply, 0)
+        if self.removals:
+            self._remove_deleted()
+        self._resume(now)
+
+    def _remove_deleted(self) -> None:
+        rest: list[tuple[int, str, int]] = []
+        for removal in self.removals:
+            if removal[0] <= self.durable_seq:
+                self.directory.remove_deleted(removal[1], removal[2])
+            else:
+                rest.append(removal)
+        self.removals = rest
+
+    def _release(self) -> None:
+        """Move answers that wait for nothing any more to their sessions' output."""
+        still: list[Session] = []
+        durable = self.durable_seq
+        for session in self.waiting:
+            if session.closed:
+                session.is_waiting = False
+                continue
+            if (session.release(durable) or (session.close_reason and not session.chunks)) and not session.is_ready:
+                session.is_ready = True
+                self.ready.append(session)
+            if session.chunks:
+                still.append(session)
+            else:
+                session.is_waiting = False
+        self.waiting = still
+
+    def take_ready(self) -> list[Session]:
+        """The sessions that have output to be written or are to be closed."""
+        ready = self.ready
+        if not ready:
+            return ready
+        self.ready = []
+        for session in ready:
+            session.is_ready = False
+        return ready
+
+    def take_facts(self) -> list[Fact]:
+        facts = self.facts
+        if facts:
+            self.facts = []
+        return facts
+
+    def has_unwritten(self) -> bool:
+        """Whether another end_turn would have something to write."""
+        if self.journal.has_pending():
+            return True
+        for log in self.coordinator_logs.values():
+            if log.builder.count > 0:
+                return True
+        return False
+
+    def set_disk_full(self, full: bool) -> None:
+        """Turn writes away with a retriable error, or take them again."""
+        if full != self.disk_full:
+            self.disk_full = full
+            self.facts.append(Fact(WARNING if full else INFO, "disk_full" if full else "disk_has_space", {}))
+
+    def stop(self, mono_ms: int) -> None:
+        """Close the logs cleanly. Everything must have been committed before."""
+        self.directory.close(True)

@@ -1,0 +1,204 @@
+"""The partitions this broker serves: each with its log, its producers and its topic's settings.
+
+The table follows the topic registry: the engine adds a topic's partitions once their directories exist and drops
+them when the topic is deleted. Everything that reads or writes records finds its log here. The only broker leads
+every partition, and leads it in epoch 0 for ever, so epochs are checked against that.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from kcoord.core.producers import PartitionProducers
+from kcoord.core.topics import Topic, TopicRegistry
+from kcoord.log.partition_log import PartitionLog
+from kcoord.protocol.errors import FENCED_LEADER_EPOCH, NONE, UNKNOWN_LEADER_EPOCH
+from kcoord.wire.compression import CODEC_GZIP, CODEC_LZ4, CODEC_NONE, CODEC_SNAPPY, CODEC_ZSTD
+from kcoord.wire.record_batch import CREATE_TIME, LOG_APPEND_TIME, ProduceLimits
+
+LEADER_EPOCH: Final = 0
+# An epoch field that a client leaves out.
+NO_EPOCH: Final = -1
+
+# compression.type "producer": batches stay as they came.
+CODEC_OF_PRODUCER: Final = -1
+
+_CODECS: Final[dict[str, int]] = {
+    "producer": CODEC_OF_PRODUCER,
+    "uncompressed": CODEC_NONE,
+    "none": CODEC_NONE,
+    "gzip": CODEC_GZIP,
+    "snappy": CODEC_SNAPPY,
+    "lz4": CODEC_LZ4,
+    "zstd": CODEC_ZSTD,
+}
+
+
+@final
+class TopicSettings:
+    """What a topic's configuration means for its records."""
+
+    def __init__(
+        self, limits: ProduceLimits, is_compacted: bool, is_deleted: bool, codec: int, segment_bytes: int
+    ) -> None:
+        self.limits = limits
+        self.is_compacted = is_compacted
+        self.is_deleted = is_deleted
+        # The codec batches are stored with, or CODEC_OF_PRODUCER.
+        self.codec = codec
+        self.segment_bytes = segment_bytes
+
+
+def read_settings(topics: TopicRegistry, topic: Topic, decompressed_bytes_max: int) -> TopicSettings:
+    """The settings of `topic` from its configuration and the broker's defaults."""
+    policies = topics.config_value(topic, "cleanup.policy").split(",")
+    is_compacted = False
+    is_deleted = False
+    for policy in policies:
+        name = policy.strip()
+        if name == "compact":
+            is_compacted = True
+        elif name == "delete":
+            is_deleted = True
+    append_time = topics.config_value(topic, "message.timestamp.type") == "LogAppendTime"
+    limits = ProduceLimits(
+        int(topics.config_value(topic, "max.message.bytes")),
+        decompressed_bytes_max,
+        is_compacted,
+        LOG_APPEND_TIME if append_time else CREATE_TIME,
+        int(topics.config_value(topic, "message.timestamp.before.max.ms")),
+        int(topics.config_value(topic, "message.timestamp.after.max.ms")),
+    )
+    codec = _CODECS.get(topics.config_value(topic, "compression.type"), CODEC_OF_PRODUCER)
+    return TopicSettings(
+        limits, is_compacted, is_deleted, codec, int(topics.config_value(topic, "segment.bytes"))
+    )
+
+
+@final
+class TopicPartition:
+    """One partition. Offsets up to `log.durable_end` (the high watermark) may be shown to clients."""
+
+    def __init__(
+        self, topic: str, topic_id: bytes, partition: int, log: PartitionLog, producers: PartitionProducers
+    ) -> None:
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = partition
+        self.log = log
+        self.producers = producers
+        self.leader_epoch = LEADER_EPOCH
+        # Set when the topic is deleted: whoever still holds the object must not use its log.
+        self.is_dropped = False
+        # The high watermark that waiting fetches were last told of, and whether more is on its way to the disk.
+        self.announced_end = log.durable_end
+        self.is_moving = False
+
+    def check_leader_epoch(self, epoch: int) -> int:
+        """The error code for a request that believes in leader epoch `epoch` (KIP-320)."""
+        if epoch == NO_EPOCH or epoch == self.leader_epoch:
+            return NONE
+        # Any other negative epoch is older than ours.
+        return FENCED_LEADER_EPOCH if epoch < self.leader_epoch else UNKNOWN_LEADER_EPOCH
+
+
+@final
+class ServedTopic:
+    def __init__(self, name: str, topic_id: bytes, settings: TopicSettings) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.settings = settings
+        self.partitions: list[TopicPartition] = []
+
+
+@final
+class PartitionTable:
+    """Topics and their partitions by name and by id."""
+
+    def __init__(self, topics: TopicRegistry, decompressed_bytes_max: int) -> None:
+        self.topics = topics
+        self.decompressed_bytes_max = decompressed_bytes_max
+        self.by_name: dict[str, ServedTopic] = {}
+        self.by_id: dict[bytes, ServedTopic] = {}
+        self.moving: list[TopicPartition] = []
+
+    def add_topic(self, topic: Topic) -> ServedTopic:
+        """Start serving `topic`; its partitions follow by add_partition, in order. Safe to repeat."""
+        served = self.by_name.get(topic.name)
+        if served is None:
+            settings = read_settings(self.topics, topic, self.decompressed_bytes_max)
+            served = ServedTopic(topic.name, topic.topic_id, settings)
+            self.by_name[topic.name] = served
+            self.by_id[topic.topic_id] = served
+        return served
+
+    def add_partition(self, topic: Topic, log: PartitionLog, producers: PartitionProducers) -> TopicPartition:
+        """Serve the topic's next partition from `log`."""
+        served = self.add_topic(topic)
+        tp = TopicPartition(served.name, served.topic_id, len(served.partitions), log, producers)
+        served.partitions.append(tp)
+        return tp
+
+    def drop_topic(self, name: str) -> list[TopicPartition]:
+        """Stop serving a deleted topic. Returns what its partitions were."""
+        served = self.by_name.pop(name, None)
+        if served is None:
+            return []
+        self.by_id.pop(served.topic_id, None)
+        for tp in served.partitions:
+            tp.is_dropped = True
+        return served.partitions
+
+    def refresh_settings(self, topic: Topic) -> None:
+        """To be called when the configuration of `topic` changed."""
+        served = self.by_name.get(topic.name)
+        if served is not None:
+            served.settings = read_settings(self.topics, topic, self.decompressed_bytes_max)
+
+    def refresh_all_settings(self) -> None:
+        """To be called when the broker's defaults changed."""
+        for name, served in self.by_name.items():
+            topic = self.topics.get(name)
+            if topic is not None:
+                served.settings = read_settings(self.topics, topic, self.decompressed_bytes_max)
+
+    def topic(self, name: str) -> ServedTopic | None:
+        return self.by_name.get(name)
+
+    def topic_by_id(self, topic_id: bytes) -> ServedTopic | None:
+        return self.by_id.get(topic_id)
+
+    def find(self, name: str, partition: int) -> TopicPartition | None:
+        """The partition, or None when the topic or the partition does not exist."""
+        served = self.by_name.get(name)
+        if served is None or partition < 0 or partition >= len(served.partitions):
+            return None
+        return served.partitions[partition]
+
+    def note_append(self, tp: TopicPartition) -> None:
+        """Remember that `tp` has bytes on their way to the disk."""
+        if not tp.is_moving:
+            tp.is_moving = True
+            self.moving.append(tp)
+
+    def take_moved(self) -> list[TopicPartition]:
+        """The partitions whose high watermark moved since it was last announced."""
+        moving = self.moving
+        if not moving:
+            return []
+        moved: list[TopicPartition] = []
+        still: list[TopicPartition] = []
+        for tp in moving:
+            if tp.is_dropped:
+                tp.is_moving = False
+                continue
+            end = tp.log.durable_end
+            if end > tp.announced_end:
+                tp.announced_end = end
+                moved.append(tp)
+            if end < tp.log.end_offset:
+                still.append(tp)
+            else:
+                tp.is_moving = False
+        self.moving = still
+        return moved
