@@ -152,14 +152,19 @@ class _MessageEmitter:
             return "\n".join(lines)
         lines += ["    def __init__(", "        self,"]
         for f in fields:
-            optional = " | None" if self.needs_fill(f) and not f.nullable else ""
+            if self.needs_fill(f) and f.nullable:
+                # None is a value of its own here, so an omitted list is told apart by an empty tuple.
+                lines.append(f"        {f.attribute}: {self.python_type(f)} | tuple[()] = (),")
+                continue
+            optional = " | None" if self.needs_fill(f) else ""
             lines.append(f"        {f.attribute}: {self.python_type(f)}{optional} = {self.default_source(f)},")
         lines.append("    ) -> None:")
         for f in fields:
-            if self.needs_fill(f) and not f.nullable:
+            if self.needs_fill(f):
+                given = f"not isinstance({f.attribute}, tuple)" if f.nullable else f"{f.attribute} is not None"
                 lines.append(
                     f"        self.{f.attribute}: {self.python_type(f)} = "
-                    f"{f.attribute} if {f.attribute} is not None else {self.local_default(f)}"
+                    f"{f.attribute} if {given} else {self.local_default(f)}"
                 )
             else:
                 lines.append(f"        self.{f.attribute} = {f.attribute}")

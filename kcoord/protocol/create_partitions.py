@@ -50,11 +50,11 @@ class CreatePartitionsTopic(Message):
         self,
         name: str = "",
         count: int = 0,
-        assignments: list[CreatePartitionsAssignment] | None = None,
+        assignments: list[CreatePartitionsAssignment] | None | tuple[()] = (),
     ) -> None:
         self.name = name
         self.count = count
-        self.assignments = assignments
+        self.assignments: list[CreatePartitionsAssignment] | None = assignments if not isinstance(assignments, tuple) else []
 
 
 @final

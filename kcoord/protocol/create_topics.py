@@ -283,7 +283,7 @@ class CreatableTopicResult(Message):
         topic_config_error_code: int = 0,
         num_partitions: int = -1,
         replication_factor: int = -1,
-        configs: list[CreatableTopicConfigs] | None = None,
+        configs: list[CreatableTopicConfigs] | None | tuple[()] = (),
     ) -> None:
         self.name = name
         self.topic_id = topic_id
@@ -292,7 +292,7 @@ class CreatableTopicResult(Message):
         self.topic_config_error_code = topic_config_error_code
         self.num_partitions = num_partitions
         self.replication_factor = replication_factor
-        self.configs = configs
+        self.configs: list[CreatableTopicConfigs] | None = configs if not isinstance(configs, tuple) else []
 
 
 @final

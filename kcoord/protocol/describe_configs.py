@@ -38,11 +38,11 @@ class DescribeConfigsResource(Message):
         self,
         resource_type: int = 0,
         resource_name: str = "",
-        configuration_keys: list[str] | None = None,
+        configuration_keys: list[str] | None | tuple[()] = (),
     ) -> None:
         self.resource_type = resource_type
         self.resource_name = resource_name
-        self.configuration_keys = configuration_keys
+        self.configuration_keys: list[str] | None = configuration_keys if not isinstance(configuration_keys, tuple) else []
 
 
 @final

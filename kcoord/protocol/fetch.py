@@ -583,7 +583,7 @@ class PartitionData(Message):
         diverging_epoch: EpochEndOffset | None = None,
         current_leader: LeaderIdAndEpoch | None = None,
         snapshot_id: SnapshotId | None = None,
-        aborted_transactions: list[AbortedTransaction] | None = None,
+        aborted_transactions: list[AbortedTransaction] | None | tuple[()] = (),
         preferred_read_replica: int = -1,
         records: bytes | None = b"",
     ) -> None:
@@ -595,7 +595,7 @@ class PartitionData(Message):
         self.diverging_epoch: EpochEndOffset = diverging_epoch if diverging_epoch is not None else EpochEndOffset()
         self.current_leader: LeaderIdAndEpoch = current_leader if current_leader is not None else LeaderIdAndEpoch()
         self.snapshot_id: SnapshotId = snapshot_id if snapshot_id is not None else SnapshotId()
-        self.aborted_transactions = aborted_transactions
+        self.aborted_transactions: list[AbortedTransaction] | None = aborted_transactions if not isinstance(aborted_transactions, tuple) else []
         self.preferred_read_replica = preferred_read_replica
         self.records = records
 

@@ -65,12 +65,12 @@ class MetadataRequest(Message):
 
     def __init__(
         self,
-        topics: list[MetadataRequestTopic] | None = None,
+        topics: list[MetadataRequestTopic] | None | tuple[()] = (),
         allow_auto_topic_creation: bool = True,
         include_cluster_authorized_operations: bool = False,
         include_topic_authorized_operations: bool = False,
     ) -> None:
-        self.topics = topics
+        self.topics: list[MetadataRequestTopic] | None = topics if not isinstance(topics, tuple) else []
         self.allow_auto_topic_creation = allow_auto_topic_creation
         self.include_cluster_authorized_operations = include_cluster_authorized_operations
         self.include_topic_authorized_operations = include_topic_authorized_operations

@@ -73,12 +73,12 @@ class OffsetFetchRequestGroup(Message):
         group_id: str = "",
         member_id: str | None = None,
         member_epoch: int = -1,
-        topics: list[OffsetFetchRequestTopics] | None = None,
+        topics: list[OffsetFetchRequestTopics] | None | tuple[()] = (),
     ) -> None:
         self.group_id = group_id
         self.member_id = member_id
         self.member_epoch = member_epoch
-        self.topics = topics
+        self.topics: list[OffsetFetchRequestTopics] | None = topics if not isinstance(topics, tuple) else []
 
 
 @final
@@ -91,12 +91,12 @@ class OffsetFetchRequest(Message):
     def __init__(
         self,
         group_id: str = "",
-        topics: list[OffsetFetchRequestTopic] | None = None,
+        topics: list[OffsetFetchRequestTopic] | None | tuple[()] = (),
         groups: list[OffsetFetchRequestGroup] | None = None,
         require_stable: bool = False,
     ) -> None:
         self.group_id = group_id
-        self.topics = topics
+        self.topics: list[OffsetFetchRequestTopic] | None = topics if not isinstance(topics, tuple) else []
         self.groups: list[OffsetFetchRequestGroup] = groups if groups is not None else []
         self.require_stable = require_stable
 

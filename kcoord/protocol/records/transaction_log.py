@@ -110,7 +110,7 @@ class TransactionLogValue(Message):
         next_producer_epoch: int = -1,
         transaction_timeout_ms: int = 0,
         transaction_status: int = 0,
-        transaction_partitions: list[PartitionsSchema] | None = None,
+        transaction_partitions: list[PartitionsSchema] | None | tuple[()] = (),
         transaction_last_update_timestamp_ms: int = 0,
         transaction_start_timestamp_ms: int = 0,
         client_transaction_version: int = 0,
@@ -122,7 +122,7 @@ class TransactionLogValue(Message):
         self.next_producer_epoch = next_producer_epoch
         self.transaction_timeout_ms = transaction_timeout_ms
         self.transaction_status = transaction_status
-        self.transaction_partitions = transaction_partitions
+        self.transaction_partitions: list[PartitionsSchema] | None = transaction_partitions if not isinstance(transaction_partitions, tuple) else []
         self.transaction_last_update_timestamp_ms = transaction_last_update_timestamp_ms
         self.transaction_start_timestamp_ms = transaction_start_timestamp_ms
         self.client_transaction_version = client_transaction_version

@@ -1,0 +1,61 @@
+"""Cutting frames: any chunking gives the same frames, and sizes are checked before anything is buffered."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcoord.wire.frame import FrameError, FrameLimits, FrameSplitter
+
+LIMITS = FrameLimits({3: 100, 8: 1000})
+
+
+def frame(api_key: int, size: int) -> bytes:
+    body = api_key.to_bytes(2, "big") + bytes(i % 251 for i in range(size - 2))
+    return size.to_bytes(4, "big") + body
+
+
+@given(st.lists(st.tuples(st.sampled_from([3, 8]), st.integers(10, 100)), max_size=6), st.data())
+def test_any_chunking_gives_the_same_frames(shapes: list[tuple[int, int]], data: st.DataObject) -> None:
+    frames = [frame(key, size) for key, size in shapes]
+    stream = b"".join(frames)
+    splitter = FrameSplitter(LIMITS)
+    found: list[bytes] = []
+    position = 0
+    while position < len(stream):
+        step = data.draw(st.integers(1, 40))
+        splitter.feed(stream[position : position + step], found)
+        position += step
+    assert found == [f[4:] for f in frames]
+    assert splitter.pending_bytes() == 0
+
+
+def test_the_size_is_checked_from_the_first_six_bytes() -> None:
+    for head, reason in (
+        ((101).to_bytes(4, "big") + b"\x00\x03", "at most 100"),
+        ((50).to_bytes(4, "big") + b"\x00\x63", "unknown api key 99"),
+        (b"\xff\xff\xff\xff\x00\x03", "frame of -1 bytes"),
+        ((9).to_bytes(4, "big") + b"\x00\x03", "frame of 9 bytes"),
+        (b"GET / HTTP/1.1\r\n", "HTTP"),
+        (b"\x16\x03\x01\x02\x00\x01", "TLS"),
+    ):
+        with pytest.raises(FrameError, match=reason):
+            FrameSplitter(LIMITS).feed(head, [])
+
+
+def test_frames_before_a_bad_one_are_kept() -> None:
+    found: list[bytes] = []
+    with pytest.raises(FrameError):
+        FrameSplitter(LIMITS).feed(frame(3, 20) + b"GET / HT", found)
+    assert len(found) == 1
+
+
+def test_five_bytes_wait_for_the_sixth() -> None:
+    splitter = FrameSplitter(LIMITS)
+    found: list[bytes] = []
+    whole = frame(8, 300)
+    splitter.feed(whole[:5], found)
+    assert found == [] and splitter.pending_bytes() == 5
+    splitter.feed(whole[5:], found)
+    assert found == [whole[4:]]
