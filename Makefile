@@ -54,7 +54,7 @@ image: setup ## the container image's build script in an empty directory, and it
 	$(PYTEST) tests/image $(ARGS)
 
 bench: compile ## requests/s, latency, start-up, memory; interpreted and compiled
-	$(PY) bench/bench.py $(ARGS)
+	$(PY) -m bench.bench $(ARGS)
 
 fuzz: setup ## a million hostile inputs (ARGS="--seconds 60 --seed 1" for a sample)
 	$(PY) -m tests.fuzz $(ARGS)

@@ -80,7 +80,9 @@ def test_the_image_serves_the_sample_clients_and_stops_cleanly(
 ) -> None:
     process, address = server
     health = [prefix / "bin" / "kcoord", "health", address]
-    done = subprocess.run(health, env=clean_environment(), capture_output=True, text=True, timeout=10, check=False)
+    done = subprocess.run(
+        health, env=clean_environment(), capture_output=True, text=True, timeout=10, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "order 2" in sample("producer.py", address)
     assert "order 2" in sample("consumer.py", address)

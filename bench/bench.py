@@ -1,0 +1,197 @@
+"""`make bench`: how fast kcoord is on this machine, beside a bare echo of the same frames.
+
+Every figure of a table comes from one run: the generator and the server share the machine, so on two cores
+each has one. The ratio is kcoord's requests per second to those of an echo server that reads and writes back
+the same request frames and does nothing else. Data directories are made under build/, on the project's disk.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench import servers, workload
+from bench.load import Traffic, measure
+
+OPERATIONS = ("OffsetCommit v8", "OffsetFetch v8", "Heartbeat v4")
+# (connections, requests in flight on each)
+LOADS = ((8, 1), (8, 32), (64, 1))
+START_TARGET_MS = 200.0
+MEMORY_TARGET_MB = 60.0
+STARTS = 5
+STREAMS, STREAM_DEPTH = 4, 4
+
+
+def name_of(compiled: bool, sync: str) -> str:
+    return f"{'compiled' if compiled else 'interpreted'}, {sync}"
+
+
+@contextmanager
+def running(compiled: bool, sync: str) -> Iterator[servers.Server]:
+    """kcoord on an empty data directory that is removed afterwards."""
+    scratch = servers.ROOT / "build" / "bench"
+    scratch.mkdir(parents=True, exist_ok=True)
+    data = Path(tempfile.mkdtemp(dir=scratch))
+    try:
+        with servers.kcoord(compiled, data / "data", sync) as server:
+            yield server
+    finally:
+        shutil.rmtree(data, ignore_errors=True)
+
+
+def prepare(server: servers.Server, groups: int) -> dict[str, list[Traffic]]:
+    """A topic, `groups` groups of one member each, and what each of them sends."""
+    client = workload.Client(server.host, server.port)
+    workload.create_topic(client, workload.TOPIC, workload.PARTITIONS)
+    traffic: dict[str, list[Traffic]] = {operation: [] for operation in OPERATIONS}
+    for number in range(groups):
+        member = workload.Member(client, f"bench-{number:02}")
+        traffic["OffsetCommit v8"].append(member.commit(client))
+        traffic["OffsetFetch v8"].append(member.fetch_offsets(client))
+        traffic["Heartbeat v4"].append(member.heartbeat(client))
+    client.close()
+    return traffic
+
+
+class Bench:
+    """The measurements of one run. `results` is {operation: {server: {load: figures}}}."""
+
+    def __init__(self, seconds: float, variants: list[tuple[bool, str]]) -> None:
+        self.seconds = seconds
+        self.variants = variants
+        self.results: dict[str, dict[str, dict[str, dict[str, float]]]] = {name: {} for name in OPERATIONS}
+        self.traffic: dict[str, list[Traffic]] = {}
+        self.start: dict[str, dict[str, float]] = {}
+        self.streams: dict[str, dict[str, float]] = {}
+
+    def note(self, text: str) -> None:
+        print(f"  {text}", file=sys.stderr, flush=True)
+
+    def one(self, server: servers.Server, operation: str, label: str, lanes: list[Traffic]) -> None:
+        for connections, in_flight in LOADS:
+            result = measure(server.host, server.port, lanes[:connections], in_flight, self.seconds)
+            figures = self.results[operation].setdefault(label, {})
+            figures[f"{connections}x{in_flight}"] = result.as_dict()
+
+    def requests(self) -> None:
+        """Every operation against every variant, and then the echo with the same frames."""
+        for compiled, sync in self.variants:
+            label = name_of(compiled, sync)
+            self.note(f"requests, {label}")
+            with running(compiled, sync) as server:
+                self.traffic = prepare(server, max(connections for connections, _ in LOADS))
+                for operation in OPERATIONS:
+                    # Only commits write, so only they can tell the sync modes apart.
+                    if sync == "os" or operation.startswith("OffsetCommit"):
+                        self.one(server, operation, label, self.traffic[operation])
+        self.note("requests, echo")
+        with servers.echo() as server:
+            for operation in OPERATIONS:
+                lanes = [Traffic(each.request, each.request, echo=True) for each in self.traffic[operation]]
+                self.one(server, operation, "echo", lanes)
+
+    def start_up(self) -> None:
+        for compiled in sorted({compiled for compiled, _ in self.variants}):
+            self.note(f"start-up, {'compiled' if compiled else 'interpreted'}")
+            times, memory = [], []
+            for _ in range(STARTS):
+                with running(compiled, "always") as server:
+                    times.append(server.ready_ms)
+                    time.sleep(0.1)
+                    memory.append(server.rss_mb())
+            figures = {"ready_ms": statistics.median(times), "rss_mb": statistics.median(memory)}
+            self.start["compiled" if compiled else "interpreted"] = figures
+
+    def throughput(self) -> None:
+        """Produce and fetch on several connections, one partition each, in MB/s of record batches."""
+        for compiled, sync in self.variants:
+            label = name_of(compiled, sync)
+            self.note(f"produce and fetch, {label}")
+            with running(compiled, sync) as server:
+                client = workload.Client(server.host, server.port)
+                workload.create_topic(client, workload.TOPIC, workload.PARTITIONS)
+                records = workload.batch()
+                lanes = [workload.produce(client, number, records) for number in range(STREAMS)]
+                result = measure(server.host, server.port, lanes, STREAM_DEPTH, self.seconds)
+                figures = {"produce_mb_s": result.per_second * len(records) / 1e6}
+                fetches = [workload.fetch(client, number) for number in range(STREAMS)]
+                lanes = [traffic for traffic, _ in fetches]
+                result = measure(server.host, server.port, lanes, 1, self.seconds)
+                figures["fetch_mb_s"] = result.per_second * fetches[0][1] / 1e6
+                self.streams[label] = figures
+                client.close()
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"requests": self.results, "start": self.start, "streams": self.streams}
+
+
+def rate(per_second: float) -> str:
+    return f"{per_second / 1000:.1f}k" if per_second < 999_950 else f"{per_second / 1e6:.2f}M"
+
+
+def cell(figures: dict[str, float], echo: dict[str, float] | None) -> str:
+    text = f"{rate(figures['per_second']):>6} {figures['p50_ms']:5.2f} {figures['p99_ms']:6.2f}"
+    share = figures["per_second"] / echo["per_second"] * 100 if echo else 100.0
+    return f"{text} {share:3.0f}%"
+
+
+def print_tables(results: dict[str, Any]) -> None:
+    loads = [f"{connections}x{in_flight}" for connections, in_flight in LOADS]
+    title = "requests/s, p50 ms, p99 ms, % of echo; connections x in flight; 5 partitions per request"
+    for operation, by_server in results["requests"].items():
+        if not by_server:
+            continue
+        if title:
+            print(title)
+            title = ""
+        print(f"\n{operation:<20}" + "".join(f"{load:^27}" for load in loads).rstrip())
+        for label, figures in by_server.items():
+            echo = by_server.get("echo", {})
+            cells = "  ".join(f"{cell(figures[load], echo.get(load)):>24}" for load in loads)
+            print(f"{label:<20}{cells}")
+    if results["streams"]:
+        print(f"\n{'MB/s, acks=all':<20}{'produce':>10}{'fetch':>10}")
+        for label, figures in results["streams"].items():
+            print(f"{label:<20}{figures['produce_mb_s']:>10.0f}{figures['fetch_mb_s']:>10.0f}")
+    if results["start"]:
+        print(f"\n{'empty server':<20}{'ready, ms':>10}{'RSS, MB':>10}")
+        for label, figures in results["start"].items():
+            print(f"{label:<20}{figures['ready_ms']:>10.0f}{figures['rss_mb']:>10.1f}")
+        print(f"{'aim':<20}{START_TARGET_MS:>10.0f}{MEMORY_TARGET_MB:>10.1f}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of each measurement")
+    parser.add_argument("--output", choices=("table", "json"), default="table")
+    parser.add_argument("--only", choices=("requests", "start", "streams"), action="append")
+    parser.add_argument("--compiled-only", action="store_true", help="leave the interpreted servers out")
+    args = parser.parse_args()
+    trees = [True] if args.compiled_only else [True, False]
+    bench = Bench(args.seconds, [(compiled, sync) for compiled in trees for sync in ("os", "always")])
+    wanted = args.only or ["requests", "streams", "start"]
+    if "requests" in wanted:
+        bench.requests()
+    if "streams" in wanted:
+        bench.throughput()
+    if "start" in wanted:
+        bench.start_up()
+    results = bench.as_dict()
+    if args.output == "json":
+        print(json.dumps(results, indent=2))
+    else:
+        print_tables(results)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

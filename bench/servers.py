@@ -1,0 +1,115 @@
+"""The processes that are measured: kcoord, interpreted and compiled, and a bare echo."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import select
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import cast
+
+ROOT = Path(__file__).resolve().parent.parent
+READY_SECONDS = 30.0
+STOP_SECONDS = 15.0
+
+
+class Server:
+    """A child process that prints `... ready HOST:PORT`; used in a with statement."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        self.started = time.perf_counter()
+        self.log = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=self.log,
+            text=True,
+            env=environment,
+            cwd=tempfile.gettempdir(),
+        )
+        self.host, self.port = self.wait_ready()
+        self.ready_ms = (time.perf_counter() - self.started) * 1000
+
+    def wait_ready(self) -> tuple[str, int]:
+        assert self.process.stdout is not None
+        readable, _, _ = select.select([self.process.stdout], [], [], READY_SECONDS)
+        line = self.process.stdout.readline().strip() if readable else ""
+        if " ready " not in line:
+            self.process.kill()
+            self.process.wait()
+            raise RuntimeError(f"the server did not start: {line!r}\n{self.tail()}")
+        host, _, port = line.rpartition(" ")[2].rpartition(":")
+        return host, int(port)
+
+    def tail(self) -> str:
+        self.log.seek(0)
+        return "".join(self.log.readlines()[-20:])
+
+    def rss_mb(self) -> float:
+        """Resident memory in MB, where /proc tells it; not-a-number elsewhere."""
+        try:
+            status = Path(f"/proc/{self.process.pid}/status").read_text()
+        except OSError:
+            return float("nan")
+        for line in status.splitlines():
+            if line.startswith("VmRSS:"):
+                return int(line.split()[1]) * 1024 / 1e6
+        return float("nan")
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        if error is not None:
+            print(self.tail(), file=sys.stderr)
+        self.log.close()
+
+
+def kcoord(compiled: bool, data: Path, sync: str) -> Server:
+    """`kcoord serve` on a free port with a data directory of its own."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("KCOORD_")}
+    environment["PYTHONPATH"] = str(ROOT / "build" / "compiled" if compiled else ROOT)
+    command = [sys.executable, "-P", "-m", "kcoord.cli.main", "serve", "--listen", "127.0.0.1:0"]
+    return Server([*command, "--data", str(data), "--set", f"log.sync={sync}"], environment)
+
+
+def echo() -> Server:
+    """What the loop and the kernel cost alone: every read is written back."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return Server([sys.executable, "-P", "-m", "bench.servers"], environment)
+
+
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)
+
+
+async def serve_echo() -> None:
+    server = await asyncio.get_running_loop().create_server(Echo, "127.0.0.1", 0)
+    print(f"echo ready 127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    try:
+        import uvloop
+    except ImportError:
+        asyncio.run(serve_echo())
+    else:
+        uvloop.run(serve_echo())
