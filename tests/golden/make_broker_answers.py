@@ -48,11 +48,11 @@ def write(script: str, steps: list[dict[str, Any]]) -> None:
 
 def main(only: list[str]) -> None:
     ANSWERS.mkdir(exist_ok=True)
-    for script in only or broker_scripts.SCRIPTS:
-        with Oracle() as oracle, RealBroker() as broker:
+    with Oracle() as oracle, RealBroker() as broker:
+        for script in only or broker_scripts.SCRIPTS:
             steps = broker_scripts.run(script, Session("127.0.0.1", broker.port, oracle))
-        write(script, steps)
-        print(f"{script}: {len(steps)} steps", flush=True)
+            write(script, steps)
+            print(f"{script}: {len(steps)} steps", flush=True)
 
 
 if __name__ == "__main__":

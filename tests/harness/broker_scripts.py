@@ -9,14 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.harness.broker_scripts_admin import ADMIN_SCRIPTS
+from tests.harness.broker_scripts_admin import ADMIN_SCRIPTS, LISTING_SCRIPTS
 from tests.harness.broker_scripts_data import DATA_SCRIPTS
-from tests.harness.broker_scripts_groups import GROUP_SCRIPTS, LISTING_SCRIPTS
+from tests.harness.broker_scripts_groups import GROUP_LISTING_SCRIPTS, GROUP_SCRIPTS
 from tests.harness.session import Session
 
 Script = Callable[[Session], None]
 
-SCRIPTS: dict[str, Script] = {**LISTING_SCRIPTS, **GROUP_SCRIPTS, **ADMIN_SCRIPTS, **DATA_SCRIPTS}
+SCRIPTS: dict[str, Script] = {
+    **LISTING_SCRIPTS,
+    **GROUP_LISTING_SCRIPTS,
+    **GROUP_SCRIPTS,
+    **ADMIN_SCRIPTS,
+    **DATA_SCRIPTS,
+}
 
 
 def run(name: str, session: Session) -> list[dict[str, Any]]:

@@ -140,7 +140,6 @@ def create_topics(s: Session) -> None:
     create("another internal name", topic("__transaction_state"))
     create("the metadata topic", topic("__cluster_metadata"))
     create("a topic with leading underscores", topic("__mine"))
-    create("too many partitions", topic("ct-many", 20000))
     create("timeout 0", topic("ct-timeout"), timeoutMs=0)
 
 
@@ -199,7 +198,6 @@ def create_partitions(s: Session) -> None:
     grow("good and unknown", {"name": "cp", "count": 12, "assignments": None}, {"name": "cp-nowhere", "count": 3, "assignments": None})
     grow("nothing")
     grow("a bad name", {"name": "a b", "count": 3, "assignments": None})
-    grow("too many", {"name": "cp", "count": 20000, "assignments": None})
     s.call("in the end", "Metadata", 9, {"topics": [{"name": "cp"}], "allowAutoTopicCreation": False})
 
 
@@ -231,6 +229,10 @@ def describe_configs(s: Session) -> None:
         keys = ["group.min.session.timeout.ms", "offset.metadata.max.bytes", "num.partitions", "auto.create.topics.enable", "log.retention.ms", "broker.id", "node.id", "advertised.listeners"]
         describe("keys of this broker", of(4, "1", keys[:-1]), version=version, includeSynonyms=True)
     describe("the same twice", of(2, "dc", ["retention.ms"]), of(2, "dc", ["segment.ms"]))
+
+
+def list_config_resources(s: Session) -> None:
+    create_topic(s, "lcr")
     for version in versions("ListConfigResources"):
         s.call("list resources", "ListConfigResources", version, {})
         for types in ([2], [4], [8], [16], [32], [99], [2, 4]):
@@ -302,6 +304,7 @@ def describe_topic_partitions(s: Session) -> None:
     describe("the same twice", "dp-a", "dp-a")
 
 
+LISTING_SCRIPTS = {"list_config_resources": list_config_resources}
 ADMIN_SCRIPTS = {
     "cluster": cluster,
     "metadata": metadata,

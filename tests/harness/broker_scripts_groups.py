@@ -417,7 +417,7 @@ def find_coordinator(s: Session) -> None:
         s.call("no keys", "FindCoordinator", version, {"keyType": 0, "coordinatorKeys": []})
 
 
-LISTING_SCRIPTS = {"list_groups": list_groups}
+GROUP_LISTING_SCRIPTS = {"list_groups": list_groups}
 GROUP_SCRIPTS = {
     "describe_groups": describe_groups,
     "empty_group_id": empty_group_id,

@@ -23,10 +23,9 @@ def create_topic(s: Session, name: str, partitions: int = 1, configs: dict[str, 
 
 def wait_for_topic(s: Session, name: str, partitions: int) -> None:
     """Polls metadata, unrecorded, until the new topic has leaders everywhere."""
-    recorded = len(s._steps)
     for _ in range(200):
-        answer = s.call("wait", "Metadata", 12, {"topics": [{"name": name}], "allowAutoTopicCreation": False})
-        del s._steps[recorded:]
+        with s.unrecorded():
+            answer = s.call("wait", "Metadata", 12, {"topics": [{"name": name}], "allowAutoTopicCreation": False})
         topic = answer["topics"][0]
         if topic["errorCode"] == 0 and len(topic["partitions"]) == partitions:
             if all(part["errorCode"] == 0 for part in topic["partitions"]):
@@ -36,11 +35,10 @@ def wait_for_topic(s: Session, name: str, partitions: int) -> None:
 
 def wait_for_coordinator(s: Session) -> None:
     """Asks for a group's coordinator, unrecorded, until its topic exists and is loaded."""
-    recorded = len(s._steps)
     for _ in range(400):
-        found = s.call("wait", "FindCoordinator", 0, {"key": "warm-up"})
-        probe = s.call("wait", "Heartbeat", 0, {"groupId": "warm-up", "generationId": 1, "memberId": "x"})
-        del s._steps[recorded:]
+        with s.unrecorded():
+            found = s.call("wait", "FindCoordinator", 0, {"key": "warm-up"})
+            probe = s.call("wait", "Heartbeat", 0, {"groupId": "warm-up", "generationId": 1, "memberId": "x"})
         if found["errorCode"] == 0 and probe["errorCode"] == 25:
             return
     raise TimeoutError("no group coordinator came up")

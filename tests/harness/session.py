@@ -17,6 +17,8 @@ from __future__ import annotations
 import socket
 import struct
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 from tests.harness import schema_json
@@ -157,6 +159,16 @@ class Session:
         """Sends one request and waits for its answer."""
         return self.send(step, api, version, request, on).answer()
 
+    @contextmanager
+    def unrecorded(self) -> Iterator[None]:
+        """What is asked in here does not appear among the steps (waiting by asking again)."""
+        recorded = len(self._steps)
+        yield
+        del self._steps[recorded:]
+
+    def last_step(self) -> dict[str, Any]:
+        return self._steps[-1]
+
     def one_way(self, step: str, api: str, version: int, request: dict[str, Any], on: str = "a") -> None:
         """Sends a request that must not be answered (Produce with acks=0)."""
         pending = self.send(step, api, version, request, on)
@@ -265,6 +277,8 @@ class Session:
             return "<port>"
         if key == "producerId" and value >= 0:
             return "<producer id>"
+        if key == "finalizedFeaturesEpoch" and value > 0:
+            return "<epoch>"
         if key == "sessionId" and value > 0:
             return "<session id>"
         if key in ("timestamp", "logAppendTimeMs") and value > 1_700_000_000_000:
