@@ -33,7 +33,7 @@ gen-check: setup ## fail when kcoord/protocol is not what schemas/ says
 	$(PY) -m kcoord.codegen check
 
 compile: setup ## build/compiled: the package with its hot modules as native code
-	$(PY) tools/compile.py $(ARGS)
+	$(PY) tools/compile.py
 
 lint: setup ## ruff and the import contracts
 	$(VENV)/bin/ruff check . && $(VENV)/bin/lint-imports --no-cache
@@ -56,8 +56,8 @@ image: setup ## the container image's build script in an empty directory, and it
 bench: compile ## requests/s, latency, start-up, memory; interpreted and compiled
 	$(PY) -m bench.bench $(ARGS)
 
-fuzz: setup ## a million hostile inputs (ARGS="--seconds 60 --seed 1" for a sample)
-	$(PY) -m tests.fuzz $(ARGS)
+fuzz: compile ## a million hostile inputs to native code (ARGS="--seconds 60 --seed 1" for a sample)
+	$(COMPILED) $(PY) -m tests.fuzz.engine_fuzz $(or $(ARGS),--executions 1000000 --seed 1)
 
 check: lint type gen-check test ## what to run before a commit
 
