@@ -23,9 +23,16 @@ import sys
 import sysconfig
 import time
 import tomllib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+try:
+    import fcntl
+except ImportError:  # not on Windows
+    fcntl = None  # type: ignore[assignment]
 
 ROOT = Path(__file__).resolve().parent.parent
 GROUP = "kcoord_native"
@@ -196,6 +203,16 @@ def build(out: Path, opt_level: str, jobs: int, quiet: bool = False) -> bool:
     return True
 
 
+@contextmanager
+def locked(out: Path) -> Iterator[None]:
+    """Let one build of a tree run at a time; a second one waits and then finds everything up to date."""
+    out.mkdir(parents=True, exist_ok=True)
+    with open(out / ".lock", "w") as file:
+        if fcntl is not None:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "build", help="folder that gets compiled/")
@@ -212,7 +229,8 @@ def main() -> int:
         print(f"compile: {missing}: the modules stay interpreted", file=sys.stderr)
         return NO_COMPILER
     try:
-        build(args.out, args.opt_level, args.jobs, args.quiet)
+        with locked(args.out):
+            build(args.out, args.opt_level, args.jobs, args.quiet)
     except subprocess.CalledProcessError as error:
         print(f"compile: the C compiler failed ({error.returncode})", file=sys.stderr)
         return 1

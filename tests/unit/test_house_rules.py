@@ -38,7 +38,7 @@ ALLOWED: dict[str, set[str]] = {
 }
 
 # Paths of one machine and hosts that a build should reach by its own configuration only.
-MACHINE_PATHS = re.compile(r"(?<![\w./$}-])/(?:home|root|work|Users|mnt|tmp)/[\w.-]+/[\w./-]+")
+MACHINE_PATHS = re.compile(r"(?<![\w./$}-])/(?:home|root|work|Users|mnt|tmp)/\w[\w./-]*")
 REGISTRY_HOSTS = re.compile(
     r"pypi\.org/simple|files\.pythonhosted|repo1?\.maven|//mirror\.|--index-url|--extra-index-url"
 )
