@@ -1,0 +1,244 @@
+"""Heartbeat, LeaveGroup, the timers of classic groups, and what happens to them at start-up."""
+
+from __future__ import annotations
+
+from typing import final
+
+from kcoord.core.classic_group import (
+    COMPLETING_REBALANCE,
+    DEAD,
+    EMPTY,
+    NOT_ARMED,
+    PREPARING_REBALANCE,
+    STABLE,
+    ClassicGroup,
+    ClassicMember,
+)
+from kcoord.core.classic_rebalance import ClassicRebalance, answer_join, answer_sync, client_reason
+from kcoord.core.config import CoreConfig
+from kcoord.core.group_store import GroupStore
+from kcoord.core.outcome import (
+    INFO,
+    TIMER_INITIAL_REBALANCE,
+    TIMER_PENDING_MEMBER,
+    TIMER_REBALANCE,
+    TIMER_SESSION,
+    TIMER_SYNC,
+    WARNING,
+    Fact,
+    Now,
+    Outcome,
+    Request,
+    Timer,
+)
+from kcoord.protocol import errors
+from kcoord.protocol.heartbeat import HeartbeatRequest, HeartbeatResponse
+from kcoord.protocol.leave_group import (
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    MemberIdentity,
+    MemberResponse,
+)
+
+
+@final
+class ClassicMembership:
+    def __init__(self, config: CoreConfig, store: GroupStore, rebalance: ClassicRebalance) -> None:
+        self.config = config
+        self.store = store
+        self.rebalance = rebalance
+
+    # ---- Heartbeat
+
+    def handle_heartbeat(self, request: Request, body: HeartbeatRequest, now: Now) -> Outcome:
+        out = Outcome()
+        out.reply(request.request_id, HeartbeatResponse(error_code=self._heartbeat(body, now, out)))
+        return out
+
+    def _heartbeat(self, body: HeartbeatRequest, now: Now, out: Outcome) -> int:
+        if body.group_id == "":
+            return errors.INVALID_GROUP_ID
+        group = self.store.groups.get(body.group_id)
+        if group is None:
+            return errors.UNKNOWN_MEMBER_ID
+        error = group.validate_member(body.member_id, body.group_instance_id)
+        if error != errors.NONE:
+            return error
+        if body.generation_id != group.generation_id:
+            return errors.ILLEGAL_GENERATION
+        member = group.members[body.member_id]
+        self.rebalance.schedule_session(group, member, member.session_timeout_ms, now, out)
+        # Members of the running generation may beat before they have their assignment.
+        return errors.REBALANCE_IN_PROGRESS if group.state == PREPARING_REBALANCE else errors.NONE
+
+    # ---- LeaveGroup
+
+    def handle_leave_group(self, request: Request, body: LeaveGroupRequest, now: Now) -> Outcome:
+        out = Outcome()
+        if body.group_id == "":
+            out.reply(request.request_id, LeaveGroupResponse(error_code=errors.INVALID_GROUP_ID))
+            return out
+        leaving = body.members
+        if request.version < 3:
+            leaving = [MemberIdentity(body.member_id)]
+        group = self.store.get(body.group_id)
+        responses: list[MemberResponse] = []
+        gone = 0
+        for identity in leaving:
+            error = errors.UNKNOWN_MEMBER_ID
+            if group is not None:
+                error = self._leave(group, identity, out)
+            if error == errors.NONE:
+                gone += 1
+            responses.append(MemberResponse(identity.member_id, identity.group_instance_id, error))
+        if group is not None and gone > 0:
+            if group.state == STABLE or group.state == COMPLETING_REBALANCE:
+                reason = f"{gone} members left; client reason: {client_reason(leaving[0].reason)}"
+                self.rebalance.prepare_or_complete(group, reason, now, out)
+            elif group.state == PREPARING_REBALANCE:
+                self.rebalance.maybe_complete_join(group, now, out)
+        if request.version < 3:
+            out.reply(request.request_id, LeaveGroupResponse(error_code=responses[0].error_code))
+        else:
+            out.reply(request.request_id, LeaveGroupResponse(error_code=errors.NONE, members=responses))
+        return out
+
+    def _leave(self, group: ClassicGroup, identity: MemberIdentity, out: Outcome) -> int:
+        """Remove one member; admin clients name static members by instance id alone (KIP-345)."""
+        member_id = identity.member_id
+        instance_id = identity.group_instance_id
+        if member_id == "":
+            existing = group.static_members.get(instance_id) if instance_id is not None else None
+            if existing is None:
+                return errors.UNKNOWN_MEMBER_ID
+            member_id = existing
+        elif member_id in group.pending_members:
+            group.remove_member(member_id)
+            return errors.NONE
+        else:
+            error = group.validate_member(member_id, instance_id)
+            if error != errors.NONE:
+                return error
+        member = group.members[member_id]
+        out.facts.append(
+            Fact(
+                INFO,
+                "group_member_left",
+                {
+                    "group": group.group_id,
+                    "member": member_id,
+                    "instance": member.group_instance_id,
+                    "reason": client_reason(identity.reason),
+                },
+            )
+        )
+        self.rebalance.remove_member(group, member, out)
+        return errors.NONE
+
+    # ---- timers
+
+    def handle_timer(self, timer: Timer, now: Now) -> Outcome:
+        """A timer fired. It counts only if its token is still the one that was armed last."""
+        out = Outcome()
+        group = self.store.get(timer.group_id)
+        if group is None:
+            return out
+        kind = timer.kind
+        if kind == TIMER_SESSION:
+            self._session_timer(group, timer, now, out)
+        elif kind == TIMER_PENDING_MEMBER:
+            if group.pending_members.get(timer.member_id, 0) == timer.token:
+                fields: dict[str, object] = {"group": group.group_id, "member": timer.member_id}
+                out.facts.append(Fact(INFO, "group_pending_member_expired", fields))
+                self.rebalance.remove_pending_member(group, timer.member_id, now, out)
+        elif kind == TIMER_REBALANCE:
+            if group.join_token == timer.token:
+                self.rebalance.complete_join(group, now, out)
+        elif kind == TIMER_INITIAL_REBALANCE:
+            if group.join_token == timer.token:
+                self.rebalance.initial_delay_over(group, now, out)
+        elif kind == TIMER_SYNC:
+            if group.sync_token == timer.token:
+                self._sync_timer(group, now, out)
+        return out
+
+    def _session_timer(self, group: ClassicGroup, timer: Timer, now: Now, out: Outcome) -> None:
+        member = group.members.get(timer.member_id)
+        if member is None or member.session_token != timer.token:
+            return
+        if now.mono_ms < member.deadline_ms:
+            # There were heartbeats since it was armed.
+            member.armed_ms = member.deadline_ms
+            out.timers.append(
+                Timer(TIMER_SESSION, timer.group_id, timer.member_id, timer.token, member.deadline_ms)
+            )
+            return
+        member.armed_ms = NOT_ARMED
+        if not member.is_new and (member.is_awaiting_join() or member.is_awaiting_sync()):
+            # It waits for us, so it cannot beat; the answer will start a new session.
+            return
+        out.facts.append(
+            Fact(
+                WARNING,
+                "group_member_expired",
+                {
+                    "group": group.group_id,
+                    "member": member.member_id,
+                    "client": member.client_id,
+                    "host": member.client_host,
+                    "session_timeout_ms": member.session_timeout_ms,
+                },
+            )
+        )
+        reason = f"the session of member {member.member_id} ran out"
+        self.rebalance.remove_failed_member(group, member, reason, now, out)
+
+    def _sync_timer(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
+        """Members that joined and never synced go, so that the others can (KAFKA-12890)."""
+        if group.state != COMPLETING_REBALANCE and group.state != STABLE:
+            return
+        silent = list(group.pending_sync)
+        if not silent:
+            return
+        for member_id in silent:
+            member = group.members.get(member_id)
+            if member is not None:
+                self.rebalance.remove_member(group, member, out)
+        out.facts.append(
+            Fact(
+                WARNING,
+                "group_members_did_not_sync",
+                {"group": group.group_id, "count": len(silent), "first": silent[0]},
+            )
+        )
+        self.rebalance.prepare_rebalance(group, f"{len(silent)} members did not sync in time", now, out)
+
+    # ---- start-up and shut-down
+
+    def loaded(self, now: Now, out: Outcome) -> None:
+        """The log was replayed: bring the groups to life. Every member gets a whole session to show up."""
+        members = 0
+        for group in self.store.groups.values():
+            group.build_live()
+            members += len(group.members)
+            for member in group.members.values():
+                self.rebalance.schedule_session(group, member, member.session_timeout_ms, now, out)
+            if len(group.members) > self.config.group_max_size:
+                # The limit was lowered. Members get the chance to commit before somebody has to go.
+                self.rebalance.prepare_rebalance(group, "the group is larger than allowed", now, out)
+        if self.store.groups:
+            out.facts.append(
+                Fact(INFO, "groups_loaded", {"groups": len(self.store.groups), "members": members})
+            )
+
+    def unload(self, error_code: int, out: Outcome) -> None:
+        """Answer everything that is parked and forget the soft part of all groups (test control, shut-down)."""
+        for group in self.store.groups.values():
+            for member in group.members.values():
+                _answer_all(group, member, error_code, out)
+            group.state = EMPTY if not group.members else DEAD
+
+
+def _answer_all(group: ClassicGroup, member: ClassicMember, error_code: int, out: Outcome) -> None:
+    answer_join(group, member, error_code, out, member.member_id)
+    answer_sync(member, error_code, out)

@@ -1,0 +1,77 @@
+"""All groups of this coordinator, by id: what the records of type GroupMetadata say, and the live groups on top."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import final
+
+from kcoord.core.classic_group import DEAD, ClassicGroup
+from kcoord.core.config import CoreConfig
+from kcoord.core.outcome import LogId, Reply
+from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetadataValue
+from kcoord.wire.message import Message
+
+
+@final
+class GroupStore:
+    def __init__(self, config: CoreConfig, log_of: Callable[[str], LogId]) -> None:
+        self.config = config
+        self.log_of = log_of
+        self.groups: dict[str, ClassicGroup] = {}
+        # The last replayed record of any group. Commits are one sequence over all logs, so an answer that waits for
+        # this one waits for all records before it.
+        self.last_log: LogId | None = None
+        self.last_end_offset = 0
+        self._last_token = 0
+
+    def get(self, group_id: str) -> ClassicGroup | None:
+        return self.groups.get(group_id)
+
+    def get_or_create(self, group_id: str, wall_ms: int = -1) -> ClassicGroup:
+        """The group; a new one is Empty and of no protocol type, which is what a group of offsets alone stays."""
+        group = self.groups.get(group_id)
+        if group is None:
+            group = ClassicGroup(group_id, self.log_of(group_id), wall_ms)
+            self.groups[group_id] = group
+        return group
+
+    def remove(self, group_id: str) -> None:
+        """Forget a group. Timers of it that still fire find nothing, or a successor with other tokens."""
+        group = self.groups.pop(group_id, None)
+        if group is not None:
+            group.state = DEAD
+
+    def next_token(self) -> int:
+        """Tokens are unique over all groups, so that a timer of a deleted group cannot hit its successor."""
+        self._last_token += 1
+        return self._last_token
+
+    def replay_group_metadata(
+        self, key: GroupMetadataKey, value: GroupMetadataValue | None, offset: int
+    ) -> None:
+        """Take over one record of the log. Live handlers have changed the soft part already; it is not touched."""
+        if value is None:
+            group = self.groups.get(key.group)
+            if group is not None:
+                self.last_log = group.log
+                self.last_end_offset = offset + 1
+            self.remove(key.group)
+            return
+        group = self.get_or_create(key.group)
+        group.value = value
+        group.end_offset = offset + 1
+        self.last_log = group.log
+        self.last_end_offset = offset + 1
+
+    def reply_after_all(self, request_id: int, response: Message) -> Reply:
+        """An answer that may show any group: it waits until all replayed records of groups are durable."""
+        return Reply(request_id, response, self.last_log, self.last_end_offset)
+
+    def hard_state(self) -> list[str]:
+        """One line per group with a record, in order of group id: equal for equal logs."""
+        lines: list[str] = []
+        for group_id in sorted(self.groups):
+            group = self.groups[group_id]
+            if group.value is not None:
+                lines.append(f"group {group_id!r} {group.end_offset} {group.value!r}")
+        return lines
