@@ -10,6 +10,9 @@ from tests.harness.session import Session
 
 UNKNOWN_ID = "AAAAAAAAAAAAAAAAAAAAZQ"
 
+# The scripts' records carry old, fixed timestamps; without this they would be past the default retention.
+FOREVER = {"retention.ms": "-1"}
+
 
 def produce_request(s: Session, topic: str, records: str | None, partition: int = 0, acks: int = -1) -> dict[str, Any]:
     """A Produce of one partition that fits every version."""
@@ -29,7 +32,7 @@ def fetch_request(s: Session, topic: str, offset: int, partition: int = 0, **fie
 
 
 def produce(s: Session) -> None:
-    create_topic(s, "pr", 2)
+    create_topic(s, "pr", 2, FOREVER)
     good = batch_text([b"one", b"two"])
     for version in versions("Produce"):
         s.call("two records", "Produce", version, produce_request(s, "pr", good))
@@ -49,11 +52,11 @@ def produce(s: Session) -> None:
     s.call("to the offsets topic", "Produce", 9, produce_request(s, "__consumer_offsets", good))
     s.one_way("acks 0", "Produce", 9, produce_request(s, "pr", good, acks=0), on="zero")
     s.one_way("acks 0 to an unknown topic", "Produce", 9, produce_request(s, "pr-nowhere", good, acks=0), on="zero")
-    create_topic(s, "pr-small", 1, {"max.message.bytes": "200"})
+    create_topic(s, "pr-small", 1, {**FOREVER, "max.message.bytes": "200"})
     s.call("too large for the topic", "Produce", 9, produce_request(s, "pr-small", batch_text([b"x" * 300])))
     create_topic(s, "pr-compact", 1, {"cleanup.policy": "compact"})
     s.call("no key in a compacted topic", "Produce", 9, produce_request(s, "pr-compact", good))
-    create_topic(s, "pr-append", 1, {"message.timestamp.type": "LogAppendTime"})
+    create_topic(s, "pr-append", 1, {**FOREVER, "message.timestamp.type": "LogAppendTime"})
     s.call("log append time", "Produce", 9, produce_request(s, "pr-append", good))
     future = batch_text([b"x"], base_time_ms=BASE_TIME_MS * 2)
     s.call("a time far in the future", "Produce", 9, produce_request(s, "pr", future))
@@ -97,7 +100,7 @@ def list_request(s: Session, topic: str, timestamp: int, partition: int = 0, **f
 
 
 def list_offsets(s: Session) -> None:
-    create_topic(s, "lo", 2)
+    create_topic(s, "lo", 2, FOREVER)
     s.call("two records", "Produce", 9, produce_request(s, "lo", batch_text([b"one", b"two"])))
     s.call("two later records", "Produce", 9, produce_request(s, "lo", batch_text([b"3", b"4"], base_time_ms=BASE_TIME_MS + 10000)))
     times = [-1, -2, -3, -4, -5, -6, -7, 0, BASE_TIME_MS, BASE_TIME_MS + 1, BASE_TIME_MS + 1000, BASE_TIME_MS + 1001, BASE_TIME_MS + 11000, BASE_TIME_MS + 11001]
@@ -120,7 +123,7 @@ def list_offsets(s: Session) -> None:
 
 
 def leader_epoch(s: Session) -> None:
-    create_topic(s, "le", 2)
+    create_topic(s, "le", 2, FOREVER)
     s.call("two records", "Produce", 9, produce_request(s, "le", batch_text([b"one", b"two"])))
     for version in versions("OffsetForLeaderEpoch"):
         for epoch in (-1, 0, 1, 7, -2):
@@ -134,7 +137,7 @@ def leader_epoch(s: Session) -> None:
 
 
 def fetch(s: Session) -> None:
-    create_topic(s, "fe", 2)
+    create_topic(s, "fe", 2, FOREVER)
     s.call("two records", "Produce", 9, produce_request(s, "fe", batch_text([b"one", b"two"])))
     s.call("one more", "Produce", 9, produce_request(s, "fe", batch_text([b"three"])))
     for version in versions("Fetch"):
@@ -159,7 +162,7 @@ def fetch(s: Session) -> None:
 
 
 def delete_records(s: Session) -> None:
-    create_topic(s, "dr", 2)
+    create_topic(s, "dr", 2, FOREVER)
     s.call("three records", "Produce", 9, produce_request(s, "dr", batch_text([b"1", b"2", b"3"])))
 
     def delete(step: str, version: int, topic: str, partition: int, offset: int) -> None:
@@ -188,8 +191,19 @@ def delete_records(s: Session) -> None:
     delete("a compacted topic", 2, "dr-compact", 0, 0)
 
 
+def wait_for_producer_ids(s: Session) -> None:
+    """A broker fetches its first block of producer ids when it is first asked."""
+    for _ in range(2000):
+        with s.unrecorded():
+            answer = s.call("wait", "InitProducerId", 4, {"transactionalId": None, "transactionTimeoutMs": 60000})
+        if answer["errorCode"] == 0:
+            return
+    raise TimeoutError("no producer ids came")
+
+
 def idempotent_producer(s: Session) -> None:
-    create_topic(s, "ip", 1)
+    wait_for_producer_ids(s)
+    create_topic(s, "ip", 1, FOREVER)
     for version in versions("InitProducerId"):
         if version > 5:
             continue
