@@ -1,0 +1,243 @@
+"""DescribeGroups, ListGroups and DeleteGroups."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, final
+
+from kcoord.core.classic_group import DEAD, STABLE, ClassicGroup
+from kcoord.core.config import CoreConfig
+from kcoord.core.group_store import GroupStore
+from kcoord.core.outcome import INFO, CoordinatorRecord, Event, Fact, LogId, Now, Outcome, Request
+from kcoord.protocol import errors
+from kcoord.protocol.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
+from kcoord.protocol.describe_groups import (
+    DescribedGroup,
+    DescribedGroupMember,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from kcoord.protocol.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+from kcoord.protocol.records.group_metadata import GroupMetadataKey
+from kcoord.protocol.records.offset_commit import OffsetCommitKey
+
+# What is said where nobody asked for operations.
+OPERATIONS_NOT_ASKED: Final = -2147483648
+# Without an authorizer everybody may do everything a group knows: bits READ 3, DELETE 6, DESCRIBE 8,
+# DESCRIBE_CONFIGS 10, ALTER_CONFIGS 11.
+GROUP_OPERATIONS: Final = 0b110101001000
+
+CLASSIC_TYPE: Final = "classic"
+
+# What a tombstone of an offset takes beside its strings.
+TOMBSTONE_OVERHEAD_BYTES: Final = 64
+
+
+@final
+class DeleteGroupsStep(Event):
+    """The rest of a DeleteGroups request: one step touches one log and stays within one batch."""
+
+    def __init__(
+        self,
+        request_id: int,
+        group_ids: list[str],
+        position: int,
+        results: list[DeletableGroupResult],
+        offsets_deleted: int,
+    ) -> None:
+        self.request_id = request_id
+        self.group_ids = group_ids
+        # What is before this position is done.
+        self.position = position
+        self.results = results
+        self.offsets_deleted = offsets_deleted
+
+
+@final
+class GroupAdmin:
+    """`tombstones_of(group_id)` gives the records that delete all offsets of a group."""
+
+    def __init__(
+        self,
+        config: CoreConfig,
+        store: GroupStore,
+        tombstones_of: Callable[[str], list[CoordinatorRecord]],
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.tombstones_of = tombstones_of
+
+    # ---- DescribeGroups
+
+    def handle_describe_groups(self, request: Request, body: DescribeGroupsRequest, now: Now) -> Outcome:
+        out = Outcome()
+        described: list[DescribedGroup] = []
+        operations = OPERATIONS_NOT_ASKED
+        if request.version >= 3 and body.include_authorized_operations:
+            operations = GROUP_OPERATIONS
+        for group_id in body.groups:
+            group = self.store.get(group_id)
+            if group is not None:
+                described.append(self._describe(group, operations))
+            elif request.version >= 6:
+                # KIP-1043: told apart from a group that is really dead.
+                described.append(
+                    DescribedGroup(
+                        error_code=errors.GROUP_ID_NOT_FOUND,
+                        error_message=f"Group {group_id} not found.",
+                        group_id=group_id,
+                        group_state=DEAD,
+                        authorized_operations=OPERATIONS_NOT_ASKED,
+                    )
+                )
+            else:
+                described.append(
+                    DescribedGroup(
+                        group_id=group_id,
+                        group_state=DEAD,
+                        authorized_operations=operations,
+                    )
+                )
+        out.replies.append(
+            self.store.reply_after_all(request.request_id, DescribeGroupsResponse(groups=described))
+        )
+        return out
+
+    def _describe(self, group: ClassicGroup, operations: int) -> DescribedGroup:
+        """Outside of Stable there is no chosen protocol, and so no metadata to show."""
+        is_stable = group.state == STABLE
+        protocol_name = group.protocol_name if is_stable else None
+        members: list[DescribedGroupMember] = []
+        for member in group.members.values():
+            members.append(
+                DescribedGroupMember(
+                    member.member_id,
+                    member.group_instance_id,
+                    member.client_id,
+                    member.client_host,
+                    member.metadata(protocol_name) if is_stable else b"",
+                    member.assignment,
+                )
+            )
+        return DescribedGroup(
+            error_code=errors.NONE,
+            group_id=group.group_id,
+            group_state=group.state,
+            protocol_type=group.protocol_type if group.protocol_type is not None else "",
+            protocol_data=protocol_name if protocol_name is not None else "",
+            members=members,
+            authorized_operations=operations,
+        )
+
+    # ---- ListGroups
+
+    def handle_list_groups(self, request: Request, body: ListGroupsRequest, now: Now) -> Outcome:
+        """Names in the filters are compared without regard to case; unknown ones match nothing (KIP-518, KIP-848)."""
+        out = Outcome()
+        states: dict[str, bool] = {}
+        for name in body.states_filter:
+            states[name.lower().strip()] = True
+        wants_classic = not body.types_filter
+        for name in body.types_filter:
+            if name.strip().lower() == CLASSIC_TYPE:
+                wants_classic = True
+        listed: list[ListedGroup] = []
+        if wants_classic:
+            for group in self.store.groups.values():
+                if not states or group.state.lower() in states:
+                    listed.append(
+                        ListedGroup(
+                            group.group_id,
+                            group.protocol_type if group.protocol_type is not None else "",
+                            group.state,
+                            CLASSIC_TYPE,
+                        )
+                    )
+        out.replies.append(
+            self.store.reply_after_all(request.request_id, ListGroupsResponse(groups=listed))
+        )
+        return out
+
+    # ---- DeleteGroups
+
+    def handle_delete_groups(self, request: Request, body: DeleteGroupsRequest, now: Now) -> Outcome:
+        group_ids = list(dict.fromkeys(body.groups_names))
+        return self._delete(DeleteGroupsStep(request.request_id, group_ids, 0, [], 0))
+
+    def handle_delete_groups_step(self, step: DeleteGroupsStep, now: Now) -> Outcome:
+        return self._delete(step)
+
+    def _delete(self, step: DeleteGroupsStep) -> Outcome:
+        """Delete groups as long as they are on one log and their tombstones fit into one batch; then one step more.
+
+        The steps follow each other within one turn of the engine and so share its commit; the answer comes with the
+        last one and waits for the records of all.
+        """
+        out = Outcome()
+        budget = self.config.coordinator_batch_bytes_max // 2
+        while step.position < len(step.group_ids):
+            group_id = step.group_ids[step.position]
+            error = errors.GROUP_ID_NOT_FOUND
+            group = self.store.get(group_id)
+            if group is not None:
+                error = group.validate_delete()
+            if group is None or error != errors.NONE:
+                step.results.append(DeletableGroupResult(group_id, error))
+                step.position += 1
+                continue
+            if out.log is not None and not _same_log(out.log, group.log):
+                out.follow_ups.append(step)
+                return out
+            is_whole, budget = self._add_tombstones(group, step, budget, out)
+            if not is_whole:
+                out.follow_ups.append(step)
+                return out
+            step.results.append(DeletableGroupResult(group_id, errors.NONE))
+            step.position += 1
+        response = DeleteGroupsResponse(results=step.results)
+        if out.records:
+            out.reply(step.request_id, response)
+        else:
+            out.replies.append(self.store.reply_after_all(step.request_id, response))
+        self._tell(step, out)
+        return out
+
+    def _add_tombstones(
+        self, group: ClassicGroup, step: DeleteGroupsStep, budget: int, out: Outcome
+    ) -> tuple[bool, int]:
+        """Whether the group is deleted with these records, and what is left of the batch.
+
+        A group with very many offsets loses them first, batch by batch, and its own record with the last ones.
+        """
+        for record in self.tombstones_of(group.group_id):
+            budget -= _tombstone_bytes(record)
+            if budget < 0 and out.records:
+                return False, budget
+            out.log = group.log
+            out.records.append(record)
+            step.offsets_deleted += 1
+        out.add(group.log, GroupMetadataKey(group.group_id), None)
+        return True, budget - TOMBSTONE_OVERHEAD_BYTES - len(group.group_id) * 4
+
+    def _tell(self, step: DeleteGroupsStep, out: Outcome) -> None:
+        deleted = 0
+        for result in step.results:
+            if result.error_code == errors.NONE:
+                deleted += 1
+        if deleted:
+            out.facts.append(
+                Fact(INFO, "groups_deleted", {"groups": deleted, "offsets": step.offsets_deleted})
+            )
+
+
+def _same_log(a: LogId, b: LogId) -> bool:
+    return a.partition == b.partition and a.topic == b.topic
+
+
+def _tombstone_bytes(record: CoordinatorRecord) -> int:
+    key = record.key
+    size = TOMBSTONE_OVERHEAD_BYTES
+    if isinstance(key, OffsetCommitKey):
+        # At most four bytes a character.
+        size += 4 * (len(key.group) + len(key.topic))
+    return size
