@@ -1,0 +1,104 @@
+"""Expiry of committed offsets and of the groups they leave behind (KIP-211).
+
+An offset with an expiry time of its own (a commit with a retention time, up to v4) goes when that time has come.
+Any other goes `offsets_retention_ms` after
+- the group became Empty, where a group with a protocol type says when that was, else after the commit;
+- the commit, for a Stable group of type "consumer" that is not subscribed to the topic any more;
+- the commit, for a standalone consumer (a group without protocol type).
+While a group rebalances nothing of it expires: what it will be subscribed to is not known. An Empty group without
+offsets is deleted with its last one.
+
+A pass looks at all groups, a bounded number of offsets at a time, so that other requests are not kept waiting.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from kcoord.core.classic_group import ClassicGroup
+from kcoord.core.offset_state import NO_EXPIRE_TIMESTAMP, OffsetState, StoredOffset, tombstone
+from kcoord.core.outcome import INFO, TIMER_OFFSET_EXPIRY, Fact, LogId, Now, Outcome, Timer
+from kcoord.protocol.records.group_metadata import GroupMetadataKey
+
+# Offsets and groups looked at in one step, about 10 ms of work; a single group is never split.
+STEP_ITEMS_MAX: Final = 20000
+TOKEN_START: Final = 0
+TOKEN_CONTINUE: Final = 1
+
+
+@final
+class OffsetExpiry:
+    def __init__(self, state: OffsetState) -> None:
+        self.state = state
+        # Groups this pass has still to look at, last one first. Soft: a new pass starts over.
+        self.groups_left: list[str] = []
+
+    def first_timer(self, now: Now) -> Timer:
+        interval_ms = self.state.config.offsets_retention_check_interval_ms
+        return Timer(TIMER_OFFSET_EXPIRY, "", "", TOKEN_START, now.mono_ms + interval_ms)
+
+    def handle_timer(self, timer: Timer, now: Now) -> Outcome:
+        outcome = Outcome()
+        if timer.token == TOKEN_START:
+            outcome.timers.append(self.first_timer(now))
+            self.groups_left = list(self.state.groups.groups)
+            self.groups_left.reverse()
+        items = 0
+        log_id: LogId | None = None
+        groups_left = self.groups_left
+        while groups_left:
+            group_id = groups_left[-1]
+            group_log = self.state.log_of(group_id)
+            if items >= STEP_ITEMS_MAX or (
+                log_id is not None and outcome.records and group_log.partition != log_id.partition
+            ):
+                outcome.timers.append(Timer(TIMER_OFFSET_EXPIRY, "", "", TOKEN_CONTINUE, now.mono_ms))
+                break
+            groups_left.pop()
+            log_id = group_log
+            items += self._expire_group(group_id, group_log, now, outcome)
+        return outcome
+
+    def _expire_group(self, group_id: str, log_id: LogId, now: Now, outcome: Outcome) -> int:
+        """Append the tombstones of one group; the number of items looked at."""
+        group = self.state.groups.get(group_id)
+        if group is None:
+            return 1
+        items = 1
+        expired = 0
+        is_anything_left = group_id in self.state.pending
+        of_group = self.state.by_group.get(group_id)
+        if of_group is not None:
+            if group.offset_expiry_base_ms(0) < 0:
+                return 1
+            for name, of_topic in of_group.items():
+                items += len(of_topic)
+                if group.is_subscribed_to(name):
+                    is_anything_left = True
+                    continue
+                for partition, stored in of_topic.items():
+                    if self._is_expired(group, stored, now.wall_ms) and not self.state.has_pending(
+                        group_id, name, partition
+                    ):
+                        outcome.add(log_id, tombstone(group_id, name, partition).key, None)
+                        expired += 1
+                    else:
+                        is_anything_left = True
+        # A member id that was handed out and is about to come back would be lost with the group.
+        is_deleted = not is_anything_left and group.is_empty() and not group.pending_members
+        if is_deleted:
+            outcome.add(log_id, GroupMetadataKey(group_id), None)
+        if expired or is_deleted:
+            fields: dict[str, object] = {
+                "group_id": group_id,
+                "expired_offsets": expired,
+                "group_deleted": is_deleted,
+            }
+            outcome.facts.append(Fact(INFO, "offsets_expired", fields))
+        return items
+
+    def _is_expired(self, group: ClassicGroup, stored: StoredOffset, wall_ms: int) -> bool:
+        if stored.expire_timestamp_ms != NO_EXPIRE_TIMESTAMP:
+            return wall_ms >= stored.expire_timestamp_ms
+        base_ms = group.offset_expiry_base_ms(stored.commit_timestamp_ms)
+        return wall_ms - base_ms >= self.state.config.offsets_retention_ms
