@@ -17,6 +17,14 @@ LONG: Final = 5
 DOUBLE: Final = 6
 LIST: Final = 7
 
+# Where a value comes from, as DescribeConfigs numbers it.
+SOURCE_TOPIC: Final = 1
+SOURCE_DYNAMIC_BROKER: Final = 2
+SOURCE_DYNAMIC_DEFAULT: Final = 3
+SOURCE_STATIC_BROKER: Final = 4
+SOURCE_DEFAULT: Final = 5
+SOURCE_GROUP: Final = 8
+
 TYPE_NAMES: Final[dict[int, str]] = {
     BOOLEAN: "BOOLEAN",
     STRING: "STRING",

@@ -15,7 +15,7 @@ from typing import Final, final
 
 from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import METADATA_TOPIC, Now, Outcome, Reply, Request
-from kcoord.core.topics import Topic, TopicRegistry, check_topic_name, is_internal_name, unified_name
+from kcoord.core.topics import Topic, TopicRegistry, check_topic_name, is_internal_name
 from kcoord.protocol.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -64,6 +64,9 @@ KEY_GROUP: Final = 0
 KEY_TRANSACTION: Final = 1
 KEY_SHARE: Final = 2
 
+WRONG_ENDPOINT_MESSAGE: Final = (
+    "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
+)
 INVALID_REQUEST_MESSAGE: Final = "The request is malformed or asks for what this server does not have."
 
 
@@ -134,7 +137,6 @@ class MetadataHandlers:
                 by_id = True
                 break
         seen: dict[bytes, None] = {}
-        created: dict[str, str] = {}
         for asked in body.topics or []:
             name = "" if asked.name is None else asked.name
             key = asked.topic_id if by_id else name.encode("utf-8", "surrogatepass")
@@ -147,22 +149,19 @@ class MetadataHandlers:
             elif by_id:
                 response.topics.append(MetadataResponseTopic(UNKNOWN_TOPIC_ID, None, asked.topic_id))
             else:
-                response.topics.append(self._unknown_topic(request, name, may_create, created, out))
+                response.topics.append(self._unknown_topic(request, name, may_create, out))
 
     def _unknown_topic(
-        self, request: Request, name: str, may_create: bool, created: dict[str, str], out: Outcome
+        self, request: Request, name: str, may_create: bool, out: Outcome
     ) -> MetadataResponseTopic:
-        """A name there is no topic of: created when that is allowed, or its error. `created` maps unified names of
-        this request's new topics to their names."""
+        """A name there is no topic of: created when that is allowed, or its error."""
         if check_topic_name(name):
             return MetadataResponseTopic(INVALID_TOPIC_EXCEPTION, name, ZERO_UUID, is_internal_name(name))
         if not may_create or name == METADATA_TOPIC:
             return MetadataResponseTopic(UNKNOWN_TOPIC_OR_PARTITION, name, ZERO_UUID, is_internal_name(name))
-        unified = unified_name(name)
-        if self.topics.colliding_name(name) or unified in created:
+        if self.topics.colliding_name(name):
             return MetadataResponseTopic(INVALID_TOPIC_EXCEPTION, name, ZERO_UUID, is_internal_name(name))
-        created[unified] = name
-        topic = Topic(name, self.topics.new_topic_id(request.entropy, len(created) - 1))
+        topic = Topic(name, self.topics.new_topic_id(request.entropy, len(out.records)))
         topic.partition_count = self.config.num_partitions
         self.topics.add_topic_records(out, name, topic.topic_id, topic.partition_count, {})
         return self._known_topic(topic)
@@ -264,8 +263,8 @@ class MetadataHandlers:
                 response.cluster_authorized_operations = CLUSTER_OPERATIONS
         elif body.endpoint_type == ENDPOINT_CONTROLLER:
             response.error_code = MISMATCHED_ENDPOINT_TYPE
-            response.error_message = "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
-        else:
+            response.error_message = WRONG_ENDPOINT_MESSAGE
+else:
             response.error_code = UNSUPPORTED_ENDPOINT_TYPE
             response.error_message = f"Unsupported endpoint type {body.endpoint_type}"
         out.reply(request.request_id, response)

@@ -15,7 +15,14 @@ from __future__ import annotations
 from typing import Final, final
 
 from kcoord.core.config import CoreConfig
-from kcoord.core.config_defs import TOPIC_CONFIGS, TOPIC_DEFAULTS
+from kcoord.core.config_defs import (
+    SOURCE_DEFAULT,
+    SOURCE_DYNAMIC_BROKER,
+    SOURCE_DYNAMIC_DEFAULT,
+    SOURCE_STATIC_BROKER,
+    TOPIC_CONFIGS,
+    TOPIC_DEFAULTS,
+)
 from kcoord.core.outcome import (
     INTERNAL_TOPICS,
     METADATA_TOPIC,
@@ -246,6 +253,20 @@ class TopicRegistry:
             if value is not None:
                 return value
         return definition.default
+
+    def default_source(self, name: str) -> int:
+        """Where `default_value` comes from: one of the SOURCE constants."""
+        broker_names = TOPIC_CONFIGS[name].broker_names
+        if not broker_names:
+            return SOURCE_DEFAULT
+        if broker_names[0] in self.configs_of(RESOURCE_BROKER, str(self.config.node_id)):
+            return SOURCE_DYNAMIC_BROKER
+        if broker_names[0] in self.configs_of(RESOURCE_BROKER, ""):
+            return SOURCE_DYNAMIC_DEFAULT
+        for broker_name in broker_names:
+            if broker_name in self.config.static_values:
+                return SOURCE_STATIC_BROKER
+        return SOURCE_DEFAULT
 
     # --- making ----------------------------------------------------------------------------------------------
 
