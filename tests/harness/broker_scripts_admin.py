@@ -5,7 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from tests.harness.schema_json import ZERO_UUID
-from tests.harness.script_steps import commit_request, create_topic, versions, wait_for_coordinator, wait_for_topic
+from tests.harness.script_steps import (
+    commit_request,
+    create_topic,
+    versions,
+    wait_for_coordinator,
+    wait_for_topic,
+)
 from tests.harness.session import Session
 
 UNKNOWN_ID = "AAAAAAAAAAAAAAAAAAAAZQ"

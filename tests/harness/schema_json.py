@@ -272,6 +272,8 @@ def module_of(name: str) -> Any:
     schema = schemas()[name]
     if schema.type in ("request", "response"):
         return importlib.import_module(f"kcoord.protocol.{snake_case(re.sub('(Request|Response)$', '', name))}")
+    if schema.type == "header":
+        return importlib.import_module("kcoord.protocol.header")
     for stem in (name, re.sub("(Key|Value)$", "", name)):
         for package in ("kcoord.protocol.records", "kcoord.protocol"):
             try:

@@ -1,5 +1,7 @@
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import com.fasterxml.jackson.databind.node.BinaryNode;
+import com.fasterxml.jackson.databind.node.ObjectNode;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
@@ -9,11 +11,13 @@ import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.HexFormat;
+import java.util.Iterator;
 import java.util.Map;
 import org.apache.kafka.common.protocol.ApiKeys;
 import org.apache.kafka.common.protocol.ByteBufferAccessor;
 import org.apache.kafka.common.protocol.Message;
 import org.apache.kafka.common.protocol.MessageUtil;
+import org.apache.kafka.common.record.internal.MemoryRecords;
 
 /**
  * Kafka's codec behind a pipe. One request per line on stdin, tab separated, one answer per line on stdout:
@@ -72,7 +76,29 @@ public final class Oracle {
         ByteBuffer buffer = ByteBuffer.wrap(HexFormat.of().parseHex(hex));
         message.read(new ByteBufferAccessor(buffer), version);
         if (buffer.hasRemaining()) throw new IllegalStateException(buffer.remaining() + " bytes left over");
-        return MAPPER.writeValueAsString(codec.write().invoke(null, message, version, true));
+        JsonNode json = (JsonNode) codec.write().invoke(null, message, version, true);
+        restoreRecords(json, message);
+        return MAPPER.writeValueAsString(json);
+    }
+
+    /** Kafka's converters read records from base64 but write an empty string for them: put the bytes in. */
+    private static void restoreRecords(JsonNode json, Object data) throws Exception {
+        if (!(json instanceof ObjectNode node)) return;
+        for (Map.Entry<String, JsonNode> entry : node.properties()) {
+            if (!entry.getValue().isBinary() && !entry.getValue().isContainerNode()) continue;
+            Object value = data.getClass().getMethod(entry.getKey()).invoke(data);
+            if (value instanceof MemoryRecords records) {
+                ByteBuffer buffer = records.buffer();
+                byte[] bytes = new byte[buffer.remaining()];
+                buffer.get(bytes);
+                entry.setValue(BinaryNode.valueOf(bytes));
+            } else if (value instanceof Message) {
+                restoreRecords(entry.getValue(), value);
+            } else if (value instanceof Iterable<?> elements && entry.getValue().isArray()) {
+                Iterator<JsonNode> nodes = entry.getValue().elements();
+                for (Object element : elements) restoreRecords(nodes.next(), element);
+            }
+        }
     }
 
     private static String apis() {
