@@ -1,0 +1,95 @@
+"""The `kcoord` command. Commands import what they need when they run: `kcoord serve` has to answer quickly."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Final
+
+import click
+
+from kcoord import __version__
+
+EXIT_CONFIG: Final = 2
+HEALTH_TIMEOUT_S: Final = 3.0
+ADDRESS: Final = "[NAME://]HOST:PORT"
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="kcoord", message="%(prog)s %(version)s")
+def main() -> None:
+    """A Kafka group coordinator you can hold in your hand."""
+
+
+@main.command()
+@click.option("--listen", "-l", multiple=True, metavar=ADDRESS, help="Listen there; repeatable. Port 0 picks one.")
+@click.option("--advertise", multiple=True, metavar=ADDRESS, help="What clients are told, per listener.")
+@click.option("--data", "-d", default="", metavar="DIR", help="The data directory (default: data).")
+@click.option("--config", "-c", "config_file", default="", metavar="FILE", help="Settings: TOML or .properties.")
+@click.option("--set", "-s", "assignments", multiple=True, metavar="NAME=VALUE", help="A setting; repeatable.")
+@click.option("--profile", default="", metavar="NAME", help="Settings that go together: test.")
+def serve(
+    listen: tuple[str, ...], advertise: tuple[str, ...], data: str, config_file: str, assignments: tuple[str, ...],
+    profile: str,
+) -> None:
+    """Run the server until SIGTERM. Prints `kcoord ready HOST:PORT` once it takes connections."""
+    from kcoord.server.config import ConfigError, load
+    from kcoord.server.listener import format_address
+    from kcoord.server.logs import ServerLog
+
+    try:
+        config = load(
+            config_file=config_file, environ=os.environ, assignments=assignments, listen=listen,
+            advertise=advertise, data=data, profile=profile,
+        )
+    except ConfigError as error:
+        click.echo(f"kcoord: {error}", err=True)
+        sys.exit(EXIT_CONFIG)
+    from kcoord.server.main import run
+
+    def announce(host: str, port: int) -> None:
+        try:
+            print(f"kcoord ready {format_address(host, port)}", flush=True)
+        except OSError:
+            pass  # nobody reads our output; clients may still come
+
+    log = ServerLog(sys.stderr, config.server.logging_format, config.server.logging_level)
+    sys.exit(run(config, log, announce))
+
+
+@main.command()
+@click.option("--bootstrap", "-b", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT")
+@click.option("--timeout", default=HEALTH_TIMEOUT_S, show_default=True, metavar="SECONDS")
+def health(bootstrap: str, timeout: float) -> None:
+    """Ask a running server whether it answers. Exit code 0 if it does, 1 if not."""
+    from kcoord.server.probe import Probe, ProbeError
+
+    try:
+        with Probe(bootstrap, timeout_s=timeout) as probe:
+            count = probe.ping()
+    except (ProbeError, ValueError) as error:
+        click.echo(f"kcoord: {bootstrap} is not healthy: {error}", err=True)
+        sys.exit(1)
+    click.echo(f"{bootstrap} answers and serves {count} APIs")
+
+
+@main.command()
+def version() -> None:
+    """Print the version, and whether the hot modules are native code."""
+    from kcoord.wire import primitives
+
+    code = "interpreted" if str(primitives.__file__).endswith(".py") else "compiled"
+    click.echo(f"kcoord {__version__} ({code}, Python {sys.version.split()[0]})")
+
+
+@main.command()
+@click.option("--output", "-o", type=click.Choice(["table", "json", "markdown"]), default="table", show_default=True)
+def config(output: str) -> None:
+    """List every setting with its default. `markdown` prints docs/configuration.md."""
+    from kcoord.cli import settings_listing
+
+    click.echo(getattr(settings_listing, f"as_{output}")(), nl=output != "markdown")
+
+
+if __name__ == "__main__":
+    main()

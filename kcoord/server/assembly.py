@@ -1,0 +1,73 @@
+"""Puts storage, directory, journal and engine together as configured."""
+
+from __future__ import annotations
+
+import base64
+import os
+from typing import final
+
+from kcoord.engine.engine import Engine
+from kcoord.log.directory import COMMIT_BYTES_MAX, LogDirectory, open_directory
+from kcoord.log.journal import Journal
+from kcoord.log.partition_log import LogConfig
+from kcoord.log.storage import DiskStorage, MemoryStorage, Storage
+from kcoord.server.config import Config
+from kcoord.server.limits import frame_limits
+from kcoord.server.pump import read_clocks
+from kcoord.server.settings import SYNC_ALWAYS, SYNC_MEMORY
+
+
+def new_id() -> str:
+    """A random id as Kafka spells them: 16 bytes in URL-safe base64."""
+    return base64.urlsafe_b64encode(os.urandom(16)).decode("ascii").rstrip("=")
+
+
+@final
+class Assembly:
+    """An engine and what it stands on. Ends with `close` or `abandon`."""
+
+    def __init__(self, engine: Engine, directory: LogDirectory, journal: Journal, in_memory: bool) -> None:
+        self.engine = engine
+        self.directory = directory
+        self.journal = journal
+        self.in_memory = in_memory
+
+    def free_bytes(self) -> int:
+        """Free space for the log; -1 where that means nothing."""
+        return -1 if self.in_memory else self.directory.storage.free_bytes()
+
+    def close(self) -> None:
+        """Leave a clean log. Raises LogError and OSError."""
+        self.engine.stop(read_clocks().mono_ms)
+
+    def abandon(self) -> None:
+        """After a failure: let go of the files as they are."""
+        try:
+            self.journal.close(clean=False)
+        except Exception:
+            # The failure that led here is the one to tell; the lock goes with the process at the latest.
+            return
+
+
+def open_assembly(config: Config) -> Assembly:
+    """Lock, open and recover the data directory and make an engine for it. Raises LogError and OSError."""
+    server = config.server
+    in_memory = server.log_sync == SYNC_MEMORY
+    storage: Storage = MemoryStorage() if in_memory else DiskStorage(server.data_dir)
+    directory = open_directory(
+        storage,
+        config.core.node_id,
+        new_id(),
+        new_id(),
+        config=LogConfig(segment_bytes=config.core.log_segment_bytes),
+        # Unsynced bytes of any age may be lost where nothing is synced.
+        commit_bytes_max=COMMIT_BYTES_MAX if server.log_sync == SYNC_ALWAYS else None,
+    )
+    try:
+        config.core.cluster_id = directory.meta.cluster_id
+        journal = Journal(directory, server.log_sync)
+        engine = Engine(config.core, directory, journal, os.urandom, frame_limits(server))
+    except BaseException:
+        directory.close(False)
+        raise
+    return Assembly(engine, directory, journal, in_memory)

@@ -1,0 +1,82 @@
+"""Limits on connections and frames. Every one of them is a setting; see the table for defaults and reasons."""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from kcoord.protocol import apis
+from kcoord.server.config import ServerConfig
+from kcoord.wire.frame import FrameLimits
+
+# The bucket may save up so many seconds' worth of connections.
+BURST_SECONDS: Final = 2
+
+
+def frame_limits(config: ServerConfig) -> FrameLimits:
+    """The largest frame of each API."""
+    bytes_max: dict[int, int] = {}
+    for api_key in apis.APIS:
+        limit = config.frame_control_bytes_max
+        if api_key == apis.PRODUCE:
+            limit = config.frame_produce_bytes_max
+        elif api_key in (apis.JOIN_GROUP, apis.SYNC_GROUP):
+            limit = config.frame_group_bytes_max
+        bytes_max[api_key] = min(limit, config.frame_bytes_max)
+    return FrameLimits(bytes_max)
+
+
+def plain_host(host: str) -> str:
+    """An address as clients write it: an IPv4 address that came in over IPv6 is an IPv4 address."""
+    return host[7:] if host.startswith("::ffff:") and "." in host else host
+
+
+def is_loopback(host: str) -> bool:
+    return host.startswith("127.") or host == "::1"
+
+
+@final
+class ConnectionCounts:
+    """How many connections there are, in all and by address."""
+
+    def __init__(self, config: ServerConfig) -> None:
+        self.config = config
+        self.total = 0
+        self.by_host: dict[str, int] = {}
+
+    def admit(self, host: str) -> str:
+        """Count a connection; otherwise the reason why there may be no more."""
+        config = self.config
+        if self.total >= config.max_connections:
+            return f"there are {self.total} connections already (max.connections)"
+        count = self.by_host.get(host, 0)
+        if count >= config.max_connections_per_ip and not (config.loopback_exempt and is_loopback(host)):
+            return f"there are {count} connections of this address already (max.connections.per.ip)"
+        self.total += 1
+        self.by_host[host] = count + 1
+        return ""
+
+    def release(self, host: str) -> None:
+        self.total -= 1
+        count = self.by_host[host] - 1
+        if count:
+            self.by_host[host] = count
+        else:
+            del self.by_host[host]
+
+
+@final
+class TokenBucket:
+    """Lets `rate` things happen in a second, and saves up for short bursts."""
+
+    def __init__(self, rate: int) -> None:
+        self.rate = rate
+        self.tokens = float(rate * BURST_SECONDS)
+        self.last_s = -1.0
+
+    def take(self, now_s: float) -> float:
+        """Take a token. Seconds to wait before it is there; 0.0 when it was."""
+        if self.last_s >= 0:
+            self.tokens = min(self.tokens + (now_s - self.last_s) * self.rate, float(self.rate * BURST_SECONDS))
+        self.last_s = now_s
+        self.tokens -= 1.0
+        return -self.tokens / self.rate if self.tokens < 0 else 0.0

@@ -1,0 +1,66 @@
+"""Runs a server as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+from collections.abc import Callable
+from typing import Any, Final
+
+from kcoord.server.config import Config
+from kcoord.server.failures import EXIT_INTERNAL, EXIT_OK, ServerError
+from kcoord.server.logs import ServerLog
+from kcoord.server.server import Server
+
+# What the collector may leave lying around: the server makes no cycles per request, and a full collection of a
+# large state takes longer than many answers.
+GC_THRESHOLDS: Final = (50_000, 20, 50)
+TRACE_MAX: Final = 4000
+
+
+def new_event_loop() -> asyncio.AbstractEventLoop:
+    """uvloop's where it exists, asyncio's elsewhere."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+async def _serve(config: Config, log: ServerLog, announce: Callable[[str, int], None]) -> None:
+    loop = asyncio.get_running_loop()
+    server = Server(config, log)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.request_stop)
+    await server.start()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+    for host, port in server.addresses:
+        announce(host, port)
+    loop.call_soon(log.open)
+    await server.wait()
+
+
+def run(config: Config, log: ServerLog, announce: Callable[[str, int], None]) -> int:
+    """Serve until SIGTERM, SIGINT or a failure; the exit code.
+
+    `announce(host, port)` is called for each listener once it takes connections.
+    """
+    code = EXIT_OK
+    loop_factory: Any = new_event_loop
+    try:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(_serve(config, log, announce))
+    except ServerError as error:
+        if error.code == EXIT_INTERNAL:
+            import traceback
+
+            trace = "".join(traceback.format_exception(error.__cause__ or error))
+            log.error("failed", message=error.message, exit_code=error.code, trace=trace[-TRACE_MAX:])
+        else:
+            log.error("failed", message=error.message, exit_code=error.code)
+        code = error.code
+    log.open()
+    return code

@@ -1,0 +1,102 @@
+"""A blocking connection that asks one question at a time: for health checks, and for tests that look at the server."""
+
+from __future__ import annotations
+
+import socket
+from typing import Final, TypeVar, cast, final
+
+from kcoord.protocol import api_versions
+from kcoord.server.listener import split_address
+from kcoord.wire.message import Message
+from kcoord.wire.primitives import BytesWriter, DecodeError, Reader, write_i16_be, write_i32_be, write_string
+
+M = TypeVar("M", bound=Message)
+
+ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
+CLIENT_ID: Final = "kcoord-probe"
+PING_VERSION: Final = 0
+
+
+class ProbeError(Exception):
+    """There is no answer, or none that can be understood."""
+
+
+@final
+class Probe:
+    """Raises ProbeError for everything that goes wrong on the way."""
+
+    def __init__(self, bootstrap: str, timeout_s: float = 10.0) -> None:
+        _, host, port = split_address(bootstrap)
+        self._correlation_id = 0
+        try:
+            self._socket = socket.create_connection((host, port), timeout_s)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            raise ProbeError(f"cannot connect: {error}") from None
+
+    def __enter__(self) -> Probe:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def ping(self) -> int:
+        """Ask for the APIs; how many there are."""
+        reader = self._exchange(api_versions.API_KEY, PING_VERSION, False, b"")
+        try:
+            answer = api_versions.decode_api_versions_response(reader, PING_VERSION)
+        except DecodeError as error:
+            raise ProbeError(f"the answer is no Kafka answer: {error}") from None
+        if answer.error_code:
+            raise ProbeError(f"the answer is error {answer.error_code}")
+        return len(answer.api_keys)
+
+    def ask(self, api_key: int, version: int, request: Message, answer_type: type[M]) -> M:
+        """Send a request and return its answer."""
+        from kcoord.protocol import apis  # the whole protocol; a ping does without
+
+        writer = BytesWriter()
+        apis.encode_request(writer, api_key, request, version)
+        flexible = version >= apis.APIS[api_key].flexible_version
+        reader = self._exchange(api_key, version, flexible, writer.getvalue())
+        try:
+            if apis.APIS[api_key].response_header_version(version) == 1:
+                reader.skip_tags()
+            answer = apis.decode_response(api_key, reader, version)
+        except DecodeError as error:
+            raise ProbeError(f"the answer cannot be read: {error}") from None
+        return cast(M, answer)
+
+    def _exchange(self, api_key: int, version: int, flexible: bool, body: bytes) -> Reader:
+        self._correlation_id += 1
+        writer = BytesWriter()
+        write_i16_be(writer, api_key)
+        write_i16_be(writer, version)
+        write_i32_be(writer, self._correlation_id)
+        write_string(writer, CLIENT_ID)
+        head = writer.getvalue() + (b"\0" if flexible else b"")
+        size = len(head) + len(body)
+        try:
+            self._socket.sendall(size.to_bytes(4, "big") + head + body)
+            size = int.from_bytes(self._receive(4), "big")
+            if not 4 <= size <= ANSWER_BYTES_MAX:
+                raise ProbeError("the answer is no Kafka answer")
+            frame = self._receive(size)
+        except OSError as error:
+            raise ProbeError(str(error) or type(error).__name__) from None
+        if int.from_bytes(frame[:4], "big") != self._correlation_id:
+            raise ProbeError("the answer is no Kafka answer")
+        return Reader(frame, 4)
+
+    def _receive(self, size: int) -> bytes:
+        parts: list[bytes] = []
+        while size:
+            part = self._socket.recv(min(size, 1 << 20))
+            if not part:
+                raise ProbeError("the connection was closed without an answer")
+            parts.append(part)
+            size -= len(part)
+        return b"".join(parts)

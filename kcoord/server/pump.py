@@ -1,0 +1,290 @@
+"""Drives the engine: one turn of it per turn of the event loop.
+
+Everything that came in during a loop turn is handled, then written at once, synced by threads, and answered with one
+write per connection. Timers fire only after the sockets were drained: after a stall of ours (a slow disk, a stopped
+process) the heartbeats that wait in the kernel are heard before anybody is declared dead.
+
+An exception out of the engine or a failed sync ends everything: nothing more is answered, and whoever runs the pump
+is told once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol, final
+
+from kcoord.core.outcome import Fact, Now
+from kcoord.log.journal import CommitTicket, sync_one
+from kcoord.server.config import ServerConfig
+from kcoord.server.connection import Connection
+from kcoord.server.limits import ConnectionCounts
+from kcoord.server.logs import ServerLog
+from kcoord.server.sync_threads import SyncThreads
+
+if TYPE_CHECKING:
+    from kcoord.engine.session import Session
+
+# Loop turns that timers wait at most while sockets still have something to say.
+DRAIN_TURNS_MAX: Final = 20
+# Two hops lead past one poll of the sockets, whichever way the loop orders timers and polling.
+DRAIN_TURNS_MIN: Final = 2
+SWEEP_MS: Final = 500
+
+
+class EngineLike(Protocol):
+    """What the pump needs of an engine; kcoord.engine has the real one."""
+
+    def open_session(self, client_host: str, host: str, port: int) -> Session: ...
+    def close_session(self, session: Session, now: Now) -> None: ...
+    def receive(self, session: Session, data: bytes, now: Now) -> None: ...
+    def end_turn(self, now: Now) -> CommitTicket | None: ...
+    def commit_done(self, ticket: CommitTicket, now: Now) -> None: ...
+    def fire_timers(self, now: Now) -> None: ...
+    def next_deadline_ms(self) -> int: ...
+    def take_ready(self) -> list[Session]: ...
+    def take_facts(self) -> list[Fact]: ...
+    def has_unwritten(self) -> bool: ...
+    def set_disk_full(self, full: bool) -> None: ...
+
+
+def read_clocks() -> Now:
+    return Now(time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000)
+
+
+@final
+class Pump:
+    """Between the event loop and the engine. Not thread-safe: everything happens on the loop."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        engine: EngineLike,
+        config: ServerConfig,
+        log: ServerLog,
+        on_failure: Callable[[BaseException], None],
+        clocks: Callable[[], Now] = read_clocks,
+    ) -> None:
+        self.loop = loop
+        self.engine = engine
+        self.config = config
+        self.log = log
+        self.on_failure = on_failure
+        self.now = clocks
+        self.threads = SyncThreads(loop)
+        self.counts = ConnectionCounts(config)
+        self.connections: dict[int, Connection] = {}
+        self.held_bytes = 0
+        self.is_draining = False
+        self.has_failed = False
+        self.in_flight: CommitTicket | None = None
+        self._turn_scheduled = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = -1
+        self._heard = False
+
+    # ---- connections
+
+    def connected(self, connection: Connection, host: str, port: int) -> None:
+        connection.session = self.engine.open_session(connection.client_host, host, port)
+        connection.last_heard_ms = self.now().mono_ms
+        self.connections[connection.session.id] = connection
+        if self.has_failed:
+            connection.transport.abort()
+
+    def received(self, connection: Connection, data: bytes) -> None:
+        if self.has_failed:
+            return
+        self._heard = True
+        now = self.now()
+        try:
+            self.engine.receive(connection.session, data, now)
+        except Exception as error:
+            self.fail(error)
+            return
+        self.held_bytes += connection.note_input(len(data), now.mono_ms)
+        if self.held_bytes > self.config.queued_bytes_max:
+            self._shed()
+        if connection.session.paused:
+            connection.update_reading()
+        if not self._turn_scheduled:
+            self._turn_scheduled = True
+            self.loop.call_soon(self._turn)
+
+    def disconnected(self, connection: Connection) -> None:
+        self.counts.release(connection.client_host)
+        self.held_bytes -= connection.held_bytes
+        if self.connections.pop(connection.session.id, None) is None or self.has_failed:
+            return
+        try:
+            self.engine.close_session(connection.session, self.now())
+        except Exception as error:
+            self.fail(error)
+            return
+        self.schedule_turn()
+
+    def _shed(self) -> None:
+        """Too much input is waiting: the connection that holds most of it goes."""
+        worst = max(self.connections.values(), key=lambda connection: connection.held_bytes)
+        self.log.warning_limited(
+            "connection_aborted", client=worst.client_host,
+            reason=f"{worst.held_bytes} bytes of unanswered requests (queued.max.request.bytes)",
+        )  # fmt: skip
+        self.held_bytes -= worst.held_bytes
+        worst.held_bytes = 0
+        worst.transport.abort()
+
+    # ---- turns
+
+    def schedule_turn(self) -> None:
+        if not self._turn_scheduled and not self.has_failed:
+            self._turn_scheduled = True
+            self.loop.call_soon(self._turn)
+
+    def _turn(self) -> None:
+        self._turn_scheduled = False
+        if self.has_failed:
+            return
+        try:
+            self._end_turn(self.now())
+        except Exception as error:
+            self.fail(error)
+
+    def _end_turn(self, now: Now) -> None:
+        ticket = self.engine.end_turn(now)
+        if ticket is not None:
+            self.in_flight = ticket
+            self.threads.run([partial(sync_one, item) for item in ticket.syncs], self._synced)
+        self._flush()
+        self._arm_timer(now)
+
+    def _synced(self, error: BaseException | None) -> None:
+        ticket, self.in_flight = self.in_flight, None
+        if self.has_failed or ticket is None:
+            return
+        if error is not None:
+            self.fail(error)
+            return
+        try:
+            now = self.now()
+            self.engine.commit_done(ticket, now)
+            self._end_turn(now)
+        except Exception as failure:
+            self.fail(failure)
+
+    def _flush(self) -> None:
+        for session in self.engine.take_ready():
+            connection = self.connections.get(session.id)
+            if connection is not None:
+                connection.flush()
+                if connection.held_bytes:
+                    self.held_bytes += connection.note_held()
+        facts = self.engine.take_facts()
+        if facts:
+            self.log.facts(facts)
+
+    # ---- timers
+
+    def _arm_timer(self, now: Now) -> None:
+        """Have the loop call when the engine's next timer is due, or a little early, never for nothing."""
+        deadline_ms = self.engine.next_deadline_ms()
+        if deadline_ms < 0 or (self._timer is not None and self._timer_ms <= deadline_ms):
+            return  # a call that comes too early arms the next one
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_ms = deadline_ms
+        self._timer = self.loop.call_later(max(deadline_ms - now.mono_ms, 0) / 1000, self._drain, 0)
+
+    def _drain(self, turns: int) -> None:
+        """Let the loop read its sockets until they are silent; then fire."""
+        if self.has_failed:
+            return
+        if turns < DRAIN_TURNS_MIN or (self._heard and turns < DRAIN_TURNS_MAX):
+            self._heard = False
+            self.loop.call_soon(self._drain, turns + 1)
+            return
+        self._timer = None
+        now = self.now()
+        try:
+            self.engine.fire_timers(now)
+            self._end_turn(now)
+        except Exception as error:
+            self.fail(error)
+
+    def sweep(self) -> None:
+        """Close connections that are overdue. To be called every SWEEP_MS."""
+        now_ms = self.now().mono_ms
+        for connection in list(self.connections.values()):
+            reason = connection.overdue(now_ms)
+            if reason:
+                self.log.warning_limited("connection_closed", client=connection.client_host, reason=reason)
+                connection.transport.abort()
+
+    def replace_engine(self, engine: EngineLike) -> None:
+        """Go on with another engine, as a test does to forget everything.
+
+        Connections at rest stay open; those that wait for an answer of the old engine are closed.
+        """
+        connections = list(self.connections.values())
+        self.connections.clear()
+        self.engine = engine
+        self.in_flight = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for connection in connections:
+            old = connection.session
+            if old.parked_request_id or old.backlog or old.chunks or connection.pending_bytes:
+                connection.transport.abort()
+                continue
+            connection.session = engine.open_session(connection.client_host, old.host, old.port)
+            self.connections[connection.session.id] = connection
+        self.schedule_turn()
+
+    # ---- the end
+
+    def is_quiet(self) -> bool:
+        """Whether nothing is on its way to the disk or to a client."""
+        return (
+            self.in_flight is None
+            and not self._turn_scheduled
+            and not self.engine.has_unwritten()
+            and not any(
+                connection.session.chunks or connection.transport.get_write_buffer_size()
+                for connection in self.connections.values()
+            )
+        )
+
+    async def drain(self, is_too_late: Callable[[], bool]) -> bool:
+        """Read no more, answer what was read, and wait until that is on its way; whether it was in time."""
+        self.is_draining = True
+        for connection in list(self.connections.values()):
+            connection.update_reading()
+        self.schedule_turn()
+        while not self.has_failed:
+            if self.is_quiet():
+                return True
+            if is_too_late():
+                return False
+            await asyncio.sleep(0.005)
+        return False
+
+    async def disconnect_all(self) -> None:
+        """Close every connection; what is buffered for it still goes out if it takes no time."""
+        for connection in list(self.connections.values()):
+            connection.transport.close()
+        for _ in range(3):
+            await asyncio.sleep(0)
+        for connection in list(self.connections.values()):
+            connection.transport.abort()
+
+    def fail(self, error: BaseException) -> None:
+        """Stop at once: no answer leaves any more."""
+        if self.has_failed:
+            return
+        self.has_failed = True
+        for connection in list(self.connections.values()):
+            connection.transport.abort()
+        self.on_failure(error)

@@ -1,0 +1,182 @@
+"""The life of a server: open the log, listen, serve, drain, close."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import platform
+import socket
+from typing import Final, final
+
+from kcoord import __version__
+from kcoord.server.accept import accept_connections
+from kcoord.server.assembly import Assembly, open_assembly
+from kcoord.server.config import Config
+from kcoord.server.failures import EXIT_DISK_FULL, EXIT_LISTEN, ServerError, classify
+from kcoord.server.limits import TokenBucket
+from kcoord.server.listener import Listener, format_address, open_sockets
+from kcoord.server.logs import ServerLog
+from kcoord.server.pump import SWEEP_MS, Pump, read_clocks
+from kcoord.server.settings import SYNC_MEMORY
+from kcoord.wire import primitives
+
+_LISTEN_REASONS: Final = {
+    errno.EADDRINUSE: "another process listens there",
+    errno.EADDRNOTAVAIL: "it is no address of this machine",
+    errno.EACCES: "ports below 1024 need a privilege",
+}
+
+
+def is_compiled() -> bool:
+    """Whether the hot modules run as native code."""
+    return not str(primitives.__file__).endswith(".py")
+
+
+def bind(listener: Listener, backlog: int) -> list[socket.socket]:
+    """The listener's sockets; ServerError says in words why not."""
+    try:
+        return open_sockets(listener, backlog)
+    except (OSError, OverflowError) as error:
+        code = getattr(error, "errno", None)
+        reason = _LISTEN_REASONS.get(code or 0) or getattr(error, "strerror", None) or str(error)
+        address = format_address(listener.host, listener.port)
+        raise ServerError(EXIT_LISTEN, f"cannot listen on {address}: {reason}") from None
+
+
+@final
+class Server:
+    """One server on the running loop. `start`, then `wait` until `request_stop` or a failure, then it is closed."""
+
+    def __init__(self, config: Config, log: ServerLog) -> None:
+        self.config = config
+        self.log = log
+        self.loop = asyncio.get_running_loop()
+        # Host and port of each listener, once started.
+        self.addresses: list[tuple[str, int]] = []
+        self.assembly: Assembly | None = None
+        self.pump: Pump
+        self._sockets: list[socket.socket] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stop = asyncio.Event()
+        self._deadline_s = config.server.shutdown_deadline_ms / 1000
+        self._error: BaseException | None = None
+
+    def request_stop(self) -> None:
+        """Stop cleanly; a second request stops waiting for anybody."""
+        if self._stop.is_set():
+            self._deadline_s = 0.0
+        self._stop.set()
+
+    def _on_failure(self, error: BaseException) -> None:
+        self._error = error
+        self._stop.set()
+
+    async def start(self) -> None:
+        """Open everything and begin to take connections. Raises ServerError."""
+        config = self.config
+        self._log_start()
+        bound: list[tuple[Listener, list[socket.socket]]] = []
+        try:
+            for listener in config.listeners:
+                sockets = bind(listener, config.server.listen_backlog)
+                self._sockets += sockets
+                bound.append((listener, sockets))
+                self.addresses.append((listener.host or "0.0.0.0", sockets[0].getsockname()[1]))
+            assembly = self.assembly = open_assembly(config)
+            self._check_space(assembly)
+            assembly.engine.load(read_clocks())
+        except Exception as error:
+            self._close_sockets()
+            if self.assembly is not None:
+                self.assembly.abandon()
+            raise classify(error) from error
+        self.pump = Pump(self.loop, assembly.engine, config.server, self.log, self._on_failure)
+        self.pump.schedule_turn()
+        bucket = TokenBucket(config.server.connection_rate)
+        for listener, sockets in bound:
+            for sock in sockets:
+                accepting = accept_connections(self.loop, self.pump, bucket, sock, listener)
+                self._tasks.append(self.loop.create_task(accepting))
+        self._tasks.append(self.loop.create_task(self._sweep()))
+
+    def _log_start(self) -> None:
+        config = self.config
+        in_memory = config.server.log_sync == SYNC_MEMORY
+        self.log.info(
+            "starting",
+            version=__version__,
+            code="compiled" if is_compiled() else "interpreted",
+            loop=type(self.loop).__module__.partition(".")[0],
+            data="memory" if in_memory else config.server.data_dir,
+            log_sync=config.server.log_sync,
+            python=platform.python_version(),
+        )
+        for warning in config.warnings:
+            self.log.warning("setting", message=warning)
+
+    def _check_space(self, assembly: Assembly) -> None:
+        free = assembly.free_bytes()
+        reserve = self.config.server.reserve_bytes
+        if 0 <= free < reserve:
+            raise ServerError(
+                EXIT_DISK_FULL,
+                f"the disk is full: {free} bytes are free at {self.config.server.data_dir}, {reserve} are kept in "
+                "reserve (log.reserve.bytes)",
+            )
+
+    async def _sweep(self) -> None:
+        """What has to be looked at now and then: overdue connections, free space."""
+        reserve = self.config.server.reserve_bytes
+        while True:
+            await asyncio.sleep(SWEEP_MS / 1000)
+            self.pump.sweep()
+            if self.assembly is not None and reserve:
+                free = self.assembly.free_bytes()
+                if free >= 0:
+                    self.assembly.engine.set_disk_full(free < reserve)
+
+    async def wait(self) -> None:
+        """Serve until the end. Raises ServerError when it was not a clean one."""
+        await self._stop.wait()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._close_sockets()
+        if self._error is None:
+            await self._stop_cleanly()
+        if self._error is not None:
+            self.pump.threads.stop()
+            if self.assembly is not None:
+                self.assembly.abandon()
+            raise classify(self._error) from self._error
+
+    async def _stop_cleanly(self) -> None:
+        self.log.info("stopping", connections=len(self.pump.connections))
+        began = self.loop.time()
+        drained = await self.pump.drain(lambda: self.loop.time() - began >= self._deadline_s)
+        if self._error is not None:
+            return
+        if not drained:
+            self.log.warning("not_drained", reason="answers were still under way at shutdown.deadline.ms")
+        await self.pump.disconnect_all()
+        await self._finish_commits()
+        if self._error is not None or self.assembly is None:
+            return
+        self.pump.threads.stop()
+        try:
+            self.assembly.close()
+        except Exception as error:
+            self._error = error
+            return
+        self.log.info("stopped")
+
+    async def _finish_commits(self) -> None:
+        """Everything that was appended is committed, however long the disk takes."""
+        while not self.pump.has_failed and (self.pump.in_flight or self.pump.engine.has_unwritten()):
+            self.pump.schedule_turn()
+            await asyncio.sleep(0.002)
+
+    def _close_sockets(self) -> None:
+        for sock in self._sockets:
+            sock.close()
+        self._sockets.clear()

@@ -1,0 +1,77 @@
+"""Runs syncs in threads of their own and reports back to the event loop.
+
+The threads are daemons: a disk that hangs in a sync must not keep a failing server from ending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Final, final
+
+# A disk gains nothing from more syncs at once.
+THREADS_MAX: Final = 8
+
+Work = Callable[[], None]
+Done = Callable[[BaseException | None], None]
+
+
+@final
+class Round:
+    """Work that runs in parallel and is done together."""
+
+    def __init__(self, count: int, done: Done) -> None:
+        self.left = count
+        self.done = done
+        self.error: BaseException | None = None
+        self.lock = threading.Lock()
+
+
+@final
+class SyncThreads:
+    """As many threads as the widest round so far has work, started when they are needed."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._queue: SimpleQueue[tuple[Work, Round] | None] = SimpleQueue()
+        self._threads = 0
+
+    def run(self, work: Sequence[Work], done: Done) -> None:
+        """Run all of `work`, in any order; then `done(first error or None)` on the loop."""
+        while self._threads < min(len(work), THREADS_MAX):
+            self._threads += 1
+            threading.Thread(target=self._run, name=f"kcoord-sync-{self._threads}", daemon=True).start()
+        if not work:
+            self._loop.call_soon(done, None)
+            return
+        together = Round(len(work), done)
+        for item in work:
+            self._queue.put((item, together))
+
+    def stop(self) -> None:
+        for _ in range(self._threads):
+            self._queue.put(None)
+        self._threads = 0
+
+    def _run(self) -> None:
+        while True:
+            item = self._queue.get()
+            if item is None:
+                return
+            work, together = item
+            error: BaseException | None = None
+            try:
+                work()
+            except BaseException as failure:  # reported, whatever it is: the loop decides
+                error = failure
+            with together.lock:
+                together.error = together.error or error
+                together.left -= 1
+                last = together.left == 0
+            if last:
+                try:
+                    self._loop.call_soon_threadsafe(together.done, together.error)
+                except RuntimeError:
+                    return  # the loop is closed: the server failed meanwhile

@@ -1,0 +1,110 @@
+"""A server on a thread and an event loop of its own, for programs that want one inside themselves.
+
+It never ends the host process: what would stop a server of its own is raised to whoever asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TypeVar, final
+
+from kcoord.server.config import Config
+from kcoord.server.failures import EXIT_INTERNAL, ServerError, classify
+from kcoord.server.listener import format_address
+from kcoord.server.logs import ServerLog
+from kcoord.server.main import new_event_loop
+from kcoord.server.server import Server
+
+T = TypeVar("T")
+
+JOIN_SECONDS = 30.0
+
+
+@final
+class ServerThread:
+    """`start()`, use `bootstrap`, `stop()`. All methods may be called from any thread but the server's own."""
+
+    def __init__(self, config: Config, log: ServerLog | None = None) -> None:
+        self.config = config
+        self.log = ServerLog(None) if log is None else log
+        self.host = ""
+        self.port = 0
+        self.error: ServerError | None = None
+        self._server: Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kcoord", daemon=True)
+
+    @property
+    def bootstrap(self) -> str:
+        """HOST:PORT of the first listener."""
+        return format_address(self.host, self.port)
+
+    def start(self) -> None:
+        """Returns once connections are taken. Raises ServerError."""
+        self._thread.start()
+        self._started.wait()
+        self.check()
+
+    def check(self) -> None:
+        """Raise what ended the server, if anything did."""
+        if self.error is not None:
+            raise self.error
+
+    def stop(self) -> None:
+        """Stop cleanly and wait for it. Raises ServerError when the server had failed."""
+        loop, server = self._loop, self._server
+        if loop is not None and server is not None and self._thread.is_alive():
+            try:
+                loop.call_soon_threadsafe(server.request_stop)
+            except RuntimeError:
+                pass  # it ended by itself just now
+        self._thread.join(JOIN_SECONDS)
+        if self._thread.is_alive():
+            raise ServerError(EXIT_INTERNAL, f"the server did not stop within {JOIN_SECONDS:.0f} s")
+        self.check()
+
+    def call(self, function: Callable[[Server], T]) -> T:
+        """Run `function(server)` on the server's thread and return what it returns."""
+        self.check()
+        loop, server = self._loop, self._server
+        if loop is None or server is None or not self._thread.is_alive():
+            raise ServerError(EXIT_INTERNAL, "the server does not run")
+        done = threading.Event()
+        results: list[T] = []
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                results.append(function(server))
+            except BaseException as error:  # raised again in the caller's thread
+                errors.append(error)
+            done.set()
+
+        loop.call_soon_threadsafe(work)
+        while not done.wait(0.2):
+            if not self._thread.is_alive():
+                self.check()
+                raise ServerError(EXIT_INTERNAL, "the server stopped meanwhile")
+        if errors:
+            raise errors[0]
+        return results[0]
+
+    def _run(self) -> None:
+        try:
+            with asyncio.Runner(loop_factory=new_event_loop) as runner:
+                runner.run(self._serve())
+        except BaseException as error:  # whatever it is, the host process goes on and is told
+            self.error = classify(error)
+        finally:
+            self._started.set()
+
+    async def _serve(self) -> None:
+        server = Server(self.config, self.log)
+        await server.start()
+        self._loop, self._server = asyncio.get_running_loop(), server
+        self.host, self.port = server.addresses[0]
+        self._started.set()
+        await server.wait()
