@@ -79,7 +79,7 @@ def test_the_image_serves_the_sample_clients_and_stops_cleanly(
     prefix: Path, server: tuple[subprocess.Popen[str], str]
 ) -> None:
     process, address = server
-    health = [prefix / "bin" / "kcoord", "health", address]
+    health = [prefix / "bin" / "kcoord", "health", "--bootstrap", address]
     done = subprocess.run(
         health, env=clean_environment(), capture_output=True, text=True, timeout=10, check=False
     )
