@@ -1,0 +1,58 @@
+"""Every API has an error answer in every version, and it can be encoded."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcoord.core.refusals import error_response
+from kcoord.protocol import apis, errors
+from kcoord.wire.message import Message
+from kcoord.wire.primitives import BytesWriter, Reader
+from tests.harness import schema_json
+
+CASES = [
+    (api.key, version) for api in apis.APIS.values() for version in range(api.min_version, api.max_version + 1)
+]
+
+
+def some_request(api_key: int, version: int) -> Message:
+    """A request with one of everything: what an error answer has to list."""
+    name = f"{apis.APIS[api_key].name}Request"
+    return schema_json.build(name, version, schema_json.fill(name, version, ONE_OF_EACH.get(api_key, {})))
+
+
+ONE_OF_EACH: dict[int, dict[str, object]] = {
+    apis.PRODUCE: {"topicData": [{"name": "t", "partitionData": [{"index": 3, "records": None}]}]},
+    apis.FETCH: {"topics": [{"topic": "t", "partitions": [{"partition": 3}]}]},
+    apis.LIST_OFFSETS: {"topics": [{"name": "t", "partitions": [{"partitionIndex": 3}]}]},
+    apis.DESCRIBE_GROUPS: {"groups": ["g"]},
+    apis.DELETE_GROUPS: {"groupsNames": ["g"]},
+    apis.OFFSET_COMMIT: {"topics": [{"name": "t", "partitions": [{"partitionIndex": 3}]}]},
+    apis.CREATE_TOPICS: {"topics": [{"name": "t"}]},
+    apis.CREATE_PARTITIONS: {"topics": [{"name": "t"}]},
+}
+
+
+@pytest.mark.parametrize(("api_key", "version"), CASES)
+def test_error_answers_of_every_version_encode_and_carry_the_code(api_key: int, version: int) -> None:
+    body = some_request(api_key, version)
+    response = error_response(api_key, version, body, errors.NOT_COORDINATOR)
+    w = BytesWriter()
+    apis.encode_response(w, api_key, response, version)
+    reader = Reader(w.getvalue())
+    decoded = apis.decode_response(api_key, reader, version)
+    assert reader.remaining() == 0
+    if api_key in ONE_OF_EACH or hasattr(decoded, "error_code"):
+        is_listed = str(errors.NOT_COORDINATOR) in repr(decoded)
+        assert is_listed or api_key in (apis.FIND_COORDINATOR, apis.OFFSET_FETCH, apis.METADATA, apis.FETCH)
+
+
+def test_an_unknown_api_version_is_answered_with_the_versions_of_api_versions() -> None:
+    body = schema_json.build("ApiVersionsRequest", 0, {})
+    response = error_response(apis.API_VERSIONS, 0, body, errors.UNSUPPORTED_VERSION)
+    assert "api_key=18" in repr(response)
+
+
+def test_a_body_that_is_no_request_is_our_own_bug() -> None:
+    with pytest.raises(TypeError):
+        error_response(99, 0, Message(), errors.NOT_COORDINATOR)
