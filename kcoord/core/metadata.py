@@ -264,7 +264,7 @@ class MetadataHandlers:
         elif body.endpoint_type == ENDPOINT_CONTROLLER:
             response.error_code = MISMATCHED_ENDPOINT_TYPE
             response.error_message = WRONG_ENDPOINT_MESSAGE
-else:
+        else:
             response.error_code = UNSUPPORTED_ENDPOINT_TYPE
             response.error_message = f"Unsupported endpoint type {body.endpoint_type}"
         out.reply(request.request_id, response)
