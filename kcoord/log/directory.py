@@ -1,0 +1,355 @@
+"""A data directory: whose it is, its logs, and what opening it found.
+
+    .lock                             held while a process has the directory open
+    meta.properties                   version, node, cluster and directory id; `kcoord.format` marks it as ours
+    recovery-point-offset-checkpoint  per log: everything below this offset was synced (the durable mark)
+    log-start-offset-checkpoint       per log: the first offset that exists, where it is not the first segment's
+    .kafka_cleanshutdown              there after a clean stop, removed when the directory is opened
+    <topic>-<partition>/              the logs
+    <topic>-<partition>.<id>-delete/  logs that were deleted but are not yet removed
+
+The formats are Kafka's. A directory without our mark is refused: nobody opens a broker's disk by mistake.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from kcoord.log.errors import ForeignDirectory, StorageError, UnknownFormat, WrongNode
+from kcoord.log.partition_log import (
+    PARTITION_METADATA,
+    LogConfig,
+    PartitionLog,
+    RecoveryEvent,
+    decode_partition_metadata,
+    encode_partition_metadata,
+)
+from kcoord.log.storage import LOCK_FILE, DirectorySync, FileSync, Storage, Syncable
+
+META_PROPERTIES: Final = "meta.properties"
+RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
+LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
+CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
+FORMAT: Final = 1
+DELETE_SUFFIX: Final = "-delete"
+NAME_BYTES_MAX: Final = 255
+# What may lie in a directory that is about to become ours.
+HARMLESS_NAMES: Final = frozenset({LOCK_FILE, META_PROPERTIES + ".tmp", "kcoord.sock", "lost+found"})
+
+# How far valid batches may stand behind a torn one: an atomic batch has at most 64 MiB, and what arrives with it
+# in one commit comes on top.
+COMMIT_BYTES_MAX: Final = 80 << 20
+
+LOG_NAME: Final = re.compile(r"(.+)-(\d{1,10})")
+DELETED_NAME: Final = re.compile(r"(.+)-(\d{1,10})\.([0-9a-f]{32})-delete")
+
+Checkpoint = dict[tuple[str, int], int]
+
+
+class DirectoryMeta:
+    """What meta.properties says."""
+
+    def __init__(self, node_id: int, cluster_id: str, directory_id: str) -> None:
+        self.node_id = node_id
+        self.cluster_id = cluster_id
+        self.directory_id = directory_id
+
+
+class DeletedLog:
+    """The directory of a deleted log that is still there. `topic` may be cut where the name was too long."""
+
+    def __init__(self, path: str, topic: str, partition: int, topic_id: bytes) -> None:
+        self.path = path
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+
+
+class LogDirectory:
+    """See the module. Use open_directory to get one."""
+
+    def __init__(
+        self, storage: Storage, meta: DirectoryMeta, config: LogConfig, commit_bytes_max: int | None
+    ) -> None:
+        self.storage = storage
+        self.meta = meta
+        self.config = config
+        self.commit_bytes_max = commit_bytes_max
+        self.was_clean = False
+        self.events: list[RecoveryEvent] = []
+        self.deleted: list[DeletedLog] = []
+        # What the next commit has to sync besides log files: directories and small files of new logs.
+        self.pending_syncs: list[Syncable] = []
+        self._logs: dict[tuple[str, int], PartitionLog] = {}
+        self._written_points: Checkpoint = {}
+        self._written_starts: Checkpoint = {}
+        self._closed = False
+
+    # --- logs
+
+    def get(self, topic: str, partition: int) -> PartitionLog | None:
+        return self._logs.get((topic, partition))
+
+    def __iter__(self) -> Iterator[PartitionLog]:
+        return iter(self._logs.values())
+
+    def __len__(self) -> int:
+        return len(self._logs)
+
+    def create_log(
+        self, topic: str, partition: int, topic_id: bytes, config: LogConfig | None = None
+    ) -> PartitionLog:
+        """Make an empty log. It is durable after the next commit. Raises OSError."""
+        key = (topic, partition)
+        if key in self._logs:
+            raise ValueError(f"log {topic}-{partition} exists")
+        # A log of that name existed before: its marks must not be taken for the new one's.
+        if key in self._written_points:
+            self.write_recovery_points()
+        if key in self._written_starts:
+            self._write_start_offsets()
+        log = PartitionLog(self.storage, topic, partition, topic_id, config or self.config)
+        path = f"{log.name}/{PARTITION_METADATA}"
+        self.storage.make_dir(log.name)
+        file = self.storage.open(path)
+        try:
+            file.truncate(0)
+            file.append(encode_partition_metadata(topic_id))
+        finally:
+            file.close()
+        if not self.pending_syncs:
+            # One sync of the root serves all logs made in this commit.
+            self.pending_syncs.append(DirectorySync(self.storage, ""))
+        self.pending_syncs.append(FileSync(self.storage, path))
+        self.pending_syncs.append(DirectorySync(self.storage, log.name))
+        self._logs[key] = log
+        return log
+
+    def take_pending_syncs(self) -> list[Syncable]:
+        syncs = self.pending_syncs
+        self.pending_syncs = []
+        return syncs
+
+    def delete_log(self, topic: str, partition: int, close: bool = True) -> DeletedLog:
+        """Rename the log's directory out of the way. purge removes it, restore brings it back.
+
+        With `close` off the caller closes the log's files: while a sync may be running on them.
+        """
+        log = self._logs.pop((topic, partition))
+        if close:
+            log.close(save=False)
+        suffix = f"-{partition}.{log.topic_id.hex()}{DELETE_SUFFIX}"
+        path = log.topic[: NAME_BYTES_MAX - len(suffix)] + suffix
+        if self.storage.exists(path):
+            self.storage.remove_tree(path)
+        self.storage.rename(log.name, path)
+        self.pending_syncs.append(DirectorySync(self.storage, ""))
+        deleted = DeletedLog(path, topic, partition, log.topic_id)
+        self.deleted.append(deleted)
+        return deleted
+
+    def purge(self, deleted: DeletedLog) -> None:
+        """Remove a deleted log's files for good; the caller knows that its deletion is durable."""
+        self.deleted.remove(deleted)
+        self.storage.remove_tree(deleted.path)
+
+    def restore(self, deleted: DeletedLog, topic: str) -> PartitionLog:
+        """Bring a deleted log back, whose deletion did not become durable before a crash."""
+        name = f"{topic}-{deleted.partition}"
+        self.storage.rename(deleted.path, name)
+        self.storage.sync_dir("")
+        self.deleted.remove(deleted)
+        return self._open_log(topic, deleted.partition, 0, 0, False, False)
+
+    def advance_log_start(self, log: PartitionLog, offset: int) -> int:
+        """Make `offset` the first that exists, durably, then remove the segments below it; their number."""
+        if offset <= log.log_start_offset:
+            return 0
+        if offset > log.durable_end:
+            raise ValueError(f"log start {offset} above the durable end of {log!r}")
+        log.log_start_offset = offset
+        self._write_start_offsets()
+        return log.delete_segments_below(offset)
+
+    # --- checkpoints
+
+    def recovery_points(self) -> Checkpoint:
+        return {key: log.synced_end for key, log in self._logs.items() if log.synced_end}
+
+    def write_recovery_points(self, points: Checkpoint | None = None) -> None:
+        """Make the durable marks durable. May run in a thread with `points` taken before."""
+        if points is None:
+            points = self.recovery_points()
+        if points != self._written_points:
+            self.storage.write_atomic(RECOVERY_POINTS, encode_checkpoint(points))
+            self._written_points = points
+
+    def _write_start_offsets(self) -> None:
+        starts = {key: log.log_start_offset for key, log in self._logs.items() if log.log_start_offset}
+        self.storage.write_atomic(LOG_START_OFFSETS, encode_checkpoint(starts))
+        self._written_starts = starts
+
+    # --- opening and closing
+
+    def _load(self, verify: bool) -> None:
+        storage = self.storage
+        self.was_clean = storage.exists(CLEAN_SHUTDOWN)
+        self._written_points = _read_checkpoint(storage, RECOVERY_POINTS)
+        self._written_starts = _read_checkpoint(storage, LOG_START_OFFSETS)
+        for name in storage.list_dir(""):
+            if not storage.is_dir(name):
+                continue
+            match = DELETED_NAME.fullmatch(name)
+            if match is not None:
+                topic_id = bytes.fromhex(match.group(3))
+                self.deleted.append(DeletedLog(name, match.group(1), int(match.group(2)), topic_id))
+                continue
+            match = LOG_NAME.fullmatch(name)
+            if match is not None:
+                key = (match.group(1), int(match.group(2)))
+                point = self._written_points.get(key, 0)
+                start = self._written_starts.get(key, 0)
+                self._open_log(key[0], key[1], point, start, self.was_clean, verify)
+        if self.was_clean:
+            storage.remove(CLEAN_SHUTDOWN)
+            storage.sync_dir("")
+
+    def _open_log(
+        self, topic: str, partition: int, point: int, start: int, clean: bool, verify: bool
+    ) -> PartitionLog:
+        path = f"{topic}-{partition}/{PARTITION_METADATA}"
+        data = self.storage.read_bytes(path) if self.storage.exists(path) else b""
+        log = PartitionLog(self.storage, topic, partition, decode_partition_metadata(data), self.config)
+        self.events += log.recover(point, start, clean, self.commit_bytes_max, verify)
+        self._logs[(topic, partition)] = log
+        return log
+
+    def close(self, clean: bool) -> None:
+        """Close all files and let go of the lock. With `clean` everything is written, synced and marked so."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            for log in self._logs.values():
+                log.close(save=clean)
+            if clean:
+                for sync in self.take_pending_syncs():
+                    sync.datasync()
+                self.storage.sync_dir("")
+                self.write_recovery_points()
+                self._write_start_offsets()
+                # Kafka reads the broker epoch from here; -1 stands for none.
+                self.storage.write_atomic(CLEAN_SHUTDOWN, b'{"version":0,"brokerEpoch":-1}')
+        finally:
+            self.storage.unlock()
+
+
+def open_directory(
+    storage: Storage,
+    node_id: int,
+    new_cluster_id: str,
+    new_directory_id: str,
+    cluster_id: str | None = None,
+    config: LogConfig | None = None,
+    commit_bytes_max: int | None = COMMIT_BYTES_MAX,
+    verify: bool = False,
+) -> LogDirectory:
+    """Lock and open a data directory, or make one with the new ids; recover its logs.
+
+    `cluster_id`, where given, must be the directory's. `commit_bytes_max` is how much may be lost at once by a
+    power cut: None under `log.sync = os`. Raises DirectoryLocked, DirectoryNotWritable, ForeignDirectory,
+    WrongNode, UnknownFormat and LogDamaged; nothing is changed in a directory that is not ours.
+    """
+    storage.lock()
+    try:
+        meta = _read_or_make_meta(storage, node_id, cluster_id, new_cluster_id, new_directory_id)
+        directory = LogDirectory(storage, meta, config or LogConfig(), commit_bytes_max)
+        directory._load(verify)
+    except BaseException:
+        storage.unlock()
+        raise
+    return directory
+
+
+def _read_or_make_meta(
+    storage: Storage, node_id: int, cluster_id: str | None, new_cluster_id: str, new_directory_id: str
+) -> DirectoryMeta:
+    if not storage.exists(META_PROPERTIES):
+        others = [name for name in storage.list_dir("") if name not in HARMLESS_NAMES]
+        if others:
+            raise ForeignDirectory(
+                f"the data directory has no {META_PROPERTIES} but is not empty ({others[0]} …); "
+                "give an empty or new directory, or use 'kcoord log import' to take over another log"
+            )
+        meta = DirectoryMeta(node_id, cluster_id or new_cluster_id, new_directory_id)
+        storage.write_atomic(META_PROPERTIES, encode_meta(meta))
+        return meta
+    properties = _parse_properties(storage.read_bytes(META_PROPERTIES))
+    if "kcoord.format" not in properties:
+        raise ForeignDirectory(
+            "the data directory belongs to a Kafka broker (no kcoord.format in its meta.properties); "
+            "use 'kcoord log import' to take it over into a new directory"
+        )
+    if properties["kcoord.format"] != str(FORMAT):
+        raise UnknownFormat(
+            f"the data directory has format {properties['kcoord.format']}, this kcoord knows {FORMAT}"
+        )
+    try:
+        meta = DirectoryMeta(
+            int(properties["node.id"]), properties["cluster.id"], properties.get("directory.id", "")
+        )
+    except (KeyError, ValueError):
+        raise StorageError(f"{META_PROPERTIES} of the data directory is not readable") from None
+    if meta.node_id != node_id:
+        raise WrongNode(f"the data directory belongs to node {meta.node_id}, this is node {node_id}")
+    if cluster_id is not None and meta.cluster_id != cluster_id:
+        raise WrongNode(f"the data directory belongs to cluster {meta.cluster_id}, this is {cluster_id}")
+    return meta
+
+
+def encode_meta(meta: DirectoryMeta) -> bytes:
+    lines = [
+        "version=1",
+        f"cluster.id={meta.cluster_id}",
+        f"node.id={meta.node_id}",
+        f"directory.id={meta.directory_id}",
+        f"kcoord.format={FORMAT}",
+    ]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _parse_properties(data: bytes) -> dict[str, str]:
+    properties: dict[str, str] = {}
+    for line in data.decode("utf-8", "replace").split("\n"):
+        name, equals, value = line.partition("=")
+        if equals and not name.startswith("#"):
+            properties[name.strip()] = value.strip()
+    return properties
+
+
+def encode_checkpoint(entries: Checkpoint) -> bytes:
+    """Kafka's checkpoint file: version, number of entries, then `topic partition offset` lines."""
+    lines = ["0", str(len(entries))]
+    lines += [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(entries.items())]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _read_checkpoint(storage: Storage, path: str) -> Checkpoint:
+    if not storage.exists(path):
+        return {}
+    entries: Checkpoint = {}
+    lines = storage.read_bytes(path).decode("utf-8", "replace").split("\n")
+    # Written atomically, so anything odd is damage and not a crash.
+    try:
+        if lines[0].strip() != "0":
+            raise ValueError(lines[0])
+        for line in lines[2 : 2 + int(lines[1])]:
+            topic, partition, offset = line.split()
+            entries[(topic, int(partition))] = int(offset)
+        if len(entries) != int(lines[1]):
+            raise ValueError("entry count")
+    except (ValueError, IndexError) as error:
+        raise StorageError(f"{path} of the data directory is damaged: {error}") from None
+    return entries

@@ -1,0 +1,222 @@
+"""Group commit over all logs of a directory.
+
+The engine appends through a loop turn, then `write()` hands everything to the operating system with one call
+per log. Under `always` that gives a ticket: its syncs may run in any threads, in parallel; when all are done,
+`complete` moves the durable ends, and the next write takes what arrived meanwhile. One ticket is in flight at
+a time. Under `os` and `memory` the durable ends move with the write.
+
+Fail-stop: after a failed write or sync nothing is written, acknowledged or tried again; what the disk holds is
+found out by opening the directory anew.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from kcoord.log.directory import Checkpoint, DeletedLog, LogDirectory
+from kcoord.log.errors import JournalFailed, LogError, SyncFailed, WriteFailed
+from kcoord.log.partition_log import PartitionLog
+from kcoord.log.storage import Syncable
+
+SYNC_ALWAYS: Final = "always"
+SYNC_OS: Final = "os"
+SYNC_MEMORY: Final = "memory"
+SYNC_MODES: Final = (SYNC_ALWAYS, SYNC_OS, SYNC_MEMORY)
+
+CHECKPOINT_INTERVAL_MS: Final = 1000
+
+
+class CommitTicket:
+    """One commit on its way to the disk: what to sync, and the log ends that are durable after that."""
+
+    def __init__(self, sequence: int, syncs: list[Syncable], ends: list[tuple[PartitionLog, int]]) -> None:
+        self.sequence = sequence
+        self.syncs = syncs
+        self.ends = ends
+
+    def sync(self) -> None:
+        """Sync everything one after the other, in whatever thread. Raises SyncFailed."""
+        for item in self.syncs:
+            sync_one(item)
+
+
+def sync_one(item: Syncable) -> None:
+    """Sync one item of a ticket; the items of a ticket may run in parallel. Raises SyncFailed."""
+    try:
+        item.datasync()
+    except OSError as error:
+        raise SyncFailed(f"sync failed: {error}") from error
+
+
+class Journal:
+    """Group commit, see the module. `sequence` counts the commits written so far."""
+
+    def __init__(self, directory: LogDirectory, sync_mode: str) -> None:
+        if sync_mode not in SYNC_MODES:
+            raise ValueError(f"log.sync = {sync_mode}")
+        self.directory = directory
+        self.sync_mode = sync_mode
+        self.sequence = 0
+        self.failure: str | None = None
+        self._dirty: list[PartitionLog] = []
+        self._in_flight: CommitTicket | None = None
+        self._pending_bytes = 0
+        self._to_close: list[PartitionLog] = []
+        self._checkpoint_at_ms: int | None = None
+        self._unmarked = False
+        self._rolled = False
+
+    @property
+    def in_flight(self) -> bool:
+        return self._in_flight is not None
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._dirty or self.directory.pending_syncs)
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes appended and not yet written."""
+        return self._pending_bytes
+
+    def append(
+        self,
+        log: PartitionLog,
+        batch: bytes,
+        base_offset: int,
+        last_offset: int,
+        max_timestamp: int,
+        leader_epoch: int = 0,
+    ) -> None:
+        """Append a batch to `log`; write takes it to the file. Raises JournalFailed after a failure."""
+        if self.failure is not None:
+            raise JournalFailed(self.failure)
+        log.append(batch, base_offset, last_offset, max_timestamp, leader_epoch)
+        self._pending_bytes += len(batch)
+        if not log.dirty:
+            log.dirty = True
+            self._dirty.append(log)
+
+    def write(self) -> CommitTicket | None:
+        """Write everything appended. The ticket to sync and complete, or None when it is durable already.
+
+        Must not be called while a ticket is in flight. Raises WriteFailed, SyncFailed.
+        """
+        if self.failure is not None:
+            raise JournalFailed(self.failure)
+        if self._in_flight is not None:
+            raise ValueError("a commit is in flight")
+        if not self.has_pending:
+            return None
+        syncs = self.directory.take_pending_syncs()
+        ends: list[tuple[PartitionLog, int]] = []
+        try:
+            for log in self._dirty:
+                syncs += log.write_pending()
+                ends.append((log, log.written_end))
+                log.dirty = False
+                if log.rolled:
+                    log.rolled = False
+                    self._rolled = True
+        except OSError as error:
+            raise self._fail(WriteFailed(f"write failed: {error}")) from error
+        except LogError as error:
+            raise self._fail(error) from error
+        self._dirty = []
+        self._pending_bytes = 0
+        self.sequence += 1
+        if self.sync_mode != SYNC_ALWAYS:
+            for log, end in ends:
+                log.durable_end = end
+            return None
+        self._in_flight = CommitTicket(self.sequence, syncs, ends)
+        return self._in_flight
+
+    def complete(self, ticket: CommitTicket) -> None:
+        """All syncs of `ticket` are done: its ends are durable."""
+        if ticket is not self._in_flight:
+            raise ValueError("that commit is not in flight")
+        if self.failure is not None:
+            raise JournalFailed(self.failure)
+        for log, end in ticket.ends:
+            log.durable_end = end
+            log.synced_end = end
+        self._unmarked = self._unmarked or bool(ticket.ends)
+        self._in_flight = None
+        self._close_deleted()
+
+    def fail(self, error: BaseException) -> None:
+        """A sync of the ticket in flight failed: refuse everything from now on."""
+        self._fail(error)
+
+    def _fail(self, error: BaseException) -> BaseException:
+        if self.failure is None:
+            self.failure = str(error)
+        return error
+
+    def commit(self) -> None:
+        """Write, sync and complete, waiting for the disk: for start-up, tests and tools."""
+        ticket = self.write()
+        if ticket is None:
+            return
+        try:
+            ticket.sync()
+        except SyncFailed as error:
+            self.fail(error)
+            raise
+        self.complete(ticket)
+
+    # --- deleting
+
+    def delete_log(self, topic: str, partition: int) -> DeletedLog:
+        """Delete a log, also while a commit is in flight: its files are closed after that."""
+        log = self.directory.get(topic, partition)
+        if log is None:
+            raise ValueError(f"no log {topic}-{partition}")
+        if log.dirty:
+            log.dirty = False
+            self._dirty.remove(log)
+        deleted = self.directory.delete_log(topic, partition, close=False)
+        self._to_close.append(log)
+        if self._in_flight is None:
+            self._close_deleted()
+        return deleted
+
+    def _close_deleted(self) -> None:
+        for log in self._to_close:
+            log.close(save=False)
+        self._to_close = []
+
+    # --- the durable marks
+
+    def checkpoint_due(self, now_ms: int) -> bool:
+        """Whether the recovery points should be written: each second while they move, and after a roll."""
+        if self.failure is not None or not (self._unmarked or self._rolled):
+            return False
+        if self._rolled or self._checkpoint_at_ms is None:
+            return True
+        return now_ms - self._checkpoint_at_ms >= CHECKPOINT_INTERVAL_MS
+
+    def begin_checkpoint(self, now_ms: int) -> Checkpoint:
+        """The marks to write with `directory.write_recovery_points(marks)`, which may run in a thread."""
+        self._checkpoint_at_ms = now_ms
+        self._unmarked = False
+        self._rolled = False
+        return self.directory.recovery_points()
+
+    def checkpoint(self, now_ms: int) -> None:
+        """Write the marks here and now. Raises SyncFailed."""
+        try:
+            self.directory.write_recovery_points(self.begin_checkpoint(now_ms))
+        except OSError as error:
+            raise self._fail(SyncFailed(f"recovery points not written: {error}")) from error
+
+    def close(self, clean: bool = True) -> None:
+        """Stop: with `clean` all is written, synced and marked, unless the journal failed before."""
+        clean = clean and self.failure is None and self._in_flight is None
+        self._close_deleted()
+        self._dirty = []
+        try:
+            self.directory.close(clean)
+        except OSError as error:
+            raise self._fail(WriteFailed(f"not stopped cleanly: {error}")) from error

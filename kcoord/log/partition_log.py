@@ -1,0 +1,539 @@
+"""The log of one topic partition: a directory `<topic>-<partition>` of segments.
+
+Four ends, each at most the next one's value: `synced_end` (on the disk for certain), `durable_end` (as durable as
+`log.sync` promises; the high watermark), `written_end` (handed to the operating system) and `end_offset` (appended,
+perhaps only in memory). Appending buffers, write_pending writes, and the journal moves the durable ends.
+
+A roll is a barrier: the old segment, its indexes and its directory entry are synced before the first byte of
+the new segment is written. So only the last segment can have a torn tail.
+"""
+
+from __future__ import annotations
+
+import base64
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Final
+
+from kcoord.log.errors import LogDamaged, OffsetOutOfRange, SyncFailed
+from kcoord.log.segment import RELATIVE_OFFSET_MAX, BadBatch, Segment, segment_name
+from kcoord.log.storage import DirectorySync, Storage, Syncable
+from kcoord.wire.compression import DecompressionError
+from kcoord.wire.primitives import ZERO_UUID, DecodeError
+from kcoord.wire.record_batch import (
+    HEADER_BYTES,
+    NO_TIMESTAMP,
+    Record,
+    check_crc,
+    decode_records,
+    parse_header,
+)
+
+PARTITION_METADATA: Final = "partition.metadata"
+EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
+SEGMENT_NAME_DIGITS: Final = 20
+INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
+
+
+class LogConfig:
+    """Settings of one log; the defaults are Kafka's."""
+
+    def __init__(
+        self,
+        segment_bytes: int = 1 << 30,
+        segment_ms: int = 7 * 24 * 3600 * 1000,
+        index_interval_bytes: int = 4096,
+        tail_bytes_max: int = 256 * 1024,
+        decompressed_bytes_max: int = 64 << 20,
+    ) -> None:
+        self.segment_bytes = segment_bytes
+        self.segment_ms = segment_ms
+        self.index_interval_bytes = index_interval_bytes
+        # Newest batches kept in memory, so that consumers at the head do not touch the disk.
+        self.tail_bytes_max = tail_bytes_max
+        self.decompressed_bytes_max = decompressed_bytes_max
+
+
+class RecoveryEvent:
+    """Something that opening a log put right: `bytes_cut` bytes removed from `file` at `position`."""
+
+    def __init__(self, log: str, file: str, position: int, bytes_cut: int, reason: str) -> None:
+        self.log = log
+        self.file = file
+        self.position = position
+        self.bytes_cut = bytes_cut
+        self.reason = reason
+
+    def __repr__(self) -> str:
+        return f"RecoveryEvent({self.file}: {self.bytes_cut} bytes cut at {self.position}: {self.reason})"
+
+
+class _Tail:
+    """The newest batches of a log, at most `bytes_max` of them."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.bases: list[int] = []
+        self.batches: list[bytes] = []
+        self.start = 0
+        self.bytes = 0
+
+    def append(self, base_offset: int, batch: bytes) -> None:
+        self.bases.append(base_offset)
+        self.batches.append(batch)
+        self.bytes += len(batch)
+        while self.bytes > self.bytes_max:
+            self.bytes -= len(self.batches[self.start])
+            self.batches[self.start] = b""
+            self.start += 1
+        if self.start > 256 and self.start * 2 > len(self.bases):
+            del self.bases[: self.start]
+            del self.batches[: self.start]
+            self.start = 0
+
+    def holds(self, offset: int) -> bool:
+        return self.start < len(self.bases) and offset >= self.bases[self.start]
+
+    def read(self, offset: int, max_bytes: int, upto_offset: int, min_one_batch: bool) -> bytes:
+        i = first = bisect_right(self.bases, offset, self.start) - 1
+        size = 0
+        while i < len(self.bases) and self.bases[i] < upto_offset:
+            size += len(self.batches[i])
+            if size > max_bytes and (i > first or not min_one_batch):
+                break
+            i += 1
+        if i == first + 1:
+            return self.batches[first]
+        return b"".join(self.batches[first:i])
+
+
+class PartitionLog:
+    """See the module. Made by LogDirectory; not thread-safe except for what write_pending gives to be synced."""
+
+    def __init__(
+        self, storage: Storage, topic: str, partition: int, topic_id: bytes, config: LogConfig
+    ) -> None:
+        self.storage = storage
+        self.topic = topic
+        self.partition = partition
+        self.topic_id = topic_id
+        self.name = f"{topic}-{partition}"
+        self.config = config
+        self.log_start_offset = 0
+        self.end_offset = 0
+        self.written_end = 0
+        self.durable_end = 0
+        self.synced_end = 0
+        # Set by the journal while the log is on its list.
+        self.dirty = False
+        self.rolled = False
+        self._segments: list[Segment] = [self._new_segment(0)]
+        self._bases: list[int] = [0]
+        self._active = self._segments[0]
+        self._first_dirty = 0
+        self._tail = _Tail(config.tail_bytes_max)
+        # (epoch, first offset), ascending in both.
+        self._epochs: list[tuple[int, int]] = []
+        self._last_epoch = -1
+
+    def __repr__(self) -> str:
+        return f"PartitionLog({self.name}, {self.log_start_offset}..{self.end_offset})"
+
+    def _new_segment(self, base_offset: int) -> Segment:
+        return Segment(self.storage, self.name, base_offset, self.config.index_interval_bytes)
+
+    # --- opening
+
+    def recover(
+        self,
+        recovery_point: int,
+        log_start_offset: int,
+        clean: bool,
+        commit_bytes_max: int | None,
+        verify: bool = False,
+    ) -> list[RecoveryEvent]:
+        """Take over the segments that are there. What was done to them is returned; raises LogDamaged.
+
+        Everything below `recovery_point` was synced once. After an unclean stop the last segment is checked
+        batch by batch; what is not valid from some position on is cut when that position is above the mark
+        and no valid batch stands more than `commit_bytes_max` bytes (None: any number) behind it. With
+        `verify` all segments are checked.
+        """
+        bases = sorted(self._segment_bases())
+        if not bases:
+            if recovery_point > log_start_offset:
+                raise LogDamaged(
+                    self.name, log_start_offset, 0, f"no segments, {recovery_point} offsets synced"
+                )
+            self._start_at(log_start_offset)
+            return []
+        self._segments = [self._new_segment(base).existing() for base in bases]
+        self._bases = bases
+        self._active = self._segments[-1]
+        self._first_dirty = len(bases) - 1
+        if verify:
+            for i in range(len(bases) - 1):
+                self._check_closed(self._segments[i], bases[i + 1])
+        events: list[RecoveryEvent] = []
+        if clean and not verify:
+            end = self._last_offset_of(self._active) + 1
+        else:
+            end = self._recover_active(recovery_point, commit_bytes_max, events)
+        if end < recovery_point:
+            reason = f"the log ends at {end}, but was synced up to {recovery_point}"
+            raise LogDamaged(self._active.log_path, end, self._active.size, reason)
+        self.end_offset = self.written_end = self.durable_end = self.synced_end = end
+        self.log_start_offset = min(max(log_start_offset, bases[0]), end)
+        self._load_epochs()
+        return events
+
+    def _start_at(self, offset: int) -> None:
+        self._segments = [self._new_segment(offset)]
+        self._bases = [offset]
+        self._active = self._segments[0]
+        self.log_start_offset = offset
+        self.end_offset = self.written_end = self.durable_end = self.synced_end = offset
+        self._load_epochs()
+
+    def _segment_bases(self) -> list[int]:
+        bases = []
+        for name in self.storage.list_dir(self.name):
+            stem, dot, suffix = name.partition(".")
+            if suffix == "log" and len(stem) == SEGMENT_NAME_DIGITS and stem.isdecimal():
+                bases.append(int(stem))
+        return bases
+
+    def _check_closed(self, segment: Segment, next_base: int) -> None:
+        try:
+            end = segment.rescan(contiguous=False)
+        except BadBatch as bad:
+            raise LogDamaged(segment.log_path, bad.next_offset, bad.position, bad.reason) from None
+        if end > next_base:
+            reason = f"the segment ends at {end}, the next one begins at {next_base}"
+            raise LogDamaged(segment.log_path, next_base, segment.size, reason)
+
+    def _last_offset_of(self, segment: Segment) -> int:
+        last = segment.base_offset - 1
+        for header, _data in segment.batches(segment.position_before(INT64_MAX), True):
+            last = header.last_offset
+        return last
+
+    def _recover_active(
+        self, recovery_point: int, commit_bytes_max: int | None, events: list[RecoveryEvent]
+    ) -> int:
+        segment = self._active
+        try:
+            return segment.rescan(contiguous=True)
+        except BadBatch as bad:
+            found = bad
+        if found.next_offset < recovery_point:
+            raise LogDamaged(segment.log_path, found.next_offset, found.position, found.reason)
+        if commit_bytes_max is not None:
+            further = _valid_batch_after(segment, found.position + commit_bytes_max, found.next_offset)
+            if further is not None:
+                reason = f"{found.reason}, but a valid batch follows at byte {further}"
+                raise LogDamaged(segment.log_path, found.next_offset, found.position, reason)
+        cut = segment.size - found.position
+        segment.file().truncate(found.position)
+        segment.file().datasync()
+        segment.size = segment.end_position = found.position
+        events.append(RecoveryEvent(self.name, segment.log_path, found.position, cut, found.reason))
+        return found.next_offset
+
+    # --- appending
+
+    def append(
+        self, batch: bytes, base_offset: int, last_offset: int, max_timestamp: int, leader_epoch: int = 0
+    ) -> None:
+        """Take one whole batch at the end of the log. It is written by write_pending.
+
+        `batch` must carry these offsets, that epoch and a right checksum; the caller made or checked it.
+        """
+        if base_offset != self.end_offset or last_offset < base_offset:
+            raise ValueError(f"batch {base_offset}..{last_offset} appended to {self!r}")
+        active = self._active
+        position = active.end_position
+        if position and (
+            position + len(batch) > self.config.segment_bytes
+            or last_offset - active.base_offset > RELATIVE_OFFSET_MAX
+            or (
+                active.first_timestamp != NO_TIMESTAMP
+                and max_timestamp - active.first_timestamp > self.config.segment_ms
+            )
+        ):
+            active = self._roll(base_offset)
+        if leader_epoch != self._last_epoch:
+            self._assign_epoch(leader_epoch, base_offset)
+        active.append(batch, last_offset, max_timestamp)
+        self._tail.append(base_offset, batch)
+        self.end_offset = last_offset + 1
+
+    def _roll(self, base_offset: int) -> Segment:
+        self._active = self._new_segment(base_offset)
+        self._segments.append(self._active)
+        self._bases.append(base_offset)
+        return self._active
+
+    def write_pending(self) -> list[Syncable]:
+        """Write everything appended, one call per segment. What must be synced to make it durable.
+
+        Raises OSError when writing failed and SyncFailed when closing a rolled segment did.
+        """
+        syncs: list[Syncable] = []
+        while self._first_dirty < len(self._segments) - 1:
+            self._finish(self._segments[self._first_dirty])
+            self._first_dirty += 1
+            self.synced_end = max(self.synced_end, self._bases[self._first_dirty])
+            self.rolled = True
+        active = self._active
+        if active.pending:
+            if active.write_pending():
+                syncs.append(DirectorySync(self.storage, self.name))
+            syncs.append(active.file())
+        self.written_end = self.end_offset
+        return syncs
+
+    def _finish(self, segment: Segment) -> None:
+        if segment.pending:
+            segment.write_pending()
+        try:
+            segment.file().datasync()
+            segment.save_indexes()
+            self.storage.sync_dir(self.name)
+        except OSError as error:
+            raise SyncFailed(f"{segment.log_path}: {error}") from error
+
+    # --- reading
+
+    def read(self, offset: int, max_bytes: int, upto_offset: int, min_one_batch: bool = True) -> bytes:
+        """Whole batches from the one that holds `offset` on, as long as they begin below `upto_offset`.
+
+        At most `max_bytes`, except that with `min_one_batch` the first batch is given however large it is.
+        Nothing above written_end is given; callers pass what their reader may see. Raises OffsetOutOfRange
+        outside log_start_offset … end_offset, and LogDamaged.
+        """
+        if offset < self.log_start_offset or offset > self.end_offset:
+            raise OffsetOutOfRange(f"{offset} is not in {self!r}")
+        upto_offset = min(upto_offset, self.written_end)
+        if offset >= upto_offset:
+            return b""
+        if self._tail.holds(offset):
+            return self._tail.read(offset, max_bytes, upto_offset, min_one_batch)
+        i = bisect_right(self._bases, offset) - 1
+        while i < len(self._segments) and self._bases[i] < upto_offset:
+            segment = self._segments[i]
+            if segment.size:
+                data = segment.read(offset, max_bytes, upto_offset, min_one_batch)
+                if data or not min_one_batch:
+                    return data
+            i += 1
+        return b""
+
+    def batches(self, from_offset: int, upto_offset: int) -> Iterator[tuple[int, bytes]]:
+        """(position in the bytes, bytes) of every batch between the offsets, checksums checked: for loading.
+
+        Parse with parse_header(bytes, position). Raises LogDamaged.
+        """
+        upto_offset = min(upto_offset, self.written_end)
+        first = max(bisect_right(self._bases, from_offset) - 1, 0)
+        for segment in self._segments[first:]:
+            if segment.base_offset >= upto_offset or not segment.size:
+                continue
+            for header, data in segment.batches(segment.position_before(from_offset), True):
+                if header.last_offset < from_offset:
+                    continue
+                if header.base_offset >= upto_offset:
+                    return
+                yield header.pos, data
+
+    def find_by_timestamp(self, timestamp: int, upto_offset: int = INT64_MAX) -> tuple[int, int, int] | None:
+        """(timestamp, offset, leader epoch) of the first record at or after `timestamp`, as ListOffsets gives it.
+
+        None when there is none below `upto_offset`. Raises LogDamaged.
+        """
+        upto_offset = min(upto_offset, self.written_end)
+        for i, segment in enumerate(self._segments):
+            beyond = self._bases[i + 1] if i + 1 < len(self._bases) else self.end_offset
+            if beyond <= self.log_start_offset or not segment.size or segment.max_timestamp < timestamp:
+                continue
+            position = max(
+                segment.position_before_timestamp(timestamp), segment.position_before(self.log_start_offset)
+            )
+            for header, data in segment.batches(position, False):
+                if header.base_offset >= upto_offset:
+                    return None
+                if header.max_timestamp < timestamp or header.last_offset < self.log_start_offset:
+                    continue
+                for record in self._records(segment, data, header.pos):
+                    if record.timestamp >= timestamp and record.offset >= self.log_start_offset:
+                        if record.offset >= upto_offset:
+                            return None
+                        return record.timestamp, record.offset, header.leader_epoch
+        return None
+
+    def max_timestamp(self) -> tuple[int, int, int] | None:
+        """(timestamp, offset, leader epoch) of the record with the largest timestamp, the first of several."""
+        best: Segment | None = None
+        for i, segment in enumerate(self._segments):
+            beyond = self._bases[i + 1] if i + 1 < len(self._bases) else self.end_offset
+            if beyond <= self.log_start_offset or not segment.size:
+                continue
+            if best is None or segment.max_timestamp > best.max_timestamp:
+                best = segment
+        if best is None or best.max_timestamp == NO_TIMESTAMP:
+            return None
+        for header, data in best.batches(best.position_before(best.offset_of_max_timestamp), False):
+            if header.max_timestamp != best.max_timestamp:
+                continue
+            for record in self._records(best, data, header.pos):
+                if record.timestamp == header.max_timestamp:
+                    return record.timestamp, record.offset, header.leader_epoch
+        return None
+
+    def _records(self, segment: Segment, data: bytes, pos: int) -> list[Record]:
+        header = parse_header(data, pos)
+        try:
+            return decode_records(data, pos, header, self.config.decompressed_bytes_max)
+        except (DecodeError, DecompressionError) as error:
+            raise LogDamaged(segment.log_path, header.base_offset, 0, str(error)) from None
+
+    # --- leader epochs
+
+    def _load_epochs(self) -> None:
+        path = f"{self.name}/{EPOCH_CHECKPOINT}"
+        self._epochs = []
+        self._last_epoch = -1
+        if not self.storage.exists(path):
+            # A single epoch is not worth a file: the first batch tells it.
+            for segment in self._segments:
+                for header, _data in segment.batches(0, False):
+                    self._last_epoch = header.leader_epoch
+                    self._epochs = [(header.leader_epoch, segment.base_offset)]
+                    return
+            return
+        for line in self.storage.read_bytes(path).decode("ascii", "replace").split("\n")[2:]:
+            words = line.split()
+            if len(words) == 2 and words[0].isdecimal() and words[1].isdecimal():
+                epoch, start = int(words[0]), int(words[1])
+                if epoch > self._last_epoch and start <= self.end_offset:
+                    self._epochs.append((epoch, start))
+                    self._last_epoch = epoch
+
+    def _assign_epoch(self, epoch: int, start_offset: int) -> None:
+        if epoch < self._last_epoch:
+            raise ValueError(f"leader epoch {epoch} after {self._last_epoch} in {self!r}")
+        self._epochs.append((epoch, start_offset))
+        self._last_epoch = epoch
+        if len(self._epochs) > 1:
+            self._write_epochs()
+
+    def _write_epochs(self) -> None:
+        lines = ["0", str(len(self._epochs))]
+        lines += [f"{epoch} {start}" for epoch, start in self._epochs]
+        self.storage.write_atomic(f"{self.name}/{EPOCH_CHECKPOINT}", ("\n".join(lines) + "\n").encode())
+
+    @property
+    def leader_epoch(self) -> int:
+        """Epoch of the newest batch; -1 for a log that never had one."""
+        return self._last_epoch
+
+    def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
+        """(epoch, end offset) of the largest epoch not above `epoch`, as OffsetForLeaderEpoch answers; -1s if none.
+
+        The end of the newest epoch is the log's end; the caller bounds it to what its reader may see.
+        """
+        if epoch < 0 or epoch > self._last_epoch or not self._epochs:
+            return (-1, -1)
+        if epoch == self._last_epoch:
+            return (epoch, self.end_offset)
+        i = bisect_right(self._epochs, (epoch, INT64_MAX)) - 1
+        if i < 0:
+            # Older than everything that is left: it ended where the oldest known one begins.
+            return (epoch, self._epochs[0][1])
+        return (self._epochs[i][0], self._epochs[i + 1][1])
+
+    # --- start, size, end
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.end_position for segment in self._segments)
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+    def delete_segments_below(self, offset: int) -> int:
+        """Remove whole closed segments whose offsets are all below `offset`; the number of them.
+
+        The caller made the new start durable before: LogDirectory.advance_log_start does both.
+        """
+        count = 0
+        while count < self._first_dirty and self._bases[count + 1] <= offset:
+            self._segments[count].remove()
+            count += 1
+        if count:
+            del self._segments[:count]
+            del self._bases[:count]
+            self._first_dirty -= count
+        return count
+
+    def close(self, save: bool) -> None:
+        """Close the files. With `save` everything is written and synced before, indexes included."""
+        if save:
+            for sync in self.write_pending():
+                sync.datasync()
+            if self._active.size:
+                self._active.file().datasync()
+                self._active.save_indexes()
+            if self._epochs:
+                self._write_epochs()
+            self.storage.sync_dir(self.name)
+            self.durable_end = self.synced_end = self.end_offset
+        for segment in self._segments:
+            segment.close()
+
+
+def _valid_batch_after(segment: Segment, position: int, next_offset: int) -> int | None:
+    """Position of a valid batch with a later offset at or after `position`, found by its magic byte."""
+    data = segment.file().read_at(position, max(segment.size - position, 0))
+    at = data.find(b"\x02", 16)
+    while at >= 0:
+        start = at - 16
+        if len(data) - start < HEADER_BYTES:
+            return None
+        try:
+            header = parse_header(data, start)
+        except DecodeError:
+            header = None
+        if header is not None and header.base_offset >= next_offset and check_crc(data, start, header):
+            return position + start
+        at = data.find(b"\x02", at + 1)
+    return None
+
+
+def encode_partition_metadata(topic_id: bytes) -> bytes:
+    text = base64.urlsafe_b64encode(topic_id).decode("ascii").rstrip("=")
+    return f"version: 0\ntopic_id: {text}\n".encode()
+
+
+def decode_partition_metadata(data: bytes) -> bytes:
+    """The topic id; the zero id when the file does not tell (a crash may leave it empty)."""
+    for line in data.decode("ascii", "replace").split("\n"):
+        name, _, value = line.partition(":")
+        if name.strip() == "topic_id":
+            try:
+                topic_id = base64.urlsafe_b64decode(value.strip() + "==")
+            except ValueError:
+                return ZERO_UUID
+            return topic_id if len(topic_id) == 16 else ZERO_UUID
+    return ZERO_UUID
+
+
+__all__ = [
+    "LogConfig",
+    "PartitionLog",
+    "RecoveryEvent",
+    "decode_partition_metadata",
+    "encode_partition_metadata",
+    "segment_name",
+]

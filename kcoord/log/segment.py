@@ -1,0 +1,370 @@
+"""One segment: `<20-digit base offset>.log` with its `.index` and `.timeindex`, in Kafka's formats.
+
+The offset index has 8-byte entries (offset relative to the base, position), the time index 12-byte ones
+(largest timestamp so far, relative offset of its batch); both get an entry when a batch comes more than the
+index interval after the last entry, and the time index a final one when the segment is closed to writes.
+
+Index entries are kept in memory and reach their files when the segment is rolled or the log is closed, synced
+both times. So the indexes of every segment but the last can be trusted, and those of the last are trusted
+after a clean stop; after a crash they are made again from the segment itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Final
+
+from kcoord.log.errors import LogDamaged
+from kcoord.log.storage import File, Storage
+from kcoord.wire.primitives import DecodeError, read_i32_be, read_i64_be
+from kcoord.wire.record_batch import (
+    BATCH_LENGTH_MIN,
+    HEADER_BYTES,
+    LENGTH_OVERHEAD,
+    NO_TIMESTAMP,
+    BatchHeader,
+    check_crc,
+    parse_header,
+)
+
+INDEX_ENTRY_BYTES: Final = 8
+TIME_ENTRY_BYTES: Final = 12
+RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
+SCAN_CHUNK_BYTES: Final = 1 << 20
+
+
+def segment_name(base_offset: int) -> str:
+    return f"{base_offset:020d}"
+
+
+class BadBatch(Exception):
+    """What stands at `position` is not a valid batch; everything before it is."""
+
+    def __init__(self, position: int, next_offset: int, reason: str) -> None:
+        super().__init__(reason)
+        self.position = position
+        self.next_offset = next_offset
+        self.reason = reason
+
+
+class Segment:
+    """Batches from `base_offset` on. `end_position` counts what is still to be written, `size` what is."""
+
+    def __init__(self, storage: Storage, directory: str, base_offset: int, index_interval_bytes: int) -> None:
+        self.storage = storage
+        self.base_offset = base_offset
+        self.path = f"{directory}/{segment_name(base_offset)}"
+        self.log_path = self.path + ".log"
+        self.index_interval_bytes = index_interval_bytes
+        self.size = 0
+        self.end_position = 0
+        self.pending: list[bytes] = []
+        self._file: File | None = None
+        # Facts that come with the batches; made from the index files when a closed segment is first asked.
+        self._indexed = True
+        self._max_timestamp = NO_TIMESTAMP
+        self._offset_of_max = -1
+        self.first_timestamp = NO_TIMESTAMP
+        self._bytes_since_entry = 0
+        self.index_offsets: array[int] = array("q")
+        self.index_positions: array[int] = array("q")
+        self.time_stamps: array[int] = array("q")
+        self.time_offsets: array[int] = array("q")
+
+    # --- files
+
+    def existing(self) -> Segment:
+        """Take over the file that is there, its indexes unread."""
+        self.size = self.end_position = self.storage.size_of(self.log_path)
+        self._indexed = False
+        return self
+
+    def file(self) -> File:
+        if self._file is None:
+            self._file = self.storage.open(self.log_path)
+        return self._file
+
+    @property
+    def is_open(self) -> bool:
+        return self._file is not None
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def remove(self) -> None:
+        """Remove the segment's files, the log file last: what is left without it is ignored."""
+        self.close()
+        for suffix in (".index", ".timeindex", ".txnindex", ".snapshot", ".log"):
+            if self.storage.exists(self.path + suffix):
+                self.storage.remove(self.path + suffix)
+
+    # --- appending
+
+    def append(self, batch: bytes, last_offset: int, max_timestamp: int) -> None:
+        """Take a batch to be written by write_pending."""
+        self.pending.append(batch)
+        self._note(self.end_position, len(batch), last_offset, max_timestamp)
+        self.end_position += len(batch)
+
+    def _note(self, position: int, size: int, last_offset: int, max_timestamp: int) -> None:
+        if position == 0:
+            self.first_timestamp = max_timestamp
+        if max_timestamp > self._max_timestamp:
+            self._max_timestamp = max_timestamp
+            self._offset_of_max = last_offset
+        if self._bytes_since_entry > self.index_interval_bytes:
+            self.index_offsets.append(last_offset)
+            self.index_positions.append(position)
+            self._note_time()
+            self._bytes_since_entry = 0
+        self._bytes_since_entry += size
+
+    def _note_time(self) -> None:
+        last = self.time_stamps[-1] if self.time_stamps else NO_TIMESTAMP
+        if self._max_timestamp > last:
+            self.time_stamps.append(self._max_timestamp)
+            self.time_offsets.append(self._offset_of_max)
+
+    def write_pending(self) -> bool:
+        """Write what append took, with one call. True if the file had to be created."""
+        created = self.size == 0 and not self.is_open and not self.storage.exists(self.log_path)
+        data = self.pending[0] if len(self.pending) == 1 else b"".join(self.pending)
+        self.file().append(data)
+        self.size += len(data)
+        self.pending.clear()
+        return created
+
+    # --- index files
+
+    def save_indexes(self) -> None:
+        """Write both index files anew and make their contents durable."""
+        self.load_indexes()
+        self._note_time()
+        base = self.base_offset
+        index = bytearray()
+        for offset, position in zip(self.index_offsets, self.index_positions, strict=True):
+            index += (offset - base).to_bytes(4, "big") + position.to_bytes(4, "big")
+        times = bytearray()
+        for timestamp, offset in zip(self.time_stamps, self.time_offsets, strict=True):
+            times += timestamp.to_bytes(8, "big") + (offset - base).to_bytes(4, "big")
+        self._replace(self.path + ".index", bytes(index))
+        self._replace(self.path + ".timeindex", bytes(times))
+
+    def _replace(self, path: str, data: bytes) -> None:
+        # In place: an index that a crash leaves half written belongs to a segment that is scanned anyway.
+        file = self.storage.open(path)
+        try:
+            file.truncate(0)
+            file.append(data)
+            file.datasync()
+        finally:
+            file.close()
+
+    def load_indexes(self) -> None:
+        """Read the index files if that is still to be done, and make up for what they lack.
+
+        Raises LogDamaged where the segment itself cannot be read.
+        """
+        if self._indexed:
+            return
+        self._load_offset_index()
+        self._load_time_index()
+        start = 0
+        next_offset = self.base_offset
+        if self.index_positions:
+            # The batch of the last entry is known; go on behind it.
+            start = self.index_positions[-1]
+            header = self._header_at(start)
+            if header is None or header.last_offset != self.index_offsets[-1] or not self.time_stamps:
+                self._forget_indexes()
+                start = 0
+            else:
+                start += header.size
+                next_offset = header.last_offset + 1
+                self._bytes_since_entry = header.size
+                self._max_timestamp = self.time_stamps[-1]
+                self._offset_of_max = self.time_offsets[-1]
+                first = self._header_at(0)
+                self.first_timestamp = first.max_timestamp if first is not None else NO_TIMESTAMP
+        if start == 0:
+            self._forget_indexes()
+        try:
+            for header, _data, at in self._walk(start, next_offset, False):
+                self._note(at, header.size, header.last_offset, header.max_timestamp)
+        except BadBatch as bad:
+            raise LogDamaged(self.log_path, bad.next_offset, bad.position, bad.reason) from None
+        self._indexed = True
+
+    def _forget_indexes(self) -> None:
+        for entries in (self.index_offsets, self.index_positions, self.time_stamps, self.time_offsets):
+            del entries[:]
+        self._bytes_since_entry = 0
+        self._max_timestamp = NO_TIMESTAMP
+        self._offset_of_max = -1
+
+    def _load_offset_index(self) -> None:
+        path = self.path + ".index"
+        data = self.storage.read_bytes(path) if self.storage.exists(path) else b""
+        numbers = array("I")
+        numbers.frombytes(data[: len(data) // INDEX_ENTRY_BYTES * INDEX_ENTRY_BYTES])
+        if sys.byteorder == "little":
+            numbers.byteswap()
+        last_offset = last_position = -1
+        for i in range(0, len(numbers), 2):
+            offset = self.base_offset + numbers[i]
+            position = numbers[i + 1]
+            # Kafka preallocates index files with zeros; entries grow strictly, so they end the valid part.
+            if offset <= last_offset or position <= last_position or position >= self.size:
+                break
+            if position == 0:
+                break
+            self.index_offsets.append(offset)
+            self.index_positions.append(position)
+            last_offset, last_position = offset, position
+
+    def _load_time_index(self) -> None:
+        path = self.path + ".timeindex"
+        data = self.storage.read_bytes(path) if self.storage.exists(path) else b""
+        last_timestamp = NO_TIMESTAMP
+        last_offset = -1
+        for at in range(0, len(data) - TIME_ENTRY_BYTES + 1, TIME_ENTRY_BYTES):
+            timestamp = int.from_bytes(data[at : at + 8], "big", signed=True)
+            offset = self.base_offset + int.from_bytes(data[at + 8 : at + 12], "big")
+            if timestamp <= last_timestamp or offset < last_offset:
+                break
+            self.time_stamps.append(timestamp)
+            self.time_offsets.append(offset)
+            last_timestamp, last_offset = timestamp, offset
+
+    # --- scanning
+
+    def rescan(self, contiguous: bool) -> int:
+        """Check every batch and make the indexes anew. The next offset; raises BadBatch.
+
+        Only compaction leaves gaps between batches, and it works on closed segments; elsewhere a gap is a
+        base offset gone wrong, which no checksum covers.
+        """
+        self._forget_indexes()
+        self._indexed = True
+        next_offset = self.base_offset
+        epoch = -1
+        for header, _data, start in self._walk(0, next_offset, True):
+            if contiguous and (header.base_offset != next_offset or header.leader_epoch < epoch):
+                reason = f"offset {header.base_offset}, epoch {header.leader_epoch} after {next_offset - 1}, {epoch}"
+                raise BadBatch(start, next_offset, reason)
+            self._note(start, header.size, header.last_offset, header.max_timestamp)
+            next_offset = header.last_offset + 1
+            epoch = header.leader_epoch
+        return next_offset
+
+    def _walk(
+        self, position: int, next_offset: int, checksums: bool
+    ) -> Iterator[tuple[BatchHeader, bytes, int]]:
+        """Header, the buffer that it points into and the position in the file, batch by batch."""
+        buf = b""
+        start = position
+        pos = 0
+        while start + pos < self.size:
+            at = start + pos
+            if len(buf) - pos < HEADER_BYTES:
+                start, pos, buf = at, 0, self._read_at(at, SCAN_CHUNK_BYTES)
+            try:
+                header = parse_header(buf, pos, True)
+                if header.size > self.size - at:
+                    raise DecodeError(f"batch of {header.size} bytes, {self.size - at} left")
+                if header.size > len(buf) - pos:
+                    start, pos, buf = at, 0, self._read_at(at, max(header.size, SCAN_CHUNK_BYTES))
+                    header = parse_header(buf, pos)
+            except DecodeError as error:
+                raise BadBatch(at, next_offset, str(error)) from None
+            if header.base_offset < next_offset:
+                reason = f"offset {header.base_offset} where {next_offset} or later is due"
+                raise BadBatch(at, next_offset, reason)
+            if checksums and not check_crc(buf, pos, header):
+                raise BadBatch(at, next_offset, "wrong checksum")
+            yield header, buf, at
+            next_offset = header.last_offset + 1
+            pos += header.size
+
+    def _header_at(self, position: int) -> BatchHeader | None:
+        try:
+            header = parse_header(self.file().read_at(position, HEADER_BYTES), 0, True)
+        except DecodeError:
+            return None
+        return header if position + header.size <= self.size else None
+
+    # --- reading
+
+    @property
+    def max_timestamp(self) -> int:
+        self.load_indexes()
+        return self._max_timestamp
+
+    @property
+    def offset_of_max_timestamp(self) -> int:
+        """Last offset of the batch with the largest timestamp; -1 when there is none."""
+        self.load_indexes()
+        return self._offset_of_max
+
+    def position_before(self, offset: int) -> int:
+        """Position of a batch that is not after the one with `offset`, and near it."""
+        self.load_indexes()
+        i = bisect_right(self.index_offsets, offset) - 1
+        return self.index_positions[i] if i >= 0 else 0
+
+    def position_before_timestamp(self, timestamp: int) -> int:
+        """Position of a batch before which every timestamp is smaller than `timestamp`."""
+        self.load_indexes()
+        i = bisect_right(self.time_stamps, timestamp - 1) - 1
+        return self.position_before(self.time_offsets[i]) if i >= 0 else 0
+
+    def batches(self, position: int, checksums: bool) -> Iterator[tuple[BatchHeader, bytes]]:
+        """Headers from `position` on with the buffer that they point into. Raises LogDamaged."""
+        try:
+            for header, data, _start in self._walk(position, 0, checksums):
+                yield header, data
+        except BadBatch as bad:
+            raise LogDamaged(self.log_path, bad.next_offset, bad.position, bad.reason) from None
+
+    def read(self, offset: int, max_bytes: int, upto_offset: int, min_one_batch: bool) -> bytes:
+        """Whole batches from the one that holds `offset` (or the next one) that begin below `upto_offset`."""
+        position = self.position_before(offset)
+        buf = self._read_at(position, max_bytes + 2 * self.index_interval_bytes)
+        start = 0
+        while True:
+            if len(buf) - start < HEADER_BYTES:
+                position += start
+                if self.size - position < HEADER_BYTES:
+                    return b""
+                start = 0
+                buf = self._read_at(position, max_bytes + HEADER_BYTES)
+            if int(read_i64_be(buf, start)) + int(read_i32_be(buf, start + 23)) >= offset:
+                break
+            start += self._batch_size(buf, start, position + start, offset)
+        end = start
+        limit = start + max_bytes
+        while len(buf) - end >= HEADER_BYTES:
+            if read_i64_be(buf, end) >= upto_offset:
+                break
+            size = self._batch_size(buf, end, position + end, offset)
+            if end + size > limit or end + size > len(buf):
+                if end == start and (min_one_batch or size <= max_bytes):
+                    return self._read_at(position + start, size)
+                break
+            end += size
+        return buf[start:end]
+
+    def _read_at(self, position: int, size: int) -> bytes:
+        return self.file().read_at(position, min(size, self.size - position))
+
+    def _batch_size(self, buf: bytes, at: int, position: int, offset: int) -> int:
+        length = read_i32_be(buf, at + 8)
+        size = length + LENGTH_OVERHEAD
+        if length < BATCH_LENGTH_MIN or size > self.size - position:
+            raise LogDamaged(self.log_path, offset, position, f"batch length {length}")
+        return size

@@ -1,0 +1,263 @@
+"""Data directories: whose they are, clean and unclean stops, deletion."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from kcoord.log.directory import open_directory
+from kcoord.log.errors import (
+    DirectoryLocked,
+    DirectoryNotWritable,
+    ForeignDirectory,
+    LogDamaged,
+    StorageError,
+    UnknownFormat,
+    WrongNode,
+)
+from kcoord.log.journal import Journal
+from kcoord.log.storage import DiskStorage, MemoryStorage
+from tests.unit.log.batches import TOPIC_ID, add, make_batch, offsets, reopen
+
+
+def test_a_new_directory_on_disk(tmp_path: Path) -> None:
+    root = tmp_path / "a" / "data"
+    directory = reopen(DiskStorage(str(root)))
+    assert (root / "meta.properties").read_text().split() == [
+        "version=1",
+        "cluster.id=cluster",
+        "node.id=1",
+        "directory.id=directory",
+        "kcoord.format=1",
+    ]
+    journal = Journal(directory, "always")
+    logs = [directory.create_log("orders", n, TOPIC_ID) for n in range(3)]
+    for log in logs:
+        add(journal, log, 5)
+    journal.commit()
+    journal.close()
+    assert (root / ".kafka_cleanshutdown").exists()
+    text = (root / "recovery-point-offset-checkpoint").read_text()
+    assert text == "0\n3\norders 0 5\norders 1 5\norders 2 5\n"
+    directory = reopen(DiskStorage(str(root)))
+    assert directory.was_clean and not directory.events
+    assert not (root / ".kafka_cleanshutdown").exists()
+    assert sorted(log.name for log in directory) == ["orders-0", "orders-1", "orders-2"]
+    log = directory.get("orders", 1)
+    assert log.topic_id == TOPIC_ID and log.end_offset == 5
+    assert offsets(log.read(0, 1000, 5)) == [0, 1, 2, 3, 4]
+    directory.close(clean=False)
+
+
+def test_locked(tmp_path: Path) -> None:
+    first = reopen(DiskStorage(str(tmp_path)))
+    with pytest.raises(DirectoryLocked, match="in use"):
+        reopen(DiskStorage(str(tmp_path)))
+    first.close(clean=True)
+    reopen(DiskStorage(str(tmp_path))).close(clean=True)
+
+
+def test_not_writable(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DirectoryNotWritable):
+        reopen(DiskStorage(str(tmp_path / "file")))
+
+
+@pytest.mark.parametrize("name", ["orders-0/00000000000000000000.log", "notes.txt"])
+def test_a_directory_with_something_else_in_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("x")
+    with pytest.raises(ForeignDirectory, match="kcoord log import"):
+        reopen(DiskStorage(str(tmp_path)))
+    assert sorted(os.listdir(tmp_path)) == sorted([".lock", name.split("/")[0]])
+
+
+def test_a_kafka_brokers_directory_is_refused_and_left_alone(tmp_path: Path) -> None:
+    text = "#\n#Fri Nov 20 10:00:00 UTC 2026\nnode.id=1\nversion=1\ncluster.id=abc\n"
+    (tmp_path / "meta.properties").write_text(text)
+    (tmp_path / ".kafka_cleanshutdown").write_text("{}")
+    with pytest.raises(ForeignDirectory, match="kcoord log import"):
+        reopen(DiskStorage(str(tmp_path)))
+    assert (tmp_path / "meta.properties").read_text() == text
+    assert (tmp_path / ".kafka_cleanshutdown").exists()
+
+
+def test_another_nodes_clusters_or_formats_directory() -> None:
+    storage = MemoryStorage()
+    reopen(storage).close(clean=True)
+    with pytest.raises(WrongNode, match="node 1, this is node 2"):
+        open_directory(storage, 2, "x", "y")
+    with pytest.raises(WrongNode, match="cluster"):
+        open_directory(storage, 1, "x", "y", cluster_id="other")
+    directory = open_directory(storage, 1, "x", "y", cluster_id="cluster")
+    assert (directory.meta.cluster_id, directory.meta.directory_id) == ("cluster", "directory")
+    directory.close(clean=True)
+    data = storage.read_bytes("meta.properties")
+    storage.write_atomic("meta.properties", data.replace(b"format=1", b"format=2"))
+    with pytest.raises(UnknownFormat):
+        reopen(storage)
+
+
+def test_a_damaged_checkpoint_is_not_taken_for_an_empty_one() -> None:
+    storage = MemoryStorage()
+    reopen(storage).close(clean=True)
+    storage.write_atomic("recovery-point-offset-checkpoint", b"0\n5\na 0 1\n")
+    with pytest.raises(StorageError, match="recovery-point"):
+        reopen(storage)
+
+
+def filled(commits: int = 5) -> tuple[MemoryStorage, Journal]:
+    storage = MemoryStorage()
+    directory = reopen(storage)
+    journal = Journal(directory, "always")
+    log = directory.create_log("t", 0, TOPIC_ID)
+    for _ in range(commits):
+        add(journal, log, 2)
+        journal.commit()
+    return storage, journal
+
+
+PATH = "t-0/00000000000000000000.log"
+SIZE = len(make_batch(0, 2))
+
+
+@pytest.mark.parametrize("tail", [b"x", bytes(30), bytes(4000), make_batch(10, 2)[:-1], b"\xff" * 100])
+@pytest.mark.parametrize("marked", [False, True])
+def test_a_torn_tail_is_cut_and_told(tail: bytes, marked: bool) -> None:
+    storage, journal = filled()
+    if marked:
+        journal.checkpoint(0)
+    storage.open(PATH).append(tail)
+    storage.unlock()
+    directory = reopen(storage)
+    assert not directory.was_clean
+    (event,) = directory.events
+    assert (event.log, event.file, event.position, event.bytes_cut) == ("t-0", PATH, 5 * SIZE, len(tail))
+    assert directory.get("t", 0).end_offset == 10
+    assert storage.size_of(PATH) == 5 * SIZE
+    log = directory.get("t", 0)
+    journal = Journal(directory, "always")
+    add(journal, log)
+    journal.commit()
+    assert offsets(log.read(0, 10_000, 11)) == list(range(11))
+
+
+def test_whole_batches_after_the_mark_are_kept() -> None:
+    storage, journal = filled()
+    storage.open(PATH).append(make_batch(10, 2))
+    storage.unlock()
+    directory = reopen(storage)
+    assert directory.events == [] and directory.get("t", 0).end_offset == 12
+
+
+def test_offsets_that_go_back_are_no_log() -> None:
+    storage, journal = filled()
+    storage.open(PATH).append(make_batch(4, 2))
+    storage.unlock()
+    (event,) = reopen(storage).events
+    assert event.position == 5 * SIZE and "offset 4" in event.reason
+
+
+@pytest.mark.parametrize("position", [5, 30, SIZE + 70, 3 * SIZE + 16])
+def test_damage_below_the_mark(position: int) -> None:
+    storage, journal = filled()
+    journal.checkpoint(0)
+    storage._file(PATH).data[position] ^= 0x40
+    storage.unlock()
+    with pytest.raises(LogDamaged) as info:
+        reopen(storage)
+    assert info.value.file == PATH
+    assert info.value.position == position // SIZE * SIZE
+    assert info.value.offset == position // SIZE * 2
+    storage.lock()  # a failed opening lets go
+
+
+def test_missing_data_below_the_mark() -> None:
+    for cut in (3 * SIZE, 5 * SIZE - 1, 0):
+        storage, journal = filled()
+        journal.checkpoint(0)
+        storage.open(PATH).truncate(cut)
+        storage.unlock()
+        with pytest.raises(LogDamaged):
+            reopen(storage)
+    storage, journal = filled()
+    journal.close()
+    storage.open(PATH).truncate(3 * SIZE)
+    with pytest.raises(LogDamaged, match="synced up to 10"):
+        reopen(storage)
+    storage, journal = filled()
+    journal.close()
+    storage.remove(PATH)
+    with pytest.raises(LogDamaged, match="no segments"):
+        reopen(storage)
+
+
+def test_valid_batches_far_behind_a_bad_one_are_damage() -> None:
+    storage, journal = filled(20)
+    storage._file(PATH).data[SIZE * 2 + 70] ^= 1
+    storage.unlock()
+    with pytest.raises(LogDamaged, match="a valid batch follows"):
+        reopen(storage, commit_bytes_max=10 * SIZE)
+    # Within the reach of one commit it is what a power cut leaves of that commit.
+    (event,) = reopen(storage, commit_bytes_max=20 * SIZE).events
+    assert event.position == 2 * SIZE
+    storage, journal = filled(20)
+    storage._file(PATH).data[SIZE * 2 + 70] ^= 1
+    storage.unlock()
+    assert reopen(storage, commit_bytes_max=None).events[0].position == 2 * SIZE
+    assert storage.size_of(PATH) == 2 * SIZE
+
+
+def test_deletion_can_be_taken_back_until_it_is_purged() -> None:
+    storage, journal = filled()
+    journal.checkpoint(0)
+    deleted = journal.delete_log("t", 0)
+    assert deleted.path == f"t-0.{TOPIC_ID.hex()}-delete"
+    assert journal.directory.get("t", 0) is None
+    storage.unlock()
+    directory = reopen(storage)
+    assert len(directory) == 0
+    (deleted,) = directory.deleted
+    assert (deleted.topic, deleted.partition, deleted.topic_id) == ("t", 0, TOPIC_ID)
+    log = directory.restore(deleted, "t")
+    assert log.end_offset == 10 and directory.deleted == []
+    deleted = directory.delete_log("t", 0)
+    directory.purge(deleted)
+    assert [n for n in storage.list_dir("") if n.startswith("t-0")] == []
+
+
+def test_a_name_used_again_does_not_inherit_marks() -> None:
+    storage, journal = filled()
+    directory = journal.directory
+    directory.advance_log_start(directory.get("t", 0), 4)
+    journal.checkpoint(0)
+    directory.purge(journal.delete_log("t", 0))
+    log = directory.create_log("t", 0, bytes(15) + b"\x01")
+    add(journal, log)
+    journal.commit()
+    storage.unlock()
+    log = reopen(storage).get("t", 0)
+    assert (log.log_start_offset, log.end_offset, log.topic_id[-1]) == (0, 1, 1)
+
+
+def test_long_topic_names_can_be_deleted() -> None:
+    directory = reopen(MemoryStorage())
+    directory.create_log("x" * 249, 7, TOPIC_ID)
+    deleted = directory.delete_log("x" * 249, 7)
+    assert len(deleted.path) == 255
+    assert directory.deleted == [deleted]
+
+
+def test_topics_with_odd_names() -> None:
+    storage = MemoryStorage()
+    directory = reopen(storage)
+    for topic in ("a-1", "a.b_c", "a-1-delete"):
+        directory.create_log(topic, 0, TOPIC_ID)
+    directory.close(clean=True)
+    assert sorted((log.topic, log.partition) for log in reopen(storage)) == [
+        ("a-1", 0),
+        ("a-1-delete", 0),
+        ("a.b_c", 0),
+    ]

@@ -1,0 +1,229 @@
+"""Group commit: what is acknowledged is durable, and failures stop everything."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kcoord.log.errors import JournalFailed, SyncFailed, WriteFailed
+from kcoord.log.journal import Journal
+from kcoord.log.partition_log import LogConfig
+from kcoord.log.storage import DiskStorage, ForgetfulFile, ForgetfulStorage, MemoryStorage
+from kcoord.wire.record_batch import parse_header
+from tests.unit.log.batches import TOPIC_ID, add, reopen
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("append"), st.integers(0, 2), st.integers(1, 3)),
+        st.tuples(st.just("write"), st.just(0), st.just(0)),
+        st.tuples(st.just("complete"), st.just(0), st.just(0)),
+        st.tuples(st.just("checkpoint"), st.just(0), st.just(0)),
+        st.tuples(st.just("stop"), st.just(0), st.just(0)),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(steps=steps, torn=st.sampled_from([0, 1, 61, 100, 500, 10**6]), small=st.booleans())
+def test_a_power_cut_loses_nothing_that_was_acknowledged(steps: list, torn: int, small: bool) -> None:
+    config = LogConfig(segment_bytes=600 if small else 1 << 30, index_interval_bytes=100)
+    storage = ForgetfulStorage()
+    directory = reopen(storage, config)
+    journal = Journal(directory, "always")
+    names: list[str] = []
+    batches: dict[str, list[bytes]] = {}
+    ticket = None
+    now = 0
+    for step, number, count in steps:
+        now += 400
+        if step == "append":
+            topic = f"t{number}"
+            log = directory.get(topic, 0)
+            if log is None:
+                log = directory.create_log(topic, 0, TOPIC_ID)
+                names.append(topic)
+            batches.setdefault(topic, []).append(add(journal, log, count, timestamp=now))
+        elif step == "write" and ticket is None:
+            ticket = journal.write()
+        elif step == "complete" and ticket is not None:
+            ticket.sync()
+            journal.complete(ticket)
+            ticket = None
+        elif step == "checkpoint" and journal.checkpoint_due(now):
+            journal.checkpoint(now)
+        elif step == "stop" and ticket is None:
+            journal.close()
+            directory = reopen(storage, config)
+            journal = Journal(directory, "always")
+            assert not directory.events
+    acknowledged = {log.topic: log.durable_end for log in directory}
+    after = reopen(storage.crash(torn), config)
+    for topic, end in acknowledged.items():
+        if not end:
+            continue
+        log = after.get(topic, 0)
+        assert log is not None and log.end_offset >= end
+        assert log.topic_id == TOPIC_ID
+        kept = [data[pos : pos + parse_header(data, pos).size] for pos, data in log.batches(0, 10**9)]
+        assert kept == batches[topic][: len(kept)]
+        last = log.find_by_timestamp(log.max_timestamp()[0])
+        assert last is not None and last[1] < log.end_offset
+    again = Journal(after, "always")
+    for log in list(after):
+        add(again, log)
+    again.commit()
+    again.close()
+
+
+def test_without_the_sync_the_test_above_would_fail() -> None:
+    storage = ForgetfulStorage()
+    directory = reopen(storage)
+    journal = Journal(directory, "always")
+    log = directory.create_log("t", 0, TOPIC_ID)
+    add(journal, log)
+    ticket = journal.write()
+    assert ticket is not None
+    journal.complete(ticket)
+    assert log.durable_end == 1
+    after = reopen(storage.crash()).get("t", 0)
+    assert after is None or after.end_offset == 0
+
+
+@pytest.mark.parametrize("mode", ["os", "memory"])
+def test_other_modes_are_done_when_written(mode: str) -> None:
+    directory = reopen(MemoryStorage())
+    journal = Journal(directory, mode)
+    log = directory.create_log("t", 0, TOPIC_ID)
+    add(journal, log)
+    assert log.durable_end == 0
+    assert journal.write() is None
+    assert (log.durable_end, log.synced_end) == (1, 0)
+    assert not journal.checkpoint_due(10**9)
+    journal.close()
+    assert directory.recovery_points() == {("t", 0): 1}
+
+
+def test_one_commit_at_a_time() -> None:
+    directory = reopen(MemoryStorage())
+    journal = Journal(directory, "always")
+    log = directory.create_log("t", 0, TOPIC_ID)
+    assert journal.has_pending
+    add(journal, log)
+    ticket = journal.write()
+    add(journal, log)
+    assert journal.has_pending and journal.in_flight
+    with pytest.raises(ValueError):
+        journal.write()
+    journal.complete(ticket)
+    assert log.durable_end == 1
+    with pytest.raises(ValueError):
+        journal.complete(ticket)
+    second = journal.write()
+    assert (ticket.sequence, second.sequence) == (1, 2)
+    journal.complete(second)
+    assert log.durable_end == 2
+    assert journal.write() is None
+
+
+def test_a_failed_sync_stops_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = ForgetfulStorage()
+    directory = reopen(storage)
+    journal = Journal(directory, "always")
+    log = directory.create_log("t", 0, TOPIC_ID)
+    add(journal, log)
+    journal.commit()
+    add(journal, log)
+    ticket = journal.write()
+
+    def broken(self: ForgetfulFile) -> None:
+        raise OSError(errno.EIO, "input/output error")
+
+    monkeypatch.setattr(ForgetfulFile, "datasync", broken)
+    with pytest.raises(SyncFailed) as info:
+        ticket.sync()
+    journal.fail(info.value)
+    for refused in (lambda: add(journal, log), journal.write, lambda: journal.complete(ticket)):
+        with pytest.raises(JournalFailed):
+            refused()
+    assert log.durable_end == 1
+    assert not journal.checkpoint_due(10**9)
+    journal.close()
+    monkeypatch.undo()
+    assert not reopen(storage).was_clean
+
+
+def test_a_failed_write_stops_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = reopen(DiskStorage(str(tmp_path)))
+    journal = Journal(directory, "os")
+    log = directory.create_log("t", 0, TOPIC_ID)
+    add(journal, log)
+    journal.write()
+
+    def full(fd: int, data: bytes, position: int) -> int:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr("kcoord.log.storage.os.pwrite", full)
+    add(journal, log)
+    with pytest.raises(WriteFailed, match="no space"):
+        journal.write()
+    with pytest.raises(JournalFailed):
+        add(journal, log)
+    assert log.durable_end == 1
+    monkeypatch.undo()
+    journal.close()
+    directory = reopen(DiskStorage(str(tmp_path)))
+    assert directory.get("t", 0).end_offset == 1
+    directory.close(clean=True)
+
+
+def test_short_writes_are_finished(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    pwrite = os.pwrite
+    monkeypatch.setattr("kcoord.log.storage.os.pwrite", lambda fd, data, at: pwrite(fd, data[:7], at))
+    directory = reopen(DiskStorage(str(tmp_path)))
+    journal = Journal(directory, "always")
+    log = directory.create_log("t", 0, TOPIC_ID)
+    batch = add(journal, log, 4)
+    journal.commit()
+    assert log._active.file().read_at(0, 10_000) == batch
+    journal.close()
+
+
+def test_checkpoints_come_each_second_while_ends_move() -> None:
+    directory = reopen(MemoryStorage())
+    journal = Journal(directory, "always")
+    log = directory.create_log("t", 0, TOPIC_ID)
+    assert not journal.checkpoint_due(0)
+    add(journal, log)
+    journal.commit()
+    assert journal.checkpoint_due(0)
+    journal.checkpoint(0)
+    add(journal, log)
+    journal.commit()
+    assert not journal.checkpoint_due(999)
+    assert journal.checkpoint_due(1000)
+    directory.write_recovery_points(journal.begin_checkpoint(1000))
+    assert not journal.checkpoint_due(5000)
+
+
+def test_deleting_while_a_commit_is_in_flight(tmp_path: Path) -> None:
+    directory = reopen(DiskStorage(str(tmp_path)))
+    journal = Journal(directory, "always")
+    log = directory.create_log("t", 0, TOPIC_ID)
+    add(journal, log)
+    ticket = journal.write()
+    add(journal, log)
+    deleted = journal.delete_log("t", 0)
+    directory.purge(deleted)
+    ticket.sync()
+    journal.complete(ticket)
+    assert not log._active.is_open
+    journal.commit()
+    journal.close()
+    assert len(reopen(DiskStorage(str(tmp_path)))) == 0

@@ -1,0 +1,277 @@
+"""Segments, indexes, reads and time look-ups of one log."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kcoord.log.directory import LogDirectory
+from kcoord.log.errors import LogDamaged, OffsetOutOfRange
+from kcoord.log.journal import Journal
+from kcoord.log.partition_log import LogConfig, PartitionLog
+from kcoord.log.storage import MemoryStorage
+from tests.unit.log.batches import TOPIC_ID, add, make_batch, offsets, reopen
+
+
+def small(**more: int) -> LogConfig:
+    return LogConfig(**{"segment_bytes": 2000, "index_interval_bytes": 200, "tail_bytes_max": 0, **more})
+
+
+def make(config: LogConfig | None = None) -> tuple[MemoryStorage, LogDirectory, Journal, PartitionLog]:
+    storage = MemoryStorage()
+    directory = reopen(storage, config or small())
+    journal = Journal(directory, "always")
+    return storage, directory, journal, directory.create_log("t", 0, TOPIC_ID)
+
+
+def fill(journal: Journal, log: PartitionLog, batches: int = 100, count: int = 3) -> list[bytes]:
+    made = []
+    for i in range(batches):
+        made.append(add(journal, log, count, timestamp=1000 + i * 10))
+        if i % 7 == 0:
+            journal.commit()
+    journal.commit()
+    return made
+
+
+def test_files_have_kafkas_names() -> None:
+    storage, _, journal, log = make()
+    fill(journal, log)
+    names = storage.list_dir("t-0")
+    assert "00000000000000000000.log" in names and "00000000000000000000.timeindex" in names
+    assert log.segment_count > 5 and len([n for n in names if n.endswith(".log")]) == log.segment_count
+    assert storage.read_bytes("t-0/partition.metadata") == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw\n"
+
+
+@pytest.mark.parametrize("tail", [0, 1000, 1 << 20])
+@pytest.mark.parametrize("reopened", [False, True])
+def test_every_offset_can_be_read(tail: int, reopened: bool) -> None:
+    storage, _, journal, log = make(small(tail_bytes_max=tail))
+    batches = fill(journal, log)
+    if reopened:
+        journal.close()
+        log = reopen(storage, small(tail_bytes_max=tail)).get("t", 0)
+    for offset in range(300):
+        data = log.read(offset, 1, 300)
+        assert data == batches[offset // 3]
+        assert log.read(offset, 400, 300).startswith(data)
+        assert len(log.read(offset, 400, 300)) <= 400
+    everything = b""
+    while (at := len(offsets(everything))) < 300:
+        everything += log.read(at, 100_000, 300)
+    assert everything == b"".join(batches)
+    assert log.read(300, 100, 300) == b""
+
+
+@pytest.mark.parametrize("tail", [0, 1 << 20])
+def test_reads_stop_where_they_are_told(tail: int) -> None:
+    _, _, journal, log = make(small(tail_bytes_max=tail))
+    batches = fill(journal, log, 5)
+    assert log.read(0, 1 << 20, 6) == b"".join(batches[:2])
+    # A batch that begins below the bound is whole.
+    assert log.read(0, 1 << 20, 7) == b"".join(batches[:3])
+    assert log.read(3, 1, 15, min_one_batch=False) == b""
+    assert log.read(3, len(batches[1]), 15, min_one_batch=False) == batches[1]
+    assert log.read(3, len(batches[1]) * 2 - 1, 15) == batches[1]
+    for bad in (-1, 16):
+        with pytest.raises(OffsetOutOfRange):
+            log.read(bad, 100, 15)
+
+
+@pytest.mark.parametrize("tail", [0, 1 << 20])
+def test_nothing_unwritten_is_read(tail: int) -> None:
+    _, _, journal, log = make(small(tail_bytes_max=tail))
+    add(journal, log)
+    assert (log.end_offset, log.written_end, log.durable_end) == (1, 0, 0)
+    assert log.read(0, 100, 10) == b""
+    ticket = journal.write()
+    assert ticket is not None
+    assert (log.end_offset, log.written_end, log.durable_end) == (1, 1, 0)
+    assert offsets(log.read(0, 100, 10)) == [0]
+    assert log.read(0, 100, log.durable_end) == b""
+    ticket.sync()
+    journal.complete(ticket)
+    assert (log.durable_end, log.synced_end) == (1, 1)
+
+
+def test_one_write_for_all_batches_of_a_turn() -> None:
+    storage, _, journal, log = make()
+    calls = []
+    original = storage.open("t-0/00000000000000000000.log")
+    append = type(original).append
+
+    class Counting(type(original)):
+        def append(self, data: bytes) -> int:
+            calls.append(len(data))
+            return append(self, data)
+
+    log._active._file = Counting(original._inode)
+    sizes = [len(add(journal, log)) for _ in range(10)]
+    journal.commit()
+    assert calls == [sum(sizes)]
+
+
+def test_a_batch_bigger_than_chunks_and_segments() -> None:
+    storage, _, journal, log = make()
+    big = add(journal, log, size=3 << 20)
+    fill(journal, log, 3)
+    assert log.read(0, 10, 99) == big
+    journal.close()
+    log = reopen(storage, small(), verify=True).get("t", 0)
+    assert log.read(0, 10, 99) == big and log.end_offset == 10
+
+
+def test_batches_gives_all_with_checked_sums() -> None:
+    storage, _, journal, log = make()
+    batches = fill(journal, log)
+    from kcoord.wire.record_batch import parse_header
+
+    got = [data[pos : pos + parse_header(data, pos).size] for pos, data in log.batches(0, 300)]
+    assert got == batches
+    got = [data[pos : pos + parse_header(data, pos).size] for pos, data in log.batches(100, 200)]
+    assert got == batches[33:67]
+    path = "t-0/00000000000000000000.log"
+    storage._file(path).data[100] ^= 1
+    with pytest.raises(LogDamaged, match="00000000000000000000.log"):
+        list(log.batches(0, 300))
+
+
+@settings(max_examples=40)
+@given(
+    stamps=st.lists(st.integers(0, 300), min_size=1, max_size=80),
+    start=st.integers(0, 60),
+    codec=st.sampled_from([0, 1, 3]),
+    reopened=st.booleans(),
+)
+def test_find_by_timestamp_is_a_linear_search(
+    stamps: list[int], start: int, codec: int, reopened: bool
+) -> None:
+    storage, directory, journal, log = make(small(segment_bytes=700))
+    records = []
+    for stamp in stamps:
+        records += [(stamp, log.end_offset), (stamp + 1, log.end_offset + 1)]
+        add(journal, log, 2, timestamp=stamp, codec=codec)
+    journal.commit()
+    directory.advance_log_start(log, min(start, log.durable_end))
+    if reopened:
+        journal.close()
+        log = reopen(storage, small()).get("t", 0)
+    live = [r for r in records if r[1] >= log.log_start_offset]
+    for target in range(0, 303, 7):
+        want = next((r for r in live if r[0] >= target), None)
+        got = log.find_by_timestamp(target)
+        assert (got and got[:2]) == want
+        bound = log.end_offset - 3
+        got = log.find_by_timestamp(target, bound)
+        assert (got and got[:2]) == (want if want and want[1] < bound else None)
+
+
+def test_max_timestamp() -> None:
+    _, _, journal, log = make()
+    assert log.max_timestamp() is None
+    for stamp in (5, 900, 3, 800):
+        add(journal, log, 3, timestamp=stamp)
+    journal.commit()
+    assert log.max_timestamp() == (902, 5, 0)
+
+
+def test_old_segments_go_with_the_log_start() -> None:
+    storage, directory, journal, log = make()
+    fill(journal, log)
+    before = log.segment_count
+    assert directory.advance_log_start(log, 150) > 0
+    assert log.log_start_offset == 150 and log.segment_count < before
+    assert not storage.exists("t-0/00000000000000000000.index")
+    with pytest.raises(OffsetOutOfRange):
+        log.read(149, 10, 300)
+    assert offsets(log.read(150, 1, 300))[0] == 150
+    assert directory.advance_log_start(log, 10) == 0
+    with pytest.raises(ValueError):
+        directory.advance_log_start(log, 301)
+    directory.advance_log_start(log, 300)
+    journal.close()
+    log = reopen(storage, small()).get("t", 0)
+    assert (log.log_start_offset, log.end_offset) == (300, 300)
+
+
+def test_roll_by_time() -> None:
+    _, _, journal, log = make(LogConfig(segment_ms=100))
+    for stamp in (1000, 1100, 1101, 1150):
+        add(journal, log, timestamp=stamp)
+    journal.commit()
+    assert log._bases == [0, 2]
+
+
+def test_roll_makes_the_old_segment_durable_and_due_for_a_mark() -> None:
+    _, directory, journal, log = make()
+    journal.commit()
+    journal.checkpoint(0)
+    fill(journal, log, 20)
+    assert journal.checkpoint_due(1)
+    journal.checkpoint(1)
+    assert directory.recovery_points() == {("t", 0): 60}
+
+
+def test_leader_epochs() -> None:
+    storage, _, journal, log = make()
+    assert log.epoch_end_offset(0) == (-1, -1)
+    for epoch in (0, 0, 2, 5):
+        add(journal, log, 2, epoch=epoch)
+    journal.commit()
+    assert log.epoch_end_offset(0) == (0, 4)
+    assert log.epoch_end_offset(1) == (0, 4)
+    assert log.epoch_end_offset(4) == (2, 6)
+    assert log.epoch_end_offset(5) == (5, 8)
+    assert log.epoch_end_offset(6) == (-1, -1)
+    with pytest.raises(ValueError):
+        add(journal, log, epoch=1)
+    assert storage.read_bytes("t-0/leader-epoch-checkpoint") == b"0\n3\n0 0\n2 4\n5 6\n"
+    journal.close()
+    log = reopen(storage).get("t", 0)
+    assert log.epoch_end_offset(3) == (2, 6) and log.leader_epoch == 5
+
+
+@pytest.mark.parametrize("suffixes", [[".index"], [".timeindex"], [".index", ".timeindex"]])
+@pytest.mark.parametrize("how", ["missing", "short", "zeros", "odd"])
+def test_indexes_are_made_again(suffixes: list[str], how: str) -> None:
+    storage, _, journal, log = make()
+    fill(journal, log)
+    journal.close()
+    want = {n: storage.read_bytes(f"t-0/{n}") for n in storage.list_dir("t-0")}
+    for name in storage.list_dir("t-0"):
+        if any(name.endswith(suffix) for suffix in suffixes):
+            path = f"t-0/{name}"
+            if how == "missing":
+                storage.remove(path)
+            elif how == "short":
+                storage.open(path).truncate(12)
+            elif how == "zeros":
+                storage.open(path).append(bytes(240))
+            else:
+                storage.open(path).append(b"odd")
+    directory = reopen(storage, small())
+    log = directory.get("t", 0)
+    for offset in (0, 77, 299):
+        assert offset in offsets(log.read(offset, 1, 300))
+    assert log.find_by_timestamp(1500)[1] == 150
+    assert log.max_timestamp()[1] == 299
+    for segment in log._segments:
+        segment.save_indexes()
+    if how != "short" or suffixes == [".index"]:
+        got = {n: storage.read_bytes(f"t-0/{n}") for n in want if n.endswith(".index")}
+        assert got == {n: want[n] for n in got}
+
+
+def test_append_must_fit_the_end() -> None:
+    _, _, journal, log = make()
+    with pytest.raises(ValueError):
+        journal.append(log, make_batch(5), 5, 5, 1000)
+
+
+def test_metadata_of_a_crashed_creation() -> None:
+    storage, _, journal, log = make()
+    add(journal, log)
+    journal.close()
+    storage.open("t-0/partition.metadata").truncate(0)
+    assert reopen(storage).get("t", 0).topic_id == bytes(16)
