@@ -14,7 +14,8 @@ from kcoord.core.topics import Topic, TopicRegistry
 from kcoord.log.partition_log import PartitionLog
 from kcoord.protocol.errors import FENCED_LEADER_EPOCH, NONE, UNKNOWN_LEADER_EPOCH
 from kcoord.wire.compression import CODEC_GZIP, CODEC_LZ4, CODEC_NONE, CODEC_SNAPPY, CODEC_ZSTD
-from kcoord.wire.record_batch import CREATE_TIME, LOG_APPEND_TIME, ProduceLimits
+from kcoord.wire.produced_batch import ProduceLimits
+from kcoord.wire.record_batch import CREATE_TIME, LOG_APPEND_TIME
 
 LEADER_EPOCH: Final = 0
 # An epoch field that a client leaves out.
@@ -102,8 +103,20 @@ class TopicPartition:
         return FENCED_LEADER_EPOCH if epoch < self.leader_epoch else UNKNOWN_LEADER_EPOCH
 
 
+def epoch_end(tp: TopicPartition, epoch: int) -> int:
+    """The offset after the last one written in leader epoch `epoch`; -1 for an epoch that never was here.
+
+    Whatever is older than the first epoch ended where that began, at the log's start.
+    """
+    if epoch == tp.leader_epoch:
+        return tp.log.end_offset
+    return tp.log.log_start_offset if epoch < NO_EPOCH else -1
+
+
 @final
 class ServedTopic:
+    """A topic with its settings and its partitions by index."""
+
     def __init__(self, name: str, topic_id: bytes, settings: TopicSettings) -> None:
         self.name = name
         self.topic_id = topic_id

@@ -1,0 +1,517 @@
+"""Fetch: reading record batches, and waiting for them.
+
+A fetch that finds less than its minimum of bytes is parked until enough of its partitions' bytes became durable or its
+time is up. Parked fetches are indexed by partition, so a commit looks only at those that wait for what it moved.
+Nothing above the high watermark (the durable end) is ever shown, so a crash cannot take back what a consumer has seen.
+
+Limits on bytes bind except for the first batch found, which is always given whole: a consumer whose limit is smaller
+than a batch still gets on (KIP-74). Partitions are read in the order of the request, in a session in the session's.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from kcoord.core.config import CoreConfig
+from kcoord.core.outcome import TIMER_FETCH, Now, Reply, Request, Timer
+from kcoord.engine.fetch_sessions import (
+    FINAL_EPOCH,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    FetchItem,
+    FetchSession,
+    FetchSessionCache,
+    PartitionKey,
+    next_epoch,
+)
+from kcoord.engine.partitions import NO_EPOCH, PartitionTable, ServedTopic, TopicPartition, epoch_end
+from kcoord.protocol.errors import (
+    FENCED_LEADER_EPOCH,
+    INCONSISTENT_TOPIC_ID,
+    INVALID_FETCH_SESSION_EPOCH,
+    NONE,
+    OFFSET_OUT_OF_RANGE,
+    TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_TOPIC_ID,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    UNSUPPORTED_COMPRESSION_TYPE,
+)
+from kcoord.protocol.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
+from kcoord.wire.compression import CODEC_ZSTD
+from kcoord.wire.primitives import ZERO_UUID
+
+READ_COMMITTED: Final = 1
+
+# Versions from which a rule holds.
+TOPIC_IDS_FROM: Final = 13
+REPLICA_STATE_FROM: Final = 15
+LEADER_HINTS_FROM: Final = 16
+ZSTD_FROM: Final = 10
+
+SESSIONLESS: Final = 0
+FULL: Final = 1
+INCREMENTAL: Final = 2
+
+
+@final
+class Fetch:
+    """One fetch from its arrival to its answer."""
+
+    def __init__(self, request: Request, body: FetchRequest, max_bytes: int) -> None:
+        self.request_id = request.request_id
+        self.connection_id = request.connection_id
+        self.version = request.version
+        self.host = request.host
+        self.port = request.port
+        self.read_committed = body.isolation_level == READ_COMMITTED
+        self.max_bytes = max_bytes
+        self.min_bytes = min(body.min_bytes, max_bytes)
+        self.mode = SESSIONLESS
+        self.session: FetchSession | None = None
+        # The epoch the session must still have when the answer is made.
+        self.session_epoch = 0
+        # Partitions to read, and those that are answered with an error anyway.
+        self.items: list[FetchItem] = []
+        self.refused: list[tuple[FetchItem, int]] = []
+        # While parked: its key among the parked ones, and the bytes counted so far.
+        self.token = 0
+        self.bytes_available = 0
+
+
+@final
+class ReadResult:
+    """What one pass over the partitions of a fetch gave."""
+
+    def __init__(self) -> None:
+        self.items: list[FetchItem] = []
+        self.data: list[PartitionData] = []
+        self.bytes = 0
+        # An error or a diverging epoch: the answer must not wait.
+        self.is_urgent = False
+        self.names_leader = False
+
+    def add(self, item: FetchItem, data: PartitionData) -> None:
+        self.items.append(item)
+        self.data.append(data)
+
+
+def error_data(partition: int, error_code: int) -> PartitionData:
+    """The answer for a partition that cannot be looked at."""
+    return PartitionData(partition, error_code, -1)
+
+
+def read_error(partition: int, error_code: int) -> PartitionData:
+    """The answer for a partition whose read failed."""
+    data = PartitionData(partition, error_code, -1)
+    data.aborted_transactions = None
+    return data
+
+
+def group_by_topic(items: list[FetchItem], data: list[PartitionData]) -> list[FetchableTopicResponse]:
+    """Neighbours of the same topic share an entry; the order of partitions stays."""
+    topics: list[FetchableTopicResponse] = []
+    last: FetchableTopicResponse | None = None
+    for i in range(len(items)):
+        item = items[i]
+        if last is None or last.topic_id != item.topic_id or last.topic != item.topic:
+            last = FetchableTopicResponse(item.topic, item.topic_id)
+            topics.append(last)
+        last.partitions.append(data[i])
+    return topics
+
+
+@final
+class FetchRoom:
+    """All fetches. `session_seed` sets where session ids start; any number will do."""
+
+    def __init__(self, config: CoreConfig, table: PartitionTable, session_seed: int = 0) -> None:
+        self.config = config
+        self.table = table
+        self.sessions = FetchSessionCache(config.fetch_session_slots, session_seed)
+        self.parked: dict[int, Fetch] = {}
+        self.waiters: dict[TopicPartition, dict[int, FetchItem]] = {}
+        self.by_connection: dict[int, list[int]] = {}
+        self.timers: list[Timer] = []
+        self.last_token = 0
+
+    def handle_fetch(self, request: Request, body: FetchRequest, now: Now) -> FetchResponse | None:
+        """The answer, or None when the fetch was parked; then take_timers() has its deadline.
+
+        Errors of the session stand at the top, all others at their partition.
+        """
+        max_bytes = max(0, min(body.max_bytes, self.config.fetch_max_bytes))
+        fetch = Fetch(request, body, max_bytes)
+        error = self._open(fetch, body, now)
+        if error != NONE:
+            return FetchResponse(0, error)
+        self._sort_items(fetch, body)
+        if not fetch.items:
+            return self._respond(fetch, ReadResult(), now)
+        result = self._read(fetch)
+        if body.max_wait_ms <= 0 or result.bytes >= fetch.min_bytes or result.is_urgent:
+            return self._respond(fetch, result, now)
+        self._park(fetch, result, now.mono_ms + body.max_wait_ms)
+        return None
+
+    def take_timers(self) -> list[Timer]:
+        """Timers to arm for fetches parked since the last call."""
+        timers = self.timers
+        self.timers = []
+        return timers
+
+    def on_durable(self, now: Now) -> list[Reply]:
+        """Answers of the fetches for which enough bytes are durable now."""
+        replies: list[Reply] = []
+        for tp in self.table.take_moved():
+            waiting = self.waiters.get(tp)
+            if waiting is None:
+                continue
+            for token, item in list(waiting.items()):
+                fetch = self.parked.get(token)
+                if fetch is not None and self._has_enough(fetch, item, tp):
+                    replies.append(self._finish(fetch, now))
+        return replies
+
+    def on_timer(self, timer: Timer, now: Now) -> list[Reply]:
+        """A parked fetch's time is up: it gets what there is."""
+        fetch = self.parked.get(timer.token)
+        if fetch is None:
+            return []
+        return [self._finish(fetch, now)]
+
+    def on_disconnect(self, connection_id: int) -> None:
+        """Forget the parked fetches of a connection. Its sessions live on, as the client may reconnect."""
+        tokens = self.by_connection.get(connection_id)
+        if tokens is None:
+            return
+        for token in list(tokens):
+            fetch = self.parked.get(token)
+            if fetch is not None:
+                self._unpark(fetch)
+
+    def on_topic_deleted(self, dropped: list[TopicPartition], now: Now) -> list[Reply]:
+        """Answer the fetches that wait for a partition that is gone (see PartitionTable.drop_topic)."""
+        replies: list[Reply] = []
+        for tp in dropped:
+            waiting = self.waiters.get(tp)
+            if waiting is None:
+                continue
+            for token in list(waiting):
+                fetch = self.parked.get(token)
+                if fetch is not None:
+                    replies.append(self._finish(fetch, now))
+        return replies
+
+    # What is fetched.
+
+    def _open(self, fetch: Fetch, body: FetchRequest, now: Now) -> int:
+        """Settle the fetch's session. Returns an error code for the whole request."""
+        session_id = body.session_id
+        epoch = body.session_epoch
+        if epoch == INITIAL_EPOCH or epoch == FINAL_EPOCH:
+            # A full fetch closes the session it names.
+            if session_id != NO_SESSION:
+                self.sessions.remove(session_id)
+            fetch.mode = FULL if epoch == INITIAL_EPOCH else SESSIONLESS
+            return NONE
+        error = self.sessions.check(session_id, epoch, fetch.version >= TOPIC_IDS_FROM)
+        session = self.sessions.find(session_id)
+        if error != NONE or session is None:
+            return error
+        self._update_session(session, fetch.version, body)
+        if not session.partitions:
+            self.sessions.remove(session_id)
+            return NONE
+        self.sessions.touch(session, now.mono_ms)
+        session.epoch = next_epoch(session.epoch)
+        fetch.mode = INCREMENTAL
+        fetch.session = session
+        fetch.session_epoch = session.epoch
+        return NONE
+
+    def _update_session(self, session: FetchSession, version: int, body: FetchRequest) -> None:
+        partitions = session.partitions
+        for item in self._requested(version, body):
+            key = item.key()
+            known = partitions.get(key)
+            if known is None:
+                partitions[key] = item
+            else:
+                known.update(item)
+        for topic in body.forgotten_topics_data:
+            for index in topic.partitions:
+                gone: PartitionKey = (topic.topic, index)
+                if topic.topic_id != ZERO_UUID:
+                    gone = (topic.topic_id, index)
+                partitions.pop(gone, None)
+
+    def _requested(self, version: int, body: FetchRequest) -> list[FetchItem]:
+        """The partitions that the request names, once each; of repeated ones the last counts."""
+        found: dict[PartitionKey, FetchItem] = {}
+        for topic in body.topics:
+            name = topic.topic
+            if version >= TOPIC_IDS_FROM:
+                served = self.table.topic_by_id(topic.topic_id)
+                name = served.name if served is not None else ""
+            for p in topic.partitions:
+                item = new_item(name, topic.topic_id, p)
+                found[item.key()] = item
+        return list(found.values())
+
+    def _sort_items(self, fetch: Fetch, body: FetchRequest) -> None:
+        """Fill the fetch's items, those that cannot be read apart."""
+        session = fetch.session
+        if session is None:
+            items = self._requested(fetch.version, body)
+        else:
+            items = list(session.partitions.values())
+        replica_id = body.replica_state.replica_id if fetch.version >= REPLICA_STATE_FROM else body.replica_id
+        for item in items:
+            error = self._resolve(fetch.version, item, replica_id)
+            if error == NONE:
+                fetch.items.append(item)
+            else:
+                fetch.refused.append((item, error))
+
+    def _resolve(self, version: int, item: FetchItem, replica_id: int) -> int:
+        """Find the item's partition. Returns an error code."""
+        if replica_id >= 0:
+            # There are no other brokers. A client that claims to be one could read what is not durable and would
+            # count as a replica (CVE-2018-1288); it gets what Kafka answers without the right to replicate.
+            return TOPIC_AUTHORIZATION_FAILED
+        tp = item.tp
+        if tp is not None and not tp.is_dropped:
+            return NONE
+        if version >= TOPIC_IDS_FROM and item.topic == "":
+            served = self.table.topic_by_id(item.topic_id)
+            if served is None:
+                return UNKNOWN_TOPIC_ID
+            item.topic = served.name
+        item.tp = self.table.find(item.topic, item.partition)
+        return NONE if item.tp is not None else UNKNOWN_TOPIC_OR_PARTITION
+
+    # Reading.
+
+    def _read(self, fetch: Fetch) -> ReadResult:
+        result = ReadResult()
+        room = fetch.max_bytes
+        needs_one = True
+        for item in fetch.items:
+            data = self._read_partition(fetch, item, room, needs_one, result)
+            records = data.records
+            if records:
+                size = len(records)
+                result.bytes += size
+                room = max(0, room - size)
+                needs_one = False
+            result.add(item, data)
+        return result
+
+    def _read_partition(
+        self, fetch: Fetch, item: FetchItem, room: int, needs_one: bool, result: ReadResult
+    ) -> PartitionData:
+        tp = item.tp
+        if tp is None or tp.is_dropped:
+            result.is_urgent = True
+            return read_error(item.partition, UNKNOWN_TOPIC_OR_PARTITION)
+        error = check_item(item, tp)
+        if error != NONE:
+            result.is_urgent = True
+            data = read_error(item.partition, error)
+            if error == FENCED_LEADER_EPOCH and fetch.version >= LEADER_HINTS_FROM:
+                data.current_leader = LeaderIdAndEpoch(self.config.node_id, tp.leader_epoch)
+                result.names_leader = True
+            return data
+        log = tp.log
+        high_watermark = log.durable_end
+        if fetch.version < ZSTD_FROM and self._stores_zstd(tp):
+            result.is_urgent = True
+            return error_data(item.partition, UNSUPPORTED_COMPRESSION_TYPE)
+        data = PartitionData(item.partition, NONE, high_watermark, high_watermark, log.log_start_offset)
+        if not fetch.read_committed:
+            data.aborted_transactions = None
+        diverging = diverging_epoch(item, tp)
+        if diverging is not None:
+            result.is_urgent = True
+            data.diverging_epoch = diverging
+        elif item.offset < high_watermark:
+            limit = max(0, min(item.max_bytes, room))
+            if limit > 0 or needs_one:
+                data.records = log.read(item.offset, limit, high_watermark, needs_one)
+        return data
+
+    def _stores_zstd(self, tp: TopicPartition) -> bool:
+        served: ServedTopic | None = self.table.topic(tp.topic)
+        return served is not None and served.settings.codec == CODEC_ZSTD
+
+    # Waiting.
+
+    def _park(self, fetch: Fetch, result: ReadResult, deadline_ms: int) -> None:
+        self.last_token += 1
+        token = self.last_token
+        fetch.token = token
+        fetch.bytes_available = result.bytes
+        self.parked[token] = fetch
+        for i in range(len(result.items)):
+            item = result.items[i]
+            tp = item.tp
+            if tp is None:
+                continue
+            records = result.data[i].records
+            item.counted_bytes = len(records) if records is not None else 0
+            item.counted_offset = max(item.offset, result.data[i].high_watermark)
+            waiting = self.waiters.get(tp)
+            if waiting is None:
+                waiting = {}
+                self.waiters[tp] = waiting
+            waiting[token] = item
+        tokens = self.by_connection.get(fetch.connection_id)
+        if tokens is None:
+            self.by_connection[fetch.connection_id] = [token]
+        else:
+            tokens.append(token)
+        self.timers.append(Timer(TIMER_FETCH, "", "", token, deadline_ms))
+
+    def _unpark(self, fetch: Fetch) -> None:
+        self.parked.pop(fetch.token, None)
+        for item in fetch.items:
+            tp = item.tp
+            if tp is None:
+                continue
+            waiting = self.waiters.get(tp)
+            if waiting is not None:
+                waiting.pop(fetch.token, None)
+                if not waiting:
+                    del self.waiters[tp]
+        tokens = self.by_connection.get(fetch.connection_id)
+        if tokens is not None:
+            tokens.remove(fetch.token)
+            if not tokens:
+                del self.by_connection[fetch.connection_id]
+
+    def _has_enough(self, fetch: Fetch, item: FetchItem, tp: TopicPartition) -> bool:
+        """Whether the fetch has its minimum now that the high watermark of `tp` moved."""
+        end = tp.log.durable_end
+        start = item.counted_offset
+        if end <= start:
+            return False
+        if fetch.min_bytes > 1:
+            room = max(0, item.max_bytes - item.counted_bytes)
+            if start >= tp.log.log_start_offset:
+                # Only what is new is counted, so that a fetch with a large minimum does not read all over again.
+                size = len(tp.log.read(start, room, end, False))
+                if size == 0:
+                    # Not even one batch fits any more: the partition has given all it can.
+                    size = room
+                item.counted_bytes += size
+                fetch.bytes_available += size
+            item.counted_offset = end
+            return fetch.bytes_available >= fetch.min_bytes
+        return True
+
+    def _finish(self, fetch: Fetch, now: Now) -> Reply:
+        self._unpark(fetch)
+        return Reply(fetch.request_id, self._respond(fetch, self._read(fetch), now))
+
+    # Answers.
+
+    def _respond(self, fetch: Fetch, result: ReadResult, now: Now) -> FetchResponse:
+        for item, error in fetch.refused:
+            result.add(item, error_data(item.partition, error))
+        response = FetchResponse()
+        if fetch.mode == FULL:
+            response.session_id = self._open_session(fetch, result, now)
+        session = fetch.session
+        if session is not None:
+            response.session_id = session.id
+            if session.epoch != fetch.session_epoch:
+                # Another request used the session meanwhile: one of the two is a repeat.
+                response.error_code = INVALID_FETCH_SESSION_EPOCH
+                return response
+            result = keep_changed(session, result)
+        response.responses = group_by_topic(result.items, result.data)
+        if result.names_leader:
+            config = self.config
+            response.node_endpoints = [NodeEndpoint(config.node_id, fetch.host, fetch.port, config.rack)]
+        return response
+
+    def _open_session(self, fetch: Fetch, result: ReadResult, now: Now) -> int:
+        for i in range(len(result.items)):
+            remember(result.items[i], result.data[i])
+        return self.sessions.maybe_create(result.items, fetch.version >= TOPIC_IDS_FROM, now.mono_ms)
+
+
+def new_item(name: str, topic_id: bytes, p: FetchPartition) -> FetchItem:
+    return FetchItem(
+        name,
+        topic_id,
+        p.partition,
+        p.fetch_offset,
+        p.partition_max_bytes,
+        p.current_leader_epoch,
+        p.last_fetched_epoch,
+    )
+
+
+def check_item(item: FetchItem, tp: TopicPartition) -> int:
+    """The error code for what the consumer believes about the partition."""
+    if item.topic_id != ZERO_UUID and item.topic_id != tp.topic_id:
+        # Deleted and created again under the same name.
+        return INCONSISTENT_TOPIC_ID
+    error = tp.check_leader_epoch(item.leader_epoch)
+    if error != NONE:
+        return error
+    if item.offset < tp.log.log_start_offset:
+        return OFFSET_OUT_OF_RANGE
+    if item.last_fetched_epoch == NO_EPOCH:
+        return OFFSET_OUT_OF_RANGE if item.offset > tp.log.end_offset else NONE
+    # With an epoch, an offset beyond the end is a diverging history instead; an epoch we never had is neither.
+    return OFFSET_OUT_OF_RANGE if epoch_end(tp, item.last_fetched_epoch) < 0 else NONE
+
+
+def diverging_epoch(item: FetchItem, tp: TopicPartition) -> EpochEndOffset | None:
+    """Where the consumer's history leaves ours (KIP-595), if it says which epoch it fetched last."""
+    epoch = item.last_fetched_epoch
+    if epoch == NO_EPOCH or item.offset <= epoch_end(tp, epoch):
+        return None
+    return EpochEndOffset(epoch, min(epoch_end(tp, epoch), tp.log.durable_end))
+
+
+def remember(item: FetchItem, data: PartitionData) -> None:
+    """Keep in the session what the consumer is told now."""
+    # After an error the next answer must name the partition again.
+    item.high_watermark = data.high_watermark if data.error_code == NONE else -1
+    item.log_start_offset = data.log_start_offset
+
+
+def keep_changed(session: FetchSession, result: ReadResult) -> ReadResult:
+    """What an incremental answer holds: partitions with data, errors or changed offsets."""
+    kept = ReadResult()
+    kept.names_leader = result.names_leader
+    for i in range(len(result.items)):
+        item = result.items[i]
+        data = result.data[i]
+        if data.records:
+            # To the end of the line, so that partitions further back get their turn.
+            key = item.key()
+            if session.partitions.pop(key, None) is not None:
+                session.partitions[key] = item
+        elif (
+            data.error_code == NONE
+            and data.high_watermark == item.high_watermark
+            and data.log_start_offset == item.log_start_offset
+            and data.diverging_epoch.end_offset < 0
+        ):
+            continue
+        remember(item, data)
+        kept.add(item, data)
+    return kept
