@@ -1,0 +1,497 @@
+"""DescribeConfigs, IncrementalAlterConfigs and ListConfigResources.
+
+Configurations are set on topics, on groups (KIP-848's `consumer.` keys) and on the running broker, for this node or,
+with an empty name, for every node. They are records of the metadata log. What an alteration leads to is checked as a
+whole before anything is written; one that fails changes nothing of its resource and leaves other resources alone.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from kcoord.core.broker_configs import BrokerConfigs, BrokerDef
+from kcoord.core.config import CoreConfig
+from kcoord.core.config_defs import (
+    GROUP_CONFIGS,
+    LIST,
+    SOURCE_DEFAULT,
+    SOURCE_DYNAMIC_BROKER,
+    SOURCE_DYNAMIC_DEFAULT,
+    SOURCE_GROUP,
+    SOURCE_STATIC_BROKER,
+    SOURCE_TOPIC,
+    TOPIC_CONFIGS,
+    TOPIC_DEFAULTS,
+    ConfigDef,
+    check_group_configs,
+    check_topic_configs,
+    split_list,
+)
+from kcoord.core.outcome import Now, Outcome, Reply, Request
+from kcoord.core.topics import (
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+    RESOURCE_TOPIC,
+    TopicRegistry,
+    check_topic_name,
+)
+from kcoord.protocol.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+from kcoord.protocol.errors import (
+    INVALID_CONFIG,
+    INVALID_REQUEST,
+    INVALID_TOPIC_EXCEPTION,
+    NONE,
+    UNKNOWN_SERVER_ERROR,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    UNSUPPORTED_VERSION,
+)
+from kcoord.protocol.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from kcoord.protocol.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+from kcoord.protocol.records.config_record import ConfigRecord
+
+OP_SET: Final = 0
+OP_DELETE: Final = 1
+OP_APPEND: Final = 2
+OP_SUBTRACT: Final = 3
+
+DESCRIBABLE: Final = (
+    RESOURCE_TOPIC,
+    RESOURCE_BROKER,
+    RESOURCE_BROKER_LOGGER,
+    RESOURCE_CLIENT_METRICS,
+    RESOURCE_GROUP,
+)
+NO_CLIENT_METRICS: Final = "Client metrics subscriptions are not supported by this server."
+NO_LOGGERS: Final = "Loggers cannot be set over the protocol on this server."
+
+
+@final
+class Problem:
+    """Why a resource cannot be described or altered."""
+
+    def __init__(self, error_code: int, message: str | None) -> None:
+        self.error_code = error_code
+        self.message = message
+
+
+@final
+class ConfigHandlers:
+    def __init__(self, config: CoreConfig, topics: TopicRegistry) -> None:
+        self.config = config
+        self.topics = topics
+        self.broker = BrokerConfigs(config)
+
+    # --- DescribeConfigs -------------------------------------------------------------------------------------
+
+    def handle_describe_configs(self, request: Request, body: DescribeConfigsRequest, now: Now) -> Outcome:
+        """Values in force with their sources. No keys or an empty list of keys asks for all."""
+        out = Outcome()
+        response = DescribeConfigsResponse()
+        # One resource of a kind there is none of spoils the request.
+        for resource in body.resources:
+            if resource.resource_type not in DESCRIBABLE:
+                for each in body.resources:
+                    message = f"Unexpected resource type {resource.resource_type}."
+                    response.results.append(self._described(each, INVALID_REQUEST, message))
+                out.reply(request.request_id, response)
+                return out
+        for resource in body.resources:
+            response.results.append(self._describe(resource, body))
+        out.replies.append(Reply(request.request_id, response, self.topics.log, self.topics.end_offset))
+        return out
+
+    def _described(
+        self, resource: DescribeConfigsResource, error_code: int, message: str
+    ) -> DescribeConfigsResult:
+        return DescribeConfigsResult(error_code, message, resource.resource_type, resource.resource_name)
+
+    def _describe(
+        self, resource: DescribeConfigsResource, body: DescribeConfigsRequest
+    ) -> DescribeConfigsResult:
+        name = resource.resource_name
+        kind = resource.resource_type
+        result = self._described(resource, NONE, "")
+        if kind == RESOURCE_TOPIC:
+            problem = check_topic_name(name)
+            if problem:
+                return self._described(resource, INVALID_TOPIC_EXCEPTION, problem)
+            if self.topics.get(name) is None:
+                return self._described(resource, UNKNOWN_TOPIC_OR_PARTITION, "")
+            self._describe_topic(resource, body, result)
+        elif kind == RESOURCE_BROKER:
+            problem = "" if not name else self._broker_problem(name, " or empty string,", "Broker id")
+            if problem:
+                return self._described(resource, INVALID_REQUEST, problem)
+            self._describe_broker(resource, body, result)
+        elif kind == RESOURCE_GROUP:
+            if not name:
+                return self._described(resource, INVALID_REQUEST, "Group name must not be empty")
+            self._describe_group(resource, body, result)
+        elif kind == RESOURCE_BROKER_LOGGER:
+            problem = self._broker_problem(name, "", "Broker id") if name else "Broker id must not be empty"
+            if problem:
+                return self._described(resource, INVALID_REQUEST, problem)
+        elif not name:
+            message = "Client metrics subscription name must not be empty"
+            return self._described(resource, INVALID_REQUEST, message)
+        return result
+
+    def _broker_problem(self, name: str, alternative: str, label: str) -> str:
+        """What is wrong with the name of a broker; empty when it is this node's id."""
+        node_id = self.config.node_id
+        digits = name[1:] if name[:1] in ("-", "+") else name
+        if not digits.isascii() or not digits.isdigit() or len(digits) > 10:
+            return f"{label} must be an integer, but it is: {name}"
+        if int(name) != node_id:
+            return f"Unexpected broker id, expected {node_id}{alternative} but received {name}"
+        return ""
+
+    def _is_asked(self, resource: DescribeConfigsResource, name: str) -> bool:
+        keys = resource.configuration_keys
+        return not keys or name in keys
+
+    def _describe_topic(
+        self, resource: DescribeConfigsResource, body: DescribeConfigsRequest, result: DescribeConfigsResult
+    ) -> None:
+        own = self.topics.configs_of(RESOURCE_TOPIC, resource.resource_name)
+        for name in TOPIC_CONFIGS:
+            if not self._is_asked(resource, name):
+                continue
+            definition = TOPIC_CONFIGS[name]
+            value = own.get(name)
+            synonyms: list[DescribeConfigsSynonym] = []
+            source = self.topics.default_source(name)
+            if value is not None:
+                value = definition.shown(value)
+                source = SOURCE_TOPIC
+                synonyms.append(DescribeConfigsSynonym(name, value, SOURCE_TOPIC))
+            else:
+                value = definition.shown(self.topics.default_value(name))
+            if body.include_synonyms:
+                synonyms.extend(self._broker_synonyms_of(definition))
+            result.configs.append(
+                DescribeConfigsResourceResult(
+                    name,
+                    value,
+                    False,
+                    source,
+                    False,
+                    synonyms if body.include_synonyms else [],
+                    definition.kind,
+                    definition.doc if body.include_documentation else None,
+                )
+            )
+
+    def _broker_synonyms_of(self, definition: ConfigDef) -> list[DescribeConfigsSynonym]:
+        """The broker's values that stand behind a topic's, strongest first."""
+        synonyms: list[DescribeConfigsSynonym] = []
+        if not definition.broker_names:
+            return synonyms
+        name = definition.broker_names[0]
+        value = self.topics.configs_of(RESOURCE_BROKER, str(self.config.node_id)).get(name)
+        if value is not None:
+            synonyms.append(DescribeConfigsSynonym(name, value, SOURCE_DYNAMIC_BROKER))
+        value = self.topics.configs_of(RESOURCE_BROKER, "").get(name)
+        if value is not None:
+            synonyms.append(DescribeConfigsSynonym(name, value, SOURCE_DYNAMIC_DEFAULT))
+        for each in definition.broker_names:
+            value = self.config.static_values.get(each)
+            if value is not None:
+                synonyms.append(DescribeConfigsSynonym(each, value, SOURCE_STATIC_BROKER))
+        # As on a broker: a setting with several names has no default under the first of them.
+        if len(definition.broker_names) == 1:
+            synonyms.append(DescribeConfigsSynonym(name, definition.default, SOURCE_DEFAULT))
+        return synonyms
+
+    def _describe_group(
+        self, resource: DescribeConfigsResource, body: DescribeConfigsRequest, result: DescribeConfigsResult
+    ) -> None:
+        own = self.topics.configs_of(RESOURCE_GROUP, resource.resource_name)
+        for name in GROUP_CONFIGS:
+            if not self._is_asked(resource, name):
+                continue
+            definition = GROUP_CONFIGS[name]
+            value = own.get(name)
+            synonyms: list[DescribeConfigsSynonym] = []
+            source = SOURCE_DEFAULT
+            if value is not None:
+                value = definition.shown(value)
+                source = SOURCE_GROUP
+                synonyms.append(DescribeConfigsSynonym(name, value, SOURCE_GROUP))
+            else:
+                value = definition.default
+            synonyms.append(
+                DescribeConfigsSynonym(definition.broker_names[0], definition.default, SOURCE_DEFAULT)
+            )
+            result.configs.append(
+                DescribeConfigsResourceResult(
+                    name,
+                    value,
+                    False,
+                    source,
+                    False,
+                    synonyms if body.include_synonyms else [],
+                    definition.kind,
+                    definition.doc if body.include_documentation else None,
+                )
+            )
+
+    def _describe_broker(
+        self, resource: DescribeConfigsResource, body: DescribeConfigsRequest, result: DescribeConfigsResult
+    ) -> None:
+        """This node with all it heeds, or, without a name, what was set for every node."""
+        for_all = self.topics.configs_of(RESOURCE_BROKER, "")
+        by_name = self.broker.by_name
+        for name in sorted(by_name):
+            if not self._is_asked(resource, name) or (not resource.resource_name and name not in for_all):
+                continue
+            definition = by_name[name]
+            synonyms = self._broker_synonyms(definition, bool(resource.resource_name))
+            value = definition.value
+            source = SOURCE_DEFAULT
+            if synonyms:
+                value = synonyms[0].value
+                source = synonyms[0].source
+            result.configs.append(
+                DescribeConfigsResourceResult(
+                    name,
+                    value,
+                    not definition.is_dynamic,
+                    source,
+                    False,
+                    synonyms if body.include_synonyms else [],
+                    definition.kind,
+                    definition.doc if body.include_documentation else None,
+                )
+            )
+
+    def _broker_synonyms(self, definition: BrokerDef, of_node: bool) -> list[DescribeConfigsSynonym]:
+        name = definition.name
+        synonyms: list[DescribeConfigsSynonym] = []
+        if of_node:
+            value = self.topics.configs_of(RESOURCE_BROKER, str(self.config.node_id)).get(name)
+            if value is not None:
+                synonyms.append(DescribeConfigsSynonym(name, value, SOURCE_DYNAMIC_BROKER))
+        value = self.topics.configs_of(RESOURCE_BROKER, "").get(name)
+        if value is not None:
+            synonyms.append(DescribeConfigsSynonym(name, value, SOURCE_DYNAMIC_DEFAULT))
+        if of_node and definition.value is not None:
+            source = SOURCE_STATIC_BROKER if name in self.config.static_values else SOURCE_DEFAULT
+            synonyms.append(DescribeConfigsSynonym(name, definition.value, source))
+        return synonyms
+
+    # --- IncrementalAlterConfigs -----------------------------------------------------------------------------
+
+    def handle_incremental_alter_configs(
+        self, request: Request, body: IncrementalAlterConfigsRequest, now: Now
+    ) -> Outcome:
+        """Set, remove and edit single values (KIP-339), or only say what would happen."""
+        out = Outcome()
+        response = IncrementalAlterConfigsResponse()
+        counts: dict[tuple[int, str], int] = {}
+        for resource in body.resources:
+            key = (resource.resource_type, resource.resource_name)
+            counts[key] = counts.get(key, 0) + 1
+        for resource in body.resources:
+            records: list[ConfigRecord] = []
+            if counts[(resource.resource_type, resource.resource_name)] > 1:
+                problem: Problem | None = Problem(INVALID_REQUEST, "Each resource must appear at most once.")
+            else:
+                problem = self._alter(resource, records)
+            error_code = NONE
+            message: str | None = None
+            if problem is not None:
+                error_code = problem.error_code
+                message = problem.message
+            elif not body.validate_only:
+                for record in records:
+                    out.add(self.topics.log, None, record)
+            response.responses.append(
+                AlterConfigsResourceResponse(
+                    error_code, message, resource.resource_type, resource.resource_name
+                )
+            )
+        if out.records:
+            out.reply(request.request_id, response)
+        else:
+            out.replies.append(Reply(request.request_id, response, self.topics.log, self.topics.end_offset))
+        return out
+
+    def _alter(self, resource: AlterConfigsResource, records: list[ConfigRecord]) -> Problem | None:
+        """Gather the records that alter a resource; the problem when it cannot be done."""
+        problem = self._check_alteration(resource)
+        if problem is not None:
+            return problem
+        kind = resource.resource_type
+        name = resource.resource_name
+        before = self.topics.configs_of(kind, name)
+        after = dict(before)
+        for change in resource.configs:
+            current = before.get(change.name)
+            operation = change.config_operation
+            value: str | None = change.value
+            if operation == OP_DELETE:
+                value = None
+            elif operation == OP_APPEND or operation == OP_SUBTRACT:
+                if not self._is_list(kind, change.name):
+                    return self._not_a_list(kind, change)
+                value = self._edited(kind, change, current)
+            if value is None:
+                after.pop(change.name, None)
+            else:
+                after[change.name] = value
+            if value != current:
+                records.append(ConfigRecord(kind, name, change.name, value))
+        return self._check_result(kind, name, after)
+
+    def _check_alteration(self, resource: AlterConfigsResource) -> Problem | None:
+        """What can be wrong with a request before its result is looked at."""
+        kind = resource.resource_type
+        if kind not in DESCRIBABLE:
+            return Problem(INVALID_REQUEST, f"Unknown resource type {kind}")
+        seen: dict[str, None] = {}
+        nulls: list[str] = []
+        for change in resource.configs:
+            if change.name in seen:
+                return Problem(INVALID_REQUEST, "Error due to duplicate config keys")
+            seen[change.name] = None
+            if change.value is None and change.config_operation != OP_DELETE:
+                nulls.append(change.name)
+        if nulls:
+            return Problem(INVALID_REQUEST, "Null value not supported for : " + ", ".join(nulls))
+        if kind == RESOURCE_BROKER_LOGGER:
+            return Problem(INVALID_REQUEST, NO_LOGGERS)
+        if kind == RESOURCE_CLIENT_METRICS:
+            return Problem(INVALID_REQUEST, NO_CLIENT_METRICS)
+        if kind == RESOURCE_BROKER and resource.resource_name:
+            problem = self._broker_problem(resource.resource_name, ",", "Node id")
+            if problem:
+                return Problem(INVALID_REQUEST, problem)
+        for change in resource.configs:
+            if change.config_operation < OP_SET or change.config_operation > OP_SUBTRACT:
+                if kind == RESOURCE_BROKER:
+                    return Problem(INVALID_REQUEST, f"Unknown operations type {change.config_operation}")
+                # What a broker answers, since its controller trips over this.
+                return Problem(UNKNOWN_SERVER_ERROR, None)
+        return None
+
+    def _definition(self, kind: int, name: str) -> ConfigDef | None:
+        if kind == RESOURCE_TOPIC:
+            return TOPIC_CONFIGS.get(name)
+        if kind == RESOURCE_GROUP:
+            return GROUP_CONFIGS.get(name)
+        return TOPIC_DEFAULTS.get(name)
+
+    def _is_list(self, kind: int, name: str) -> bool:
+        definition = self._definition(kind, name)
+        return definition is not None and definition.kind == LIST
+
+    def _not_a_list(self, kind: int, change: AlterableConfig) -> Problem:
+        appends = change.config_operation == OP_APPEND
+        if kind == RESOURCE_BROKER:
+            verb = "append" if appends else "subtract"
+            message = f"Config value {verb} is not allowed for config key: {change.name}"
+        else:
+            verb = "APPEND" if appends else "SUBTRACT"
+            message = f"Can't {verb} to key {change.name} because its type is not LIST."
+        return Problem(INVALID_CONFIG, message)
+
+    def _edited(self, kind: int, change: AlterableConfig, current: str | None) -> str:
+        """A list with items added or taken away, beginning from the default where nothing is set."""
+        if current is None:
+            current = ""
+            definition = self._definition(kind, change.name)
+            if definition is not None and definition.broker_names:
+                current = self.topics.default_value(definition.name)
+        items = split_list(current)
+        for item in (change.value or "").split(","):
+            if change.config_operation == OP_APPEND:
+                if item not in items:
+                    items.append(item)
+            elif item in items:
+                items.remove(item)
+        return ",".join(items)
+
+    def _check_result(self, kind: int, name: str, after: dict[str, str]) -> Problem | None:
+        """What is wrong with what a resource would then be set to."""
+        if kind == RESOURCE_TOPIC:
+            if not name:
+                return Problem(INVALID_REQUEST, "Default topic resources are not allowed.")
+            problem = check_topic_name(name)
+            if problem:
+                return Problem(INVALID_TOPIC_EXCEPTION, problem)
+            problem = check_topic_configs(after)
+            if problem:
+                return Problem(INVALID_CONFIG, problem)
+            if self.topics.get(name) is None:
+                return Problem(UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+            return None
+        if kind == RESOURCE_GROUP:
+            if not name:
+                return Problem(INVALID_REQUEST, "Default group resources are not allowed.")
+            problem = check_group_configs(after)
+            return Problem(INVALID_CONFIG, problem) if problem else None
+        return self._check_broker(after)
+
+    def _check_broker(self, after: dict[str, str]) -> Problem | None:
+        fixed = [name for name in after if name not in TOPIC_DEFAULTS]
+        if fixed:
+            message = "Cannot update these configs dynamically: [" + ", ".join(sorted(fixed)) + "]"
+            return Problem(INVALID_REQUEST, message)
+        for name in sorted(after):
+            definition = TOPIC_DEFAULTS[name]
+            problem = definition.check(after[name])
+            if problem:
+                message = problem.replace(f"configuration {definition.name}:", f"configuration {name}:")
+                return Problem(INVALID_REQUEST, message)
+        return None
+
+    # --- ListConfigResources ---------------------------------------------------------------------------------
+
+    def handle_list_config_resources(
+        self, request: Request, body: ListConfigResourcesRequest, now: Now
+    ) -> Outcome:
+        """What can be described or has configurations (KIP-1142). Version 0 asks for client metrics only."""
+        out = Outcome()
+        response = ListConfigResourcesResponse()
+        kinds = body.resource_types
+        if request.version == 0:
+            kinds = [RESOURCE_CLIENT_METRICS]
+        elif not kinds:
+            kinds = list(DESCRIBABLE)
+        for kind in kinds:
+            if kind not in DESCRIBABLE:
+                response.error_code = UNSUPPORTED_VERSION
+        if response.error_code == NONE:
+            resources = response.config_resources
+            if RESOURCE_GROUP in kinds:
+                for name in sorted(self.topics.configs.get(RESOURCE_GROUP, {})):
+                    resources.append(ConfigResource(name, RESOURCE_GROUP))
+            if RESOURCE_BROKER_LOGGER in kinds:
+                resources.append(ConfigResource(str(self.config.node_id), RESOURCE_BROKER_LOGGER))
+            if RESOURCE_BROKER in kinds:
+                resources.append(ConfigResource(str(self.config.node_id), RESOURCE_BROKER))
+            if RESOURCE_TOPIC in kinds:
+                for name in self.topics.sorted_names():
+                    resources.append(ConfigResource(name, RESOURCE_TOPIC))
+        out.replies.append(Reply(request.request_id, response, self.topics.log, self.topics.end_offset))
+        return out
