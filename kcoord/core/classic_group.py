@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from kcoord.core.hashing import java_string_hash
 from kcoord.core.outcome import LogId
 from kcoord.protocol import errors
 from kcoord.protocol.join_group import JoinGroupRequestProtocol
@@ -193,7 +194,7 @@ class ClassicGroup:
         return False
 
     def select_protocol(self) -> str | None:
-        """The protocol common to all that most members prefer; of equals the one that got a vote first."""
+        """The protocol common to all that most members prefer; of equals the one a broker would take."""
         size = len(self.members)
         candidates: dict[str, int] = {}
         for name, count in self.supported_protocols.items():
@@ -204,12 +205,16 @@ class ClassicGroup:
             choice = member.vote(candidates)
             if choice is not None:
                 votes[choice] = votes.get(choice, 0) + 1
+        buckets = hash_buckets(len(votes))
         best: str | None = None
         best_votes = 0
+        best_bucket = 0
         for name, count in votes.items():
-            if count > best_votes:
+            bucket = hash_bucket(name, buckets)
+            if count > best_votes or (count == best_votes and bucket < best_bucket):
                 best = name
                 best_votes = count
+                best_bucket = bucket
         return best
 
     def validate_member(self, member_id: str, group_instance_id: str | None) -> int:
@@ -537,6 +542,20 @@ class ClassicGroup:
                 self.leader_id = member_id
                 break
         self.take_subscriptions()
+
+
+def hash_buckets(entries: int) -> int:
+    """How many buckets a Java HashMap has that this many entries were put into."""
+    buckets = 16
+    while entries * 4 > buckets * 3:
+        buckets *= 2
+    return buckets
+
+
+def hash_bucket(text: str, buckets: int) -> int:
+    """Where a Java HashMap keeps this key. Brokers break ties by the order of such a map, and so do we."""
+    h = java_string_hash(text) & 0xFFFFFFFF
+    return (h ^ (h >> 16)) & (buckets - 1)
 
 
 def value_bytes_max(group_id: str, value: GroupMetadataValue) -> int:
