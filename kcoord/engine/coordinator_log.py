@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from kcoord.core.outcome import CoordinatorRecord, LogId
+from kcoord.engine.partitions import TopicPartition
 from kcoord.log.journal import Journal
 from kcoord.log.partition_log import PartitionLog
 from kcoord.log.serde import encode_metadata_record, encode_record
@@ -26,9 +27,18 @@ class BatchTooLarge(Exception):
 class CoordinatorLog:
     """Appends typed records to a log of ours. `next_offset` is the offset the next record gets."""
 
-    def __init__(self, log_id: LogId, log: PartitionLog, journal: Journal, batch_bytes_max: int) -> None:
+    def __init__(
+        self,
+        log_id: LogId,
+        log: PartitionLog,
+        partition: TopicPartition | None,
+        journal: Journal,
+        batch_bytes_max: int,
+    ) -> None:
         self.log_id = log_id
         self.log = log
+        # Consumers may watch `__consumer_offsets` like any topic; the metadata log is nobody's to fetch.
+        self.partition = partition
         self.journal = journal
         self.batch_bytes_max = batch_bytes_max
         self.is_metadata = log_id.topic == "__cluster_metadata"

@@ -129,15 +129,20 @@ class Engine:
         self.durable_seq = 0
         self.in_flight: CommitTicket | None = None
         self.disk_full = False
-        # Partition directories to remove once the commit with that number is durable.
-        self.removals: list[tuple[int, str, int]] = []
 
     # --- loading ---------------------------------------------------------------------------------------------
 
     def load(self, now: Now) -> None:
         """Replay every log, create what is missing and arm the timers of what was found."""
-        for event in self.directory.recovery_events:
-            self.facts.append(Fact(WARNING, "log_recovered", event.fields()))
+        for event in self.directory.events:
+            fields: dict[str, object] = {
+                "log": event.log,
+                "file": event.file,
+                "position": event.position,
+                "bytes_cut": event.bytes_cut,
+                "reason": event.reason,
+            }
+            self.facts.append(Fact(WARNING, "log_recovered", fields))
         core = self.core
         metadata = self.directory.get(METADATA_TOPIC, 0)
         if metadata is None:
@@ -145,7 +150,7 @@ class Engine:
         load_coordinator_log(core, core.metadata_log, metadata)
         self._open_coordinator_log(core.metadata_log)
         self._apply(core.loaded_topics(now, self.entropy(ENTROPY_BYTES)), now)
-        self.data_plane.follow_all_topics()
+        self._follow_topics(now)
         for log_id in core.offsets_logs():
             log = self.directory.get(log_id.topic, log_id.partition)
             if log is None:
@@ -158,8 +163,9 @@ class Engine:
         log = self.directory.get(log_id.topic, log_id.partition)
         if log is None:
             raise RuntimeError(f"{log_id} has no directory")
+        partition = self.data_plane.table.find(log_id.topic, log_id.partition)
         self.coordinator_logs[log_id] = CoordinatorLog(
-            log_id, log, self.journal, self.config.coordinator_batch_bytes_max
+            log_id, log, partition, self.journal, self.config.coordinator_batch_bytes_max
         )
 
     # --- sessions --------------------------------------------------------------------------------------------
@@ -388,12 +394,13 @@ class Engine:
             core.replay(log_id, offset, record.key, record.value)
             offset += 1
         if log.is_metadata:
-            self._follow_topics()
+            self._follow_topics(now)
         return self.open_seq
 
-    def _follow_topics(self) -> None:
+    def _follow_topics(self, now: Now) -> None:
         """Partition directories follow the records that create and delete topics."""
-        self.data_plane.follow_topics(self.removals, self.open_seq)
+        for reply in self.data_plane.follow_topics(self.open_seq, now):
+            self._give(reply, 0)
 
     def _give(self, reply: Reply, wait_seq: int) -> None:
         parked: Parked | None = self.current
@@ -424,7 +431,7 @@ class Engine:
 
     def _last_seq(self) -> int:
         """The commit after which everything appended so far is durable; 0 when it is already."""
-        if self.journal.has_pending():
+        if self.journal.has_pending:
             return self.open_seq
         if self.in_flight is not None:
             return self.open_seq - 1
@@ -481,11 +488,12 @@ class Engine:
 
     def _write(self, now: Now) -> CommitTicket | None:
         for log in self.coordinator_logs.values():
-            log.close_batch()
+            if log.close_batch() and log.partition is not None:
+                self.data_plane.note_append(log.partition)
             log.written_end = log.next_offset
-        if not self.journal.has_pending():
+        if not self.journal.has_pending:
             return None
-        ticket = self.journal.write(now.mono_ms)
+        ticket = self.journal.write()
         self.open_seq += 1
         if ticket is None:
             self._committed(now)
@@ -504,18 +512,9 @@ class Engine:
         self.durable_seq = self.open_seq - 1
         for reply in self.data_plane.on_durable(now):
             self._give(reply, 0)
-        if self.removals:
-            self._remove_deleted()
+        if self.data_plane.removals:
+            self.data_plane.remove_deleted(self.durable_seq)
         self._resume(now)
-
-    def _remove_deleted(self) -> None:
-        rest: list[tuple[int, str, int]] = []
-        for removal in self.removals:
-            if removal[0] <= self.durable_seq:
-                self.directory.remove_deleted(removal[1], removal[2])
-            else:
-                rest.append(removal)
-        self.removals = rest
 
     def _release(self) -> None:
         """Move answers that wait for nothing any more to their sessions' output."""
@@ -552,7 +551,7 @@ class Engine:
 
     def has_unwritten(self) -> bool:
         """Whether another end_turn would have something to write."""
-        if self.journal.has_pending():
+        if self.journal.has_pending:
             return True
         for log in self.coordinator_logs.values():
             if log.builder.count > 0:
@@ -565,6 +564,6 @@ class Engine:
             self.disk_full = full
             self.facts.append(Fact(WARNING if full else INFO, "disk_full" if full else "disk_has_space", {}))
 
-    def stop(self, mono_ms: int) -> None:
+    def stop(self) -> None:
         """Close the logs cleanly. Everything must have been committed before."""
-        self.directory.close(True)
+        self.journal.close(True)

@@ -1,0 +1,162 @@
+"""The APIs that read and write partition logs, and the partitions' directories."""
+
+from __future__ import annotations
+
+from typing import Final, cast, final
+
+from kcoord.core.config import CoreConfig
+from kcoord.core.outcome import Now, Reply, Request, Timer
+from kcoord.core.producers import PartitionProducers
+from kcoord.core.topics import TopicRegistry
+from kcoord.engine.delete_records import DeleteRecordsRoom
+from kcoord.engine.fetch import FetchRoom
+from kcoord.engine.leader_epochs import LeaderEpochsRoom
+from kcoord.engine.list_offsets import ListOffsetsRoom
+from kcoord.engine.partitions import PartitionTable, TopicPartition
+from kcoord.engine.produce import ProduceRoom
+from kcoord.log.directory import DeletedLog, LogDirectory
+from kcoord.log.journal import Journal
+from kcoord.log.partition_log import PartitionLog
+from kcoord.protocol import apis
+from kcoord.protocol.delete_records import DeleteRecordsRequest
+from kcoord.protocol.fetch import FetchRequest
+from kcoord.protocol.list_offsets import ListOffsetsRequest
+from kcoord.protocol.offset_for_leader_epoch import OffsetForLeaderEpochRequest
+from kcoord.protocol.produce import ProduceRequest
+from kcoord.wire.message import Message
+from kcoord.wire.record_batch import parse_header
+
+DATA_PLANE_APIS: Final = frozenset(
+    (apis.PRODUCE, apis.FETCH, apis.LIST_OFFSETS, apis.DELETE_RECORDS, apis.OFFSET_FOR_LEADER_EPOCH)
+)
+
+
+@final
+class Removal:
+    """A deleted log whose files go once the commit `seq` is durable."""
+
+    def __init__(self, seq: int, deleted: DeletedLog) -> None:
+        self.seq = seq
+        self.deleted = deleted
+
+
+@final
+class DataPlane:
+    def __init__(
+        self, config: CoreConfig, topics: TopicRegistry, directory: LogDirectory, journal: Journal
+    ) -> None:
+        self.config = config
+        self.topics = topics
+        self.directory = directory
+        self.journal = journal
+        self.table = PartitionTable(topics, config.decompressed_bytes_max)
+        self.produce = ProduceRoom(config, self.table, journal)
+        self.fetch = FetchRoom(config, self.table)
+        self.list_offsets = ListOffsetsRoom(self.table)
+        self.delete_records = DeleteRecordsRoom(self.table, directory)
+        self.leader_epochs = LeaderEpochsRoom(self.table)
+        self.removals: list[Removal] = []
+
+    def handle(self, request: Request, now: Now) -> Message | None:
+        """Answer a request, or park a fetch (None)."""
+        key = request.api_key
+        body = request.body
+        if key == apis.PRODUCE:
+            return self.produce.handle_produce(request, cast(ProduceRequest, body), now)
+        if key == apis.FETCH:
+            return self.fetch.handle_fetch(request, cast(FetchRequest, body), now)
+        if key == apis.LIST_OFFSETS:
+            return self.list_offsets.handle_list_offsets(request, cast(ListOffsetsRequest, body), now)
+        if key == apis.DELETE_RECORDS:
+            return self.delete_records.handle_delete_records(request, cast(DeleteRecordsRequest, body), now)
+        epochs = cast(OffsetForLeaderEpochRequest, body)
+        return self.leader_epochs.handle_offset_for_leader_epoch(request, epochs, now)
+
+    def take_timers(self) -> list[Timer]:
+        return self.fetch.take_timers()
+
+    def on_timer(self, timer: Timer, now: Now) -> list[Reply]:
+        return self.fetch.on_timer(timer, now)
+
+    def on_durable(self, now: Now) -> list[Reply]:
+        return self.fetch.on_durable(now)
+
+    def disconnected(self, connection_id: int) -> None:
+        self.fetch.on_disconnect(connection_id)
+
+    # --- topics ----------------------------------------------------------------------------------------------
+
+    def follow_topics(self, seq: int, now: Now) -> list[Reply]:
+        """Make directories follow the records replayed so far; deleted ones go once commit `seq` is durable.
+
+        Returns the answers of fetches that waited for what is gone.
+        """
+        topics = self.topics
+        replies: list[Reply] = []
+        if topics.deleted:
+            deleted = topics.deleted
+            topics.deleted = []
+            for gone in deleted:
+                # Made and deleted before anything of it was there, as in a log that is replayed.
+                topics.created = [c for c in topics.created if c.topic_id != gone.topic_id]
+                served = self.table.topic(gone.topic)
+                if served is not None and served.topic_id == gone.topic_id:
+                    dropped = self.table.drop_topic(gone.topic)
+                    replies.extend(self.fetch.on_topic_deleted(dropped, now))
+                for partition in range(gone.partition_count):
+                    log = self.directory.get(gone.topic, partition)
+                    if log is not None and log.topic_id == gone.topic_id:
+                        self.removals.append(Removal(seq, self.journal.delete_log(gone.topic, partition)))
+        if topics.created:
+            created = topics.created
+            topics.created = []
+            for made in created:
+                self._serve(made.topic, made.topic_id, made.partition)
+        if topics.reconfigured:
+            changed = topics.reconfigured
+            topics.reconfigured = []
+            self._refresh(changed)
+        return replies
+
+    def _serve(self, name: str, topic_id: bytes, partition: int) -> None:
+        topic = self.topics.get(name)
+        if topic is None or topic.topic_id != topic_id:
+            return
+        log = self.directory.get(name, partition)
+        if log is not None and log.topic_id != topic_id:
+            # Left over from a topic of that name that was deleted since.
+            self.removals.append(Removal(0, self.journal.delete_log(name, partition)))
+            log = None
+        if log is None:
+            log = self.directory.create_log(name, partition, topic_id)
+        self.table.add_partition(topic, log, load_producers(self.config, log))
+
+    def _refresh(self, names: list[str]) -> None:
+        for name in names:
+            if not name:
+                self.table.refresh_all_settings()
+                continue
+            topic = self.topics.get(name)
+            if topic is not None:
+                self.table.refresh_settings(topic)
+
+    def remove_deleted(self, durable_seq: int) -> None:
+        """Remove the files of logs whose deletion is durable."""
+        rest: list[Removal] = []
+        for removal in self.removals:
+            if removal.seq <= durable_seq:
+                self.directory.purge(removal.deleted)
+            else:
+                rest.append(removal)
+        self.removals = rest
+
+    def note_append(self, partition: TopicPartition) -> None:
+        self.table.note_append(partition)
+
+
+def load_producers(config: CoreConfig, log: PartitionLog) -> PartitionProducers:
+    """Producer state as the log has it."""
+    producers = PartitionProducers(config.producer_id_expiration_ms)
+    for _, batch in log.batches(log.log_start_offset, log.end_offset):
+        producers.rebuild(parse_header(batch))
+    return producers
