@@ -57,7 +57,7 @@ def open_assembly(config: Config) -> Assembly:
     directory = open_directory(
         storage,
         config.core.node_id,
-        new_id(),
+        config.core.cluster_id or new_id(),
         new_id(),
         config=LogConfig(segment_bytes=config.core.log_segment_bytes),
         # Unsynced bytes of any age may be lost where nothing is synced.

@@ -67,6 +67,20 @@ class Server:
             self._deadline_s = 0.0
         self._stop.set()
 
+    def reset(self) -> None:
+        """Forget every topic, group, offset and producer. Only for logs in memory; raises ValueError otherwise.
+
+        Connections that wait for an answer are closed, the others stay.
+        """
+        old = self.assembly
+        if old is None or not old.in_memory:
+            raise ValueError("only a server with log.sync = memory can be reset")
+        new = open_assembly(self.config)
+        new.engine.load(read_clocks())
+        self.assembly = new
+        self.pump.replace_engine(new.engine)
+        old.abandon()
+
     def _on_failure(self, error: BaseException) -> None:
         self._error = error
         self._stop.set()

@@ -1,0 +1,87 @@
+"""What the server prints."""
+
+from __future__ import annotations
+
+import io
+import json
+
+from kcoord.core.outcome import INFO, WARNING, Fact
+from kcoord.server.logs import ServerLog
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def lines(stream: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_lines_are_kept_until_the_renderer_is_loaded() -> None:
+    stream = io.StringIO()
+    log = ServerLog(stream)
+    log.info("first", number=1)
+    assert stream.getvalue() == ""
+    log.open()
+    log.warning("second", text="a b")
+    first, second = lines(stream)
+    assert (first["event"], first["number"], first["level"]) == ("first", 1, "info")
+    assert (second["event"], second["text"], second["level"]) == ("second", "a b", "warning")
+    assert str(first["timestamp"]).endswith("Z")
+
+
+def test_a_terminal_gets_lines_for_people() -> None:
+    stream = Terminal()
+    log = ServerLog(stream)
+    log.info("started", port=1)
+    log.open()
+    assert "started" in stream.getvalue()
+    assert "{" not in stream.getvalue()
+
+
+def test_levels() -> None:
+    stream = io.StringIO()
+    log = ServerLog(stream, "json", "warning")
+    log.open()
+    log.info("left out")
+    log.error("kept")
+    assert [line["event"] for line in lines(stream)] == ["kept"]
+
+
+def test_what_peers_choose_cannot_write_to_the_terminal() -> None:
+    stream = Terminal()
+    log = ServerLog(stream, "console")
+    log.open()
+    log.info("joined", client_id="\x1b[2Jevil\r\nfake line", raw=b"\xff", many=["\x07"] * 2, big="x" * 5000)
+    printed = stream.getvalue()
+    assert "\x1b[2J" not in printed and "\x07" not in printed and "\r" not in printed
+    assert printed.count("\n") == 1
+    assert "x" * 1001 not in printed
+
+
+def test_a_line_that_peers_cause_comes_once_a_second() -> None:
+    stream = io.StringIO()
+    log = ServerLog(stream, "json")
+    log.open()
+    for _ in range(100):
+        log.facts([Fact(WARNING, "connection_refused", {"reason": "garbage"})])
+    assert 1 <= len(lines(stream)) <= 2
+    log.facts([Fact(INFO, "group_stable", {"group": "g"}), Fact(INFO, "group_stable", {"group": "h"})])
+    assert [line["group"] for line in lines(stream) if line["event"] == "group_stable"] == ["g", "h"]
+
+
+def test_recent_lines_are_kept_without_a_stream() -> None:
+    log = ServerLog(None)
+    log.info("seen")
+    log.open()
+    assert [line["event"] for line in log.recent] == ["seen"]
+
+
+def test_a_closed_stream_does_not_stop_the_server() -> None:
+    stream = io.StringIO()
+    log = ServerLog(stream, "json")
+    log.open()
+    stream.close()
+    log.info("said to nobody")
+    log.info("and again")
