@@ -1,0 +1,209 @@
+"""The object that tests get: where the server is, how to clear it, and how to wait for it instead of sleeping."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from typing import Final, final
+
+from kcoord.protocol import apis
+from kcoord.protocol.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
+from kcoord.protocol.errors import ERROR_NAMES
+from kcoord.protocol.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+)
+from kcoord.server.config import load
+from kcoord.server.probe import Probe
+from kcoord.server.thread import ServerThread
+
+POLL_S: Final = 0.01
+TIMEOUT_S: Final = 10.0
+STABLE: Final = "Stable"
+# Below the versions that name topics by id or tell unknown groups apart.
+DESCRIBE_VERSION: Final = 5
+OFFSET_FETCH_VERSION: Final = 8
+
+
+class WaitTimeout(AssertionError):
+    """What was waited for did not happen in time; the message says what was seen instead."""
+
+
+@final
+class KcoordServer:
+    """A server in this process. `settings` are settings by name, as in docs/configuration.md."""
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        assignments = [f"{name}={value}" for name, value in (settings or {}).items()]
+        self._thread = ServerThread(load(profile="test", assignments=assignments))
+
+    # ---- where it is
+
+    @property
+    def bootstrap(self) -> str:
+        """HOST:PORT, for a client's `bootstrap_servers`."""
+        return self._thread.bootstrap
+
+    @property
+    def host(self) -> str:
+        return self._thread.host
+
+    @property
+    def port(self) -> int:
+        return self._thread.port
+
+    # ---- life
+
+    def start(self) -> None:
+        """Raises kcoord.server.failures.ServerError."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Raises ServerError when the server had failed meanwhile."""
+        self._thread.stop()
+
+    def check(self) -> None:
+        """Raises ServerError when the server has failed."""
+        self._thread.check()
+
+    def __enter__(self) -> KcoordServer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def reset(self) -> None:
+        """Drop every topic, group, offset and producer, in milliseconds. Idle clients stay connected."""
+        self._thread.call(lambda server: server.reset())
+
+    # ---- waiting
+
+    def wait_stable(self, group: str, members: int | None = None, timeout: float = TIMEOUT_S) -> None:
+        """Wait until the group is Stable: all members have joined and the leader has assigned partitions.
+
+        With `members` it must have exactly so many. Raises WaitTimeout after `timeout` seconds. Blocks, so a test
+        whose clients run on its own event loop uses `wait_stable_async`.
+        """
+
+        def is_there(probe: Probe) -> bool:
+            found = _describe(probe, group)
+            return found.group_state == STABLE and (members is None or len(found.members) == members)
+
+        wanted = "Stable" if members is None else f"Stable with {members} member{'s' if members != 1 else ''}"
+        self._wait(group, f"group {group!r} to be {wanted}", is_there, timeout)
+
+    def wait_committed(
+        self, group: str, topic: str, partition: int, offset: int, timeout: float = TIMEOUT_S
+    ) -> None:
+        """Wait until the group has committed `offset` or a later one. Otherwise as wait_stable."""
+
+        def is_there(probe: Probe) -> bool:
+            return _committed(probe, group).get((topic, partition), -1) >= offset
+
+        self._wait(group, f"group {group!r} to commit {topic}-{partition} up to {offset}", is_there, timeout)
+
+    async def wait_stable_async(
+        self, group: str, members: int | None = None, timeout: float = TIMEOUT_S
+    ) -> None:
+        """wait_stable for a test on an event loop."""
+        await asyncio.to_thread(self.wait_stable, group, members, timeout)
+
+    async def wait_committed_async(
+        self, group: str, topic: str, partition: int, offset: int, timeout: float = TIMEOUT_S
+    ) -> None:
+        """wait_committed for a test on an event loop."""
+        await asyncio.to_thread(self.wait_committed, group, topic, partition, offset, timeout)
+
+    def committed(self, group: str) -> dict[tuple[str, int], int]:
+        """The group's committed offsets by (topic, partition)."""
+        with self._probe() as probe:
+            return _committed(probe, group)
+
+    def state(self, group: str) -> str:
+        """The group's state in Kafka's words; `Dead` when there is none of that name."""
+        with self._probe() as probe:
+            return _describe(probe, group).group_state
+
+    def _probe(self) -> Probe:
+        self._thread.check()
+        return Probe(self.bootstrap)
+
+    def _wait(self, group: str, wanted: str, is_there: Callable[[Probe], bool], timeout: float) -> None:
+        _refuse_on_event_loop()
+        end = time.monotonic() + timeout
+        with self._probe() as probe:
+            while not is_there(probe):
+                self._thread.check()
+                if time.monotonic() >= end:
+                    raise WaitTimeout(f"waited {timeout:g} s for {wanted}\n{self._seen(probe, group)}")
+                time.sleep(POLL_S)
+
+    def _seen(self, probe: Probe, group: str) -> str:
+        """What the server knows about a group, for the message of a test that failed."""
+        found = _describe(probe, group)
+        lines = [f"  state: {found.group_state or 'unknown'}"]
+        if found.error_code:
+            lines.append(f"  error: {ERROR_NAMES.get(found.error_code, found.error_code)}")
+        lines.append(f"  members: {len(found.members)}")
+        for member in found.members:
+            static = f" (static {member.group_instance_id})" if member.group_instance_id else ""
+            lines.append(
+                f"    {member.member_id}{static} of client {member.client_id!r} at {member.client_host}: "
+                f"{_assignment_text(member.member_assignment)}"
+            )
+        offsets = _committed(probe, group)
+        lines.append(f"  committed offsets: {'none' if not offsets else ''}")
+        lines += [f"    {topic}-{partition}: {offset}" for (topic, partition), offset in sorted(offsets.items())]
+        recent = list(self._thread.log.recent)[-10:]
+        if recent:
+            lines.append("  last lines of the server's log:")
+            lines += ["    " + " ".join(f"{name}={value}" for name, value in line.items()) for line in recent]
+        return "\n".join(lines)
+
+
+def _refuse_on_event_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError("this would block the event loop; use wait_stable_async or wait_committed_async")
+
+
+def _describe(probe: Probe, group: str) -> DescribedGroup:
+    answer = probe.ask(
+        apis.DESCRIBE_GROUPS, DESCRIBE_VERSION, DescribeGroupsRequest([group], False), DescribeGroupsResponse
+    )
+    return answer.groups[0]
+
+
+def _committed(probe: Probe, group: str) -> dict[tuple[str, int], int]:
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group, topics=None)])
+    answer = probe.ask(apis.OFFSET_FETCH, OFFSET_FETCH_VERSION, request, OffsetFetchResponse)
+    found: OffsetFetchResponseGroup = answer.groups[0]
+    return {
+        (topic.name, partition.partition_index): partition.committed_offset
+        for topic in found.topics
+        for partition in topic.partitions
+    }
+
+
+def _assignment_text(assignment: bytes) -> str:
+    """A consumer's assignment in words; other kinds of groups keep something of their own there."""
+    if not assignment:
+        return "nothing assigned"
+    from kcoord.protocol.records.consumer_protocol_assignment import decode_consumer_protocol_assignment
+    from kcoord.wire.primitives import DecodeError, Reader
+
+    reader = Reader(assignment)
+    try:
+        # Any version begins with the fields of version 0.
+        reader.int16()
+        decoded = decode_consumer_protocol_assignment(reader, 0)
+    except DecodeError:
+        return f"{len(assignment)} bytes"
+    parts = [f"{part.topic}{sorted(part.partitions)}" for part in decoded.assigned_partitions]
+    return ", ".join(parts) or "no partitions"
