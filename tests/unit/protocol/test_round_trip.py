@@ -3,22 +3,13 @@ but a DecodeError."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kcoord.codegen.schema import Message, snake_case
 from kcoord.wire.primitives import BytesWriter, DecodeError, Reader
-
-_spec = importlib.util.spec_from_file_location("protocol_strategies", Path(__file__).with_name("strategies.py"))
-assert _spec is not None and _spec.loader is not None
-strategies = importlib.util.module_from_spec(_spec)
-sys.modules["protocol_strategies"] = strategies
-_spec.loader.exec_module(strategies)
+from tests.unit.protocol import strategies
 
 CASES = [
     pytest.param(message, version, id=f"{message.name}-v{version}")
