@@ -164,7 +164,9 @@ class TopicRegistry:
         self.names_by_unified: dict[str, list[str]] = {}
         # Configurations by resource type and name.
         self.configs: dict[int, dict[str, dict[str, str]]] = {}
+        # Behind every producer id that was ever reserved, and the log offset after the record that says so.
         self.next_producer_id = 0
+        self.producer_ids_offset = 0
 
         self.created: list[PartitionCreated] = []
         self.deleted: list[TopicRemoved] = []
@@ -338,6 +340,7 @@ class TopicRegistry:
         elif isinstance(record, ProducerIdsRecord):
             if record.next_producer_id > self.next_producer_id:
                 self.next_producer_id = record.next_producer_id
+                self.producer_ids_offset = self.end_offset
 
     def _replay_topic(self, record: TopicRecord) -> None:
         topic = Topic(record.name, record.topic_id)
