@@ -6,9 +6,10 @@ import asyncio
 import gc
 import signal
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from kcoord.server.config import Config
+from kcoord.server.event_loop import new_event_loop
 from kcoord.server.failures import EXIT_INTERNAL, EXIT_OK, ServerError
 from kcoord.server.logs import ServerLog
 from kcoord.server.server import Server
@@ -17,15 +18,6 @@ from kcoord.server.server import Server
 # large state takes longer than many answers.
 GC_THRESHOLDS: Final = (50_000, 20, 50)
 TRACE_MAX: Final = 4000
-
-
-def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where it exists, asyncio's elsewhere."""
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 async def _serve(config: Config, log: ServerLog, announce: Callable[[str, int], None]) -> None:
@@ -49,9 +41,8 @@ def run(config: Config, log: ServerLog, announce: Callable[[str, int], None]) ->
     `announce(host, port)` is called for each listener once it takes connections.
     """
     code = EXIT_OK
-    loop_factory: Any = new_event_loop
     try:
-        with asyncio.Runner(loop_factory=loop_factory) as runner:
+        with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_serve(config, log, announce))
     except ServerError as error:
         if error.code == EXIT_INTERNAL:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from typing import TypeVar, final
 
 from kcoord.server.config import Config
+from kcoord.server.event_loop import new_event_loop
 from kcoord.server.failures import EXIT_INTERNAL, ServerError, classify
 from kcoord.server.listener import format_address
 from kcoord.server.logs import ServerLog
-from kcoord.server.main import new_event_loop
 from kcoord.server.server import Server
 
 T = TypeVar("T")

@@ -1,0 +1,447 @@
+"""The pump between event loop and engine, with an engine that answers every frame with its own bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+
+from kcoord.core.outcome import Fact, Now
+from kcoord.engine.session import Session
+from kcoord.log.journal import CommitTicket
+from kcoord.server.accept import accept_connections
+from kcoord.server.config import load
+from kcoord.server.event_loop import new_event_loop
+from kcoord.server.limits import TokenBucket
+from kcoord.server.listener import Listener, open_sockets
+from kcoord.server.logs import ServerLog
+from kcoord.server.pump import Pump, read_clocks
+from kcoord.wire.frame import FrameError, FrameLimits
+
+FRAME = (12).to_bytes(4, "big") + bytes(12)
+BIG = (5000).to_bytes(4, "big") + bytes(5000)
+
+
+class Disk:
+    """Something to sync, as slow and as broken as a test wants it."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.datasync = work
+
+
+class EchoEngine:
+    """Each frame is a write: it is answered once the commit that it belongs to is done."""
+
+    def __init__(self, sync: Callable[[], None] | None = None, copies: int = 1) -> None:
+        self.sync = sync
+        self.copies = copies
+        self.limits = FrameLimits({0: 10000})
+        self.sessions: dict[int, Session] = {}
+        self.waiting: list[tuple[Session, bytes]] = []
+        self.committing: list[tuple[Session, bytes]] = []
+        self.ready: list[Session] = []
+        self.in_flight: CommitTicket | None = None
+        self.commits = 0
+        self.deadline_ms = -1
+        self.calls: list[str] = []
+
+    def open_session(self, client_host: str, host: str, port: int) -> Session:
+        session = Session(len(self.sessions) + 1, client_host, host, port, self.limits)
+        self.sessions[session.id] = session
+        return session
+
+    def close_session(self, session: Session, now: Now) -> None:
+        self.calls.append("close")
+        session.closed = True
+
+    def receive(self, session: Session, data: bytes, now: Now) -> None:
+        self.calls.append("receive")
+        frames: list[bytes] = []
+        try:
+            session.splitter.feed(data, frames)
+        except FrameError as error:
+            session.close_reason = str(error)
+            self.ready.append(session)
+        for frame in frames:
+            if frame.startswith(b"\0\0\0\1"):
+                raise ZeroDivisionError("a fault of ours")
+            self.waiting.append((session, len(frame).to_bytes(4, "big") + frame))
+
+    def end_turn(self, now: Now) -> CommitTicket | None:
+        if self.in_flight is not None or not self.waiting:
+            return None
+        self.committing, self.waiting = self.waiting, []
+        self.commits += 1
+        ticket = CommitTicket(self.commits, [Disk(self.sync)] if self.sync else [], [])
+        if self.sync is None:
+            self._answer()
+            return None
+        self.in_flight = ticket
+        return ticket
+
+    def _answer(self) -> None:
+        for session, frame in self.committing:
+            session.output.append(frame * self.copies)
+            self.ready.append(session)
+        self.committing = []
+
+    def commit_done(self, ticket: CommitTicket, now: Now) -> None:
+        assert ticket is self.in_flight
+        self.in_flight = None
+        self._answer()
+
+    def fire_timers(self, now: Now) -> None:
+        self.calls.append("timers")
+        if 0 <= self.deadline_ms <= now.mono_ms:
+            self.deadline_ms = -1
+
+    def next_deadline_ms(self) -> int:
+        return self.deadline_ms
+
+    def take_ready(self) -> list[Session]:
+        ready, self.ready = self.ready, []
+        return ready
+
+    def take_facts(self) -> list[Fact]:
+        return []
+
+    def has_unwritten(self) -> bool:
+        return bool(self.waiting)
+
+    def set_disk_full(self, full: bool) -> None:
+        return
+
+
+class Rig:
+    def __init__(self, engine: EchoEngine, *assignments: str) -> None:
+        self.engine = engine
+        self.failures: list[BaseException] = []
+        config = load(assignments=assignments).server
+        self.log = ServerLog(None)
+        self.pump = Pump(asyncio.get_running_loop(), engine, config, self.log, self.failures.append)
+        self.listener = Listener("", "127.0.0.1", 0)
+        (self.socket,) = open_sockets(self.listener, 100)
+        self.port = self.socket.getsockname()[1]
+        self.rate = config.connection_rate
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.wait_for(asyncio.open_connection("127.0.0.1", self.port, limit=1 << 26), 5)
+
+
+@asynccontextmanager
+async def running(engine: EchoEngine, *assignments: str) -> AsyncIterator[Rig]:
+    rig = Rig(engine, *assignments)
+    loop = asyncio.get_running_loop()
+    accepting = accept_connections(loop, rig.pump, TokenBucket(rig.rate), rig.socket, rig.listener)
+    task = loop.create_task(accepting)
+    try:
+        yield rig
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        rig.socket.close()
+        await rig.pump.disconnect_all()
+        rig.pump.threads.stop()
+
+
+def run(test: Callable[[], Coroutine[None, None, None]]) -> None:
+    """On the loop that the server uses here, and on asyncio's own: they differ in the order of timers and reads."""
+    factories = [asyncio.new_event_loop]
+    if type(probe := new_event_loop()).__module__.startswith("uvloop"):
+        factories.append(new_event_loop)
+    probe.close()
+    for factory in factories:
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(asyncio.wait_for(test(), 20))
+
+
+async def exchange(
+    streams: tuple[asyncio.StreamReader, asyncio.StreamWriter], data: bytes = FRAME, size: int = 0
+) -> bytes:
+    streams[1].write(data)
+    return await asyncio.wait_for(streams[0].readexactly(size or len(data)), 5)
+
+
+def test_frames_are_answered_and_connections_forgotten() -> None:
+    async def test() -> None:
+        async with running(EchoEngine()) as rig:
+            one, two = await rig.connect(), await rig.connect()
+            assert await exchange(one, FRAME * 3) == FRAME * 3
+            assert await exchange(two) == FRAME
+            assert rig.pump.counts.total == 2
+            one[1].close()
+            while rig.pump.connections.keys() != {2}:
+                await asyncio.sleep(0.01)
+            assert rig.pump.counts.total == 1
+            assert rig.pump.held_bytes == 0
+
+    run(test)
+
+
+def test_what_arrives_during_a_sync_goes_with_the_next_one() -> None:
+    async def test() -> None:
+        gate = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def wait_for_gate() -> None:
+            asyncio.run_coroutine_threadsafe(gate.wait(), loop).result()
+
+        engine = EchoEngine(wait_for_gate)
+        async with running(engine) as rig:
+            streams = await rig.connect()
+            streams[1].write(FRAME)
+            while engine.commits == 0:
+                await asyncio.sleep(0.01)
+            for _ in range(5):
+                streams[1].write(FRAME)
+                await asyncio.sleep(0.01)
+            assert not rig.pump.is_quiet()
+            gate.set()
+            await asyncio.wait_for(streams[0].readexactly(6 * len(FRAME)), 5)
+            assert engine.commits == 2
+
+    run(test)
+
+
+def test_a_failed_sync_ends_everything_without_an_answer() -> None:
+    def broken() -> None:
+        raise OSError(5, "the disk is gone")
+
+    async def test() -> None:
+        async with running(EchoEngine(broken)) as rig:
+            streams, other = await rig.connect(), await rig.connect()
+            streams[1].write(FRAME)
+            for reader in (streams[0], other[0]):
+                with suppress(ConnectionError):
+                    assert await asyncio.wait_for(reader.read(), 5) == b""
+            assert [str(failure) for failure in rig.failures] == ["sync failed: [Errno 5] the disk is gone"]
+
+    run(test)
+
+
+def test_a_fault_of_the_engine_ends_everything_once() -> None:
+    async def test() -> None:
+        async with running(EchoEngine()) as rig:
+            streams = await rig.connect()
+            streams[1].write((12).to_bytes(4, "big") + b"\0\0\0\1" + bytes(8))
+            with suppress(ConnectionError):
+                assert await asyncio.wait_for(streams[0].read(), 5) == b""
+            assert [type(failure) for failure in rig.failures] == [ZeroDivisionError]
+
+    run(test)
+
+
+def test_garbage_costs_its_own_connection_only() -> None:
+    async def test() -> None:
+        async with running(EchoEngine()) as rig:
+            honest, bad = await rig.connect(), await rig.connect()
+            bad[1].write(b"GET / HTTP/1.1\r\n\r\n")
+            assert await asyncio.wait_for(bad[0].read(), 5) == b""
+            assert await exchange(honest) == FRAME
+
+    run(test)
+
+
+def test_a_frame_that_never_ends_and_an_idle_connection() -> None:
+    async def test() -> None:
+        engine = EchoEngine()
+        async with running(engine, "frame.deadline.ms=200", "connections.max.idle.ms=1000") as rig:
+            slow, idle = await rig.connect(), await rig.connect()
+            started = read_clocks().mono_ms
+            while slow[1].transport.is_closing() is False and read_clocks().mono_ms - started < 3000:
+                slow[1].write(BIG[:1])  # one byte of a frame at a time
+                await asyncio.sleep(0.05)
+                rig.pump.sweep()
+            assert read_clocks().mono_ms - started < 1000
+            assert len(rig.pump.connections) == 1
+            while rig.pump.connections:
+                await asyncio.sleep(0.05)
+                rig.pump.sweep()
+            assert read_clocks().mono_ms - started >= 1000
+            with suppress(ConnectionError):
+                assert await asyncio.wait_for(idle[0].read(), 5) == b""
+            assert "frame.deadline.ms" in str(rig.log.recent[0])
+
+    run(test)
+
+
+def test_frames_that_keep_ending_are_not_overdue() -> None:
+    async def test() -> None:
+        async with running(EchoEngine(), "frame.deadline.ms=200") as rig:
+            streams = await rig.connect()
+            streams[1].write(FRAME[:5])
+            for _ in range(10):
+                assert await exchange(streams, FRAME[5:] + FRAME[:5], len(FRAME)) == FRAME
+                await asyncio.sleep(0.05)
+                rig.pump.sweep()
+            assert len(rig.pump.connections) == 1
+
+    run(test)
+
+
+def test_too_much_waiting_input_costs_the_connection_that_holds_most() -> None:
+    async def test() -> None:
+        engine = EchoEngine()
+        engine.limits = FrameLimits({0: 10 << 20})
+        head = (9 << 20).to_bytes(4, "big") + bytes(2)
+        async with running(engine, "queued.max.request.bytes=1048576") as rig:
+            small, large = await rig.connect(), await rig.connect()
+            small[1].write(head + bytes(100_000))
+            await asyncio.sleep(0.05)
+            large[1].write(head + bytes(2_000_000))
+            with suppress(ConnectionError):
+                assert await asyncio.wait_for(large[0].read(), 5) == b""
+            assert [connection.session.id for connection in rig.pump.connections.values()] == [1]
+            assert 0 < rig.pump.held_bytes < 200_000
+
+    run(test)
+
+
+def test_who_does_not_read_is_not_read_and_goes_in_the_end() -> None:
+    async def test() -> None:
+        engine = EchoEngine(copies=1000)
+        limits = ("output.buffer.high.bytes=100000", "output.buffer.max.bytes=30000000")
+        async with running(engine, *limits) as rig:
+            raw = socket.create_connection(("127.0.0.1", rig.port))
+            raw.setblocking(False)
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(raw, BIG)
+            while not rig.pump.connections or not next(iter(rig.pump.connections.values())).is_output_full:
+                await asyncio.sleep(0.01)
+            (connection,) = rig.pump.connections.values()
+            assert not connection.is_reading
+            seen = engine.calls.count("receive")
+            await loop.sock_sendall(raw, BIG)
+            await asyncio.sleep(0.1)
+            assert engine.calls.count("receive") == seen
+            # Ten times as much at once is more than may wait.
+            engine.copies = 10000
+            connection.update_reading()
+            connection.data_received(BIG)
+            await asyncio.sleep(0.1)
+            assert not rig.pump.connections
+            raw.close()
+
+    run(test)
+
+
+def test_limits_on_connections() -> None:
+    async def test() -> None:
+        limits = ("max.connections.per.ip=2", "max.connections.per.ip.exempt.loopback=false")
+        async with running(EchoEngine(), *limits) as rig:
+            one, two = await rig.connect(), await rig.connect()
+            three = await rig.connect()
+            with suppress(ConnectionError):
+                assert await asyncio.wait_for(three[0].read(), 5) == b""
+            assert await exchange(one) == await exchange(two) == FRAME
+            one[1].close()
+            while rig.pump.counts.total == 2:
+                await asyncio.sleep(0.01)
+            assert await exchange(await rig.connect()) == FRAME
+
+    run(test)
+
+
+def test_connections_come_at_the_configured_rate() -> None:
+    async def test() -> None:
+        async with running(EchoEngine(), "max.connection.creation.rate=10") as rig:
+            loop = asyncio.get_running_loop()
+            started = loop.time()
+            streams = await asyncio.gather(*(rig.connect() for _ in range(25)))
+            await asyncio.gather(*(exchange(stream) for stream in streams))
+            assert 0.3 < loop.time() - started < 3
+
+    run(test)
+
+
+def test_waiting_sockets_are_heard_before_timers_fire() -> None:
+    async def test() -> None:
+        engine = EchoEngine()
+        async with running(engine) as rig:
+            streams = await rig.connect()
+            await exchange(streams)
+            engine.deadline_ms = read_clocks().mono_ms + 50
+            rig.pump.schedule_turn()
+            await asyncio.sleep(0.01)
+            engine.calls.clear()
+            raw = streams[1].get_extra_info("socket")
+            started = read_clocks().mono_ms
+            while read_clocks().mono_ms - started < 150:
+                pass  # the stall: the deadline passes, and a heartbeat arrives meanwhile
+            with suppress(BlockingIOError):
+                socket.socket(fileno=socket.dup(raw.fileno())).send(FRAME)
+            await asyncio.sleep(0.2)
+            assert engine.calls[:2] == ["receive", "timers"]
+            assert engine.deadline_ms == -1
+
+    run(test)
+
+
+def test_an_earlier_timer_moves_the_call_forward() -> None:
+    async def test() -> None:
+        engine = EchoEngine()
+        async with running(engine) as rig:
+            engine.deadline_ms = read_clocks().mono_ms + 60000
+            rig.pump.schedule_turn()
+            await asyncio.sleep(0.02)
+            engine.deadline_ms = read_clocks().mono_ms + 20
+            rig.pump.schedule_turn()
+            await asyncio.sleep(0.2)
+            assert engine.calls == ["timers"]
+
+    run(test)
+
+
+def test_draining_answers_what_was_read_and_reads_no_more() -> None:
+    async def test() -> None:
+        gate = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        engine = EchoEngine(lambda: asyncio.run_coroutine_threadsafe(gate.wait(), loop).result())
+        async with running(engine) as rig:
+            streams = await rig.connect()
+            streams[1].write(FRAME)
+            while engine.commits == 0:
+                await asyncio.sleep(0.01)
+            drained = asyncio.create_task(rig.pump.drain(lambda: False))
+            await asyncio.sleep(0.02)
+            streams[1].write(FRAME)
+            await asyncio.sleep(0.02)
+            assert not drained.done()
+            gate.set()
+            assert await drained
+            await rig.pump.disconnect_all()
+            with suppress(ConnectionError):
+                assert await asyncio.wait_for(streams[0].read(), 5) == FRAME
+
+    run(test)
+
+
+def test_draining_has_an_end() -> None:
+    async def test() -> None:
+        gate = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        engine = EchoEngine(lambda: asyncio.run_coroutine_threadsafe(gate.wait(), loop).result())
+        async with running(engine) as rig:
+            streams = await rig.connect()
+            streams[1].write(FRAME)
+            await asyncio.sleep(0.05)
+            assert not await rig.pump.drain(lambda: True)
+            gate.set()
+            await asyncio.sleep(0.05)
+
+    run(test)
+
+
+def test_another_engine_takes_over_the_connections_at_rest() -> None:
+    async def test() -> None:
+        old, new = EchoEngine(), EchoEngine()
+        async with running(old) as rig:
+            streams = await rig.connect()
+            await exchange(streams)
+            rig.pump.replace_engine(new)
+            assert await exchange(streams) == FRAME
+            assert (old.commits, new.commits) == (1, 1)
+
+    run(test)
