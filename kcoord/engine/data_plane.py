@@ -157,6 +157,6 @@ class DataPlane:
 def load_producers(config: CoreConfig, log: PartitionLog) -> PartitionProducers:
     """Producer state as the log has it."""
     producers = PartitionProducers(config.producer_id_expiration_ms)
-    for _, batch in log.batches(log.log_start_offset, log.end_offset):
-        producers.rebuild(parse_header(batch))
+    for position, data in log.batches(log.log_start_offset, log.end_offset):
+        producers.rebuild(parse_header(data, position))
     return producers

@@ -18,6 +18,7 @@ exception leaves the engine and the server ends the process.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from typing import Final, cast, final
 
@@ -129,6 +130,10 @@ class Engine:
         self.durable_seq = 0
         self.in_flight: CommitTicket | None = None
         self.disk_full = False
+        # Whether records are being stored and replayed: an exception there ends the process.
+        self.storing = False
+        # Tests want bugs to surface.
+        self.strict = False
 
     # --- loading ---------------------------------------------------------------------------------------------
 
@@ -292,7 +297,15 @@ class Engine:
             session.host,
             session.port,
         )
-        self._handle_request(session, correlation_id, request, now)
+        try:
+            self._handle_request(session, correlation_id, request, now)
+        except Exception as error:
+            # Handlers change soft state only, so a bug of ours in one costs the connection that met it and nobody
+            # else. What concerns the log is different: there, nothing goes on.
+            if self.strict or self.storing or self.journal.failure is not None:
+                raise
+            self._close(session, f"internal error in {api.name} version {version}: {error!r}")
+            self.facts.append(Fact(WARNING, "internal_error", {"traceback": traceback.format_exc()}))
 
     def _read_header(self, session: Session, frame: bytes, flexible: bool) -> Reader:
         size: i64 = i64(read_i16_be(frame, 8))
@@ -373,7 +386,9 @@ class Engine:
         """Store, replay and answer what an event led to, then handle the events that follow from it."""
         wait_seq = 0
         if outcome.records:
+            self.storing = True
             wait_seq = self._append(outcome, now)
+            self.storing = False
         for reply in outcome.replies:
             self._give(reply, wait_seq)
         for timer in outcome.timers:
