@@ -64,7 +64,9 @@ class ListOffsetsRoom:
     def __init__(self, table: PartitionTable) -> None:
         self.table = table
 
-    def handle_list_offsets(self, request: Request, body: ListOffsetsRequest, now: Now) -> ListOffsetsResponse:
+    def handle_list_offsets(
+        self, request: Request, body: ListOffsetsRequest, now: Now
+    ) -> ListOffsetsResponse:
         """One answer per partition. One that is named twice gets INVALID_REQUEST, once."""
         version = request.version
         repeated = repeated_partitions(body)
@@ -85,7 +87,9 @@ class ListOffsetsRoom:
                     answer.partitions.append(self._list_partition(version, topic.name, p))
         return response
 
-    def _list_partition(self, version: int, topic: str, p: ListOffsetsPartition) -> ListOffsetsPartitionResponse:
+    def _list_partition(
+        self, version: int, topic: str, p: ListOffsetsPartition
+    ) -> ListOffsetsPartitionResponse:
         if not is_supported(p.timestamp, version):
             return ListOffsetsPartitionResponse(p.partition_index, UNSUPPORTED_VERSION)
         tp = self.table.find(topic, p.partition_index)

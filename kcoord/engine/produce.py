@@ -76,7 +76,11 @@ def refused(index: int, error_code: int, message: str | None = None) -> Partitio
 
 def is_transactional(records: bytes | None) -> bool:
     """Whether the first batch says that it belongs to a transaction."""
-    return records is not None and len(records) >= HEADER_BYTES and (records[ATTRIBUTES_AT] & TRANSACTIONAL_FLAG) != 0
+    return (
+        records is not None
+        and len(records) >= HEADER_BYTES
+        and (records[ATTRIBUTES_AT] & TRANSACTIONAL_FLAG) != 0
+    )
 
 
 def has_transactional_records(body: ProduceRequest) -> bool:
@@ -137,7 +141,8 @@ def recompress(batch: bytes, header: BatchHeader, codec: int, bytes_max: int) ->
 
 def bad_batch(index: int, checked: ProducedBatch, log_start_offset: int) -> PartitionProduceResponse:
     """The answer for a batch that did not pass. Bad records are named by their index in the batch (KIP-467)."""
-    answer = refused(index, checked.error_code, checked.message)
+    # Brokers leave the message out where the error code says it all, and clients show their own text then.
+    answer = refused(index, checked.error_code, checked.message if checked.record_errors else None)
     answer.log_start_offset = log_start_offset
     for number, message in checked.record_errors:
         answer.record_errors.append(BatchIndexAndErrorMessage(number, message))
@@ -166,7 +171,9 @@ class ProduceRoom:
             served = self._topic(request.version, topic)
             for data in topic.partition_data:
                 if refuse_all:
-                    answer.partition_responses.append(refused(data.index, TRANSACTIONAL_ID_AUTHORIZATION_FAILED))
+                    answer.partition_responses.append(
+                        refused(data.index, TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+                    )
                 else:
                     answer.partition_responses.append(self._produce(request.version, body, served, data, now))
             response.responses.append(answer)
@@ -187,7 +194,9 @@ class ProduceRoom:
     ) -> PartitionProduceResponse:
         index = data.index
         if served is None:
-            return refused(index, UNKNOWN_TOPIC_ID if version >= TOPIC_IDS_FROM else UNKNOWN_TOPIC_OR_PARTITION)
+            return refused(
+                index, UNKNOWN_TOPIC_ID if version >= TOPIC_IDS_FROM else UNKNOWN_TOPIC_OR_PARTITION
+            )
         tp = self.table.find(served.name, index)
         if tp is None:
             return refused(index, UNKNOWN_TOPIC_OR_PARTITION)
@@ -228,13 +237,20 @@ class ProduceRoom:
         last_offset: int = base_offset + header.last_offset_delta
         has_producer = header.producer_id >= 0
         if has_producer:
-            repeated = self._check_producer(tp, header, index)
-            if repeated is not None:
-                return repeated
+            check = tp.producers.check(header)
+            if check.error_code != NONE:
+                answer = refused(index, check.error_code)
+                answer.log_start_offset = log.log_start_offset
+                return answer
+            seen = check.duplicate
+            if seen is not None:
+                return PartitionProduceResponse(
+                    index, NONE, seen.first_offset, seen.timestamp_ms, log.log_start_offset
+                )
         batch = with_offsets(batch, base_offset, tp.leader_epoch)
         self.journal.append(log, batch, base_offset, last_offset, header.max_timestamp)
         if has_producer:
-            self._note_producer(tp, header, last_offset)
+            tp.producers.note(header, last_offset, now.wall_ms)
         self.table.note_append(tp)
         append_time = now.wall_ms if settings.limits.timestamp_type == LOG_APPEND_TIME else NO_TIMESTAMP
         return PartitionProduceResponse(index, NONE, base_offset, append_time, log.log_start_offset)

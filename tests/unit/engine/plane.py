@@ -72,7 +72,7 @@ class Plane:
         for index in range(partitions):
             self.topics.replay_metadata(PartitionRecord(index, uuid), 0)
             log = self.directory.create_log(name, index, uuid)
-            self.table.add_partition(topic, log, PartitionProducers())
+            self.table.add_partition(topic, log, PartitionProducers(self.config.producer_id_expiration_ms))
         return uuid
 
     def configure(self, name: str, key: str, value: str) -> None:

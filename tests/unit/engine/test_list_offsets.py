@@ -1,0 +1,179 @@
+"""ListOffsets, OffsetForLeaderEpoch and DeleteRecords: where partitions start and end."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcoord.protocol.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from kcoord.protocol.errors import (
+    FENCED_LEADER_EPOCH,
+    INVALID_REQUEST,
+    INVALID_TOPIC_EXCEPTION,
+    NONE,
+    OFFSET_OUT_OF_RANGE,
+    POLICY_VIOLATION,
+    UNKNOWN_LEADER_EPOCH,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    UNSUPPORTED_VERSION,
+)
+from kcoord.protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kcoord.protocol.offset_for_leader_epoch import (
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopic,
+)
+from tests.harness.batches import BASE_TIME_MS, batch
+from tests.unit.engine.plane import Plane, offsets
+
+
+@pytest.fixture
+def plane() -> Plane:
+    plane = Plane()
+    plane.create("t", 2)
+    return plane
+
+
+def list_offset(
+    plane: Plane, timestamp: int, version: int = 11, topic: str = "t", partition: int = 0, epoch: int = -1
+) -> tuple[int, int, int, int]:
+    """(error code, timestamp, offset, leader epoch) for one partition."""
+    body = ListOffsetsRequest(
+        -1, 0, [ListOffsetsTopic(topic, [ListOffsetsPartition(partition, epoch, timestamp)])]
+    )
+    response = plane.offsets_room.handle_list_offsets(plane.request(2, version, body), body, plane.now)
+    found = response.topics[0].partitions[0]
+    return found.error_code, found.timestamp, found.offset, found.leader_epoch
+
+
+NOTHING = (NONE, -1, -1, -1)
+
+
+def test_both_ends(plane: Plane) -> None:
+    assert list_offset(plane, -1) == (NONE, -1, 0, 0)
+    assert list_offset(plane, -2) == (NONE, -1, 0, 0)
+    plane.put("t", batch([b"a", b"b"]))
+    plane.produce("t", batch([b"c"]))
+    # What is not durable yet does not count.
+    assert list_offset(plane, -1) == (NONE, -1, 2, 0)
+    plane.commit()
+    assert list_offset(plane, -1) == (NONE, -1, 3, 0)
+    plane.directory.advance_log_start(plane.partition("t").log, 1)
+    for earliest in (-2, -4):
+        assert list_offset(plane, earliest) == (NONE, -1, 1, 0)
+    # Version 3 knows no leader epochs.
+    assert list_offset(plane, -1, 3) == (NONE, -1, 3, -1)
+
+
+def test_offsets_by_time(plane: Plane) -> None:
+    plane.put("t", batch([b"a", b"b"]))
+    plane.put("t", batch([b"c", b"d"], base_time_ms=BASE_TIME_MS + 10000))
+    assert list_offset(plane, 0) == (NONE, BASE_TIME_MS, 0, 0)
+    assert list_offset(plane, BASE_TIME_MS + 1) == (NONE, BASE_TIME_MS + 1000, 1, 0)
+    assert list_offset(plane, BASE_TIME_MS + 1001) == (NONE, BASE_TIME_MS + 10000, 2, 0)
+    assert list_offset(plane, BASE_TIME_MS + 11001) == NOTHING
+    assert list_offset(plane, -3) == (NONE, BASE_TIME_MS + 11000, 3, 0)
+    assert list_offset(plane, 5, partition=1) == NOTHING
+    assert list_offset(plane, -3, partition=1) == NOTHING
+    plane.produce("t", batch([b"e"], base_time_ms=BASE_TIME_MS + 60000))
+    assert list_offset(plane, BASE_TIME_MS + 12000) == NOTHING
+    plane.commit()
+    assert list_offset(plane, BASE_TIME_MS + 12000) == (NONE, BASE_TIME_MS + 60000, 4, 0)
+
+
+def test_times_of_later_versions(plane: Plane) -> None:
+    refused = (UNSUPPORTED_VERSION, -1, -1, -1)
+    for timestamp, version in ((-3, 7), (-4, 8), (-5, 9), (-6, 11)):
+        assert list_offset(plane, timestamp, version - 1) == refused
+        assert list_offset(plane, timestamp, version)[0] == NONE
+    assert list_offset(plane, -7, 11) == refused
+    # Nothing is in remote storage.
+    assert list_offset(plane, -5) == NOTHING
+    assert list_offset(plane, -6) == NOTHING
+
+
+def test_errors(plane: Plane) -> None:
+    unknown = (UNKNOWN_TOPIC_OR_PARTITION, -1, -1, -1)
+    assert list_offset(plane, -1, topic="nowhere") == unknown
+    assert list_offset(plane, -1, partition=2) == unknown
+    assert list_offset(plane, -1, partition=-1) == unknown
+    assert list_offset(plane, -1, epoch=0) == (NONE, -1, 0, 0)
+    assert list_offset(plane, -1, epoch=1) == (UNKNOWN_LEADER_EPOCH, -1, -1, -1)
+    assert list_offset(plane, -1, epoch=-2) == (FENCED_LEADER_EPOCH, -1, -1, -1)
+
+
+def test_repeated_partitions(plane: Plane) -> None:
+    ask = [ListOffsetsPartition(0, -1, -1), ListOffsetsPartition(0, -1, -2), ListOffsetsPartition(1, -1, -1)]
+    body = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", ask), ListOffsetsTopic("t", ask[:1])])
+    response = plane.offsets_room.handle_list_offsets(plane.request(2, 7, body), body, plane.now)
+    assert [t.name for t in response.topics] == ["t"]
+    found = sorted((p.partition_index, p.error_code) for p in response.topics[0].partitions)
+    assert found == [(0, INVALID_REQUEST), (1, NONE)]
+
+
+def epoch_end(
+    plane: Plane, epoch: int, current: int = -1, topic: str = "t", partition: int = 0
+) -> tuple[int, int, int]:
+    """(error code, leader epoch, end offset) for one partition."""
+    ask = OffsetForLeaderPartition(partition, current, epoch)
+    body = OffsetForLeaderEpochRequest(-2, [OffsetForLeaderTopic(topic, [ask])])
+    request = plane.request(23, 4, body)
+    response = plane.epochs_room.handle_offset_for_leader_epoch(request, body, plane.now)
+    found = response.topics[0].partitions[0]
+    assert found.partition == partition
+    return found.error_code, found.leader_epoch, found.end_offset
+
+
+def test_epoch_ends(plane: Plane) -> None:
+    assert epoch_end(plane, 0) == (NONE, 0, 0)
+    plane.put("t", batch([b"a", b"b"]))
+    plane.produce("t", batch([b"c"]))
+    assert epoch_end(plane, 0) == (NONE, 0, 2)
+    assert epoch_end(plane, 0, current=0) == (NONE, 0, 2)
+    for never in (-1, 1, 7):
+        assert epoch_end(plane, never) == (NONE, -1, -1)
+    assert epoch_end(plane, -2) == (NONE, -2, 0)
+    assert epoch_end(plane, 0, current=1) == (UNKNOWN_LEADER_EPOCH, -1, -1)
+    assert epoch_end(plane, 0, current=-2) == (FENCED_LEADER_EPOCH, -1, -1)
+    assert epoch_end(plane, 0, topic="nowhere") == (UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
+    assert epoch_end(plane, 0, partition=9) == (UNKNOWN_TOPIC_OR_PARTITION, -1, -1)
+
+
+def delete(plane: Plane, offset: int, topic: str = "t", partition: int = 0) -> tuple[int, int]:
+    """(error code, low watermark) for one partition."""
+    body = DeleteRecordsRequest(
+        [DeleteRecordsTopic(topic, [DeleteRecordsPartition(partition, offset)])], 5000
+    )
+    response = plane.delete_room.handle_delete_records(plane.request(21, 2, body), body, plane.now)
+    found = response.topics[0].partitions[0]
+    assert found.partition_index == partition
+    return found.error_code, found.low_watermark
+
+
+def test_deleting_records(plane: Plane) -> None:
+    plane.put("t", batch([b"a", b"b", b"c"]))
+    plane.produce("t", batch([b"d"]))
+    assert delete(plane, 1) == (NONE, 1)
+    assert delete(plane, 0) == (NONE, 1)
+    assert plane.fetch("t", 0).error_code == OFFSET_OUT_OF_RANGE
+    assert offsets(plane.fetch("t", 1).records) == [0, 1, 2]
+    # The fourth record is there but not durable.
+    assert delete(plane, 4) == (OFFSET_OUT_OF_RANGE, -1)
+    assert delete(plane, -2) == (OFFSET_OUT_OF_RANGE, -1)
+    assert delete(plane, -1) == (NONE, 3)
+    plane.commit()
+    assert delete(plane, -1) == (NONE, 4)
+    assert list_offset(plane, -2) == (NONE, -1, 4, 0)
+    assert list_offset(plane, BASE_TIME_MS) == NOTHING
+    # Offsets go on where they were.
+    assert plane.put("t", batch([b"e"])) == 4
+
+
+def test_records_that_may_not_be_deleted(plane: Plane) -> None:
+    assert delete(plane, 0, "nowhere") == (UNKNOWN_TOPIC_OR_PARTITION, -1)
+    assert delete(plane, 0, partition=5) == (UNKNOWN_TOPIC_OR_PARTITION, -1)
+    plane.create("__consumer_offsets")
+    assert delete(plane, 0, "__consumer_offsets") == (INVALID_TOPIC_EXCEPTION, -1)
+    plane.create("c", cleanup_policy="compact")
+    assert delete(plane, 0, "c") == (POLICY_VIOLATION, -1)
+    plane.configure("c", "cleanup.policy", "compact,delete")
+    assert delete(plane, 0, "c") == (NONE, 0)
