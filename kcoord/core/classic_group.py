@@ -498,11 +498,11 @@ class ClassicGroup:
             members,
         )
 
-    def build_live(self) -> None:
-        """Make the soft part from the hard part, as after start-up: Stable with members, or Empty."""
-        value = self.value
-        if value is None:
-            return
+    def clear_live(self) -> None:
+        """Forget members and timers; the group is Empty. What was parked has been answered before."""
+        self.state = EMPTY
+        self.previous_state = DEAD
+        self.leader_id = None
         self.members = {}
         self.static_members = {}
         self.pending_members = {}
@@ -510,8 +510,16 @@ class ClassicGroup:
         self.supported_protocols = {}
         self.awaiting_join = 0
         self.new_member_added = False
+        self.join_token = NO_TOKEN
+        self.sync_token = NO_TOKEN
+
+    def build_live(self) -> None:
+        """Make the soft part from the hard part, as after start-up: Stable with members, or Empty."""
+        value = self.value
+        if value is None:
+            return
+        self.clear_live()
         self.state = STABLE if value.members else EMPTY
-        self.previous_state = DEAD
         self.generation_id = value.generation
         self.protocol_type = value.protocol_type if value.protocol_type != "" else None
         self.protocol_name = value.protocol

@@ -6,13 +6,10 @@ from typing import final
 
 from kcoord.core.classic_group import (
     COMPLETING_REBALANCE,
-    DEAD,
-    EMPTY,
     NOT_ARMED,
     PREPARING_REBALANCE,
     STABLE,
     ClassicGroup,
-    ClassicMember,
 )
 from kcoord.core.classic_rebalance import ClassicRebalance, answer_join, answer_sync, client_reason
 from kcoord.core.config import CoreConfig
@@ -232,13 +229,9 @@ class ClassicMembership:
             )
 
     def unload(self, error_code: int, out: Outcome) -> None:
-        """Answer everything that is parked and forget the soft part of all groups (test control, shut-down)."""
+        """Answer everything that is parked and forget all members (shut-down, and the reset of a test fixture)."""
         for group in self.store.groups.values():
             for member in group.members.values():
-                _answer_all(group, member, error_code, out)
-            group.state = EMPTY if not group.members else DEAD
-
-
-def _answer_all(group: ClassicGroup, member: ClassicMember, error_code: int, out: Outcome) -> None:
-    answer_join(group, member, error_code, out, member.member_id)
-    answer_sync(member, error_code, out)
+                answer_join(group, member, error_code, out, member.member_id)
+                answer_sync(member, error_code, out)
+            group.clear_live()
