@@ -94,7 +94,7 @@ class MetadataHandlers:
             for name in self.topics.sorted_names():
                 response.topics.append(self._known_topic(self.topics.topics[name]))
         elif not self._is_well_formed(request, body):
-            self._refuse(response, body)
+            self._refuse(request, response, body)
             out.reply(request.request_id, response)
             return out
         else:
@@ -117,7 +117,9 @@ class MetadataHandlers:
                 return False
         return True
 
-    def _refuse(self, response: MetadataResponse, body: MetadataRequest) -> None:
+    def _refuse(self, request: Request, response: MetadataResponse, body: MetadataRequest) -> None:
+        if request.version >= 13:
+            response.error_code = INVALID_REQUEST
         response.brokers = []
         response.cluster_id = None
         response.controller_id = NO_NODE
