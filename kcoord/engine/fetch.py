@@ -25,11 +25,14 @@ from kcoord.engine.fetch_sessions import (
     next_epoch,
 )
 from kcoord.engine.partitions import NO_EPOCH, PartitionTable, ServedTopic, TopicPartition, epoch_end
+from kcoord.log.errors import LogDamaged
 from kcoord.protocol.errors import (
     FENCED_LEADER_EPOCH,
     INCONSISTENT_TOPIC_ID,
     INVALID_FETCH_SESSION_EPOCH,
+    KAFKA_STORAGE_ERROR,
     NONE,
+    NOT_LEADER_OR_FOLLOWER,
     OFFSET_OUT_OF_RANGE,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
@@ -56,6 +59,8 @@ TOPIC_IDS_FROM: Final = 13
 REPLICA_STATE_FROM: Final = 15
 LEADER_HINTS_FROM: Final = 16
 ZSTD_FROM: Final = 10
+# Older clients do not know that KAFKA_STORAGE_ERROR can be tried again.
+STORAGE_ERROR_FROM: Final = 6
 
 SESSIONLESS: Final = 0
 FULL: Final = 1
@@ -346,7 +351,13 @@ class FetchRoom:
         elif item.offset < high_watermark:
             limit = max(0, min(item.max_bytes, room))
             if limit > 0 or needs_one:
-                data.records = log.read(item.offset, limit, high_watermark, needs_one)
+                try:
+                    data.records = log.read(item.offset, limit, high_watermark, needs_one)
+                except LogDamaged as damage:
+                    self.table.note_damage(tp, damage)
+                    result.is_urgent = True
+                    old = fetch.version < STORAGE_ERROR_FROM
+                    return read_error(item.partition, NOT_LEADER_OR_FOLLOWER if old else KAFKA_STORAGE_ERROR)
         return data
 
     def _stores_zstd(self, tp: TopicPartition) -> bool:
@@ -408,7 +419,11 @@ class FetchRoom:
             room = max(0, item.max_bytes - item.counted_bytes)
             if start >= tp.log.log_start_offset:
                 # Only what is new is counted, so that a fetch with a large minimum does not read all over again.
-                size = len(tp.log.read(start, room, end, False))
+                try:
+                    size = len(tp.log.read(start, room, end, False))
+                except LogDamaged:
+                    # The answer finds out again, and says so.
+                    return True
                 if size == 0:
                     # Not even one batch fits any more: the partition has given all it can.
                     size = room

@@ -10,7 +10,14 @@ from typing import Final, final
 
 from kcoord.core.outcome import Now, Request
 from kcoord.engine.partitions import PartitionTable, TopicPartition
-from kcoord.protocol.errors import INVALID_REQUEST, NONE, UNKNOWN_TOPIC_OR_PARTITION, UNSUPPORTED_VERSION
+from kcoord.log.errors import LogDamaged
+from kcoord.protocol.errors import (
+    INVALID_REQUEST,
+    KAFKA_STORAGE_ERROR,
+    NONE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+    UNSUPPORTED_VERSION,
+)
 from kcoord.protocol.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -98,7 +105,11 @@ class ListOffsetsRoom:
         error = tp.check_leader_epoch(p.current_leader_epoch)
         if error != NONE:
             return ListOffsetsPartitionResponse(p.partition_index, error)
-        answer = look_up(tp, p.timestamp)
+        try:
+            answer = look_up(tp, p.timestamp)
+        except LogDamaged as damage:
+            self.table.note_damage(tp, damage)
+            return ListOffsetsPartitionResponse(p.partition_index, KAFKA_STORAGE_ERROR)
         if version < LEADER_EPOCH_FROM:
             answer.leader_epoch = -1
         return answer

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from kcoord.core.outcome import WARNING, Fact
 from kcoord.core.producers import PartitionProducers
 from kcoord.core.topics import Topic, TopicRegistry
+from kcoord.log.errors import LogDamaged
 from kcoord.log.partition_log import PartitionLog
 from kcoord.protocol.errors import FENCED_LEADER_EPOCH, NONE, UNKNOWN_LEADER_EPOCH
 from kcoord.wire.compression import CODEC_GZIP, CODEC_LZ4, CODEC_NONE, CODEC_SNAPPY, CODEC_ZSTD
@@ -94,6 +96,8 @@ class TopicPartition:
         # The high watermark that waiting fetches were last told of, and whether more is on its way to the disk.
         self.announced_end = log.durable_end
         self.is_moving = False
+        # What was found damaged in the log's files, to be said once.
+        self.damage = ""
 
     def check_leader_epoch(self, epoch: int) -> int:
         """The error code for a request that believes in leader epoch `epoch` (KIP-320)."""
@@ -134,6 +138,8 @@ class PartitionTable:
         self.by_name: dict[str, ServedTopic] = {}
         self.by_id: dict[bytes, ServedTopic] = {}
         self.moving: list[TopicPartition] = []
+        # For the server's log, until the engine takes them.
+        self.facts: list[Fact] = []
 
     def add_topic(self, topic: Topic) -> ServedTopic:
         """Start serving `topic`; its partitions follow by add_partition, in order. Safe to repeat."""
@@ -215,3 +221,17 @@ class PartitionTable:
                 tp.is_moving = False
         self.moving = still
         return moved
+
+    def note_damage(self, tp: TopicPartition, error: LogDamaged) -> None:
+        """Say that bytes of `tp` cannot be read any more. Readers get KAFKA_STORAGE_ERROR for them."""
+        text = str(error)
+        if tp.damage != text:
+            tp.damage = text
+            self.facts.append(Fact(WARNING, "log_damaged", {"file": error.file, "reason": text}))
+
+    def take_facts(self) -> list[Fact]:
+        """What the server's log should say since the last call."""
+        facts = self.facts
+        if facts:
+            self.facts = []
+        return facts

@@ -109,7 +109,9 @@ def without_torn_end(records: bytes) -> bytes:
 
 def batch_bytes(records: bytes, pos: int) -> int:
     """The size that the batch at `pos` claims to have."""
-    return read_i32_be(records, pos + 8) + LENGTH_END
+    # Not in 32 bits, where a hostile length could wrap.
+    length: int = read_i32_be(records, pos + 8)
+    return length + LENGTH_END
 
 
 def is_one_batch(records: bytes | None) -> bool:

@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from kcoord.protocol.errors import (
     FENCED_LEADER_EPOCH,
     INCONSISTENT_TOPIC_ID,
+    KAFKA_STORAGE_ERROR,
     NONE,
+    NOT_LEADER_OR_FOLLOWER,
     OFFSET_OUT_OF_RANGE,
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_LEADER_EPOCH,
@@ -156,6 +158,24 @@ def test_a_topic_of_zstd_is_not_for_old_consumers(plane: Plane) -> None:
     plane.put("z", batch([b"a"]))
     assert plane.fetch("z", 0, version=9).error_code == UNSUPPORTED_COMPRESSION_TYPE
     assert values(plane.fetch("z", 0, version=10).records) == [b"a"]
+
+
+def test_damaged_files_are_an_error_of_their_partition_and_said_once() -> None:
+    plane = Plane()
+    # Nothing is kept in memory, so everything is read from the file.
+    plane.directory.config.tail_bytes_max = 0
+    plane.create("t", 2)
+    for index in (0, 1):
+        plane.put("t", batch([b"a"]), index)
+    plane.directory.storage.open("t-0/00000000000000000000.log").truncate(0)
+    plane.directory.storage.open("t-0/00000000000000000000.log").append(b"\xff" * 69)
+    response = plane.fetch_all(("t", 0, 0), ("t", 1, 0))
+    assert answered(response) == [("t", 0, KAFKA_STORAGE_ERROR), ("t", 1, NONE)]
+    assert values(response.responses[0].partitions[1].records) == [b"a"]
+    assert plane.fetch("t", 0, version=5).error_code == NOT_LEADER_OR_FOLLOWER
+    facts = plane.table.take_facts()
+    assert [fact.event for fact in facts] == ["log_damaged"]
+    assert plane.table.take_facts() == []
 
 
 # Limits.
