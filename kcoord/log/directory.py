@@ -13,11 +13,13 @@ The formats are Kafka's. A directory without our mark is refused: nobody opens a
 
 from __future__ import annotations
 
+import errno
 import re
+import threading
 from collections.abc import Iterator
 from typing import Final
 
-from kcoord.log.errors import ForeignDirectory, StorageError, UnknownFormat, WrongNode
+from kcoord.log.errors import DirectoryNotWritable, ForeignDirectory, StorageError, UnknownFormat, WrongNode
 from kcoord.log.partition_log import (
     PARTITION_METADATA,
     LogConfig,
@@ -42,6 +44,8 @@ HARMLESS_NAMES: Final = frozenset({LOCK_FILE, META_PROPERTIES + ".tmp", "kcoord.
 # in one commit comes on top.
 COMMIT_BYTES_MAX: Final = 80 << 20
 
+NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
+
 LOG_NAME: Final = re.compile(r"(.+)-(\d{1,10})")
 DELETED_NAME: Final = re.compile(r"(.+)-(\d{1,10})\.([0-9a-f]{32})-delete")
 
@@ -55,6 +59,14 @@ class DirectoryMeta:
         self.node_id = node_id
         self.cluster_id = cluster_id
         self.directory_id = directory_id
+
+
+class Marks:
+    """The recovery points of all logs at one moment. An older one never overwrites a newer one."""
+
+    def __init__(self, version: int, points: Checkpoint) -> None:
+        self.version = version
+        self.points = points
 
 
 class DeletedLog:
@@ -85,6 +97,9 @@ class LogDirectory:
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._written_points: Checkpoint = {}
         self._written_starts: Checkpoint = {}
+        self._marks_lock = threading.Lock()
+        self._marks_taken = 0
+        self._marks_written = 0
         self._closed = False
 
     # --- logs
@@ -101,10 +116,17 @@ class LogDirectory:
     def create_log(
         self, topic: str, partition: int, topic_id: bytes, config: LogConfig | None = None
     ) -> PartitionLog:
-        """Make an empty log. It is durable after the next commit. Raises OSError."""
+        """Make an empty log. It is durable after the next commit. Raises OSError.
+
+        If a log of that very topic id was deleted and is still there, it comes back instead: a crash kept the
+        renamed directory but not the record of the deletion.
+        """
         key = (topic, partition)
         if key in self._logs:
             raise ValueError(f"log {topic}-{partition} exists")
+        for deleted in self.deleted:
+            if deleted.topic_id == topic_id and deleted.partition == partition and any(topic_id):
+                return self.restore(deleted, topic)
         # A log of that name existed before: its marks must not be taken for the new one's.
         if key in self._written_points:
             self.write_recovery_points()
@@ -178,13 +200,22 @@ class LogDirectory:
     def recovery_points(self) -> Checkpoint:
         return {key: log.synced_end for key, log in self._logs.items() if log.synced_end}
 
-    def write_recovery_points(self, points: Checkpoint | None = None) -> None:
-        """Make the durable marks durable. May run in a thread with `points` taken before."""
-        if points is None:
-            points = self.recovery_points()
-        if points != self._written_points:
-            self.storage.write_atomic(RECOVERY_POINTS, encode_checkpoint(points))
-            self._written_points = points
+    def take_marks(self) -> Marks:
+        """What write_recovery_points should write, taken now: for a thread that writes it."""
+        self._marks_taken += 1
+        return Marks(self._marks_taken, self.recovery_points())
+
+    def write_recovery_points(self, marks: Marks | None = None) -> None:
+        """Make the durable marks durable; may run in any thread when it is given `marks`. Raises OSError."""
+        if marks is None:
+            marks = self.take_marks()
+        with self._marks_lock:
+            if marks.version < self._marks_written:
+                return
+            self._marks_written = marks.version
+            if marks.points != self._written_points:
+                self.storage.write_atomic(RECOVERY_POINTS, encode_checkpoint(marks.points))
+                self._written_points = marks.points
 
     def _write_start_offsets(self) -> None:
         starts = {key: log.log_start_offset for key, log in self._logs.items() if log.log_start_offset}
@@ -267,8 +298,10 @@ def open_directory(
         meta = _read_or_make_meta(storage, node_id, cluster_id, new_cluster_id, new_directory_id)
         directory = LogDirectory(storage, meta, config or LogConfig(), commit_bytes_max)
         directory._load(verify)
-    except BaseException:
+    except BaseException as error:
         storage.unlock()
+        if isinstance(error, OSError) and error.errno in NOT_ALLOWED:
+            raise DirectoryNotWritable(f"the data directory cannot be used: {error}") from error
         raise
     return directory
 

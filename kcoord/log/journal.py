@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kcoord.log.directory import Checkpoint, DeletedLog, LogDirectory
+from kcoord.log.directory import DeletedLog, LogDirectory, Marks
 from kcoord.log.errors import JournalFailed, LogError, SyncFailed, WriteFailed
 from kcoord.log.partition_log import PartitionLog
 from kcoord.log.storage import Syncable
@@ -197,12 +197,12 @@ class Journal:
             return True
         return now_ms - self._checkpoint_at_ms >= CHECKPOINT_INTERVAL_MS
 
-    def begin_checkpoint(self, now_ms: int) -> Checkpoint:
+    def begin_checkpoint(self, now_ms: int) -> Marks:
         """The marks to write with `directory.write_recovery_points(marks)`, which may run in a thread."""
         self._checkpoint_at_ms = now_ms
         self._unmarked = False
         self._rolled = False
-        return self.directory.recovery_points()
+        return self.directory.take_marks()
 
     def checkpoint(self, now_ms: int) -> None:
         """Write the marks here and now. Raises SyncFailed."""

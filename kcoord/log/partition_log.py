@@ -32,6 +32,8 @@ from kcoord.wire.record_batch import (
 PARTITION_METADATA: Final = "partition.metadata"
 EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 SEGMENT_NAME_DIGITS: Final = 20
+# Closed segments whose files stay open after they were read.
+OPEN_SEGMENTS_MAX: Final = 4
 INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 
 
@@ -131,6 +133,9 @@ class PartitionLog:
         self._bases: list[int] = [0]
         self._active = self._segments[0]
         self._first_dirty = 0
+        self._opened: list[Segment] = []
+        # Whether the index files of the last segment may be out of date.
+        self._indexes_stale = False
         self._tail = _Tail(config.tail_bytes_max)
         # (epoch, first offset), ascending in both.
         self._epochs: list[tuple[int, int]] = []
@@ -222,6 +227,7 @@ class PartitionLog:
         self, recovery_point: int, commit_bytes_max: int | None, events: list[RecoveryEvent]
     ) -> int:
         segment = self._active
+        self._indexes_stale = True
         try:
             return segment.rescan(contiguous=True)
         except BadBatch as bad:
@@ -265,6 +271,7 @@ class PartitionLog:
         if leader_epoch != self._last_epoch:
             self._assign_epoch(leader_epoch, base_offset)
         active.append(batch, last_offset, max_timestamp)
+        self._indexes_stale = True
         self._tail.append(base_offset, batch)
         self.end_offset = last_offset + 1
 
@@ -302,6 +309,15 @@ class PartitionLog:
             self.storage.sync_dir(self.name)
         except OSError as error:
             raise SyncFailed(f"{segment.log_path}: {error}") from error
+        segment.close()
+
+    def _use(self, segment: Segment) -> Segment:
+        """Keep only a few closed segments' files open."""
+        if segment is not self._active and not segment.is_open:
+            self._opened.append(segment)
+            if len(self._opened) > OPEN_SEGMENTS_MAX:
+                self._opened.pop(0).close()
+        return segment
 
     # --- reading
 
@@ -321,7 +337,7 @@ class PartitionLog:
             return self._tail.read(offset, max_bytes, upto_offset, min_one_batch)
         i = bisect_right(self._bases, offset) - 1
         while i < len(self._segments) and self._bases[i] < upto_offset:
-            segment = self._segments[i]
+            segment = self._use(self._segments[i])
             if segment.size:
                 data = segment.read(offset, max_bytes, upto_offset, min_one_batch)
                 if data or not min_one_batch:
@@ -339,6 +355,7 @@ class PartitionLog:
         for segment in self._segments[first:]:
             if segment.base_offset >= upto_offset or not segment.size:
                 continue
+            self._use(segment)
             for header, data in segment.batches(segment.position_before(from_offset), True):
                 if header.last_offset < from_offset:
                     continue
@@ -354,7 +371,9 @@ class PartitionLog:
         upto_offset = min(upto_offset, self.written_end)
         for i, segment in enumerate(self._segments):
             beyond = self._bases[i + 1] if i + 1 < len(self._bases) else self.end_offset
-            if beyond <= self.log_start_offset or not segment.size or segment.max_timestamp < timestamp:
+            if beyond <= self.log_start_offset or not segment.size:
+                continue
+            if self._use(segment).max_timestamp < timestamp:
                 continue
             position = max(
                 segment.position_before_timestamp(timestamp), segment.position_before(self.log_start_offset)
@@ -378,10 +397,11 @@ class PartitionLog:
             beyond = self._bases[i + 1] if i + 1 < len(self._bases) else self.end_offset
             if beyond <= self.log_start_offset or not segment.size:
                 continue
-            if best is None or segment.max_timestamp > best.max_timestamp:
+            if best is None or self._use(segment).max_timestamp > best.max_timestamp:
                 best = segment
         if best is None or best.max_timestamp == NO_TIMESTAMP:
             return None
+        self._use(best)
         for header, data in best.batches(best.position_before(best.offset_of_max_timestamp), False):
             if header.max_timestamp != best.max_timestamp:
                 continue
@@ -482,12 +502,14 @@ class PartitionLog:
         if save:
             for sync in self.write_pending():
                 sync.datasync()
-            if self._active.size:
-                self._active.file().datasync()
-                self._active.save_indexes()
-            if self._epochs:
-                self._write_epochs()
-            self.storage.sync_dir(self.name)
+            if self._indexes_stale:
+                if self._active.size:
+                    self._active.file().datasync()
+                    self._active.save_indexes()
+                if self._epochs:
+                    self._write_epochs()
+                self.storage.sync_dir(self.name)
+                self._indexes_stale = False
             self.durable_end = self.synced_end = self.end_offset
         for segment in self._segments:
             segment.close()

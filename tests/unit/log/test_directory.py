@@ -18,6 +18,7 @@ from kcoord.log.errors import (
     WrongNode,
 )
 from kcoord.log.journal import Journal
+from kcoord.log.partition_log import LogConfig
 from kcoord.log.storage import DiskStorage, MemoryStorage
 from tests.unit.log.batches import TOPIC_ID, add, make_batch, offsets, reopen
 
@@ -221,7 +222,8 @@ def test_deletion_can_be_taken_back_until_it_is_purged() -> None:
     assert len(directory) == 0
     (deleted,) = directory.deleted
     assert (deleted.topic, deleted.partition, deleted.topic_id) == ("t", 0, TOPIC_ID)
-    log = directory.restore(deleted, "t")
+    # Loading finds that the record of the deletion did not survive: the topic is still there.
+    log = directory.create_log("t", 0, TOPIC_ID)
     assert log.end_offset == 10 and directory.deleted == []
     deleted = directory.delete_log("t", 0)
     directory.purge(deleted)
@@ -261,3 +263,29 @@ def test_topics_with_odd_names() -> None:
         ("a-1-delete", 0),
         ("a.b_c", 0),
     ]
+
+
+def test_marks_taken_earlier_do_not_overwrite_later_ones() -> None:
+    storage, journal = filled()
+    directory = journal.directory
+    early = journal.begin_checkpoint(0)
+    directory.purge(journal.delete_log("t", 0))
+    directory.write_recovery_points()
+    directory.write_recovery_points(early)
+    assert storage.read_bytes("recovery-point-offset-checkpoint") == b"0\n0\n"
+
+
+def test_reading_old_segments_keeps_few_files_open(tmp_path: Path) -> None:
+    config = LogConfig(segment_bytes=300, tail_bytes_max=0)
+    directory = reopen(DiskStorage(str(tmp_path)), config)
+    journal = Journal(directory, "os")
+    log = directory.create_log("t", 0, TOPIC_ID)
+    for _ in range(50):
+        add(journal, log, 2)
+        journal.write()
+    assert log.segment_count > 15
+    for offset in range(100):
+        assert offset in offsets(log.read(offset, 1, 100))
+    assert log.find_by_timestamp(1001) == (1001, 1, 0)
+    assert sum(segment.is_open for segment in log._segments) <= 6
+    directory.close(clean=True)
