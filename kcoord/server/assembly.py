@@ -13,7 +13,6 @@ from kcoord.log.partition_log import LogConfig
 from kcoord.log.storage import DiskStorage, MemoryStorage, Storage
 from kcoord.server.config import Config
 from kcoord.server.limits import frame_limits
-from kcoord.server.pump import read_clocks
 from kcoord.server.settings import SYNC_ALWAYS, SYNC_MEMORY
 
 
@@ -38,7 +37,7 @@ class Assembly:
 
     def close(self) -> None:
         """Leave a clean log. Raises LogError and OSError."""
-        self.engine.stop(read_clocks().mono_ms)
+        self.engine.stop()
 
     def abandon(self) -> None:
         """After a failure: let go of the files as they are."""

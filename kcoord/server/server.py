@@ -20,6 +20,9 @@ from kcoord.server.pump import SWEEP_MS, Pump, read_clocks
 from kcoord.server.settings import SYNC_MEMORY
 from kcoord.wire import primitives
 
+# Some supervisors signal a process and then its group: that is one request.
+HURRY_AFTER_S: Final = 1.0
+
 _LISTEN_REASONS: Final = {
     errno.EADDRINUSE: "another process listens there",
     errno.EADDRNOTAVAIL: "it is no address of this machine",
@@ -58,14 +61,18 @@ class Server:
         self._sockets: list[socket.socket] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
+        self._asked_at_s = 0.0
         self._deadline_s = config.server.shutdown_deadline_ms / 1000
         self._error: BaseException | None = None
 
     def request_stop(self) -> None:
-        """Stop cleanly; a second request stops waiting for anybody."""
-        if self._stop.is_set():
+        """Stop cleanly; another request, a second or more later, stops waiting for anybody."""
+        now_s = self.loop.time()
+        if not self._stop.is_set():
+            self._stop.set()
+            self._asked_at_s = now_s
+        elif now_s - self._asked_at_s >= HURRY_AFTER_S:
             self._deadline_s = 0.0
-        self._stop.set()
 
     def reset(self) -> None:
         """Forget every topic, group, offset and producer. Only for logs in memory; raises ValueError otherwise.

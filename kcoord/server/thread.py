@@ -6,7 +6,9 @@ It never ends the host process: what would stop a server of its own is raised to
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
+import traceback
 from collections.abc import Callable
 from typing import TypeVar, final
 
@@ -98,6 +100,10 @@ class ServerThread:
                 runner.run(self._serve())
         except BaseException as error:  # whatever it is, the host process goes on and is told
             self.error = classify(error)
+            # Nobody may be asking for a while, and clients only see that the connection is gone.
+            print(f"kcoord: the server in this process ended: {self.error}", file=sys.stderr)
+            if self.error.code == EXIT_INTERNAL:
+                traceback.print_exception(error, file=sys.stderr)
         finally:
             self._started.set()
 
