@@ -1,0 +1,1 @@
+"""Scenarios: what a coordinator answers, stores and arms, as text files that read like a story."""

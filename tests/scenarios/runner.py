@@ -1,0 +1,267 @@
+"""Drives a real Core with scripted events under a virtual clock and says what it did.
+
+After every event a second core, fed only by replay of what went through the bytes of the log, must have the same
+hard state as the live one. `restart` goes on with a core made from those records alone.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from kcoord.core.config import CoreConfig
+from kcoord.core.coordinator import Core
+from kcoord.core.outcome import (
+    TIMER_OFFSET_EXPIRY,
+    Disconnected,
+    Event,
+    LogId,
+    Now,
+    Outcome,
+    Reply,
+    Request,
+    Timer,
+    TimerFired,
+)
+from kcoord.log.serde import decode_metadata_record, decode_record, encode_metadata_record, encode_record
+from kcoord.protocol import apis
+from kcoord.protocol.join_group import JoinGroupResponse
+from kcoord.protocol.records.partition_record import PartitionRecord
+from kcoord.protocol.records.topic_record import TopicRecord
+from kcoord.wire.message import Message
+from kcoord.wire.primitives import BytesWriter
+from tests.scenarios.printing import START_WALL_MS, Printer, duration, milliseconds
+from tests.scenarios.requests import REQUESTS, Actor
+from tests.scenarios.script import Command, parse_command
+
+
+class Waiting:
+    """A request that was not answered yet."""
+
+    def __init__(self, actor: Actor, api_key: int, version: int) -> None:
+        self.actor = actor
+        self.api_key = api_key
+        self.version = version
+
+
+class Scenario:
+    def __init__(self) -> None:
+        self.config = CoreConfig()
+        self.config.cluster_id = "scenario"
+        self.mono_ms = 0
+        self.printer = Printer()
+        self.actors: dict[str, Actor] = {}
+        self.waiting: dict[int, Waiting] = {}
+        self.requests = 0
+        self.entropy = 0
+        # What every log holds, as bytes: (key, value) by log name.
+        self.logs: dict[str, list[tuple[bytes | None, bytes | None]]] = {}
+        self.timers: list[tuple[int, int, Timer]] = []
+        self.armed = 0
+        self.lines: list[str] = []
+        self._core: Core | None = None
+        self._shadow: Core | None = None
+
+    # --- commands --------------------------------------------------------------------------------------------
+
+    def run(self, line: str) -> list[str]:
+        """Run one command and return what happened, one line each."""
+        command = parse_command(line)
+        self.lines = []
+        if command.name == "config":
+            self._configure(command)
+        elif command.name == "topic":
+            self._create_topic(command)
+        elif command.name == "advance":
+            self._advance(milliseconds(command.words[0]))
+        elif command.name == "restart":
+            self._restart()
+        elif command.name == "disconnect":
+            actor = self._actor(command.text("client"))
+            self._apply(self.core.handle(Disconnected(actor.connection_id), self._now()))
+            self.waiting = {k: w for k, w in self.waiting.items() if w.actor is not actor}
+        elif command.name == "waiting":
+            names = [f"{w.actor.name}: {apis.APIS[w.api_key].name}" for w in self.waiting.values()]
+            self.lines.extend(f"waiting {name}" for name in names)
+        elif command.name in REQUESTS:
+            self._request(command)
+            self._advance(0)
+        else:
+            raise ValueError(f"no such command: {command.name}")
+        command.done()
+        return self.lines or ["ok"]
+
+    def _configure(self, command: Command) -> None:
+        """Settings of the core, before anything else."""
+        for name in list(command.options):
+            text = command.text(name)
+            current = getattr(self.config, name)
+            value: object = text
+            if isinstance(current, bool):
+                value = text == "true"
+            elif isinstance(current, int):
+                value = int(text) if text.lstrip("-").isdigit() else milliseconds(text)
+            setattr(self.config, name, value)
+
+    def _create_topic(self, command: Command) -> None:
+        """Puts a topic into the metadata log, as CreateTopics does."""
+        core = self.core
+        name = command.words[0]
+        topic_id = (1000 + len(self.logs.get("__cluster_metadata-0", []))).to_bytes(16, "big")
+        self.printer.add_topic(name, topic_id)
+        outcome = Outcome()
+        outcome.add(core.metadata_log, None, TopicRecord(name=name, topic_id=topic_id))
+        for index in range(command.number("partitions", 1)):
+            record = PartitionRecord(partition_id=index, topic_id=topic_id, replicas=[1], isr=[1], leader=1)
+            outcome.add(core.metadata_log, None, record)
+        self._quietly(outcome)
+
+    def _request(self, command: Command) -> None:
+        api_key, build = REQUESTS[command.name]
+        actor = self._actor(command.text("client", "cli"))
+        version = command.number("version", apis.APIS[api_key].max_version)
+        body = build(command, actor, version, self.printer, self.actors)
+        client_id = command.text("client_id", actor.name)
+        command.done()
+        self.requests += 1
+        self.entropy += 1
+        request = Request(
+            self.requests,
+            actor.connection_id,
+            api_key,
+            version,
+            client_id,
+            "/127.0.0.1",
+            body,
+            self.entropy.to_bytes(16, "big"),
+            "localhost",
+            9092,
+        )
+        core = self.core
+        self.waiting[self.requests] = Waiting(actor, api_key, version)
+        outcome = core.handle_request(request, self._now())
+        self._apply(outcome)
+
+    def _advance(self, by_ms: int) -> None:
+        end_ms = self.mono_ms + by_ms
+        _ = self.core
+        while self.timers and self.timers[0][0] <= end_ms:
+            deadline_ms, _, timer = heapq.heappop(self.timers)
+            self.mono_ms = max(self.mono_ms, deadline_ms)
+            outcome = self.core.handle(TimerFired(timer), self._now())
+            is_loud = bool(outcome.records or outcome.replies or outcome.facts or outcome.follow_ups)
+            if is_loud and by_ms:
+                self.lines.append(f"at +{duration(by_ms - (end_ms - self.mono_ms))}:")
+            self._apply(outcome, with_timers=is_loud)
+        self.mono_ms = end_ms
+
+    def _restart(self) -> None:
+        """A new core from the records so far; who waited for an answer waits no longer."""
+        self.waiting.clear()
+        self.timers = []
+        before = self.core.digest()
+        self._core = None
+        self._shadow = None
+        after = self.core.digest()
+        if before != after:
+            self.lines.append("DIGEST differs after the restart")
+
+    # --- the engine's part -----------------------------------------------------------------------------------
+
+    @property
+    def core(self) -> Core:
+        if self._core is None:
+            self._core = Core(self.config)
+            self._load(self._core)
+        return self._core
+
+    def _load(self, core: Core) -> None:
+        self._replay_log(core, core.metadata_log)
+        self._quietly(core.loaded_topics(self._now(), b"\x01" * 16))
+        for log_id in core.offsets_logs():
+            self._replay_log(core, log_id)
+        self._apply(core.loaded(self._now()))
+
+    def _replay_log(self, core: Core, log_id: LogId) -> None:
+        for offset, (key, value) in enumerate(self.logs.get(str(log_id), [])):
+            replay_bytes(core, log_id, offset, key, value)
+
+    def _quietly(self, outcome: Outcome) -> None:
+        """Topics are the stage, not the play."""
+        kept = list(self.lines)
+        self._apply(outcome)
+        self.lines = kept
+
+    def _now(self) -> Now:
+        return Now(self.mono_ms, START_WALL_MS + self.mono_ms)
+
+    def _actor(self, name: str) -> Actor:
+        if name not in self.actors:
+            self.actors[name] = Actor(name, len(self.actors) + 1)
+        return self.actors[name]
+
+    def _apply(self, outcome: Outcome, with_timers: bool = True) -> None:
+        core = self._core
+        assert core is not None
+        if outcome.records:
+            assert outcome.log is not None
+            self._append(core, outcome.log, outcome)
+        for reply in outcome.replies:
+            self._answer(reply)
+        for timer in outcome.timers:
+            self.armed += 1
+            heapq.heappush(self.timers, (timer.deadline_ms, self.armed, timer))
+            if with_timers and timer.kind != TIMER_OFFSET_EXPIRY:
+                self.lines.append(self.printer.timer(timer, self.mono_ms))
+        self.lines += [self.printer.fact(fact) for fact in outcome.facts]
+        self._compare(core)
+        for event in outcome.follow_ups:
+            self._follow(event)
+
+    def _follow(self, event: Event) -> None:
+        self._apply(self.core.handle(event, self._now()))
+
+    def _append(self, core: Core, log_id: LogId, outcome: Outcome) -> None:
+        log = self.logs.setdefault(str(log_id), [])
+        encoded = []
+        for record in outcome.records:
+            if record.key is None:
+                assert record.value is not None
+                encoded.append((None, encode_metadata_record(record.value)))
+            else:
+                encoded.append(encode_record(record.key, record.value))
+        for record, (key, value) in zip(outcome.records, encoded, strict=True):
+            self.lines.append(self.printer.record(f"{log_id}@{len(log)}", record.key, record.value))
+            core.replay(log_id, len(log), record.key, record.value)
+            if self._shadow is not None:
+                replay_bytes(self._shadow, log_id, len(log), key, value)
+            log.append((key, value))
+
+    def _compare(self, core: Core) -> None:
+        """The core that only replays must agree with the one that handles."""
+        if self._shadow is None:
+            self._shadow = Core(self.config)
+            for log_id in [core.metadata_log, *core.offsets_logs()]:
+                self._replay_log(self._shadow, log_id)
+        if self._shadow.digest() != core.digest():
+            self.lines.append("DIGEST of the replaying core differs")
+
+    def _answer(self, reply: Reply) -> None:
+        waiting = self.waiting.pop(reply.request_id, None)
+        if waiting is None or reply.response is None:
+            return
+        response: Message = reply.response
+        # What cannot be encoded cannot be answered.
+        apis.encode_response(BytesWriter(), waiting.api_key, response, waiting.version)
+        actor = waiting.actor
+        self.lines.append(self.printer.reply(actor.name, response))
+        if isinstance(response, JoinGroupResponse):
+            actor.learn(response)
+
+
+def replay_bytes(core: Core, log_id: LogId, offset: int, key: bytes | None, value: bytes | None) -> None:
+    if key is None:
+        assert value is not None
+        core.replay(log_id, offset, None, decode_metadata_record(value))
+    else:
+        typed_key, typed_value = decode_record(key, value)
+        core.replay(log_id, offset, typed_key, typed_value)
