@@ -1,6 +1,6 @@
 """The Java side of the interop tests: jars from Maven Central, compiled helpers, and how to run them.
 
-`libs()` fills build/interop/libs once from the checked-in pom and reuses it; KCOORD_INTEROP_LIBS names a directory that
+`libs()` fills build/interop/libs once from the checked-in pom and reuses it; INTEROP_LIBS names a directory that
 is already filled. `classes()` compiles tests/interop/java once per content. A missing java, javac or mvn raises
 `ToolchainMissing`: these tests fail without their toolchain, they never pass by not running.
 """
@@ -58,7 +58,7 @@ def _build_lock(name: str) -> Iterator[None]:
 @cache
 def libs() -> Path:
     """Directory that holds Kafka's jars and all they need."""
-    given = os.environ.get("KCOORD_INTEROP_LIBS")
+    given = os.environ.get("INTEROP_LIBS")
     if given:
         return Path(given)
     target = BUILD / "libs"

@@ -10,9 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness.kcoord_server import KcoordServer
+from tests.harness.real_broker import RealBroker
 from tests.interop.oracle import Oracle
 
 HERE = Path(__file__).parent
+
+Target = KcoordServer | RealBroker
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--target", choices=("kcoord", "kafka"), default="kcoord", help="what the clients talk to")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -25,7 +33,19 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.interop)
 
 
+def start_target(config: pytest.Config) -> Target:
+    """A fresh server of the kind that --target names, not yet started."""
+    return RealBroker() if config.getoption("--target", "kcoord") == "kafka" else KcoordServer()
+
+
 @pytest.fixture(scope="session")
 def oracle() -> Iterator[Oracle]:
     with Oracle() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def target(request: pytest.FixtureRequest) -> Iterator[Target]:
+    """One server for a module's tests."""
+    with start_target(request.config) as running:
         yield running
