@@ -270,9 +270,12 @@ def test_marks_taken_earlier_do_not_overwrite_later_ones() -> None:
     directory = journal.directory
     early = journal.begin_checkpoint(0)
     directory.purge(journal.delete_log("t", 0))
+    directory.create_log("u", 0, TOPIC_ID[::-1])
+    add(journal, directory.get("u", 0), 3)
+    journal.commit()
     directory.write_recovery_points()
     directory.write_recovery_points(early)
-    assert storage.read_bytes("recovery-point-offset-checkpoint") == b"0\n0\n"
+    assert storage.read_bytes("recovery-point-offset-checkpoint") == b"0\n1\nu 0 3\n"
 
 
 def test_reading_old_segments_keeps_few_files_open(tmp_path: Path) -> None:
