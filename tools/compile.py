@@ -37,8 +37,8 @@ except ImportError:  # not on Windows
 ROOT = Path(__file__).resolve().parent.parent
 GROUP = "kcoord_native"
 NO_COMPILER = 3
-# The folders whose sources decide what the native code looks like (hot modules and all they import).
-COMPILED_FOLDERS = ("wire", "protocol", "core", "engine", "log")
+# The folders whose sources decide what the native code looks like: the hot modules and all they import.
+NATIVE_FOLDERS = ("wire", "protocol", "core", "engine", "log")
 # Calls between the C files of one library need no indirection: nothing is overridden from outside.
 EXTRA_FLAGS = ["-fvisibility=hidden", "-fno-semantic-interposition"]
 
@@ -74,40 +74,41 @@ def missing_tool() -> str:
     return ""
 
 
-def fingerprint(modules: list[str], opt_level: str) -> str:
-    """A digest of everything the native library is made from."""
+def fingerprint(modules: list[str], opt_level: str, folders: tuple[str, ...]) -> str:
+    """A digest of the tools, of what is compiled, and of the sources in these folders of the package."""
     digest = hashlib.sha256()
     for part in (sys.version, sysconfig.get_platform(), opt_level, *modules, *EXTRA_FLAGS):
         digest.update(part.encode() + b"\0")
     for package in ("mypy", "librt"):
         digest.update(importlib.metadata.version(package).encode() + b"\0")
-    sources = [path for name in COMPILED_FOLDERS for path in (ROOT / "kcoord" / name).rglob("*.py")]
-    sources += [ROOT / "kcoord" / "engine.py", Path(__file__)]
-    for path in sorted(path for path in sources if path.is_file()):
+    sources = [path for name in folders for path in (ROOT / "kcoord" / name).rglob("*")]
+    sources = [path for path in sources if "__pycache__" not in path.parts]
+    for path in sorted(path for path in [*sources, Path(__file__)] if path.is_file()):
         digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 
-def mirror(target: Path) -> None:
-    """Make `target/kcoord` hold the package's files, touching only those that differ."""
-    source = ROOT / "kcoord"
-    wanted: set[Path] = set()
-    for path in source.rglob("*"):
-        if not path.is_file() or "__pycache__" in path.parts or path.suffix in (".pyc", ".so"):
-            continue
-        copy = target / "kcoord" / path.relative_to(source)
-        wanted.add(copy)
-        if not copy.is_file() or copy.read_bytes() != path.read_bytes():
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, copy)
-    for copy in (target / "kcoord").rglob("*"):
-        if copy.is_file() and copy not in wanted and copy.suffix not in (".so", ".pyc"):
-            copy.unlink()
+def copy_sources(target: Path) -> None:
+    """Make `target` hold a fresh copy of the package."""
+    shutil.rmtree(target, ignore_errors=True)
+    ignored = shutil.ignore_patterns("__pycache__", "*.pyc", "*.so")
+    shutil.copytree(ROOT / "kcoord", target / "kcoord", ignore=ignored)
 
 
-def remove_native(target: Path) -> None:
-    for path in target.rglob("*.so"):
-        path.unlink()
+def keep_libraries(source: Path, target: Path) -> None:
+    """Take the native libraries of another tree over: only interpreted files have changed."""
+    for library in [*source.rglob("*.so"), *source.rglob("*.pyd")]:
+        shutil.copyfile(library, target / library.relative_to(source))
+
+
+def publish(stage: Path, target: Path) -> None:
+    """Put the finished tree in its place. Who starts meanwhile sees the old tree or the new one, never a half."""
+    old = target.with_name("old")
+    shutil.rmtree(old, ignore_errors=True)
+    if target.exists():
+        target.rename(old)
+    stage.rename(target)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 class ObjectCache:
@@ -180,25 +181,29 @@ def native_build(target: Path, modules: list[str], opt_level: str, jobs: int) ->
 
 def build(out: Path, opt_level: str, jobs: int, quiet: bool = False) -> bool:
     """Bring the compiled tree up to date; whether anything had to be compiled."""
-    target = (out / "compiled").resolve()
-    target.mkdir(parents=True, exist_ok=True)
+    target, stage = (out / "compiled").resolve(), (out / "stage").resolve()
     modules = hot_modules()
     if not modules:
         raise SystemExit("compile: pyproject.toml names no module that exists")
+    native = fingerprint(modules, opt_level, NATIVE_FOLDERS)
+    wanted = f"{native} {fingerprint(modules, opt_level, ('.',))}"
     stamp = target / ".stamp"
-    wanted = fingerprint(modules, opt_level)
-    mirror(target)
-    if stamp.is_file() and stamp.read_text() == wanted:
+    there = stamp.read_text() if stamp.is_file() else ""
+    if there == wanted:
         if not quiet:
             print("compile: up to date")
         return False
-    stamp.unlink(missing_ok=True)
-    remove_native(target)
     lines = sum((ROOT / name).read_bytes().count(b"\n") for name in modules)
     print(f"compile: {len(modules)} modules, {lines} lines", flush=True)
     started = time.monotonic()
-    compiled = native_build(target, modules, opt_level, jobs)
-    stamp.write_text(wanted)
+    copy_sources(stage)
+    if there.startswith(native):
+        keep_libraries(target, stage)
+        compiled = 0
+    else:
+        compiled = native_build(stage, modules, opt_level, jobs)
+    (stage / ".stamp").write_text(wanted)
+    publish(stage, target)
     print(f"compile: {compiled} C files in {time.monotonic() - started:.0f} s")
     return True
 
