@@ -52,7 +52,7 @@ class Scenario:
         self.actors: dict[str, Actor] = {}
         self.waiting: dict[int, Waiting] = {}
         self.requests = 0
-        self.entropy = 0
+        self.replies: dict[int, Message] = {}
         # What every log holds, as bytes: (key, value) by log name.
         self.logs: dict[str, list[tuple[bytes | None, bytes | None]]] = {}
         self.timers: list[tuple[int, int, Timer]] = []
@@ -72,7 +72,7 @@ class Scenario:
         elif command.name == "topic":
             self._create_topic(command)
         elif command.name == "advance":
-            self._advance(milliseconds(command.words[0]))
+            self.advance(milliseconds(command.words[0]))
         elif command.name == "restart":
             self._restart()
         elif command.name == "disconnect":
@@ -84,7 +84,7 @@ class Scenario:
             self.lines.extend(f"waiting {name}" for name in names)
         elif command.name in REQUESTS:
             self._request(command)
-            self._advance(0)
+            self.advance(0)
         else:
             raise ValueError(f"no such command: {command.name}")
         command.done()
@@ -122,8 +122,11 @@ class Scenario:
         body = build(command, actor, version, self.printer, self.actors)
         client_id = command.text("client_id", actor.name)
         command.done()
+        self.send(actor, api_key, version, body, client_id)
+
+    def send(self, actor: Actor, api_key: int, version: int, body: Message, client_id: str) -> int:
+        """Hand a request to the core; its id, under which `replies` holds the answer once there is one."""
         self.requests += 1
-        self.entropy += 1
         request = Request(
             self.requests,
             actor.connection_id,
@@ -132,16 +135,17 @@ class Scenario:
             client_id,
             "/127.0.0.1",
             body,
-            self.entropy.to_bytes(16, "big"),
+            self.requests.to_bytes(16, "big"),
             "localhost",
             9092,
         )
         core = self.core
-        self.waiting[self.requests] = Waiting(actor, api_key, version)
-        outcome = core.handle_request(request, self._now())
-        self._apply(outcome)
+        self.waiting[request.request_id] = Waiting(actor, api_key, version)
+        self._apply(core.handle_request(request, self._now()))
+        return request.request_id
 
-    def _advance(self, by_ms: int) -> None:
+    def advance(self, by_ms: int) -> None:
+        """Move time on and fire what falls due, in order; 0 fires what is due already."""
         end_ms = self.mono_ms + by_ms
         _ = self.core
         while self.timers and self.timers[0][0] <= end_ms:
@@ -253,6 +257,7 @@ class Scenario:
         # What cannot be encoded cannot be answered.
         apis.encode_response(BytesWriter(), waiting.api_key, response, waiting.version)
         actor = waiting.actor
+        self.replies[reply.request_id] = response
         self.lines.append(self.printer.reply(actor.name, response))
         if isinstance(response, JoinGroupResponse):
             actor.learn(response)
