@@ -150,17 +150,19 @@ def create_topics(s: Session) -> None:
 
 
 def delete_topics(s: Session) -> None:
+    create_topic(s, "dt-timeout")
+    s.call("timeout 0", "DeleteTopics", 6, {"topics": [{"name": "dt-timeout"}], "timeoutMs": 0})
     for version in versions("DeleteTopics"):
         name = f"dt-{version}"
         create_topic(s, name)
-        by_name: dict[str, Any] = {"topicNames": [name], "topics": [{"name": name}]}
+        by_name: dict[str, Any] = {"topicNames": [name], "topics": [{"name": name}], "timeoutMs": 5000}
         s.call("delete", "DeleteTopics", version, by_name)
         s.call("once more", "DeleteTopics", version, by_name)
         for step, bad in BAD_NAMES.items():
-            s.call(f"a name {step}", "DeleteTopics", version, {"topicNames": [bad], "topics": [{"name": bad}]})
-        s.call("nothing", "DeleteTopics", version, {"topicNames": [], "topics": []})
+            s.call(f"a name {step}", "DeleteTopics", version, {"timeoutMs": 5000, "topicNames": [bad], "topics": [{"name": bad}]})
+        s.call("nothing", "DeleteTopics", version, {"timeoutMs": 5000, "topicNames": [], "topics": []})
         create_topic(s, name)
-        s.call("the same twice", "DeleteTopics", version, {"topicNames": [name, name], "topics": [{"name": name}, {"name": name}]})
+        s.call("the same twice", "DeleteTopics", version, {"timeoutMs": 5000, "topicNames": [name, name], "topics": [{"name": name}, {"name": name}]})
         s.call("is it there", "Metadata", 9, {"topics": [{"name": name}], "allowAutoTopicCreation": False})
     create_topic(s, "dt-by-id")
     known = s.topic_ids["dt-by-id"]
@@ -172,11 +174,11 @@ def delete_topics(s: Session) -> None:
         "by id": [{"name": None, "topicId": known}],
         "by id again": [{"name": None, "topicId": known}],
     }.items():
-        s.call(step, "DeleteTopics", 6, {"topics": topics}, on="b")
+        s.call(step, "DeleteTopics", 6, {"timeoutMs": 5000, "topics": topics}, on="b")
     create_topic(s, "dt-group")
     wait_for_coordinator(s)
     s.call("commit", "OffsetCommit", 8, commit_request("dt-group", "dt-group"))
-    s.call("delete a topic with offsets", "DeleteTopics", 6, {"topics": [{"name": "dt-group"}]})
+    s.call("delete a topic with offsets", "DeleteTopics", 6, {"timeoutMs": 5000, "topics": [{"name": "dt-group"}]})
     s.call("commit to the deleted topic", "OffsetCommit", 8, commit_request("dt-group", "dt-group"))
 
 

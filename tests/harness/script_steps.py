@@ -22,14 +22,15 @@ def create_topic(s: Session, name: str, partitions: int = 1, configs: dict[str, 
 
 
 def wait_for_topic(s: Session, name: str, partitions: int) -> None:
-    """Polls metadata, unrecorded, until the new topic has leaders everywhere."""
-    for _ in range(200):
+    """Asks, unrecorded, until the new topic's partitions are listed and answer as leaders."""
+    every = [{"partitionIndex": index, "timestamp": -1} for index in range(partitions)]
+    for _ in range(400):
         with s.unrecorded():
-            answer = s.call("wait", "Metadata", 12, {"topics": [{"name": name}], "allowAutoTopicCreation": False})
-        topic = answer["topics"][0]
-        if topic["errorCode"] == 0 and len(topic["partitions"]) == partitions:
-            if all(part["errorCode"] == 0 for part in topic["partitions"]):
-                return
+            listed = s.call("wait", "Metadata", 12, {"topics": [{"name": name}], "allowAutoTopicCreation": False})
+            ends = s.call("wait", "ListOffsets", 7, {"replicaId": -1, "topics": [{"name": name, "partitions": every}]})
+        parts = ends["topics"][0]["partitions"]
+        if listed["topics"][0]["errorCode"] == 0 and all(part["errorCode"] == 0 for part in parts):
+            return
     raise TimeoutError(f"topic {name} did not come up")
 
 
