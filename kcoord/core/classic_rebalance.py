@@ -48,6 +48,10 @@ from kcoord.protocol.sync_group import SyncGroupResponse
 # Reasons come from clients (KIP-800) and go to the server's log.
 REASON_CHARS_MAX: Final = 255
 
+# How soon a join phase that nobody came to is looked at again. A rebalance timeout of 0 is a client's right, and
+# must not make a group spin.
+RETRY_MS_MIN: Final = 1000
+
 
 def client_reason(reason: str | None) -> str:
     return reason[:REASON_CHARS_MAX] if reason else "not provided"
@@ -175,7 +179,7 @@ class ClassicRebalance:
         elif group.has_all_members_joined():
             self.complete_join(group, now, out)
         else:
-            self._arm_rebalance(group, now, out)
+            self._arm_rebalance(group, 0, now, out)
 
     def maybe_complete_join(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
         """End the join phase if everybody is there; a new group waits out its initial delay in any case."""
@@ -192,7 +196,7 @@ class ClassicRebalance:
         self._remove_absent_dynamic_members(group, out)
         if group.members and not self._elect_joined_leader(group, out):
             # Only silent static members are left: wait for them, or for their sessions to end.
-            self._arm_rebalance(group, now, out)
+            self._arm_rebalance(group, RETRY_MS_MIN, now, out)
             return
         group.next_generation(now.wall_ms)
         if group.state == EMPTY:
@@ -280,10 +284,14 @@ class ClassicRebalance:
 
     # ---- timers of the join phase
 
-    def _arm_rebalance(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
+    def _arm_rebalance(self, group: ClassicGroup, delay_ms_min: int, now: Now, out: Outcome) -> None:
+        delay_ms = group.rebalance_timeout_ms()
+        if delay_ms < delay_ms_min:
+            delay_ms = delay_ms_min
         group.join_token = self.store.next_token()
-        deadline_ms = now.mono_ms + group.rebalance_timeout_ms()
-        out.timers.append(Timer(TIMER_REBALANCE, group.group_id, "", group.join_token, deadline_ms))
+        out.timers.append(
+            Timer(TIMER_REBALANCE, group.group_id, "", group.join_token, now.mono_ms + delay_ms)
+        )
 
     def _arm_initial(
         self, group: ClassicGroup, delay_ms: int, remaining_ms: int, now: Now, out: Outcome
