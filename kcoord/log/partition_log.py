@@ -17,7 +17,7 @@ from typing import Final
 
 from kcoord.log.errors import LogDamaged, OffsetOutOfRange, SyncFailed
 from kcoord.log.segment import RELATIVE_OFFSET_MAX, BadBatch, Segment, segment_name
-from kcoord.log.storage import DirectorySync, Storage, Syncable
+from kcoord.log.storage import DirectorySync, FileSync, Storage, Syncable
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.primitives import ZERO_UUID, DecodeError
 from kcoord.wire.record_batch import (
@@ -306,7 +306,10 @@ class PartitionLog:
         try:
             segment.file().datasync()
             segment.save_indexes()
+            # Under `log.sync = os` nothing else of this log was ever synced, its name included.
+            FileSync(self.storage, f"{self.name}/{PARTITION_METADATA}").datasync()
             self.storage.sync_dir(self.name)
+            self.storage.sync_dir("")
         except OSError as error:
             raise SyncFailed(f"{segment.log_path}: {error}") from error
         segment.close()
