@@ -35,7 +35,7 @@ def test_a_new_dynamic_member_is_given_an_id_first(version: int) -> None:
     assert rig.group().state == EMPTY
 
 
-@pytest.mark.parametrize("version", range(0, 4))
+@pytest.mark.parametrize("version", range(4))
 def test_old_versions_join_at_once(version: int) -> None:
     rig = Rig()
     request = rig.send_join(version=version)

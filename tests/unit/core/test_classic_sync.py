@@ -150,7 +150,7 @@ def test_9_a_group_of_which_nobody_syncs_becomes_empty() -> None:
 def test_9_a_follower_that_never_syncs_goes_from_a_stable_group_too() -> None:
     rig = Rig()
     ids = joined_group(rig, 2, rebalance_ms=30_000, session_ms=60_000)
-    rig.send_sync(ids[0], 1, {m: b"" for m in ids})
+    rig.send_sync(ids[0], 1, dict.fromkeys(ids, b""))
     assert rig.group().state == STABLE
     rig.sleep(30_000)
     assert rig.group().state == PREPARING_REBALANCE
@@ -174,7 +174,7 @@ def test_an_assignment_that_is_too_large_fails_the_generation_as_a_broker_does()
     ids = joined_group(rig, 2)
     before = rig.record_count()
     waiting = rig.send_sync(ids[1], 1)
-    leader = rig.send_sync(ids[0], 1, {m: b"x" * 5_000 for m in ids})
+    leader = rig.send_sync(ids[0], 1, dict.fromkeys(ids, b"x" * 5000))
     for request in (leader, waiting):
         answer = rig.synced(request)
         assert (answer.error_code, answer.assignment) == (errors.UNKNOWN_SERVER_ERROR, b"")
