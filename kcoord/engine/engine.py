@@ -294,7 +294,7 @@ class Engine:
             api_key,
             version,
             session.client_id,
-            session.client_host,
+            session.member_host,
             body,
             self.entropy(ENTROPY_BYTES) if api_key in _ENTROPY_APIS else b"",
             session.host,
