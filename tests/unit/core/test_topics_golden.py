@@ -93,17 +93,19 @@ class Conversation:
         self.script = script
         self.rig = AdminRig()
         self.seen: set[tuple[str, str]] = set()
+        self.known: dict[str, str] = {}
         if script == "delete_topics":
             # An earlier script had left this one on the broker.
             self.rig.ask(apis.CREATE_TOPICS, 7, CreateTopicsRequest([CreatableTopic("x" * 249, 1, 1)]))
 
     def symbols(self) -> dict[str, str]:
-        """What the recorded names of things stand for by now."""
-        known = {"<host>": HOST}
+        """What the recorded names of things stand for by now, those that are gone included."""
+        known = self.known
+        known["<host>"] = HOST
         for topic in self.rig.topics.topics.values():
             known[f"<id of {topic.name}>"] = schema_json.uuid_text(topic.topic_id)
         known["<cluster id>"] = self.rig.config.cluster_id
-        return known
+        return dict(known)
 
     def say(self, step: dict[str, Any]) -> None:
         key = KEYS.get(step.get("api", ""))
