@@ -314,6 +314,35 @@ def test_min_bytes_are_gathered_over_partitions(plane: Plane) -> None:
     assert [offsets(p.records) for t in answer.responses for p in t.partitions] == [[0, 1], [0]]
 
 
+def test_bytes_are_counted_once(plane: Plane) -> None:
+    size = len(batch([b"a"]))
+    request_id, _ = plane.send_fetch(plane.fetch_body(("t", 0, 0), max_wait_ms=500, min_bytes=3 * size))
+    for _ in range(2):
+        plane.put("t", batch([b"a"]))
+    assert plane.replies == {}
+    plane.put("t", batch([b"a"]))
+    assert list(plane.replies) == [request_id]
+
+
+def test_what_comes_during_a_commit_is_announced_with_the_next(plane: Plane) -> None:
+    first, _ = plane.send_fetch(plane.fetch_body(("t", 0, 0), max_wait_ms=500, min_bytes=1))
+    plane.produce("t", batch([b"a"]))
+    ticket = plane.journal.write()
+    plane.produce("t", batch([b"b"]))
+    assert ticket is not None
+    ticket.sync()
+    plane.journal.complete(ticket)
+    replies = plane.fetch_room.on_durable(plane.now)
+    assert [reply.request_id for reply in replies] == [first]
+    answer = replies[0].response
+    assert isinstance(answer, FetchResponse)
+    assert values(answer.responses[0].partitions[0].records) == [b"a"]
+    second, response = plane.send_fetch(plane.fetch_body(("t", 0, 1), max_wait_ms=500, min_bytes=1))
+    assert response is None
+    plane.commit()
+    assert list(plane.replies) == [second]
+
+
 def test_min_bytes_beyond_the_limit_are_cut_to_it(plane: Plane) -> None:
     size = len(batch([b"a"]))
     plane.put("t", batch([b"a"]))
