@@ -118,7 +118,11 @@ class OffsetCommits:
                         error = errors.UNKNOWN_TOPIC_OR_PARTITION
                         refused.refuse(topic.name, topic.topic_id, p.partition_index, error)
             if valid:
-                accepted.append(OffsetCommitRequestTopic(topic.name, topic.topic_id, valid))
+                # The request is nobody else's: what was looked up goes into it.
+                asked.name = topic.name
+                asked.topic_id = topic.topic_id
+                asked.partitions = valid
+                accepted.append(asked)
         return accepted
 
     def _check_group(self, request: Request, body: OffsetCommitRequest, now: Now) -> int:

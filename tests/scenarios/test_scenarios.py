@@ -37,5 +37,7 @@ def test_scenario(path: Path, request: pytest.FixtureRequest) -> None:
         pytest.fail(
             f"{name}:{block.line}: {block.command}\n{difference}\n\nto see it again: {again}", pytrace=False
         )
+    if scenario.digest_after_compaction() != scenario.core.digest():
+        pytest.fail(f"{name}: compaction changes the state\n\nto see it again: {again}", pytrace=False)
     if is_rewriting:
         path.write_text(format_script(blocks))

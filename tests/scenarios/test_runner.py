@@ -1,0 +1,70 @@
+"""The scenario runner itself: what it would not notice is not tested by any scenario."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kcoord.core.coordinator import Core
+from tests.scenarios.printing import duration, milliseconds
+from tests.scenarios.runner import Scenario
+from tests.scenarios.script import format_script, parse_command, parse_script
+
+FILES = sorted(Path(__file__).resolve().parent.rglob("*.txt"))
+
+
+def committed() -> Scenario:
+    scenario = Scenario()
+    scenario.run("topic t")
+    scenario.run("commit t:0=1 version=9")
+    scenario.run("commit t:0=2 version=9")
+    return scenario
+
+
+def test_a_replaying_core_that_disagrees_is_noticed() -> None:
+    scenario = committed()
+    scenario._shadow = Core(scenario.config)
+    assert "DIGEST of the replaying core differs" in scenario.run("heartbeat client=a member=m")
+
+
+def test_a_lost_record_is_noticed_at_a_restart() -> None:
+    scenario = committed()
+    scenario.logs["__consumer_offsets-0"].pop()
+    assert scenario.run("restart")[-1].startswith("DIGEST differs")
+
+
+def test_a_state_that_depends_on_what_compaction_removes_is_noticed() -> None:
+    scenario = committed()
+    assert scenario.digest_after_compaction() == scenario.core.digest()
+    scenario.logs["__consumer_offsets-0"].reverse()
+    assert scenario.digest_after_compaction() != scenario.core.digest()
+
+
+def test_misspelt_commands_and_options_fail() -> None:
+    scenario = Scenario()
+    with pytest.raises(ValueError, match="no such command: comit"):
+        scenario.run("comit t:0=1")
+    with pytest.raises(ValueError, match="unknown instanz"):
+        scenario.run("heartbeat client=a instanz=i")
+    with pytest.raises(AttributeError):
+        scenario.run("config no_such_setting=1")
+
+
+def test_commands() -> None:
+    command = parse_command('join client=a reason="two words" t:0=5 topics=t,u')
+    assert command.name == "join"
+    assert command.words == ["t:0=5"]
+    assert command.options == {"client": "a", "reason": "two words", "topics": "t,u"}
+
+
+@pytest.mark.parametrize("text", ["500ms", "10s", "2m", "3h", "7d"])
+def test_durations(text: str) -> None:
+    assert duration(milliseconds(text)) == text
+
+
+def test_files_are_written_as_they_were_read() -> None:
+    assert FILES
+    for path in FILES:
+        text = path.read_text()
+        assert format_script(parse_script(text)) == text, path.name
