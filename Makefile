@@ -51,7 +51,7 @@ interop: setup ## the Java clients and Kafka's own tools against kcoord (Java 17
 	$(PYTEST) tests/interop $(ARGS)
 
 image: setup ## the container image's build script in an empty directory, and its command
-	$(PYTEST) tests/image $(ARGS)
+	$(PYTEST) -o faulthandler_timeout=0 tests/image $(ARGS)
 
 bench: compile ## requests/s, latency, start-up, memory; interpreted and compiled
 	$(PY) -m bench.bench $(ARGS)
