@@ -38,6 +38,8 @@ class Session:
     ) -> None:
         self.id = session_id
         self.client_host = client_host
+        # As Kafka's brokers print an address, and as it stands in descriptions and records of members.
+        self.member_host = "/" + client_host
         # As groups show and store it: Java writes addresses with a slash in front.
         self.member_host = f"/{client_host}"
         self.host = host
