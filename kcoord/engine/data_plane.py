@@ -43,7 +43,12 @@ class Removal:
 @final
 class DataPlane:
     def __init__(
-        self, config: CoreConfig, topics: TopicRegistry, directory: LogDirectory, journal: Journal
+        self,
+        config: CoreConfig,
+        topics: TopicRegistry,
+        directory: LogDirectory,
+        journal: Journal,
+        session_seed: int,
     ) -> None:
         self.config = config
         self.topics = topics
@@ -51,7 +56,7 @@ class DataPlane:
         self.journal = journal
         self.table = PartitionTable(topics, config.decompressed_bytes_max)
         self.produce = ProduceRoom(config, self.table, journal)
-        self.fetch = FetchRoom(config, self.table)
+        self.fetch = FetchRoom(config, self.table, session_seed)
         self.list_offsets = ListOffsetsRoom(self.table)
         self.delete_records = DeleteRecordsRoom(self.table, directory)
         self.leader_epochs = LeaderEpochsRoom(self.table)

@@ -111,7 +111,9 @@ class Engine:
         self.entropy = entropy
         self.limits = limits
         self.core = Core(config)
-        self.data_plane = DataPlane(config, self.core.topics, directory, journal)
+        # Session ids must not repeat after a restart, or an old client would meet somebody else's fetch session.
+        session_seed = int.from_bytes(entropy(4), "big")
+        self.data_plane = DataPlane(config, self.core.topics, directory, journal, session_seed)
         self.timers = TimerQueue()
         self.coordinator_logs: dict[LogId, CoordinatorLog] = {}
         self.facts: list[Fact] = []
@@ -361,6 +363,8 @@ class Engine:
         response = self.data_plane.handle(request, now)
         for timer in self.data_plane.take_timers():
             self.timers.arm(timer)
+        if self.data_plane.table.facts:
+            self.facts.extend(self.data_plane.table.take_facts())
         api_key = request.api_key
         if response is None:
             self.parked[request.request_id] = Parked(session, correlation_id, api_key, request.version)
