@@ -192,8 +192,3 @@ class TopicDeleted(Event):
     def __init__(self, topic: str, topic_id: bytes) -> None:
         self.topic = topic
         self.topic_id = topic_id
-
-
-@final
-class DropGroupLog(Event):
-    """Test control: forget every group and offset (see `reset()` of the pytest fixture)."""

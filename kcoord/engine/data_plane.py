@@ -7,7 +7,7 @@ from typing import Final, cast, final
 from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import Now, Reply, Request, Timer
 from kcoord.core.producers import PartitionProducers
-from kcoord.core.topics import TopicRegistry
+from kcoord.core.topics import Topic, TopicRegistry
 from kcoord.engine.delete_records import DeleteRecordsRoom
 from kcoord.engine.fetch import FetchRoom
 from kcoord.engine.leader_epochs import LeaderEpochsRoom
@@ -16,7 +16,7 @@ from kcoord.engine.partitions import PartitionTable, TopicPartition
 from kcoord.engine.produce import ProduceRoom
 from kcoord.log.directory import DeletedLog, LogDirectory
 from kcoord.log.journal import Journal
-from kcoord.log.partition_log import PartitionLog
+from kcoord.log.partition_log import LogConfig, PartitionLog
 from kcoord.protocol import apis
 from kcoord.protocol.delete_records import DeleteRecordsRequest
 from kcoord.protocol.fetch import FetchRequest
@@ -134,16 +134,34 @@ class DataPlane:
             log = None
         if log is None:
             log = self.directory.create_log(name, partition, topic_id)
+        log.config = self._log_config(topic)
         self.table.add_partition(topic, log, load_producers(self.config, log))
 
+    def _log_config(self, topic: Topic) -> LogConfig:
+        """The topic's settings of its log files."""
+        own = self.directory.config
+        return LogConfig(
+            int(self.topics.config_value(topic, "segment.bytes")),
+            int(self.topics.config_value(topic, "segment.ms")),
+            int(self.topics.config_value(topic, "index.interval.bytes")),
+            own.tail_bytes_max,
+            own.decompressed_bytes_max,
+        )
+
     def _refresh(self, names: list[str]) -> None:
+        """Settings changed: of these topics, or of all where a name is empty."""
+        if "" in names:
+            names = self.topics.sorted_names()
+            self.table.refresh_all_settings()
         for name in names:
-            if not name:
-                self.table.refresh_all_settings()
-                continue
             topic = self.topics.get(name)
-            if topic is not None:
-                self.table.refresh_settings(topic)
+            if topic is None:
+                continue
+            self.table.refresh_settings(topic)
+            for partition in range(topic.partition_count):
+                log = self.directory.get(name, partition)
+                if log is not None:
+                    log.config = self._log_config(topic)
 
     def remove_deleted(self, durable_seq: int) -> None:
         """Remove the files of logs whose deletion is durable."""
