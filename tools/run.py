@@ -1,6 +1,7 @@
 """`make run`: serve on 127.0.0.1:9092 with ./data, on the compiled tree where one can be built.
 
-More arguments go to `kcoord serve` and win over the ones set here. KCOORD_INTERPRETED=1 compiles nothing.
+More arguments go to `kcoord serve`; an address or a folder among them, or in KCOORD_LISTEN and KCOORD_DATA,
+takes the place of the one set here. KCOORD_INTERPRETED=1 compiles nothing.
 """
 
 from __future__ import annotations
@@ -26,13 +27,26 @@ def compiled_tree() -> str:
     return ""
 
 
+def defaults(arguments: list[str]) -> list[str]:
+    """The address and the folder, unless they are given."""
+    found: list[str] = []
+    for flag, short, variable, value in (
+        ("--listen", "-l", "KCOORD_LISTEN", "127.0.0.1:9092"),
+        ("--data", "-d", "KCOORD_DATA", str(ROOT / "data")),
+    ):
+        given = any(each == short or each.split("=")[0] == flag for each in arguments)
+        if not given and variable not in os.environ:
+            found += [flag, value]
+    return found
+
+
 def main() -> None:
     environment = dict(os.environ)
     tree = compiled_tree()
     if tree:
         environment["PYTHONPATH"] = tree
-    command = [sys.executable, "-P", "-m", "kcoord.cli.main", "serve", "--listen", "127.0.0.1:9092"]
-    command += ["--data", str(ROOT / "data"), *sys.argv[1:]]
+    command = [sys.executable, "-P", "-m", "kcoord.cli.main", "serve"]
+    command += [*defaults(sys.argv[1:]), *sys.argv[1:]]
     sys.stderr.flush()
     os.execve(sys.executable, command, environment)
 
