@@ -11,7 +11,14 @@ import re
 from kcoord.codegen.schema import NO_VERSIONS, Field, Message, SchemaError, Struct, Versions, snake_case
 
 FIXED = {"bool": 1, "int16": 2, "int32": 4, "int64": 8, "uuid": 16}
-PYTHON_TYPES = {"bool": "bool", "float64": "float", "uuid": "bytes", "string": "str", "bytes": "bytes", "records": "bytes"}
+PYTHON_TYPES = {
+    "bool": "bool",
+    "float64": "float",
+    "uuid": "bytes",
+    "string": "str",
+    "bytes": "bytes",
+    "records": "bytes",
+}
 READ_METHODS = {"bool": "boolean", "bytes": "bytes_"}
 LINE_MAX = 110
 RESERVED = {"version", "r", "b", "p", "tag", "n_tags", "tag_end"}
@@ -24,14 +31,20 @@ def emit_module(messages: list[Message], header: str) -> str:
     for message in messages:
         for struct in message.structs:
             if struct.name in seen:
-                raise SchemaError(f"{message.path.name}: type name {struct.name!r} is used twice in its module")
+                raise SchemaError(
+                    f"{message.path.name}: type name {struct.name!r} is used twice in its module"
+                )
             seen.add(struct.name)
         body.append(_MessageEmitter(message).emit())
     about = next((m.about for m in messages if m.about), "") or ", ".join(m.name for m in messages) + "."
     constants = _constants(messages)
     text = "".join(body)
     names = ["BytesWriter", "Reader"] + [n for n in IMPORTABLE if re.search(rf"\b{n}\b", text)]
-    imports = "from kcoord.wire.primitives import (\n" + "".join(f"    {n},\n" for n in sorted(set(names), key=_isort_key)) + ")\n"
+    imports = (
+        "from kcoord.wire.primitives import (\n"
+        + "".join(f"    {n},\n" for n in sorted(set(names), key=_isort_key))
+        + ")\n"
+    )
     types = [n for n in ("ClassVar", "Final", "final") if n in text or n in constants]
     return (
         header.format(about=about)
@@ -45,10 +58,26 @@ def emit_module(messages: list[Message], header: str) -> str:
 
 
 IMPORTABLE = (
-    ["EncodeError", "ZERO_UUID", "i64", "read_i16_be", "read_i32_be", "read_i64_be", "write_i16_be", "write_i32_be", "write_i64_be"]
+    [
+        "EncodeError",
+        "ZERO_UUID",
+        "i64",
+        "read_i16_be",
+        "read_i32_be",
+        "read_i64_be",
+        "write_i16_be",
+        "write_i32_be",
+        "write_i64_be",
+    ]
     + ["write_int8", "write_uint16", "write_uint32", "write_float64", "write_uuid", "write_uvarint"]
     + ["write_string", "write_nullable_string", "write_compact_string", "write_compact_nullable_string"]
-    + ["write_bytes", "write_nullable_bytes", "write_compact_bytes", "write_compact_nullable_bytes", "write_compact_array_len"]
+    + [
+        "write_bytes",
+        "write_nullable_bytes",
+        "write_compact_bytes",
+        "write_compact_nullable_bytes",
+        "write_compact_array_len",
+    ]
 )
 
 
@@ -157,11 +186,15 @@ class _MessageEmitter:
                 lines.append(f"        {f.attribute}: {self.python_type(f)} | tuple[()] = (),")
                 continue
             optional = " | None" if self.needs_fill(f) else ""
-            lines.append(f"        {f.attribute}: {self.python_type(f)}{optional} = {self.default_source(f)},")
+            lines.append(
+                f"        {f.attribute}: {self.python_type(f)}{optional} = {self.default_source(f)},"
+            )
         lines.append("    ) -> None:")
         for f in fields:
             if self.needs_fill(f):
-                given = f"not isinstance({f.attribute}, tuple)" if f.nullable else f"{f.attribute} is not None"
+                given = (
+                    f"not isinstance({f.attribute}, tuple)" if f.nullable else f"{f.attribute} is not None"
+                )
                 lines.append(
                     f"        self.{f.attribute}: {self.python_type(f)} = "
                     f"{f.attribute} if {given} else {self.local_default(f)}"
@@ -183,7 +216,9 @@ class _MessageEmitter:
     def emit_decode(self, struct: Struct) -> str:
         out = [f"def {self.function_name('decode', struct)}(r: Reader, version: int) -> {struct.name}:"]
         if struct is self.message.root:
-            out.append(f'    """Decode versions {self.valid.low} to {self.valid.high}. Raises DecodeError."""')
+            out.append(
+                f'    """Decode versions {self.valid.low} to {self.valid.high}. Raises DecodeError."""'
+            )
         fields = self.fields(struct)
         plain = [f for f in fields if f.tag < 0]
         tagged = [f for f in fields if f.tag >= 0]
@@ -241,7 +276,11 @@ class _MessageEmitter:
                 "int64": f"read_i64_be(b, {where})",
                 "uuid": f"b[{where} : p + {at + 16}]",
             }[f.type]
-            kind = f": {self.python_type(f)}" if condition is None and f.type in ("int16", "int32", "int64") else ""
+            kind = (
+                f": {self.python_type(f)}"
+                if condition is None and f.type in ("int16", "int32", "int64")
+                else ""
+            )
             body.append(f"{indent}{self.local(f)}{kind} = {source}")
             at += FIXED[f.type]
 
@@ -295,7 +334,9 @@ class _MessageEmitter:
         flexible = self.flexible_condition(f, context)
         nullable = f.nullable.condition(context) if f.nullable else "False"
         size = self.min_size(f)
-        compact = self.choose(nullable, f"r.compact_nullable_array_len({size})", f"r.compact_array_len({size})")
+        compact = self.choose(
+            nullable, f"r.compact_nullable_array_len({size})", f"r.compact_array_len({size})"
+        )
         simple = self.choose(nullable, f"r.nullable_array_len({size})", f"r.array_len({size})")
         if " if " in compact and flexible not in (None, "False"):
             compact, simple = f"({compact})", f"({simple})"
@@ -303,7 +344,9 @@ class _MessageEmitter:
 
     def decode_array(self, out: list[str], f: Field, context: Versions, declared: bool) -> None:
         name = self.local(f)
-        element = Field(f.name, f.element, f.versions, NO_VERSIONS, NO_VERSIONS, -1, None, False, f.flexible, f.struct)
+        element = Field(
+            f.name, f.element, f.versions, NO_VERSIONS, NO_VERSIONS, -1, None, False, f.flexible, f.struct
+        )
         item = (
             f"{self.function_name('decode', f.struct)}(r, version)"
             if f.struct is not None
@@ -345,7 +388,13 @@ class _MessageEmitter:
         if not tagged:
             lines.append("r.skip_tags()")
         else:
-            lines += ["n_tags = r.tag_count()", "tag: i64 = -1", "while n_tags > 0:", "    n_tags -= 1", "    tag = r.next_tag(tag)"]
+            lines += [
+                "n_tags = r.tag_count()",
+                "tag: i64 = -1",
+                "while n_tags > 0:",
+                "    n_tags -= 1",
+                "    tag = r.next_tag(tag)",
+            ]
             lines.append("    tag_end = r.tag_end()")
             keyword = "if"
             for f in tagged:
@@ -375,7 +424,11 @@ class _MessageEmitter:
     def min_size(self, f: Field) -> int:
         """The least bytes one element of an array field can take, over all versions the field exists in."""
         context = f.versions.within(self.valid) or f.tagged.within(self.valid)
-        low, high = (context.low, context.high) if isinstance(context, Versions) else (self.valid.low, self.valid.high)
+        low, high = (
+            (context.low, context.high)
+            if isinstance(context, Versions)
+            else (self.valid.low, self.valid.high)
+        )
         return min(self.min_element(f, version) for version in range(low, high + 1))
 
     def is_flexible(self, f: Field, version: int) -> bool:
@@ -412,7 +465,9 @@ class _MessageEmitter:
     # --- encoding --------------------------------------------------------------------------------------------
 
     def emit_encode(self, struct: Struct) -> str:
-        out = [f"def {self.function_name('encode', struct)}(w: BytesWriter, m: {struct.name}, version: int) -> None:"]
+        out = [
+            f"def {self.function_name('encode', struct)}(w: BytesWriter, m: {struct.name}, version: int) -> None:"
+        ]
         if struct is self.message.root:
             out.append(
                 f'    """Encode versions {self.valid.low} to {self.valid.high}. Raises EncodeError, ValueError or '
@@ -465,7 +520,14 @@ class _MessageEmitter:
         if not f.nullable:
             return [f"{call}(w, {value}, version)"]
         local = f"s_{f.attribute}"
-        return [f"{local} = {value}", f"if {local} is None:", "    write_int8(w, -1)", "else:", "    w.append(1)", f"    {call}(w, {local}, version)"]
+        return [
+            f"{local} = {value}",
+            f"if {local} is None:",
+            "    write_int8(w, -1)",
+            "else:",
+            "    w.append(1)",
+            f"    {call}(w, {local}, version)",
+        ]
 
     def write_primitive(self, kind: str, f: Field, value: str, context: Versions) -> list[str]:
         if kind == "bool":
@@ -502,7 +564,10 @@ class _MessageEmitter:
             count = [f"if {flexible}:", f"    {compact}", "else:", f"    {plain}"]
         item = f"x_{f.attribute}"
         if f.struct is not None:
-            loop = [f"for {item} in {local}:", f"    {self.function_name('encode', f.struct)}(w, {item}, version)"]
+            loop = [
+                f"for {item} in {local}:",
+                f"    {self.function_name('encode', f.struct)}(w, {item}, version)",
+            ]
         else:
             loop = [f"for {item} in {local}:"]
             loop += ["    " + line for line in self.write_primitive(f.element, f, item, context)]
@@ -514,8 +579,17 @@ class _MessageEmitter:
             null = [f"if {flexible}:", f"    {null_compact}", "else:", f"    {null_plain}"]
         if not f.nullable.covers(context):
             condition = f.nullable.condition(context)
-            null = [f"if not ({condition}):", f'    raise EncodeError(f"{f.name} is null at version {{version}}")'] + null
-        return lines + [f"if {local} is None:"] + ["    " + x for x in null] + ["else:"] + ["    " + x for x in count + loop]
+            null = [
+                f"if not ({condition}):",
+                f'    raise EncodeError(f"{f.name} is null at version {{version}}")',
+            ] + null
+        return (
+            lines
+            + [f"if {local} is None:"]
+            + ["    " + x for x in null]
+            + ["else:"]
+            + ["    " + x for x in count + loop]
+        )
 
     def encode_tags(self, body: list[str], tagged: list[Field]) -> None:
         if self.flexible == "False":
@@ -551,7 +625,11 @@ class _MessageEmitter:
     def encode_tag(self, f: Field) -> list[str]:
         context = f.tagged.within(self.valid)
         inner = _to_tag_writer(self.write_value(f, f"m.{f.attribute}", context))
-        return [f"write_uvarint(w, {f.tag})", "t = BytesWriter()"] + inner + ["write_uvarint(w, len(t))", "w.write(t.getvalue())"]
+        return (
+            [f"write_uvarint(w, {f.tag})", "t = BytesWriter()"]
+            + inner
+            + ["write_uvarint(w, len(t))", "w.write(t.getvalue())"]
+        )
 
 
 def _to_tag_writer(lines: list[str]) -> list[str]:

@@ -23,7 +23,9 @@ def generate_all(schemas: Path) -> dict[str, str]:
         by_module.setdefault(module_of(message), []).append(message)
     files = {
         "__init__.py": HEADER.format(about="The messages of the Kafka protocol, one module per API."),
-        "records/__init__.py": HEADER.format(about="Keys and values of records in logs, one module per record type."),
+        "records/__init__.py": HEADER.format(
+            about="Keys and values of records in logs, one module per record type."
+        ),
         "errors.py": errors_module(schemas / "errors.json"),
         "apis.py": apis_module(by_module),
         "records/types.py": record_types_module(messages),
@@ -54,14 +56,21 @@ def errors_module(path: Path) -> str:
     out += [f"{row['name']}: Final = {row['code']}" for row in rows]
     out += ["", "ERROR_NAMES: Final[dict[int, str]] = {"]
     out += [f'    {row["code"]}: "{row["name"]}",' for row in rows]
-    out += ["}", "", "# Codes after which a client tries the same request again.", "RETRIABLE: Final[frozenset[int]] = frozenset("]
+    out += [
+        "}",
+        "",
+        "# Codes after which a client tries the same request again.",
+        "RETRIABLE: Final[frozenset[int]] = frozenset(",
+    ]
     out += ["    {"] + [f"        {row['name']}," for row in rows if row["retriable"]] + ["    }", ")", ""]
     return "\n".join(out)
 
 
 def record_types_module(messages: list[Message]) -> str:
     out = [
-        HEADER.format(about="Type numbers and value versions of coordinator records and of metadata records."),
+        HEADER.format(
+            about="Type numbers and value versions of coordinator records and of metadata records."
+        ),
         "from typing import Final\n",
     ]
     for message in messages:
@@ -82,21 +91,42 @@ def apis_module(by_module: dict[str, list[Message]]) -> str:
         if len(requests) != len(responses):
             raise SchemaError(f"{module}: a request without a response, or the reverse")
         for request, response in zip(requests, responses, strict=True):
-            if (request.valid, request.flexible, request.api_key) != (response.valid, response.flexible, response.api_key):
+            if (request.valid, request.flexible, request.api_key) != (
+                response.valid,
+                response.flexible,
+                response.api_key,
+            ):
                 raise SchemaError(f"{module}: request and response differ in versions or api key")
             assert request.api_key is not None
-            rows.append((request.api_key, request.name.removesuffix("Request"), module, request.valid, request.flexible))
+            rows.append(
+                (
+                    request.api_key,
+                    request.name.removesuffix("Request"),
+                    module,
+                    request.valid,
+                    request.flexible,
+                )
+            )
     rows.sort()
-    out = [HEADER.format(about="The table of APIs, and encoding and decoding by API key."), "from typing import Final, final\n"]
+    out = [
+        HEADER.format(about="The table of APIs, and encoding and decoding by API key."),
+        "from typing import Final, final\n",
+    ]
     for _, _, module, _, _ in rows:
         out.append(f"from kcoord.protocol import {module}")
-    out += ["from kcoord.wire.message import Message", "from kcoord.wire.primitives import BytesWriter, DecodeError, EncodeError, Reader", ""]
+    out += [
+        "from kcoord.wire.message import Message",
+        "from kcoord.wire.primitives import BytesWriter, DecodeError, EncodeError, Reader",
+        "",
+    ]
     out += [f"{snake_case(name).upper()}: Final = {key}" for key, name, _, _, _ in rows]
     out += ["", "", API_CLASS, "", "APIS: Final[dict[int, Api]] = {"]
     for key, name, _, valid, flexible in rows:
         flexible_version = flexible.low if flexible else 32767
         advertised = ADVERTISED_MIN.get(name, valid.low)
-        out.append(f'    {key}: Api({key}, "{name}", {valid.low}, {valid.high}, {flexible_version}, {advertised}),')
+        out.append(
+            f'    {key}: Api({key}, "{name}", {valid.low}, {valid.high}, {flexible_version}, {advertised}),'
+        )
     out += ["}", ""]
     for verb, kind, lead in (
         ("decode", "request", "r: Reader"),
@@ -105,7 +135,10 @@ def apis_module(by_module: dict[str, list[Message]]) -> str:
         out += ["", f"def decode_{kind}(api_key: int, {lead}, version: int) -> Message:"]
         out += [f'    """Decode the body of a {kind}. Raises DecodeError, also for an unknown api key."""']
         for key, name, module, _, _ in rows:
-            out += [f"    if api_key == {key}:", f"        return {module}.{verb}_{snake_case(name)}_{kind}(r, version)"]
+            out += [
+                f"    if api_key == {key}:",
+                f"        return {module}.{verb}_{snake_case(name)}_{kind}(r, version)",
+            ]
         out += ['    raise DecodeError(f"unknown api key {api_key}")', ""]
     for kind in ("request", "response"):
         out += ["", f"def encode_{kind}(w: BytesWriter, api_key: int, m: Message, version: int) -> None:"]

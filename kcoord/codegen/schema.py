@@ -28,7 +28,16 @@ PRIMITIVES = {
     "records": 0,
 }
 
-MESSAGE_KEYS = {"apiKey", "type", "name", "validVersions", "flexibleVersions", "about", "fields", "commonStructs"}
+MESSAGE_KEYS = {
+    "apiKey",
+    "type",
+    "name",
+    "validVersions",
+    "flexibleVersions",
+    "about",
+    "fields",
+    "commonStructs",
+}
 FIELD_KEYS = {
     "name",
     "type",
@@ -181,7 +190,15 @@ class _Loader:
         root = Struct(name, valid, [self.field(f) for f in raw["fields"]])
         self.used.append(root)
         return Message(
-            name, raw["type"], raw.get("apiKey"), valid, flexible, raw.get("about", ""), root, self.used, self.path
+            name,
+            raw["type"],
+            raw.get("apiKey"),
+            valid,
+            flexible,
+            raw.get("about", ""),
+            root,
+            self.used,
+            self.path,
         )
 
     def field(self, raw: dict[str, object]) -> Field:

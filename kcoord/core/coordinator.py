@@ -172,7 +172,9 @@ class Core:
         if key == apis.DELETE_TOPICS:
             return self.topic_admin.handle_delete_topics(request, cast(DeleteTopicsRequest, body), now)
         if key == apis.CREATE_PARTITIONS:
-            return self.topic_admin.handle_create_partitions(request, cast(CreatePartitionsRequest, body), now)
+            return self.topic_admin.handle_create_partitions(
+                request, cast(CreatePartitionsRequest, body), now
+            )
         if key == apis.DESCRIBE_CLUSTER:
             return self.metadata.handle_describe_cluster(request, cast(DescribeClusterRequest, body), now)
         if key == apis.DESCRIBE_TOPIC_PARTITIONS:

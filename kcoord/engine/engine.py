@@ -460,7 +460,13 @@ class Engine:
         return 0
 
     def _answer(
-        self, session: Session, correlation_id: int, api_key: int, version: int, response: Message, wait_seq: int
+        self,
+        session: Session,
+        correlation_id: int,
+        api_key: int,
+        version: int,
+        response: Message,
+        wait_seq: int,
     ) -> None:
         w = session.chunk_for(wait_seq if wait_seq > self.durable_seq else 0).writer
         start: i64 = len(w)
@@ -546,7 +552,9 @@ class Engine:
             if session.closed:
                 session.is_waiting = False
                 continue
-            if (session.release(durable) or (session.close_reason and not session.chunks)) and not session.is_ready:
+            if (
+                session.release(durable) or (session.close_reason and not session.chunks)
+            ) and not session.is_ready:
                 session.is_ready = True
                 self.ready.append(session)
             if session.chunks:

@@ -33,9 +33,7 @@ class Chunk:
 class Session:
     """One connection. `host` and `port` are what its listener advertises."""
 
-    def __init__(
-        self, session_id: int, client_host: str, host: str, port: int, limits: FrameLimits
-    ) -> None:
+    def __init__(self, session_id: int, client_host: str, host: str, port: int, limits: FrameLimits) -> None:
         self.id = session_id
         self.client_host = client_host
         # As Kafka's brokers print an address, and as it stands in descriptions and records of members.

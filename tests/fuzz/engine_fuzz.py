@@ -36,7 +36,20 @@ from kcoord.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestT
 from kcoord.wire.primitives import BytesWriter, Reader, write_int16, write_int32, write_nullable_string
 from tests.harness.engine import REPOSITORY, open_memory_engine
 
-NAMES = ["t", "topic-a", "__consumer_offsets", "", "x" * 300, "bad name", "g", "group", "é", "consumer", "range", "connect"]
+NAMES = [
+    "t",
+    "topic-a",
+    "__consumer_offsets",
+    "",
+    "x" * 300,
+    "bad name",
+    "g",
+    "group",
+    "é",
+    "consumer",
+    "range",
+    "connect",
+]
 TOPIC = "honest"
 HONEST_EVERY = 500
 FRESH_ENGINE_EVERY = 20_000
@@ -143,7 +156,9 @@ def damage(rng: random.Random, frame: bytes) -> bytes:
         data[at:at] = rng.randbytes(rng.randint(1, 16))
     elif kind == 4:
         at = rng.randrange(4, len(data))
-        data[at : at + 4] = rng.choice((b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\x00" * 4))
+        data[at : at + 4] = rng.choice(
+            (b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\x00" * 4)
+        )
     elif kind == 5:
         at = rng.randrange(4, len(data))
         data[at : at + rng.randint(1, 20)] = b""
@@ -175,7 +190,9 @@ class Honest:
         self.engine.take_ready()
         data = self.session.take_output()
         assert not self.session.close_reason, f"honest client was closed: {self.session.close_reason}"
-        assert len(data) > 8 and int.from_bytes(data[:4], "big") == len(data) - 4, "one whole answer is expected"
+        assert len(data) > 8 and int.from_bytes(data[:4], "big") == len(data) - 4, (
+            "one whole answer is expected"
+        )
         assert data[4:8] == (7).to_bytes(4, "big"), "the answer belongs to another request"
         reader = Reader(data, 9 if version >= apis.APIS[api_key].flexible_version else 8)
         response = apis.decode_response(api_key, reader, version)
@@ -185,7 +202,9 @@ class Honest:
     def check(self, now: Now) -> None:
         self.offset += 1
         partition = OffsetCommitRequestPartition(0, self.offset, -1, "honest")
-        commit = OffsetCommitRequest("honest-group", -1, "", None, -1, [OffsetCommitRequestTopic(TOPIC, bytes(16), [partition])])
+        commit = OffsetCommitRequest(
+            "honest-group", -1, "", None, -1, [OffsetCommitRequestTopic(TOPIC, bytes(16), [partition])]
+        )
         answer = self.ask(apis.OFFSET_COMMIT, 8, commit, now)
         assert isinstance(answer, OffsetCommitResponse)
         assert answer.topics[0].partitions[0].error_code == NONE, answer
@@ -268,11 +287,15 @@ def run(executions: int, seconds: float, seed: int, progress: bool = True) -> in
             if done % FRESH_ENGINE_EVERY == 0:
                 fuzzer.fresh()
     except BaseException:
-        print(f"failed at execution {done} of seed {seed}: python -m tests.fuzz.engine_fuzz --seed {seed} --executions {done + 1}", file=sys.stderr)
+        print(
+            f"failed at execution {done} of seed {seed}: python -m tests.fuzz.engine_fuzz --seed {seed} --executions {done + 1}",
+            file=sys.stderr,
+        )
         raise
     took = time.monotonic() - start
     print(
-        f"{done:,} executions in {took:.0f} s with seed {seed}: {fuzzer.answered:,} answered, {fuzzer.parked:,} left waiting, "
+        f"{done:,} executions in {took:.0f} s with seed {seed}: {fuzzer.answered:,} answered, "
+        f"{fuzzer.parked:,} left waiting, "
         f"{fuzzer.closed:,} connections closed, the honest client unharmed"
     )
     return done
@@ -290,4 +313,3 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.exit(main())
-

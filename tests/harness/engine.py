@@ -42,7 +42,9 @@ def open_engine(
     return engine
 
 
-def open_memory_engine(now: Now, rng: random.Random | None = None, config: CoreConfig | None = None) -> Engine:
+def open_memory_engine(
+    now: Now, rng: random.Random | None = None, config: CoreConfig | None = None
+) -> Engine:
     return open_engine(MemoryStorage(), now, rng, "memory", config)
 
 
@@ -56,7 +58,9 @@ def finish_turn(engine: Engine, now: Now) -> None:
     engine.take_ready()
 
 
-def request_frame(api_key: int, version: int, message: Any, correlation_id: int = 1, client_id: str = "test") -> bytes:
+def request_frame(
+    api_key: int, version: int, message: Any, correlation_id: int = 1, client_id: str = "test"
+) -> bytes:
     """A whole request with its size field."""
     w = BytesWriter()
     write_int16(w, api_key)

@@ -107,7 +107,9 @@ class Workload:
             builder = BatchBuilder()
             builder.append(1_700_000_000_000, b"k", value)
             where = (self.rng.choice(self.existing), self.rng.randrange(PARTITIONS))
-            data = TopicProduceData(where[0], partition_data=[PartitionProduceData(where[1], builder.build(0, -1))])
+            data = TopicProduceData(
+                where[0], partition_data=[PartitionProduceData(where[1], builder.build(0, -1))]
+            )
             request = ProduceRequest(None, -1, 1000, [data])
             self.remember(client, apis.PRODUCE, PRODUCE_VERSION, request, (*where, value))
         else:
@@ -162,7 +164,9 @@ class Workload:
         found: dict[tuple[str, int, int], bytes] = {}
         for topic in self.existing:
             for partition in range(PARTITIONS):
-                ask = FetchTopic(topic, partitions=[FetchPartition(partition, fetch_offset=0, partition_max_bytes=1 << 24)])
+                ask = FetchTopic(
+                    topic, partitions=[FetchPartition(partition, fetch_offset=0, partition_max_bytes=1 << 24)]
+                )
                 request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=1 << 24, topics=[ask])
                 answer = client.ask(apis.FETCH, 11, request, self.now())
                 data = answer.responses[0].partitions[0].records or b""
@@ -210,7 +214,9 @@ def test_an_answer_waits_for_the_sync() -> None:
     client = Client(engine)
     client.ask(apis.CREATE_TOPICS, 5, CreateTopicsRequest([CreatableTopic("t", 1, 1)]), now)
     partition = OffsetCommitRequestPartition(0, 5, -1, "")
-    commit = OffsetCommitRequest("g", -1, "", None, -1, [OffsetCommitRequestTopic("t", bytes(16), [partition])])
+    commit = OffsetCommitRequest(
+        "g", -1, "", None, -1, [OffsetCommitRequestTopic("t", bytes(16), [partition])]
+    )
     client.send(apis.OFFSET_COMMIT, COMMIT_VERSION, commit, now)
     ticket = engine.end_turn(now)
     assert ticket is not None
@@ -229,4 +235,3 @@ def test_an_answer_waits_for_the_sync() -> None:
     answers = read_answers(reader.session.take_output())
     found = decode_answer(apis.OFFSET_FETCH, 7, answers[0][1])
     assert found.topics[0].partitions[0].committed_offset == 5
-

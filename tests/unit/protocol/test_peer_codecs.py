@@ -41,7 +41,17 @@ def aiokafka_classes() -> dict[tuple[str, int], Any]:
     """(message name, version) -> the struct class of that version."""
     found: dict[tuple[str, int], Any] = {}
     names = {api.key: api.name for api in APIS.values()}
-    for module_name in ("admin", "commit", "coordination", "fetch", "group", "metadata", "offset", "produce", "transaction"):
+    for module_name in (
+        "admin",
+        "commit",
+        "coordination",
+        "fetch",
+        "group",
+        "metadata",
+        "offset",
+        "produce",
+        "transaction",
+    ):
         module = importlib.import_module(f"{aiokafka.protocol.__name__}.{module_name}")
         for item in vars(module).values():
             if not inspect.isclass(item) or not issubclass(item, AioStruct):
@@ -85,7 +95,12 @@ def test_the_peers_know_our_apis() -> None:
         for version in range(MESSAGES[name].valid.low, MESSAGES[name].valid.high + 1)
     ],
 )
-@settings(max_examples=6, deadline=None, phases=(Phase.explicit, Phase.generate), suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=6,
+    deadline=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=list(HealthCheck),
+)
 @given(data=st.data())
 def test_kafka_python_reads_and_rewrites(name: str, version: int, data: st.DataObject) -> None:
     ours = encoded(MESSAGES[name], version, data)
@@ -102,7 +117,12 @@ def test_kafka_python_reads_and_rewrites(name: str, version: int, data: st.DataO
         if MESSAGES[key[0]].valid.low <= key[1] <= MESSAGES[key[0]].valid.high
     ],
 )
-@settings(max_examples=6, deadline=None, phases=(Phase.explicit, Phase.generate), suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=6,
+    deadline=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=list(HealthCheck),
+)
 @given(data=st.data())
 def test_aiokafka_reads_and_rewrites(name: str, version: int, data: st.DataObject) -> None:
     ours = encoded(MESSAGES[name], version, data)

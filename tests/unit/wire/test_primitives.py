@@ -87,7 +87,9 @@ def test_integers_cut_short_are_refused(write: Any, read: str, low: int, high: i
             getattr(p.Reader(data[:cut]), read)()
 
 
-@pytest.mark.parametrize("read", ["array_len", "compact_array_len", "nullable_array_len", "compact_nullable_array_len"])
+@pytest.mark.parametrize(
+    "read", ["array_len", "compact_array_len", "nullable_array_len", "compact_nullable_array_len"]
+)
 def test_an_array_longer_than_the_bytes_is_refused(read: str) -> None:
     data = b"\x7f\xff\xff\xff" if "compact" not in read else b"\xff\xff\xff\x7f"
     with pytest.raises(p.DecodeError, match="array of"):
