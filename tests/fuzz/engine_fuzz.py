@@ -288,7 +288,8 @@ def run(executions: int, seconds: float, seed: int, progress: bool = True) -> in
                 fuzzer.fresh()
     except BaseException:
         print(
-            f"failed at execution {done} of seed {seed}: python -m tests.fuzz.engine_fuzz --seed {seed} --executions {done + 1}",
+            f"failed at execution {done} of seed {seed}; again with: "
+            f"python -m tests.fuzz.engine_fuzz --seed {seed} --executions {done + 1}",
             file=sys.stderr,
         )
         raise
