@@ -8,12 +8,12 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.interop import tools
 from tests.interop.conftest import Target
+from tests.interop.dump import dump
 
 
 @pytest.fixture(scope="module")
@@ -234,26 +234,6 @@ def test_cluster_tools(at: list[str], target: Target) -> None:
     assert shown.startswith(f"{target.bootstrap} (id: 1 ")
     for line in ("Produce(0): 0 to 13 [usable: 13]", "JoinGroup(11): 0 to 9 [usable: 9]", "OffsetFetch(9): 1 to 10"):
         assert line in shown, line
-
-
-def dump(option: str, path: Path) -> list[dict[str, Any]]:
-    """Key and payload of every record in a log segment, as Kafka's dumper reads it."""
-    shown = tools.run(tools.DUMP_LOG, option, "--files", str(path))
-    assert shown.code == 0, shown
-    assert "isvalid: false" not in shown.out
-    records = []
-    for line in shown.lines:
-        if match := re.match(r"\| offset: (\d+) .*? headerKeys: \[\] (?:key: (.*?) )?payload: ?(.*)$", line):
-            key, payload = match[2], match[3]
-            records.append({"key": json.loads(key) if key else None, "payload": parsed(payload)})
-    return records
-
-
-def parsed(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
 
 
 def test_log_dumper_reads_the_offsets_topic(at: list[str], target: Target) -> None:
