@@ -146,6 +146,7 @@ class LogDirectory:
             self.pending_syncs.append(DirectorySync(self.storage, ""))
         self.pending_syncs.append(FileSync(self.storage, path))
         self.pending_syncs.append(DirectorySync(self.storage, log.name))
+        log.unsaved = True
         self._logs[key] = log
         return log
 

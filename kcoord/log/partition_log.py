@@ -134,8 +134,8 @@ class PartitionLog:
         self._active = self._segments[0]
         self._first_dirty = 0
         self._opened: list[Segment] = []
-        # Whether the index files of the last segment may be out of date.
-        self._indexes_stale = False
+        # Whether a clean close has something to save: indexes, epochs, or the files of a new log.
+        self.unsaved = False
         self._tail = _Tail(config.tail_bytes_max)
         # (epoch, first offset), ascending in both.
         self._epochs: list[tuple[int, int]] = []
@@ -227,7 +227,7 @@ class PartitionLog:
         self, recovery_point: int, commit_bytes_max: int | None, events: list[RecoveryEvent]
     ) -> int:
         segment = self._active
-        self._indexes_stale = True
+        self.unsaved = True
         try:
             return segment.rescan(contiguous=True)
         except BadBatch as bad:
@@ -271,7 +271,7 @@ class PartitionLog:
         if leader_epoch != self._last_epoch:
             self._assign_epoch(leader_epoch, base_offset)
         active.append(batch, last_offset, max_timestamp)
-        self._indexes_stale = True
+        self.unsaved = True
         self._tail.append(base_offset, batch)
         self.end_offset = last_offset + 1
 
@@ -505,14 +505,15 @@ class PartitionLog:
         if save:
             for sync in self.write_pending():
                 sync.datasync()
-            if self._indexes_stale:
+            if self.unsaved:
                 if self._active.size:
                     self._active.file().datasync()
                     self._active.save_indexes()
                 if self._epochs:
                     self._write_epochs()
+                FileSync(self.storage, f"{self.name}/{PARTITION_METADATA}").datasync()
                 self.storage.sync_dir(self.name)
-                self._indexes_stale = False
+                self.unsaved = False
             self.durable_end = self.synced_end = self.end_offset
         for segment in self._segments:
             segment.close()

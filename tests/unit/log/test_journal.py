@@ -40,6 +40,22 @@ def test_a_power_cut_without_syncs_leaves_all_rolled_segments(steps: list, torn:
     power_cut("os", steps, torn, 250)
 
 
+def test_a_clean_stop_makes_new_logs_durable_in_every_mode() -> None:
+    storage = ForgetfulStorage()
+    directory = reopen(storage)
+    journal = Journal(directory, "os")
+    add(journal, directory.create_log("used", 0, TOPIC_ID), 3)
+    directory.create_log("empty", 0, TOPIC_ID)
+    journal.commit()
+    journal.close()
+    after = reopen(storage.crash())
+    assert after.was_clean
+    assert [(log.topic, log.end_offset, log.topic_id) for log in after] == [
+        ("empty", 0, TOPIC_ID),
+        ("used", 3, TOPIC_ID),
+    ]
+
+
 def power_cut(mode: str, steps: list, torn: int, segment_bytes: int) -> None:
     config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=100)
     reach = None if mode == "os" else 1 << 20
