@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, cast, final
 
 from kcoord.core.config import CoreConfig
-from kcoord.core.outcome import Now, Reply, Request, Timer
+from kcoord.core.outcome import METADATA_TOPIC, Now, Reply, Request, Timer
 from kcoord.core.producers import PartitionProducers
 from kcoord.core.topics import Topic, TopicRegistry
 from kcoord.engine.delete_records import DeleteRecordsRoom
@@ -102,8 +102,6 @@ class DataPlane:
             deleted = topics.deleted
             topics.deleted = []
             for gone in deleted:
-                # Made and deleted before anything of it was there, as in a log that is replayed.
-                topics.created = [c for c in topics.created if c.topic_id != gone.topic_id]
                 served = self.table.topic(gone.topic)
                 if served is not None and served.topic_id == gone.topic_id:
                     dropped = self.table.drop_topic(gone.topic)
@@ -162,6 +160,23 @@ class DataPlane:
                 log = self.directory.get(name, partition)
                 if log is not None:
                     log.config = self._log_config(topic)
+
+    def drop_leftovers(self) -> None:
+        """At start-up, when directories follow the records: what no record speaks of goes.
+
+        A directory may be ahead of the log by a topic whose creation did not become durable, and behind it by one
+        whose files were not removed yet. What was replayed is durable: opening a log syncs its end.
+        """
+        for log in list(self.directory):
+            if log.topic == METADATA_TOPIC:
+                continue
+            topic = self.topics.get(log.topic)
+            if topic is None or topic.topic_id != log.topic_id or log.partition >= topic.partition_count:
+                self.journal.delete_log(log.topic, log.partition)
+        waiting = [removal.deleted for removal in self.removals]
+        for deleted in list(self.directory.deleted):
+            if deleted not in waiting:
+                self.directory.purge(deleted)
 
     def remove_deleted(self, durable_seq: int) -> None:
         """Remove the files of logs whose deletion is durable."""

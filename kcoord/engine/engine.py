@@ -158,6 +158,7 @@ class Engine:
         self._open_coordinator_log(core.metadata_log)
         self._apply(core.loaded_topics(now, self.entropy(ENTROPY_BYTES)), now)
         self._follow_topics(now)
+        self.data_plane.drop_leftovers()
         for log_id in core.offsets_logs():
             log = self.directory.get(log_id.topic, log_id.partition)
             if log is None:

@@ -1,0 +1,93 @@
+"""Directories follow the records: what a crash left half made or half deleted is put right at start-up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kcoord.core.outcome import Now
+from kcoord.engine.engine import Engine
+from kcoord.log.storage import DirectorySync, FileSync, ForgetfulStorage
+from kcoord.protocol import apis
+from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
+from kcoord.protocol.delete_topics import DeleteTopicsRequest
+from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kcoord.wire.record_batch import BatchBuilder
+from tests.harness.engine import Client, open_engine
+
+NOW = Now(0, 1_700_000_000_000)
+
+
+def create(name: str) -> Any:
+    return CreateTopicsRequest([CreatableTopic(name, 2, 1)])
+
+
+def produce(topic: str) -> ProduceRequest:
+    builder = BatchBuilder()
+    builder.append(1, None, b"value")
+    return ProduceRequest(
+        None,
+        -1,
+        1000,
+        [TopicProduceData(topic, partition_data=[PartitionProduceData(0, builder.build(0, -1))])],
+    )
+
+
+def folders(storage: ForgetfulStorage) -> list[str]:
+    return sorted(name for name in storage.list_dir("") if storage.is_dir(name) and not name.startswith("__"))
+
+
+def reopened(storage: ForgetfulStorage) -> Engine:
+    return open_engine(storage, NOW)
+
+
+def test_a_topic_whose_creation_was_lost_leaves_no_directory() -> None:
+    storage = ForgetfulStorage()
+    engine = open_engine(storage, NOW)
+    client = Client(engine)
+    client.send(apis.CREATE_TOPICS, 5, create("lost"), NOW)
+    ticket = engine.end_turn(NOW)
+    assert ticket is not None
+    for item in ticket.syncs:
+        # The new directories reach the disk, the record that speaks of them does not.
+        if isinstance(item, (FileSync, DirectorySync)):
+            item.datasync()
+    storage = storage.crash()
+    engine = reopened(storage)
+    assert engine.core.topics.get("lost") is None
+    assert folders(storage) == []
+
+
+def test_a_deletion_that_was_lost_brings_the_records_back() -> None:
+    storage = ForgetfulStorage()
+    engine = open_engine(storage, NOW)
+    client = Client(engine)
+    client.ask(apis.CREATE_TOPICS, 5, create("t"), NOW)
+    assert client.ask(apis.PRODUCE, 9, produce("t"), NOW).responses[0].partition_responses[0].error_code == 0
+    client.send(apis.DELETE_TOPICS, 5, DeleteTopicsRequest(topic_names=["t"]), NOW)
+    # The directories are renamed, and the rename is durable; the record is not.
+    storage.sync_dir("")
+    storage = storage.crash()
+    engine = reopened(storage)
+    assert engine.core.topics.get("t") is not None
+    log = engine.directory.get("t", 0)
+    assert log is not None and log.end_offset == 1
+    assert folders(storage) == ["t-0", "t-1"]
+
+
+def test_a_deletion_that_is_durable_is_finished_after_a_crash() -> None:
+    storage = ForgetfulStorage()
+    engine = open_engine(storage, NOW)
+    client = Client(engine)
+    client.ask(apis.CREATE_TOPICS, 5, create("t"), NOW)
+    client.send(apis.DELETE_TOPICS, 5, DeleteTopicsRequest(topic_names=["t"]), NOW)
+    ticket = engine.end_turn(NOW)
+    assert ticket is not None
+    ticket.sync()
+    storage = storage.crash()
+    engine = reopened(storage)
+    assert engine.core.topics.get("t") is None
+    assert folders(storage) == []
+    client = Client(engine)
+    assert client.ask(apis.CREATE_TOPICS, 5, create("t"), NOW).topics[0].error_code == 0
+    log = engine.directory.get("t", 0)
+    assert log is not None and log.end_offset == 0
