@@ -163,7 +163,7 @@ def offset_commit(s: Session) -> None:
         s.call("standalone", "OffsetCommit", version, with_ids(s, commit_request("oc-alone", "committing", offset=version)))
         s.call("an unknown topic", "OffsetCommit", version, with_ids(s, commit_request("oc-alone", "oc-no-such-topic")))
         s.call("an unknown partition", "OffsetCommit", version, with_ids(s, commit_request("oc-alone", "committing", 9)))
-        stranger = {"generationIdOrMemberEpoch": 1, "memberId": "m"}
+        stranger: dict[str, Any] = {"generationIdOrMemberEpoch": 1, "memberId": "m"}
         s.call("a generation of an unknown group", "OffsetCommit", version, with_ids(s, commit_request("oc-nobody", "committing", **stranger)))
         s.call("a generation of an empty group", "OffsetCommit", version, with_ids(s, commit_request("oc-alone", "committing", **stranger)))
         s.call("a member without generation", "OffsetCommit", version, with_ids(s, commit_request("oc-alone", "committing", memberId="m")))
@@ -194,7 +194,7 @@ def offset_commit(s: Session) -> None:
     s.call("topic ids, two of them unknown", "OffsetCommit", 10, {"groupId": "oc-ids", "generationIdOrMemberEpoch": -1, "topics": ids})
     s.call("a retention time", "OffsetCommit", 2, commit_request("oc-kept", "committing", retentionTimeMs=60000))
     member, generation = stable_member(s, "oc-stable", on="b")
-    for step, fields in {
+    commits: dict[str, dict[str, Any]] = {
         "as the member": {"generationIdOrMemberEpoch": generation, "memberId": member},
         "with an old generation": {"generationIdOrMemberEpoch": generation - 1, "memberId": member},
         "with a later generation": {"generationIdOrMemberEpoch": generation + 1, "memberId": member},
@@ -203,7 +203,8 @@ def offset_commit(s: Session) -> None:
         "standalone": {},
         "as the member without a generation": {"memberId": member},
         "with the generation but no member": {"generationIdOrMemberEpoch": generation},
-    }.items():
+    }
+    for step, fields in commits.items():
         for version in (2, 6, 8, 9, 10):
             if version < 7 and "groupInstanceId" in fields:
                 continue
@@ -229,7 +230,7 @@ def offset_delete(s: Session) -> None:
     s.call("no topics", "OffsetDelete", 0, {"groupId": "od-empty", "topics": []})
     subscription = bytes.fromhex("0000" "00000001" "0008") + b"od-topic" + bytes.fromhex("ffffffff")
     member, generation = stable_member(s, "od-stable", on="b", protocols=[protocol("range", subscription)])
-    as_member = {"generationIdOrMemberEpoch": generation, "memberId": member}
+    as_member: dict[str, Any] = {"generationIdOrMemberEpoch": generation, "memberId": member}
     s.call("commit as member", "OffsetCommit", 8, commit_request("od-stable", "od-topic", **as_member))
     s.call("commit another topic", "OffsetCommit", 8, commit_request("od-stable", "od-other", **as_member))
     delete("a subscribed topic", "od-stable", "od-topic", 0)
@@ -314,9 +315,11 @@ def join_errors(s: Session) -> None:
     for version in (0, 3, 5):
         sync: dict[str, Any] = {"groupId": "je-stable", "generationId": generation, "memberId": member}
         s.call("sync again in the stable group", "SyncGroup", version, sync, on="b")
-    for kind, name in (("consumer", "range"), ("connect", "range"), ("consumer", "sticky"), (None, None), ("consumer", None), (None, "range")):
-        sync = {"groupId": "je-stable", "generationId": generation, "memberId": member, "protocolType": kind, "protocolName": name}
-        s.call(f"sync v5 saying {kind} and {name}", "SyncGroup", 5, sync, on="b")
+    said: list[tuple[str | None, str | None]] = [("consumer", "range"), ("connect", "range"), ("consumer", "sticky")]
+    said += [(None, None), ("consumer", None), (None, "range")]
+    for kind, chosen in said:
+        sync = {"groupId": "je-stable", "generationId": generation, "memberId": member, "protocolType": kind, "protocolName": chosen}
+        s.call(f"sync v5 saying {kind} and {chosen}", "SyncGroup", 5, sync, on="b")
 
 
 def two_members(s: Session) -> None:

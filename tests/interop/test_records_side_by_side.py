@@ -25,13 +25,15 @@ SCRIPTS = [name for name in (*GROUP_LISTING_SCRIPTS, *GROUP_SCRIPTS) if name != 
 # Groups whose records differ because kcoord means to answer differently (see test_broker_answers.ALLOWED).
 LEFT_OUT = {"": "commits with an empty group id are refused from v4 on (KIP-289)"}
 
+MEMBER_ID = re.compile(r"[\w.-]*[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
 Records = dict[str, list[dict[str, Any]]]
 
 
 def normal(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The records of one group without what differs from run to run."""
     text = json.dumps(records)
-    for number, member in enumerate(dict.fromkeys(re.findall(r"[\w.-]*[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", text))):
+    for number, member in enumerate(dict.fromkeys(MEMBER_ID.findall(text))):
         text = text.replace(member, f"<member {number}>")
     text = re.sub(r'"(commitTimestamp|currentStateTimestamp|expireTimestamp)": 1[789]\d{11}', r'"\1": 0', text)
     text = re.sub(r'"topicId": "[\w-]{22}"', '"topicId": "<id>"', text)

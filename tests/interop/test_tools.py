@@ -78,7 +78,8 @@ def test_topics(at: list[str]) -> None:
 def test_configs(at: list[str]) -> None:
     create(at, "tools-configs")
     entity = ["--entity-type", "topics", "--entity-name", "tools-configs"]
-    changed = tools.run(tools.CONFIGS, *at, "--alter", *entity, "--add-config", "retention.ms=5000,cleanup.policy=compact")
+    settings = "retention.ms=5000,cleanup.policy=compact"
+    changed = tools.run(tools.CONFIGS, *at, "--alter", *entity, "--add-config", settings)
     assert "Completed updating config for topic tools-configs." in changed.out, changed
     shown = tools.run(tools.CONFIGS, *at, "--describe", *entity).out
     assert "retention.ms=5000 sensitive=false synonyms={DYNAMIC_TOPIC_CONFIG:retention.ms=5000" in shown
@@ -140,7 +141,8 @@ def test_a_stable_group(at: list[str]) -> None:
     create(at, "tools-stable", 2)
     fill(at, "tools-stable", 6)
     group = ["--group", "tools-stable"]
-    options = ["--topic", "tools-stable", *group, "--from-beginning", "--consumer-property", "auto.commit.interval.ms=200"]
+    options = ["--topic", "tools-stable", *group, "--from-beginning"]
+    options += ["--consumer-property", "auto.commit.interval.ms=200"]
     with tools.running(tools.CONSOLE_CONSUMER, *at, *options):
         listed = tools.until(
             "a stable group",
