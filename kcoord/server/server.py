@@ -6,6 +6,7 @@ import asyncio
 import errno
 import platform
 import socket
+from functools import partial
 from typing import Final, final
 
 from kcoord import __version__
@@ -62,6 +63,8 @@ class Server:
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
         self._asked_at_s = 0.0
+        # The durable marks are on their way to the disk.
+        self._is_marking = False
         self._deadline_s = config.server.shutdown_deadline_ms / 1000
         self._error: BaseException | None = None
 
@@ -146,15 +149,27 @@ class Server:
             )
 
     async def _sweep(self) -> None:
-        """What has to be looked at now and then: overdue connections, free space."""
+        """What has to be looked at now and then: overdue connections, free space, the durable marks."""
         reserve = self.config.server.reserve_bytes
         while True:
             await asyncio.sleep(SWEEP_MS / 1000)
             self.pump.sweep()
-            if self.assembly is not None and reserve:
-                free = self.assembly.free_bytes()
-                if free >= 0:
-                    self.assembly.engine.set_disk_full(free < reserve)
+            assembly = self.assembly
+            if assembly is None or assembly.in_memory:
+                continue
+            if reserve:
+                assembly.engine.set_disk_full(assembly.free_bytes() < reserve)
+            now_ms = read_clocks().mono_ms
+            if not self._is_marking and assembly.journal.checkpoint_due(now_ms):
+                self._is_marking = True
+                marks = assembly.journal.begin_checkpoint(now_ms)
+                write = partial(assembly.directory.write_recovery_points, marks)
+                self.pump.threads.run([write], self._marked)
+
+    def _marked(self, error: BaseException | None) -> None:
+        self._is_marking = False
+        if error is not None:
+            self.pump.fail(error)
 
     async def wait(self) -> None:
         """Serve until the end. Raises ServerError when it was not a clean one."""
@@ -193,8 +208,9 @@ class Server:
 
     async def _finish_commits(self) -> None:
         """Everything that was appended is committed, however long the disk takes."""
-        while not self.pump.has_failed and (self.pump.in_flight or self.pump.engine.has_unwritten()):
-            self.pump.schedule_turn()
+        pump = self.pump
+        while not pump.has_failed and (pump.in_flight or self._is_marking or pump.engine.has_unwritten()):
+            pump.schedule_turn()
             await asyncio.sleep(0.002)
 
     def _close_sockets(self) -> None:
