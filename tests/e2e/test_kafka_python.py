@@ -67,8 +67,9 @@ def test_a_group_resumes_where_it_was(bootstrap: str) -> None:
     one.commit({TopicPartition("resume", 0): OffsetAndMetadata(4, "note", -1)})
     one.close()
     one = consumer(bootstrap, "resume", group="resuming")
-    assert one.committed(TopicPartition("resume", 0), metadata=True).metadata == "note"
     assert read(one, 6) == [b"4", b"5", b"6", b"7", b"8", b"9"]
+    # Asked before the first poll, kafka-python 3.0 may join before it knows the topic and then stay without partitions.
+    assert one.committed(TopicPartition("resume", 0), metadata=True).metadata == "note"
     one.close()
 
 
