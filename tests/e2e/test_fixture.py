@@ -1,0 +1,184 @@
+"""The pytest fixtures, with clients that block and clients on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from confluent_kafka import Consumer as ConfluentConsumer
+from confluent_kafka import Producer as ConfluentProducer
+from confluent_kafka.admin import AdminClient
+
+from kcoord.server.failures import ServerError
+from kcoord.testing.fixture import KcoordServer, WaitTimeout
+
+
+def produce(bootstrap: str, topic: str, count: int) -> None:
+    producer = ConfluentProducer({"bootstrap.servers": bootstrap})
+    for number in range(count):
+        producer.produce(topic, str(number).encode())
+    assert producer.flush(10) == 0
+
+
+def test_blocking_clients(kcoord: KcoordServer) -> None:
+    produce(kcoord.bootstrap, "orders", 5)
+    consumer = ConfluentConsumer(
+        {"bootstrap.servers": kcoord.bootstrap, "group.id": "billing", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe(["orders"])
+    read: list[object] = []
+
+    def work() -> None:
+        end = time.monotonic() + 10
+        while len(read) < 5 and time.monotonic() < end:
+            read.extend(consumer.consume(5, 0.05))
+        joined.wait(10)
+        consumer.close()  # commits
+
+    joined = threading.Event()
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    kcoord.wait_stable("billing", members=1)
+    joined.set()
+    kcoord.wait_committed("billing", "orders", 0, 5)
+    thread.join(10)
+    assert kcoord.committed("billing") == {("orders", 0): 5}
+    assert kcoord.state("billing") == "Empty"
+
+
+def test_clients_on_an_event_loop(kcoord: KcoordServer) -> None:
+    async def test() -> None:
+        async with AIOKafkaProducer(bootstrap_servers=kcoord.bootstrap) as producer:
+            await producer.send_and_wait("orders", b"1")
+        async with AIOKafkaConsumer(
+            "orders", bootstrap_servers=kcoord.bootstrap, group_id="billing", auto_offset_reset="earliest"
+        ) as consumer:
+            await kcoord.wait_stable_async("billing")
+            assert (await consumer.getone()).value == b"1"
+            await consumer.commit()
+            await kcoord.wait_committed_async("billing", "orders", 0, 1)
+            with pytest.raises(RuntimeError, match="wait_stable_async"):
+                kcoord.wait_stable("billing")
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize("_", range(3))
+def test_each_test_has_an_empty_server(kcoord: KcoordServer, _: int) -> None:
+    topics = AdminClient({"bootstrap.servers": kcoord.bootstrap}).list_topics(timeout=10).topics
+    assert [name for name in topics if not name.startswith("__")] == []
+    assert kcoord.committed("billing") == {}
+    assert kcoord.state("billing") == "Dead"
+    produce(kcoord.bootstrap, "orders", 1)
+
+
+def test_the_session_s_server_keeps_what_it_has(kcoord_server: KcoordServer) -> None:
+    produce(kcoord_server.bootstrap, "kept", 1)
+    assert "kept" in AdminClient({"bootstrap.servers": kcoord_server.bootstrap}).list_topics(timeout=10).topics
+
+
+def test_reset_takes_milliseconds_and_clients_live_on(kcoord: KcoordServer) -> None:
+    producer = ConfluentProducer({"bootstrap.servers": kcoord.bootstrap})
+    for _ in range(3):
+        producer.produce("orders", b"1")
+        assert producer.flush(10) == 0
+        started = time.monotonic()
+        kcoord.reset()
+        assert time.monotonic() - started < 0.5
+
+
+def test_a_wait_that_fails_says_what_it_saw(kcoord: KcoordServer) -> None:
+    async def test() -> None:
+        async with AIOKafkaProducer(bootstrap_servers=kcoord.bootstrap) as producer:
+            await producer.send_and_wait("orders", b"1")
+        async with AIOKafkaConsumer(
+            "orders", bootstrap_servers=kcoord.bootstrap, group_id="billing", client_id="invoices",
+            auto_offset_reset="earliest",
+        ) as consumer:  # fmt: skip
+            await consumer.getone()
+            await consumer.commit()
+            with pytest.raises(WaitTimeout) as caught:
+                await kcoord.wait_stable_async("billing", members=2, timeout=0.3)
+            message = str(caught.value)
+            assert "waited 0.3 s for group 'billing' to be Stable with 2 members" in message
+            assert "state: Stable" in message and "members: 1" in message and "'invoices'" in message
+            assert "orders[0]" in message and "orders-0: 1" in message
+            with pytest.raises(WaitTimeout, match="to commit orders-0 up to 2"):
+                await kcoord.wait_committed_async("billing", "orders", 0, 2, timeout=0.1)
+
+    asyncio.run(test())
+
+
+def test_a_server_of_one_s_own_with_settings() -> None:
+    with KcoordServer({"auto.create.topics.enable": "false"}) as server:
+        producer = ConfluentProducer({"bootstrap.servers": server.bootstrap, "message.timeout.ms": 500})
+        errors: list[str] = []
+        producer.produce("orders", b"1", on_delivery=lambda error, _: errors.append(str(error)))
+        producer.flush(10)
+        assert len(errors) == 1 and "UNKNOWN_TOPIC" in errors[0]
+
+
+def test_a_start_that_fails_is_raised_and_ends_nobody(kcoord_server: KcoordServer) -> None:
+    taken = KcoordServer({"listeners": kcoord_server.bootstrap})
+    with pytest.raises(ServerError, match="another process listens there"):
+        taken.start()
+
+
+def test_a_server_that_fails_is_raised_and_ends_nobody() -> None:
+    server = KcoordServer()
+    server.start()
+    server._thread.call(lambda running: running.pump.fail(OSError(5, "the disk is gone")))
+    server._thread._thread.join(10)
+    for action in (server.check, server.reset, server.stop, lambda: server.wait_stable("g", timeout=1)):
+        with pytest.raises(ServerError, match="the disk is gone"):
+            action()
+
+
+SUITE = """
+import pytest
+from confluent_kafka.admin import AdminClient, NewTopic
+
+@pytest.mark.parametrize("number", range(6))
+def test_alone(kcoord, number, worker_id):
+    admin = AdminClient({"bootstrap.servers": kcoord.bootstrap})
+    assert not [name for name in admin.list_topics(timeout=10).topics if not name.startswith("__")]
+    admin.create_topics([NewTopic(f"topic-{number}", 1)])[f"topic-{number}"].result(10)
+    print(worker_id)
+"""
+
+
+def pytest_run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", *arguments], cwd=folder, capture_output=True, text=True, timeout=60,
+        env={**os.environ, "PYTHONSAFEPATH": "1"},
+    )  # fmt: skip
+
+
+def test_every_xdist_worker_has_its_own(tmp_path: Path) -> None:
+    (tmp_path / "test_suite.py").write_text(SUITE)
+    done = pytest_run(tmp_path, "-n", "2")
+    assert done.returncode == 0, done.stdout
+    assert "6 passed" in done.stdout
+
+
+def test_the_plugin_loads_nothing_until_it_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "test_suite.py").write_text(
+        "import sys\n\ndef test_nothing_loaded():\n"
+        "    assert 'kcoord.testing.pytest_plugin' in sys.modules\n"
+        "    assert not [name for name in sys.modules if name.startswith(('kcoord.server', 'kcoord.protocol'))]\n"
+    )
+    done = pytest_run(tmp_path)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_plugin_can_be_switched_off(tmp_path: Path) -> None:
+    (tmp_path / "test_suite.py").write_text("def test_it(kcoord): pass\n")
+    done = pytest_run(tmp_path, "-p", "no:kcoord")
+    assert "fixture 'kcoord' not found" in done.stdout
