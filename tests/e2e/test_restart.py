@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -13,6 +14,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import Producer as ConfluentProducer
+from confluent_kafka import TopicPartition as KafkaPartition
 
 from tests.e2e.process import ServerProcess
 
@@ -213,3 +215,37 @@ def test_damage_is_refused_with_file_and_offset(tmp_path: Path) -> None:
     message = str(caught.value)
     assert '"exit_code": 7' in message and "00000000000000000000.log is damaged" in message
     assert "Traceback" not in message
+
+
+def test_a_write_that_fails_is_not_answered_and_ends_the_server(tmp_path: Path) -> None:
+    """Files may not grow beyond a limit, as on a disk that breaks: nothing acknowledged is lost by that."""
+    limit = 200_000
+    delivered: list[int] = []
+    failed: list[str] = []
+
+    def on_delivery(error: object, message: object) -> None:
+        if error is None:
+            delivered.append(message.offset())  # type: ignore[attr-defined]
+        else:
+            failed.append(str(error))
+
+    with ServerProcess(tmp_path / "data") as server:
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (limit, limit))
+        producer = ConfluentProducer(
+            {"bootstrap.servers": server.bootstrap, "message.timeout.ms": 3000, "linger.ms": 1, "log_level": 0}
+        )
+        for _ in range(100):
+            producer.produce("log", bytes(5000), on_delivery=on_delivery)
+            producer.poll(0.005)
+        assert server.wait(5) == 9
+        (line,) = server.lines("failed")
+        assert "the log failed and the server stops" in str(line["message"])
+        assert not [text for text in server.stderr if "Traceback" in text]
+        producer.flush(10)
+    assert delivered and failed
+    with ServerProcess(tmp_path / "data") as server:
+        consumer = ConfluentConsumer({"bootstrap.servers": server.bootstrap, "group.id": "g"})
+        _, end = consumer.get_watermark_offsets(KafkaPartition("log", 0), timeout=10)
+        consumer.close()
+        assert end > max(delivered)
+        assert server.stop() == 0
