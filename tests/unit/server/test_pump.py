@@ -68,6 +68,9 @@ class EchoEngine:
                 raise ZeroDivisionError("a fault of ours")
             self.waiting.append((session, len(frame).to_bytes(4, "big") + frame))
 
+    def go_on(self, session: Session, now: Now) -> None:
+        self.calls.append("go on")
+
     def end_turn(self, now: Now) -> CommitTicket | None:
         if self.in_flight is not None or not self.waiting:
             return None
