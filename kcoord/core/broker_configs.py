@@ -14,6 +14,18 @@ from kcoord.core.config_defs import BOOLEAN, INT, LONG, STRING, TOPIC_DEFAULTS
 MINUTE_MS: Final = 60 * 1000
 
 
+# Times that Kafka keeps in 32 bits; the others are LONG.
+INT_TIMES: Final = frozenset(
+    (
+        "group.initial.rebalance.delay.ms",
+        "group.max.session.timeout.ms",
+        "group.min.session.timeout.ms",
+        "producer.id.expiration.ms",
+        "transaction.max.timeout.ms",
+        "transactional.id.expiration.ms",
+    )
+)
+
 @final
 class BrokerDef:
     """A configuration of the broker with the value it was started with; None when it has none."""
@@ -39,12 +51,8 @@ class BrokerConfigs:
         self.by_name[name] = BrokerDef(name, kind, value, False, doc)
 
     def _number(self, name: str, value: int, doc: str) -> None:
-        self._add(
-            name,
-            INT if -2147483648 <= value <= 2147483647 and not name.endswith(".ms") else LONG,
-            str(value),
-            doc,
-        )
+        is_long = name not in INT_TIMES and (name.endswith(".ms") or not -2147483648 <= value <= 2147483647)
+        self._add(name, LONG if is_long else INT, str(value), doc)
 
     def _flag(self, name: str, value: bool, doc: str) -> None:
         self._add(name, BOOLEAN, "true" if value else "false", doc)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kcoord.protocol.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
-from kcoord.protocol.apis import APIS, Api
+from kcoord.protocol.apis import API_VERSIONS, APIS, Api
 from kcoord.protocol.errors import INVALID_REQUEST, NONE, UNSUPPORTED_VERSION
 
 _SOFTWARE_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-")
@@ -42,5 +42,7 @@ def api_versions_response(body: ApiVersionsRequest, version: int) -> ApiVersions
 
 
 def unsupported_api_versions() -> ApiVersionsResponse:
-    """The version 0 body for a version we do not know, so that the client can choose one we do (KIP-511)."""
-    return ApiVersionsResponse(error_code=UNSUPPORTED_VERSION, api_keys=_api_keys())
+    """The version 0 body for a version we do not know: which ones we do, for the client to choose from (KIP-511)."""
+    api = APIS[API_VERSIONS]
+    versions = [ApiVersion(api.key, api.advertised_min_version, api.max_version)]
+    return ApiVersionsResponse(error_code=UNSUPPORTED_VERSION, api_keys=versions)

@@ -24,6 +24,7 @@ from kcoord.engine.partitions import (
 )
 from kcoord.log.journal import Journal
 from kcoord.protocol.errors import (
+    INVALID_PRODUCER_EPOCH,
     INVALID_PRODUCER_ID_MAPPING,
     INVALID_RECORD,
     INVALID_REQUIRED_ACKS,

@@ -36,6 +36,7 @@ ERROR_NONE: Final = 0
 ERROR_CORRUPT_MESSAGE: Final = 2
 ERROR_MESSAGE_TOO_LARGE: Final = 10
 ERROR_INVALID_TIMESTAMP: Final = 32
+ERROR_INVALID_PRODUCER_EPOCH: Final = 47
 ERROR_UNSUPPORTED_COMPRESSION_TYPE: Final = 76
 ERROR_INVALID_RECORD: Final = 87
 
@@ -126,8 +127,10 @@ def _check_produced_header(records: bytes, api_version: int, limits: ProduceLimi
     if header.attributes & CONTROL_FLAG:
         return _refused(ERROR_INVALID_RECORD, "clients cannot write control records")
     if header.producer_id >= 0:
-        if header.base_sequence < 0 or header.producer_epoch < 0:
-            return _refused(ERROR_INVALID_RECORD, "producer id without epoch or sequence")
+        if header.base_sequence < 0:
+            return _refused(ERROR_INVALID_RECORD, "producer id without sequence")
+        if header.producer_epoch < 0:
+            return _refused(ERROR_INVALID_PRODUCER_EPOCH, f"producer epoch {header.producer_epoch}")
     elif header.attributes & TRANSACTIONAL_FLAG:
         return _refused(ERROR_INVALID_RECORD, "transactional batch without producer id")
     return ProducedBatch(ERROR_NONE, None, records, header)

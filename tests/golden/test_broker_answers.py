@@ -66,13 +66,6 @@ ALLOWED = [
         actual=ABSENT,
     ),
     Allowed(
-        "a released broker lists only ApiVersions beside error 35, kcoord all it serves; clients read both alike",
-        "response_hex",
-        script="cluster",
-        expected="0023.*",
-        actual="0023.*",
-    ),
-    Allowed(
         "KIP-289: an empty group id is refused from OffsetCommit v4 on",
         r"response\.topics\[0\]\.partitions\[0\]\.errorCode",
         script="empty_group_id",
@@ -145,21 +138,6 @@ ALLOWED = [
         r".*configs\[(match|metrics|interval\.ms)\]",
         script="describe_configs",
         actual=ABSENT,
-    ),
-    Allowed(
-        "all times are of the type LONG",
-        r".*configs\[group\.min\.session\.timeout\.ms\]\.configType",
-        script="describe_configs",
-        expected="3",
-        actual="5",
-    ),
-    Allowed(
-        "an impossible producer epoch is found with the batch's other faults",
-        r".*\.errorCode",
-        script="idempotent_producer",
-        step="a negative epoch",
-        expected="47",
-        actual="87",
     ),
     Allowed(
         "the recorded broker's own settings file",
