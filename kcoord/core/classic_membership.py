@@ -159,6 +159,21 @@ class ClassicMembership:
                 self._sync_timer(group, now, out)
         return out
 
+    def still_counts(self, timer: Timer) -> bool:
+        """Whether its token is still the one that was armed last."""
+        group = self.store.get(timer.group_id)
+        if group is None:
+            return False
+        kind = timer.kind
+        if kind == TIMER_SESSION:
+            member = group.members.get(timer.member_id)
+            return member is not None and member.session_token == timer.token
+        if kind == TIMER_PENDING_MEMBER:
+            return group.pending_members.get(timer.member_id, 0) == timer.token
+        if kind == TIMER_SYNC:
+            return group.sync_token == timer.token
+        return group.join_token == timer.token
+
     def _session_timer(self, group: ClassicGroup, timer: Timer, now: Now, out: Outcome) -> None:
         member = group.members.get(timer.member_id)
         if member is None or member.session_token != timer.token:

@@ -30,6 +30,7 @@ from kcoord.core.outcome import (
     Now,
     Outcome,
     Request,
+    Timer,
     TimerFired,
     TopicDeleted,
 )
@@ -131,6 +132,10 @@ class Core:
         if isinstance(event, Disconnected):
             return Outcome()
         raise TypeError(f"no handler for {type(event).__name__}")
+
+    def still_counts(self, timer: Timer) -> bool:
+        """Whether the timer would do anything if it fired."""
+        return timer.kind == TIMER_OFFSET_EXPIRY or self.membership.still_counts(timer)
 
     def handle_request(self, request: Request, now: Now) -> Outcome:
         """Handle a request of any API but those of the data plane."""

@@ -18,6 +18,8 @@ from kcoord.wire.primitives import ZERO_UUID
 
 # One step of deleting a topic's offsets writes at most this many tombstones, so that no batch grows too large.
 TOPIC_DELETION_TOMBSTONES_MAX: Final = 10000
+# Group ids longer than this make a tombstone count for more.
+CHARS_PER_TOMBSTONE: Final = 256
 
 
 @final
@@ -105,6 +107,7 @@ class OffsetDeletes:
         current = state.topics.get(event.topic)
         is_recreated = current is not None and current.topic_id != event.topic_id
         log_id: LogId | None = None
+        weight = 0
         for group_id, of_group in state.by_group.items():
             of_topic = of_group.get(event.topic)
             if of_topic is None:
@@ -118,7 +121,7 @@ class OffsetDeletes:
                 if log_id is None:
                     log_id = state.log_of(group_id)
                 elif (
-                    len(outcome.records) >= TOPIC_DELETION_TOMBSTONES_MAX
+                    weight >= TOPIC_DELETION_TOMBSTONES_MAX
                     or state.log_of(group_id).partition != log_id.partition
                 ):
                     if not outcome.follow_ups:
@@ -126,4 +129,6 @@ class OffsetDeletes:
                     break
                 record = tombstone(group_id, event.topic, partition)
                 outcome.add(log_id, record.key, None)
+                # Each tombstone repeats the group id, and all of a step go into one batch.
+                weight += 1 + len(group_id) // CHARS_PER_TOMBSTONE
         return outcome

@@ -20,8 +20,10 @@ from kcoord.core.offset_state import NO_EXPIRE_TIMESTAMP, OffsetState, StoredOff
 from kcoord.core.outcome import INFO, TIMER_OFFSET_EXPIRY, Fact, LogId, Now, Outcome, Timer
 from kcoord.protocol.records.group_metadata import GroupMetadataKey
 
-# Offsets and groups looked at in one step, about 10 ms of work; a single group is never split.
+# Offsets and groups looked at in one step, about 10 ms of work; a single group is never split. Long group ids count
+# for more, since each tombstone repeats the id and all of a step go into one batch.
 STEP_ITEMS_MAX: Final = 20000
+CHARS_PER_ITEM: Final = 256
 TOKEN_START: Final = 0
 TOKEN_CONTINUE: Final = 1
 
@@ -49,30 +51,39 @@ class OffsetExpiry:
         while groups_left:
             group_id = groups_left[-1]
             group_log = self.state.log_of(group_id)
-            if items >= STEP_ITEMS_MAX or (
+            weight = self._weight(group_id)
+            if (items > 0 and items + weight > STEP_ITEMS_MAX) or (
                 log_id is not None and outcome.records and group_log.partition != log_id.partition
             ):
                 outcome.timers.append(Timer(TIMER_OFFSET_EXPIRY, "", "", TOKEN_CONTINUE, now.mono_ms))
                 break
             groups_left.pop()
             log_id = group_log
-            items += self._expire_group(group_id, group_log, now, outcome)
+            items += weight
+            self._expire_group(group_id, group_log, now, outcome)
         return outcome
 
-    def _expire_group(self, group_id: str, log_id: LogId, now: Now, outcome: Outcome) -> int:
-        """Append the tombstones of one group; the number of items looked at."""
+    def _weight(self, group_id: str) -> int:
+        """How much of a step the group takes."""
+        offsets = 0
+        of_group = self.state.by_group.get(group_id)
+        if of_group is not None:
+            for of_topic in of_group.values():
+                offsets += len(of_topic)
+        return 1 + offsets * (1 + len(group_id) // CHARS_PER_ITEM)
+
+    def _expire_group(self, group_id: str, log_id: LogId, now: Now, outcome: Outcome) -> None:
+        """Append the tombstones of one group."""
         group = self.state.groups.get(group_id)
         if group is None:
-            return 1
-        items = 1
+            return
         expired = 0
         is_anything_left = group_id in self.state.pending
         of_group = self.state.by_group.get(group_id)
         if of_group is not None:
             if group.offset_expiry_base_ms(0) < 0:
-                return 1
+                return
             for name, of_topic in of_group.items():
-                items += len(of_topic)
                 if group.is_subscribed_to(name):
                     is_anything_left = True
                     continue
@@ -95,7 +106,6 @@ class OffsetExpiry:
                 "group_deleted": is_deleted,
             }
             outcome.facts.append(Fact(INFO, "offsets_expired", fields))
-        return items
 
     def _is_expired(self, group: ClassicGroup, stored: StoredOffset, wall_ms: int) -> bool:
         if stored.expire_timestamp_ms != NO_EXPIRE_TIMESTAMP:

@@ -17,10 +17,31 @@ from kcoord.wire.record_batch import BatchBuilder
 
 # A batch that has grown beyond this is closed before the next event's records (Kafka's own batches are about as big).
 BATCH_BYTES_TARGET: Final = 1024 * 1024
+# The most that a batch needs for a record beside key and value.
+RECORD_OVERHEAD_BYTES: Final = 24
 
 
 class BatchTooLarge(Exception):
-    """One event's records do not fit into an atomic batch: the core should have refused the request before."""
+    """One event's records do not fit into an atomic batch."""
+
+
+@final
+class EncodedRecords:
+    """One event's records as they go into a batch."""
+
+    def __init__(self) -> None:
+        self.keys: list[bytes | None] = []
+        self.values: list[bytes | None] = []
+        self.size_bytes = 0
+
+    def add(self, key: bytes | None, value: bytes | None) -> None:
+        self.keys.append(key)
+        self.values.append(value)
+        self.size_bytes += RECORD_OVERHEAD_BYTES
+        if key is not None:
+            self.size_bytes += len(key)
+        if value is not None:
+            self.size_bytes += len(value)
 
 
 @final
@@ -47,28 +68,35 @@ class CoordinatorLog:
         # The end of what the commit in flight (or the last one) covers.
         self.written_end = log.end_offset
 
-    def append(self, records: list[CoordinatorRecord], wall_ms: int) -> int:
-        """Encode the records of one event into the open batch; the offset of the first one.
+    def encode(self, records: list[CoordinatorRecord]) -> EncodedRecords:
+        """The records of one event. Nothing is changed yet. Raises BatchTooLarge and EncodeError.
 
-        Raises BatchTooLarge before anything is changed that others can see.
+        A small request may ask for records of any size, so encoding ends where the batch would be full.
         """
-        if self.builder.size_bytes() > BATCH_BYTES_TARGET:
-            self.close_batch()
-        builder = self.builder
-        before = builder.size_bytes()
-        first = self.next_offset
+        encoded = EncodedRecords()
         is_metadata = self.is_metadata
         for record in records:
             if is_metadata:
                 assert record.value is not None
-                builder.append(wall_ms, None, encode_metadata_record(record.value))
+                encoded.add(None, encode_metadata_record(record.value))
             else:
                 assert record.key is not None
                 key, value = encode_record(record.key, record.value)
-                builder.append(wall_ms, key, value)
-        if builder.size_bytes() - before > self.batch_bytes_max:
-            raise BatchTooLarge(f"{builder.size_bytes() - before} bytes for {self.log_id}")
-        self.next_offset = first + len(records)
+                encoded.add(key, value)
+            if encoded.size_bytes > self.batch_bytes_max:
+                raise BatchTooLarge(f"more than {self.batch_bytes_max} bytes of records at once for {self.log_id}")
+        return encoded
+
+    def append(self, encoded: EncodedRecords, wall_ms: int) -> int:
+        """Put the records of one event into the open batch; the offset of the first one."""
+        if self.builder.size_bytes() > BATCH_BYTES_TARGET:
+            self.close_batch()
+        builder = self.builder
+        first = self.next_offset
+        count = len(encoded.keys)
+        for i in range(count):
+            builder.append(wall_ms, encoded.keys[i], encoded.values[i])
+        self.next_offset = first + count
         return first
 
     def close_batch(self) -> bool:

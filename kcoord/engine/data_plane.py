@@ -83,6 +83,10 @@ class DataPlane:
     def on_timer(self, timer: Timer, now: Now) -> list[Reply]:
         return self.fetch.on_timer(timer, now)
 
+    def is_waiting(self, timer: Timer) -> bool:
+        """Whether a fetch still waits for this timer at most."""
+        return timer.token in self.fetch.parked
+
     def on_durable(self, now: Now) -> list[Reply]:
         return self.fetch.on_durable(now)
 

@@ -37,20 +37,21 @@ from kcoord.core.outcome import (
     Outcome,
     Reply,
     Request,
+    Timer,
     TimerFired,
 )
 from kcoord.core.refusals import error_response
 from kcoord.engine.api_versions import api_versions_response, unsupported_api_versions
-from kcoord.engine.coordinator_log import CoordinatorLog
+from kcoord.engine.coordinator_log import BatchTooLarge, CoordinatorLog
 from kcoord.engine.data_plane import DATA_PLANE_APIS, DataPlane
 from kcoord.engine.loader import load_coordinator_log
-from kcoord.engine.session import Session
+from kcoord.engine.session import OUTPUT_BYTES_MAX, Session
 from kcoord.engine.timers import TimerQueue
 from kcoord.log.directory import LogDirectory
 from kcoord.log.journal import CommitTicket, Journal
 from kcoord.protocol import apis
 from kcoord.protocol.api_versions import ApiVersionsRequest
-from kcoord.protocol.errors import KAFKA_STORAGE_ERROR
+from kcoord.protocol.errors import INVALID_COMMIT_OFFSET_SIZE, KAFKA_STORAGE_ERROR, UNKNOWN_SERVER_ERROR
 from kcoord.protocol.produce import ProduceRequest, ProduceResponse
 from kcoord.wire.frame import FrameError, FrameLimits
 from kcoord.wire.message import Message
@@ -78,6 +79,13 @@ _WRITING_APIS: Final = frozenset(
         apis.OFFSET_DELETE,
     )
 )
+# APIs that may append much. They wait while a commit would become too large; others are heard meanwhile.
+_APPENDING_APIS: Final = _WRITING_APIS | frozenset(
+    (apis.JOIN_GROUP, apis.SYNC_GROUP, apis.DELETE_GROUPS, apis.DELETE_TOPICS)
+)
+# Bytes appended for the next commit beyond which such requests wait for it to be written. With one batch more, which
+# may have 64 MiB, a commit stays below what recovery takes for the tail that a power cut may tear.
+COMMIT_BYTES_TARGET: Final = 12 * 1024 * 1024
 ENTROPY_BYTES: Final = 16
 METADATA_TOPIC_ID: Final = b"\x00" * 15 + b"\x01"
 
@@ -123,11 +131,15 @@ class Engine:
         self.parked: dict[int, Parked] = {}
         self.current: Parked | None = None
         self.current_id = 0
+        self.current_request: Request | None = None
         # Sessions to look at again: with output, with chunks that wait for a commit, with a backlog to go on with.
         self.ready: list[Session] = []
         self.waiting: list[Session] = []
         self.resumable: list[Session] = []
         self.resuming = False
+        # Sessions whose next request waits until what was appended is written, and how much that is in our own logs.
+        self.stalled: list[Session] = []
+        self.open_bytes = 0
         self.open_seq = 1
         self.durable_seq = 0
         self.in_flight: CommitTicket | None = None
@@ -195,6 +207,7 @@ class Engine:
         session.backlog.clear()
         session.chunks.clear()
         session.output.clear()
+        session.owed_bytes = 0
         self.data_plane.disconnected(session.id)
         self._apply(self.core.handle(Disconnected(session.id), now), now)
         self._resume(now)
@@ -221,10 +234,16 @@ class Engine:
         count = len(frames)
         index = 0
         while index < count:
-            if session.parked_request_id or session.close_reason:
+            frame = frames[index]
+            if (
+                session.parked_request_id
+                or session.close_reason
+                or session.owed_bytes > OUTPUT_BYTES_MAX
+                or self._must_stall(session, frame)
+            ):
                 self._hold_back(session, frames[index:])
                 break
-            self._handle_frame(session, frames[index], now)
+            self._handle_frame(session, frame, now)
             index += 1
         if session.chunks:
             self._touch(session)
@@ -233,6 +252,23 @@ class Engine:
         session.backlog.extend(frames)
         for frame in frames:
             session.backlog_bytes += len(frame)
+
+    def _must_stall(self, session: Session, frame: bytes) -> bool:
+        """Whether the request has to wait until what was appended is written; the session is noted then."""
+        if self.open_bytes + self.journal.pending_bytes <= COMMIT_BYTES_TARGET:
+            return False
+        if int(read_i16_be(frame, 0)) not in _APPENDING_APIS:
+            return False
+        if not session.is_stalled:
+            session.is_stalled = True
+            self.stalled.append(session)
+        return True
+
+    def go_on(self, session: Session, now: Now) -> None:
+        """The session's output was taken: requests that waited for that are handled. Call end_turn next."""
+        if session.backlog and not session.closed:
+            self.resumable.append(session)
+            self._resume(now)
 
     def _touch(self, session: Session) -> None:
         if not session.is_waiting:
@@ -249,7 +285,7 @@ class Engine:
         self._touch(session)
 
     def _resume(self, now: Now) -> None:
-        """Go on with sessions whose parked request was answered."""
+        """Go on with sessions whose parked request was answered, or that waited for something else that is over."""
         if self.resuming:
             return
         self.resuming = True
@@ -306,12 +342,20 @@ class Engine:
         try:
             self._handle_request(session, correlation_id, request, now)
         except Exception as error:
+            self.current_id = 0
+            self.current_request = None
             # Handlers change soft state only, so a bug of ours in one costs the connection that met it and nobody
             # else. What concerns the log is different: there, nothing goes on.
-            if self.strict or self.storing or self.journal.failure is not None:
+            if self.storing or self.journal.failure is not None:
                 raise
-            self._close(session, f"internal error in {api.name} version {version}: {error!r}")
-            self.facts.append(Fact(WARNING, "internal_error", {"traceback": traceback.format_exc()}))
+            self._fault(session, f"{api.name} version {version}", error)
+
+    def _fault(self, session: Session, where: str, error: Exception) -> None:
+        """A bug of ours, met by this session. To be called while the exception is handled."""
+        if self.strict:
+            raise error
+        self._close(session, f"internal error in {where}: {error!r}")
+        self.facts.append(Fact(WARNING, "internal_error", {"traceback": traceback.format_exc()}))
 
     def _read_header(self, session: Session, frame: bytes, flexible: bool) -> Reader:
         size: i64 = i64(read_i16_be(frame, 8))
@@ -340,6 +384,9 @@ class Engine:
         version = request.version
         if self.disk_full and api_key in _WRITING_APIS:
             refusal = error_response(api_key, version, request.body, KAFKA_STORAGE_ERROR)
+            if api_key == apis.PRODUCE and cast(ProduceRequest, request.body).acks == 0:
+                self._check_unacknowledged(session, cast(ProduceResponse, refusal))
+                return
             self._answer(session, correlation_id, api_key, version, refusal, 0)
             return
         if api_key in DATA_PLANE_APIS:
@@ -355,15 +402,17 @@ class Engine:
         session.parked_request_id = request_id
         self.current = parked
         self.current_id = request_id
+        self.current_request = request
         self._apply(self.core.handle_request(request, now), now)
         self.current_id = 0
+        self.current_request = None
         if session.parked_request_id == request_id:
             self.parked[request_id] = parked
 
     def _handle_data(self, session: Session, correlation_id: int, request: Request, now: Now) -> None:
         response = self.data_plane.handle(request, now)
         for timer in self.data_plane.take_timers():
-            self.timers.arm(timer)
+            self._arm(timer)
         if self.data_plane.table.facts:
             self.facts.extend(self.data_plane.table.take_facts())
         api_key = request.api_key
@@ -392,32 +441,73 @@ class Engine:
 
     def _apply(self, outcome: Outcome, now: Now) -> None:
         """Store, replay and answer what an event led to, then handle the events that follow from it."""
+        self._apply_one(outcome, now)
+        if not outcome.follow_ups:
+            return
+        # A chain may have any number of steps, more than a stack has room for.
+        events = outcome.follow_ups[::-1]
+        while events:
+            step = self.core.handle(events.pop(), now)
+            self._apply_one(step, now)
+            events.extend(step.follow_ups[::-1])
+
+    def _apply_one(self, outcome: Outcome, now: Now) -> None:
         wait_seq = 0
         if outcome.records:
-            self.storing = True
-            wait_seq = self._append(outcome, now)
-            self.storing = False
+            try:
+                wait_seq = self._append(outcome, now)
+            except BatchTooLarge as error:
+                self._refuse(outcome, str(error))
         for reply in outcome.replies:
             self._give(reply, wait_seq)
         for timer in outcome.timers:
-            self.timers.arm(timer)
+            self._arm(timer)
         if outcome.facts:
             self.facts.extend(outcome.facts)
-        for event in outcome.follow_ups:
-            self._apply(self.core.handle(event, now), now)
+
+    def _refuse(self, outcome: Outcome, reason: str) -> None:
+        """Nothing of the outcome is stored: its request gets an error, others that it would answer are closed."""
+        self.facts.append(Fact(WARNING, "records_refused", {"reason": reason}))
+        for reply in outcome.replies:
+            parked = self.parked.get(reply.request_id)
+            if parked is not None:
+                self._close(parked.session, reason)
+        outcome.replies = []
+        outcome.follow_ups = []
+        outcome.facts = []
+        request = self.current_request
+        if request is not None:
+            is_commit = request.api_key == apis.OFFSET_COMMIT
+            error_code = INVALID_COMMIT_OFFSET_SIZE if is_commit else UNKNOWN_SERVER_ERROR
+            response = error_response(request.api_key, request.version, request.body, error_code)
+            outcome.reply(request.request_id, response)
+
+    def _arm(self, timer: Timer) -> None:
+        self.timers.arm(timer)
+        if self.timers.wants_weeding():
+            self.timers.weed(self._still_counts)
+
+    def _still_counts(self, timer: Timer) -> bool:
+        if timer.kind == TIMER_FETCH:
+            return self.data_plane.is_waiting(timer)
+        return self.core.still_counts(timer)
 
     def _append(self, outcome: Outcome, now: Now) -> int:
         log_id = outcome.log
         if log_id is None:
             raise RuntimeError("records without a log")
         log = self.coordinator_logs[log_id]
-        offset = log.append(outcome.records, now.wall_ms)
+        encoded = log.encode(outcome.records)
+        self.storing = True
+        self.open_bytes += encoded.size_bytes
+        offset = log.append(encoded, now.wall_ms)
         core = self.core
         for record in outcome.records:
             core.replay(log_id, offset, record.key, record.value)
             offset += 1
         if log.is_metadata:
             self._follow_topics(now)
+        self.storing = False
         return self.open_seq
 
     def _follow_topics(self, now: Now) -> None:
@@ -469,21 +559,31 @@ class Engine:
         response: Message,
         wait_seq: int,
     ) -> None:
-        w = session.chunk_for(wait_seq if wait_seq > self.durable_seq else 0).writer
+        chunk = session.chunk_for(wait_seq if wait_seq > self.durable_seq else 0)
+        w = chunk.writer
         start: i64 = len(w)
         write_i32_be(w, 0)
         write_i32_be(w, correlation_id)
         if apis.APIS[api_key].response_header_version(version) == 1:
             w.append(0)
-        apis.encode_response(w, api_key, response, version)
+        try:
+            apis.encode_response(w, api_key, response, version)
+        except Exception as error:
+            # One event may answer many: who cannot be answered must not keep the others from it.
+            chunk.cut(start)
+            self._fault(session, f"an answer of {apis.APIS[api_key].name} version {version}", error)
+            return
         patch_int32(w, start, len(w) - start - 4)
+        session.owed_bytes += len(w) - start
 
     # --- turns -----------------------------------------------------------------------------------------------
 
     def fire_timers(self, now: Now) -> None:
         """Handle every timer that is due."""
+        # What a handler arms for at once, to go on with later, waits until others had their turn.
+        armed = self.timers.armed
         while True:
-            timer = self.timers.pop_due(now.mono_ms)
+            timer = self.timers.pop_due(now.mono_ms, armed)
             if timer is None:
                 break
             if timer.kind == TIMER_FETCH:
@@ -524,10 +624,17 @@ class Engine:
             return None
         ticket = self.journal.write()
         self.open_seq += 1
+        self.open_bytes = 0
         if ticket is None:
             self._committed(now)
-            return None
-        self.in_flight = ticket
+        else:
+            self.in_flight = ticket
+        if self.stalled:
+            for session in self.stalled:
+                session.is_stalled = False
+            self.resumable.extend(self.stalled)
+            self.stalled = []
+            self._resume(now)
         return ticket
 
     def commit_done(self, ticket: CommitTicket, now: Now) -> None:

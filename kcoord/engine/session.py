@@ -12,10 +12,11 @@ from typing import Final, final
 from kcoord.wire.frame import FrameLimits, FrameSplitter
 from kcoord.wire.primitives import BytesWriter
 
-# A session that is owed more than this is not read until answers went out.
-OUTPUT_BYTES_MAX: Final = 64 * 1024 * 1024
+# A session that is owed more than this is not read, and nothing more is handled for it, until answers went out.
+OUTPUT_BYTES_MAX: Final = 16 * 1024 * 1024
+# A session with more held back than this is not read.
 BACKLOG_FRAMES_MAX: Final = 1000
-BACKLOG_BYTES_MAX: Final = 64 * 1024 * 1024
+BACKLOG_BYTES_MAX: Final = 1024 * 1024
 # Chunks larger than this are closed, so that a writer does not grow without end within one turn.
 CHUNK_BYTES_MAX: Final = 1024 * 1024
 
@@ -28,6 +29,12 @@ class Chunk:
         self.wait_seq = wait_seq
         self.writer = BytesWriter()
 
+    def cut(self, size: int) -> None:
+        """Take back what was written after the first `size` bytes."""
+        kept = self.writer.getvalue()[:size]
+        self.writer = BytesWriter()
+        self.writer.write(kept)
+
 
 @final
 class Session:
@@ -36,26 +43,27 @@ class Session:
     def __init__(self, session_id: int, client_host: str, host: str, port: int, limits: FrameLimits) -> None:
         self.id = session_id
         self.client_host = client_host
-        # As Kafka's brokers print an address, and as it stands in descriptions and records of members.
-        self.member_host = "/" + client_host
         # As groups show and store it: Java writes addresses with a slash in front.
         self.member_host = f"/{client_host}"
         self.host = host
         self.port = port
         self.splitter = FrameSplitter(limits)
-        # Frames that wait for the parked request to be answered.
+        # Frames that wait: for the parked request to be answered, for output to be taken, for a commit to be written.
         self.backlog: list[bytes] = []
         self.backlog_bytes = 0
         self.parked_request_id = 0
         self.chunks: list[Chunk] = []
         self.output: list[bytes] = []
-        self.output_bytes = 0
+        # Bytes in chunks and output.
+        self.owed_bytes = 0
         # Set once the session must end: output so far is written, then the connection is closed.
         self.close_reason = ""
         self.closed = False
         # Whether the session stands in the engine's list of sessions with output, or in that of waiting ones.
         self.is_ready = False
         self.is_waiting = False
+        # Whether its next request waits until what was appended is written.
+        self.is_stalled = False
         self.client_id_bytes = b""
         self.client_id = ""
         self.client_software = ""
@@ -66,7 +74,7 @@ class Session:
         return (
             len(self.backlog) > BACKLOG_FRAMES_MAX
             or self.backlog_bytes > BACKLOG_BYTES_MAX
-            or self.output_bytes > OUTPUT_BYTES_MAX
+            or self.owed_bytes > OUTPUT_BYTES_MAX
         )
 
     def chunk_for(self, wait_seq: int) -> Chunk:
@@ -89,9 +97,7 @@ class Session:
         for chunk in chunks:
             if chunk.wait_seq > durable_seq:
                 break
-            data = chunk.writer.getvalue()
-            self.output.append(data)
-            self.output_bytes += len(data)
+            self.output.append(chunk.writer.getvalue())
             count += 1
         if count == 0:
             return False
@@ -105,5 +111,5 @@ class Session:
             return b""
         data = output[0] if len(output) == 1 else b"".join(output)
         self.output = []
-        self.output_bytes = 0
+        self.owed_bytes -= len(data)
         return data

@@ -59,6 +59,8 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.is_output_full = False
+        if self.session.backlog:
+            self.pump.go_on(self)
         self.update_reading()
 
     def connection_lost(self, error: Exception | None) -> None:

@@ -40,6 +40,7 @@ class EngineLike(Protocol):
     def open_session(self, client_host: str, host: str, port: int) -> Session: ...
     def close_session(self, session: Session, now: Now) -> None: ...
     def receive(self, session: Session, data: bytes, now: Now) -> None: ...
+    def go_on(self, session: Session, now: Now) -> None: ...
     def end_turn(self, now: Now) -> CommitTicket | None: ...
     def commit_done(self, ticket: CommitTicket, now: Now) -> None: ...
     def fire_timers(self, now: Now) -> None: ...
@@ -179,11 +180,26 @@ class Pump:
             connection = self.connections.get(session.id)
             if connection is not None:
                 connection.flush()
+                if session.backlog:
+                    self.go_on(connection)
                 if connection.held_bytes:
                     self.held_bytes += connection.note_held()
         facts = self.engine.take_facts()
         if facts:
             self.log.facts(facts)
+
+    def go_on(self, connection: Connection) -> None:
+        """Handle what a session held back, if its client takes what it is sent and nothing else is waited for."""
+        session = connection.session
+        if connection.is_output_full or session.parked_request_id or session.close_reason or self.has_failed:
+            return
+        try:
+            self.engine.go_on(session, self.now())
+        except Exception as error:
+            self.fail(error)
+            return
+        self.held_bytes += connection.note_held()
+        self.schedule_turn()
 
     # ---- timers
 
