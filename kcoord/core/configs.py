@@ -27,7 +27,7 @@ from kcoord.core.config_defs import (
     check_topic_configs,
     split_list,
 )
-from kcoord.core.outcome import Now, Outcome, Reply, Request
+from kcoord.core.outcome import MESSAGE_CHARS_MAX, Now, Outcome, Reply, Request
 from kcoord.core.topics import (
     RESOURCE_BROKER,
     RESOURCE_BROKER_LOGGER,
@@ -90,7 +90,7 @@ class Problem:
 
     def __init__(self, error_code: int, message: str | None) -> None:
         self.error_code = error_code
-        self.message = message
+        self.message = None if message is None else message[:MESSAGE_CHARS_MAX]
 
 
 @final
@@ -122,6 +122,7 @@ class ConfigHandlers:
     def _described(
         self, resource: DescribeConfigsResource, error_code: int, message: str
     ) -> DescribeConfigsResult:
+        message = message[:MESSAGE_CHARS_MAX]
         return DescribeConfigsResult(error_code, message, resource.resource_type, resource.resource_name)
 
     def _describe(

@@ -8,7 +8,17 @@ from typing import Final, final
 from kcoord.core.classic_group import DEAD, STABLE, ClassicGroup
 from kcoord.core.config import CoreConfig
 from kcoord.core.group_store import GroupStore
-from kcoord.core.outcome import INFO, CoordinatorRecord, Event, Fact, LogId, Now, Outcome, Request
+from kcoord.core.outcome import (
+    INFO,
+    MESSAGE_CHARS_MAX,
+    CoordinatorRecord,
+    Event,
+    Fact,
+    LogId,
+    Now,
+    Outcome,
+    Request,
+)
 from kcoord.protocol import errors
 from kcoord.protocol.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from kcoord.protocol.describe_groups import (
@@ -84,7 +94,7 @@ class GroupAdmin:
                 described.append(
                     DescribedGroup(
                         error_code=errors.GROUP_ID_NOT_FOUND,
-                        error_message=f"Group {group_id} not found.",
+                        error_message=f"Group {group_id[:MESSAGE_CHARS_MAX]} not found.",
                         group_id=group_id,
                         group_state=DEAD,
                         authorized_operations=OPERATIONS_NOT_ASKED,

@@ -30,6 +30,9 @@ TIMER_INITIAL_REBALANCE: Final = 5
 TIMER_OFFSET_EXPIRY: Final = 6
 TIMER_FETCH: Final = 7
 
+# Error messages repeat names that clients chose, and the formats hold 32,767 bytes: so many characters always fit.
+MESSAGE_CHARS_MAX: Final = 8000
+
 # Levels of facts for the server's log.
 INFO: Final = 1
 WARNING: Final = 2

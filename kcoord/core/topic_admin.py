@@ -13,6 +13,7 @@ from kcoord.core.config import CoreConfig
 from kcoord.core.config_defs import SOURCE_TOPIC, TOPIC_CONFIGS, check_topic_configs
 from kcoord.core.outcome import (
     INTERNAL_TOPICS,
+    MESSAGE_CHARS_MAX,
     METADATA_TOPIC,
     Now,
     Outcome,
@@ -68,7 +69,7 @@ class Refusal:
 
     def __init__(self, error_code: int, message: str | None) -> None:
         self.error_code = error_code
-        self.message = message
+        self.message = None if message is None else message[:MESSAGE_CHARS_MAX]
 
 
 @final
