@@ -140,6 +140,7 @@ class Engine:
         # Sessions whose next request waits until what was appended is written, and how much that is in our own logs.
         self.stalled: list[Session] = []
         self.open_bytes = 0
+        self.commit_bytes_target = COMMIT_BYTES_TARGET
         self.open_seq = 1
         self.durable_seq = 0
         self.in_flight: CommitTicket | None = None
@@ -255,7 +256,7 @@ class Engine:
 
     def _must_stall(self, session: Session, frame: bytes) -> bool:
         """Whether the request has to wait until what was appended is written; the session is noted then."""
-        if self.open_bytes + self.journal.pending_bytes <= COMMIT_BYTES_TARGET:
+        if self.open_bytes + self.journal.pending_bytes <= self.commit_bytes_target:
             return False
         if int(read_i16_be(frame, 0)) not in _APPENDING_APIS:
             return False
@@ -318,10 +319,8 @@ class Engine:
         try:
             reader = self._read_header(session, frame, version >= api.flexible_version)
             body = apis.decode_request(api_key, reader, version)
-            # librdkafka asks for all topics with a null array of four bytes where flexible versions have one; Kafka
-            # reads no further than it has to.
-            if api_key != apis.METADATA:
-                reader.expect_end()
+            # What follows the body is ignored, as brokers do: librdkafka asks for all topics with a null array of
+            # four bytes where flexible versions have one.
         except DecodeError as error:
             self._close(session, f"{api.name} version {version} cannot be read: {error}")
             return

@@ -68,6 +68,9 @@ NO_OFFSET: Final = -1
 ATTRIBUTES_AT: Final = 22
 LENGTH_END: Final = 12
 MAGIC_AT: Final = 16
+# Faults inside of a batch, which are told with the log's start.
+TOLD_THE_START: Final = frozenset((INVALID_PRODUCER_EPOCH, INVALID_RECORD, INVALID_TIMESTAMP))
+
 
 
 def refused(index: int, error_code: int, message: str | None = None) -> PartitionProduceResponse:
@@ -224,7 +227,7 @@ class ProduceRoom:
         header = checked.header
         if checked.error_code != NONE or header is None:
             # What is wrong inside of a batch is told with the log's start, what is wrong with the whole without.
-            inside = checked.error_code in (INVALID_RECORD, INVALID_TIMESTAMP) and is_one_batch(records)
+            inside = checked.error_code in TOLD_THE_START and is_one_batch(records)
             return bad_batch(index, checked, log.log_start_offset if inside else NO_OFFSET)
         batch = checked.batch
         if settings.codec != CODEC_OF_PRODUCER and settings.codec != header.codec:

@@ -118,12 +118,6 @@ ALLOWED = [
         script="list_config_resources",
     ),
     Allowed(
-        "bytes after a request's end are refused: it is not the request the client meant",
-        "closed|response_hex",
-        script="old_versions",
-        step="Heartbeat with bytes left over",
-    ),
-    Allowed(
         "min.insync.replicas is a plain default; a KRaft cluster sets it as a dynamic one",
         r".*configs\[min\.insync\.replicas\].*",
     ),
