@@ -6,6 +6,7 @@ import asyncio
 import errno
 import platform
 import socket
+from collections.abc import Coroutine
 from functools import partial
 from typing import Final, final
 
@@ -120,8 +121,19 @@ class Server:
         for listener, sockets in bound:
             for sock in sockets:
                 accepting = accept_connections(self.loop, self.pump, bucket, sock, listener)
-                self._tasks.append(self.loop.create_task(accepting))
-        self._tasks.append(self.loop.create_task(self._sweep()))
+                self._spawn(accepting)
+        self._spawn(self._sweep())
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = self.loop.create_task(work)
+        task.add_done_callback(self._task_ended)
+        self._tasks.append(task)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        """Nobody waits for these tasks, and a server without them only looks alive."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self.pump.fail(error)
 
     def _log_start(self) -> None:
         config = self.config

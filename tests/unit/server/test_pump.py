@@ -71,9 +71,6 @@ class EchoEngine:
     def go_on(self, session: Session, now: Now) -> None:
         self.calls.append("go on")
 
-    def go_on(self, session: Session, now: Now) -> None:
-        self.calls.append("go on")
-
     def end_turn(self, now: Now) -> CommitTicket | None:
         if self.in_flight is not None or not self.waiting:
             return None

@@ -1,0 +1,195 @@
+"""A whole server on a loop: how it ends, and that a client that reads slowly gets everything in the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcoord.protocol import apis
+from kcoord.protocol.api_versions import ApiVersionsRequest
+from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
+from kcoord.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from kcoord.protocol.heartbeat import HeartbeatRequest
+from kcoord.protocol.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from kcoord.protocol.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kcoord.server.config import load
+from kcoord.server.failures import EXIT_STORAGE, ServerError
+from kcoord.server.logs import ServerLog
+from kcoord.server.server import Server
+from kcoord.wire.record_batch import BatchBuilder
+from tests.harness.engine import decode_answer, request_frame
+
+SIZE = 900_000
+
+
+class Peer:
+    """A client by hand: frames out, answers in."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+        self.correlation_id = 0
+
+    def send(self, api_key: int, version: int, message: Any) -> int:
+        self.correlation_id += 1
+        self.writer.write(request_frame(api_key, version, message, self.correlation_id))
+        return self.correlation_id
+
+    async def answer(self) -> tuple[int, bytes]:
+        size = int.from_bytes(await self.reader.readexactly(4), "big")
+        frame = await self.reader.readexactly(size)
+        return int.from_bytes(frame[:4], "big"), frame[4:]
+
+    async def ask(self, api_key: int, version: int, message: Any) -> Any:
+        correlation_id = self.send(api_key, version, message)
+        got, rest = await asyncio.wait_for(self.answer(), 10)
+        assert got == correlation_id
+        return decode_answer(api_key, version, rest)
+
+
+class Rig:
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.ended = asyncio.get_running_loop().create_task(server.wait())
+
+    async def connect(self) -> Peer:
+        port = self.server.addresses[0][1]
+        return Peer(*await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port), 5))
+
+
+@asynccontextmanager
+async def serving(data: Path, *assignments: str) -> AsyncIterator[Rig]:
+    config = load(assignments=assignments, listen=["127.0.0.1:0"], data=str(data))
+    server = Server(config, ServerLog(None))
+    await server.start()
+    rig = Rig(server)
+    try:
+        yield rig
+    finally:
+        server.request_stop()
+        with suppress(ServerError):
+            await asyncio.wait_for(rig.ended, 10)
+
+
+def run(test: Callable[[], Coroutine[None, None, None]]) -> None:
+    asyncio.run(asyncio.wait_for(test(), 30))
+
+
+def topic(name: str = "t") -> CreateTopicsRequest:
+    return CreateTopicsRequest([CreatableTopic(name, 1, 1)])
+
+
+def records(size: int) -> ProduceRequest:
+    builder = BatchBuilder()
+    builder.append(1_700_000_000_000, None, bytes(size))
+    return ProduceRequest(
+        None, -1, 1000, [TopicProduceData("t", partition_data=[PartitionProduceData(0, builder.build(0, -1))])]
+    )
+
+
+def fetch(offset: int = 0, max_wait_ms: int = 0) -> FetchRequest:
+    partition = FetchPartition(0, fetch_offset=offset, partition_max_bytes=1 << 30)
+    return FetchRequest(
+        max_wait_ms=max_wait_ms,
+        min_bytes=1,
+        max_bytes=1 << 30,
+        session_epoch=-1,
+        topics=[FetchTopic("t", partitions=[partition])],
+    )
+
+
+def commit(offset: int) -> OffsetCommitRequest:
+    topics = [OffsetCommitRequestTopic("t", bytes(16), [OffsetCommitRequestPartition(0, offset, -1, "")])]
+    return OffsetCommitRequest("g", -1, "", None, -1, topics)
+
+
+def test_a_client_that_reads_late_gets_every_answer_in_order(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path, "log.reserve.bytes=0") as rig:
+            peer = await rig.connect()
+            await peer.ask(apis.CREATE_TOPICS, 5, topic())
+            for _ in range(4):
+                await peer.ask(apis.PRODUCE, 9, records(SIZE))
+            sent = [peer.send(apis.FETCH, 11, fetch()) for _ in range(40)]
+            sent.append(peer.send(apis.OFFSET_COMMIT, 8, commit(1)))
+            sent.append(peer.send(apis.HEARTBEAT, 4, HeartbeatRequest("g", 1, "m")))
+            await asyncio.sleep(0.3)
+            (connection,) = rig.server.pump.connections.values()
+            held = connection.session.owed_bytes + connection.transport.get_write_buffer_size()
+            assert held < 60_000_000
+            assert [(await asyncio.wait_for(peer.answer(), 10))[0] for _ in sent] == sent
+            assert rig.server.pump.held_bytes == 0
+            # And it is listened to again.
+            await peer.ask(apis.API_VERSIONS, 3, ApiVersionsRequest("x", "1"))
+
+    run(test)
+
+
+def test_a_fault_in_the_sweep_ends_the_server(tmp_path: Path) -> None:
+    """Without it nobody would watch the disk or write the durable marks, and nobody would know."""
+
+    async def test() -> None:
+        async with serving(tmp_path) as rig:
+            assert rig.server.assembly is not None
+
+            def broken() -> int:
+                raise OSError(5, "the disk is gone")
+
+            rig.server.assembly.free_bytes = broken  # type: ignore[method-assign]
+            with pytest.raises(ServerError) as caught:
+                await asyncio.wait_for(rig.ended, 5)
+            assert caught.value.code == EXIT_STORAGE
+
+    run(test)
+
+
+def test_a_stop_does_not_wait_for_parked_joins_and_polls(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path, "log.reserve.bytes=0", "group.initial.rebalance.delay.ms=60000") as rig:
+            admin, joiner, poller = [await rig.connect() for _ in range(3)]
+            await admin.ask(apis.CREATE_TOPICS, 5, topic())
+            protocols = [JoinGroupRequestProtocol("range", b"")]
+            joiner.send(apis.JOIN_GROUP, 3, JoinGroupRequest("g", 10000, 60000, "", None, "consumer", protocols))
+            poller.send(apis.FETCH, 11, fetch(0, 60000))
+            committed = admin.send(apis.OFFSET_COMMIT, 8, commit(7))
+            while not rig.server.pump.engine.parked:  # type: ignore[attr-defined]
+                await asyncio.sleep(0.01)
+            rig.server.request_stop()
+            assert (await asyncio.wait_for(admin.answer(), 5))[0] == committed
+            await asyncio.wait_for(rig.ended, 5)
+            for peer in (joiner, poller):
+                with suppress(ConnectionError):
+                    assert await asyncio.wait_for(peer.reader.read(), 5) == b""
+
+    run(test)
+
+
+def test_a_failed_write_ends_the_server_within_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with serving(tmp_path, "log.reserve.bytes=0") as rig:
+            peer = await rig.connect()
+            await peer.ask(apis.CREATE_TOPICS, 5, topic())
+            await peer.ask(apis.PRODUCE, 9, records(10))
+
+            def broken(_file: object, _data: bytes) -> int:
+                raise OSError(5, "the disk is gone")
+
+            monkeypatch.setattr("kcoord.log.storage.DiskFile.append", broken)
+            peer.send(apis.PRODUCE, 9, records(10))
+            with pytest.raises(ServerError) as caught:
+                await asyncio.wait_for(rig.ended, 1)
+            assert caught.value.code == EXIT_STORAGE
+            with suppress(ConnectionError):
+                assert await asyncio.wait_for(peer.reader.read(), 5) == b""
+
+    run(test)
