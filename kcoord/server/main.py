@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import resource
 import signal
 from collections.abc import Callable
 from typing import Final
@@ -18,6 +19,21 @@ from kcoord.server.server import Server
 # large state takes longer than many answers.
 GC_THRESHOLDS: Final = (50_000, 20, 50)
 TRACE_MAX: Final = 4000
+
+
+def raise_descriptor_limit() -> int:
+    """Allow as many open files as this process may have, and say how many; each partition and connection takes one.
+
+    The usual lower limit is for programs that use select(), which nothing here does.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == hard:
+        return soft
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    except (OSError, ValueError):
+        return soft  # macOS has limits of its own
+    return hard
 
 
 async def _serve(config: Config, log: ServerLog, announce: Callable[[str, int], None]) -> None:
@@ -41,6 +57,7 @@ def run(config: Config, log: ServerLog, announce: Callable[[str, int], None]) ->
     `announce(host, port)` is called for each listener once it takes connections.
     """
     code = EXIT_OK
+    raise_descriptor_limit()
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
             runner.run(_serve(config, log, announce))
