@@ -324,6 +324,10 @@ class Engine:
         except DecodeError as error:
             self._close(session, f"{api.name} version {version} cannot be read: {error}")
             return
+        except Exception as fault:
+            # Not `error` again: compiled code gives a name one type per function.
+            self._fault(session, f"reading {api.name} version {version}", fault)
+            return
         request_id = self.next_request_id
         self.next_request_id = request_id + 1
         request = Request(
@@ -340,14 +344,14 @@ class Engine:
         )
         try:
             self._handle_request(session, correlation_id, request, now)
-        except Exception as error:
+        except Exception as fault:
             self.current_id = 0
             self.current_request = None
             # Handlers change soft state only, so a bug of ours in one costs the connection that met it and nobody
             # else. What concerns the log is different: there, nothing goes on.
             if self.storing or self.journal.failure is not None:
                 raise
-            self._fault(session, f"{api.name} version {version}", error)
+            self._fault(session, f"{api.name} version {version}", fault)
 
     def _fault(self, session: Session, where: str, error: Exception) -> None:
         """A bug of ours, met by this session. To be called while the exception is handled."""

@@ -224,3 +224,22 @@ def test_the_suite_runs_the_tree_it_was_asked_to_run(module: str) -> None:
     )  # fmt: skip
     native = Path(done.stdout.strip()).suffix != ".py"
     assert native == bool(os.environ.get("KCOORD_EXPECT_COMPILED")), done.stdout
+
+
+def compiled_python_files() -> list[Path]:
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["kcoord"]["compile"]
+    return sorted({path for pattern in settings["include"] for path in ROOT.glob(pattern)})
+
+
+@pytest.mark.parametrize("path", compiled_python_files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_name_holds_exceptions_of_two_types(path: Path) -> None:
+    """Compiled code gives a name one type per function: the second clause would raise a TypeError instead."""
+    for function in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(function, ast.FunctionDef):
+            continue
+        types: dict[str, str] = {}
+        for node in ast.walk(function):
+            if isinstance(node, ast.ExceptHandler) and node.name and node.type:
+                text = ast.unparse(node.type)
+                first = types.setdefault(node.name, text)
+                assert first == text, f"{function.name}: {node.name} is {first} and {text}"

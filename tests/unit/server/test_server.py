@@ -95,7 +95,10 @@ def records(size: int) -> ProduceRequest:
     builder = BatchBuilder()
     builder.append(1_700_000_000_000, None, bytes(size))
     return ProduceRequest(
-        None, -1, 1000, [TopicProduceData("t", partition_data=[PartitionProduceData(0, builder.build(0, -1))])]
+        None,
+        -1,
+        1000,
+        [TopicProduceData("t", partition_data=[PartitionProduceData(0, builder.build(0, -1))])],
     )
 
 
@@ -161,7 +164,9 @@ def test_a_stop_does_not_wait_for_parked_joins_and_polls(tmp_path: Path) -> None
             admin, joiner, poller = [await rig.connect() for _ in range(3)]
             await admin.ask(apis.CREATE_TOPICS, 5, topic())
             protocols = [JoinGroupRequestProtocol("range", b"")]
-            joiner.send(apis.JOIN_GROUP, 3, JoinGroupRequest("g", 10000, 60000, "", None, "consumer", protocols))
+            joiner.send(
+                apis.JOIN_GROUP, 3, JoinGroupRequest("g", 10000, 60000, "", None, "consumer", protocols)
+            )
             poller.send(apis.FETCH, 11, fetch(0, 60000))
             committed = admin.send(apis.OFFSET_COMMIT, 8, commit(7))
             while not rig.server.pump.engine.parked:  # type: ignore[attr-defined]
@@ -176,7 +181,9 @@ def test_a_stop_does_not_wait_for_parked_joins_and_polls(tmp_path: Path) -> None
     run(test)
 
 
-def test_a_failed_write_ends_the_server_within_a_second(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_ends_the_server_within_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def test() -> None:
         async with serving(tmp_path, "log.reserve.bytes=0") as rig:
             peer = await rig.connect()
