@@ -133,12 +133,18 @@ class LogDirectory:
         if key in self._written_starts:
             self._write_start_offsets()
         log = PartitionLog(self.storage, topic, partition, topic_id, config or self.config)
-        path = f"{log.name}/{PARTITION_METADATA}"
         self.storage.make_dir(log.name)
+        self._write_partition_metadata(log)
+        log.unsaved = True
+        self._logs[key] = log
+        return log
+
+    def _write_partition_metadata(self, log: PartitionLog) -> None:
+        path = f"{log.name}/{PARTITION_METADATA}"
         file = self.storage.open(path)
         try:
             file.truncate(0)
-            file.append(encode_partition_metadata(topic_id))
+            file.append(encode_partition_metadata(log.topic_id))
         finally:
             file.close()
         if not self.pending_syncs:
@@ -146,9 +152,6 @@ class LogDirectory:
             self.pending_syncs.append(DirectorySync(self.storage, ""))
         self.pending_syncs.append(FileSync(self.storage, path))
         self.pending_syncs.append(DirectorySync(self.storage, log.name))
-        log.unsaved = True
-        self._logs[key] = log
-        return log
 
     def take_pending_syncs(self) -> list[Syncable]:
         syncs = self.pending_syncs
@@ -184,7 +187,12 @@ class LogDirectory:
         self.storage.rename(deleted.path, name)
         self.storage.sync_dir("")
         self.deleted.remove(deleted)
-        return self._open_log(topic, deleted.partition, 0, 0, False, False)
+        log = self._open_log(topic, deleted.partition, 0, 0, False, False)
+        if log.topic_id != deleted.topic_id:
+            # Deleted in the commit that made it: the name got to the disk, what was in it did not.
+            log.topic_id = deleted.topic_id
+            self._write_partition_metadata(log)
+        return log
 
     def advance_log_start(self, log: PartitionLog, offset: int) -> int:
         """Make `offset` the first that exists, durably, then remove the segments below it; their number."""

@@ -230,6 +230,20 @@ def test_deletion_can_be_taken_back_until_it_is_purged() -> None:
     assert [n for n in storage.list_dir("") if n.startswith("t-0")] == []
 
 
+def test_a_log_that_comes_back_knows_its_topic() -> None:
+    """Made and deleted in one commit, of which a power cut left the renamed directory and no file contents."""
+    storage, journal = filled()
+    journal.delete_log("t", 0)
+    path = f"t-0.{TOPIC_ID.hex()}-delete/partition.metadata"
+    storage.open(path).truncate(0)
+    storage.unlock()
+    directory = reopen(storage)
+    assert directory.create_log("t", 0, TOPIC_ID).topic_id == TOPIC_ID
+    directory.close(True)
+    log = reopen(storage).get("t", 0)
+    assert log is not None and log.topic_id == TOPIC_ID
+
+
 def test_a_name_used_again_does_not_inherit_marks() -> None:
     storage, journal = filled()
     directory = journal.directory
