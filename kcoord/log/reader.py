@@ -1,0 +1,233 @@
+"""Partition directories read as they lie, whosever they are: for tools that look, copy or take over.
+
+Nothing is opened for writing, nothing is created, no lock is taken, no index is believed. So a directory of a Kafka
+broker, a copy on a read-only mount or the log of a running server can be read; of the last one what stood in the
+files when they were opened.
+
+What cannot be read is data, too: reading goes on behind it, at the next batch whose checksum is right.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import Final, final
+
+from kcoord.wire.primitives import DecodeError
+from kcoord.wire.record_batch import (
+    HEADER_BYTES,
+    BatchHeader,
+    Record,
+    check_crc,
+    decode_records,
+    parse_header,
+)
+
+SEGMENT_FILE: Final = re.compile(r"(\d{20})\.log")
+PARTITION_DIRECTORY: Final = re.compile(r"(.+)-(\d{1,10})")
+# Of a segment: its offsets are stored relative to its base in 31 bits.
+RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
+READ_BYTES: Final = 1 << 20
+MAGIC_AT: Final = 16
+MAGIC: Final = b"\x02"
+
+
+@final
+class StoredBatch:
+    """One batch whose checksum is right: `data` is its very bytes, `header` is parsed from them (`pos` is 0)."""
+
+    def __init__(self, file: str, position: int, header: BatchHeader, data: bytes) -> None:
+        self.file = file
+        self.position = position
+        self.header = header
+        self.data = data
+
+    def records(self, decompressed_bytes_max: int) -> list[Record]:
+        """The records in it. Raises DecodeError, and DecompressionError when they are compressed."""
+        return decode_records(self.data, 0, self.header, decompressed_bytes_max)
+
+    def __repr__(self) -> str:
+        offsets = f"{self.header.base_offset}..{self.header.last_offset}"
+        return f"StoredBatch({self.file}@{self.position}: {offsets})"
+
+
+@final
+class DamagedBytes:
+    """Bytes of a segment that are no batch, or one with offsets that cannot be.
+
+    `next_offset` is the offset that was due, `zeros` tells that there is nothing but zeros: what a crash leaves
+    of a file whose length reached the disk before its contents, and what a broker preallocates.
+    """
+
+    def __init__(
+        self, file: str, position: int, size_bytes: int, next_offset: int, reason: str, zeros: bool
+    ) -> None:
+        self.file = file
+        self.position = position
+        self.size_bytes = size_bytes
+        self.next_offset = next_offset
+        self.reason = reason
+        self.zeros = zeros
+
+    def __repr__(self) -> str:
+        return f"DamagedBytes({self.file}@{self.position}: {self.size_bytes} bytes: {self.reason})"
+
+
+@final
+class PartitionDirectory:
+    """A partition's directory inside a data directory."""
+
+    def __init__(self, path: str, topic: str, partition: int) -> None:
+        self.path = path
+        self.topic = topic
+        self.partition = partition
+
+
+def find_partitions(root: str) -> list[PartitionDirectory]:
+    """The partition directories in the data directory `root`, by topic and partition. Raises OSError.
+
+    Those that a broker has marked (`-delete`, `-future`, `-stray`) do not count.
+    """
+    found: list[PartitionDirectory] = []
+    with os.scandir(root) as entries:
+        for entry in entries:
+            match = PARTITION_DIRECTORY.fullmatch(entry.name)
+            if match is not None and entry.is_dir():
+                found.append(PartitionDirectory(entry.path, match.group(1), int(match.group(2))))
+    found.sort(key=_place)
+    return found
+
+
+def _place(directory: PartitionDirectory) -> tuple[str, int]:
+    return (directory.topic, directory.partition)
+
+
+def segment_files(path: str) -> list[str]:
+    """Paths of the `.log` files of a partition's directory, in order of their offsets. Raises OSError."""
+    return [os.path.join(path, name) for name in sorted(os.listdir(path)) if SEGMENT_FILE.fullmatch(name)]
+
+
+def read_batches(path: str, from_offset: int = 0) -> Iterator[StoredBatch | DamagedBytes]:
+    """Every batch of a partition's directory, or of one `.log` file, that ends at `from_offset` or later.
+
+    In order of files and positions, with what cannot be read in between. Raises OSError. A file is open only
+    while its batches are asked for.
+    """
+    files = segment_files(path) if os.path.isdir(path) else [path]
+    for i, file in enumerate(files):
+        following = _base_offset_of(files[i + 1]) if i + 1 < len(files) else None
+        if following is not None and following <= from_offset:
+            continue
+        for item in _read_segment(file):
+            if isinstance(item, DamagedBytes) or item.header.last_offset >= from_offset:
+                yield item
+
+
+def _base_offset_of(file: str) -> int | None:
+    match = SEGMENT_FILE.fullmatch(os.path.basename(file))
+    return int(match.group(1)) if match is not None else None
+
+
+def _read_segment(file: str) -> Iterator[StoredBatch | DamagedBytes]:
+    base = _base_offset_of(file)
+    lowest = base if base is not None else 0
+    highest = lowest + RELATIVE_OFFSET_MAX if base is not None else None
+    fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        window = _Window(fd)
+        position = 0
+        next_offset = lowest
+        while position < window.size:
+            batch = window.batch_at(position)
+            if isinstance(batch, str):
+                end = window.next_valid(position + 1)
+                zeros = window.is_zero(position, end)
+                reason = "zeros" if zeros else batch
+                yield DamagedBytes(file, position, end - position, next_offset, reason, zeros)
+                position = end
+                continue
+            header = parse_header(batch)
+            if header.base_offset < next_offset or (highest is not None and header.last_offset > highest):
+                # The checksum covers no base offset. A later batch is judged by where this one would end, if
+                # that is possible at all.
+                reason = f"offsets {header.base_offset}..{header.last_offset} where {next_offset} or later is due"
+                yield DamagedBytes(file, position, header.size, next_offset, reason, False)
+                if lowest <= header.base_offset < next_offset:
+                    next_offset = header.last_offset + 1
+            else:
+                yield StoredBatch(file, position, header, batch)
+                next_offset = header.last_offset + 1
+            position += header.size
+    finally:
+        os.close(fd)
+
+
+@final
+class _Window:
+    """The part of a file that is being looked at. `size` is what the file had when it was opened."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self.size = os.fstat(fd).st_size
+        self._start = 0
+        self._buf = b""
+
+    def _bytes_at(self, position: int, size: int) -> bytes:
+        """At most `size` bytes; less only at the end of the file."""
+        at = position - self._start
+        if at < 0 or at + size > len(self._buf):
+            self._buf = self._read(position, max(size, READ_BYTES))
+            self._start = position
+            at = 0
+        return self._buf[at : at + size]
+
+    def _read(self, position: int, size: int) -> bytes:
+        wanted = min(size, self.size - position)
+        parts: list[bytes] = []
+        while wanted > 0:
+            part = os.pread(self.fd, wanted, position)
+            if not part:
+                # The file became shorter meanwhile.
+                self.size = min(self.size, position)
+                break
+            parts.append(part)
+            position += len(part)
+            wanted -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def batch_at(self, position: int) -> bytes | str:
+        """The bytes of the batch at `position`, or why there is none."""
+        try:
+            header = parse_header(self._bytes_at(position, HEADER_BYTES), 0, True)
+        except DecodeError as error:
+            return str(error)
+        size: int = header.size
+        if size > self.size - position:
+            return f"batch of {size} bytes, {self.size - position} left"
+        data = self._bytes_at(position, size)
+        if len(data) < size or not check_crc(data, 0, header):
+            return "wrong checksum"
+        return data
+
+    def next_valid(self, position: int) -> int:
+        """Where the next valid batch begins at or after `position`, found by its magic byte; else the end."""
+        while position < self.size:
+            part = self._bytes_at(position, READ_BYTES)
+            at = part.find(MAGIC, MAGIC_AT)
+            while at >= 0:
+                candidate = position + at - MAGIC_AT
+                if not isinstance(self.batch_at(candidate), str):
+                    return candidate
+                at = part.find(MAGIC, at + 1)
+            # The magic byte of a batch may stand in the next part.
+            position += max(len(part) - MAGIC_AT, 1)
+        return self.size
+
+    def is_zero(self, position: int, end: int) -> bool:
+        while position < end:
+            part = self._bytes_at(position, min(READ_BYTES, end - position))
+            if not part or part.count(0) != len(part):
+                return False
+            position += len(part)
+        return True
