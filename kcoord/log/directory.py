@@ -62,7 +62,7 @@ class DirectoryMeta:
 
 
 class Marks:
-    """The recovery points of all logs at one moment. An older one never overwrites a newer one."""
+    """The recovery points, or the starts, of all logs at one moment. Older ones never overwrite newer ones."""
 
     def __init__(self, version: int, points: Checkpoint) -> None:
         self.version = version
@@ -100,6 +100,9 @@ class LogDirectory:
         self._marks_lock = threading.Lock()
         self._marks_taken = 0
         self._marks_written = 0
+        self._starts_lock = threading.Lock()
+        self._starts_taken = 0
+        self._starts_done = 0
         self._closed = False
 
     # --- logs
@@ -226,10 +229,23 @@ class LogDirectory:
                 self.storage.write_atomic(RECOVERY_POINTS, encode_checkpoint(marks.points))
                 self._written_points = marks.points
 
-    def _write_start_offsets(self) -> None:
+    def take_starts(self) -> Marks:
+        """What write_start_offsets should write, taken now: for a thread that writes it."""
         starts = {key: log.log_start_offset for key, log in self._logs.items() if log.log_start_offset}
-        self.storage.write_atomic(LOG_START_OFFSETS, encode_checkpoint(starts))
+        # From now on a new log of one of these names has to see that the file forgets the old one.
         self._written_starts = starts
+        self._starts_taken += 1
+        return Marks(self._starts_taken, starts)
+
+    def write_start_offsets(self, starts: Marks) -> None:
+        """Make the logs' starts durable; may run in any thread. Raises OSError."""
+        with self._starts_lock:
+            if starts.version > self._starts_done:
+                self.storage.write_atomic(LOG_START_OFFSETS, encode_checkpoint(starts.points))
+                self._starts_done = starts.version
+
+    def _write_start_offsets(self) -> None:
+        self.write_start_offsets(self.take_starts())
 
     # --- opening and closing
 

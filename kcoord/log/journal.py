@@ -97,6 +97,14 @@ class Journal:
             log.dirty = True
             self._dirty.append(log)
 
+    def roll(self, log: PartitionLog) -> None:
+        """Begin a new segment of `log` with the next write. Raises JournalFailed after a failure."""
+        if self.failure is not None:
+            raise JournalFailed(self.failure)
+        if log.roll() and not log.dirty:
+            log.dirty = True
+            self._dirty.append(log)
+
     def write(self) -> CommitTicket | None:
         """Write everything appended. The ticket to sync and complete, or None when it is durable already.
 

@@ -485,20 +485,47 @@ class PartitionLog:
     def segment_count(self) -> int:
         return len(self._segments)
 
+    @property
+    def segments(self) -> list[Segment]:
+        """The segments in order of offsets; the last one is appended to."""
+        return self._segments[:]
+
+    def roll(self) -> bool:
+        """Close the active segment and begin the next one, at once; whether there was anything in it.
+
+        write_pending puts the old one's files in order: Journal.roll sees to both.
+        """
+        if not self._active.end_position:
+            return False
+        self._roll(self.end_offset)
+        self.unsaved = True
+        return True
+
+    def take_segments_below(self, offset: int) -> list[Segment]:
+        """Forget whole closed segments whose offsets are all below `offset`; the caller removes their files.
+
+        The new start must be durable before the files go.
+        """
+        count = 0
+        while count < self._first_dirty and self._bases[count + 1] <= offset:
+            count += 1
+        taken = self._segments[:count]
+        del self._segments[:count]
+        del self._bases[:count]
+        self._first_dirty -= count
+        for segment in taken:
+            segment.close()
+        return taken
+
     def delete_segments_below(self, offset: int) -> int:
         """Remove whole closed segments whose offsets are all below `offset`; the number of them.
 
         The caller made the new start durable before: LogDirectory.advance_log_start does both.
         """
-        count = 0
-        while count < self._first_dirty and self._bases[count + 1] <= offset:
-            self._segments[count].remove()
-            count += 1
-        if count:
-            del self._segments[:count]
-            del self._bases[:count]
-            self._first_dirty -= count
-        return count
+        taken = self.take_segments_below(offset)
+        for segment in taken:
+            segment.remove()
+        return len(taken)
 
     def close(self, save: bool) -> None:
         """Close the files. With `save` everything is written and synced before, indexes included."""

@@ -60,6 +60,7 @@ class ServerConfig:
         self.data_dir = ""
         self.log_sync = ""
         self.reserve_bytes = 0
+        self.retention_check_ms = 0
         self.logging_format = ""
         self.logging_level = ""
 

@@ -18,6 +18,7 @@ from kcoord.server.failures import EXIT_DISK_FULL, EXIT_LISTEN, ServerError, cla
 from kcoord.server.limits import TokenBucket
 from kcoord.server.listener import Listener, format_address, open_sockets
 from kcoord.server.logs import ServerLog
+from kcoord.server.maintenance import Maintenance
 from kcoord.server.pump import SWEEP_MS, Pump, read_clocks
 from kcoord.server.settings import SYNC_MEMORY
 from kcoord.wire import primitives
@@ -60,6 +61,7 @@ class Server:
         self.addresses: list[tuple[str, int]] = []
         self.assembly: Assembly | None = None
         self.pump: Pump
+        self.maintenance: Maintenance
         self._sockets: list[socket.socket] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
@@ -123,6 +125,10 @@ class Server:
                 accepting = accept_connections(self.loop, self.pump, bucket, sock, listener)
                 self._spawn(accepting)
         self._spawn(self._sweep())
+        self.maintenance = Maintenance(
+            self.loop, config.server, self.log, lambda: self.assembly, self.pump.schedule_turn
+        )
+        self._spawn(self.maintenance.run_retention())
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = self.loop.create_task(work)
@@ -189,6 +195,7 @@ class Server:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.maintenance.stop()
         self._close_sockets()
         if self._error is None:
             await self._stop_cleanly()

@@ -185,6 +185,10 @@ LOG_SETTINGS: Final = (
         "The oldest segments of a partition may go when it is larger; -1 means any size.", minimum=-1,
     ),
     Setting(
+        "log.retention.check.interval.ms", "server.retention_check_ms", 5 * MINUTE_MS, "ms",
+        "How often segments that may go are looked for.", minimum=1,
+    ),
+    Setting(
         "message.max.bytes", "core.message_max_bytes", 1048588, "bytes",
         "The largest record batch that a producer may send.", maximum=INT32_MAX,
     ),
@@ -364,7 +368,7 @@ WITHOUT_EFFECT: Final = frozenset(
 PREFIXES_WITHOUT_EFFECT: Final = (
     "controller.", "group.consumer.", "group.coordinator.", "group.share.", "group.streams.", "fetch.purgatory.",
     "log.cleaner.", "log.flush.", "log.message.", "log.index.", "log.cleanup.", "log.initial.", "log.local.",
-    "log.segment.delete.", "log.retention.check.", "log.roll.jitter.", "log.preallocate", "metrics.", "metadata.",
+    "log.segment.delete.", "log.roll.jitter.", "log.preallocate", "metrics.", "metadata.",
     "producer.purgatory.", "delete.records.purgatory.", "producer.id.expiration.check.", "quota.", "remote.log.",
     "replica.", "replication.", "controlled.shutdown.", "telemetry.", "share.coordinator.",
     "errors.deadletterqueue.", "transaction.abort.timed.", "transaction.remove.expired.", "zookeeper.",

@@ -1,0 +1,157 @@
+"""A server looks after its logs while it serves."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcoord.protocol import apis
+from kcoord.protocol.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kcoord.protocol.delete_topics import DeleteTopicsRequest
+from kcoord.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from kcoord.protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kcoord.wire.record_batch import BatchBuilder
+from tests.unit.server.test_server import Peer, Rig, run, serving
+
+OFFSET_OUT_OF_RANGE = 1
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+async def create(peer: Peer, topic: str, **configs: str) -> None:
+    made = [CreatableTopicConfig(name.replace("_", "."), value) for name, value in configs.items()]
+    answer = await peer.ask(apis.CREATE_TOPICS, 5, CreateTopicsRequest([CreatableTopic(topic, 1, 1, [], made)]))
+    assert answer.topics[0].error_code == 0, answer.topics[0].error_message
+
+
+async def produce(peer: Peer, topic: str, timestamp: int, size: int = 100, key: bytes | None = None) -> int:
+    builder = BatchBuilder()
+    builder.append(timestamp, key, bytes(size))
+    data = PartitionProduceData(0, builder.build(0, -1))
+    request = ProduceRequest(None, -1, 1000, [TopicProduceData(topic, partition_data=[data])])
+    answer = await peer.ask(apis.PRODUCE, 9, request)
+    partition = answer.responses[0].partition_responses[0]
+    assert partition.error_code == 0, partition
+    return int(partition.base_offset)
+
+
+async def earliest(peer: Peer, topic: str) -> int:
+    request = ListOffsetsRequest(-1, 0, [ListOffsetsTopic(topic, [ListOffsetsPartition(0, -1, -2)])])
+    answer = await peer.ask(apis.LIST_OFFSETS, 6, request)
+    return int(answer.topics[0].partitions[0].offset)
+
+
+async def fetch(peer: Peer, topic: str, offset: int) -> Any:
+    asked = FetchTopic(topic, partitions=[FetchPartition(0, -1, offset, -1, -1, 1 << 24)])
+    request = FetchRequest(replica_id=-1, max_wait_ms=0, min_bytes=0, max_bytes=1 << 24, topics=[asked])
+    answer = await peer.ask(apis.FETCH, 11, request)
+    return answer.responses[0].partitions[0]
+
+
+async def until(is_true: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
+    end = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < end, f"waited {seconds} s for {what}"
+        await asyncio.sleep(0.02)
+
+
+def files(data: Path, topic: str, suffix: str = ".log") -> list[str]:
+    return sorted(path.name for path in (data / f"{topic}-0").glob(f"*{suffix}"))
+
+
+def event(rig: Rig, name: str) -> list[dict[str, object]]:
+    return [line for line in rig.server.log.recent if line["event"] == name]
+
+
+def test_old_segments_go_while_the_server_runs(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, "log.retention.check.interval.ms=50") as rig:
+            peer = await rig.connect()
+            await create(peer, "old", segment_bytes="1048576", retention_ms="3600000")
+            day_ago = now_ms() - 24 * 3600 * 1000
+            for timestamp in (day_ago, day_ago, now_ms(), now_ms()):
+                await produce(peer, "old", timestamp, 600_000)
+            await until(lambda: len(files(tmp_path, "old")) == 2, "two segments")
+            await until(lambda: bool(event(rig, "segments_removed")), "the line in the log")
+            assert await earliest(peer, "old") == 2
+            assert (await fetch(peer, "old", 1)).error_code == OFFSET_OUT_OF_RANGE
+            assert len((await fetch(peer, "old", 2)).records) > 600_000
+        async with serving(tmp_path) as rig:
+            peer = await rig.connect()
+            assert await earliest(peer, "old") == 2
+            assert await produce(peer, "old", now_ms()) == 4
+
+    run(work)
+
+
+def test_a_topic_of_old_records_becomes_empty_and_goes_on(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, "log.retention.check.interval.ms=50", "log.retention.ms=3600000") as rig:
+            peer = await rig.connect()
+            await create(peer, "gone")
+            for _ in range(3):
+                await produce(peer, "gone", 1000)
+            await until(lambda: files(tmp_path, "gone") == [], "no files")
+            assert await earliest(peer, "gone") == 3
+            assert await produce(peer, "gone", now_ms()) == 3
+            await asyncio.sleep(0.2)
+            assert files(tmp_path, "gone") == ["00000000000000000003.log"]
+            assert await earliest(peer, "gone") == 3
+        async with serving(tmp_path) as rig:
+            peer = await rig.connect()
+            assert await earliest(peer, "gone") == 3
+            assert await produce(peer, "gone", now_ms()) == 4
+
+    run(work)
+
+
+def test_size_is_kept_and_compacted_topics_do_not_grow_old(tmp_path: Path) -> None:
+    async def work() -> None:
+        settings = ("log.retention.check.interval.ms=50", "log.retention.ms=3600000", "log.retention.bytes=1500000")
+        async with serving(tmp_path, *settings) as rig:
+            peer = await rig.connect()
+            await create(peer, "sized", segment_bytes="1048576", retention_ms="-1")
+            await create(peer, "kept", segment_bytes="1048576", cleanup_policy="compact")
+            for index in range(6):
+                await produce(peer, "sized", 1000, 600_000)
+                await produce(peer, "kept", 1000, 600_000, b"%d" % index)
+            await until(lambda: len(files(tmp_path, "sized")) == 3, "three segments")
+            assert await earliest(peer, "sized") == 3
+            assert await earliest(peer, "kept") == 0 and len(files(tmp_path, "kept")) == 6
+
+    run(work)
+
+
+@pytest.mark.parametrize("sync", ["memory", "os"])
+def test_in_memory_and_while_topics_are_deleted(tmp_path: Path, sync: str) -> None:
+    async def work() -> None:
+        settings = (f"log.sync={sync}", "log.retention.check.interval.ms=1", "log.retention.ms=1000")
+        async with serving(tmp_path, *settings) as rig:
+            peer = await rig.connect()
+            for index in range(30):
+                name = f"t{index % 3}"
+                await create(peer, name)
+                for _ in range(index % 5):
+                    await produce(peer, name, 1000)
+                await asyncio.sleep(0.002 * (index % 4))
+                request = DeleteTopicsRequest([], [name], 1000)
+                await peer.ask(apis.DELETE_TOPICS, 5, request)
+            await create(peer, "t0")
+            assert await earliest(peer, "t0") == 0
+            await produce(peer, "t0", 1000)
+            assembly = rig.server.assembly
+            assert assembly is not None
+            log = assembly.directory.get("t0", 0)
+            assert log is not None
+            await until(lambda: log.log_start_offset == 1, "the record to go")
+            assert not rig.ended.done()
+
+    run(work)
