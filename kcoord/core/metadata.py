@@ -53,7 +53,6 @@ TOPIC_OPERATIONS: Final = 3576
 # The answer when a client did not ask.
 OPERATIONS_UNASKED: Final = -2147483648
 
-LEADER_EPOCH: Final = 0
 NO_EPOCH: Final = -1
 NO_NODE: Final = -1
 
@@ -171,7 +170,9 @@ class MetadataHandlers:
     def _known_topic(self, topic: Topic) -> MetadataResponseTopic:
         node_id = self.config.node_id
         partitions = [
-            MetadataResponsePartition(NONE, index, node_id, LEADER_EPOCH, [node_id], [node_id], [])
+            MetadataResponsePartition(
+                NONE, index, node_id, topic.leader_epoch(index), [node_id], [node_id], []
+            )
             for index in range(topic.partition_count)
         ]
         return MetadataResponseTopic(NONE, topic.name, topic.topic_id, topic.is_internal, partitions)
@@ -241,7 +242,7 @@ class MetadataHandlers:
         # Empty lists where there is nothing: the Java client does not take nulls here.
         partitions = [
             DescribeTopicPartitionsResponsePartition(
-                NONE, index, node_id, LEADER_EPOCH, [node_id], [node_id], [], [], []
+                NONE, index, node_id, topic.leader_epoch(index), [node_id], [node_id], [], [], []
             )
             for index in range(start, min(start + limit, topic.partition_count))
         ]

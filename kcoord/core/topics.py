@@ -1,8 +1,10 @@
 """Topics and everything else that the metadata log says: configurations, producer ids, the broker's own record.
 
 The registry is hard state. Handlers read it and return records; only `replay_metadata` changes it, live and at
-start-up alike. The log holds KRaft's records, so one node is the only replica of every partition, leads it in epoch 0
-and needs no elections. Records of kinds we have no use for are passed over: they stay in the log as they are.
+start-up alike. The log holds KRaft's records, so one node is the only replica of every partition, leads it for ever
+and needs no elections. Its leader epoch is 0, unless the partition came from a broker or from a snapshot: then it goes
+on above every epoch that clients may have seen. Records of kinds we have no use for are passed over: they stay in
+the log as they are.
 
 Deleting a topic is a chain of two steps on two logs: RemoveTopicRecord here, then the tombstones of its committed
 offsets. A crash may keep the first and lose the second. What was removed is therefore remembered while the log is
@@ -34,6 +36,7 @@ from kcoord.core.outcome import (
     TopicDeleted,
 )
 from kcoord.protocol.records.config_record import ConfigRecord
+from kcoord.protocol.records.partition_change_record import PartitionChangeRecord
 from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.producer_ids_record import ProducerIdsRecord
 from kcoord.protocol.records.remove_topic_record import RemoveTopicRecord
@@ -41,6 +44,8 @@ from kcoord.protocol.records.topic_record import TopicRecord
 from kcoord.wire.message import Message
 
 TOPIC_NAME_CHARS_MAX: Final = 249
+# A PartitionChangeRecord that names no leader; any other one begins a new leader epoch (KIP-500).
+NO_LEADER_CHANGE: Final = -2
 SHARE_STATE_TOPIC: Final = "__share_group_state"
 
 # Resource types of ConfigRecord and of the config APIs.
@@ -77,7 +82,12 @@ class Topic:
         self.topic_id = topic_id
         self.is_internal = is_internal_name(name)
         self.partition_count = 0
+        # By partition.
+        self.leader_epochs: list[int] = []
         self.end_offset = 0
+
+    def leader_epoch(self, partition: int) -> int:
+        return self.leader_epochs[partition] if partition < len(self.leader_epochs) else 0
 
 
 @final
@@ -331,6 +341,8 @@ class TopicRegistry:
         self.end_offset = offset + 1
         if isinstance(record, PartitionRecord):
             self._replay_partition(record)
+        elif isinstance(record, PartitionChangeRecord):
+            self._replay_partition_change(record)
         elif isinstance(record, TopicRecord):
             self._replay_topic(record)
         elif isinstance(record, RemoveTopicRecord):
@@ -357,13 +369,24 @@ class TopicRegistry:
 
     def _replay_partition(self, record: PartitionRecord) -> None:
         topic = self.topics_by_id.get(record.topic_id)
-        if topic is None:
+        if topic is None or record.partition_id < 0:
             return
         topic.end_offset = self.end_offset
         # A snapshot may list partitions in any order; a later record of a known partition changes nothing for us.
         while topic.partition_count <= record.partition_id:
             self.created.append(PartitionCreated(topic.name, topic.topic_id, topic.partition_count))
+            topic.leader_epochs.append(0)
             topic.partition_count += 1
+        # Directories follow later, so an epoch is in force from a partition's first record or from a restart on.
+        topic.leader_epochs[record.partition_id] = max(record.leader_epoch, 0)
+
+    def _replay_partition_change(self, record: PartitionChangeRecord) -> None:
+        topic = self.topics_by_id.get(record.topic_id)
+        if topic is None or record.partition_id < 0 or record.partition_id >= topic.partition_count:
+            return
+        topic.end_offset = self.end_offset
+        if record.leader != NO_LEADER_CHANGE:
+            topic.leader_epochs[record.partition_id] += 1
 
     def _replay_remove_topic(self, record: RemoveTopicRecord) -> None:
         topic = self.topics_by_id.pop(record.topic_id, None)
@@ -411,7 +434,7 @@ class TopicRegistry:
         lines: list[str] = []
         for name in sorted(self.topics):
             topic = self.topics[name]
-            lines.append(f"topic {name} {topic.topic_id.hex()} {topic.partition_count}")
+            lines.append(f"topic {name} {topic.topic_id.hex()} {topic.partition_count} {topic.leader_epochs}")
         for resource_type in sorted(self.configs):
             of_type = self.configs[resource_type]
             for resource_name in sorted(of_type):

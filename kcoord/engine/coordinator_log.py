@@ -106,7 +106,8 @@ class CoordinatorLog:
         if count == 0:
             return False
         base = self.next_offset - count
-        batch = builder.build(base, 0)
-        self.journal.append(self.log, batch, base, self.next_offset - 1, int(builder.max_timestamp))
+        epoch = 0 if self.partition is None else self.partition.leader_epoch
+        batch = builder.build(base, epoch)
+        self.journal.append(self.log, batch, base, self.next_offset - 1, int(builder.max_timestamp), epoch)
         self.builder = BatchBuilder()
         return True

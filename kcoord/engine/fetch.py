@@ -490,15 +490,18 @@ def check_item(item: FetchItem, tp: TopicPartition) -> int:
     if item.last_fetched_epoch == NO_EPOCH:
         return OFFSET_OUT_OF_RANGE if item.offset > tp.log.end_offset else NONE
     # With an epoch, an offset beyond the end is a diverging history instead; an epoch we never had is neither.
-    return OFFSET_OUT_OF_RANGE if epoch_end(tp, item.last_fetched_epoch) < 0 else NONE
+    return OFFSET_OUT_OF_RANGE if epoch_end(tp, item.last_fetched_epoch).offset < 0 else NONE
 
 
 def diverging_epoch(item: FetchItem, tp: TopicPartition) -> EpochEndOffset | None:
     """Where the consumer's history leaves ours (KIP-595), if it says which epoch it fetched last."""
     epoch = item.last_fetched_epoch
-    if epoch == NO_EPOCH or item.offset <= epoch_end(tp, epoch):
+    if epoch == NO_EPOCH:
         return None
-    return EpochEndOffset(epoch, min(epoch_end(tp, epoch), tp.log.durable_end))
+    end = epoch_end(tp, epoch)
+    if end.epoch == epoch and item.offset <= end.offset:
+        return None
+    return EpochEndOffset(end.epoch, min(end.offset, tp.log.durable_end))
 
 
 def remember(item: FetchItem, data: PartitionData) -> None:

@@ -1,6 +1,7 @@
 """OffsetForLeaderEpoch: where a leader epoch ended, so that a consumer can tell whether its position still exists.
 
-The only broker leads in epoch 0 from the first record on, so there is one epoch, and it ends where the log does.
+The only broker leads in one epoch from the first record on, which ends where the log does. Logs that came from
+elsewhere have older ones.
 Only the durable end is told: what lies beyond may be gone after a crash (KIP-320).
 """
 
@@ -45,6 +46,6 @@ class LeaderEpochsRoom:
         if error != NONE:
             return EpochEndOffset(error, p.partition)
         end = epoch_end(tp, p.leader_epoch)
-        if end < 0:
+        if end.offset < 0:
             return EpochEndOffset(NONE, p.partition)
-        return EpochEndOffset(NONE, p.partition, p.leader_epoch, min(end, tp.log.durable_end))
+        return EpochEndOffset(NONE, p.partition, end.epoch, min(end.offset, tp.log.durable_end))

@@ -2,7 +2,7 @@
 
 The table follows the topic registry: the engine adds a topic's partitions once their directories exist and drops
 them when the topic is deleted. Everything that reads or writes records finds its log here. The only broker leads
-every partition, and leads it in epoch 0 for ever, so epochs are checked against that.
+every partition, in the leader epoch that the registry has for it when the partition is added.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from kcoord.wire.compression import CODEC_GZIP, CODEC_LZ4, CODEC_NONE, CODEC_SNA
 from kcoord.wire.produced_batch import ProduceLimits
 from kcoord.wire.record_batch import CREATE_TIME, LOG_APPEND_TIME
 
-LEADER_EPOCH: Final = 0
 # An epoch field that a client leaves out.
 NO_EPOCH: Final = -1
 
@@ -83,14 +82,21 @@ class TopicPartition:
     """One partition. Offsets up to `log.durable_end` (the high watermark) may be shown to clients."""
 
     def __init__(
-        self, topic: str, topic_id: bytes, partition: int, log: PartitionLog, producers: PartitionProducers
+        self,
+        topic: str,
+        topic_id: bytes,
+        partition: int,
+        log: PartitionLog,
+        producers: PartitionProducers,
+        leader_epoch: int = 0,
     ) -> None:
         self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
         self.log = log
         self.producers = producers
-        self.leader_epoch = LEADER_EPOCH
+        # Never below that of a batch in the log.
+        self.leader_epoch = max(leader_epoch, log.leader_epoch)
         # Set when the topic is deleted: whoever still holds the object must not use its log.
         self.is_dropped = False
         # The high watermark that waiting fetches were last told of, and whether more is on its way to the disk.
@@ -107,14 +113,30 @@ class TopicPartition:
         return FENCED_LEADER_EPOCH if epoch < self.leader_epoch else UNKNOWN_LEADER_EPOCH
 
 
-def epoch_end(tp: TopicPartition, epoch: int) -> int:
-    """The offset after the last one written in leader epoch `epoch`; -1 for an epoch that never was here.
+@final
+class EpochEnd:
+    """A leader epoch that was here, and the offset after the last one written in it; both -1 for none."""
 
-    Whatever is older than the first epoch ended where that began, at the log's start.
+    def __init__(self, epoch: int, offset: int) -> None:
+        self.epoch = epoch
+        self.offset = offset
+
+
+def epoch_end(tp: TopicPartition, epoch: int) -> EpochEnd:
+    """The end of leader epoch `epoch`, or of the newest one before it that has records; -1 for a later epoch.
+
+    Whatever is older than the first epoch ended where that began.
     """
     if epoch == tp.leader_epoch:
-        return tp.log.end_offset
-    return tp.log.log_start_offset if epoch < NO_EPOCH else -1
+        return EpochEnd(epoch, tp.log.end_offset)
+    if epoch == NO_EPOCH or epoch > tp.leader_epoch:
+        return EpochEnd(-1, -1)
+    newest = tp.log.leader_epoch
+    if epoch < NO_EPOCH or newest < 0:
+        return EpochEnd(epoch, tp.log.log_start_offset)
+    # An epoch without a record ended where the newest one with records did.
+    found, offset = tp.log.epoch_end_offset(min(epoch, newest))
+    return EpochEnd(found, offset)
 
 
 @final
@@ -154,7 +176,9 @@ class PartitionTable:
     def add_partition(self, topic: Topic, log: PartitionLog, producers: PartitionProducers) -> TopicPartition:
         """Serve the topic's next partition from `log`."""
         served = self.add_topic(topic)
-        tp = TopicPartition(served.name, served.topic_id, len(served.partitions), log, producers)
+        index = len(served.partitions)
+        epoch = topic.leader_epoch(index)
+        tp = TopicPartition(served.name, served.topic_id, index, log, producers, epoch)
         served.partitions.append(tp)
         return tp
 

@@ -254,7 +254,7 @@ class ProduceRoom:
                     index, NONE, seen.first_offset, seen.timestamp_ms, log.log_start_offset
                 )
         batch = with_offsets(batch, base_offset, tp.leader_epoch)
-        self.journal.append(log, batch, base_offset, last_offset, header.max_timestamp)
+        self.journal.append(log, batch, base_offset, last_offset, header.max_timestamp, tp.leader_epoch)
         if has_producer:
             tp.producers.note(header, last_offset, now.wall_ms)
         self.table.note_append(tp)
