@@ -9,13 +9,18 @@ from typing import Final
 import click
 
 from kcoord import __version__
+from kcoord.cli.lazy import LazyGroup
 
 EXIT_CONFIG: Final = 2
 HEALTH_TIMEOUT_S: Final = 3.0
 ADDRESS: Final = "[NAME://]HOST:PORT"
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=LazyGroup,
+    lazy={"log": "kcoord.cli.log:log"},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
 @click.version_option(__version__, prog_name="kcoord", message="%(prog)s %(version)s")
 def main() -> None:
     """A Kafka group coordinator you can hold in your hand."""

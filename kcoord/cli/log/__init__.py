@@ -1,0 +1,26 @@
+"""`kcoord log`: the tools that look into a data directory and put it right."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from kcoord.cli.lazy import LazyGroup
+
+COMMANDS: Final = {
+    "ls": "kcoord.cli.log.ls:ls",
+}
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+def log() -> None:
+    """Look into a data directory, and put it right.
+
+    Tools that only look take no lock and work on a running server's directory, up to its durable mark, and on a
+    stopped Kafka broker's. Tools that write refuse a directory in use.
+
+    \b
+    Exit codes: 0 fine; 1 problems found; 2 wrong usage; 4 not readable or
+    writable; 5 not kcoord's; 6 in use; 7 damaged; 9 reading or writing failed.
+    """

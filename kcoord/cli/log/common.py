@@ -1,0 +1,158 @@
+"""What the log tools share: exit codes, friendly errors, times, sizes, tables, JSON and progress."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Final, TypeVar
+
+import click
+
+from kcoord.log.errors import LogError
+from kcoord.server.failures import EXIT_STORAGE, classify
+
+EXIT_PROBLEMS: Final = 1
+WIDTH_MIN: Final = 40
+WIDTH_DEFAULT: Final = 80
+# Times beyond the year 9999 cannot be printed as such.
+TIME_MS_MAX: Final = 253402300799999
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def directory_argument(command: F) -> F:
+    return click.argument("directory", metavar="DIR", type=click.Path())(command)
+
+
+def output_option(command: F) -> F:
+    choice = click.Choice(["table", "json"])
+    return click.option("--output", "-o", type=choice, default="table", show_default=True)(command)
+
+
+def friendly(command: F) -> F:
+    """Errors of the log and of the file system become one line on stderr and an exit code."""
+
+    @functools.wraps(command)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return command(*args, **kwargs)
+        except BrokenPipeError:
+            # Whoever read our output has seen enough. Python would complain at exit.
+            sys.stderr.close()
+            sys.exit(0)
+        except FileNotFoundError as error:
+            fail(f"{error.filename} is gone: was the log changed meanwhile? Try again", EXIT_STORAGE)
+        except (LogError, OSError) as error:
+            failure = classify(error)
+            fail(failure.message, failure.code)
+
+    return run  # type: ignore[return-value]
+
+
+def fail(message: str, code: int) -> None:
+    click.echo(f"kcoord: {message}", err=True)
+    sys.exit(code)
+
+
+def note(message: str) -> None:
+    """Something to know beside the result, on stderr."""
+    click.echo(f"kcoord: {message}", err=True)
+
+
+# --- values
+
+
+def format_time(wall_ms: int) -> str:
+    """UTC in ISO 8601 with milliseconds; empty for -1 (no time)."""
+    if wall_ms < 0:
+        return ""
+    if wall_ms > TIME_MS_MAX:
+        return f"{wall_ms} ms"
+    moment = datetime.fromtimestamp(wall_ms // 1000, UTC).replace(tzinfo=None)
+    return f"{moment.isoformat()}.{wall_ms % 1000:03d}Z"
+
+
+def format_bytes(count: int) -> str:
+    size = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{count} B"
+
+
+def plural(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+# --- output
+
+
+def width() -> int:
+    return max(shutil.get_terminal_size((WIDTH_DEFAULT, 24)).columns, WIDTH_MIN)
+
+
+def emit_json(document: Any) -> None:
+    click.echo(json.dumps(document, indent=2, ensure_ascii=False))
+
+
+def json_line(document: Any) -> str:
+    return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+
+
+def printable(text: str) -> str:
+    """`text` without characters that would move a terminal's cursor."""
+    return "".join(ch if ch.isprintable() else repr(ch)[1:-1] for ch in text)
+
+
+def wrapped(text: str, indent: int = 0, first_indent: int | None = None) -> list[str]:
+    """`text` in lines that fit the terminal; no word is too long for that."""
+    first = indent if first_indent is None else first_indent
+    return textwrap.wrap(
+        printable(text), width(), initial_indent=" " * first, subsequent_indent=" " * indent, break_on_hyphens=False
+    ) or [" " * first]
+
+
+def table(
+    head: list[str], rows: list[list[str]], right: str = "", details: list[list[str]] | None = None
+) -> list[str]:
+    """Lines of a table. The first column wraps where all would not fit; `right` has an `r` per right-aligned one.
+
+    `details` are lines that follow each row.
+    """
+    cells = [[printable(cell) for cell in row] for row in [head, *rows]]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    others = sum(widths[1:]) + 2 * (len(head) - 1)
+    widths[0] = min(widths[0], max(width() - others, 12))
+    lines: list[str] = []
+    for number, row in enumerate(cells):
+        parts = textwrap.wrap(row[0], widths[0], break_on_hyphens=False) or [""]
+        columns = [parts[0].ljust(widths[0])]
+        for i in range(1, len(head)):
+            is_right = i < len(right) and right[i] == "r"
+            columns.append(row[i].rjust(widths[i]) if is_right else row[i].ljust(widths[i]))
+        lines.append("  ".join(columns).rstrip())
+        lines += ["  " + part for part in parts[1:]]
+        if details is not None and number:
+            lines += details[number - 1]
+    return lines
+
+
+@contextmanager
+def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A progress bar on stderr where that is a terminal; gives a function that is told of steps."""
+    if not sys.stderr.isatty() or total <= 0:
+        yield _no_progress
+        return
+    with click.progressbar(length=total, label=label, file=sys.stderr) as bar:
+        yield bar.update
+
+
+def _no_progress(_steps: int) -> None:
+    return

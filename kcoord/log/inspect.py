@@ -1,0 +1,285 @@
+"""A data directory as it lies, for tools that only look: whose it is, its checkpoints, its partitions' files.
+
+Nothing is written and no lock is kept, so a stopped broker's directory or a running server's can be looked at. Of a
+running server's logs only what lies below the durable mark counts: the rest may still be on its way.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from typing import Final, final
+
+from kcoord.log.directory import CLEAN_SHUTDOWN, LOG_START_OFFSETS, META_PROPERTIES, RECOVERY_POINTS
+from kcoord.log.errors import StorageError
+from kcoord.log.partition_log import (
+    EPOCH_CHECKPOINT,
+    INT64_MAX,
+    PARTITION_METADATA,
+    decode_partition_metadata,
+)
+from kcoord.log.reader import (
+    DamagedBytes,
+    PartitionDirectory,
+    StoredBatch,
+    find_partitions,
+    read_batches,
+    segment_files,
+)
+from kcoord.log.segment import TIME_ENTRY_BYTES
+from kcoord.log.storage import LOCK_FILE
+from kcoord.wire.primitives import ZERO_UUID, DecodeError
+from kcoord.wire.record_batch import HEADER_BYTES, BatchHeader, parse_header
+
+CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
+FORMAT_KEY: Final = "kcoord.format"
+
+Checkpoint = dict[tuple[str, int], int]
+
+
+@final
+class SegmentFile:
+    """One `.log` file. `size_bytes` is what it had when it was looked at."""
+
+    def __init__(self, path: str, base_offset: int, size_bytes: int) -> None:
+        self.path = path
+        self.base_offset = base_offset
+        self.size_bytes = size_bytes
+
+    def beside(self, suffix: str) -> str:
+        """The path of a file that belongs to the segment: `.index`, `.timeindex`, `.snapshot`, …"""
+        return self.path.removesuffix(".log") + suffix
+
+    def first_header(self) -> BatchHeader | None:
+        """The header of the first batch; None where there is none that can be read. Raises OSError."""
+        with open(self.path, "rb") as file:
+            try:
+                return parse_header(file.read(HEADER_BYTES), 0, True)
+            except DecodeError:
+                return None
+
+    def indexed_timestamp(self) -> int:
+        """The largest timestamp by the last entry of the time index; -1 without one. Raises OSError."""
+        try:
+            with open(self.beside(".timeindex"), "rb") as file:
+                data = file.read()
+        except FileNotFoundError:
+            return -1
+        newest = -1
+        for at in range(0, len(data) - TIME_ENTRY_BYTES + 1, TIME_ENTRY_BYTES):
+            # Brokers preallocate index files with zeros.
+            newest = max(newest, int.from_bytes(data[at : at + 8], "big", signed=True) or -1)
+        return newest
+
+
+@final
+class PartitionFiles:
+    """The files of one partition's directory."""
+
+    def __init__(self, directory: PartitionDirectory) -> None:
+        self.path = directory.path
+        self.topic = directory.topic
+        self.partition = directory.partition
+        self.name = f"{directory.topic}-{directory.partition}"
+        self.segments = [
+            SegmentFile(path, int(os.path.basename(path)[:20]), os.path.getsize(path))
+            for path in segment_files(directory.path)
+        ]
+        self.topic_id = decode_partition_metadata(self._read(PARTITION_METADATA))
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(segment.size_bytes for segment in self.segments)
+
+    @property
+    def start_offset(self) -> int:
+        """The first segment's base offset; 0 without segments."""
+        return self.segments[0].base_offset if self.segments else 0
+
+    def _read(self, name: str) -> bytes:
+        try:
+            with open(os.path.join(self.path, name), "rb") as file:
+                return file.read()
+        except FileNotFoundError:
+            return b""
+
+    def epochs(self) -> list[tuple[int, int]]:
+        """(leader epoch, first offset) as the partition's checkpoint lists them. Raises StorageError."""
+        data = self._read(EPOCH_CHECKPOINT)
+        if not data:
+            return []
+        entries: list[tuple[int, int]] = []
+        for words in _checkpoint_lines(data, f"{self.name}/{EPOCH_CHECKPOINT}", 2):
+            entries.append((int(words[0]), int(words[1])))
+        return entries
+
+    def batches(
+        self, from_offset: int = 0, upto_offset: int = INT64_MAX
+    ) -> Iterator[StoredBatch | DamagedBytes]:
+        """What lies in the segments from `from_offset` on, in order, as far as it begins below `upto_offset`.
+
+        Raises OSError.
+        """
+        # Asked before each item is read: what is being written above the durable mark is not looked at.
+        next_offset = self.start_offset
+        if next_offset >= upto_offset:
+            return
+        for item in read_batches(self.path, from_offset):
+            if isinstance(item, DamagedBytes):
+                if max(item.next_offset, next_offset) >= upto_offset:
+                    return
+            elif item.header.base_offset >= upto_offset:
+                return
+            else:
+                next_offset = item.header.last_offset + 1
+            yield item
+            if next_offset >= upto_offset:
+                return
+
+
+@final
+class DataDirectory:
+    """See the module. `in_use` tells whether a process held the lock when this was made."""
+
+    def __init__(
+        self,
+        root: str,
+        properties: dict[str, str],
+        partitions: list[PartitionFiles],
+        marks: Checkpoint,
+        starts: Checkpoint,
+        cleaned: Checkpoint,
+        in_use: bool,
+        was_clean: bool,
+    ) -> None:
+        self.root = root
+        self.properties = properties
+        self.partitions = partitions
+        self.marks = marks
+        self.starts = starts
+        self.cleaned = cleaned
+        self.in_use = in_use
+        self.was_clean = was_clean
+
+    @property
+    def is_kcoord(self) -> bool:
+        return FORMAT_KEY in self.properties
+
+    @property
+    def state(self) -> str:
+        """`in use`, `clean` (stopped cleanly) or `unclean` (the last process did not stop, it ended)."""
+        if self.in_use:
+            return "in use"
+        return "clean" if self.was_clean else "unclean"
+
+    def find(self, topic: str, partition: int) -> PartitionFiles | None:
+        for files in self.partitions:
+            if files.topic == topic and files.partition == partition:
+                return files
+        return None
+
+    def of_topic(self, topic: str) -> list[PartitionFiles]:
+        return [files for files in self.partitions if files.topic == topic]
+
+    def mark_of(self, files: PartitionFiles) -> int:
+        """The durable mark: everything below it was synced."""
+        return self.marks.get((files.topic, files.partition), 0)
+
+    def start_of(self, files: PartitionFiles) -> int:
+        """The first offset that exists."""
+        return max(self.starts.get((files.topic, files.partition), 0), files.start_offset)
+
+    def readable_end(self, files: PartitionFiles) -> int:
+        """Up to where the log may be read: a running server's up to the durable mark, another's to its end."""
+        return self.mark_of(files) if self.in_use else INT64_MAX
+
+
+def inspect_directory(root: str) -> DataDirectory:
+    """Look at a data directory, or at the directory of one partition. Raises OSError and StorageError."""
+    if not os.path.isdir(root):
+        raise StorageError(f"{root} is not a directory")
+    single = _as_partition(root)
+    if single is not None:
+        parent = os.path.dirname(single.path)
+        return DataDirectory(root, {}, [PartitionFiles(single)], {}, {}, {}, is_locked(parent), True)
+    properties = read_properties(root)
+    # The state first: what is read afterwards is at least as new.
+    in_use = is_locked(root)
+    was_clean = os.path.exists(os.path.join(root, CLEAN_SHUTDOWN))
+    marks = read_checkpoint(root, RECOVERY_POINTS)
+    partitions = [PartitionFiles(directory) for directory in find_partitions(root)]
+    if not properties and not partitions:
+        raise StorageError(f"{root} is no data directory: no {META_PROPERTIES} and no partitions in it")
+    starts = read_checkpoint(root, LOG_START_OFFSETS)
+    cleaned = read_checkpoint(root, CLEANER_OFFSETS)
+    return DataDirectory(root, properties, partitions, marks, starts, cleaned, in_use, was_clean)
+
+
+def _as_partition(root: str) -> PartitionDirectory | None:
+    path = os.path.abspath(root)
+    topic, _, number = os.path.basename(path).rpartition("-")
+    if not topic or not number.isdecimal() or not segment_files(path):
+        return None
+    return PartitionDirectory(path, topic, int(number))
+
+
+def is_locked(root: str) -> bool:
+    """Whether a process has the directory open. Asks by taking the lock for a moment, shared."""
+    try:
+        fd = os.open(os.path.join(root, LOCK_FILE), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
+    finally:
+        os.close(fd)
+    return False
+
+
+def read_properties(root: str) -> dict[str, str]:
+    """What meta.properties says; empty without one. Raises OSError."""
+    properties: dict[str, str] = {}
+    try:
+        with open(os.path.join(root, META_PROPERTIES), encoding="utf-8", errors="replace") as file:
+            for line in file:
+                name, equals, value = line.partition("=")
+                if equals and not name.startswith("#"):
+                    properties[name.strip()] = value.strip()
+    except FileNotFoundError:
+        return {}
+    return properties
+
+
+def read_checkpoint(root: str, name: str) -> Checkpoint:
+    """A checkpoint file of a data directory; empty without one. Raises StorageError and OSError."""
+    try:
+        with open(os.path.join(root, name), "rb") as file:
+            data = file.read()
+    except FileNotFoundError:
+        return {}
+    return {(words[0], int(words[1])): int(words[2]) for words in _checkpoint_lines(data, name, 3)}
+
+
+def _checkpoint_lines(data: bytes, name: str, fields: int) -> list[list[str]]:
+    """The entries of a checkpoint file, each `fields` words of which all but a first name are numbers."""
+    lines = data.decode("utf-8", "replace").split("\n")
+    try:
+        if lines[0].strip() != "0":
+            raise ValueError(f"version {lines[0][:20]!r}")
+        entries = [line.split() for line in lines[2 : 2 + int(lines[1])]]
+        if len(entries) != int(lines[1]):
+            raise ValueError(f"{len(entries)} entries instead of {lines[1]}")
+        for words in entries:
+            if len(words) != fields or not all(word.isdecimal() for word in words[fields - 2 :]):
+                raise ValueError(f"entry {' '.join(words)[:80]!r}")
+    except (ValueError, IndexError) as error:
+        raise StorageError(f"{name} is damaged: {error}") from None
+    return entries
+
+
+def has_topic_id(files: PartitionFiles) -> bool:
+    return files.topic_id != ZERO_UUID
