@@ -1,7 +1,7 @@
 # Every verb is one line. `make run` and `make test` set themselves up: they need Python >= 3.11, nothing else.
 # Variables: PYTHON (the interpreter that makes .venv), VENV, ARGS (more arguments for the tool that is called).
 .DEFAULT_GOAL := help
-.PHONY: help setup run gen gen-check compile lint type test test-compiled interop image bench fuzz check clean
+.PHONY: help setup run gen gen-check compile lint type test test-compiled interop image bench bench-open fuzz check clean
 
 VENV ?= .venv
 PYTHON ?= $(shell tools/find_python.sh)
@@ -55,6 +55,9 @@ image: setup ## the container image's build script in an empty directory, and it
 
 bench: compile ## requests/s, latency, start-up, memory; interpreted and compiled
 	$(PY) -m bench.bench $(ARGS)
+
+bench-open: compile ## opening a log with a million committed offsets: time and memory
+	$(PY) -m bench.open $(ARGS)
 
 fuzz: compile ## a million hostile inputs to native code (ARGS="--seconds 60 --seed 1" for a sample)
 	$(COMPILED) $(PY) -m tests.fuzz.engine_fuzz $(or $(ARGS),--executions 1000000 --seed 1)

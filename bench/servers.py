@@ -78,14 +78,19 @@ class Server:
         self.log.close()
 
 
-def kcoord(compiled: bool, data: Path, sync: str) -> Server:
-    """`kcoord serve` on a free port with a data directory of its own."""
+def environment(compiled: bool) -> dict[str, str]:
+    """The variables of a process that runs one of the two trees."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KCOORD_")}
     # An installed kcoord has its bytecode cached; so shall this one from its second start on.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment["PYTHONPATH"] = str(ROOT / "build" / "compiled" if compiled else ROOT)
+    return environment
+
+
+def kcoord(compiled: bool, data: Path, sync: str) -> Server:
+    """`kcoord serve` on a free port with a data directory of its own."""
     command = [sys.executable, "-P", "-m", "kcoord.cli.main", "serve", "--listen", "127.0.0.1:0"]
-    return Server([*command, "--data", str(data), "--set", f"log.sync={sync}"], environment)
+    return Server([*command, "--data", str(data), "--set", f"log.sync={sync}"], environment(compiled))
 
 
 def echo() -> Server:

@@ -106,6 +106,14 @@ def create_topic(client: Client, name: str, partitions: int) -> None:
         check(topic.error_code, f"create {name}")
 
 
+def fetch_group(client: Client, group_id: str) -> int:
+    """How many committed offsets a group has."""
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id, topics=None)])
+    response = client.call(apis.OFFSET_FETCH, 8, request, OffsetFetchResponse)
+    check(response.groups[0].error_code, "OffsetFetch")
+    return sum(len(topic.partitions) for topic in response.groups[0].topics)
+
+
 class Member:
     """A group with one member, joined and synced."""
 

@@ -1,0 +1,79 @@
+"""Writes a data directory with many committed offsets: `python -m bench.open_log DIR OFFSETS GROUPS PER_COMMIT HISTORY`.
+
+The commits go into the log as record batches, as a server writes them; when the log is to hold more than one of
+each, the same batches follow again at later offsets. Prints what was written as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Final
+
+from kcoord.log.journal import Journal
+from kcoord.log.partition_log import PartitionLog
+from kcoord.log.serde import encode_record
+from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
+from kcoord.server.assembly import open_assembly
+from kcoord.server.config import load
+from kcoord.server.pump import read_clocks
+from kcoord.wire.record_batch import BatchBuilder, with_offsets
+
+TOPICS_PER_GROUP: Final = 4
+# Bytes that wait to be written at most.
+PENDING_BYTES: Final = 8 << 20
+WALL_MS: Final = 1_800_000_000_000
+
+
+def commits(offsets: int, groups: int, per_commit: int) -> list[tuple[bytes, int]]:
+    """(batch at offset 0, records in it) of one commit of every partition of every group."""
+    each = offsets // groups
+    per_topic = max(each // TOPICS_PER_GROUP, 1)
+    batches: list[tuple[bytes, int]] = []
+    for first in range(0, each, per_commit):
+        for group in range(groups):
+            builder = BatchBuilder()
+            wall_ms = WALL_MS + len(batches)
+            for number in range(first, min(first + per_commit, each)):
+                topic = f"orders-{(group + number // per_topic) % 200:03d}"
+                key = OffsetCommitKey(f"group-{group:06d}", topic, number % per_topic)
+                value = OffsetCommitValue(5_000_000_000 + group * 1000 + number, 3, "", wall_ms)
+                key_bytes, value_bytes = encode_record(key, value)
+                builder.append(wall_ms, key_bytes, value_bytes)
+            count = int(builder.count)
+            batches.append((builder.build(0, 0), count))
+    return batches
+
+
+def fill(journal: Journal, log: PartitionLog, batches: list[tuple[bytes, int]], records: int) -> None:
+    wall_ms = WALL_MS
+    while log.end_offset < records:
+        for batch, count in batches:
+            base = log.end_offset
+            journal.append(log, with_offsets(batch, base, 0), base, base + count - 1, wall_ms)
+            if journal.pending_bytes > PENDING_BYTES:
+                journal.commit()
+    journal.commit()
+
+
+def main() -> None:
+    data = sys.argv[1]
+    offsets, groups, per_commit, history = (int(word) for word in sys.argv[2:6])
+    config = load()
+    config.server.data_dir = data
+    config.server.log_sync = "os"
+    assembly = open_assembly(config)
+    assembly.engine.load(read_clocks())
+    while assembly.engine.has_unwritten():
+        assembly.engine.end_turn(read_clocks())
+    log = assembly.directory.get("__consumer_offsets", 0)
+    assert log is not None
+    batches = commits(offsets, groups, per_commit)
+    fill(assembly.journal, log, batches, max(offsets, history))
+    figures = {"records": log.end_offset, "bytes": log.size_bytes, "segments": log.segment_count}
+    assembly.close()
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()
