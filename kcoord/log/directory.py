@@ -4,6 +4,7 @@
     meta.properties                   version, node, cluster and directory id; `kcoord.format` marks it as ours
     recovery-point-offset-checkpoint  per log: everything below this offset was synced (the durable mark)
     log-start-offset-checkpoint       per log: the first offset that exists, where it is not the first segment's
+    replication-offset-checkpoint     per log: the high watermark of a clean stop, for a broker that opens a copy
     .kafka_cleanshutdown              there after a clean stop, removed when the directory is opened
     <topic>-<partition>/              the logs
     <topic>-<partition>.<id>-delete/  logs that were deleted but are not yet removed
@@ -33,6 +34,7 @@ from kcoord.log.storage import LOCK_FILE, DirectorySync, FileSync, Storage, Sync
 META_PROPERTIES: Final = "meta.properties"
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
+HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 FORMAT: Final = 1
 DELETE_SUFFIX: Final = "-delete"
@@ -138,6 +140,7 @@ class LogDirectory:
         log = PartitionLog(self.storage, topic, partition, topic_id, config or self.config)
         self.storage.make_dir(log.name)
         self._write_partition_metadata(log)
+        log.create_files()
         log.unsaved = True
         self._logs[key] = log
         return log
@@ -270,6 +273,8 @@ class LogDirectory:
                 self._open_log(key[0], key[1], point, start, self.was_clean, verify)
         if self.was_clean:
             storage.remove(CLEAN_SHUTDOWN)
+            if storage.exists(HIGH_WATERMARKS):
+                storage.remove(HIGH_WATERMARKS)
             storage.sync_dir("")
 
     def _open_log(
@@ -296,6 +301,8 @@ class LogDirectory:
                 self.storage.sync_dir("")
                 self.write_recovery_points()
                 self._write_start_offsets()
+                watermarks = {key: log.durable_end for key, log in self._logs.items()}
+                self.storage.write_atomic(HIGH_WATERMARKS, encode_checkpoint(watermarks))
                 # Kafka reads the broker epoch from here; -1 stands for none.
                 self.storage.write_atomic(CLEAN_SHUTDOWN, b'{"version":0,"brokerEpoch":-1}')
         finally:

@@ -149,6 +149,17 @@ class PartitionLog:
 
     # --- opening
 
+    def create_files(self) -> None:
+        """The files of a new log. Its directory is there; nothing is synced."""
+        self._active.create_files()
+        self._assign_epoch(0, 0)
+        file = self.storage.open(f"{self.name}/{EPOCH_CHECKPOINT}")
+        try:
+            file.truncate(0)
+            file.append(encode_epochs(self._epochs))
+        finally:
+            file.close()
+
     def recover(
         self,
         recovery_point: int,
@@ -426,34 +437,35 @@ class PartitionLog:
         path = f"{self.name}/{EPOCH_CHECKPOINT}"
         self._epochs = []
         self._last_epoch = -1
-        if not self.storage.exists(path):
-            # A single epoch is not worth a file: the first batch tells it.
-            for segment in self._segments:
-                for header, _data in segment.batches(0, False):
-                    self._last_epoch = header.leader_epoch
-                    self._epochs = [(header.leader_epoch, segment.base_offset)]
-                    return
-            return
-        for line in self.storage.read_bytes(path).decode("ascii", "replace").split("\n")[2:]:
+        text = self.storage.read_bytes(path).decode("ascii", "replace") if self.storage.exists(path) else ""
+        for line in text.split("\n")[2:]:
             words = line.split()
             if len(words) == 2 and words[0].isdecimal() and words[1].isdecimal():
                 epoch, start = int(words[0]), int(words[1])
                 if epoch > self._last_epoch and start <= self.end_offset:
                     self._epochs.append((epoch, start))
                     self._last_epoch = epoch
+        if not self._epochs:
+            # The file of a single epoch is not worth a sync: the first batch tells it.
+            for segment in self._segments:
+                for header, _data in segment.batches(0, False):
+                    self._last_epoch = header.leader_epoch
+                    self._epochs = [(header.leader_epoch, segment.base_offset)]
+                    return
 
     def _assign_epoch(self, epoch: int, start_offset: int) -> None:
         if epoch < self._last_epoch:
             raise ValueError(f"leader epoch {epoch} after {self._last_epoch} in {self!r}")
+        # One that has no batch is forgotten, as a broker does.
+        while self._epochs and self._epochs[-1][1] >= start_offset:
+            self._epochs.pop()
         self._epochs.append((epoch, start_offset))
         self._last_epoch = epoch
         if len(self._epochs) > 1:
             self._write_epochs()
 
     def _write_epochs(self) -> None:
-        lines = ["0", str(len(self._epochs))]
-        lines += [f"{epoch} {start}" for epoch, start in self._epochs]
-        self.storage.write_atomic(f"{self.name}/{EPOCH_CHECKPOINT}", ("\n".join(lines) + "\n").encode())
+        self.storage.write_atomic(f"{self.name}/{EPOCH_CHECKPOINT}", encode_epochs(self._epochs))
 
     @property
     def leader_epoch(self) -> int:
@@ -564,9 +576,16 @@ def _valid_batch_after(segment: Segment, position: int, next_offset: int) -> int
     return None
 
 
+def encode_epochs(epochs: list[tuple[int, int]]) -> bytes:
+    """Kafka's leader epoch checkpoint: version, number of entries, then `epoch first-offset` lines."""
+    lines = ["0", str(len(epochs))]
+    lines += [f"{epoch} {start}" for epoch, start in epochs]
+    return ("\n".join(lines) + "\n").encode()
+
+
 def encode_partition_metadata(topic_id: bytes) -> bytes:
     text = base64.urlsafe_b64encode(topic_id).decode("ascii").rstrip("=")
-    return f"version: 0\ntopic_id: {text}\n".encode()
+    return f"version: 0\ntopic_id: {text}".encode()
 
 
 def decode_partition_metadata(data: bytes) -> bytes:

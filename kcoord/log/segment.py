@@ -76,6 +76,11 @@ class Segment:
 
     # --- files
 
+    def create_files(self) -> None:
+        """Make the segment's files, empty: a segment has its indexes from the beginning."""
+        for suffix in (".log", ".index", ".timeindex"):
+            self.storage.open(self.path + suffix).close()
+
     def existing(self) -> Segment:
         """Take over the file that is there, its indexes unread."""
         self.size = self.end_position = self.storage.size_of(self.log_path)
@@ -133,6 +138,8 @@ class Segment:
     def write_pending(self) -> bool:
         """Write what append took, with one call. True if the file had to be created."""
         created = self.size == 0 and not self.is_open and not self.storage.exists(self.log_path)
+        if created:
+            self.create_files()
         data = self.pending[0] if len(self.pending) == 1 else b"".join(self.pending)
         self.file().append(data)
         self.size += len(data)

@@ -82,6 +82,7 @@ def test_ends_of_older_epochs() -> None:
 def test_an_empty_log_that_begins_somewhere() -> None:
     directory = reopen(MemoryStorage())
     log = directory.create_log("t", 0, ID)
+    directory.storage.remove("t-0/leader-epoch-checkpoint")
     log._start_at(40)
     tp = partition(directory, registry(3))
     assert ends(tp, 3, 2) == [(3, 40), (2, 40)]

@@ -306,3 +306,13 @@ def test_reading_old_segments_keeps_few_files_open(tmp_path: Path) -> None:
     assert log.find_by_timestamp(1001) == (1001, 1, 0)
     assert sum(segment.is_open for segment in log._segments) <= 6
     directory.close(clean=True)
+
+
+def test_a_clean_stop_tells_high_watermarks() -> None:
+    storage, journal = filled()
+    journal.close()
+    ends = storage.read_bytes("recovery-point-offset-checkpoint")
+    assert storage.read_bytes("replication-offset-checkpoint") == ends
+    reopen(storage)
+    # They would be wrong after the next crash.
+    assert not storage.exists("replication-offset-checkpoint")

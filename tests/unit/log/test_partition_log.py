@@ -41,7 +41,7 @@ def test_files_have_kafkas_names() -> None:
     names = storage.list_dir("t-0")
     assert "00000000000000000000.log" in names and "00000000000000000000.timeindex" in names
     assert log.segment_count > 5 and len([n for n in names if n.endswith(".log")]) == log.segment_count
-    assert storage.read_bytes("t-0/partition.metadata") == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw\n"
+    assert storage.read_bytes("t-0/partition.metadata") == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
 
 
 @pytest.mark.parametrize("tail", [0, 1000, 1 << 20])
@@ -215,7 +215,7 @@ def test_roll_makes_the_old_segment_durable_and_due_for_a_mark() -> None:
 
 def test_leader_epochs() -> None:
     storage, _, journal, log = make()
-    assert log.epoch_end_offset(0) == (-1, -1)
+    assert log.epoch_end_offset(0) == (0, 0) and log.epoch_end_offset(1) == (-1, -1)
     for epoch in (0, 0, 2, 5):
         add(journal, log, 2, epoch=epoch)
     journal.commit()
@@ -230,6 +230,40 @@ def test_leader_epochs() -> None:
     journal.close()
     log = reopen(storage).get("t", 0)
     assert log.epoch_end_offset(3) == (2, 6) and log.leader_epoch == 5
+
+
+def test_a_later_epoch_forgets_one_without_batches() -> None:
+    storage, _, journal, log = make()
+    add(journal, log, 2, epoch=7)
+    journal.commit()
+    assert log.epoch_end_offset(0) == (0, 0) and log.epoch_end_offset(7) == (7, 2)
+    journal.close()
+    assert storage.read_bytes("t-0/leader-epoch-checkpoint") == b"0\n1\n7 0\n"
+
+
+def test_an_epoch_file_lost_in_a_crash() -> None:
+    storage, _, journal, log = make()
+    add(journal, log, 2)
+    journal.commit()
+    journal.close(clean=False)
+    storage.open("t-0/leader-epoch-checkpoint").truncate(0)
+    log = reopen(storage).get("t", 0)
+    assert log.leader_epoch == 0 and log.epoch_end_offset(0) == (0, 2)
+
+
+def test_a_new_log_has_its_files() -> None:
+    storage, _, journal, _ = make()
+    files = {name: storage.read_bytes(f"t-0/{name}") for name in storage.list_dir("t-0")}
+    assert files == {
+        "00000000000000000000.index": b"",
+        "00000000000000000000.log": b"",
+        "00000000000000000000.timeindex": b"",
+        "leader-epoch-checkpoint": b"0\n1\n0 0\n",
+        "partition.metadata": b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw",
+    }
+    journal.close()
+    log = reopen(storage).get("t", 0)
+    assert (log.log_start_offset, log.end_offset) == (0, 0)
 
 
 @pytest.mark.parametrize("suffixes", [[".index"], [".timeindex"], [".index", ".timeindex"]])
