@@ -162,6 +162,8 @@ class DataDirectory:
         self.cleaned = cleaned
         self.in_use = in_use
         self.was_clean = was_clean
+        # Whether what a running server has not synced yet is to be read as well.
+        self.unsynced = False
 
     @property
     def is_kcoord(self) -> bool:
@@ -193,7 +195,18 @@ class DataDirectory:
 
     def readable_end(self, files: PartitionFiles) -> int:
         """Up to where the log may be read: a running server's up to the durable mark, another's to its end."""
-        return self.mark_of(files) if self.in_use else INT64_MAX
+        return self.mark_of(files) if self.in_use and not self.unsynced else INT64_MAX
+
+    def batches(
+        self, files: PartitionFiles, from_offset: int = 0, upto_offset: int = INT64_MAX
+    ) -> Iterator[StoredBatch | DamagedBytes]:
+        """What lies in a log, as PartitionFiles.batches gives it, as far as it may be read. Raises OSError."""
+        mark = self.mark_of(files)
+        for item in files.batches(from_offset, min(upto_offset, self.readable_end(files))):
+            if self.in_use and isinstance(item, DamagedBytes) and item.next_offset >= mark:
+                # Being written.
+                return
+            yield item
 
 
 def inspect_directory(root: str) -> DataDirectory:

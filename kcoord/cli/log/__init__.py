@@ -9,6 +9,7 @@ import click
 from kcoord.cli.lazy import LazyGroup
 
 COMMANDS: Final = {
+    "dump": "kcoord.cli.log.dump:dump",
     "ls": "kcoord.cli.log.ls:ls",
 }
 

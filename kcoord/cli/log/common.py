@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from kcoord.log.errors import LogError
+from kcoord.log.inspect import DataDirectory, inspect_directory
 from kcoord.server.failures import EXIT_STORAGE, classify
 
 EXIT_PROBLEMS: Final = 1
@@ -33,6 +34,20 @@ def directory_argument(command: F) -> F:
 def output_option(command: F) -> F:
     choice = click.Choice(["table", "json"])
     return click.option("--output", "-o", type=choice, default="table", show_default=True)(command)
+
+
+def unsynced_option(command: F) -> F:
+    text = "Of a running server, also what it has not synced yet."
+    return click.option("--unsynced", is_flag=True, help=text)(command)
+
+
+def look_at(root: str, unsynced: bool) -> DataDirectory:
+    """A directory to read records from. Raises LogError and OSError."""
+    found = inspect_directory(root)
+    found.unsynced = unsynced
+    if found.in_use and not unsynced:
+        note("a running server's log: read up to its durable mark (--unsynced reads on)")
+    return found
 
 
 def friendly(command: F) -> F:

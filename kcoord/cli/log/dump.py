@@ -1,0 +1,238 @@
+"""`kcoord log dump`: the records of a log, typed."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, final
+
+import click
+
+from kcoord.cli.log.common import (
+    directory_argument,
+    fail,
+    format_time,
+    friendly,
+    json_line,
+    look_at,
+    output_option,
+    plural,
+    progress,
+    unsynced_option,
+    wrapped,
+)
+from kcoord.cli.log.points import parse_offsets, parse_time
+from kcoord.cli.log.records import (
+    COORDINATOR_TOPICS,
+    DECOMPRESSED_BYTES_MAX,
+    RecordReader,
+    TypedRecord,
+    summary,
+    typed_plain,
+)
+from kcoord.log.inspect import DataDirectory, PartitionFiles
+from kcoord.log.partition_log import INT64_MAX
+from kcoord.log.reader import DamagedBytes, StoredBatch
+from kcoord.server.failures import EXIT_CONFIG, EXIT_DAMAGED
+from kcoord.wire.compression import DecompressionError
+from kcoord.wire.primitives import DecodeError
+
+
+@final
+class Filter:
+    """Which records are wanted. Empty and -1 mean any."""
+
+    def __init__(
+        self,
+        groups: tuple[str, ...],
+        topics: tuple[str, ...],
+        members: tuple[str, ...],
+        kinds: tuple[str, ...],
+        partition: int,
+        since_ms: int,
+        until_ms: int,
+    ) -> None:
+        self.groups = groups
+        self.topics = topics
+        self.members = members
+        self.kinds = kinds
+        self.partition = partition
+        self.since_ms = since_ms
+        self.until_ms = until_ms
+
+    def wants(self, typed: TypedRecord) -> bool:
+        timestamp = typed.record.timestamp
+        return (
+            (not self.groups or typed.group in self.groups)
+            and (not self.topics or typed.topic in self.topics)
+            and (not self.members or any(member in self.members for member in typed.members))
+            and (not self.kinds or typed.kind in self.kinds)
+            and (self.partition < 0 or typed.partition == self.partition)
+            and (self.since_ms < 0 or timestamp >= self.since_ms)
+            and (self.until_ms < 0 or timestamp <= self.until_ms)
+        )
+
+
+@final
+class Dumper:
+    """Prints what a filter lets through, at most `limit` records (-1: all)."""
+
+    def __init__(self, wanted: Filter, as_json: bool, limit: int) -> None:
+        self.wanted = wanted
+        self.as_json = as_json
+        self.limit = limit
+        self.count = 0
+        self.damaged = 0
+        self.heading = ""
+        self.reader = RecordReader()
+
+    def is_full(self) -> bool:
+        return 0 <= self.limit <= self.count
+
+    def dump(self, directory: DataDirectory, files: PartitionFiles, first: int, last: int, step: Any) -> None:
+        start = max(directory.start_of(files), first)
+        end = INT64_MAX if last < 0 else last + 1
+        # The metadata log is read whole: its later records name topics by the ids of earlier ones.
+        is_metadata = files.topic == COORDINATOR_TOPICS[0]
+        for item in directory.batches(files, 0 if is_metadata else start, end):
+            if isinstance(item, DamagedBytes):
+                step(item.size_bytes)
+                self.damaged += 1
+                self._print_damage(files.name, item)
+                continue
+            step(item.header.size)
+            self._dump_batch(files, item, start, end)
+            if self.is_full():
+                return
+
+    def _dump_batch(self, files: PartitionFiles, batch: StoredBatch, start: int, end: int) -> None:
+        try:
+            records = batch.records(DECOMPRESSED_BYTES_MAX)
+        except (DecodeError, DecompressionError) as error:
+            header = batch.header
+            damage = DamagedBytes(
+                batch.file, batch.position, header.size, header.base_offset, str(error), False
+            )
+            self.damaged += 1
+            self._print_damage(files.name, damage)
+            return
+        for record in records:
+            typed = self.reader.read(files.topic, batch.header, record)
+            if not start <= record.offset < end or not self.wanted.wants(typed):
+                continue
+            self.count += 1
+            self._print(files.name, typed)
+            if self.is_full():
+                return
+
+    def _head(self, name: str) -> None:
+        if self.heading != name:
+            self.heading = name
+            click.echo(f"{name}:")
+
+    def _print(self, name: str, typed: TypedRecord) -> None:
+        record = typed.record
+        if self.as_json:
+            document: dict[str, Any] = {
+                "log": name,
+                "offset": record.offset,
+                "timestamp": format_time(record.timestamp),
+                "timestamp_ms": record.timestamp,
+            }
+            click.echo(json_line({**document, **typed_plain(typed)}))
+            return
+        self._head(name)
+        head = f"{record.offset:>8}  {format_time(record.timestamp) or '-':<24}  "
+        lines = wrapped(summary(typed), 12, len(head))
+        click.echo("\n".join([head + lines[0][len(head) :], *lines[1:]]))
+
+    def _print_damage(self, name: str, damage: DamagedBytes) -> None:
+        if self.as_json:
+            click.echo(
+                json_line(
+                    {
+                        "log": name,
+                        "type": "damaged_bytes",
+                        "file": damage.file,
+                        "position": damage.position,
+                        "size_bytes": damage.size_bytes,
+                        "next_offset": damage.next_offset,
+                        "reason": damage.reason,
+                    }
+                )
+            )
+            return
+        self._head(name)
+        text = f"!! {plural(damage.size_bytes, 'byte')} at {damage.position} of {damage.file}: {damage.reason}"
+        click.echo("\n".join(wrapped(text, 12, 2)))
+
+
+def choose(directory: DataDirectory, names: tuple[str, ...]) -> list[PartitionFiles]:
+    """The logs of these names (`topic` or `topic-partition`); of none, those of the coordinator."""
+    if not names:
+        chosen = [files for files in directory.partitions if files.topic in COORDINATOR_TOPICS]
+        return chosen or (directory.partitions if len(directory.partitions) == 1 else [])
+    chosen = []
+    for name in names:
+        found = [files for files in directory.partitions if name in (files.name, files.topic)]
+        if not found:
+            known = ", ".join(files.name for files in directory.partitions[:10])
+            fail(f"there is no log {name} in {directory.root}; there are {known or 'none'}", EXIT_CONFIG)
+        chosen += [files for files in found if files not in chosen]
+    return chosen
+
+
+@click.command()
+@directory_argument
+@click.argument("logs", metavar="[LOG]...", nargs=-1)
+@click.option("--group", "-g", "groups", multiple=True, metavar="ID", help="Of this group or transactional id.")
+@click.option("--topic", "-t", "topics", multiple=True, metavar="NAME", help="About this topic.")
+@click.option("--partition", "-p", default=-1, metavar="N", help="About this partition of a topic.")
+@click.option("--member", "-m", "members", multiple=True, metavar="ID", help="With this member or instance id.")
+@click.option("--type", "kinds", multiple=True, metavar="TYPE", help="Of this type, such as offset_commit.")
+@click.option("--since", type=parse_time, default=-1, metavar="TIME", help="Not older than TIME.")
+@click.option("--until", type=parse_time, default=-1, metavar="TIME", help="Not newer than TIME.")
+@click.option("--offset", "offsets", type=parse_offsets, default="0..", metavar="A..B", help="Log offsets A to B.")
+@click.option("--limit", "-n", default=-1, metavar="N", help="Stop after N records.")
+@unsynced_option
+@output_option
+@friendly
+def dump(
+    directory: str, logs: tuple[str, ...], groups: tuple[str, ...], topics: tuple[str, ...], partition: int,
+    members: tuple[str, ...], kinds: tuple[str, ...], since: int, until: int, offsets: tuple[int, int],
+    limit: int, unsynced: bool, output: str,
+) -> None:  # fmt: skip
+    """Print the records in DIR, typed. JSON is one object per line.
+
+    LOG is a topic or a topic and partition, such as __consumer_offsets-0; without one, the coordinator's logs are
+    printed. Of options that can be repeated, any may match; of different options, all must.
+
+    \b
+    TIME is one of  2026-01-31T12:00  UTC unless it has a zone
+                    15m               that long ago: ms, s, m, h, d
+                    @1769860800000    Unix milliseconds
+                    now
+
+    \b
+    Examples:
+      kcoord log dump data --group billing --since 1h
+      kcoord log dump data __cluster_metadata-0
+      kcoord log dump data -g billing -t orders -p 0 -o json |
+        jq -r 'select(.type == "offset_commit") | .value.offset'
+
+    Bytes that cannot be read are shown where they stand, and the exit code is 7.
+    """
+    found = look_at(directory, unsynced)
+    chosen = choose(found, logs)
+    wanted = Filter(groups, topics, members, kinds, partition, since, until)
+    dumper = Dumper(wanted, output == "json", limit)
+    # A bar over lines that scroll by would only be in the way.
+    total = 0 if sys.stdout.isatty() else sum(files.size_bytes for files in chosen)
+    with progress("Reading", total) as step:
+        for files in chosen:
+            if not dumper.is_full():
+                dumper.dump(found, files, offsets[0], offsets[1], step)
+    if output == "table":
+        click.echo(plural(dumper.count, "record"))
+    if dumper.damaged:
+        fail(f"{plural(dumper.damaged, 'piece')} of the log cannot be read", EXIT_DAMAGED)
+

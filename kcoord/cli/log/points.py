@@ -1,0 +1,73 @@
+"""Times, and points of a log, as they are typed on a command line."""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime
+from typing import Final, final
+
+import click
+
+AGO: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
+UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+TIME_HELP: Final = "2026-01-31T12:00 (UTC, or with a zone), 15m (ago; ms, s, m, h, d), @1769860800000, now"
+
+
+def parse_time(text: str | int) -> int:
+    """Unix time in milliseconds. Raises BadParameter. What is a number already (a default) stays as it is."""
+    if isinstance(text, int):
+        return text
+    if text == "now":
+        return time.time_ns() // 1_000_000
+    match = AGO.fullmatch(text)
+    if match is not None:
+        return time.time_ns() // 1_000_000 - int(match.group(1)) * UNITS_MS[match.group(2)]
+    if text.startswith("@") and text[1:].isdecimal():
+        return int(text[1:])
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(f"{text!r} is no time; one of: {TIME_HELP}") from None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def parse_offsets(value: str | tuple[int, int]) -> tuple[int, int]:
+    """`5`, `5..9`, `5..` or `..9`, both ends included, as (first, last) with -1 for an open end.
+
+    Raises BadParameter. What was parsed already (a default) stays as it is.
+    """
+    if isinstance(value, tuple):
+        return value
+    match = re.fullmatch(r"(\d*)(\.\.)?(\d*)", value)
+    if match is None or not (match.group(1) or match.group(3)):
+        raise click.BadParameter(f"{value!r} is no range of offsets, such as 5, 5..9, 5.. or ..9")
+    first = int(match.group(1) or 0)
+    if match.group(2) is None:
+        return first, first
+    return first, int(match.group(3)) if match.group(3) else -1
+
+
+@final
+class Point:
+    """A point of a log: `offset` (the first one that is not included) or else `time_ms` (the last included)."""
+
+    def __init__(self, text: str, offset: int, time_ms: int) -> None:
+        self.text = text
+        self.offset = offset
+        self.time_ms = time_ms
+
+    @property
+    def is_end(self) -> bool:
+        return self.offset < 0 and self.time_ms < 0
+
+
+def parse_point(text: str) -> Point:
+    """`end`, an offset (a plain number: the state before that record) or a time. Raises BadParameter."""
+    if text == "end":
+        return Point(text, -1, -1)
+    if text.isdecimal():
+        return Point(text, int(text), -1)
+    return Point(text, -1, parse_time(text))
