@@ -34,6 +34,7 @@ INDEX_ENTRY_BYTES: Final = 8
 TIME_ENTRY_BYTES: Final = 12
 RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
 SCAN_CHUNK_BYTES: Final = 1 << 20
+INDEX_KINDS: Final = (".index", ".timeindex", ".txnindex")
 
 
 def segment_name(base_offset: int) -> str:
@@ -53,11 +54,20 @@ class BadBatch(Exception):
 class Segment:
     """Batches from `base_offset` on. `end_position` counts what is still to be written, `size` what is."""
 
-    def __init__(self, storage: Storage, directory: str, base_offset: int, index_interval_bytes: int) -> None:
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        base_offset: int,
+        index_interval_bytes: int,
+        suffix: str = "",
+    ) -> None:
         self.storage = storage
         self.base_offset = base_offset
         self.path = f"{directory}/{segment_name(base_offset)}"
-        self.log_path = self.path + ".log"
+        # Behind the names of all files: `.cleaned`, `.swap` or `.deleted` while segments are exchanged.
+        self.suffix = suffix
+        self.log_path = f"{self.path}.log{suffix}"
         self.index_interval_bytes = index_interval_bytes
         self.size = 0
         self.end_position = 0
@@ -78,8 +88,8 @@ class Segment:
 
     def create_files(self) -> None:
         """Make the segment's files, empty: a segment has its indexes from the beginning."""
-        for suffix in (".log", ".index", ".timeindex"):
-            self.storage.open(self.path + suffix).close()
+        for kind in (".log", ".index", ".timeindex"):
+            self.storage.open(self.file_path(kind)).close()
 
     def existing(self) -> Segment:
         """Take over the file that is there, its indexes unread."""
@@ -104,9 +114,22 @@ class Segment:
     def remove(self) -> None:
         """Remove the segment's files, the log file last: what is left without it is ignored."""
         self.close()
-        for suffix in (".index", ".timeindex", ".txnindex", ".snapshot", ".log"):
-            if self.storage.exists(self.path + suffix):
-                self.storage.remove(self.path + suffix)
+        for kind in (*INDEX_KINDS, ".snapshot", ".log"):
+            path = self.file_path(kind)
+            if self.storage.exists(path):
+                self.storage.remove(path)
+
+    def file_path(self, kind: str) -> str:
+        return f"{self.path}{kind}{self.suffix}"
+
+    def rename(self, suffix: str, with_snapshot: bool = False) -> None:
+        """Give all files another suffix, the log file last. Open files stay open."""
+        for kind in (*INDEX_KINDS, ".snapshot", ".log") if with_snapshot else (*INDEX_KINDS, ".log"):
+            path = self.file_path(kind)
+            if self.storage.exists(path):
+                self.storage.rename(path, f"{self.path}{kind}{suffix}")
+        self.suffix = suffix
+        self.log_path = self.file_path(".log")
 
     # --- appending
 
@@ -159,8 +182,8 @@ class Segment:
         times = bytearray()
         for timestamp, offset in zip(self.time_stamps, self.time_offsets, strict=True):
             times += timestamp.to_bytes(8, "big") + (offset - base).to_bytes(4, "big")
-        self._replace(self.path + ".index", bytes(index))
-        self._replace(self.path + ".timeindex", bytes(times))
+        self._replace(self.file_path(".index"), bytes(index))
+        self._replace(self.file_path(".timeindex"), bytes(times))
 
     def _replace(self, path: str, data: bytes) -> None:
         # In place: an index that a crash leaves half written belongs to a segment that is scanned anyway.
@@ -215,7 +238,7 @@ class Segment:
         self._offset_of_max = -1
 
     def _load_offset_index(self) -> None:
-        path = self.path + ".index"
+        path = self.file_path(".index")
         data = self.storage.read_bytes(path) if self.storage.exists(path) else b""
         numbers = array("I")
         numbers.frombytes(data[: len(data) // INDEX_ENTRY_BYTES * INDEX_ENTRY_BYTES])
@@ -235,7 +258,7 @@ class Segment:
             last_offset, last_position = offset, position
 
     def _load_time_index(self) -> None:
-        path = self.path + ".timeindex"
+        path = self.file_path(".timeindex")
         data = self.storage.read_bytes(path) if self.storage.exists(path) else b""
         last_timestamp = NO_TIMESTAMP
         last_offset = -1

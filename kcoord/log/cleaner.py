@@ -1,0 +1,516 @@
+"""Compaction: of every key, only the newest record is kept, and tombstones for their time.
+
+`clean` reads closed segments and writes what is to be kept of them to `.cleaned` files; who owns the log exchanges
+the files then. What it keeps is what Kafka's cleaner keeps:
+
+- Offsets never change. A batch keeps its base and last offset, however many of its records go.
+- A record goes when a later one below `CleanResult.end` has its key, and one without a key always. Keys of aborted
+  transactions do not count, and their records go; those of transactions that are still open stay as they are.
+- A tombstone goes once its batch's delete horizon has passed. The horizon is `delete_retention_ms` after the first
+  cleaning that saw it and stands in the batch (KIP-534), so a reader has that long to catch up.
+- The marker that ends a transaction goes, by such a horizon too, when none of the transaction's batches are left.
+  What its key looks like does not matter: it is never compared with keys of records (KAFKA-14055).
+- The last batch of each producer stays, empty if need be, for its epoch and sequence; a producer of which only
+  markers are left keeps the last one (KAFKA-9144).
+- The last batch of each group of segments stays, empty if need be: the new segment ends where the old ones did, so
+  that recovery can tell which old segments it stands for.
+
+Transactions are followed through all segments in one go, from the start of the log on (KAFKA-8351).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from kcoord.log.errors import LogDamaged
+from kcoord.log.segment import RELATIVE_OFFSET_MAX, Segment
+from kcoord.log.storage import Storage
+from kcoord.wire.compression import CODEC_NONE, DecompressionError, compress
+from kcoord.wire.primitives import BytesWriter, DecodeError, varint_size, write_varint
+from kcoord.wire.record_batch import (
+    CODEC_MASK,
+    DELETE_HORIZON_FLAG,
+    LOG_APPEND_TIME_FLAG,
+    NO_TIMESTAMP,
+    BatchHeader,
+    decode_records,
+    empty_batch,
+    encode_batch,
+    record_end,
+    records_reader,
+)
+
+CLEANED_SUFFIX: Final = ".cleaned"
+ABORT: Final = 0
+COMMIT: Final = 1
+# Longer keys are remembered by a digest; one more byte than the longest whole key, so that they cannot meet.
+WHOLE_KEY_BYTES_MAX: Final = 32
+WRITE_BYTES: Final = 1 << 20
+# What is written is synced in steps, so that the disk has no mountain before it when a commit needs it.
+SYNC_BYTES: Final = 4 << 20
+NO_OFFSET: Final = -1
+INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
+
+
+class CleanConfig:
+    """How to clean. `keys_max` bounds memory: cleaning ends early, at a batch, when so many keys were seen."""
+
+    def __init__(
+        self,
+        delete_retention_ms: int = 24 * 3600 * 1000,
+        segment_bytes: int = 1 << 30,
+        index_interval_bytes: int = 4096,
+        keys_max: int = 1_000_000,
+        decompressed_bytes_max: int = 64 << 20,
+    ) -> None:
+        self.delete_retention_ms = delete_retention_ms
+        self.segment_bytes = segment_bytes
+        self.index_interval_bytes = index_interval_bytes
+        self.keys_max = keys_max
+        self.decompressed_bytes_max = decompressed_bytes_max
+
+
+class CleanedGroup:
+    """A new segment at `base`, written with CLEANED_SUFFIX, in place of the old ones at `old_bases`."""
+
+    def __init__(self, base: int, old_bases: list[int]) -> None:
+        self.base = base
+        self.old_bases = old_bases
+
+
+class CleanResult:
+    """`end` is where the next cleaning finds the first record that it has not seen."""
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+        self.groups: list[CleanedGroup] = []
+        self.bytes_before = 0
+        self.bytes_after = 0
+        self.records_before = 0
+        self.records_after = 0
+
+
+class AbortedTransaction:
+    """One that ended with an abort marker at `last_offset`."""
+
+    def __init__(self, producer_id: int, first_offset: int, last_offset: int, stable_offset: int) -> None:
+        self.producer_id = producer_id
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+        self.stable_offset = stable_offset
+
+    def encode(self) -> bytes:
+        """An entry of a `.txnindex` file, version 0."""
+        numbers = (self.producer_id, self.first_offset, self.last_offset, self.stable_offset)
+        return b"\x00\x00" + b"".join(number.to_bytes(8, "big", signed=True) for number in numbers)
+
+
+class _Producer:
+    """What the log says last of a producer: its epoch, and the last offset of its data in that epoch if any."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.last_data_offset = NO_OFFSET
+
+
+class _Survey:
+    """Transactions and producers of all segments, from the headers alone and the markers."""
+
+    def __init__(self, segments: Sequence[Segment], config: CleanConfig) -> None:
+        self.aborted: dict[int, list[AbortedTransaction]] = {}
+        self.producers: dict[int, _Producer] = {}
+        self.end = segments[0].base_offset
+        open_since: dict[int, int] = {}
+        for segment in segments:
+            for header, data in segment.batches(0, False):
+                self.end = header.last_offset + 1
+                if header.producer_id < 0:
+                    continue
+                if header.is_control:
+                    self._marker(segment, header, data, open_since, config)
+                    continue
+                if header.is_transactional:
+                    open_since.setdefault(header.producer_id, header.base_offset)
+                self._producer(header).last_data_offset = header.last_offset
+        # Nothing from the oldest open transaction on may be touched.
+        self.stable_end = min(open_since.values(), default=self.end)
+
+    def _producer(self, header: BatchHeader) -> _Producer:
+        producer = self.producers.get(header.producer_id)
+        if producer is None or producer.epoch != header.producer_epoch:
+            producer = self.producers[header.producer_id] = _Producer(header.producer_epoch)
+        return producer
+
+    def _marker(
+        self,
+        segment: Segment,
+        header: BatchHeader,
+        data: bytes,
+        open_since: dict[int, int],
+        config: CleanConfig,
+    ) -> None:
+        self._producer(header)
+        kind = control_type(segment, header, data, config)
+        if kind not in (ABORT, COMMIT):
+            return
+        first = open_since.pop(header.producer_id, None)
+        if kind == ABORT and first is not None:
+            stable = min(open_since.values(), default=header.last_offset + 1)
+            aborted = AbortedTransaction(header.producer_id, first, header.last_offset, stable)
+            self.aborted.setdefault(header.producer_id, []).append(aborted)
+
+    def aborted_by(self, header: BatchHeader) -> AbortedTransaction | None:
+        """The aborted transaction that a batch belongs to."""
+        if header.is_transactional:
+            for found in self.aborted.get(header.producer_id, ()):
+                if found.first_offset <= header.base_offset <= found.last_offset:
+                    return found
+        return None
+
+    def is_last_of_producer(self, header: BatchHeader) -> bool:
+        producer = self.producers.get(header.producer_id)
+        if producer is None:
+            return False
+        if producer.last_data_offset != NO_OFFSET:
+            return producer.last_data_offset == header.last_offset
+        return header.is_control and header.producer_epoch == producer.epoch
+
+
+class _RawRecord:
+    """Where a record lies in the uncompressed bytes, and what cleaning asks about it."""
+
+    def __init__(self, start: int, end: int, rest: int, time_delta: int, offset: int) -> None:
+        self.start = start
+        self.end = end
+        # What follows the timestamp delta.
+        self.rest = rest
+        self.time_delta = time_delta
+        self.offset = offset
+        self.key: bytes | None = None
+        self.has_value = False
+
+
+def control_type(segment: Segment, header: BatchHeader, data: bytes, config: CleanConfig) -> int:
+    """The kind of a control batch; -1 for one that cleaning has emptied."""
+    try:
+        records = decode_records(data, header.pos, header, config.decompressed_bytes_max)
+    except (DecodeError, DecompressionError) as error:
+        raise LogDamaged(segment.log_path, header.base_offset, 0, str(error)) from None
+    if not records or records[0].key is None or len(records[0].key) < 4:
+        return -1
+    return int.from_bytes(records[0].key[2:4], "big", signed=True)
+
+
+def raw_records(
+    segment: Segment, header: BatchHeader, data: bytes, bytes_max: int
+) -> tuple[bytes, list[_RawRecord]]:
+    """The uncompressed bytes of a batch's records, and where each lies. Raises LogDamaged."""
+    try:
+        r = records_reader(data, header.pos, header, bytes_max)
+        found: list[_RawRecord] = []
+        for _ in range(header.count):
+            start = r.pos
+            end = record_end(r)
+            time_delta = r.varlong()
+            rest = r.pos
+            record = _RawRecord(start, end, rest, time_delta, header.base_offset + r.varint())
+            size = r.varint()
+            if size >= 0:
+                at = r.take(size)
+                record.key = r.buf[at : at + size]
+            record.has_value = r.varint() >= 0
+            r.pos = end
+            found.append(record)
+    except (DecodeError, DecompressionError) as error:
+        raise LogDamaged(segment.log_path, header.base_offset, 0, str(error)) from None
+    return r.buf, found
+
+
+def clean(
+    storage: Storage,
+    directory: str,
+    bases: Sequence[int],
+    first_dirty: int,
+    config: CleanConfig,
+    now_ms: int,
+    producers: frozenset[int] | None = None,
+) -> CleanResult:
+    """Clean the closed segments at `bases` of the log in `directory`: all of its segments up to some one.
+
+    Everything below `first_dirty` was cleaned before. With `producers`, the state of others is not kept. The
+    written files are durable when this returns. Raises LogDamaged and OSError.
+    """
+    segments = [Segment(storage, directory, base, config.index_interval_bytes).existing() for base in bases]
+    try:
+        return _Cleaning(storage, directory, segments, config, now_ms, producers).run(first_dirty)
+    finally:
+        for segment in segments:
+            segment.close()
+
+
+class _Cleaning:
+    """One round of cleaning."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        directory: str,
+        segments: list[Segment],
+        config: CleanConfig,
+        now_ms: int,
+        producers: frozenset[int] | None,
+    ) -> None:
+        self.storage = storage
+        self.directory = directory
+        self.segments = segments
+        self.config = config
+        self.now_ms = now_ms
+        self.survey = _Survey(segments, config)
+        if producers is not None:
+            for producer_id in [one for one in self.survey.producers if one not in producers]:
+                del self.survey.producers[producer_id]
+        self.newest: dict[bytes, int] = {}
+        # Producers with a transaction of which a batch was met, up to its marker.
+        self.met: set[int] = set()
+        self.kept_aborted: list[AbortedTransaction] = []
+        self.result = CleanResult(first_offset_of(segments))
+
+    def run(self, first_dirty: int) -> CleanResult:
+        result = self.result
+        result.end = self._map_keys(first_dirty)
+        touched = [segment for segment in self.segments if segment.base_offset < result.end]
+        groups = list(self._groups(touched))
+        for group in groups:
+            self._clean_group(group)
+        if result.groups:
+            self.storage.sync_dir(self.directory)
+        return result
+
+    # --- which record is the newest of its key
+
+    def _map_keys(self, first_dirty: int) -> int:
+        """Remember the newest offset of every key from `first_dirty` on; where that ends."""
+        end = min(max(first_dirty, first_offset_of(self.segments)), self.survey.stable_end)
+        for i, segment in enumerate(self.segments):
+            if i + 1 < len(self.segments) and self.segments[i + 1].base_offset <= first_dirty:
+                continue
+            for header, data in segment.batches(segment.position_before(first_dirty), True):
+                if header.base_offset >= self.survey.stable_end:
+                    return self.survey.stable_end
+                if header.last_offset < first_dirty:
+                    continue
+                if not header.is_control and self.survey.aborted_by(header) is None:
+                    if len(self.newest) >= self.config.keys_max:
+                        return end
+                    _, records = raw_records(segment, header, data, self.config.decompressed_bytes_max)
+                    for record in records:
+                        if record.key is not None and record.offset >= first_dirty:
+                            self.newest[_short(record.key)] = record.offset
+                end = header.last_offset + 1
+        return end
+
+    # --- segments
+
+    def _groups(self, segments: list[Segment]) -> Iterator[list[Segment]]:
+        """Neighbours that fit into one segment together."""
+        group: list[Segment] = []
+        size = 0
+        for i, segment in enumerate(segments):
+            beyond = segments[i + 1].base_offset if i + 1 < len(segments) else self.survey.end
+            too_far = bool(group) and beyond - group[0].base_offset > RELATIVE_OFFSET_MAX
+            if group and (size + segment.size > self.config.segment_bytes or too_far):
+                yield group
+                group, size = [], 0
+            group.append(segment)
+            size += segment.size
+        if group:
+            yield group
+
+    def _clean_group(self, group: list[Segment]) -> None:
+        base = group[0].base_offset
+        interval = self.config.index_interval_bytes
+        target = Segment(self.storage, self.directory, base, interval, CLEANED_SUFFIX)
+        # Left over from a cleaning that was broken off.
+        target.remove()
+        last_offset = last_offset_of(group)
+        has_changed = len(group) > 1
+        pending = unsynced = 0
+        for segment in group:
+            for header, data in segment.batches(0, True):
+                batch = self._filter(segment, header, data, header.last_offset == last_offset)
+                has_changed = has_changed or batch is not data
+                if batch is data:
+                    batch = data[header.pos : header.pos + header.size]
+                if not batch:
+                    continue
+                target.append(batch, header.last_offset, max_timestamp_of(batch))
+                pending += len(batch)
+                if pending >= WRITE_BYTES:
+                    target.write_pending()
+                    unsynced += pending
+                    pending = 0
+                if unsynced >= SYNC_BYTES:
+                    target.file().datasync()
+                    unsynced = 0
+        if target.pending:
+            target.write_pending()
+        self._finish(target, group, has_changed)
+
+    def _finish(self, target: Segment, group: list[Segment], has_changed: bool) -> None:
+        aborted, self.kept_aborted = self.kept_aborted, []
+        before = sum(segment.size for segment in group)
+        self.result.bytes_before += before
+        if not has_changed:
+            target.remove()
+            self.result.bytes_after += before
+            return
+        self.result.bytes_after += target.size
+        target.file().datasync()
+        target.save_indexes()
+        if aborted:
+            file = self.storage.open(target.file_path(".txnindex"))
+            try:
+                file.append(b"".join(entry.encode() for entry in aborted))
+                file.datasync()
+            finally:
+                file.close()
+        target.close()
+        self.result.groups.append(
+            CleanedGroup(target.base_offset, [segment.base_offset for segment in group])
+        )
+
+    # --- batches
+
+    def _filter(self, segment: Segment, header: BatchHeader, data: bytes, is_last: bool) -> bytes:
+        """What is left of a batch: `data` itself when it stays as it is, and no bytes when nothing does."""
+        self.result.records_before += header.count
+        horizon = header.base_timestamp if header.attributes & DELETE_HORIZON_FLAG else NO_TIMESTAMP
+        must_stay = is_last or (header.producer_id >= 0 and self.survey.is_last_of_producer(header))
+        has_passed = horizon != NO_TIMESTAMP and horizon <= self.now_ms
+        if header.is_control:
+            can_go = self._marker_can_go(segment, header, data)
+            drop_all = can_go and (has_passed or header.count == 0)
+            wants_horizon = can_go and header.count > 0
+        else:
+            drop_all = self._is_aborted(header)
+            wants_horizon = False
+        if drop_all:
+            if must_stay:
+                return data if header.count == 0 else empty_batch(header)
+            return b""
+        buf, records = raw_records(segment, header, data, self.config.decompressed_bytes_max)
+        kept = records
+        if not header.is_control:
+            kept = [record for record in records if self._stays(record, has_passed)]
+            wants_horizon = any(not record.has_value for record in kept)
+        if not kept:
+            if must_stay:
+                return data if header.count == 0 else empty_batch(header)
+            return b""
+        self.result.records_after += len(kept)
+        # What this round did not look at keeps its time: its tombstones still have older records to remove.
+        if wants_horizon and horizon == NO_TIMESTAMP and header.base_offset < self.result.end:
+            return rebuild(header, buf, kept, self.now_ms + self.config.delete_retention_ms)
+        if len(kept) == len(records):
+            return data
+        return rebuild(header, buf, kept, NO_TIMESTAMP)
+
+    def _stays(self, record: _RawRecord, has_passed: bool) -> bool:
+        if record.offset >= self.result.end:
+            return True
+        if record.key is None:
+            return False
+        if self.newest.get(_short(record.key), NO_OFFSET) > record.offset:
+            return False
+        return record.has_value or not has_passed
+
+    def _is_aborted(self, header: BatchHeader) -> bool:
+        if not header.is_transactional:
+            return False
+        self.met.add(header.producer_id)
+        return self.survey.aborted_by(header) is not None
+
+    def _marker_can_go(self, segment: Segment, header: BatchHeader, data: bytes) -> bool:
+        """Whether no batch of the marker's transaction was there any more."""
+        if header.count == 0:
+            return True
+        kind = control_type(segment, header, data, self.config)
+        if kind not in (ABORT, COMMIT) or header.base_offset >= self.survey.stable_end:
+            return False
+        if header.producer_id not in self.met:
+            return True
+        self.met.discard(header.producer_id)
+        if kind == ABORT:
+            for found in self.survey.aborted.get(header.producer_id, ()):
+                if found.last_offset == header.last_offset:
+                    self.kept_aborted.append(found)
+        return False
+
+
+def first_offset_of(segments: Sequence[Segment]) -> int:
+    return segments[0].base_offset
+
+
+def last_offset_of(group: Sequence[Segment]) -> int:
+    """The last offset of the last batch in a group of segments."""
+    for segment in reversed(group):
+        last = NO_OFFSET
+        for header, _data in segment.batches(segment.position_before(INT64_MAX), False):
+            last = header.last_offset
+        if last != NO_OFFSET:
+            return last
+    return NO_OFFSET
+
+
+def max_timestamp_of(batch: bytes) -> int:
+    return int.from_bytes(batch[35:43], "big", signed=True)
+
+
+def rebuild(header: BatchHeader, buf: bytes, kept: list[_RawRecord], horizon_ms: int) -> bytes:
+    """The batch with some of its records, byte for byte, and with a delete horizon where one is given.
+
+    A horizon takes the place of the base timestamp, so every record's distance to it changes.
+    """
+    attributes: int = header.attributes
+    base_timestamp: int = header.base_timestamp
+    w = BytesWriter()
+    if horizon_ms == NO_TIMESTAMP:
+        for record in kept:
+            w.write(buf[record.start : record.end])
+    else:
+        shift = base_timestamp - horizon_ms
+        attributes |= DELETE_HORIZON_FLAG
+        for record in kept:
+            delta = record.time_delta + shift
+            write_varint(w, 1 + varint_size(delta) + record.end - record.rest)
+            w.append(0)
+            write_varint(w, delta)
+            w.write(buf[record.rest : record.end])
+    max_timestamp: int = header.max_timestamp
+    if not attributes & LOG_APPEND_TIME_FLAG:
+        max_timestamp = base_timestamp + max(record.time_delta for record in kept)
+    records = w.getvalue()
+    codec = attributes & CODEC_MASK
+    if codec != CODEC_NONE:
+        records = compress(codec, records)
+    return encode_batch(
+        header.base_offset,
+        header.leader_epoch,
+        attributes,
+        header.last_offset_delta,
+        base_timestamp if horizon_ms == NO_TIMESTAMP else horizon_ms,
+        max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        len(kept),
+        records,
+    )
+
+
+def _short(key: bytes) -> bytes:
+    if len(key) <= WHOLE_KEY_BYTES_MAX:
+        return key
+    return b"\x00" + hashlib.blake2b(key, digest_size=WHOLE_KEY_BYTES_MAX).digest()
