@@ -175,6 +175,8 @@ class LogDirectory:
         suffix = f"-{partition}.{log.topic_id.hex()}{DELETE_SUFFIX}"
         path = log.topic[: NAME_BYTES_MAX - len(suffix)] + suffix
         if self.storage.exists(path):
+            # Logs whose id a crash kept from the disk share a name: the last one takes it.
+            self.deleted = [other for other in self.deleted if other.path != path]
             self.storage.remove_tree(path)
         self.storage.rename(log.name, path)
         self.pending_syncs.append(DirectorySync(self.storage, ""))
@@ -184,8 +186,9 @@ class LogDirectory:
 
     def purge(self, deleted: DeletedLog) -> None:
         """Remove a deleted log's files for good; the caller knows that its deletion is durable."""
-        self.deleted.remove(deleted)
-        self.storage.remove_tree(deleted.path)
+        if deleted in self.deleted:
+            self.deleted.remove(deleted)
+            self.storage.remove_tree(deleted.path)
 
     def restore(self, deleted: DeletedLog, topic: str) -> PartitionLog:
         """Bring a deleted log back, whose deletion did not become durable before a crash."""

@@ -118,6 +118,97 @@ class Piece:
 
 
 @final
+class Snapshot:
+    """What is on the disk for certain at some moment, and what may be there."""
+
+    def __init__(self, root: DirNode, pending: list[Pending]) -> None:
+        self._root = root
+        self._contents: dict[int, bytes] = {}
+        self._names: dict[int, dict[str, Node]] = {}
+        self._numbers = 0
+        named: dict[int, list[Node]] = {}
+        for item in pending:
+            if isinstance(item, Naming):
+                for directory, _name, node in item.changes:
+                    if node is not None:
+                        named.setdefault(directory.number, []).append(node)
+        self._take(root, named)
+        # What is done to files and directories that no name leads to any more makes no difference.
+        self.pending = [item for item in pending if self._is_reachable(item)]
+
+    def _take(self, node: Node, named: dict[int, list[Node]]) -> None:
+        """Remember the node and all that any surviving name could lead to from it."""
+        if isinstance(node, FileNode):
+            self._contents[node.number] = node.synced
+        elif node.number not in self._names:
+            self._names[node.number] = dict(node.synced)
+            for entry in [*node.synced.values(), *named.get(node.number, [])]:
+                self._take(entry, named)
+
+    def _is_reachable(self, item: Pending) -> bool:
+        if isinstance(item, Naming):
+            return any(directory.number in self._names for directory, _name, _node in item.changes)
+        return item.node.number in self._contents
+
+    def pieces(self) -> list[Piece]:
+        """See FaultyStorage.pieces."""
+        found: list[Piece] = []
+        for number, item in enumerate(self.pending):
+            if isinstance(item, Write):
+                found += [Piece(number, start, end) for start, end in item.sectors()]
+            else:
+                found.append(Piece(number))
+        return found
+
+    def crash(self, kept: Iterable[Piece] = ()) -> FaultyStorage:
+        """See FaultyStorage.crash."""
+        by_operation: dict[int, list[Piece]] = {}
+        for piece in kept:
+            by_operation.setdefault(piece.operation, []).append(piece)
+        contents: dict[int, bytearray] = {}
+        names: dict[int, dict[str, Node]] = {}
+        for number in sorted(by_operation):
+            item = self.pending[number]
+            if isinstance(item, Naming):
+                for directory, name, node in item.changes:
+                    before = self._names.get(directory.number, {})
+                    _set(names.setdefault(directory.number, dict(before)), name, node)
+                continue
+            data = contents.setdefault(item.node.number, bytearray(self._contents[item.node.number]))
+            if isinstance(item, Truncation):
+                _apply(item, data)
+                continue
+            for piece in by_operation[number]:
+                part = item.data[piece.start - item.position : piece.end - item.position]
+                _put(data, piece.start, part)
+        left = FaultyStorage()
+        left.adopt(self._survivor(self._root, names, contents, {self._root.number}).entries)
+        return left
+
+    def _survivor(
+        self,
+        directory: DirNode,
+        names: dict[int, dict[str, Node]],
+        contents: dict[int, bytearray],
+        above: set[int],
+    ) -> DirNode:
+        # The new storage numbers its own nodes upwards; these count downwards.
+        self._numbers -= 1
+        made = DirNode(self._numbers)
+        for name, node in names.get(directory.number, self._names[directory.number]).items():
+            if isinstance(node, FileNode):
+                self._numbers -= 1
+                data = contents.get(node.number)
+                made.entries[name] = FileNode(
+                    self._numbers, self._contents[node.number] if data is None else bytes(data)
+                )
+            elif node.number not in above:
+                made.entries[name] = self._survivor(node, names, contents, above | {node.number})
+        made.synced = dict(made.entries)
+        return made
+
+
+@final
 class FaultyFile:
     def __init__(self, storage: FaultyStorage, path: str, node: FileNode) -> None:
         self._storage = storage
@@ -371,60 +462,29 @@ class FaultyStorage:
 
     # --- crashes
 
+    def snapshot(self) -> Snapshot:
+        """This moment, to be looked at later while the storage goes on."""
+        with self._mutex:
+            return Snapshot(self._root, list(self.pending))
+
     def pieces(self) -> list[Piece]:
         """Everything that a crash now may keep or lose, in the order in which it was done."""
-        found: list[Piece] = []
-        for number, item in enumerate(self.pending):
-            if isinstance(item, Write):
-                found += [Piece(number, start, end) for start, end in item.sectors()]
-            else:
-                found.append(Piece(number))
-        return found
+        return self.snapshot().pieces()
 
     def crash(self, kept: Iterable[Piece] = ()) -> FaultyStorage:
         """What the disk holds if exactly these pieces got there: a new storage. This one can go on."""
-        by_operation: dict[int, list[Piece]] = {}
-        for piece in kept:
-            by_operation.setdefault(piece.operation, []).append(piece)
-        contents: dict[int, bytearray] = {}
-        names: dict[int, dict[str, Node]] = {}
-        for number in sorted(by_operation):
-            item = self.pending[number]
-            if isinstance(item, Naming):
-                for directory, name, node in item.changes:
-                    _set(names.setdefault(directory.number, dict(directory.synced)), name, node)
-                continue
-            data = contents.setdefault(item.node.number, bytearray(item.node.synced))
-            if isinstance(item, Truncation):
-                _apply(item, data)
-                continue
-            for piece in by_operation[number]:
-                part = item.data[piece.start - item.position : piece.end - item.position]
-                _put(data, piece.start, part)
-        left = FaultyStorage()
-        left._root = left._survivor(self._root, names, contents, set())
-        return left
+        return self.snapshot().crash(kept)
 
     def crash_at_random(self, rng: random.Random, keep: float | None = None) -> FaultyStorage:
         """A crash that keeps each piece with probability `keep`, itself random if it is not given."""
+        snapshot = self.snapshot()
         chance = rng.random() if keep is None else keep
-        return self.crash([piece for piece in self.pieces() if rng.random() < chance])
+        return snapshot.crash([piece for piece in snapshot.pieces() if rng.random() < chance])
 
-    def _survivor(
-        self,
-        directory: DirNode,
-        names: dict[int, dict[str, Node]],
-        contents: dict[int, bytearray],
-        above: set[int],
-    ) -> DirNode:
-        made = DirNode(self._number())
-        for name, node in names.get(directory.number, directory.synced).items():
-            if isinstance(node, FileNode):
-                made.entries[name] = FileNode(self._number(), bytes(contents.get(node.number, node.synced)))
-            elif node.number not in above:
-                made.entries[name] = self._survivor(node, names, contents, above | {node.number})
-        made.synced = dict(made.entries)
-        return made
+    def adopt(self, names: dict[str, Node]) -> None:
+        """Begin with these names at the root, all durable."""
+        self._root.entries = dict(names)
+        self._root.synced = dict(names)
 
     def image(self) -> dict[str, bytes | None]:
         """Path to contents of everything the process sees; None for directories."""

@@ -316,3 +316,16 @@ def test_a_clean_stop_tells_high_watermarks() -> None:
     reopen(storage)
     # They would be wrong after the next crash.
     assert not storage.exists("replication-offset-checkpoint")
+
+
+def test_two_deleted_logs_whose_ids_were_lost_share_a_name() -> None:
+    storage = MemoryStorage()
+    directory = reopen(storage)
+    for _ in range(2):
+        directory.create_log("t", 0, bytes(16))
+        directory.delete_log("t", 0)
+    first = directory.deleted[0]
+    directory.purge(first)
+    directory.purge(first)
+    assert directory.deleted == []
+    directory.close(True)

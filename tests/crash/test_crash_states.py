@@ -1,0 +1,37 @@
+"""A few of the states that `make crash-states` covers, and what keeps that from being an empty promise."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.crash.states import Explorer, record
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_some_crash_states_of_the_reference_workload(busy: bool) -> None:
+    moments, events = record(1, busy)
+    assert {event.kind for event in events} == {
+        "create", "delete", "produce", "commit", "delete_records", "producer", "stop",
+    }  # fmt: skip
+    small = [moment for moment in moments if 0 < len(moment.snapshot.pieces()) <= 6]
+    explorer = Explorer(events, random.Random(1), "a sample")
+    for moment in random.Random(5).sample(small, 12):
+        explorer.explore(moment)
+    assert explorer.tally.problems == []
+    assert explorer.tally.states > 40
+
+
+def test_the_workload_rolls_segments() -> None:
+    moments, _events = record(1, False)
+    logs = {moment.next_operation for moment in moments if moment.next_operation.endswith(".log")}
+    for log in ("a-0/", "__consumer_offsets-0/", "__cluster_metadata-0/"):
+        assert sum(f" {log}" in name for name in logs) > 2, log
+
+
+def test_without_the_syncs_promises_are_broken() -> None:
+    moments, events = record(1, False, lambda item: None)
+    explorer = Explorer(events, random.Random(1), "no syncs")
+    explorer.explore(moments[-1])
+    assert any("acknowledged" in text for text in explorer.tally.problems)
