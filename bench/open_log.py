@@ -1,4 +1,4 @@
-"""Writes a data directory with many committed offsets: `python -m bench.open_log DIR OFFSETS GROUPS PER_COMMIT HISTORY`.
+"""Writes a data directory with many committed offsets: `open_log DIR OFFSETS GROUPS PER_COMMIT HISTORY`.
 
 The commits go into the log as record batches, as a server writes them; when the log is to hold more than one of
 each, the same batches follow again at later offsets. Prints what was written as JSON.

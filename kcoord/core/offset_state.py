@@ -128,25 +128,52 @@ class OffsetState:
             if group is not None:
                 group.end_offset = offset + 1
             return
+        self.replay_offset(
+            group_id,
+            key.topic,
+            key.partition,
+            value.offset,
+            value.leader_epoch,
+            value.metadata,
+            value.commit_timestamp,
+            value.expire_timestamp,
+            value.topic_id,
+            offset,
+        )
+
+    def replay_offset(
+        self,
+        group_id: str,
+        topic: str,
+        partition: int,
+        committed_offset: int,
+        leader_epoch: int,
+        metadata: str,
+        commit_timestamp_ms: int,
+        expire_timestamp_ms: int,
+        topic_id: bytes,
+        offset: int,
+    ) -> None:
+        """Apply a record with a value, given as its fields: what loading reads a million of."""
+        groups = self.groups
+        group = groups.get(group_id)
         if group is None:
             group = groups.get_or_create(group_id)
         group.end_offset = offset + 1
         groups.last_log = group.log
         groups.last_end_offset = offset + 1
-        self._put(
-            group_id,
-            key.topic,
-            key.partition,
-            StoredOffset(
-                value.offset,
-                value.leader_epoch,
-                value.metadata,
-                value.commit_timestamp,
-                value.expire_timestamp,
-                self._shared_topic_id(key.topic, value.topic_id),
-                offset,
-            ),
+        topic_id = ZERO_UUID if topic_id == ZERO_UUID else self._shared_topic_id(topic, topic_id)
+        stored = StoredOffset(
+            committed_offset,
+            leader_epoch,
+            metadata,
+            commit_timestamp_ms,
+            expire_timestamp_ms,
+            topic_id,
+            offset,
         )
+        # One string for all tables that name the group.
+        self._put(group.group_id, topic, partition, stored)
 
     def replay_legacy_offset_commit(
         self, key: LegacyOffsetCommitKey, value: LegacyOffsetCommitValue | None, offset: int
@@ -182,8 +209,6 @@ class OffsetState:
         return lines
 
     def _shared_topic_id(self, name: str, topic_id: bytes) -> bytes:
-        if topic_id == ZERO_UUID:
-            return ZERO_UUID
         topic = self.topics.get(name)
         if topic is not None and topic.topic_id == topic_id:
             return topic.topic_id
@@ -197,7 +222,8 @@ class OffsetState:
         of_topic = of_group.get(topic)
         if of_topic is None:
             of_topic = {}
-            of_group[topic] = of_topic
+            known = self.topics.get(topic)
+            of_group[topic if known is None else known.name] = of_topic
         if partition not in of_topic:
             self.count += 1
         of_topic[partition] = stored

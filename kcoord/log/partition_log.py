@@ -70,6 +70,15 @@ class RecoveryEvent:
         return f"RecoveryEvent({self.file}: {self.bytes_cut} bytes cut at {self.position}: {self.reason})"
 
 
+class Extent:
+    """Whole batches in one file: from byte `start` up to byte `end`."""
+
+    def __init__(self, path: str, start: int, end: int) -> None:
+        self.path = path
+        self.start = start
+        self.end = end
+
+
 class _Tail:
     """The newest batches of a log, at most `bytes_max` of them."""
 
@@ -376,6 +385,20 @@ class PartitionLog:
                 if header.base_offset >= upto_offset:
                     return
                 yield header.pos, data
+
+    def extents(self, from_offset: int, upto_offset: int) -> list[Extent]:
+        """Where the written batches between the offsets stand; a few before and behind them may be there too.
+
+        For readers with loops of their own. Raises LogDamaged.
+        """
+        upto_offset = min(upto_offset, self.written_end)
+        extents: list[Extent] = []
+        first = max(bisect_right(self._bases, from_offset) - 1, 0)
+        for segment in self._segments[first:]:
+            if segment.base_offset < upto_offset and segment.size and from_offset < upto_offset:
+                start = self._use(segment).position_before(from_offset)
+                extents.append(Extent(segment.log_path, start, segment.size))
+        return extents
 
     def find_by_timestamp(self, timestamp: int, upto_offset: int = INT64_MAX) -> tuple[int, int, int] | None:
         """(timestamp, offset, leader epoch) of the first record at or after `timestamp`, as ListOffsets gives it.

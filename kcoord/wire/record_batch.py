@@ -258,6 +258,14 @@ def _headers(r: Reader) -> Headers:
     return headers
 
 
+def skip_headers(r: Reader) -> None:
+    """Move past a record's headers. Raises DecodeError."""
+    if r.pos < r.end and r.buf[r.pos] == 0:
+        r.pos += 1
+    else:
+        _headers(r)
+
+
 def decode_records(buf: bytes, pos: i64, header: BatchHeader, max_decompressed: int) -> list[Record]:
     """The records of the batch at `pos`, whose header is `header`, in their order.
 
