@@ -405,7 +405,7 @@ def play(log: Log, steps: Iterable[tuple[str, object, object]], does_clean: bool
         elif kind == "clean":
             now_ms += first * DAY_MS // 2  # type: ignore[operator]
             if does_clean and len(log.bases) > 1:
-                log.clean(now_ms, log.end // 2 if second else None)
+                log.clean(now_ms, max(log.end // 2, 1) if second else None)
 
 
 @settings(max_examples=300, deadline=None)
