@@ -328,6 +328,8 @@ def open_directory(
     power cut: None under `log.sync = os`. Raises DirectoryLocked, DirectoryNotWritable, ForeignDirectory,
     WrongNode, UnknownFormat and LogDamaged; nothing is changed in a directory that is not ours.
     """
+    # Before the lock, whose file would be the first thing of ours in somebody else's folder.
+    refuse_foreign(storage)
     storage.lock()
     try:
         meta = _read_or_make_meta(storage, node_id, cluster_id, new_cluster_id, new_directory_id)
@@ -341,19 +343,19 @@ def open_directory(
     return directory
 
 
-def _read_or_make_meta(
-    storage: Storage, node_id: int, cluster_id: str | None, new_cluster_id: str, new_directory_id: str
-) -> DirectoryMeta:
+def refuse_foreign(storage: Storage) -> None:
+    """Raise ForeignDirectory or UnknownFormat unless the directory is ours or empty. Only looks."""
     if not storage.exists(META_PROPERTIES):
-        others = [name for name in storage.list_dir("") if name not in HARMLESS_NAMES]
+        try:
+            others = [name for name in storage.list_dir("") if name not in HARMLESS_NAMES]
+        except OSError:
+            return  # there is none yet, or the lock will say what is wrong with it
         if others:
             raise ForeignDirectory(
                 f"the data directory has no {META_PROPERTIES} but is not empty ({others[0]} …); "
                 "give an empty or new directory, or use 'kcoord log import' to take over another log"
             )
-        meta = DirectoryMeta(node_id, cluster_id or new_cluster_id, new_directory_id)
-        storage.write_atomic(META_PROPERTIES, encode_meta(meta))
-        return meta
+        return
     properties = _parse_properties(storage.read_bytes(META_PROPERTIES))
     if "kcoord.format" not in properties:
         raise ForeignDirectory(
@@ -364,6 +366,16 @@ def _read_or_make_meta(
         raise UnknownFormat(
             f"the data directory has format {properties['kcoord.format']}, this kcoord knows {FORMAT}"
         )
+
+
+def _read_or_make_meta(
+    storage: Storage, node_id: int, cluster_id: str | None, new_cluster_id: str, new_directory_id: str
+) -> DirectoryMeta:
+    if not storage.exists(META_PROPERTIES):
+        meta = DirectoryMeta(node_id, cluster_id or new_cluster_id, new_directory_id)
+        storage.write_atomic(META_PROPERTIES, encode_meta(meta))
+        return meta
+    properties = _parse_properties(storage.read_bytes(META_PROPERTIES))
     try:
         meta = DirectoryMeta(
             int(properties["node.id"]), properties["cluster.id"], properties.get("directory.id", "")
