@@ -268,6 +268,16 @@ class PartitionProducers:
         for entry in entries:
             self.entries[entry.producer_id] = entry
 
+    def add_repeats(self, recent: PartitionProducers) -> None:
+        """Fill in the older ones of the last batches, which no snapshot holds, from the state of some batches
+        before it."""
+        for producer_id, entry in self.entries.items():
+            other = recent.entries.get(producer_id)
+            if other is None or not other.batches or not entry.batches or other.epoch != entry.epoch:
+                continue
+            if other.batches[-1].last_offset == entry.batches[-1].last_offset:
+                entry.batches = other.batches
+
     def snapshot(self) -> bytes:
         """The state as a snapshot file."""
         return encode_snapshot([self.entries[producer_id] for producer_id in sorted(self.entries)])
@@ -292,8 +302,7 @@ class PartitionProducers:
 def encode_snapshot(entries: list[ProducerEntry]) -> bytes:
     """A `.snapshot` file as Kafka writes it: version 1, a CRC-32C of the rest, one entry per producer.
 
-    It holds the last batch of each producer only, so after a restart from it older repeats are out of order, as
-    they are on a broker.
+    It holds the last batch of each producer only; see add_repeats.
     """
     body = BytesWriter()
     write_int32(body, len(entries))

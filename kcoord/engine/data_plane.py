@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final, cast, final
 
 from kcoord.core.config import CoreConfig
-from kcoord.core.outcome import METADATA_TOPIC, Now, Reply, Request, Timer
-from kcoord.core.producers import PartitionProducers
+from kcoord.core.outcome import METADATA_TOPIC, WARNING, Fact, Now, Reply, Request, Timer
+from kcoord.core.producers import PartitionProducers, decode_snapshot
 from kcoord.core.topics import Topic, TopicRegistry
 from kcoord.engine.delete_records import DeleteRecordsRoom
 from kcoord.engine.fetch import FetchRoom
@@ -24,11 +24,14 @@ from kcoord.protocol.list_offsets import ListOffsetsRequest
 from kcoord.protocol.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from kcoord.protocol.produce import ProduceRequest
 from kcoord.wire.message import Message
+from kcoord.wire.primitives import DecodeError
 from kcoord.wire.record_batch import parse_header
 
 DATA_PLANE_APIS: Final = frozenset(
     (apis.PRODUCE, apis.FETCH, apis.LIST_OFFSETS, apis.DELETE_RECORDS, apis.OFFSET_FOR_LEADER_EPOCH)
 )
+# How far before a producer snapshot batches are looked at for repeats: what clients may have had in flight.
+REPEATS_BYTES: Final = 1024 * 1024
 
 
 @final
@@ -137,7 +140,9 @@ class DataPlane:
         if log is None:
             log = self.directory.create_log(name, partition, topic_id)
         log.config = self._log_config(topic)
-        self.table.add_partition(topic, log, load_producers(self.config, log))
+        producers = load_producers(self.config, log, self.table.facts)
+        log.producer_state = producers.snapshot
+        self.table.add_partition(topic, log, producers)
 
     def _log_config(self, topic: Topic) -> LogConfig:
         """The topic's settings of its log files."""
@@ -196,9 +201,36 @@ class DataPlane:
         self.table.note_append(partition)
 
 
-def load_producers(config: CoreConfig, log: PartitionLog) -> PartitionProducers:
-    """Producer state as the log has it."""
+def load_producers(config: CoreConfig, log: PartitionLog, facts: list[Fact]) -> PartitionProducers:
+    """Producer state: the newest snapshot that can be read, and what the log has behind it.
+
+    Snapshots that cannot be read are removed and said in `facts`: the log has everything.
+    """
     producers = PartitionProducers(config.producer_id_expiration_ms)
-    for position, data in log.batches(log.log_start_offset, log.end_offset):
-        producers.rebuild(parse_header(data, position))
+    start = log.log_start_offset
+    for offset in log.snapshots.offsets():
+        try:
+            entries = decode_snapshot(log.snapshots.read(offset))
+        except DecodeError as error:
+            fields: dict[str, object] = {"log": log.name, "offset": offset, "reason": str(error)}
+            facts.append(Fact(WARNING, "producer_snapshot_damaged", fields))
+            log.snapshots.remove(offset)
+            continue
+        producers.restore(entries)
+        if entries:
+            # A snapshot has only each producer's last batch. A broker that starts from it takes a repeat of an
+            # older one, as after a stop with several in flight, for an error.
+            recent = PartitionProducers(config.producer_id_expiration_ms)
+            _rebuild(recent, log, max(log.offset_before(offset, REPEATS_BYTES), start), offset)
+            producers.add_repeats(recent)
+        start = max(start, offset)
+        break
+    _rebuild(producers, log, start, log.end_offset)
     return producers
+
+
+def _rebuild(producers: PartitionProducers, log: PartitionLog, start: int, end: int) -> None:
+    if start >= end:
+        return
+    for position, data in log.batches(start, end):
+        producers.rebuild(parse_header(data, position))

@@ -40,6 +40,7 @@ from kcoord.core.outcome import (
     Timer,
     TimerFired,
 )
+from kcoord.core.producers import PartitionProducers
 from kcoord.core.refusals import error_response
 from kcoord.engine.api_versions import api_versions_response, unsupported_api_versions
 from kcoord.engine.coordinator_log import BatchTooLarge, CoordinatorLog
@@ -167,11 +168,14 @@ class Engine:
         metadata = self.directory.get(METADATA_TOPIC, 0)
         if metadata is None:
             metadata = self.directory.create_log(METADATA_TOPIC, 0, METADATA_TOPIC_ID)
+        # It has no producers, and says so in its snapshots, as a broker's does.
+        metadata.producer_state = PartitionProducers(0).snapshot
         load_coordinator_log(core, core.metadata_log, metadata)
         self._open_coordinator_log(core.metadata_log)
         self._apply(core.loaded_topics(now, self.entropy(ENTROPY_BYTES)), now)
         self._follow_topics(now)
         self.data_plane.drop_leftovers()
+        self.facts.extend(self.data_plane.table.take_facts())
         for log_id in core.offsets_logs():
             log = self.directory.get(log_id.topic, log_id.partition)
             if log is None:

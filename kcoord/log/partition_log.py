@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import base64
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 from kcoord.log.errors import LogDamaged, OffsetOutOfRange, SyncFailed
 from kcoord.log.segment import RELATIVE_OFFSET_MAX, BadBatch, Segment, segment_name
+from kcoord.log.snapshot_files import SnapshotFiles, offsets_of_files
 from kcoord.log.storage import DirectorySync, FileSync, Storage, Syncable
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.primitives import ZERO_UUID, DecodeError
@@ -31,7 +32,6 @@ from kcoord.wire.record_batch import (
 
 PARTITION_METADATA: Final = "partition.metadata"
 EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
-SEGMENT_NAME_DIGITS: Final = 20
 # Closed segments whose files stay open after they were read.
 OPEN_SEGMENTS_MAX: Final = 4
 INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
@@ -149,6 +149,9 @@ class PartitionLog:
         # (epoch, first offset), ascending in both.
         self._epochs: list[tuple[int, int]] = []
         self._last_epoch = -1
+        self.snapshots = SnapshotFiles(storage, self.name)
+        # Gives the producer snapshot of the present end; without it none are written.
+        self.producer_state: Callable[[], bytes] | None = None
 
     def __repr__(self) -> str:
         return f"PartitionLog({self.name}, {self.log_start_offset}..{self.end_offset})"
@@ -184,13 +187,14 @@ class PartitionLog:
         and no valid batch stands more than `commit_bytes_max` bytes (None: any number) behind it. With
         `verify` all segments are checked.
         """
-        bases = sorted(self._segment_bases())
+        bases = offsets_of_files(self.storage, self.name, ".log")
         if not bases:
             if recovery_point > log_start_offset:
                 raise LogDamaged(
                     self.name, log_start_offset, 0, f"no segments, {recovery_point} offsets synced"
                 )
             self._start_at(log_start_offset)
+            self.snapshots.remove_stale([], log_start_offset)
             return []
         self._segments = [self._new_segment(base).existing() for base in bases]
         self._bases = bases
@@ -210,6 +214,7 @@ class PartitionLog:
         self.end_offset = self.written_end = self.durable_end = self.synced_end = end
         self.log_start_offset = min(max(log_start_offset, bases[0]), end)
         self._load_epochs()
+        self.snapshots.remove_stale(bases, end)
         return events
 
     def _start_at(self, offset: int) -> None:
@@ -219,14 +224,6 @@ class PartitionLog:
         self.log_start_offset = offset
         self.end_offset = self.written_end = self.durable_end = self.synced_end = offset
         self._load_epochs()
-
-    def _segment_bases(self) -> list[int]:
-        bases = []
-        for name in self.storage.list_dir(self.name):
-            stem, dot, suffix = name.partition(".")
-            if suffix == "log" and len(stem) == SEGMENT_NAME_DIGITS and stem.isdecimal():
-                bases.append(int(stem))
-        return bases
 
     def _check_closed(self, segment: Segment, next_base: int) -> None:
         try:
@@ -297,6 +294,8 @@ class PartitionLog:
 
     def _roll(self, base_offset: int) -> Segment:
         self._active = self._new_segment(base_offset)
+        if self.producer_state is not None:
+            self._active.producer_snapshot = self.producer_state()
         self._segments.append(self._active)
         self._bases.append(base_offset)
         return self._active
@@ -308,7 +307,7 @@ class PartitionLog:
         """
         syncs: list[Syncable] = []
         while self._first_dirty < len(self._segments) - 1:
-            self._finish(self._segments[self._first_dirty])
+            self._finish(self._segments[self._first_dirty], self._segments[self._first_dirty + 1])
             self._first_dirty += 1
             self.synced_end = max(self.synced_end, self._bases[self._first_dirty])
             self.rolled = True
@@ -320,12 +319,15 @@ class PartitionLog:
         self.written_end = self.end_offset
         return syncs
 
-    def _finish(self, segment: Segment) -> None:
+    def _finish(self, segment: Segment, following: Segment) -> None:
         if segment.pending:
             segment.write_pending()
         try:
             segment.file().datasync()
             segment.save_indexes()
+            if following.producer_snapshot is not None:
+                self.snapshots.write(following.base_offset, following.producer_snapshot)
+                following.producer_snapshot = None
             # Under `log.sync = os` nothing else of this log was ever synced, its name included.
             FileSync(self.storage, f"{self.name}/{PARTITION_METADATA}").datasync()
             self.storage.sync_dir(self.name)
@@ -454,6 +456,29 @@ class PartitionLog:
         except (DecodeError, DecompressionError) as error:
             raise LogDamaged(segment.log_path, header.base_offset, 0, str(error)) from None
 
+    # --- producer snapshots
+
+    def _save_producers(self) -> None:
+        """Write the snapshot of the log's end, unless it is there."""
+        if self.producer_state is None or self.end_offset == 0:
+            return
+        if self.end_offset not in self.snapshots.offsets():
+            self.snapshots.write(self.end_offset, self.producer_state())
+
+    def offset_before(self, offset: int, size_bytes: int) -> int:
+        """The offset of a batch about `size_bytes` before `offset`, or the log's start. Raises LogDamaged."""
+        left = size_bytes
+        first = bisect_right(self._bases, offset) - 1
+        for i in range(first, -1, -1):
+            segment = self._segments[i]
+            if not segment.size:
+                continue
+            position = self._use(segment).position_before(offset) if i == first else segment.size
+            if position >= left:
+                return max(segment.offset_near(position - left), self.log_start_offset)
+            left -= position
+        return self.log_start_offset
+
     # --- leader epochs
 
     def _load_epochs(self) -> None:
@@ -571,6 +596,7 @@ class PartitionLog:
                 if self._active.size:
                     self._active.file().datasync()
                     self._active.save_indexes()
+                self._save_producers()
                 if self._epochs:
                     self._write_epochs()
                 FileSync(self.storage, f"{self.name}/{PARTITION_METADATA}").datasync()

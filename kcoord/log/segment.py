@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kcoord.log.errors import LogDamaged
-from kcoord.log.storage import File, Storage
+from kcoord.log.storage import File, Storage, write_synced
 from kcoord.wire.primitives import DecodeError, read_i32_be, read_i64_be
 from kcoord.wire.record_batch import (
     BATCH_LENGTH_MIN,
@@ -78,6 +78,8 @@ class Segment:
         self._max_timestamp = NO_TIMESTAMP
         self._offset_of_max = -1
         self.first_timestamp = NO_TIMESTAMP
+        # The producers at its base offset, until they are written beside it.
+        self.producer_snapshot: bytes | None = None
         self._bytes_since_entry = 0
         self.index_offsets: array[int] = array("q")
         self.index_positions: array[int] = array("q")
@@ -182,18 +184,9 @@ class Segment:
         times = bytearray()
         for timestamp, offset in zip(self.time_stamps, self.time_offsets, strict=True):
             times += timestamp.to_bytes(8, "big") + (offset - base).to_bytes(4, "big")
-        self._replace(self.file_path(".index"), bytes(index))
-        self._replace(self.file_path(".timeindex"), bytes(times))
-
-    def _replace(self, path: str, data: bytes) -> None:
         # In place: an index that a crash leaves half written belongs to a segment that is scanned anyway.
-        file = self.storage.open(path)
-        try:
-            file.truncate(0)
-            file.append(data)
-            file.datasync()
-        finally:
-            file.close()
+        write_synced(self.storage, self.file_path(".index"), bytes(index))
+        write_synced(self.storage, self.file_path(".timeindex"), bytes(times))
 
     def load_indexes(self) -> None:
         """Read the index files if that is still to be done, and make up for what they lack.
@@ -346,6 +339,12 @@ class Segment:
         self.load_indexes()
         i = bisect_right(self.index_offsets, offset) - 1
         return self.index_positions[i] if i >= 0 else 0
+
+    def offset_near(self, position: int) -> int:
+        """An offset in a batch that is not after `position`, and near it."""
+        self.load_indexes()
+        i = bisect_right(self.index_positions, position) - 1
+        return self.index_offsets[i] if i >= 0 else self.base_offset
 
     def position_before_timestamp(self, timestamp: int) -> int:
         """Position of a batch before which every timestamp is smaller than `timestamp`."""

@@ -93,6 +93,17 @@ class Storage(Protocol):
     def unlock(self) -> None: ...
 
 
+def write_synced(storage: Storage, path: str, data: bytes) -> None:
+    """Write a whole file in place and make its contents durable; its name is the caller's."""
+    file = storage.open(path)
+    try:
+        file.truncate(0)
+        file.append(data)
+        file.datasync()
+    finally:
+        file.close()
+
+
 def parent_of(path: str) -> str:
     return path.rpartition("/")[0]
 

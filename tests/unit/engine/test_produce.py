@@ -294,7 +294,7 @@ def test_producers_are_known_again_from_the_log(plane: Plane) -> None:
     for sequence in range(3):
         send(plane, sequence)
     plane.commit()
-    producers = load_producers(plane.config, plane.partition("t").log)
+    producers = load_producers(plane.config, plane.partition("t").log, [])
     plane.partition("t").producers = producers
     assert send(plane, 1) == (NONE, 1)
     assert send(plane, 3) == (NONE, 3)

@@ -309,3 +309,16 @@ def test_metadata_of_a_crashed_creation() -> None:
     journal.close()
     storage.open("t-0/partition.metadata").truncate(0)
     assert reopen(storage).get("t", 0).topic_id == bytes(16)
+
+
+@pytest.mark.parametrize("interval", [1, 200, 5000])
+def test_offsets_some_bytes_back(interval: int) -> None:
+    _, _, journal, log = make(small(index_interval_bytes=interval))
+    batches = fill(journal, log)
+    for offset in (0, 3, 30, 150, 300):
+        for size in (0, 1, 400, 3000, 1 << 20):
+            back = log.offset_before(offset, size)
+            between = sum(len(batch) for batch in batches[back // 3 : offset // 3])
+            assert back == 0 or between + 3 * interval + len(batches[0]) >= size
+            # Where there are no entries a segment is the smallest step.
+            assert between <= size + (2 * 2000 if interval == 5000 else 3 * interval + 4 * len(batches[0]))

@@ -1,0 +1,60 @@
+"""Producer snapshots of one log: `<20-digit offset>.snapshot`, the idempotent producers as they were at that offset.
+
+There is one beside each segment but the first, written when the segment begins, and after a clean stop one for the
+end of the log. Their contents are the owner's, who checks them; here they are only bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from kcoord.log.storage import Storage, write_synced
+
+SUFFIX: Final = ".snapshot"
+OFFSET_DIGITS: Final = 20
+
+
+def offsets_of_files(storage: Storage, directory: str, suffix: str) -> list[int]:
+    """The offsets of the files in `directory` that are named by an offset and `suffix`, ascending."""
+    offsets = []
+    for name in storage.list_dir(directory):
+        stem = name[:OFFSET_DIGITS]
+        if len(stem) == OFFSET_DIGITS and stem.isdecimal() and name[OFFSET_DIGITS:] == suffix:
+            offsets.append(int(stem))
+    return offsets
+
+
+class SnapshotFiles:
+    """The snapshots in the directory `directory` of a log. Any failure is an OSError."""
+
+    def __init__(self, storage: Storage, directory: str) -> None:
+        self.storage = storage
+        self.directory = directory
+
+    def _path(self, offset: int) -> str:
+        return f"{self.directory}/{offset:020d}{SUFFIX}"
+
+    def offsets(self) -> list[int]:
+        """The offsets that there are snapshots of, the newest first."""
+        return offsets_of_files(self.storage, self.directory, SUFFIX)[::-1]
+
+    def read(self, offset: int) -> bytes:
+        return self.storage.read_bytes(self._path(offset))
+
+    def remove(self, offset: int) -> None:
+        self.storage.remove(self._path(offset))
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Write a snapshot and make its contents durable; its name becomes so with the directory's next sync."""
+        # In place: it has a checksum, and what a crash leaves half written is not used.
+        write_synced(self.storage, self._path(offset), data)
+
+    def remove_stale(self, bases: Sequence[int], end_offset: int) -> None:
+        """Keep those of the segments that begin at `bases`, and the newest one up to `end_offset`."""
+        newest = True
+        for offset in self.offsets():
+            if offset > end_offset or not (newest or offset in bases):
+                self.remove(offset)
+            else:
+                newest = False

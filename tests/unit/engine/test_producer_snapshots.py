@@ -1,0 +1,216 @@
+"""Producers across restarts: snapshots at rolls and clean stops, and the batches behind them."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from kcoord.core.outcome import Now
+from kcoord.core.producers import PartitionProducers, decode_snapshot
+from kcoord.engine import data_plane
+from kcoord.engine.data_plane import load_producers
+from kcoord.engine.engine import Engine
+from kcoord.log.partition_log import LogConfig, PartitionLog
+from kcoord.log.storage import ForgetfulStorage
+from kcoord.protocol import apis
+from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
+from kcoord.protocol.errors import NONE, OUT_OF_ORDER_SEQUENCE_NUMBER
+from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kcoord.wire.record_batch import BatchBuilder, parse_header
+from tests.harness.engine import Client, open_engine
+
+NOW = Now(0, 1_700_000_000_000)
+
+
+class Rig:
+    """An engine with the topic `t`, whose segments take a few batches."""
+
+    def __init__(self) -> None:
+        self.storage = ForgetfulStorage()
+        self.open()
+        self.client.ask(apis.CREATE_TOPICS, 5, CreateTopicsRequest([CreatableTopic("t", 1, 1)]), NOW)
+        self.log.config = LogConfig(segment_bytes=600)
+
+    def open(self) -> None:
+        self.engine: Engine = open_engine(self.storage, NOW)
+        self.client = Client(self.engine)
+        if self.engine.directory.get("t", 0) is not None:
+            self.log.config = LogConfig(segment_bytes=600)
+
+    @property
+    def log(self) -> PartitionLog:
+        log = self.engine.directory.get("t", 0)
+        assert log is not None
+        return log
+
+    @property
+    def producers(self) -> PartitionProducers:
+        partition = self.engine.data_plane.table.find("t", 0)
+        assert partition is not None
+        return partition.producers
+
+    def send(self, producer_id: int, sequence: int, count: int = 1, epoch: int = 0) -> tuple[int, int]:
+        """(error, base offset) of a batch."""
+        builder = BatchBuilder()
+        for _ in range(count):
+            builder.append(1, None, b"value")
+        batch = builder.build(0, -1, producer_id, epoch, sequence)
+        data = [TopicProduceData("t", partition_data=[PartitionProduceData(0, batch)])]
+        response = self.client.ask(apis.PRODUCE, 9, ProduceRequest(None, -1, 1000, data), NOW)
+        answer = response.responses[0].partition_responses[0]
+        return (answer.error_code, answer.base_offset)
+
+    def restart(self, clean: bool = True) -> None:
+        if clean:
+            self.engine.stop()
+        self.storage = self.storage.crash()
+        self.open()
+
+    def snapshots(self) -> list[int]:
+        return [int(name[:20]) for name in self.storage.list_dir("t-0") if name.endswith(".snapshot")]
+
+    def from_log_alone(self) -> PartitionProducers:
+        producers = PartitionProducers(1000)
+        for position, data in self.log.batches(0, self.log.end_offset):
+            producers.rebuild(parse_header(data, position))
+        return producers
+
+
+def last_batches(producers: PartitionProducers) -> dict[int, list[tuple[int, int, int]]]:
+    return {
+        producer_id: [(entry.epoch, b.first_sequence, b.last_offset) for b in entry.batches]
+        for producer_id, entry in producers.entries.items()
+    }
+
+
+def bases(log: PartitionLog) -> list[int]:
+    return [segment.base_offset for segment in log.segments]
+
+
+def test_each_segment_has_the_producers_of_its_start() -> None:
+    rig = Rig()
+    for i in range(30):
+        assert rig.send(5 + i % 3, i // 3)[0] == NONE
+    assert len(bases(rig.log)) == 4
+    assert rig.snapshots() == bases(rig.log)[1:]
+    for offset in rig.snapshots():
+        want = PartitionProducers(1000)
+        for position, data in rig.log.batches(0, offset):
+            want.rebuild(parse_header(data, position))
+        assert want.snapshot() == rig.log.snapshots.read(offset)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_producers_are_the_same_after_a_restart(clean: bool) -> None:
+    rig = Rig()
+    for i in range(60):
+        rig.send(5 + i % 3, i // 3)
+    before = last_batches(rig.producers)
+    rig.restart(clean)
+    assert last_batches(rig.producers) == before == last_batches(rig.from_log_alone())
+    # Repeats of all that may have been in flight, and the next one.
+    for i in range(15, 20):
+        assert rig.send(5, i) == (NONE, i * 3)
+    assert rig.send(5, 14)[0] == OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert rig.send(5, 20) == (NONE, 60)
+    if clean:
+        assert rig.snapshots()[-1] == 60
+
+
+def test_a_clean_stop_leaves_a_snapshot_of_the_end_and_the_next_start_the_newest_one() -> None:
+    rig = Rig()
+    rig.send(5, 0)
+    rig.restart()
+    assert rig.snapshots() == [1]
+    rig.restart()
+    assert rig.snapshots() == [1]
+    rig.send(5, 1)
+    rig.restart()
+    assert rig.snapshots() == [2]
+    assert [entry.last_sequence for entry in decode_snapshot(rig.log.snapshots.read(2))] == [1]
+
+
+def test_only_the_tail_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig()
+    for i in range(60):
+        rig.send(5, i)
+    rig.restart()
+    read: list[tuple[int, int]] = []
+    batches = PartitionLog.batches
+
+    def counting(log: PartitionLog, start: int, end: int) -> object:
+        read.append((start, end))
+        return batches(log, start, end)
+
+    monkeypatch.setattr(PartitionLog, "batches", counting)
+    load_producers(rig.engine.config, rig.log, [])
+    assert read == [(0, 60)]
+    # Of a log that is longer than what may be in flight, only that much.
+    read.clear()
+    assert rig.log.offset_before(60, 1500) == bases(rig.log)[-4]
+    assert rig.log.offset_before(60, 1 << 20) == 0
+
+
+def test_a_damaged_snapshot_is_said_and_done_without() -> None:
+    rig = Rig()
+    for i in range(60):
+        rig.send(5 + i % 3, i // 3)
+    before = last_batches(rig.producers)
+    rig.engine.stop()
+    offsets = rig.snapshots()
+    rig.storage.open(f"t-0/{offsets[-1]:020d}.snapshot").truncate(20)
+    rig.storage.open(f"t-0/{offsets[-2]:020d}.snapshot").truncate(0)
+    rig.storage = rig.storage.crash()
+    for offset in offsets[-2:]:
+        rig.storage.open(f"t-0/{offset:020d}.snapshot").truncate(7)
+    rig.open()
+    facts = [fact for fact in rig.engine.take_facts() if fact.event == "producer_snapshot_damaged"]
+    assert [fact.fields["offset"] for fact in facts] == [offsets[-1], offsets[-2]]
+    assert last_batches(rig.producers) == before
+    assert rig.snapshots() == offsets[:-2]
+
+
+def test_a_snapshot_from_beyond_the_end_goes() -> None:
+    rig = Rig()
+    rig.send(5, 0)
+    rig.log.snapshots.write(7, PartitionProducers(0).snapshot())
+    rig.restart()
+    assert rig.snapshots() == [1]
+    assert rig.send(5, 0) == (NONE, 0)
+
+
+def test_coordinator_logs_have_empty_snapshots() -> None:
+    rig = Rig()
+    rig.engine.stop()
+    names = [name for name in rig.storage.list_dir("__cluster_metadata-0") if name.endswith(".snapshot")]
+    assert [rig.storage.read_bytes(f"__cluster_metadata-0/{name}").hex() for name in names] == [
+        "000148674bc700000000"
+    ]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_any_history_survives_restarts_and_crashes(seed: int) -> None:
+    rng = random.Random(seed)
+    rig = Rig()
+    sequences: dict[int, tuple[int, int]] = {}
+    for _ in range(150):
+        what = rng.random()
+        if what < 0.04:
+            before = last_batches(rig.producers)
+            rig.restart(clean=rng.random() < 0.5)
+            assert last_batches(rig.producers) == before
+            continue
+        producer_id = rng.randrange(4)
+        epoch, sequence = sequences.get(producer_id, (0, 0))
+        if what < 0.08:
+            epoch, sequence = epoch + 1, 0
+        count = rng.randrange(1, 4)
+        assert rig.send(producer_id, sequence, count, epoch)[0] == NONE
+        sequences[producer_id] = (epoch, sequence + count)
+    assert last_batches(rig.producers) == last_batches(rig.from_log_alone())
+
+
+def test_what_may_be_in_flight_is_bounded() -> None:
+    # Five batches of the size that the clients make by default, of a dozen producers.
+    assert data_plane.REPEATS_BYTES >= 12 * 5 * 16384
