@@ -10,7 +10,9 @@ from kcoord.cli.lazy import LazyGroup
 
 COMMANDS: Final = {
     "dump": "kcoord.cli.log.dump:dump",
+    "import": "kcoord.cli.log.import_command:import_command",
     "ls": "kcoord.cli.log.ls:ls",
+    "state": "kcoord.cli.log.state:state",
 }
 
 

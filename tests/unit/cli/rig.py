@@ -34,7 +34,7 @@ from kcoord.protocol.records.consumer_protocol_subscription import (
 )
 from kcoord.protocol.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kcoord.wire.primitives import BytesWriter, write_int16
-from kcoord.wire.record_batch import BatchBuilder
+from kcoord.wire.record_batch import BatchBuilder, parse_batches
 from tests.harness.engine import Client, decode_answer, finish_turn, open_engine, read_answers
 
 # 2025-10-09 08:53:20 UTC.
@@ -147,6 +147,25 @@ class LogRig:
 
     def kill(self) -> None:
         self.engine.directory.close(False)
+
+
+def batches_of(segment: Path) -> list[bytes]:
+    """The bytes of each batch in a segment file."""
+    data = segment.read_bytes()
+    return [data[header.pos : header.pos + header.size] for header in parse_batches(data)]
+
+
+def split_segment(directory: Path, base_offset: int, without: tuple[int, ...] = ()) -> None:
+    """Make two segments of the one of a log, and leave out batches of these base offsets, as compaction does."""
+    segment = directory / f"{0:020d}.log"
+    batches = batches_of(segment)
+    for stale in directory.glob("*.*index"):
+        stale.unlink()
+    kept = [(int.from_bytes(batch[:8], "big"), batch) for batch in batches]
+    kept = [(base, batch) for base, batch in kept if base not in without]
+    segment.write_bytes(b"".join(batch for base, batch in kept if base < base_offset))
+    later = b"".join(batch for base, batch in kept if base >= base_offset)
+    (directory / f"{base_offset:020d}.log").write_bytes(later)
 
 
 def stopped(path: Path) -> Path:

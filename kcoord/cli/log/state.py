@@ -1,0 +1,129 @@
+"""`kcoord log state`: groups, members, generations and offsets as they were at a point of the log."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from kcoord.cli.log.common import (
+    EXIT_PROBLEMS,
+    directory_argument,
+    emit_json,
+    friendly,
+    look_at,
+    note,
+    output_option,
+    plural,
+    progress,
+    table,
+    unsynced_option,
+    wrapped,
+)
+from kcoord.cli.log.points import Point, parse_point
+from kcoord.cli.log.records import assignment_text
+from kcoord.cli.log.replay import (
+    PastState,
+    coordinator_logs,
+    ends_text,
+    group_ids,
+    group_plain,
+    replay_until,
+    topics_plain,
+)
+
+
+def print_group(past: PastState, group_id: str) -> None:
+    document = group_plain(past.core, group_id)
+    group = past.core.groups.get(group_id)
+    value = None if group is None else group.value
+    if value is None:
+        head = f"{group_id}: offsets only"
+    else:
+        head = f"{group_id}: {document['state']}, generation {value.generation}"
+        head += f", {value.protocol_type}" if value.protocol_type else ""
+        head += f", {value.protocol}" if value.protocol else ""
+        head += f", since {document['state_timestamp']}" if document["state_timestamp"] else ""
+    click.echo("\n".join(wrapped(head, 4, 0)))
+    for member in value.members if value is not None else []:
+        text = f"member {member.member_id}"
+        if member.group_instance_id is not None:
+            text += f" ({member.group_instance_id})"
+        text += f" of {member.client_id} at {member.client_host}"
+        if value is not None and member.member_id == value.leader:
+            text += ", leads"
+        text += f", has {assignment_text(member.assignment)}"
+        click.echo("\n".join(wrapped(text, 4, 2)))
+    print_offsets(document["offsets"])
+
+
+def print_offsets(offsets: list[dict[str, Any]]) -> None:
+    if not offsets:
+        return
+    rows = []
+    details: list[list[str]] = []
+    for row in offsets:
+        rows.append(
+            [f"  {row['topic']}", str(row["partition"]), str(row["offset"]), row["commit_timestamp"] or "-"]
+        )
+        details.append(wrapped(f"metadata: {row['metadata']}", 6, 4) if row["metadata"] else [])
+    head = ["  TOPIC", "PARTITION", "OFFSET", "COMMITTED"]
+    click.echo("\n".join(table(head, rows, "lrrl", details)))
+
+
+@click.command()
+@directory_argument
+@click.option("--as-of", "point", type=parse_point, default="end", metavar="POINT", help="OFFSET, TIME or end.")
+@click.option("--group", "-g", "groups", multiple=True, metavar="ID", help="Only this group; repeatable.")
+@click.option("--partition", "-p", default=-1, metavar="N", help="Only groups in this partition of the log.")
+@click.option("--inexact", is_flag=True, help="Also where compaction has removed part of the history.")
+@unsynced_option
+@output_option
+@friendly
+def state(
+    directory: str, point: Point, groups: tuple[str, ...], partition: int, inexact: bool, unsynced: bool,
+    output: str,
+) -> None:  # fmt: skip
+    """Show the coordinator's state at any point that the log in DIR still holds.
+
+    Groups, members, generation, assignments and committed offsets, from the server's own replay of its log. Who was
+    in the middle of a rebalance stands in no log: a group shows the last generation that was stored.
+
+    \b
+    POINT is  end               everything there is (the default)
+              1234              before the record at offset 1234 of the
+                                coordinator's log (`log dump` shows them)
+              2026-01-31T12:00  up to that time; UTC unless it has a zone
+              15m, @UNIX_MS     see `log dump --help`
+
+    \b
+    Examples:
+      kcoord log state data --as-of 1d --group billing
+      kcoord log state data -o json | jq '.groups[] | {group, generation}'
+    """
+    found = look_at(directory, unsynced)
+    logs = coordinator_logs(found, groups[0] if len(groups) == 1 else "", partition)
+    with progress("Replaying", sum(files.size_bytes for files in logs)) as step:
+        past = replay_until(found, logs, point, inexact, step)
+    ids = group_ids(past.core, groups)
+    for group in groups:
+        if group not in ids:
+            note(f"there was no group {group}")
+    if output == "json":
+        emit_json(
+            {
+                "as_of": point.text,
+                "logs": [end.plain() for end in past.ends],
+                "topics": topics_plain(past.core),
+                "groups": [group_plain(past.core, group) for group in ids],
+            }
+        )
+    else:
+        click.echo("\n".join(wrapped(ends_text(past), 2, 0)))
+        for group in ids:
+            click.echo()
+            print_group(past, group)
+        click.echo()
+        click.echo(plural(len(ids), "group"))
+    if groups and not ids:
+        click.get_current_context().exit(EXIT_PROBLEMS)
