@@ -13,7 +13,7 @@ from kcoord.engine.partitions import TopicPartition
 from kcoord.log.journal import Journal
 from kcoord.log.partition_log import PartitionLog
 from kcoord.log.serde import encode_metadata_record, encode_record
-from kcoord.wire.record_batch import BatchBuilder
+from kcoord.wire.record_batch import NO_SEQUENCE, BatchBuilder
 
 # A batch that has grown beyond this is closed before the next event's records (Kafka's own batches are about as big).
 BATCH_BYTES_TARGET: Final = 1024 * 1024
@@ -107,7 +107,9 @@ class CoordinatorLog:
             return False
         base = self.next_offset - count
         epoch = 0 if self.partition is None else self.partition.leader_epoch
-        batch = builder.build(base, epoch)
+        # The broker's coordinators number their batches 0 without having a producer id; its controller does not.
+        sequence = NO_SEQUENCE if self.is_metadata else 0
+        batch = builder.build(base, epoch, base_sequence=sequence)
         self.journal.append(self.log, batch, base, self.next_offset - 1, int(builder.max_timestamp), epoch)
         self.builder = BatchBuilder()
         return True

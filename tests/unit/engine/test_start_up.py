@@ -10,8 +10,13 @@ from kcoord.log.storage import DirectorySync, FileSync, ForgetfulStorage
 from kcoord.protocol import apis
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
 from kcoord.protocol.delete_topics import DeleteTopicsRequest
+from kcoord.protocol.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kcoord.wire.record_batch import BatchBuilder
+from kcoord.wire.record_batch import BatchBuilder, parse_batches
 from tests.harness.engine import Client, open_engine
 
 NOW = Now(0, 1_700_000_000_000)
@@ -91,3 +96,17 @@ def test_a_deletion_that_is_durable_is_finished_after_a_crash() -> None:
     assert client.ask(apis.CREATE_TOPICS, 5, create("t"), NOW).topics[0].error_code == 0
     log = engine.directory.get("t", 0)
     assert log is not None and log.end_offset == 0
+
+
+def test_batches_bear_the_sequences_of_a_broker() -> None:
+    storage = ForgetfulStorage()
+    engine = open_engine(storage, NOW)
+    client = Client(engine)
+    client.ask(apis.CREATE_TOPICS, 5, create("t"), NOW)
+    topic = OffsetCommitRequestTopic("t", partitions=[OffsetCommitRequestPartition(0, 5)])
+    client.ask(apis.OFFSET_COMMIT, 8, OffsetCommitRequest("g", topics=[topic]), NOW)
+    engine.stop()
+    for name, sequence in (("__consumer_offsets-0", 0), ("__cluster_metadata-0", -1)):
+        headers = parse_batches(storage.read_bytes(f"{name}/{0:020d}.log"))
+        assert headers
+        assert {(h.producer_id, h.producer_epoch, h.base_sequence) for h in headers} == {(-1, -1, sequence)}
