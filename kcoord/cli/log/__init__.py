@@ -9,6 +9,7 @@ import click
 from kcoord.cli.lazy import LazyGroup
 
 COMMANDS: Final = {
+    "diff": "kcoord.cli.log.diff:diff",
     "dump": "kcoord.cli.log.dump:dump",
     "import": "kcoord.cli.log.import_command:import_command",
     "ls": "kcoord.cli.log.ls:ls",
