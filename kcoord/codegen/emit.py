@@ -377,7 +377,9 @@ class _MessageEmitter:
         call = f"{self.function_name('decode', f.struct)}(r, version)"
         kind = "" if declared else f": {self.python_type(f)}"
         if f.nullable:
-            out.append(f"{self.local(f)}{kind} = {call} if r.int8() >= 0 else None")
+            # In front of a struct: 1 for one that is there; for none -1, or 0 in a tagged field.
+            there = ">= 0" if f.tag < 0 else "> 0"
+            out.append(f"{self.local(f)}{kind} = {call} if r.int8() {there} else None")
         else:
             out.append(f"{self.local(f)}{kind} = {call}")
 

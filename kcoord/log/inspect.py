@@ -246,6 +246,8 @@ def is_locked(root: str) -> bool:
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        # A broker's: Java takes POSIX locks, which are others.
+        fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
         return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
     finally:
@@ -273,6 +275,9 @@ def read_checkpoint(root: str, name: str) -> Checkpoint:
         with open(os.path.join(root, name), "rb") as file:
             data = file.read()
     except FileNotFoundError:
+        return {}
+    if not data:
+        # A broker makes some of them before it has anything to say.
         return {}
     return {(words[0], int(words[1])): int(words[2]) for words in _checkpoint_lines(data, name, 3)}
 

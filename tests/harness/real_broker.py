@@ -52,14 +52,17 @@ def free_port() -> int:
 class RealBroker:
     """Starts on entering, stops and removes its directory on leaving.
 
-    `properties` are added to, or replace, the server properties. `data` is the log directory.
+    `properties` are added to, or replace, the server properties. `data` is the log directory: a new one, unless one
+    is given, which is then not formatted if it is already.
     """
 
-    def __init__(self, properties: Mapping[str, str] | None = None, keep: bool = False) -> None:
+    def __init__(
+        self, properties: Mapping[str, str] | None = None, keep: bool = False, data: Path | None = None
+    ) -> None:
         self._extra = dict(properties or {})
         self._keep = keep
         self.home = Path(tempfile.mkdtemp(prefix="kcoord-real-broker-"))
-        self.data = self.home / "data"
+        self.data = data or self.home / "data"
         self.port = free_port()
         self.bootstrap = f"127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
@@ -85,15 +88,19 @@ class RealBroker:
         settings.update(self._extra)
         config = self.home / "server.properties"
         config.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        format_command = java.command("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(config))
-        done = subprocess.run(format_command, capture_output=True, text=True, timeout=START_DEADLINE_S)
-        if done.returncode != 0:
-            raise RuntimeError(f"formatting the broker's directory failed:\n{done.stdout}{done.stderr}")
+        if not (self.data / "meta.properties").exists():
+            self._format(config)
         with open(self.home / "broker.log", "wb") as log:
             self._process = subprocess.Popen(
                 java.command("kafka.Kafka", str(config), heap_mb=1024), stdout=log, stderr=subprocess.STDOUT
             )
         self._wait_until_up()
+
+    def _format(self, config: Path) -> None:
+        format_command = java.command("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(config))
+        done = subprocess.run(format_command, capture_output=True, text=True, timeout=START_DEADLINE_S)
+        if done.returncode != 0:
+            raise RuntimeError(f"formatting the broker's directory failed:\n{done.stdout}{done.stderr}")
 
     def _wait_until_up(self) -> None:
         assert self._process is not None

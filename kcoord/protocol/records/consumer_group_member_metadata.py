@@ -188,7 +188,7 @@ def decode_consumer_group_member_metadata_value(r: Reader, version: int) -> Cons
         tag = r.next_tag(tag)
         tag_end = r.tag_end()
         if tag == 0:
-            classic_member_metadata = _decode_classic_member_metadata(r, version) if r.int8() >= 0 else None
+            classic_member_metadata = _decode_classic_member_metadata(r, version) if r.int8() > 0 else None
             r.expect_pos(tag_end)
         else:
             r.pos = tag_end

@@ -140,3 +140,13 @@ def test_garbage_is_a_decode_error(key: bytes, value: bytes | None) -> None:
         decode_metadata_record(b"\x01" + key)
     except DecodeError:
         pass
+
+
+def test_a_consumer_group_member_as_a_broker_writes_it() -> None:
+    """Kafka 4.3.1 writes the tagged field for a member of the new protocol as well, as one byte 0."""
+    key = b"\x00\x05\x00\x03new\x00\x16nJBk8AR-QXiRF75usKqpLw"
+    value = b"\x00\x00\x00\x00\x11console-consumer\x0b/127.0.0.1\x02\x02t\x01\x00\x04\x93\xe0\x00\x01\x00\x01\x00"
+    _key, member = decode_record(key, value)
+    assert isinstance(member, ConsumerGroupMemberMetadataValue)
+    assert (member.subscribed_topic_names, member.rebalance_timeout_ms) == (["t"], 300000)
+    assert member.classic_member_metadata is None

@@ -1,0 +1,81 @@
+"""`kcoord log import`: a stopped broker's data directory becomes one of ours."""
+
+from __future__ import annotations
+
+import base64
+import os
+import sys
+import time
+
+import click
+
+from kcoord.cli.log.common import emit_json, friendly, output_option, wrapped
+from kcoord.core.hashing import coordinator_partition
+from kcoord.core.topics import topic_id_from
+from kcoord.log.import_report import ImportReport
+from kcoord.log.importer import ImportPlan, run_import
+
+
+def _new_topic_id() -> bytes:
+    return topic_id_from(os.urandom(16), 0)
+
+
+def _progress(name: str) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"reading {name}", err=True)
+
+
+@click.command(name="import")
+@click.argument("sources", metavar="DIR...", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False))
+@click.option("--data", "-d", default="data", show_default=True, metavar="NEW", help="The new data directory.")
+@click.option("--topics", is_flag=True, help="Take the records of topics, too. Without it topics begin empty, at the "
+              "offset where they ended.")  # fmt: skip
+@click.option("--node-id", default=1, show_default=True, type=click.IntRange(0), help="`node.id` of the new server.")
+@click.option("--offsets-partitions", default=1, show_default=True, type=click.IntRange(1, 10000),
+              help="Partitions of `__consumer_offsets`, fixed from then on.")  # fmt: skip
+@click.option("--transaction-partitions", default=1, show_default=True, type=click.IntRange(1, 10000),
+              help="Partitions of `__transaction_state`, fixed from then on.")  # fmt: skip
+@output_option
+@friendly
+def import_command(
+    sources: tuple[str, ...], data: str, topics: bool, node_id: int, offsets_partitions: int,
+    transaction_partitions: int, output: str,
+) -> None:
+    """Take a stopped Kafka broker's data directory over into a new one.
+
+    Several directories are those of one broker (log.dirs), or of a cluster's brokers. They are only read. Groups,
+    offsets, generations and topic ids stay as they are; docs/migration.md tells what becomes of everything else,
+    and the summary counts it.
+    """
+    plan = ImportPlan(
+        sources=list(sources),
+        target=data,
+        with_records=topics,
+        partition_of=coordinator_partition,
+        directory_id=base64.urlsafe_b64encode(os.urandom(16)).decode("ascii").rstrip("="),
+        new_topic_id=_new_topic_id,
+        wall_ms=time.time_ns() // 1_000_000,
+        node_id=node_id,
+        offsets_partitions=offsets_partitions,
+        transaction_partitions=transaction_partitions,
+    )
+    report = run_import(plan, _progress)
+    if output == "json":
+        emit_json(report.as_dict())
+        return
+    for line in as_lines(report, data):
+        click.echo(line)
+
+
+def as_lines(report: ImportReport, data: str) -> list[str]:
+    """The summary for a person."""
+    lines = []
+    for title, counter in (
+        ("taken", report.taken), ("kept as it is", report.kept), ("left out", report.left_out),
+    ):  # fmt: skip
+        lines.append(f"{title}:")
+        lines += [f"  {count:>12,}  {name}" for name, count in sorted(counter.items())] or ["             -"]
+    for text in report.notes:
+        lines += wrapped("note: " + text, 6, 0)
+    lines.append(f"start it with: kcoord serve --data {data}")
+    return lines

@@ -1,0 +1,236 @@
+"""What a broker's `__cluster_metadata-0` says: topics, their configurations, and what has no meaning here.
+
+The newest `.checkpoint` snapshot is read first, then the log from where it ends (KIP-630). Records of a metadata
+transaction count once it ended (KIP-868). Records are sorted in three: those that a log of ours says as well,
+those that are kept as they are because they are somebody's settings (users, access rules, quotas, tokens), and
+those that are about the other cluster's own nodes, which have no place here.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from typing import Final, final
+
+from kcoord.log.errors import LogDamaged
+from kcoord.log.reader import DamagedBytes, StoredBatch, read_batches
+from kcoord.log.serde import decode_metadata_record
+from kcoord.protocol.records.config_record import ConfigRecord
+from kcoord.protocol.records.partition_change_record import PartitionChangeRecord
+from kcoord.protocol.records.partition_record import PartitionRecord
+from kcoord.protocol.records.producer_ids_record import ProducerIdsRecord
+from kcoord.protocol.records.remove_topic_record import RemoveTopicRecord
+from kcoord.protocol.records.topic_record import TopicRecord
+from kcoord.wire.compression import DecompressionError
+from kcoord.wire.primitives import DecodeError, Reader
+
+METADATA_DIRECTORY: Final = "__cluster_metadata-0"
+CHECKPOINT_FILE: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+DECOMPRESSED_BYTES_MAX: Final = 256 << 20
+NO_LEADER_CHANGE: Final = -2
+
+RESOURCE_TOPIC: Final = 2
+RESOURCE_BROKER: Final = 4
+
+BEGIN_TRANSACTION: Final = 23
+END_TRANSACTION: Final = 24
+ABORT_TRANSACTION: Final = 25
+# Records that a log of ours says in its own words.
+TAKEN_TYPES: Final = frozenset((2, 3, 4, 5, 9, 15))
+# Settings of people and programs that come along as they are.
+KEPT_TYPES: Final[dict[int, str]] = {
+    10: "delegation tokens",
+    26: "delegation tokens",
+    11: "SCRAM credentials",
+    22: "SCRAM credentials",
+    14: "client quotas",
+    18: "access rules",
+    19: "access rules",
+}
+# About the nodes of the other cluster.
+FOREIGN_TYPES: Final[dict[int, str]] = {
+    0: "broker registrations",
+    1: "broker registrations",
+    7: "broker registrations",
+    8: "broker registrations",
+    17: "broker registrations",
+    12: "feature levels",
+    20: "no-ops",
+    BEGIN_TRANSACTION: "metadata transactions",
+    END_TRANSACTION: "metadata transactions",
+    ABORT_TRANSACTION: "metadata transactions",
+    27: "controller registrations",
+    28: "replica bookkeeping",
+}
+
+
+@final
+class ImageTopic:
+    """A topic; `leader_epochs` by partition."""
+
+    def __init__(self, name: str, topic_id: bytes) -> None:
+        self.name = name
+        self.topic_id = topic_id
+        self.leader_epochs: dict[int, int] = {}
+
+    @property
+    def partition_count(self) -> int:
+        return max(self.leader_epochs, default=-1) + 1
+
+
+@final
+class ClusterImage:
+    """The metadata as it is at the log's end."""
+
+    def __init__(self) -> None:
+        self.topics: dict[bytes, ImageTopic] = {}
+        # Values by resource type, resource name and name.
+        self.configs: dict[tuple[int, str, str], str] = {}
+        self.next_producer_id = 0
+        # Values of records that come along as they are, in order, with what they are about.
+        self.kept: list[tuple[str, bytes]] = []
+        # How many records of a kind have no place here, and how many were read in all.
+        self.left_out: Counter[str] = Counter()
+        self.record_count = 0
+        # What could not be read at the end of the log.
+        self.torn_bytes = 0
+
+    def by_name(self) -> dict[str, ImageTopic]:
+        return {topic.name: topic for topic in self.topics.values()}
+
+    def configs_of(self, resource_type: int, resource: str) -> dict[str, str]:
+        return {
+            name: value
+            for (kind, owner, name), value in self.configs.items()
+            if kind == resource_type and owner == resource
+        }
+
+    def apply(self, value: bytes) -> None:
+        """Take one record. Raises DecodeError for one that has to be understood and is not."""
+        kind = record_type_of(value)
+        if kind in TAKEN_TYPES:
+            self._replay(value)
+            return
+        about = KEPT_TYPES.get(kind)
+        if about is None:
+            self.left_out[FOREIGN_TYPES.get(kind, f"records of type {kind}")] += 1
+            return
+        try:
+            # What the server could not read at its start would keep it from starting.
+            decode_metadata_record(value)
+        except DecodeError:
+            self.left_out[f"{about} of an unknown version"] += 1
+            return
+        self.kept.append((about, value))
+
+    def _replay(self, value: bytes) -> None:
+        record = decode_metadata_record(value)
+        if isinstance(record, TopicRecord):
+            self.topics[record.topic_id] = ImageTopic(record.name, record.topic_id)
+        elif isinstance(record, RemoveTopicRecord):
+            gone = self.topics.pop(record.topic_id, None)
+            if gone is not None:
+                for key in [k for k in self.configs if k[0] == RESOURCE_TOPIC and k[1] == gone.name]:
+                    del self.configs[key]
+        elif isinstance(record, PartitionRecord):
+            topic = self.topics.get(record.topic_id)
+            if topic is not None:
+                topic.leader_epochs[record.partition_id] = max(record.leader_epoch, 0)
+        elif isinstance(record, PartitionChangeRecord):
+            topic = self.topics.get(record.topic_id)
+            if topic is not None and record.leader != NO_LEADER_CHANGE:
+                topic.leader_epochs[record.partition_id] = topic.leader_epochs.get(record.partition_id, 0) + 1
+        elif isinstance(record, ConfigRecord):
+            key = (record.resource_type, record.resource_name, record.name)
+            if record.value is None:
+                self.configs.pop(key, None)
+            else:
+                self.configs[key] = record.value
+        elif isinstance(record, ProducerIdsRecord):
+            self.next_producer_id = max(self.next_producer_id, record.next_producer_id)
+
+
+def record_type_of(value: bytes) -> int:
+    """The type of a metadata record. Raises DecodeError."""
+    r = Reader(value)
+    r.uvarint()
+    return int(r.uvarint())
+
+
+def sound_batches(path: str, from_offset: int = 0, torn: list[int] | None = None) -> Iterator[StoredBatch]:
+    """The batches of a partition's directory, or of one file, in order.
+
+    What cannot be read at the very end is what a crash leaves: its bytes are appended to `torn`. Elsewhere it is
+    damage. Raises LogDamaged and OSError.
+    """
+    waiting: DamagedBytes | None = None
+    for item in read_batches(path, from_offset):
+        if waiting is not None:
+            raise LogDamaged(waiting.file, waiting.next_offset, waiting.position, waiting.reason)
+        if isinstance(item, DamagedBytes):
+            waiting = item
+        else:
+            yield item
+    if waiting is not None:
+        if "format version" in waiting.reason:
+            raise LogDamaged(waiting.file, waiting.next_offset, waiting.position, waiting.reason)
+        if torn is not None:
+            torn.append(waiting.size_bytes)
+
+
+def newest_checkpoint(path: str) -> tuple[str, int]:
+    """Path of the newest snapshot in a metadata directory and the offset it stands for; ("", 0) without one."""
+    found = [m for m in map(CHECKPOINT_FILE.fullmatch, os.listdir(path)) if m is not None]
+    if not found:
+        return "", 0
+    newest = max(found, key=lambda match: (int(match.group(1)), int(match.group(2))))
+    return os.path.join(path, newest.group(0)), int(newest.group(1))
+
+
+def read_cluster_image(root: str) -> ClusterImage | None:
+    """The metadata of the data directory `root`; None where it has no metadata log.
+
+    Raises LogDamaged and OSError.
+    """
+    path = os.path.join(root, METADATA_DIRECTORY)
+    if not os.path.isdir(path):
+        return None
+    image = ClusterImage()
+    torn: list[int] = []
+    checkpoint, offset = newest_checkpoint(path)
+    if checkpoint:
+        _replay_file(image, checkpoint, 0, None)
+    _replay_file(image, path, offset, torn)
+    image.torn_bytes = sum(torn)
+    return image
+
+
+def _replay_file(image: ClusterImage, path: str, from_offset: int, torn: list[int] | None) -> None:
+    transaction: list[bytes] | None = None
+    for batch in sound_batches(path, from_offset, torn):
+        if batch.header.is_control:
+            continue
+        try:
+            for record in batch.records(DECOMPRESSED_BYTES_MAX):
+                if record.value is None or record.offset < from_offset:
+                    continue
+                image.record_count += 1
+                kind = record_type_of(record.value)
+                if kind in (BEGIN_TRANSACTION, END_TRANSACTION, ABORT_TRANSACTION):
+                    image.left_out[FOREIGN_TYPES[kind]] += 1
+                    if kind == END_TRANSACTION:
+                        for value in transaction or []:
+                            image.apply(value)
+                    elif kind == ABORT_TRANSACTION:
+                        image.left_out["records of unfinished transactions"] += len(transaction or [])
+                    transaction = [] if kind == BEGIN_TRANSACTION else None
+                elif transaction is not None:
+                    transaction.append(record.value)
+                else:
+                    image.apply(record.value)
+        except (DecodeError, DecompressionError) as error:
+            raise LogDamaged(batch.file, batch.header.base_offset, batch.position, str(error)) from None
+    if transaction:
+        image.left_out["records of unfinished transactions"] += len(transaction)

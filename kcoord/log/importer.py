@@ -1,0 +1,415 @@
+"""Takes a stopped Kafka broker's data directory over into a new one of ours.
+
+What becomes of it:
+
+- `__cluster_metadata-0`: topics with their ids, partitions and configurations. Every partition gets a leader epoch
+  above the broker's, so that clients which come over notice; committed offsets and records keep theirs.
+- `__consumer_offsets-*`: merged into our number of partitions, see `import_logs`.
+- `__transaction_state-*`: kept as it is. No transaction goes on; what their coordinator had decided is heeded.
+- topics: on request with their records, else empty from where they ended; see `import_topics`.
+
+The new directory is made in a folder inside of it and moves up when it is whole, its `meta.properties` last. So what a
+crash leaves is no data directory, and is refused as one.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Final, final
+
+from kcoord.log.cluster_image import (
+    METADATA_DIRECTORY,
+    RESOURCE_BROKER,
+    RESOURCE_TOPIC,
+    ClusterImage,
+    ImageTopic,
+    read_cluster_image,
+)
+from kcoord.log.directory import (
+    HARMLESS_NAMES,
+    LOG_START_OFFSETS,
+    META_PROPERTIES,
+    RECOVERY_POINTS,
+    DirectoryMeta,
+    LogDirectory,
+    encode_checkpoint,
+    encode_meta,
+    open_directory,
+)
+from kcoord.log.errors import DirectoryLocked, ForeignDirectory, StorageError
+from kcoord.log.import_logs import (
+    LogWriter,
+    OffsetsImport,
+    PartitionOf,
+    TransactionLogs,
+    import_transaction_logs,
+)
+from kcoord.log.import_report import ImportReport
+from kcoord.log.import_topics import TopicWriter, end_offset_of, scan
+from kcoord.log.inspect import DataDirectory, PartitionFiles, inspect_directory
+from kcoord.log.journal import SYNC_OS, Journal
+from kcoord.log.partition_log import LogConfig
+from kcoord.log.serde import encode_metadata_record
+from kcoord.log.storage import DiskStorage
+from kcoord.protocol.records.config_record import ConfigRecord
+from kcoord.protocol.records.partition_record import PartitionRecord
+from kcoord.protocol.records.producer_ids_record import ProducerIdsRecord
+from kcoord.protocol.records.topic_record import TopicRecord
+from kcoord.wire.message import Message
+from kcoord.wire.primitives import ZERO_UUID
+from kcoord.wire.record_batch import Record
+
+STAGING: Final = ".importing"
+METADATA_TOPIC: Final = "__cluster_metadata"
+METADATA_TOPIC_ID: Final = b"\x00" * 15 + b"\x01"
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+TRANSACTION_TOPIC: Final = "__transaction_state"
+SHARE_STATE_TOPIC: Final = "__share_group_state"
+COORDINATOR_TOPICS: Final = (OFFSETS_TOPIC, TRANSACTION_TOPIC)
+COMPACTED: Final = {"cleanup.policy": "compact"}
+# Compacted internal topics are rolled at this size, as Kafka makes them.
+INTERNAL_SEGMENT_BYTES: Final = 104857600
+# The records of a merged log come from many times: their age must not roll a segment each.
+NEVER_MS: Final = 1 << 62
+
+
+@final
+class ImportPlan:
+    """What to take and what to make of it. `wall_ms` is now, `partition_of` how groups find their partition."""
+
+    def __init__(
+        self,
+        sources: list[str],
+        target: str,
+        with_records: bool,
+        partition_of: PartitionOf,
+        directory_id: str,
+        new_topic_id: Callable[[], bytes],
+        wall_ms: int,
+        node_id: int = 1,
+        offsets_partitions: int = 1,
+        transaction_partitions: int = 1,
+    ) -> None:
+        self.sources = sources
+        self.target = target
+        self.with_records = with_records
+        self.partition_of = partition_of
+        self.directory_id = directory_id
+        self.new_topic_id = new_topic_id
+        self.wall_ms = wall_ms
+        self.node_id = node_id
+        self.offsets_partitions = offsets_partitions
+        self.transaction_partitions = transaction_partitions
+
+
+def run_import(plan: ImportPlan, progress: Callable[[str], None]) -> ImportReport:
+    """Make the new data directory; `progress` is told the name of every partition before it is read.
+
+    Raises DirectoryLocked, ForeignDirectory, LogDamaged, StorageError and OSError. After an error the target is as
+    it was, or holds a folder `.importing` that can be removed.
+    """
+    sources = [open_source(path) for path in plan.sources]
+    _check_target(plan.target)
+    staging = os.path.join(plan.target, STAGING)
+    storage = DiskStorage(staging)
+    os.makedirs(staging)
+    run = Import(plan, sources, storage, progress)
+    try:
+        run.work()
+    except BaseException:
+        storage.remove_tree("")
+        raise
+    _move_up(plan.target, staging)
+    return run.report
+
+
+def open_source(path: str) -> DataDirectory:
+    source = inspect_directory(path)
+    if source.in_use:
+        raise DirectoryLocked(f"{path} is in use: stop the broker first")
+    if source.is_kcoord:
+        raise ForeignDirectory(f"{path} is a data directory of kcoord already")
+    return source
+
+
+def _check_target(path: str) -> None:
+    if not os.path.exists(path):
+        return
+    others = [name for name in os.listdir(path) if name not in HARMLESS_NAMES]
+    if others:
+        raise ForeignDirectory(f"{path} is not empty ({others[0]} …): give a new directory")
+
+
+def _move_up(target: str, staging: str) -> None:
+    names = [name for name in os.listdir(staging) if name != META_PROPERTIES]
+    for name in [*names, META_PROPERTIES]:
+        os.rename(os.path.join(staging, name), os.path.join(target, name))
+    os.rmdir(staging)
+    DiskStorage(target).sync_dir("")
+
+
+@final
+class Import:
+    """One run of an import."""
+
+    def __init__(
+        self,
+        plan: ImportPlan,
+        sources: list[DataDirectory],
+        storage: DiskStorage,
+        progress: Callable[[str], None],
+    ) -> None:
+        self.plan = plan
+        self.sources = sources
+        self.storage = storage
+        self.progress = progress
+        self.report = ImportReport()
+        self.image = ClusterImage()
+        # Each partition's files with the first offset that exists; the first source that has it counts.
+        self.found: dict[tuple[str, int], tuple[PartitionFiles, int]] = {}
+
+    def work(self) -> None:
+        self._find()
+        self._read_image()
+        plan = self.plan
+        meta = DirectoryMeta(plan.node_id, self._cluster_id(), plan.directory_id)
+        self.storage.write_atomic(META_PROPERTIES, encode_meta(meta))
+        transactions = self._read_transactions_ahead()
+        self._write_topics(transactions)
+        config = LogConfig(segment_bytes=INTERNAL_SEGMENT_BYTES, segment_ms=NEVER_MS)
+        directory = open_directory(
+            self.storage, plan.node_id, meta.cluster_id, plan.directory_id, config=config
+        )
+        try:
+            self._write_coordinator_logs(directory, transactions)
+        except BaseException:
+            directory.close(False)
+            raise
+        directory.close(True)
+        for name in ("left_out", "kept", "taken"):
+            counter = getattr(self.report, name)
+            for key in [key for key in counter if not counter[key]]:
+                del counter[key]
+
+    # --- looking
+
+    def _cluster_id(self) -> str:
+        for source in self.sources:
+            found = source.properties.get("cluster.id")
+            if found:
+                return found
+        raise StorageError("no meta.properties with a cluster.id: is this a broker's data directory?")
+
+    def _find(self) -> None:
+        report = self.report
+        for source in self.sources:
+            for files in source.partitions:
+                if files.topic == METADATA_TOPIC:
+                    continue
+                key = (files.topic, files.partition)
+                if key in self.found:
+                    report.left_out["partitions that an earlier directory has, too"] += 1
+                else:
+                    self.found[key] = (files, source.start_of(files))
+            for name in os.listdir(source.root):
+                if name.endswith(("-delete", "-future", "-stray")):
+                    report.left_out["directories of deleted, moving or stray partitions"] += 1
+            if not source.was_clean:
+                report.notes.append(f"{source.root} was not stopped cleanly: torn ends of logs are left out")
+
+    def _read_image(self) -> None:
+        for source in self.sources:
+            self.progress(METADATA_DIRECTORY)
+            image = read_cluster_image(source.root)
+            if image is not None:
+                self.image = image
+                self.report.left_out.update(image.left_out)
+                self.report.left_out["bytes at torn ends of logs"] += image.torn_bytes
+                self._check_against_image()
+                return
+        self.report.notes.append(
+            f"no {METADATA_DIRECTORY}: topics are those there are directories of, without configurations"
+        )
+        for (topic, partition), (files, _start) in sorted(self.found.items()):
+            known = self.image.by_name().get(topic)
+            if known is None:
+                topic_id = files.topic_id if files.topic_id != ZERO_UUID else self.plan.new_topic_id()
+                known = self.image.topics[topic_id] = ImageTopic(topic, topic_id)
+            epochs = files.epochs()
+            known.leader_epochs[partition] = epochs[-1][0] if epochs else 0
+
+    def _check_against_image(self) -> None:
+        """Directories that the metadata does not know of are leftovers, as they are to the broker."""
+        names = self.image.by_name()
+        for key, (files, _start) in list(self.found.items()):
+            topic = names.get(key[0])
+            if topic is None or (files.topic_id not in (ZERO_UUID, topic.topic_id)):
+                del self.found[key]
+                self.report.left_out["directories that no topic has"] += 1
+            elif key[1] not in topic.leader_epochs:
+                del self.found[key]
+                self.report.left_out["directories that no topic has"] += 1
+
+    def _sources_of(self, topic: str) -> list[tuple[PartitionFiles, int]]:
+        return [self.found[key] for key in sorted(self.found) if key[0] == topic]
+
+    # --- writing
+
+    def _read_transactions_ahead(self) -> TransactionLogs:
+        """What is decided has to be known before anything of a transaction is copied."""
+        sources = self._sources_of(TRANSACTION_TOPIC)
+        return import_transaction_logs(sources, [], self.plan.partition_of, ImportReport())
+
+    def _write_topics(self, transactions: TransactionLogs) -> None:
+        writer = TopicWriter(self.storage, self.report)
+        for topic in sorted(self.image.topics.values(), key=lambda t: t.name):
+            if topic.name in COORDINATOR_TOPICS:
+                continue
+            self.report.taken["topics"] += 1
+            for partition in range(topic.partition_count):
+                self.report.taken["partitions of topics"] += 1
+                self._write_partition(writer, topic, partition, transactions)
+        self.storage.write_atomic(RECOVERY_POINTS, encode_checkpoint(writer.points))
+        self.storage.write_atomic(LOG_START_OFFSETS, encode_checkpoint(writer.starts))
+        self.storage.sync_dir("")
+
+    def _write_partition(
+        self, writer: TopicWriter, topic: ImageTopic, partition: int, transactions: TransactionLogs
+    ) -> None:
+        report = self.report
+        known = self.found.get((topic.name, partition))
+        if known is None:
+            report.left_out["partitions without a directory here"] += 1
+            report.notes.append(
+                f"{topic.name}-{partition} has no directory here and begins empty at offset 0"
+            )
+            writer.write_empty(topic.name, partition, topic.topic_id, 0)
+            return
+        files, start = known
+        self.progress(files.name)
+        is_kept = topic.name == SHARE_STATE_TOPIC
+        if not self.plan.with_records and not is_kept:
+            end = end_offset_of(files, start)
+            epochs = files.epochs()
+            self._raise_epoch(topic, partition, epochs[-1][0] if epochs else -1)
+            if end > start:
+                report.left_out["partitions whose records stay behind"] += 1
+                report.left_out["bytes of topics"] += files.size_bytes
+            writer.write_empty(topic.name, partition, topic.topic_id, end)
+            return
+        found = scan(files, start, transactions.committed)
+        self._raise_epoch(topic, partition, found.leader_epoch)
+        transactions.producer_id_max = max(transactions.producer_id_max, found.producer_id_max)
+        if found.open_count:
+            report.notes.append(
+                f"{files.name}: {found.open_count} transactions were open and count as aborted"
+            )
+        if found.decided_count:
+            report.notes.append(
+                f"{files.name}: {found.decided_count} transactions were decided and are committed"
+            )
+        writer.copy(files, topic.topic_id, found)
+
+    def _raise_epoch(self, topic: ImageTopic, partition: int, epoch: int) -> None:
+        topic.leader_epochs[partition] = max(topic.leader_epochs.get(partition, 0), epoch)
+
+    def _write_coordinator_logs(self, directory: LogDirectory, transactions: TransactionLogs) -> None:
+        plan = self.plan
+        journal = Journal(directory, SYNC_OS)
+        names = self.image.by_name()
+        counts = {OFFSETS_TOPIC: plan.offsets_partitions, TRANSACTION_TOPIC: plan.transaction_partitions}
+        writers: dict[str, list[LogWriter]] = {}
+        made: dict[str, ImageTopic] = {}
+        for name, count in counts.items():
+            old = names.get(name)
+            made[name] = ImageTopic(name, old.topic_id if old is not None else plan.new_topic_id())
+            # All partitions go on above the highest epoch that any of the old ones had.
+            epoch = max(old.leader_epochs.values(), default=0) if old is not None else -1
+            for files, _start in self._sources_of(name):
+                epoch = max([epoch, *(entry[0] for entry in files.epochs())])
+            made[name].leader_epochs = dict.fromkeys(range(count), epoch)
+            writers[name] = [
+                LogWriter(journal, directory.create_log(name, p, made[name].topic_id), epoch + 1)
+                for p in range(count)
+            ]
+        self._write_metadata(directory, journal, made, transactions)
+        for files, _start in self._sources_of(TRANSACTION_TOPIC):
+            self.progress(files.name)
+        sources = self._sources_of(TRANSACTION_TOPIC)
+        import_transaction_logs(sources, writers[TRANSACTION_TOPIC], plan.partition_of, self.report)
+        for writer in writers[TRANSACTION_TOPIC]:
+            writer.flush()
+        offsets = OffsetsImport(
+            writers[OFFSETS_TOPIC], plan.partition_of, transactions.committed, self.report
+        )
+        for files, start in self._sources_of(OFFSETS_TOPIC):
+            self.progress(files.name)
+            offsets.read(files, start)
+        offsets.finish()
+        self._note_partition_counts(names, counts)
+
+    def _note_partition_counts(self, names: dict[str, ImageTopic], counts: dict[str, int]) -> None:
+        for name, count in counts.items():
+            old = names.get(name)
+            if old is not None and old.partition_count != count:
+                self.report.notes.append(f"{name}: {old.partition_count} partitions became {count}")
+
+    # --- the metadata log
+
+    def _write_metadata(
+        self,
+        directory: LogDirectory,
+        journal: Journal,
+        made: dict[str, ImageTopic],
+        transactions: TransactionLogs,
+    ) -> None:
+        log = directory.create_log(METADATA_TOPIC, 0, METADATA_TOPIC_ID)
+        writer = LogWriter(journal, log, 0)
+        topics = [t for t in self.image.topics.values() if t.name not in COORDINATOR_TOPICS]
+        for topic in [*made.values(), *sorted(topics, key=lambda t: t.name)]:
+            for record in self._topic_records(topic):
+                self._add(writer, encode_metadata_record(record))
+        for (kind, owner, name), value in sorted(self.image.configs.items()):
+            if kind == RESOURCE_TOPIC:
+                continue
+            if kind == RESOURCE_BROKER and owner:
+                self.report.left_out["settings of single brokers"] += 1
+                self.report.notes.append(f"broker {owner}: {name}={value} is left out")
+                continue
+            self.report.taken["other settings"] += 1
+            self._add(writer, encode_metadata_record(ConfigRecord(kind, owner, name, value)))
+        next_id = max(self.image.next_producer_id, transactions.producer_id_max + 1)
+        if next_id:
+            self._add(writer, encode_metadata_record(ProducerIdsRecord(self.plan.node_id, 0, next_id)))
+        for about, value_bytes in self.image.kept:
+            self.report.kept[about] += 1
+            self._add(writer, value_bytes)
+        writer.flush()
+
+    def _add(self, writer: LogWriter, value: bytes) -> None:
+        writer.append(Record(0, self.plan.wall_ms, None, value, []))
+
+    def _topic_records(self, topic: ImageTopic) -> list[Message]:
+        node = self.plan.node_id
+        records: list[Message] = [TopicRecord(topic.name, topic.topic_id)]
+        configs = self.image.configs_of(RESOURCE_TOPIC, topic.name)
+        if topic.name.startswith("__") and not configs:
+            configs = dict(COMPACTED)
+        elif topic.name not in COORDINATOR_TOPICS:
+            self.report.taken["settings of topics"] += len(configs)
+        for name, value in sorted(configs.items()):
+            records.append(ConfigRecord(RESOURCE_TOPIC, topic.name, name, value))
+        for partition in range(topic.partition_count):
+            records.append(
+                PartitionRecord(
+                    partition_id=partition,
+                    topic_id=topic.topic_id,
+                    replicas=[node],
+                    isr=[node],
+                    leader=node,
+                    leader_epoch=topic.leader_epochs.get(partition, 0) + 1,
+                    partition_epoch=0,
+                )
+            )
+        return records

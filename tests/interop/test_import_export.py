@@ -1,0 +1,78 @@
+"""A real broker's data directory becomes kcoord's, and kcoord's becomes a real broker's; clients just go on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from kcoord.cli.main import main
+from tests.harness.kcoord_server import KcoordServer
+from tests.harness.real_broker import RealBroker
+from tests.interop import tools
+
+BROKER = {"offsets.topic.num.partitions": "5", "transaction.state.log.num.partitions": "3"}
+WAIT = ["--timeout-ms", "20000"]
+
+
+def log(*arguments: str) -> str:
+    done = CliRunner().invoke(main, ["log", *arguments])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def at(bootstrap: str) -> list[str]:
+    return ["--bootstrap-server", bootstrap]
+
+
+def fill(bootstrap: str, first: int, end: int) -> None:
+    lines = "".join(f"line {i}\n" for i in range(first, end))
+    sent = tools.run(tools.CONSOLE_PRODUCER, *at(bootstrap), "--topic", "moved", stdin=lines)
+    assert sent.code == 0, sent
+
+
+def consume(bootstrap: str, group: str, count: int, *more: str) -> list[str]:
+    arguments = ["--topic", "moved", "--group", group, "--max-messages", str(count), *WAIT, *more]
+    return tools.run(tools.CONSOLE_CONSUMER, *at(bootstrap), *arguments).lines
+
+
+def committed(bootstrap: str, group: str) -> dict[str, tuple[str, str]]:
+    """(committed, end offset) by partition."""
+    shown = tools.run(tools.GROUPS, *at(bootstrap), "--describe", "--group", group, "--offsets")
+    assert shown.code == 0, shown
+    return {row["PARTITION"]: (row["CURRENT-OFFSET"], row["LOG-END-OFFSET"]) for row in shown.table()}
+
+
+def topic_id(bootstrap: str) -> str:
+    described = tools.run(tools.TOPICS, *at(bootstrap), "--describe", "--topic", "moved")
+    return described.out.split("TopicId:")[1].split()[0]
+
+
+def test_clients_go_on_after_an_import(tmp_path: Path) -> None:
+    source = tmp_path / "broker"
+    with RealBroker(BROKER, data=source) as broker:
+        made = tools.run(
+            tools.TOPICS, *at(broker.bootstrap), "--create", "--topic", "moved", "--partitions", "1"
+        )
+        assert made.code == 0, made
+        fill(broker.bootstrap, 0, 20)
+        assert consume(broker.bootstrap, "slow", 7, "--from-beginning") == [f"line {i}" for i in range(7)]
+        new_protocol = ["--from-beginning", "--command-property", "group.protocol=consumer"]
+        assert consume(broker.bootstrap, "modern", 20, *new_protocol) == [f"line {i}" for i in range(20)]
+        before = topic_id(broker.bootstrap)
+    report = json.loads(
+        log("import", str(source), "--data", str(tmp_path / "data"), "--topics", "--output", "json")
+    )
+    assert report["taken"]["classic groups"] == 1
+    assert report["taken"]["committed offsets"] == 2
+    assert report["taken"]["records of topics"] == 20
+    assert report["kept"]["consumer groups (KIP-848)"] == 1
+    assert not any("cannot be read" in what for what in report["left_out"])
+    with KcoordServer(data=tmp_path / "data") as server:
+        assert topic_id(server.bootstrap) == before
+        assert committed(server.bootstrap, "slow") == {"0": ("7", "20")}
+        fill(server.bootstrap, 20, 25)
+        assert consume(server.bootstrap, "slow", 18) == [f"line {i}" for i in range(7, 25)]
+        assert consume(server.bootstrap, "modern", 5) == [f"line {i}" for i in range(20, 25)]
+        assert committed(server.bootstrap, "modern") == {"0": ("25", "25")}
