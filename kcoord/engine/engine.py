@@ -13,7 +13,7 @@ Commits have numbers. Everything appended between two writes belongs to one comm
 commit is in flight at a time, and what arrives meanwhile goes with the next.
 
 Failures: a request that cannot be decoded closes its connection. A failed append or sync is never answered for: the
-exception leaves the engine and the server ends the process.
+exception leaves the engine and the server ends the process. An engine that failed so refuses all that follows.
 """
 
 from __future__ import annotations
@@ -43,12 +43,13 @@ from kcoord.core.outcome import (
 from kcoord.core.producers import PartitionProducers
 from kcoord.core.refusals import error_response
 from kcoord.engine.api_versions import api_versions_response, unsupported_api_versions
-from kcoord.engine.coordinator_log import BatchTooLarge, CoordinatorLog
+from kcoord.engine.coordinator_log import BatchTooLarge, CoordinatorLog, EncodedRecords
 from kcoord.engine.data_plane import DATA_PLANE_APIS, DataPlane
 from kcoord.engine.loader import load_coordinator_log
 from kcoord.engine.session import OUTPUT_BYTES_MAX, Session
 from kcoord.engine.timers import TimerQueue
 from kcoord.log.directory import LogDirectory
+from kcoord.log.errors import JournalFailed
 from kcoord.log.journal import CommitTicket, Journal
 from kcoord.protocol import apis
 from kcoord.protocol.api_versions import ApiVersionsRequest
@@ -84,6 +85,8 @@ _WRITING_APIS: Final = frozenset(
 _APPENDING_APIS: Final = _WRITING_APIS | frozenset(
     (apis.JOIN_GROUP, apis.SYNC_GROUP, apis.DELETE_GROUPS, apis.DELETE_TOPICS)
 )
+# APIs whose handlers touch files for other than reading. What fails there must not be tried again.
+_STORING_APIS: Final = _APPENDING_APIS | frozenset((apis.DELETE_RECORDS,))
 # Bytes appended for the next commit beyond which such requests wait for it to be written. With one batch more, which
 # may have 64 MiB, a commit stays below what recovery takes for the tail that a power cut may tear.
 COMMIT_BYTES_TARGET: Final = 12 * 1024 * 1024
@@ -146,8 +149,6 @@ class Engine:
         self.durable_seq = 0
         self.in_flight: CommitTicket | None = None
         self.disk_full = False
-        # Whether records are being stored and replayed: an exception there ends the process.
-        self.storing = False
         # Tests want bugs to surface.
         self.strict = False
 
@@ -219,6 +220,7 @@ class Engine:
 
     def receive(self, session: Session, data: bytes, now: Now) -> None:
         """Take bytes from a connection. What they lead to shows in take_ready() and end_turn()."""
+        self._check_failure()
         if session.closed or session.close_reason:
             return
         frames: list[bytes] = []
@@ -274,6 +276,11 @@ class Engine:
         if session.backlog and not session.closed:
             self.resumable.append(session)
             self._resume(now)
+
+    def _check_failure(self) -> None:
+        """Raises JournalFailed once storing anything has failed: nothing is handled or answered any more."""
+        if self.journal.failure is not None:
+            raise JournalFailed(self.journal.failure)
 
     def _touch(self, session: Session) -> None:
         if not session.is_waiting:
@@ -353,7 +360,9 @@ class Engine:
             self.current_request = None
             # Handlers change soft state only, so a bug of ours in one costs the connection that met it and nobody
             # else. What concerns the log is different: there, nothing goes on.
-            if self.storing or self.journal.failure is not None:
+            if isinstance(fault, OSError) and api_key in _STORING_APIS:
+                self.journal.fail(fault)
+            if self.journal.failure is not None:
                 raise
             self._fault(session, f"{api.name} version {version}", fault)
 
@@ -505,17 +514,22 @@ class Engine:
             raise RuntimeError("records without a log")
         log = self.coordinator_logs[log_id]
         encoded = log.encode(outcome.records)
-        self.storing = True
+        try:
+            self._store(log, encoded, outcome, now)
+        except Exception as error:
+            self.journal.fail(error)
+            raise
+        return self.open_seq
+
+    def _store(self, log: CoordinatorLog, encoded: EncodedRecords, outcome: Outcome, now: Now) -> None:
         self.open_bytes += encoded.size_bytes
         offset = log.append(encoded, now.wall_ms)
         core = self.core
         for record in outcome.records:
-            core.replay(log_id, offset, record.key, record.value)
+            core.replay(log.log_id, offset, record.key, record.value)
             offset += 1
         if log.is_metadata:
             self._follow_topics(now)
-        self.storing = False
-        return self.open_seq
 
     def _follow_topics(self, now: Now) -> None:
         """Partition directories follow the records that create and delete topics."""
@@ -587,6 +601,7 @@ class Engine:
 
     def fire_timers(self, now: Now) -> None:
         """Handle every timer that is due."""
+        self._check_failure()
         # What a handler arms for at once, to go on with later, waits until others had their turn.
         armed = self.timers.armed
         while True:
@@ -602,6 +617,7 @@ class Engine:
 
     def handle_event(self, event: Event, now: Now) -> None:
         """Handle an event from outside the request path, such as a finished job or a test's control command."""
+        self._check_failure()
         self._apply(self.core.handle(event, now), now)
         self._resume(now)
 
@@ -614,6 +630,7 @@ class Engine:
         Returns a ticket when files must be synced; the caller syncs them and calls commit_done. None: nothing to
         sync, or a commit is in flight and this turn's appends go with the next.
         """
+        self._check_failure()
         ticket: CommitTicket | None = None
         if self.in_flight is None:
             ticket = self._write(now)
@@ -656,7 +673,11 @@ class Engine:
         for reply in self.data_plane.on_durable(now):
             self._give(reply, 0)
         if self.data_plane.removals:
-            self.data_plane.remove_deleted(self.durable_seq)
+            try:
+                self.data_plane.remove_deleted(self.durable_seq)
+            except OSError as error:
+                self.journal.fail(error)
+                raise
         self._resume(now)
 
     def _release(self) -> None:

@@ -154,7 +154,7 @@ class Journal:
         self._close_deleted()
 
     def fail(self, error: BaseException) -> None:
-        """A sync of the ticket in flight failed: refuse everything from now on."""
+        """A sync of the ticket in flight, or anything else of the log, failed: refuse everything from now on."""
         self._fail(error)
 
     def _fail(self, error: BaseException) -> BaseException:
@@ -228,3 +228,5 @@ class Journal:
             self.directory.close(clean)
         except OSError as error:
             raise self._fail(WriteFailed(f"not stopped cleanly: {error}")) from error
+        if self.failure is None:
+            self.failure = "the log is closed"

@@ -17,6 +17,7 @@ from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import Now
 from kcoord.engine.engine import Engine
 from kcoord.log.directory import open_directory
+from kcoord.log.errors import SyncFailed
 from kcoord.log.journal import SYNC_ALWAYS, CommitTicket, Journal, sync_one
 from kcoord.log.partition_log import LogConfig
 from kcoord.log.storage import Storage
@@ -221,7 +222,11 @@ class Reference:
         self.collect()
         if self.ticket is not None:
             if self.ticket.syncs:
-                self.sync(self.ticket.syncs.pop(self.rng.randrange(len(self.ticket.syncs))))
+                try:
+                    self.sync(self.ticket.syncs.pop(self.rng.randrange(len(self.ticket.syncs))))
+                except SyncFailed as error:
+                    self.engine.journal.fail(error)
+                    raise
             if not self.ticket.syncs:
                 done, self.ticket = self.ticket, None
                 self.engine.commit_done(done, self.now())

@@ -1,0 +1,60 @@
+"""A few of the faults that `make io-faults` covers, and the engine's refusal after one."""
+
+from __future__ import annotations
+
+import errno
+import random
+
+import pytest
+
+from kcoord.log.errors import JournalFailed
+from kcoord.testing.faulty_storage import Fault, FaultyStorage
+from tests.crash.io_faults import Tally, list_cases, try_case
+from tests.crash.workload import Reference
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_some_faults_of_the_reference_workload(busy: bool) -> None:
+    cases = list_cases(1, busy)
+    kinds = {kind for _number, kind, _name in cases}
+    assert kinds == {"open", "create", "write", "sync", "rename", "truncate", "unlink", "mkdir", "rmdir"}
+    tally = Tally()
+    rng = random.Random(4)
+    for wanted in sorted(kinds):
+        number, kind, name = rng.choice([case for case in cases if case[1] == wanted])
+        try_case(1, busy, number, kind, name, tally)
+    assert tally.problems == []
+    assert tally.ended > 0
+
+
+def test_a_short_write_that_is_no_error_makes_no_difference() -> None:
+    tally = Tally()
+    writes = [number for number, kind, name in list_cases(1, True) if kind == "write" and name == "EIO"]
+    for number in random.Random(1).sample(writes, 5):
+        try_case(1, True, number, "write", "short write", tally)
+    assert tally.problems == [] and tally.ended == 0
+
+
+@pytest.mark.parametrize("kind", ["write", "sync", "mkdir", "unlink"])
+def test_an_engine_that_failed_refuses_everything(kind: str) -> None:
+    storage = FaultyStorage()
+    workload = Reference(storage)
+    workload.start()
+    workload.create("a")
+    workload.drain()
+    storage.choose_fault = lambda done, path: Fault(errno.EIO) if done == kind else None
+    with pytest.raises((OSError, JournalFailed)):
+        workload.create("b")
+        workload.produce(workload.clients[0], "a", 0)
+        workload.drain()
+        workload.delete("a")
+        workload.drain()
+    storage.choose_fault = None
+    engine = workload.engine
+    for attempt in (
+        lambda: workload.commit(workload.clients[0], "group-0"),
+        lambda: engine.end_turn(workload.now()),
+        lambda: engine.fire_timers(workload.now()),
+    ):
+        with pytest.raises(JournalFailed):
+            attempt()
