@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from kcoord.log.errors import LogDamaged, OffsetOutOfRange, SyncFailed
+from kcoord.log.exchange import DELETED_SUFFIX, SWAP_SUFFIX, settle
 from kcoord.log.segment import RELATIVE_OFFSET_MAX, BadBatch, Segment, segment_name
 from kcoord.log.snapshot_files import SnapshotFiles, offsets_of_files
 from kcoord.log.storage import DirectorySync, FileSync, Storage, Syncable
@@ -187,6 +188,7 @@ class PartitionLog:
         and no valid batch stands more than `commit_bytes_max` bytes (None: any number) behind it. With
         `verify` all segments are checked.
         """
+        settle(self.storage, self.name, self.config.index_interval_bytes)
         bases = offsets_of_files(self.storage, self.name, ".log")
         if not bases:
             if recovery_point > log_start_offset:
@@ -306,6 +308,10 @@ class PartitionLog:
         Raises OSError when writing failed and SyncFailed when closing a rolled segment did.
         """
         syncs: list[Syncable] = []
+        if self._first_dirty < len(self._segments) - 1 and not self._active.pending:
+            # Rolled without a batch to follow. Were the old segment the last one after a crash, it would be
+            # checked as one that nothing was ever taken out of.
+            self._active.create_files()
         while self._first_dirty < len(self._segments) - 1:
             self._finish(self._segments[self._first_dirty], self._segments[self._first_dirty + 1])
             self._first_dirty += 1
@@ -398,7 +404,9 @@ class PartitionLog:
         first = max(bisect_right(self._bases, from_offset) - 1, 0)
         for segment in self._segments[first:]:
             if segment.base_offset < upto_offset and segment.size and from_offset < upto_offset:
-                start = self._use(segment).position_before(from_offset)
+                start = 0
+                if from_offset > segment.base_offset:
+                    start = self._use(segment).position_before(from_offset)
                 extents.append(Extent(segment.log_path, start, segment.size))
         return extents
 
@@ -560,6 +568,31 @@ class PartitionLog:
         self._roll(self.end_offset)
         self.unsaved = True
         return True
+
+    @property
+    def closed_segments(self) -> list[Segment]:
+        """Those that never change any more, their files in order, when the active one has its file, too."""
+        return self._segments[: self._first_dirty] if self.storage.exists(self._active.log_path) else []
+
+    def begin_replace(self, base: int, old_bases: list[int]) -> tuple[Segment, list[Segment]] | None:
+        """Serve the promoted segment at `base` from now on instead of the ones at `old_bases` (exchange, step 3).
+
+        The caller syncs the directory, then takes the suffix off the new segment's names, syncs again and removes
+        the old segments, all of which are returned. None when they are not all there any more: nothing was done.
+        """
+        first = bisect_right(self._bases, base) - 1
+        beyond = first + len(old_bases)
+        if first < 0 or self._bases[first:beyond] != old_bases or beyond > self._first_dirty:
+            return None
+        old = self._segments[first:beyond]
+        new = Segment(self.storage, self.name, base, self.config.index_interval_bytes, SWAP_SUFFIX).existing()
+        for segment in old:
+            segment.close()
+            segment.rename(DELETED_SUFFIX, segment.base_offset != base)
+        self._segments[first:beyond] = [new]
+        self._bases[first:beyond] = [base]
+        self._first_dirty -= len(old) - 1
+        return new, old
 
     def take_segments_below(self, offset: int) -> list[Segment]:
         """Forget whole closed segments whose offsets are all below `offset`; the caller removes their files.

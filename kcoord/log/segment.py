@@ -113,10 +113,10 @@ class Segment:
             self._file.close()
             self._file = None
 
-    def remove(self) -> None:
+    def remove(self, with_snapshot: bool = True) -> None:
         """Remove the segment's files, the log file last: what is left without it is ignored."""
         self.close()
-        for kind in (*INDEX_KINDS, ".snapshot", ".log"):
+        for kind in (*INDEX_KINDS, ".snapshot", ".log") if with_snapshot else (*INDEX_KINDS, ".log"):
             path = self.file_path(kind)
             if self.storage.exists(path):
                 self.storage.remove(path)
