@@ -209,8 +209,11 @@ class DataDirectory:
             yield item
 
 
-def inspect_directory(root: str) -> DataDirectory:
-    """Look at a data directory, or at the directory of one partition. Raises OSError and StorageError."""
+def inspect_directory(root: str, damage: list[StorageError] | None = None) -> DataDirectory:
+    """Look at a data directory, or at the directory of one partition. Raises OSError and StorageError.
+
+    Damaged checkpoint files are put into `damage`, where it is given, and count as empty.
+    """
     if not os.path.isdir(root):
         raise StorageError(f"{root} is not a directory")
     single = _as_partition(root)
@@ -221,13 +224,23 @@ def inspect_directory(root: str) -> DataDirectory:
     # The state first: what is read afterwards is at least as new.
     in_use = is_locked(root)
     was_clean = os.path.exists(os.path.join(root, CLEAN_SHUTDOWN))
-    marks = read_checkpoint(root, RECOVERY_POINTS)
+    marks = _read_or_note(root, RECOVERY_POINTS, damage)
     partitions = [PartitionFiles(directory) for directory in find_partitions(root)]
     if not properties and not partitions:
         raise StorageError(f"{root} is no data directory: no {META_PROPERTIES} and no partitions in it")
-    starts = read_checkpoint(root, LOG_START_OFFSETS)
-    cleaned = read_checkpoint(root, CLEANER_OFFSETS)
+    starts = _read_or_note(root, LOG_START_OFFSETS, damage)
+    cleaned = _read_or_note(root, CLEANER_OFFSETS, damage)
     return DataDirectory(root, properties, partitions, marks, starts, cleaned, in_use, was_clean)
+
+
+def _read_or_note(root: str, name: str, damage: list[StorageError] | None) -> Checkpoint:
+    try:
+        return read_checkpoint(root, name)
+    except StorageError as error:
+        if damage is None:
+            raise
+        damage.append(error)
+        return {}
 
 
 def _as_partition(root: str) -> PartitionDirectory | None:

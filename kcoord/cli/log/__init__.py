@@ -14,6 +14,7 @@ COMMANDS: Final = {
     "import": "kcoord.cli.log.import_command:import_command",
     "ls": "kcoord.cli.log.ls:ls",
     "state": "kcoord.cli.log.state:state",
+    "verify": "kcoord.cli.log.verify:verify",
 }
 
 

@@ -1,0 +1,359 @@
+"""`kcoord log verify`: every byte of a data directory checked, and every record of the coordinator replayed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, final
+
+import click
+
+from kcoord.cli.log.common import (
+    EXIT_PROBLEMS,
+    directory_argument,
+    emit_json,
+    format_bytes,
+    friendly,
+    note,
+    output_option,
+    plural,
+    progress,
+    wrapped,
+)
+from kcoord.cli.log.dump import choose
+from kcoord.cli.log.findings import Findings
+from kcoord.cli.log.index_checks import IndexChecks, check_snapshots, check_txn_index
+from kcoord.cli.log.invariants import Invariants
+from kcoord.cli.log.records import COORDINATOR_TOPICS, DECOMPRESSED_BYTES_MAX, RecordReader
+from kcoord.core.outcome import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTION_TOPIC, LogId
+from kcoord.log.errors import StorageError
+from kcoord.log.inspect import (
+    DataDirectory,
+    PartitionFiles,
+    SegmentFile,
+    has_topic_id,
+    inspect_directory,
+)
+from kcoord.log.reader import DamagedBytes, StoredBatch
+from kcoord.wire.compression import DecompressionError
+from kcoord.wire.primitives import DecodeError
+from kcoord.wire.record_batch import LOG_APPEND_TIME
+
+# The metadata log's own id is fixed and in no record.
+NO_TOPIC_RECORD: Final = (METADATA_TOPIC,)
+
+
+@final
+class LogCheck:
+    """One log, batch by batch."""
+
+    def __init__(
+        self, directory: DataDirectory, files: PartitionFiles, findings: Findings, invariants: Invariants
+    ) -> None:
+        self.directory = directory
+        self.files = files
+        self.findings = findings
+        self.invariants = invariants
+        self.log_id = LogId(files.topic, files.partition)
+        self.reader = RecordReader()
+        self.is_compacted = _is_compacted(files, invariants)
+        self.batches = 0
+        self.records = 0
+        self.bytes = 0
+        self.end_offset = files.start_offset
+        self.epoch = -1
+        self.epochs: list[tuple[int, int]] = []
+        self._segment: SegmentFile | None = None
+        self._indexes: IndexChecks | None = None
+        self._damage: DamagedBytes | None = None
+
+    def run(self, step: Callable[[int], None]) -> None:
+        """Raises OSError."""
+        for item in self.directory.batches(self.files):
+            if isinstance(item, DamagedBytes):
+                step(item.size_bytes)
+                self._settle_damage(True)
+                self._enter(item.file)
+                self._damage = item
+                continue
+            step(item.header.size)
+            self._settle_damage(True)
+            self._enter(item.file)
+            self._batch(item)
+        self._settle_damage(False)
+        self._leave()
+        self._check_files()
+
+    def _settle_damage(self, is_inside: bool) -> None:
+        """Damage with something valid behind it, or below the mark, is worse than a torn end."""
+        damage = self._damage
+        if damage is None:
+            return
+        self._damage = None
+        place = (damage.file, damage.position, damage.next_offset)
+        text = f"{plural(damage.size_bytes, 'byte')} cannot be read: {damage.reason}"
+        if damage.zeros and not self.directory.is_kcoord:
+            # Preallocated.
+            return
+        is_torn = not is_inside and not self.directory.was_clean
+        if is_torn and damage.next_offset >= self.directory.mark_of(self.files):
+            text += "; a write that was cut short, opening the log cuts it off"
+            self.findings.warning("torn end", self.files.name, text, *place)
+        else:
+            self.findings.error("checksum", self.files.name, text, *place)
+
+    def _enter(self, path: str) -> None:
+        if self._segment is not None and self._segment.path == path:
+            return
+        self._leave()
+        for segment in self.files.segments:
+            if segment.path == path:
+                self._segment = segment
+                is_last = segment is self.files.segments[-1]
+                # Those of the last segment are made again when it was not closed.
+                if not is_last or self.directory.state == "clean":
+                    self._indexes = IndexChecks(self.files.name, segment, self.findings)
+
+    def _leave(self) -> None:
+        segment = self._segment
+        if segment is None:
+            return
+        if self._indexes is not None:
+            self._indexes.finish(self.end_offset)
+        check_txn_index(self.files.name, segment, self.findings)
+        self._segment = self._indexes = None
+
+    def _batch(self, batch: StoredBatch) -> None:
+        header = batch.header
+        self._offsets(batch)
+        if self._indexes is not None:
+            self._indexes.note(batch.position, header)
+        if header.leader_epoch < self.epoch:
+            text = f"leader epoch {header.leader_epoch} after {self.epoch}"
+            self._error("leader epoch", batch, text)
+        elif header.leader_epoch > self.epoch:
+            self.epoch = header.leader_epoch
+            self.epochs.append((self.epoch, int(header.base_offset)))
+        self.batches += 1
+        self.bytes += header.size
+        self.end_offset = header.last_offset + 1
+        self._records(batch)
+
+    def _error(self, check: str, batch: StoredBatch, text: str, offset: int = -1) -> None:
+        at = offset if offset >= 0 else int(batch.header.base_offset)
+        self.findings.error(check, self.files.name, text, batch.file, batch.position, at)
+
+    def _offsets(self, batch: StoredBatch) -> None:
+        header = batch.header
+        is_active = batch.file == self.files.segments[-1].path
+        if self.is_compacted and not (is_active and header.base_offset > self.files.segments[-1].base_offset):
+            return
+        due = max(self.end_offset, self.files.segments[-1].base_offset) if self.is_compacted else self.end_offset
+        if header.base_offset != due:
+            # What was damaged before it has been told.
+            if header.base_offset > due:
+                self._error("offsets", batch, f"offset {due} is due, the batch begins at {header.base_offset}")
+        elif header.count != header.last_offset_delta + 1 and not self.is_compacted:
+            text = f"{plural(int(header.count), 'record')} for {header.last_offset_delta + 1} offsets"
+            self._error("offsets", batch, text)
+
+    def _records(self, batch: StoredBatch) -> None:
+        header = batch.header
+        try:
+            records = batch.records(DECOMPRESSED_BYTES_MAX)
+        except (DecodeError, DecompressionError) as error:
+            self._error("records", batch, f"its records cannot be read: {error}")
+            return
+        self.records += len(records)
+        is_typed = self.files.topic in COORDINATOR_TOPICS
+        start = self.directory.start_of(self.files)
+        last = -1
+        for record in records:
+            if record.offset <= last:
+                self._error("records", batch, f"record {record.offset} after {last}", record.offset)
+            last = record.offset
+            if record.timestamp > header.max_timestamp and header.timestamp_type != LOG_APPEND_TIME:
+                self._error("records", batch, "a record is newer than its batch says", record.offset)
+            if not is_typed or record.offset < start:
+                continue
+            typed = self.reader.read(self.files.topic, header, record)
+            if typed.error:
+                self._error("records", batch, f"record {record.offset}: {typed.error}", record.offset)
+            elif not header.is_control:
+                report = _Report(self, batch, record.offset)
+                self.invariants.check(self.log_id, typed, report.tell)
+
+    def _check_files(self) -> None:
+        files, directory, findings = self.files, self.directory, self.findings
+        mark = directory.mark_of(files)
+        if mark > self.end_offset:
+            text = f"the log ends at {self.end_offset}, but was synced up to {mark}"
+            findings.error("durable mark", files.name, text, "", -1, self.end_offset)
+        start = directory.starts.get((files.topic, files.partition), 0)
+        if start > self.end_offset:
+            findings.error("log start", files.name, f"the log ends at {self.end_offset}, its start is {start}")
+        check_snapshots(files, self.end_offset, findings)
+        try:
+            listed = files.epochs()
+        except StorageError as error:
+            findings.error("leader epoch", files.name, str(error))
+            return
+        for i in range(1, len(listed)):
+            if listed[i][0] <= listed[i - 1][0] or listed[i][1] < listed[i - 1][1]:
+                findings.error("leader epoch", files.name, "the epochs in its checkpoint do not ascend")
+        starts = dict(listed)
+        for epoch, offset in self.epochs if listed else []:
+            if starts.get(epoch, offset + 1) > offset:
+                text = f"a batch of epoch {epoch} at offset {offset}, of which its checkpoint knows nothing"
+                findings.error("leader epoch", files.name, text, "", -1, offset)
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            "log": self.files.name,
+            "end_offset": self.end_offset,
+            "batches": self.batches,
+            "records": self.records,
+            "bytes": self.bytes,
+        }
+
+
+@final
+class _Report:
+    """Takes what the invariants say of one record."""
+
+    def __init__(self, check: LogCheck, batch: StoredBatch, offset: int) -> None:
+        self.check = check
+        self.batch = batch
+        self.offset = offset
+
+    def tell(self, rule: str, text: str) -> None:
+        place = (self.batch.file, self.batch.position, self.offset)
+        self.check.findings.error(rule, self.check.files.name, text, *place)
+
+
+def _is_compacted(files: PartitionFiles, invariants: Invariants) -> bool:
+    if files.topic in (OFFSETS_TOPIC, TRANSACTION_TOPIC):
+        return True
+    topics = invariants.core.topics
+    topic = topics.get(files.topic)
+    # Of a topic whose settings are elsewhere nothing can be said: gaps might be right.
+    if topic is None:
+        return files.topic != METADATA_TOPIC
+    return "compact" in topics.config_value(topic, "cleanup.policy")
+
+
+def check_directory(directory: DataDirectory, invariants: Invariants, findings: Findings) -> None:
+    """Whether directories and the topics of the metadata log agree, as far as the log could be read."""
+    topics = invariants.core.topics
+    if not topics.topics or directory.find(METADATA_TOPIC, 0) is None:
+        return
+    for files in directory.partitions:
+        topic = topics.get(files.topic)
+        if files.topic in NO_TOPIC_RECORD:
+            continue
+        if topic is None or files.partition >= topic.partition_count:
+            text = "no topic of the metadata log has this partition; opening the log puts it aside"
+            findings.warning("topics", files.name, text)
+        elif has_topic_id(files) and files.topic_id != topic.topic_id:
+            findings.error("topics", files.name, "its directory is of a topic with another id")
+    for name in topics.sorted_names():
+        for partition in range(topics.topics[name].partition_count):
+            if directory.find(name, partition) is None:
+                text = "the metadata log has this partition, there is no directory"
+                # A crash may leave it so; the server makes it when it starts.
+                tell = findings.error if directory.was_clean else findings.warning
+                tell("topics", f"{name}-{partition}", text)
+
+
+def verify_directory(
+    directory: DataDirectory, chosen: list[PartitionFiles], findings: Findings, step: Callable[[int], None]
+) -> tuple[list[LogCheck], Invariants]:
+    """Check the logs, the metadata log first: it says what the others may be. Raises OSError."""
+    metadata = directory.find(METADATA_TOPIC, 0)
+    count = max((files.partition for files in directory.of_topic(OFFSETS_TOPIC)), default=-1) + 1
+    is_whole = metadata is not None and directory.start_of(metadata) == 0 and bool(metadata.segments)
+    invariants = Invariants(count if directory.properties else 0, is_whole)
+    if metadata is not None and metadata not in chosen:
+        LogCheck(directory, metadata, Findings(), invariants).run(lambda _: None)
+    checks = []
+    for files in sorted(chosen, key=lambda files: files is not metadata):
+        check = LogCheck(directory, files, findings, invariants)
+        check.run(step)
+        checks.append(check)
+    return checks, invariants
+
+
+@click.command()
+@directory_argument
+@click.argument("logs", metavar="[LOG]...", nargs=-1)
+@click.option("--strict", is_flag=True, help="Exit with 1 for warnings too.")
+@output_option
+@friendly
+def verify(directory: str, logs: tuple[str, ...], strict: bool, output: str) -> None:
+    """Check everything in DIR, or in these LOGs of it.
+
+    Checksums, offsets without gaps that compaction cannot have made, leader epochs, record encodings; offset, time and
+    transaction indexes against the batches; producer snapshots; checkpoints against the logs; directories against the
+    topics. Records of the coordinator are replayed: generations never go back, a leader is a member, a group is in
+    its partition, producer ids are never given out twice. Of a running server what is below its durable mark.
+
+    An error is something wrong. A warning is something odd that opening the log copes with, such as a write that a
+    crash cut short. Exit code 1 where there are errors.
+
+    \b
+    Examples:
+      kcoord log verify data
+      kcoord log verify data __consumer_offsets --strict
+      kcoord log verify data -o json | jq '.problems[] | {file, position}'
+    """
+    damaged_files: list[StorageError] = []
+    found = inspect_directory(directory, damaged_files)
+    if found.in_use:
+        note("a running server's log: checked up to its durable mark")
+    findings = Findings()
+    for error in damaged_files:
+        findings.error("checkpoint", "", str(error))
+    chosen = choose(found, logs) if logs else found.partitions
+    with progress("Checking", sum(files.size_bytes for files in chosen)) as step:
+        checks, invariants = verify_directory(found, chosen, findings, step)
+    if found.properties and not logs:
+        check_directory(found, invariants, findings)
+    core = invariants.core
+    replayed = {
+        "groups": sum(1 for group in core.groups.groups.values() if group.value is not None),
+        "offsets": core.offsets.count(),
+        "topics": len(core.topics.topics),
+    }
+    if output == "json":
+        emit_json(
+            {
+                "directory": found.root,
+                "state": found.state,
+                "errors": findings.errors,
+                "warnings": findings.warnings,
+                "problems": [finding.plain() for finding in findings.found],
+                "logs": [check.plain() for check in checks],
+                "replayed": replayed,
+            }
+        )
+    else:
+        _print(findings, checks, replayed)
+    if findings.errors or (strict and findings.warnings):
+        click.get_current_context().exit(EXIT_PROBLEMS)
+
+
+def _print(findings: Findings, checks: list[LogCheck], replayed: dict[str, int]) -> None:
+    for finding in findings.found:
+        click.echo("\n".join(wrapped(finding.text(), 4, 0)))
+    if findings.left_out():
+        click.echo(f"and {findings.left_out()} more of the same kinds")
+    size = format_bytes(sum(check.bytes for check in checks))
+    batches = plural(sum(check.batches for check in checks), "batch").replace("batchs", "batches")
+    records = plural(sum(check.records for check in checks), "record")
+    read = f"{plural(len(checks), 'log')}, {size}, {batches}, {records}"
+    state = ", ".join(plural(count, name.removesuffix("s")) for name, count in replayed.items())
+    click.echo("\n".join(wrapped(f"read: {read}", 2, 0)))
+    click.echo("\n".join(wrapped(f"replayed: {state}", 2, 0)))
+    if findings.errors or findings.warnings:
+        click.echo(f"{plural(findings.errors, 'error')}, {plural(findings.warnings, 'warning')}")
+    else:
+        click.echo("nothing is wrong")
