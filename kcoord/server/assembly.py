@@ -48,11 +48,15 @@ class Assembly:
             return
 
 
-def open_assembly(config: Config) -> Assembly:
-    """Lock, open and recover the data directory and make an engine for it. Raises LogError and OSError."""
+def open_assembly(config: Config, storage: Storage | None = None) -> Assembly:
+    """Lock, open and recover the data directory and make an engine for it. Raises LogError and OSError.
+
+    `storage`, if given, stands in for the data directory.
+    """
     server = config.server
     in_memory = server.log_sync == SYNC_MEMORY
-    storage: Storage = MemoryStorage() if in_memory else DiskStorage(server.data_dir)
+    if storage is None:
+        storage = MemoryStorage() if in_memory else DiskStorage(server.data_dir)
     directory = open_directory(
         storage,
         config.core.node_id,

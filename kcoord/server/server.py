@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final, final
 
 from kcoord import __version__
+from kcoord.log.storage import Storage
 from kcoord.server.accept import accept_connections
 from kcoord.server.assembly import Assembly, open_assembly
 from kcoord.server.config import Config
@@ -53,8 +54,10 @@ def bind(listener: Listener, backlog: int) -> list[socket.socket]:
 class Server:
     """One server on the running loop. `start`, then `wait` until `request_stop` or a failure, then it is closed."""
 
-    def __init__(self, config: Config, log: ServerLog) -> None:
+    def __init__(self, config: Config, log: ServerLog, storage: Storage | None = None) -> None:
         self.config = config
+        # In place of the data directory, if it is given.
+        self.storage = storage
         self.log = log
         self.loop = asyncio.get_running_loop()
         # Host and port of each listener, once started.
@@ -111,7 +114,7 @@ class Server:
                 self._sockets += sockets
                 bound.append((listener, sockets))
                 self.addresses.append((listener.host or "0.0.0.0", sockets[0].getsockname()[1]))
-            assembly = self.assembly = open_assembly(config)
+            assembly = self.assembly = open_assembly(config, self.storage)
             self._check_space(assembly)
             assembly.engine.load(read_clocks())
         except Exception as error:

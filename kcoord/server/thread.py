@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar, final
 
+from kcoord.log.storage import Storage
 from kcoord.server.config import Config
 from kcoord.server.event_loop import new_event_loop
 from kcoord.server.failures import EXIT_INTERNAL, ServerError, classify
@@ -26,10 +27,16 @@ JOIN_SECONDS = 30.0
 
 @final
 class ServerThread:
-    """`start()`, use `bootstrap`, `stop()`. All methods may be called from any thread but the server's own."""
+    """`start()`, use `bootstrap`, `stop()`. All methods may be called from any thread but the server's own.
 
-    def __init__(self, config: Config, log: ServerLog | None = None) -> None:
+    A `storage` stands in for the data directory.
+    """
+
+    def __init__(
+        self, config: Config, log: ServerLog | None = None, storage: Storage | None = None
+    ) -> None:
         self.config = config
+        self.storage = storage
         self.log = ServerLog(None) if log is None else log
         self.host = ""
         self.port = 0
@@ -108,7 +115,7 @@ class ServerThread:
             self._started.set()
 
     async def _serve(self) -> None:
-        server = Server(self.config, self.log)
+        server = Server(self.config, self.log, self.storage)
         await server.start()
         self._loop, self._server = asyncio.get_running_loop(), server
         self.host, self.port = server.addresses[0]
