@@ -76,3 +76,35 @@ def test_clients_go_on_after_an_import(tmp_path: Path) -> None:
         assert consume(server.bootstrap, "slow", 18) == [f"line {i}" for i in range(7, 25)]
         assert consume(server.bootstrap, "modern", 5) == [f"line {i}" for i in range(20, 25)]
         assert committed(server.bootstrap, "modern") == {"0": ("25", "25")}
+
+
+def test_a_broker_starts_on_what_was_exported(tmp_path: Path) -> None:
+    with KcoordServer(data=tmp_path / "data") as server:
+        made = tools.run(
+            tools.TOPICS, *at(server.bootstrap), "--create", "--topic", "moved", "--partitions", "1"
+        )
+        assert made.code == 0, made
+        fill(server.bootstrap, 0, 20)
+        for group in ("one", "two"):
+            assert consume(server.bootstrap, group, 7, "--from-beginning") == [f"line {i}" for i in range(7)]
+        before = topic_id(server.bootstrap)
+        plan = tmp_path / "plan.csv"
+        log("export", str(plan), "--csv", "--data", str(server.data))
+        assert plan.read_text() == "one,moved,0,7\ntwo,moved,0,7\n"
+        server.stop()
+    target = tmp_path / "broker"
+    report = json.loads(log("export", str(target), "--data", str(tmp_path / "data"), "--output", "json"))
+    assert (report["written"]["topics"], report["left_out"]) == (3, {})
+    with RealBroker(data=target) as broker:
+        assert topic_id(broker.bootstrap) == before
+        assert committed(broker.bootstrap, "one") == {"0": ("7", "20")}
+        fill(broker.bootstrap, 20, 25)
+        assert consume(broker.bootstrap, "one", 18) == [f"line {i}" for i in range(7, 25)]
+        # The offsets as they were, for both groups at once and for one of them.
+        for groups in (["--group", "one", "--group", "two"], ["--group", "one"]):
+            arguments = ["--reset-offsets", *groups, "--from-file", str(plan), "--execute"]
+            done = tools.run(tools.GROUPS, *at(broker.bootstrap), *arguments)
+            assert done.code == 0 and "Error" not in done.out, done
+            assert committed(broker.bootstrap, "one") == {"0": ("7", "25")}
+            if len(groups) > 2:
+                plan.write_text("one,moved,0,7\n")

@@ -11,6 +11,7 @@ from kcoord.cli.lazy import LazyGroup
 COMMANDS: Final = {
     "diff": "kcoord.cli.log.diff:diff",
     "dump": "kcoord.cli.log.dump:dump",
+    "export": "kcoord.cli.log.export_command:export_command",
     "import": "kcoord.cli.log.import_command:import_command",
     "ls": "kcoord.cli.log.ls:ls",
     "state": "kcoord.cli.log.state:state",

@@ -1,0 +1,78 @@
+"""`kcoord log export`: a directory for a Kafka broker, or offsets as CSV."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import io
+import os
+import sys
+import time
+
+import click
+
+from kcoord.cli.log.common import emit_json, friendly, output_option, wrapped
+from kcoord.log.exporter import Export, committed_offsets, open_own_directory
+from kcoord.log.storage import DiskStorage
+
+STDOUT = "-"
+
+
+def _progress(name: str) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"copying {name}", err=True)
+
+
+@click.command(name="export")
+@click.argument("target", metavar="DIR", type=click.Path())
+@click.option("--data", "-d", default="data", show_default=True, metavar="DATA", help="Our data directory.")
+@click.option("--csv", "as_csv", is_flag=True, help="Write committed offsets to the file DIR instead (- is stdout), "
+              "for kafka-consumer-groups --reset-offsets --from-file.")  # fmt: skip
+@click.option("--group", "-g", "groups", multiple=True, metavar="GROUP", help="Only that group's offsets; repeatable.")
+@output_option
+@friendly
+def export_command(target: str, data: str, as_csv: bool, groups: tuple[str, ...], output: str) -> None:
+    """Write a directory that a Kafka 4.3 broker can be started on.
+
+    It needs no formatting: start the broker with the same node.id, with process.roles=broker,controller and log.dirs
+    naming it; docs/migration.md has the settings. The server must be stopped, except for --csv.
+    """
+    if as_csv:
+        _write_csv(target, data, set(groups))
+        return
+    if groups:
+        raise click.UsageError("--group goes with --csv")
+    export = Export(
+        open_own_directory(data),
+        target,
+        base64.urlsafe_b64encode(os.urandom(16)).decode("ascii").rstrip("="),
+        time.time_ns() // 1_000_000,
+        _progress,
+    )
+    export.run()
+    if output == "json":
+        emit_json({"written": dict(sorted(export.counts.items())), "left_out": dict(sorted(export.left_out.items()))})
+        return
+    click.echo("written:")
+    for name, count in sorted(export.counts.items()):
+        click.echo(f"  {count:>12,}  {name}")
+    if export.left_out:
+        click.echo("left out:")
+        for name, count in sorted(export.left_out.items()):
+            click.echo(f"  {count:>12,}  {name}")
+    advice = f"start a Kafka 4.3 broker with node.id={export.node_id} and log.dirs={target}; do not format it"
+    for line in wrapped(advice):
+        click.echo(line)
+
+
+def _write_csv(target: str, data: str, groups: set[str]) -> None:
+    """Lines of group, topic, partition and offset."""
+    rows = committed_offsets(open_own_directory(data, running_too=True), groups)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    if target == STDOUT:
+        click.echo(text.getvalue(), nl=False)
+        return
+    folder, name = os.path.split(os.path.abspath(target))
+    DiskStorage(folder).write_atomic(name, text.getvalue().encode())
+    click.echo(f"{len(rows)} offsets written to {target}", err=True)

@@ -1,0 +1,278 @@
+"""Writes a data directory that a Kafka broker can be started on, and committed offsets as CSV.
+
+The broker's directory is complete in itself: `bootstrap.checkpoint` is what a new controller takes its first records
+from, so it holds topics, settings and producer ids beside the feature levels that formatting would put there. Partition
+directories are copied; without a mark of a clean stop the broker checks every segment itself. `meta.properties` is
+written last: what a crash leaves is no broker's directory.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Final, final
+
+from kcoord.log.cluster_image import (
+    METADATA_DIRECTORY,
+    RESOURCE_TOPIC,
+    ClusterImage,
+    ImageTopic,
+    read_cluster_image,
+    sound_batches,
+)
+from kcoord.log.directory import (
+    LOG_START_OFFSETS,
+    META_PROPERTIES,
+    Checkpoint,
+    encode_checkpoint,
+)
+from kcoord.log.errors import DirectoryLocked, ForeignDirectory, StorageError
+from kcoord.log.import_logs import OFFSET_TYPES, records_of
+from kcoord.log.inspect import DataDirectory, PartitionFiles, inspect_directory
+from kcoord.log.partition_log import EPOCH_CHECKPOINT, PARTITION_METADATA, encode_partition_metadata
+from kcoord.log.segment import segment_name
+from kcoord.log.serde import decode_record, encode_metadata_record
+from kcoord.log.storage import DiskStorage
+from kcoord.protocol.records.config_record import ConfigRecord
+from kcoord.protocol.records.feature_level_record import FeatureLevelRecord
+from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
+from kcoord.protocol.records.partition_record import PartitionRecord
+from kcoord.protocol.records.producer_ids_record import ProducerIdsRecord
+from kcoord.protocol.records.topic_record import TopicRecord
+from kcoord.wire.message import Message
+from kcoord.wire.record_batch import BatchBuilder
+
+BOOTSTRAP: Final = "bootstrap.checkpoint"
+METADATA_TOPIC: Final = "__cluster_metadata"
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+COPIED_SUFFIXES: Final = (".log", ".index", ".timeindex", ".txnindex")
+COPIED_NAMES: Final = (PARTITION_METADATA, EPOCH_CHECKPOINT)
+BATCH_BYTES_TARGET: Final = 1 << 20
+# What `kafka-storage format` of Kafka 4.3 writes (metadata.version 30 is 4.3-IV0), but for
+# eligible.leader.replicas.version: with it, a broker that registers for the first time loses its place among the
+# in-sync replicas, and partitions of one replica would have no leader any more. It can be switched on later.
+FEATURES: Final = (
+    ("metadata.version", 30),
+    ("group.version", 1),
+    ("share.version", 1),
+    ("streams.version", 1),
+    ("transaction.version", 2),
+)
+NO_LEADER: Final = -1
+# Control records of a snapshot (KIP-630): key and value, both with a version before the body.
+SNAPSHOT_HEADER: Final = (b"\x00\x00\x00\x03", b"\x00\x00" + bytes(8) + b"\x00")
+SNAPSHOT_FOOTER: Final = (b"\x00\x00\x00\x04", b"\x00\x00\x00")
+
+# group, topic, partition, committed offset
+CommittedOffset = tuple[str, str, int, int]
+
+
+def open_own_directory(path: str, running_too: bool = False) -> DataDirectory:
+    """A data directory of ours. Raises StorageError of some kind, and OSError."""
+    source = inspect_directory(path)
+    if not source.is_kcoord:
+        raise ForeignDirectory(f"{path} is no data directory of kcoord")
+    if source.in_use and not running_too:
+        raise DirectoryLocked(f"{path} is in use: stop the server first")
+    return source
+
+
+# --- offsets
+
+
+def committed_offsets(source: DataDirectory, groups: set[str]) -> list[CommittedOffset]:
+    """Committed offsets by group, topic and partition; of all groups where none is named.
+
+    Of a running server those below the durable mark. Raises LogDamaged and OSError.
+    """
+    found: dict[tuple[str, str, int], int] = {}
+    for files in source.of_topic(OFFSETS_TOPIC):
+        end = source.readable_end(files)
+        for key, value in _offset_records(files, source.start_of(files), end):
+            place = (key.group, key.topic, key.partition)
+            if groups and key.group not in groups:
+                continue
+            if value is None:
+                found.pop(place, None)
+            else:
+                found[place] = value.offset
+    return [(*place, found[place]) for place in sorted(found)]
+
+
+def _offset_records(
+    files: PartitionFiles, start: int, end: int
+) -> Iterator[tuple[OffsetCommitKey, OffsetCommitValue | None]]:
+    for batch in sound_batches(files.path, start):
+        if batch.header.is_control:
+            continue
+        if batch.header.base_offset >= end:
+            return
+        for record in records_of(batch):
+            if record.offset < start or record.key is None:
+                continue
+            if int.from_bytes(record.key[:2], "big") not in OFFSET_TYPES:
+                continue
+            key, value = decode_record(record.key, record.value)
+            if isinstance(key, OffsetCommitKey):
+                yield key, value if isinstance(value, OffsetCommitValue) else None
+
+
+# --- a broker's directory
+
+
+@final
+class Export:
+    """One export. `counts` says what was written; `progress` is told of every partition."""
+
+    def __init__(
+        self,
+        source: DataDirectory,
+        target: str,
+        directory_id: str,
+        wall_ms: int,
+        progress: Callable[[str], None],
+    ) -> None:
+        self.source = source
+        self.target = target
+        self.directory_id = directory_id
+        self.wall_ms = wall_ms
+        self.progress = progress
+        self.counts: Counter[str] = Counter()
+        self.left_out: Counter[str] = Counter()
+        self.storage = DiskStorage(target)
+        self.node_id = int(source.properties["node.id"])
+
+    def run(self) -> None:
+        """Raises StorageError of some kind, LogDamaged and OSError."""
+        if os.path.exists(self.target) and os.listdir(self.target):
+            raise ForeignDirectory(f"{self.target} is not empty: give a new directory")
+        lock = DiskStorage(self.source.root)
+        lock.lock()
+        try:
+            self._write()
+        finally:
+            lock.unlock()
+
+    def _write(self) -> None:
+        image = read_cluster_image(self.source.root)
+        if image is None:
+            raise StorageError(f"{self.source.root} has no {METADATA_DIRECTORY}")
+        os.makedirs(self.target, exist_ok=True)
+        starts: Checkpoint = {}
+        known = image.by_name()
+        for files in self.source.partitions:
+            if files.topic == METADATA_TOPIC:
+                continue
+            topic = known.get(files.topic)
+            if topic is None or files.topic_id != topic.topic_id:
+                self.left_out["directories that no topic has"] += 1
+                continue
+            self.progress(files.name)
+            start = self.source.start_of(files)
+            if start:
+                starts[(files.topic, files.partition)] = start
+            self._copy(files, topic, start)
+        self.storage.write_atomic(LOG_START_OFFSETS, encode_checkpoint(starts))
+        self.storage.write_atomic(BOOTSTRAP, self._bootstrap(image))
+        properties = self.source.properties
+        lines = ["version=1", f"cluster.id={properties['cluster.id']}", f"node.id={self.node_id}"]
+        lines.append(f"directory.id={self.directory_id}")
+        self.storage.write_atomic(META_PROPERTIES, ("\n".join(lines) + "\n").encode())
+
+    def _copy(self, files: PartitionFiles, topic: ImageTopic, start: int) -> None:
+        self.storage.make_dir(files.name)
+        target = os.path.join(self.target, files.name)
+        names = [os.path.basename(segment.path) for segment in files.segments]
+        for name in sorted(os.listdir(files.path)):
+            stem, dot, suffix = name.rpartition(".")
+            is_segments = f"{stem}.log" in names and dot + suffix in COPIED_SUFFIXES
+            if is_segments or name in COPIED_NAMES:
+                shutil.copyfile(os.path.join(files.path, name), os.path.join(target, name))
+                self._sync(f"{files.name}/{name}")
+        if not names:
+            # Where there is nothing, the log still goes on at its offset.
+            self._sync(f"{files.name}/{segment_name(start)}.log")
+        if not self.storage.exists(f"{files.name}/{PARTITION_METADATA}"):
+            data = encode_partition_metadata(topic.topic_id)
+            self.storage.write_atomic(f"{files.name}/{PARTITION_METADATA}", data)
+        self.storage.sync_dir(files.name)
+        self.counts["partitions"] += 1
+        self.counts["bytes of logs"] += files.size_bytes
+
+    def _sync(self, path: str) -> None:
+        file = self.storage.open(path)
+        file.datasync()
+        file.close()
+
+    # --- the controller's first records
+
+    def _bootstrap(self, image: ClusterImage) -> bytes:
+        values = [encode_metadata_record(FeatureLevelRecord(name, level)) for name, level in FEATURES]
+        for topic in sorted(image.topics.values(), key=lambda t: t.name):
+            self.counts["topics"] += 1
+            values += [encode_metadata_record(record) for record in self._topic_records(image, topic)]
+        for (kind, owner, name), value in sorted(image.configs.items()):
+            if kind != RESOURCE_TOPIC:
+                self.counts["other settings"] += 1
+                values.append(encode_metadata_record(ConfigRecord(kind, owner, name, value)))
+        if image.next_producer_id:
+            record = ProducerIdsRecord(self.node_id, 0, image.next_producer_id)
+            values.append(encode_metadata_record(record))
+        for about, raw in image.kept:
+            self.counts[about] += 1
+            values.append(raw)
+        self.left_out.update(image.left_out)
+        return encode_snapshot(values, self.wall_ms)
+
+    def _topic_records(self, image: ClusterImage, topic: ImageTopic) -> list[Message]:
+        records: list[Message] = [TopicRecord(topic.name, topic.topic_id)]
+        for name, value in sorted(image.configs_of(RESOURCE_TOPIC, topic.name).items()):
+            self.counts["settings of topics"] += 1
+            records.append(ConfigRecord(RESOURCE_TOPIC, topic.name, name, value))
+        directory = base64.urlsafe_b64decode(self.directory_id + "==")
+        for partition in range(topic.partition_count):
+            records.append(
+                PartitionRecord(
+                    partition_id=partition,
+                    topic_id=topic.topic_id,
+                    replicas=[self.node_id],
+                    isr=[self.node_id],
+                    # As after a clean stop: the broker is elected when it registers, in the next epoch.
+                    leader=NO_LEADER,
+                    leader_epoch=topic.leader_epochs.get(partition, 0),
+                    partition_epoch=0,
+                    directories=[directory],
+                )
+            )
+        return records
+
+
+def encode_snapshot(values: list[bytes], wall_ms: int) -> bytes:
+    """Metadata records as a `.checkpoint` file: a header, batches, a footer."""
+    parts: list[bytes] = []
+    offset = 0
+
+    def add(builder: BatchBuilder, control: bool) -> None:
+        nonlocal offset
+        parts.append(builder.build(offset, 0, control=control))
+        offset += int(builder.count)
+
+    def add_control(pair: tuple[bytes, bytes]) -> None:
+        builder = BatchBuilder()
+        builder.append(wall_ms, *pair)
+        add(builder, True)
+
+    add_control(SNAPSHOT_HEADER)
+    builder = BatchBuilder()
+    for value in values:
+        builder.append(wall_ms, None, value)
+        if builder.size_bytes() > BATCH_BYTES_TARGET:
+            add(builder, False)
+            builder = BatchBuilder()
+    if builder.count:
+        add(builder, False)
+    add_control(SNAPSHOT_FOOTER)
+    return b"".join(parts)
