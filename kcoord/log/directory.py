@@ -5,6 +5,7 @@
     recovery-point-offset-checkpoint  per log: everything below this offset was synced (the durable mark)
     log-start-offset-checkpoint       per log: the first offset that exists, where it is not the first segment's
     replication-offset-checkpoint     per log: the high watermark of a clean stop, for a broker that opens a copy
+    cleaner-offset-checkpoint         per compacted log: the first offset that compaction has not seen
     .kafka_cleanshutdown              there after a clean stop, removed when the directory is opened
     <topic>-<partition>/              the logs
     <topic>-<partition>.<id>-delete/  logs that were deleted but are not yet removed
@@ -35,6 +36,7 @@ META_PROPERTIES: Final = "meta.properties"
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
 LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
+CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 FORMAT: Final = 1
 DELETE_SUFFIX: Final = "-delete"
@@ -258,8 +260,8 @@ class LogDirectory:
     def _load(self, verify: bool) -> None:
         storage = self.storage
         self.was_clean = storage.exists(CLEAN_SHUTDOWN)
-        self._written_points = _read_checkpoint(storage, RECOVERY_POINTS)
-        self._written_starts = _read_checkpoint(storage, LOG_START_OFFSETS)
+        self._written_points = read_checkpoint(storage, RECOVERY_POINTS)
+        self._written_starts = read_checkpoint(storage, LOG_START_OFFSETS)
         for name in storage.list_dir(""):
             if not storage.is_dir(name):
                 continue
@@ -416,7 +418,8 @@ def encode_checkpoint(entries: Checkpoint) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def _read_checkpoint(storage: Storage, path: str) -> Checkpoint:
+def read_checkpoint(storage: Storage, path: str) -> Checkpoint:
+    """The entries of a checkpoint file, none where there is no file. Raises StorageError and OSError."""
     if not storage.exists(path):
         return {}
     entries: Checkpoint = {}

@@ -103,6 +103,13 @@ class _Tail:
             del self.batches[: self.start]
             self.start = 0
 
+    def forget(self, upto_offset: int) -> None:
+        """Let go of the batches below an offset."""
+        while self.start < len(self.bases) and self.bases[self.start] < upto_offset:
+            self.bytes -= len(self.batches[self.start])
+            self.batches[self.start] = b""
+            self.start += 1
+
     def holds(self, offset: int) -> bool:
         return self.start < len(self.bases) and offset >= self.bases[self.start]
 
@@ -202,6 +209,7 @@ class PartitionLog:
         self._bases = bases
         self._active = self._segments[-1]
         self._first_dirty = len(bases) - 1
+        self._read_epochs(INT64_MAX)
         if verify:
             for i in range(len(bases) - 1):
                 self._check_closed(self._segments[i], bases[i + 1])
@@ -229,7 +237,7 @@ class PartitionLog:
 
     def _check_closed(self, segment: Segment, next_base: int) -> None:
         try:
-            end = segment.rescan(contiguous=False)
+            end = segment.rescan(contiguous=False, epochs=self._epochs)
         except BadBatch as bad:
             raise LogDamaged(segment.log_path, bad.next_offset, bad.position, bad.reason) from None
         if end > next_base:
@@ -248,7 +256,7 @@ class PartitionLog:
         segment = self._active
         self.unsaved = True
         try:
-            return segment.rescan(contiguous=True)
+            return segment.rescan(contiguous=True, epochs=self._epochs)
         except BadBatch as bad:
             found = bad
         if found.next_offset < recovery_point:
@@ -489,7 +497,8 @@ class PartitionLog:
 
     # --- leader epochs
 
-    def _load_epochs(self) -> None:
+    def _read_epochs(self, end_offset: int) -> None:
+        """What the checkpoint file says of the offsets up to `end_offset`."""
         path = f"{self.name}/{EPOCH_CHECKPOINT}"
         self._epochs = []
         self._last_epoch = -1
@@ -498,9 +507,12 @@ class PartitionLog:
             words = line.split()
             if len(words) == 2 and words[0].isdecimal() and words[1].isdecimal():
                 epoch, start = int(words[0]), int(words[1])
-                if epoch > self._last_epoch and start <= self.end_offset:
+                if epoch > self._last_epoch and start <= end_offset:
                     self._epochs.append((epoch, start))
                     self._last_epoch = epoch
+
+    def _load_epochs(self) -> None:
+        self._read_epochs(self.end_offset)
         if not self._epochs:
             # The file of a single epoch is not worth a sync: the first batch tells it.
             for segment in self._segments:
@@ -589,6 +601,7 @@ class PartitionLog:
         for segment in old:
             segment.close()
             segment.rename(DELETED_SUFFIX, segment.base_offset != base)
+        self._tail.forget(self._bases[beyond])
         self._segments[first:beyond] = [new]
         self._bases[first:beyond] = [base]
         self._first_dirty -= len(old) - 1

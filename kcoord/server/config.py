@@ -61,6 +61,11 @@ class ServerConfig:
         self.log_sync = ""
         self.reserve_bytes = 0
         self.retention_check_ms = 0
+        self.cleaner_enable = True
+        self.cleaner_backoff_ms = 0
+        self.cleaner_buffer_bytes = 0
+        self.history_ms = 0
+        self.history_bytes = 0
         self.logging_format = ""
         self.logging_level = ""
 

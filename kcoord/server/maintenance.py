@@ -1,4 +1,5 @@
-"""What a server does to its logs beside the traffic: old segments go as the topics' retention says.
+"""What a server does to its logs beside the traffic: old segments go as the topics' retention says, and compacted
+topics are compacted (`cleaning`).
 
 Decisions are taken on the event loop, one partition at a time; whatever waits for the disk happens in a thread that
 commits do not use. A partition is looked at again after each wait, for its topic may have been deleted meanwhile.
@@ -17,10 +18,11 @@ from kcoord.log.errors import LogDamaged
 from kcoord.log.retention import RetentionPolicy, plan_retention
 from kcoord.log.segment import Segment
 from kcoord.server.assembly import Assembly
+from kcoord.server.cleaning import Cleaner
 from kcoord.server.config import ServerConfig
 from kcoord.server.logs import ServerLog
 from kcoord.server.pump import read_clocks
-from kcoord.server.sync_threads import SyncThreads
+from kcoord.server.sync_threads import SyncThreads, in_thread
 
 
 @final
@@ -35,13 +37,13 @@ class Maintenance:
         assembly: Callable[[], Assembly | None],
         wake: Callable[[], None],
     ) -> None:
-        self.loop = loop
         self.config = config
         self.log = log
         self.assembly = assembly
         self.wake = wake
         # Not the pump's: removing a large file takes long, and commits must not wait for it.
         self.threads = SyncThreads(loop)
+        self.cleaner = Cleaner(loop, config, log, assembly, wake)
 
     async def run_retention(self) -> None:
         """Apply retention every log.retention.check.interval.ms, for ever."""
@@ -68,13 +70,15 @@ class Maintenance:
         # Others get their turn between any two partitions.
         await asyncio.sleep(0)
         topics = assembly.engine.core.topics
-        if tp.is_dropped or topics.get(tp.topic) is None:
-            return 0
         log = tp.log
+        if tp.is_dropped or topics.get(tp.topic) is None or self.cleaner.busy == log.name:
+            return 0
         try:
             plan = plan_retention(log, retention_policy(topics, tp.topic), read_clocks().wall_ms)
         except LogDamaged as damage:
-            assembly.engine.data_plane.table.note_damage(tp, damage)
+            table = assembly.engine.data_plane.table
+            table.note_damage(tp, damage)
+            self.log.facts(table.take_facts())
             return 0
         if plan is None:
             return 0
@@ -83,32 +87,18 @@ class Maintenance:
             self.wake()
         log.log_start_offset = plan.start
         starts = assembly.directory.take_starts()
-        await self.in_thread(partial(assembly.directory.write_start_offsets, starts))
+        await in_thread(self.threads, partial(assembly.directory.write_start_offsets, starts))
         while not tp.is_dropped and log.dirty:
             await asyncio.sleep(0.01)  # until the turn that closes the old segment's files
         if tp.is_dropped:
             return 0
         segments = log.take_segments_below(plan.start)
-        await self.in_thread(partial(remove_segments, segments))
+        await in_thread(self.threads, partial(remove_segments, segments))
         self.log.info("segments_removed", log=log.name, segments=len(segments), log_start_offset=plan.start)
         return len(segments)
 
-    async def in_thread(self, work: Callable[[], None]) -> None:
-        """Run `work` in a thread and wait for it. Raises what it raises."""
-        future: asyncio.Future[None] = self.loop.create_future()
-
-        def done(error: BaseException | None) -> None:
-            if future.cancelled():
-                return
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(None)
-
-        self.threads.run([work], done)
-        await future
-
     def stop(self) -> None:
+        self.cleaner.stop()
         self.threads.stop()
 
 

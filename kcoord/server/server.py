@@ -134,6 +134,7 @@ class Server:
             self.loop, config.server, self.log, lambda: self.assembly, self.pump.schedule_turn
         )
         self._spawn(self.maintenance.run_retention())
+        self._spawn(self.maintenance.cleaner.run())
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = self.loop.create_task(work)

@@ -189,6 +189,27 @@ LOG_SETTINGS: Final = (
         "How often segments that may go are looked for.", minimum=1,
     ),
     Setting(
+        "log.cleaner.enable", "server.cleaner_enable", True, "",
+        "Whether compacted topics, `__consumer_offsets` among them, are compacted.",
+    ),
+    Setting(
+        "log.cleaner.backoff.ms", "server.cleaner_backoff_ms", 15000, "ms",
+        "How often logs that are worth compacting are looked for.", minimum=1,
+    ),
+    Setting(
+        "log.cleaner.dedupe.buffer.size", "server.cleaner_buffer_bytes", 128 * MIB, "bytes",
+        "Memory for the keys of one compaction. A log with more keys takes several.", minimum=MIB,
+    ),
+    Setting(
+        "log.history", "server.history_ms", 7 * DAY_MS, "ms",
+        "How long records of the coordinators' own topics are left alone by compaction, so that earlier states can "
+        "be looked up.", minimum=0,
+    ),
+    Setting(
+        "log.history.bytes", "server.history_bytes", 1024 * MIB, "bytes",
+        "The most that `log.history` keeps of one partition.", minimum=0,
+    ),
+    Setting(
         "message.max.bytes", "core.message_max_bytes", 1048588, "bytes",
         "The largest record batch that a producer may send.", maximum=INT32_MAX,
     ),

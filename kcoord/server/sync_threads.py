@@ -18,6 +18,22 @@ Work = Callable[[], None]
 Done = Callable[[BaseException | None], None]
 
 
+async def in_thread(threads: SyncThreads, work: Work) -> None:
+    """Run `work` in one of the threads and wait for it, on the loop that they report to. Raises what it raises."""
+    future: asyncio.Future[None] = threads.loop.create_future()
+
+    def done(error: BaseException | None) -> None:
+        if future.cancelled():
+            return
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    threads.run([work], done)
+    await future
+
+
 @final
 class Round:
     """Work that runs in parallel and is done together."""
@@ -34,7 +50,7 @@ class SyncThreads:
     """As many threads as the widest round so far has work, started when they are needed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
         self._queue: SimpleQueue[tuple[Work, Round] | None] = SimpleQueue()
         self._threads = 0
 
@@ -44,7 +60,7 @@ class SyncThreads:
             self._threads += 1
             threading.Thread(target=self._run, name=f"kcoord-sync-{self._threads}", daemon=True).start()
         if not work:
-            self._loop.call_soon(done, None)
+            self.loop.call_soon(done, None)
             return
         together = Round(len(work), done)
         for item in work:
@@ -72,6 +88,6 @@ class SyncThreads:
                 last = together.left == 0
             if last:
                 try:
-                    self._loop.call_soon_threadsafe(together.done, together.error)
+                    self.loop.call_soon_threadsafe(together.done, together.error)
                 except RuntimeError:
                     return  # the loop is closed: the server failed meanwhile

@@ -1,0 +1,92 @@
+"""When a compacted log is worth cleaning, and how far: the rules of Kafka's cleaner, and the history that is kept.
+
+Only closed segments are cleaned. Of those, the ones with records younger than `min_lag_ms` wait, and the newest ones
+stay whole for `history_ms`, as long as they and what follows have at most `history_bytes`: what was can be looked up in
+them. A log is cleaned when more than `dirty_ratio` of what may be cleaned never was, or when a record that
+never was is older than `max_lag_ms`. A segment that is old enough is closed for it, traffic or not.
+"""
+
+from __future__ import annotations
+
+from kcoord.log.partition_log import PartitionLog
+from kcoord.log.segment import Segment
+from kcoord.wire.record_batch import NO_TIMESTAMP
+
+
+class CleaningPolicy:
+    """See the module. Ages in ms, of the records' own timestamps; no history: 0 ms."""
+
+    def __init__(
+        self,
+        dirty_ratio: float,
+        min_lag_ms: int,
+        max_lag_ms: int,
+        segment_ms: int,
+        history_ms: int = 0,
+        history_bytes: int = 0,
+    ) -> None:
+        self.dirty_ratio = dirty_ratio
+        self.min_lag_ms = min_lag_ms
+        self.max_lag_ms = max_lag_ms
+        self.segment_ms = segment_ms
+        self.history_ms = history_ms
+        self.history_bytes = history_bytes
+
+
+class CleaningPlan:
+    """`bases` of the segments to clean, none if it is not worth it; `must_roll` to close the active segment first."""
+
+    def __init__(self, bases: list[int], first_dirty: int, size_bytes: int, must_roll: bool) -> None:
+        self.bases = bases
+        self.first_dirty = first_dirty
+        self.size_bytes = size_bytes
+        self.must_roll = must_roll
+
+
+def plan_cleaning(log: PartitionLog, policy: CleaningPolicy, first_dirty: int, now_ms: int) -> CleaningPlan:
+    """What to do with `log` at wall time `now_ms`. Raises LogDamaged."""
+    active = log.segments[-1]
+    age = min(policy.segment_ms, policy.max_lag_ms)
+    must_roll = bool(active.end_position) and is_older(first_timestamp_of(active), age, now_ms)
+    if first_dirty > log.end_offset:
+        # It was another log's, of the same name.
+        first_dirty = 0
+    closed = log.closed_segments
+    closed = closed[: _cleanable_count(log, closed, policy, now_ms)]
+    ends = [segment.base_offset for segment in log.segments[1:]]
+    dirty = [segment for segment, end in zip(closed, ends, strict=False) if end > first_dirty]
+    size = sum(segment.size for segment in closed)
+    dirty_size = sum(segment.size for segment in dirty)
+    is_due = dirty_size > policy.dirty_ratio * size
+    if not is_due:
+        is_due = any(is_older(first_timestamp_of(segment), policy.max_lag_ms, now_ms) for segment in dirty)
+    bases = [segment.base_offset for segment in closed] if is_due and dirty else []
+    return CleaningPlan(bases, first_dirty, size, must_roll)
+
+
+def _cleanable_count(
+    log: PartitionLog, closed: list[Segment], policy: CleaningPolicy, now_ms: int
+) -> int:
+    count = 0
+    while count < len(closed):
+        newest = closed[count].max_timestamp
+        if policy.min_lag_ms and newest != NO_TIMESTAMP and now_ms - newest < policy.min_lag_ms:
+            break
+        count += 1
+    kept_bytes = log.size_bytes - sum(segment.size for segment in closed)
+    for i in range(len(closed) - 1, -1, -1):
+        newest = closed[i].max_timestamp
+        kept_bytes += closed[i].size
+        is_recent = newest != NO_TIMESTAMP and now_ms - newest <= policy.history_ms
+        if not policy.history_ms or not is_recent or kept_bytes > policy.history_bytes:
+            return min(count, i + 1)
+    return 0
+
+
+def first_timestamp_of(segment: Segment) -> int:
+    segment.load_indexes()
+    return segment.first_timestamp
+
+
+def is_older(timestamp: int, age_ms: int, now_ms: int) -> bool:
+    return timestamp != NO_TIMESTAMP and now_ms - timestamp > age_ms

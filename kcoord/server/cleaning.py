@@ -1,0 +1,270 @@
+"""Compaction beside the traffic: a child process reads closed segments and writes what is left of them.
+
+The loop decides which log is due and exchanges the segments, which are renames; waiting for the child and for the
+disk happens in a thread of its own. What fails before a cleaned segment counts costs nothing but a line in the log.
+What fails after that ends the server, as any write does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Callable
+from functools import partial
+from typing import Final, final
+
+from kcoord.core.outcome import INTERNAL_TOPICS
+from kcoord.core.topics import TopicRegistry
+from kcoord.engine.partitions import TopicPartition
+from kcoord.log.clean_worker import CleanRequest, run_worker
+from kcoord.log.cleaner import CleanConfig, CleanResult
+from kcoord.log.cleaning_plan import CleaningPlan, CleaningPolicy, plan_cleaning
+from kcoord.log.directory import CLEANER_OFFSETS, encode_checkpoint, read_checkpoint
+from kcoord.log.errors import LogDamaged
+from kcoord.log.exchange import demote, promote
+from kcoord.log.segment import Segment
+from kcoord.log.storage import DiskStorage
+from kcoord.server.assembly import Assembly
+from kcoord.server.config import ServerConfig
+from kcoord.server.logs import ServerLog
+from kcoord.server.pump import read_clocks
+from kcoord.server.sync_threads import SyncThreads, in_thread
+
+# What a key in the map of newest offsets takes in the child, with the dictionary around it.
+BYTES_PER_KEY: Final = 192
+# Records may bear old timestamps when they are written: a segment is closed for its age no sooner than this.
+ROLL_INTERVAL_MS: Final = 10 * 60 * 1000
+
+
+@final
+class Cleaner:
+    """Compacts the logs of the assembly that is served now. `wake` has the pump end a turn."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        config: ServerConfig,
+        log: ServerLog,
+        assembly: Callable[[], Assembly | None],
+        wake: Callable[[], None],
+    ) -> None:
+        self.config = config
+        self.log = log
+        self.assembly = assembly
+        self.wake = wake
+        self.threads = SyncThreads(loop)
+        self.child: subprocess.Popen[bytes] | None = None
+        # By topic id and partition: where the next cleaning begins, and who cannot be cleaned.
+        self.first_dirty: dict[tuple[bytes, int], int] | None = None
+        self.damaged: set[tuple[bytes, int]] = set()
+        # Since when (on the monotonic clock) a log's active segment is the one with that base offset.
+        self.active_since: dict[tuple[bytes, int], tuple[int, int]] = {}
+        # The log whose segments are being cleaned: retention leaves it alone meanwhile.
+        self.busy = ""
+
+    async def run(self) -> None:
+        """Look for logs that are due every log.cleaner.backoff.ms, for ever."""
+        while self.config.cleaner_enable:
+            await asyncio.sleep(self.config.cleaner_backoff_ms / 1000)
+            assembly = self.assembly()
+            if assembly is not None and not assembly.in_memory:
+                await self.clean_all(assembly)
+
+    async def clean_all(self, assembly: Assembly) -> int:
+        """Clean every log that is due, once; how many were."""
+        if self.first_dirty is None:
+            self.first_dirty = await self._load_offsets(assembly)
+        count = 0
+        for served in list(assembly.engine.data_plane.table.by_name.values()):
+            if not served.settings.is_compacted:
+                continue
+            for tp in list(served.partitions):
+                await asyncio.sleep(0)
+                self.busy = tp.log.name
+                try:
+                    count += await self._clean(assembly, tp)
+                finally:
+                    self.busy = ""
+        return count
+
+    async def _load_offsets(self, assembly: Assembly) -> dict[tuple[bytes, int], int]:
+        found: dict[tuple[bytes, int], int] = {}
+        storage = assembly.directory.storage
+        for (topic, partition), offset in read_checkpoint(storage, CLEANER_OFFSETS).items():
+            log = assembly.directory.get(topic, partition)
+            if log is not None:
+                found[(log.topic_id, partition)] = offset
+        return found
+
+    async def _clean(self, assembly: Assembly, tp: TopicPartition) -> bool:
+        topics = assembly.engine.core.topics
+        key = (tp.topic_id, tp.partition)
+        if tp.is_dropped or key in self.damaged or topics.get(tp.topic) is None or self.first_dirty is None:
+            return False
+        now_ms = read_clocks().wall_ms
+        try:
+            policy = cleaning_policy(topics, tp.topic, self.config)
+            plan = plan_cleaning(tp.log, policy, self.first_dirty.get(key, 0), now_ms)
+            if plan.must_roll and self._may_roll(tp, min(policy.max_lag_ms, policy.segment_ms)):
+                # The next round finds it closed.
+                assembly.journal.roll(tp.log)
+                self.wake()
+            if not plan.bases or not self._has_space(assembly, plan):
+                return False
+            result = await self._run_child(assembly, tp, plan, now_ms)
+            if tp.is_dropped:
+                return False
+            await self._promote(tp, result)
+        except LogDamaged as damage:
+            self.damaged.add(key)
+            table = assembly.engine.data_plane.table
+            table.note_damage(tp, damage)
+            self.log.facts(table.take_facts())
+            return False
+        except OSError as error:
+            if not tp.is_dropped:
+                self.log.warning("compaction_failed", log=tp.log.name, reason=str(error))
+            return False
+        await self._exchange(tp, result)
+        self.first_dirty[key] = result.end
+        await self._save_offsets(assembly)
+        self.log.info(
+            "compacted", log=tp.log.name, end=result.end, records_before=result.records_before,
+            records_after=result.records_after, bytes_before=result.bytes_before, bytes_after=result.bytes_after,
+        )  # fmt: skip
+        return True
+
+    def _may_roll(self, tp: TopicPartition, age_ms: int) -> bool:
+        """Whether the active segment has been that for long enough."""
+        key = (tp.topic_id, tp.partition)
+        now_ms = read_clocks().mono_ms
+        base = tp.log.segments[-1].base_offset
+        since = self.active_since.get(key)
+        if since is None or since[0] != base:
+            self.active_since[key] = since = (base, now_ms)
+        return now_ms - since[1] >= min(age_ms, ROLL_INTERVAL_MS)
+
+    def _has_space(self, assembly: Assembly, plan: CleaningPlan) -> bool:
+        """Whether what is written beside the old segments leaves the reserve alone."""
+        free = assembly.free_bytes()
+        if free - plan.size_bytes >= self.config.reserve_bytes:
+            return True
+        self.log.warning_limited("compaction_postponed", reason=f"{free} bytes are free, {plan.size_bytes} needed")
+        return False
+
+    async def _run_child(
+        self, assembly: Assembly, tp: TopicPartition, plan: CleaningPlan, now_ms: int
+    ) -> CleanResult:
+        storage = assembly.directory.storage
+        assert isinstance(storage, DiskStorage)
+        topics = assembly.engine.core.topics
+        topic = topics.topics[tp.topic]
+        config = CleanConfig(
+            int(topics.config_value(topic, "delete.retention.ms")),
+            tp.log.config.segment_bytes,
+            tp.log.config.index_interval_bytes,
+            self.config.cleaner_buffer_bytes // BYTES_PER_KEY,
+            tp.log.config.decompressed_bytes_max,
+        )
+        producers = None if tp.topic in INTERNAL_TOPICS else list(tp.producers.entries)
+        request = CleanRequest(
+            storage.root, tp.log.name, plan.bases, plan.first_dirty, config, now_ms, producers
+        )
+        results: list[CleanResult] = []
+
+        def work() -> None:
+            results.append(run_worker(request, self._child_started))
+
+        try:
+            await in_thread(self.threads, work)
+        finally:
+            self._end_child()
+        return results[0]
+
+    def _child_started(self, child: subprocess.Popen[bytes]) -> None:
+        self.child = child
+
+    def _end_child(self) -> None:
+        child, self.child = self.child, None
+        if child is not None and child.poll() is None:
+            child.kill()
+
+    async def _promote(self, tp: TopicPartition, result: CleanResult) -> None:
+        bases = [group.base for group in result.groups]
+        interval = tp.log.config.index_interval_bytes
+        if bases:
+            work = partial(promote, tp.log.storage, tp.log.name, bases, interval)
+            await in_thread(self.threads, work)
+
+    async def _exchange(self, tp: TopicPartition, result: CleanResult) -> None:
+        """From here on, no way back: an error ends the server."""
+        log = tp.log
+        replaced: list[tuple[Segment, list[Segment]]] = []
+        try:
+            for group in result.groups:
+                if tp.is_dropped:
+                    return
+                found = log.begin_replace(group.base, group.old_bases)
+                if found is None:
+                    demote(log.storage, log.name, group.base, log.config.index_interval_bytes)
+                else:
+                    replaced.append(found)
+                # Many renames are not done at once.
+                await asyncio.sleep(0)
+            await self._sync_directory(tp)
+            for new, _ in replaced:
+                if tp.is_dropped:
+                    return
+                new.rename("")
+                await asyncio.sleep(0)
+            await self._sync_directory(tp)
+            old = [segment for _, segments in replaced for segment in segments]
+            await in_thread(self.threads, partial(remove_all, old))
+        except FileNotFoundError:
+            # A topic that is deleted takes its directory along.
+            if not tp.is_dropped:
+                raise
+
+    async def _sync_directory(self, tp: TopicPartition) -> None:
+        await in_thread(self.threads, partial(tp.log.storage.sync_dir, tp.log.name))
+
+    async def _save_offsets(self, assembly: Assembly) -> None:
+        known = self.first_dirty or {}
+        offsets = {
+            (log.topic, log.partition): known[(log.topic_id, log.partition)]
+            for log in assembly.directory
+            if (log.topic_id, log.partition) in known
+        }
+        work = partial(assembly.directory.storage.write_atomic, CLEANER_OFFSETS, encode_checkpoint(offsets))
+        try:
+            await in_thread(self.threads, work)
+        except OSError as error:
+            # Without it the next start cleans more than it has to.
+            self.log.warning("compaction_failed", file=CLEANER_OFFSETS, reason=str(error))
+
+    def stop(self) -> None:
+        self._end_child()
+        self.threads.stop()
+
+
+def cleaning_policy(topics: TopicRegistry, name: str, config: ServerConfig) -> CleaningPolicy:
+    """How a topic that exists is compacted, from its configuration and the broker's defaults."""
+    topic = topics.topics[name]
+    keeps_history = name in INTERNAL_TOPICS
+    return CleaningPolicy(
+        float(topics.config_value(topic, "min.cleanable.dirty.ratio")),
+        int(topics.config_value(topic, "min.compaction.lag.ms")),
+        int(topics.config_value(topic, "max.compaction.lag.ms")),
+        int(topics.config_value(topic, "segment.ms")),
+        config.history_ms if keeps_history else 0,
+        config.history_bytes if keeps_history else 0,
+    )
+
+
+def remove_all(segments: list[Segment]) -> None:
+    """Remove the files of segments that no log has any more."""
+    for segment in segments:
+        try:
+            segment.remove()
+        except FileNotFoundError:
+            continue
