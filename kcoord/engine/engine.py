@@ -47,6 +47,7 @@ from kcoord.engine.coordinator_log import BatchTooLarge, CoordinatorLog, Encoded
 from kcoord.engine.data_plane import DATA_PLANE_APIS, DataPlane
 from kcoord.engine.loader import load_coordinator_log
 from kcoord.engine.session import OUTPUT_BYTES_MAX, Session
+from kcoord.engine.state_checkpoint import StateCheckpoints
 from kcoord.engine.timers import TimerQueue
 from kcoord.log.directory import LogDirectory
 from kcoord.log.errors import JournalFailed
@@ -128,6 +129,7 @@ class Engine:
         self.data_plane = DataPlane(config, self.core.topics, directory, journal, session_seed)
         self.timers = TimerQueue()
         self.coordinator_logs: dict[LogId, CoordinatorLog] = {}
+        self.states = StateCheckpoints()
         self.facts: list[Fact] = []
         self.sessions: dict[int, Session] = {}
         self.next_session_id = 1
@@ -181,7 +183,7 @@ class Engine:
             log = self.directory.get(log_id.topic, log_id.partition)
             if log is None:
                 raise RuntimeError(f"{log_id} has no directory")
-            load_coordinator_log(core, log_id, log)
+            self.facts.extend(self.states.load(core, log_id, log))
             self._open_coordinator_log(log_id)
         self._apply(core.loaded(now), now)
 

@@ -151,8 +151,9 @@ def _sync_fd(fd: int) -> None:
 class DiskFile:
     """An open file on disk."""
 
-    def __init__(self, path: str) -> None:
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    def __init__(self, path: str, create: bool = True) -> None:
+        flags = os.O_RDWR | os.O_CLOEXEC
+        self._fd = os.open(path, flags | os.O_CREAT if create else flags, 0o644)
         self._size = os.fstat(self._fd).st_size
 
     @property

@@ -22,6 +22,7 @@ from kcoord.server.logs import ServerLog
 from kcoord.server.maintenance import Maintenance
 from kcoord.server.pump import SWEEP_MS, Pump, read_clocks
 from kcoord.server.settings import SYNC_MEMORY
+from kcoord.server.state_checkpoints import StateRounds
 from kcoord.wire import primitives
 
 # Some supervisors signal a process and then its group: that is one request.
@@ -69,6 +70,7 @@ class Server:
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
         self._asked_at_s = 0.0
+        self._states: StateRounds | None = None
         # The durable marks are on their way to the disk.
         self._is_marking = False
         self._deadline_s = config.server.shutdown_deadline_ms / 1000
@@ -123,6 +125,8 @@ class Server:
                 self.assembly.abandon()
             raise classify(error) from error
         self.pump = Pump(self.loop, assembly.engine, config.server, self.log, self._on_failure)
+        if not assembly.in_memory:
+            self._states = StateRounds(self.loop, assembly.engine.states, config.server.data_dir, self.log)
         self.pump.schedule_turn()
         bucket = TokenBucket(config.server.connection_rate)
         for listener, sockets in bound:
@@ -189,6 +193,8 @@ class Server:
                 marks = assembly.journal.begin_checkpoint(now_ms)
                 write = partial(assembly.directory.write_recovery_points, marks)
                 self.pump.threads.run([write], self._marked)
+            if self._states is not None and not assembly.engine.disk_full:
+                self._states.sweep()
 
     def _marked(self, error: BaseException | None) -> None:
         self._is_marking = False
@@ -206,6 +212,8 @@ class Server:
         if self._error is None:
             await self._stop_cleanly()
         if self._error is not None:
+            if self._states is not None:
+                self._states.kill()
             self.pump.threads.stop()
             if self.assembly is not None:
                 self.assembly.abandon()
@@ -223,6 +231,8 @@ class Server:
         await self._finish_commits()
         if self._error is not None or self.assembly is None:
             return
+        if self._states is not None:
+            await self._states.finish(lambda: self.loop.time() - began >= self._deadline_s)
         self.pump.threads.stop()
         try:
             self.assembly.close()

@@ -1,0 +1,433 @@
+"""State checkpoints: what a coordinator log amounts to, so that opening it follows live state and not history.
+
+A checkpoint at offset N holds the newest record of every key below N, byte for byte with its offset and timestamp:
+what compaction would leave if it could take all of the log at once. Loading replays the checkpoint and then the log
+from N on. A tombstone stays where replaying it still says something about a group that exists: that the group's
+metadata was deleted once, or where in the log the group was last heard of.
+
+The next checkpoint is made from the last one and the log since, not from the state in memory: so it can be made by
+another process, which holds up nobody and cannot write what is not in the log, and the timestamps and headers of the
+records, which the state does not keep, are still there. N is a durable end, and the files are synced before the
+checkpoint is written, so it is never ahead of what is durable.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from kcoord.core.coordinator import Core
+from kcoord.core.outcome import INFO, WARNING, Fact, LogId
+from kcoord.engine.batch_walk import BatchWalk
+from kcoord.engine.loader import DECOMPRESSED_BYTES_MAX, LogLoader
+from kcoord.log.partition_log import Extent, PartitionLog
+from kcoord.log.state_file import (
+    TEMPORARY_SUFFIX,
+    BadStateFile,
+    StateFile,
+    StateFileWriter,
+    read_state_file,
+    remove_state_file,
+    state_path,
+)
+from kcoord.log.storage import Storage
+from kcoord.wire.compression import DecompressionError
+from kcoord.wire.primitives import (
+    BytesWriter,
+    DecodeError,
+    Reader,
+    i64,
+    read_i16_be,
+    varint_size,
+    write_varint,
+)
+from kcoord.wire.record_batch import (
+    LOG_APPEND_TIME_FLAG,
+    NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    BatchHeader,
+    encode_batch,
+    record_end,
+    records_reader,
+    skip_headers,
+)
+
+# Fewer records than these are replayed in no time.
+RECORDS_MIN: Final = 100_000
+# A stop is worth a checkpoint that much earlier than a running server is.
+AT_STOP: Final = 8
+BATCH_BYTES: Final = 1 << 20
+DELTA_MAX: Final = 0x7FFFFFFE
+TIMESTAMP_DELTA_MAX: Final = 0x3FFFFFFFFFFFFFFF
+
+LEGACY_OFFSET_COMMIT: Final = 0
+GROUP_METADATA: Final = 2
+
+
+class StateNotWritten(Exception):
+    """The log cannot be made into a checkpoint now; the text says why."""
+
+
+@final
+class StatePlan:
+    """What to write: the state of log `log_name` at `end_offset`, from the last checkpoint and `extents`.
+
+    `from_offset` is the end of the last checkpoint, 0 when there is none to go on from.
+    """
+
+    def __init__(
+        self, log_name: str, start_offset: int, from_offset: int, end_offset: int, extents: list[Extent]
+    ) -> None:
+        self.log_name = log_name
+        self.start_offset = start_offset
+        self.from_offset = from_offset
+        self.end_offset = end_offset
+        self.extents = extents
+
+
+@final
+class LogState:
+    """What is known of a log's state checkpoint: where it ends and how many records it holds."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.log = log
+        self.end_offset = 0
+        self.records = 0
+        # After a failure the next try waits for as many records again.
+        self.tried_at = 0
+        self.records_min = RECORDS_MIN
+
+    def load(self, core: Core, log_id: LogId) -> str:
+        """Replay the checkpoint, if there is a good one, and the log after it. Why one was not used, or nothing.
+
+        Raises LogDamaged and OSError.
+        """
+        log = self.log
+        loader = LogLoader(core, log_id)
+        start = log.log_start_offset
+        reason = ""
+        found: StateFile | None = None
+        try:
+            found = self._find()
+        except BadStateFile as error:
+            reason = str(error)
+        if found is not None:
+            loader.load_extent(log.storage, found.extent, start)
+            self.end_offset = self.tried_at = found.end_offset
+            self.records = found.records
+            start = max(start, found.end_offset)
+        loader.load_log(log, start)
+        return reason
+
+    def _find(self) -> StateFile | None:
+        log = self.log
+        path = state_path(log.name)
+        if log.storage.exists(path + TEMPORARY_SUFFIX):
+            log.storage.remove(path + TEMPORARY_SUFFIX)
+        found = read_state_file(log.storage, path)
+        if found is not None and found.end_offset > log.end_offset:
+            # The log will have that offset again one day, and something else there.
+            remove_state_file(log.storage, path)
+            raise BadStateFile(f"it goes to offset {found.end_offset}, the log to {log.end_offset}; removed")
+        return found
+
+    def plan(self, at_stop: bool) -> StatePlan | None:
+        """What to write now; None when too little was added since the last time. Raises LogDamaged."""
+        log = self.log
+        end = log.durable_end
+        start = log.log_start_offset
+        wanted = max(self.records_min, self.records)
+        if at_stop:
+            wanted //= AT_STOP
+        if end - max(self.tried_at, start) < wanted:
+            return None
+        self.tried_at = end
+        extents = log.extents(max(self.end_offset, start), end)
+        return StatePlan(log.name, start, self.end_offset, end, extents)
+
+
+@final
+class StateCheckpoints:
+    """The state checkpoints of all coordinator logs: loads them, and says what to write and what became of it."""
+
+    def __init__(self) -> None:
+        # By the name of the log.
+        self.logs: dict[str, LogState] = {}
+
+    def load(self, core: Core, log_id: LogId, log: PartitionLog) -> list[Fact]:
+        """Replay a log, with its checkpoint where there is a good one. Raises LogDamaged and OSError."""
+        state = LogState(log)
+        self.logs[log.name] = state
+        reason = state.load(core, log_id)
+        if not reason:
+            return []
+        fields: dict[str, object] = {"file": state_path(log.name), "reason": reason}
+        return [Fact(WARNING, "state_checkpoint_not_used", fields)]
+
+    def plans(self, at_stop: bool) -> list[StatePlan]:
+        """What is worth writing now, with `write_state`, by another process or thread. Raises LogDamaged."""
+        plans: list[StatePlan] = []
+        for state in self.logs.values():
+            plan = state.plan(at_stop)
+            if plan is not None:
+                plans.append(plan)
+        return plans
+
+    def written(self, plan: StatePlan, records: int) -> Fact:
+        state = self.logs[plan.log_name]
+        state.end_offset = plan.end_offset
+        state.records = records
+        fields: dict[str, object] = {"log": plan.log_name, "offset": plan.end_offset, "records": records}
+        return Fact(INFO, "state_checkpoint_written", fields)
+
+    def failed(self, plan: StatePlan, reason: str) -> Fact:
+        """Nothing depends on it. The next one is made from the log alone, after as many records again."""
+        self.logs[plan.log_name].end_offset = 0
+        fields: dict[str, object] = {"log": plan.log_name, "offset": plan.end_offset, "reason": reason}
+        return Fact(WARNING, "state_checkpoint_not_written", fields)
+
+
+def write_state(storage: Storage, plan: StatePlan) -> int:
+    """Write a checkpoint; the number of its records. The old one stays until the new one is durable.
+
+    Raises StateNotWritten, LogDamaged, BadStateFile and OSError.
+    """
+    extents: list[Extent] = []
+    path = state_path(plan.log_name)
+    if plan.from_offset > 0:
+        last = read_state_file(storage, path)
+        if last is None or last.end_offset != plan.from_offset:
+            raise StateNotWritten(f"the checkpoint at offset {plan.from_offset} is gone")
+        extents.append(last.extent)
+    for extent in plan.extents:
+        # Under `log.sync = os` nobody did that before.
+        file = storage.open(extent.path)
+        try:
+            file.datasync()
+        finally:
+            file.close()
+    survey = _Survey()
+    _Pass(storage, plan, extents, survey, None).run()
+    survey.conclude()
+    writer = StateFileWriter(storage, path)
+    try:
+        copy = _Copy(writer)
+        _Pass(storage, plan, extents, survey, copy).run()
+        copy.close_batch()
+        writer.finish(copy.records, plan.end_offset)
+    except BaseException:
+        writer.abandon()
+        raise
+    return copy.records
+
+
+@final
+class _Survey:
+    """The newest record of each key, and what is known of each group."""
+
+    def __init__(self) -> None:
+        # Offset of the newest record, doubled; plus one when it is no tombstone.
+        self.newest: dict[bytes, int] = {}
+        # Of groups with a tombstone: where the group's last record is, and whether it has any that is none.
+        self.group_end: dict[bytes, int] = {}
+        self.is_alive: dict[bytes, bool] = {}
+
+    def see(self, key: bytes, has_value: bool, offset: int) -> None:
+        self.newest[key] = offset * 2 + 1 if has_value else offset * 2
+        if not has_value:
+            group = group_of(key)
+            if group:
+                self.group_end[group] = offset
+
+    def conclude(self) -> None:
+        """All records were seen: which groups exist, and which of those end with a tombstone."""
+        ends = self.group_end
+        for key, newest in self.newest.items():
+            if newest & 1 == 0:
+                continue
+            group = group_of(key)
+            end = ends.get(group)
+            if end is not None:
+                self.is_alive[group] = True
+                if newest // 2 > end:
+                    ends[group] = newest // 2
+
+    def keeps(self, key: bytes, has_value: bool, offset: int) -> bool:
+        newest = self.newest[key]
+        if newest // 2 != offset:
+            return False
+        if has_value:
+            return True
+        group = group_of(key)
+        if group not in self.is_alive:
+            return False
+        return read_i16_be(key, 0) == GROUP_METADATA or self.group_end[group] == offset
+
+
+def group_of(key: bytes) -> bytes:
+    """The group id in the key of an offset or a group, with its size before it; empty for other keys."""
+    if len(key) < 4:
+        return b""
+    record_type = read_i16_be(key, 0)
+    if record_type < LEGACY_OFFSET_COMMIT or record_type > GROUP_METADATA:
+        return b""
+    size: i64 = i64(read_i16_be(key, 2))
+    if size < 0 or size > len(key) - 4:
+        return b""
+    return key[2 : 4 + size]
+
+
+def same_key(key: bytes) -> bytes:
+    """The key under which its record is remembered: the two forms of an offset commit's key are one."""
+    if len(key) > 2 and read_i16_be(key, 0) == LEGACY_OFFSET_COMMIT:
+        return b"\x00\x01" + key[2:]
+    return key
+
+
+@final
+class _Pass:
+    """One walk over all records that matter, for `survey` to see, or for `copy` to take what survey keeps."""
+
+    def __init__(
+        self, storage: Storage, plan: StatePlan, last: list[Extent], survey: _Survey, copy: _Copy | None
+    ) -> None:
+        self.storage = storage
+        self.plan = plan
+        self.last = last
+        self.survey = survey
+        self.copy = copy
+
+    def run(self) -> None:
+        plan = self.plan
+        for extent in self.last:
+            self._walk(extent, plan.start_offset, plan.from_offset)
+        for extent in plan.extents:
+            self._walk(extent, max(plan.from_offset, plan.start_offset), plan.end_offset)
+
+    def _walk(self, extent: Extent, from_offset: i64, upto_offset: i64) -> None:
+        walk = BatchWalk(self.storage, extent)
+        try:
+            while True:
+                header = walk.advance()
+                if header is None or header.base_offset >= upto_offset:
+                    return
+                if header.is_control or header.last_offset < from_offset:
+                    continue
+                if header.is_transactional:
+                    raise StateNotWritten(f"a transaction at offset {header.base_offset}")
+                try:
+                    self._records(walk.buf, header, from_offset)
+                except (DecodeError, DecompressionError) as error:
+                    raise walk.damaged_here(header, str(error)) from None
+        finally:
+            walk.close()
+
+    def _records(self, data: bytes, header: BatchHeader, from_offset: i64) -> None:
+        r = records_reader(data, header.pos, header, DECOMPRESSED_BYTES_MAX)
+        buf = r.buf
+        survey = self.survey
+        copy = self.copy
+        append_time = (header.attributes & LOG_APPEND_TIME_FLAG) != 0
+        left = header.count
+        while left > 0:
+            left -= 1
+            end = record_end(r)
+            timestamp = header.base_timestamp + r.varlong()
+            if append_time:
+                timestamp = header.max_timestamp
+            offset = header.base_offset + r.varint()
+            rest: i64 = r.pos
+            key = _take_field(r)
+            has_value = _skip_field(r)
+            skip_headers(r)
+            if r.pos != end:
+                raise DecodeError("record does not match its size")
+            if offset < from_offset or key is None:
+                continue
+            identity = same_key(key)
+            if copy is None:
+                survey.see(identity, has_value, offset)
+            elif survey.keeps(identity, has_value, offset):
+                copy.add(offset, timestamp, buf[rest:end], header.leader_epoch)
+
+
+def _take_field(r: Reader) -> bytes | None:
+    size = r.varint()
+    if size < 0:
+        return None
+    pos = r.take(size)
+    return r.buf[pos : pos + size]
+
+
+def _skip_field(r: Reader) -> bool:
+    size = r.varint()
+    if size > 0:
+        r.take(size)
+    return size >= 0
+
+
+@final
+class _Copy:
+    """Puts records into batches of their own, with the offsets and timestamps that they had."""
+
+    def __init__(self, writer: StateFileWriter) -> None:
+        self.writer = writer
+        self.records = 0
+        self.body = BytesWriter()
+        self.count: i64 = 0
+        self.base_offset: i64 = 0
+        self.last_offset: i64 = 0
+        self.base_timestamp: i64 = NO_TIMESTAMP
+        self.max_timestamp: i64 = NO_TIMESTAMP
+        self.leader_epoch: i64 = 0
+
+    def add(self, offset: i64, timestamp: i64, rest: bytes, leader_epoch: i64) -> None:
+        """Take a record, of which `rest` is everything from its key on."""
+        if self.count > 0 and (
+            len(self.body) > BATCH_BYTES
+            or leader_epoch != self.leader_epoch
+            or offset - self.base_offset > DELTA_MAX
+            or timestamp - self.base_timestamp > TIMESTAMP_DELTA_MAX
+            or self.base_timestamp - timestamp > TIMESTAMP_DELTA_MAX
+        ):
+            self.close_batch()
+        if self.count == 0:
+            self.base_offset = offset
+            self.base_timestamp = timestamp
+            self.max_timestamp = timestamp
+            self.leader_epoch = leader_epoch
+        offset_delta = offset - self.base_offset
+        timestamp_delta = timestamp - self.base_timestamp
+        size: i64 = len(rest)
+        w = self.body
+        write_varint(w, 1 + varint_size(timestamp_delta) + varint_size(offset_delta) + size)
+        w.append(0)
+        write_varint(w, timestamp_delta)
+        write_varint(w, offset_delta)
+        w.write(rest)
+        self.count += 1
+        self.records += 1
+        self.last_offset = offset
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+
+    def close_batch(self) -> None:
+        if self.count == 0:
+            return
+        batch = encode_batch(
+            self.base_offset,
+            self.leader_epoch,
+            0,
+            self.last_offset - self.base_offset,
+            self.base_timestamp,
+            self.max_timestamp,
+            NO_PRODUCER_ID,
+            NO_PRODUCER_EPOCH,
+            NO_SEQUENCE,
+            self.count,
+            self.body.getvalue(),
+        )
+        self.writer.append(batch)
+        self.body = BytesWriter()
+        self.count = 0

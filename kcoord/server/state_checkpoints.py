@@ -1,0 +1,122 @@
+"""Has state checkpoints written by a process of its own, so that answers never wait for that.
+
+The process works from the files of the log. Whatever becomes of it, the server goes on: a checkpoint that was not
+written costs time at the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from typing import Final, final
+
+from kcoord.engine.state_checkpoint import StateCheckpoints, StatePlan
+from kcoord.server.logs import ServerLog
+from kcoord.server.state_child import encode_plan
+
+POLL_S: Final = 0.01
+
+
+@final
+class StateRounds:
+    """One round of checkpoints at a time, and a line in the log for each checkpoint."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, states: StateCheckpoints, root: str, log: ServerLog
+    ) -> None:
+        self._loop = loop
+        self._states = states
+        self._log = log
+        self._root = root
+        self._child: subprocess.Popen[str] | None = None
+        self.is_busy = False
+
+    def sweep(self) -> None:
+        """Begin a round if one is due and none is under way."""
+        if not self.is_busy:
+            self._begin(False)
+
+    async def finish(self, is_too_late: Callable[[], bool]) -> None:
+        """At a clean stop, when everything is committed: a last round if it is worth it and there is time."""
+        await self._wait(is_too_late)
+        if not self.is_busy and self._begin(True):
+            await self._wait(is_too_late)
+        self.kill()
+
+    async def _wait(self, is_too_late: Callable[[], bool]) -> None:
+        while self.is_busy and not is_too_late():
+            await asyncio.sleep(POLL_S)
+
+    def kill(self) -> None:
+        """End a round that is under way; the old checkpoint stays."""
+        child = self._child
+        if child is not None:
+            child.kill()
+
+    def _begin(self, at_stop: bool) -> bool:
+        plans = self._states.plans(at_stop)
+        if not plans:
+            return False
+        self.is_busy = True
+        threading.Thread(target=self._run, args=(plans,), name="kcoord-state", daemon=True).start()
+        return True
+
+    def _run(self, plans: list[StatePlan]) -> None:
+        """In a thread: start the process, wait for it, and report."""
+        lines: list[str] = []
+        try:
+            lines = self._run_child(plans)
+        except OSError as error:
+            lines = [str(error)]
+        try:
+            self._loop.call_soon_threadsafe(self._done, plans, lines)
+        except RuntimeError:
+            return  # the loop is closed: the server failed meanwhile
+
+    def _run_child(self, plans: list[StatePlan]) -> list[str]:
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", "kcoord.server.state_child"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environment,
+        )
+        assert child.stdin is not None and child.stdout is not None
+        self._child = child
+        try:
+            child.stdin.write(
+                json.dumps({"root": self._root, "plans": [encode_plan(plan) for plan in plans]})
+            )
+            child.stdin.write("\n")
+            child.stdin.flush()
+            return child.stdout.read().splitlines()
+        finally:
+            self._child = None
+            child.kill()
+            child.wait()
+            child.stdout.close()
+            try:
+                child.stdin.close()
+            except OSError:
+                pass  # what it did not read is nobody's
+
+    def _done(self, plans: list[StatePlan], lines: list[str]) -> None:
+        self.is_busy = False
+        answers = [json.loads(line) for line in lines if line.startswith("{")]
+        facts = []
+        for number, plan in enumerate(plans):
+            if number >= len(answers):
+                reason = lines[-1] if lines else "the process that writes it was ended"
+                facts.append(self._states.failed(plan, reason))
+            elif "records" in answers[number]:
+                facts.append(self._states.written(plan, answers[number]["records"]))
+            else:
+                facts.append(self._states.failed(plan, answers[number]["error"]))
+        self._log.facts(facts)

@@ -1,0 +1,149 @@
+"""The process that writes state checkpoints: what it does, and that nothing depends on it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import random
+from pathlib import Path
+
+from kcoord.core.outcome import Now
+from kcoord.engine.engine import Engine
+from kcoord.log.state_file import read_state_file, state_path
+from kcoord.log.storage import DiskStorage
+from kcoord.protocol import apis
+from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
+from kcoord.protocol.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kcoord.server.logs import ServerLog
+from kcoord.server.state_checkpoints import StateRounds
+from tests.harness.engine import Client, open_engine
+
+NAME = "__consumer_offsets-0"
+PATH = state_path(NAME)
+NOW = Now(0, 1_700_000_000_000)
+WAIT_S = 60.0
+
+
+def open_at(folder: Path) -> Engine:
+    engine = open_engine(DiskStorage(str(folder)), NOW, random.Random(1), "os")
+    engine.states.logs[NAME].records_min = 16
+    return engine
+
+
+def commit(engine: Engine, count: int) -> None:
+    client = Client(engine)
+    client.ask(apis.CREATE_TOPICS, 5, CreateTopicsRequest([CreatableTopic("t", 4, 1)]), NOW)
+    for number in range(count):
+        partition = OffsetCommitRequestPartition(number % 4, number, -1, "m")
+        topics = [OffsetCommitRequestTopic("t", bytes(16), [partition])]
+        client.ask(apis.OFFSET_COMMIT, 8, OffsetCommitRequest("g", -1, "", None, -1, topics), NOW)
+
+
+def rounds_of(engine: Engine, folder: Path, log: ServerLog) -> StateRounds:
+    return StateRounds(asyncio.get_running_loop(), engine.states, str(folder), log)
+
+
+async def until_done(rounds: StateRounds) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while rounds.is_busy:
+            await asyncio.sleep(0.01)
+
+
+def events(log: ServerLog) -> list[object]:
+    return [line["event"] for line in log.recent]
+
+
+async def written_and_used(folder: Path) -> None:
+    engine = open_at(folder)
+    log = ServerLog(io.StringIO())
+    rounds = rounds_of(engine, folder, log)
+    commit(engine, 15)
+    rounds.sweep()
+    assert not rounds.is_busy
+    commit(engine, 15)
+    rounds.sweep()
+    assert rounds.is_busy
+    rounds.sweep()
+    await until_done(rounds)
+    assert events(log) == ["state_checkpoint_written"]
+    found = read_state_file(engine.directory.storage, PATH)
+    assert found is not None and (found.end_offset, found.records) == (30, 4)
+    commit(engine, 3)
+    await rounds.finish(lambda: False)
+    assert events(log) == ["state_checkpoint_written"] * 2
+    engine.stop()
+    again = open_at(folder)
+    assert again.states.logs[NAME].end_offset == 33
+    assert again.core.digest() == engine.core.digest()
+    again.stop()
+
+
+def test_a_round_writes_what_is_due_and_the_next_start_uses_it(tmp_path: Path) -> None:
+    asyncio.run(written_and_used(tmp_path / "data"))
+
+
+async def stopped_early(folder: Path) -> None:
+    engine = open_at(folder)
+    log = ServerLog(io.StringIO())
+    rounds = rounds_of(engine, folder, log)
+    commit(engine, 20)
+    rounds.sweep()
+    await rounds.finish(lambda: True)
+    await until_done(rounds)
+    # Either the process had not come far, or it was quicker; the state is the same.
+    engine.stop()
+    again = open_at(folder)
+    assert again.core.digest() == engine.core.digest()
+    again.stop()
+
+
+def test_a_stop_does_not_wait_beyond_its_deadline(tmp_path: Path) -> None:
+    asyncio.run(stopped_early(tmp_path / "data"))
+
+
+async def failed(folder: Path) -> None:
+    engine = open_at(folder)
+    log = ServerLog(io.StringIO())
+    rounds = rounds_of(engine, folder, log)
+    commit(engine, 20)
+    (folder / NAME / "state-checkpoint.tmp").mkdir()
+    rounds.sweep()
+    await until_done(rounds)
+    assert events(log) == ["state_checkpoint_not_written"]
+    assert "IsADirectoryError" in str(log.recent[0]["reason"])
+    # Not again at once, but when as much came again; and the server goes on.
+    rounds.sweep()
+    assert not rounds.is_busy
+    (folder / NAME / "state-checkpoint.tmp").rmdir()
+    commit(engine, 20)
+    rounds.sweep()
+    await until_done(rounds)
+    assert events(log)[-1] == "state_checkpoint_written"
+    engine.stop()
+
+
+def test_what_cannot_be_written_is_said_and_tried_again_later(tmp_path: Path) -> None:
+    asyncio.run(failed(tmp_path / "data"))
+
+
+async def removed(folder: Path) -> None:
+    engine = open_at(folder)
+    log = ServerLog(io.StringIO())
+    rounds = rounds_of(engine, folder, log)
+    commit(engine, 20)
+    segment = folder / NAME / f"{0:020d}.log"
+    segment.rename(folder / "moved")
+    rounds.sweep()
+    await until_done(rounds)
+    assert events(log) == ["state_checkpoint_not_written"]
+    assert not segment.exists()
+    (folder / "moved").rename(segment)
+    engine.stop()
+
+
+def test_a_segment_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
+    asyncio.run(removed(tmp_path / "data"))
