@@ -1,7 +1,7 @@
 # Every verb is one line. `make run` and `make test` set themselves up: they need Python >= 3.11, nothing else.
 # Variables: PYTHON (the interpreter that makes .venv), VENV, ARGS (more arguments for the tool that is called).
 .DEFAULT_GOAL := help
-.PHONY: help setup run gen gen-check compile lint type test test-compiled interop image bench bench-open fuzz crash-states io-faults check clean
+.PHONY: help setup run gen gen-check compile lint type test test-compiled interop image bench bench-open fuzz crash-states io-faults bit-flips check clean
 
 VENV ?= .venv
 PYTHON ?= $(shell tools/find_python.sh)
@@ -67,6 +67,9 @@ crash-states: setup ## open every state that a crash may leave on the disk (ARGS
 
 io-faults: setup ## let every operation on files fail once, in every way (ARGS="--seconds 60 --seed 1" for a sample)
 	$(PY) -P -m tests.crash.io_faults $(ARGS)
+
+bit-flips: setup ## flip every bit of a log and open it (ARGS="--seconds 60 --seed 1" for a sample)
+	$(PY) -P -m tests.crash.bit_flips $(ARGS)
 
 check: lint type gen-check test ## what to run before a commit
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kcoord.log.errors import LogDamaged
@@ -266,11 +266,12 @@ class Segment:
 
     # --- scanning
 
-    def rescan(self, contiguous: bool) -> int:
+    def rescan(self, contiguous: bool, epochs: Sequence[tuple[int, int]] = ()) -> int:
         """Check every batch and make the indexes anew. The next offset; raises BadBatch.
 
         Only compaction leaves gaps between batches, and it works on closed segments; elsewhere a gap is a
-        base offset gone wrong, which no checksum covers.
+        base offset gone wrong, which no checksum covers. Nor does one cover the leader epoch, which has to be that
+        of `epochs`: (epoch, first offset), ascending.
         """
         self._forget_indexes()
         self._indexed = True
@@ -280,6 +281,9 @@ class Segment:
             if contiguous and (header.base_offset != next_offset or header.leader_epoch < epoch):
                 reason = f"offset {header.base_offset}, epoch {header.leader_epoch} after {next_offset - 1}, {epoch}"
                 raise BadBatch(start, next_offset, reason)
+            expected = _epoch_at(epochs, header.base_offset)
+            if expected is not None and header.leader_epoch != expected:
+                raise BadBatch(start, next_offset, f"epoch {header.leader_epoch} instead of {expected}")
             self._note(start, header.size, header.last_offset, header.max_timestamp)
             next_offset = header.last_offset + 1
             epoch = header.leader_epoch
@@ -397,3 +401,11 @@ class Segment:
         if length < BATCH_LENGTH_MIN or size > self.size - position:
             raise LogDamaged(self.log_path, offset, position, f"batch length {length}")
         return size
+
+
+def _epoch_at(epochs: Sequence[tuple[int, int]], offset: int) -> int | None:
+    """The epoch in which `offset` was written; None where that is not known."""
+    for epoch, start in reversed(epochs):
+        if start <= offset:
+            return epoch
+    return None
