@@ -14,6 +14,7 @@ COMMANDS: Final = {
     "export": "kcoord.cli.log.export_command:export_command",
     "import": "kcoord.cli.log.import_command:import_command",
     "ls": "kcoord.cli.log.ls:ls",
+    "repair": "kcoord.cli.log.repair:repair",
     "state": "kcoord.cli.log.state:state",
     "verify": "kcoord.cli.log.verify:verify",
 }

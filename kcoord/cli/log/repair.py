@@ -1,0 +1,129 @@
+"""`kcoord log repair`: shows what has to be cut so that a damaged log can be opened, and cuts it."""
+
+from __future__ import annotations
+
+import click
+
+from kcoord.cli.log.common import (
+    EXIT_PROBLEMS,
+    directory_argument,
+    emit_json,
+    format_bytes,
+    friendly,
+    output_option,
+    plural,
+    progress,
+    wrapped,
+)
+from kcoord.cli.log.dump import choose
+from kcoord.cli.log.repairs import (
+    CUT,
+    LOWER_MARK,
+    REPLACE_CHECKPOINT,
+    Repair,
+    Repairer,
+    plan_checkpoints,
+    plan_log,
+)
+from kcoord.log.directory import RECOVERY_POINTS
+from kcoord.log.errors import ForeignDirectory, StorageError
+from kcoord.log.inspect import Checkpoint, DataDirectory, inspect_directory, read_properties
+from kcoord.log.storage import DiskStorage
+
+
+def describe(repair: Repair) -> str:
+    if repair.action == CUT:
+        text = f"{repair.log}: cut at offset {repair.offset}, byte {repair.position} of {repair.file}"
+        text += f": {repair.reason}. {format_bytes(repair.bytes)} go"
+        if repair.later:
+            text += f", {plural(len(repair.later), 'later segment')} with them"
+        if repair.records:
+            text += f"; {plural(repair.records, 'record')} in them can still be read"
+        return text
+    if repair.action == REPLACE_CHECKPOINT:
+        made = "; it is made anew from the logs" if repair.file.endswith(RECOVERY_POINTS) else ""
+        return f"{repair.reason}{made}"
+    if repair.action == LOWER_MARK:
+        return f"{repair.log}: lower the durable mark to {repair.offset}: {repair.reason}"
+    return f"{repair.log}: make the indexes of segment {repair.offset} anew: {repair.reason}"
+
+
+def plan(directory: DataDirectory, logs: tuple[str, ...]) -> tuple[list[Repair], Checkpoint]:
+    """What has to be done, and where the logs end then. Raises OSError."""
+    chosen = choose(directory, logs) if logs else directory.partitions
+    repairs = plan_checkpoints(directory.root)
+    ends: Checkpoint = {}
+    with progress("Reading", sum(files.size_bytes for files in chosen)) as step:
+        for files in chosen:
+            found, end = plan_log(directory, files, step)
+            repairs += found
+            if end:
+                ends[(files.topic, files.partition)] = end
+    return repairs, ends
+
+
+def carry_out(storage: DiskStorage, directory: DataDirectory, repairs: list[Repair], ends: Checkpoint) -> None:
+    repairer = Repairer(storage, directory)
+    for repair in repairs:
+        repairer.carry_out(repair)
+    # The marks come last: nothing counts as durable that is still to be cut.
+    for repair in repairs:
+        if repair.action == REPLACE_CHECKPOINT:
+            repairer.replace_checkpoint(repair, ends)
+
+
+@click.command()
+@directory_argument
+@click.argument("logs", metavar="[LOG]...", nargs=-1)
+@click.option("--execute", is_flag=True, help="Do it. Without this, only show what would be done.")
+@output_option
+@friendly
+def repair(directory: str, logs: tuple[str, ...], execute: bool, output: str) -> None:
+    """Show what has to be cut in DIR, or in these LOGs of it, so that it can be opened; with --execute, cut it.
+
+    A log is cut before its first byte that cannot be read, later segments included, since records are only right in
+    the light of those before them. What is cut off is kept beside the log, in files named *.cut-POSITION; it is yours
+    to look at and to remove. Durable marks are lowered accordingly, wrong indexes and checkpoint files are made anew.
+
+    Take a copy of DIR first if you can. A directory in use, or one that is not kcoord's, is refused.
+
+    \b
+    Exit codes: 0 nothing to do, or done; 1 there is something to do
+    (without --execute); otherwise those of `kcoord log --help`.
+
+    \b
+    Examples:
+      kcoord log repair data
+      kcoord log repair data __consumer_offsets-0 --execute
+    """
+    storage = DiskStorage(directory)
+    if not storage.is_dir(""):
+        raise StorageError(f"{directory} is not a directory")
+    if "kcoord.format" not in read_properties(directory):
+        raise ForeignDirectory(f"{directory} is not a data directory of kcoord: only those are repaired")
+    storage.lock()
+    try:
+        # Our own lock must not count as somebody's.
+        found = inspect_directory(directory, [])
+        found.in_use = False
+        repairs, ends = plan(found, logs)
+        if execute:
+            carry_out(storage, found, repairs, ends)
+    finally:
+        storage.unlock()
+    if output == "json":
+        document = {"directory": directory, "executed": execute, "repairs": [item.plain() for item in repairs]}
+        emit_json(document)
+    else:
+        for item in repairs:
+            click.echo("\n".join(wrapped(describe(item), 4, 0)))
+            for kept in item.kept:
+                click.echo("\n".join(wrapped(f"kept in {kept}", 6, 4)))
+        if not repairs:
+            click.echo("nothing to repair")
+        elif execute:
+            click.echo(f"{plural(len(repairs), 'repair')} done")
+        else:
+            click.echo(f"{plural(len(repairs), 'repair')} to do: --execute does it")
+    if repairs and not execute:
+        click.get_current_context().exit(EXIT_PROBLEMS)
