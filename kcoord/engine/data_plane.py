@@ -8,6 +8,7 @@ from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import METADATA_TOPIC, WARNING, Fact, Now, Reply, Request, Timer
 from kcoord.core.producers import PartitionProducers, decode_snapshot
 from kcoord.core.topics import Topic, TopicRegistry
+from kcoord.engine.batch_walk import BatchWalk
 from kcoord.engine.delete_records import DeleteRecordsRoom
 from kcoord.engine.fetch import FetchRoom
 from kcoord.engine.leader_epochs import LeaderEpochsRoom
@@ -25,7 +26,6 @@ from kcoord.protocol.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from kcoord.protocol.produce import ProduceRequest
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import DecodeError
-from kcoord.wire.record_batch import parse_header
 
 DATA_PLANE_APIS: Final = frozenset(
     (apis.PRODUCE, apis.FETCH, apis.LIST_OFFSETS, apis.DELETE_RECORDS, apis.OFFSET_FOR_LEADER_EPOCH)
@@ -230,7 +230,14 @@ def load_producers(config: CoreConfig, log: PartitionLog, facts: list[Fact]) -> 
 
 
 def _rebuild(producers: PartitionProducers, log: PartitionLog, start: int, end: int) -> None:
-    if start >= end:
-        return
-    for position, data in log.batches(start, end):
-        producers.rebuild(parse_header(data, position))
+    for extent in log.extents(start, end):
+        walk = BatchWalk(log.storage, extent)
+        try:
+            while True:
+                header = walk.advance()
+                if header is None or header.base_offset >= end:
+                    break
+                if header.last_offset >= start:
+                    producers.rebuild(header)
+        finally:
+            walk.close()

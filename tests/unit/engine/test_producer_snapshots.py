@@ -11,7 +11,7 @@ from kcoord.core.producers import PartitionProducers, decode_snapshot
 from kcoord.engine import data_plane
 from kcoord.engine.data_plane import load_producers
 from kcoord.engine.engine import Engine
-from kcoord.log.partition_log import LogConfig, PartitionLog
+from kcoord.log.partition_log import Extent, LogConfig, PartitionLog
 from kcoord.log.storage import ForgetfulStorage
 from kcoord.protocol import apis
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
@@ -137,17 +137,17 @@ def test_only_the_tail_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         rig.send(5, i)
     rig.restart()
     read: list[tuple[int, int]] = []
-    batches = PartitionLog.batches
+    extents = PartitionLog.extents
 
-    def counting(log: PartitionLog, start: int, end: int) -> object:
+    def counting(log: PartitionLog, start: int, end: int) -> list[Extent]:
         read.append((start, end))
-        return batches(log, start, end)
+        return extents(log, start, end)
 
-    monkeypatch.setattr(PartitionLog, "batches", counting)
+    monkeypatch.setattr(PartitionLog, "extents", counting)
     load_producers(rig.engine.config, rig.log, [])
-    assert read == [(0, 60)]
+    # What may be repeated, before the snapshot, and nothing behind it.
+    assert read == [(0, 60), (60, 60)]
     # Of a log that is longer than what may be in flight, only that much.
-    read.clear()
     assert rig.log.offset_before(60, 1500) == bases(rig.log)[-4]
     assert rig.log.offset_before(60, 1 << 20) == 0
 
