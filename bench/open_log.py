@@ -1,15 +1,18 @@
 """Writes a data directory with many committed offsets: `open_log DIR OFFSETS GROUPS PER_COMMIT HISTORY`.
 
 The commits go into the log as record batches, as a server writes them; when the log is to hold more than one of
-each, the same batches follow again at later offsets. Prints what was written as JSON.
+each, the same batches follow again at later offsets. A state checkpoint is written at the end. Prints what was
+written, and how long the checkpoint took, as JSON.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from typing import Final
 
+from kcoord.engine.state_checkpoint import write_state
 from kcoord.log.journal import Journal
 from kcoord.log.partition_log import PartitionLog
 from kcoord.log.serde import encode_record
@@ -70,7 +73,12 @@ def main() -> None:
     assert log is not None
     batches = commits(offsets, groups, per_commit)
     fill(assembly.journal, log, batches, max(offsets, history))
-    figures = {"records": log.end_offset, "bytes": log.size_bytes, "segments": log.segment_count}
+    figures: dict[str, float] = {"records": log.end_offset, "bytes": log.size_bytes}
+    figures["segments"] = log.segment_count
+    began = time.perf_counter()
+    for plan in assembly.engine.states.plans(True):
+        figures["live_records"] = write_state(log.storage, plan)
+    figures["checkpoint_s"] = time.perf_counter() - began
     assembly.close()
     print(json.dumps(figures))
 
