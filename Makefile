@@ -1,7 +1,7 @@
 # Every verb is one line. `make run` and `make test` set themselves up: they need Python >= 3.11, nothing else.
 # Variables: PYTHON (the interpreter that makes .venv), VENV, ARGS (more arguments for the tool that is called).
 .DEFAULT_GOAL := help
-.PHONY: help setup run gen gen-check compile lint type test test-compiled interop image bench bench-open fuzz crash-states io-faults bit-flips check clean
+.PHONY: help setup run gen gen-check compile lint type test test-compiled interop image bench bench-open fuzz crash-states io-faults bit-flips crash check clean
 
 VENV ?= .venv
 PYTHON ?= $(shell tools/find_python.sh)
@@ -70,6 +70,9 @@ io-faults: setup ## let every operation on files fail once, in every way (ARGS="
 
 bit-flips: setup ## flip every bit of a log and open it (ARGS="--seconds 60 --seed 1" for a sample)
 	$(PY) -P -m tests.crash.bit_flips $(ARGS)
+
+crash: setup ## kill -9 a server N times under three client libraries (N=100)
+	$(PY) -P -m tests.crash.kill_loop --cycles $(or $(N),100) $(ARGS)
 
 check: lint type gen-check test ## what to run before a commit
 

@@ -1,0 +1,28 @@
+"""Two rounds of `make crash`, and a loss that it must see."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.crash.kill_loop import LIBRARIES, Loop
+
+
+def test_two_kills_under_three_client_libraries(tmp_path: Path) -> None:
+    loop = Loop(tmp_path / "data", 1)
+    loop.run(2)
+    assert loop.problems == []
+    assert [client.library for client in loop.clients] == list(LIBRARIES)
+    assert all(client.told()[0] and client.told()[1] > 0 for client in loop.clients)
+
+
+def test_a_server_that_lost_its_log_is_noticed(tmp_path: Path) -> None:
+    class Forgetting(Loop):
+        def check(self, told: dict[str, tuple[dict[int, str], int]], when: str) -> None:
+            # As if it had been told one record more than there is.
+            records, committed = told["kill-aiokafka"]
+            super().check({**told, "kill-aiokafka": ({**records, 10**9: "x"}, committed + 10**6)}, when)
+
+    loop = Forgetting(tmp_path / "data", 1)
+    loop.run(1)
+    assert any("x lost" in text for text in loop.problems)
+    assert any("committed" in text for text in loop.problems)
