@@ -9,6 +9,7 @@ import click
 from kcoord.cli.lazy import LazyGroup
 
 COMMANDS: Final = {
+    "compact": "kcoord.cli.log.compact_command:compact_command",
     "diff": "kcoord.cli.log.diff:diff",
     "dump": "kcoord.cli.log.dump:dump",
     "export": "kcoord.cli.log.export_command:export_command",
@@ -29,5 +30,6 @@ def log() -> None:
 
     \b
     Exit codes: 0 fine; 1 problems found; 2 wrong usage; 4 not readable or
-    writable; 5 not kcoord's; 6 in use; 7 damaged; 9 reading or writing failed.
+    writable; 5 not kcoord's; 6 in use; 7 damaged; 8 disk full; 9 reading or
+    writing failed.
     """

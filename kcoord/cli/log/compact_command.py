@@ -1,0 +1,366 @@
+"""`kcoord log compact`: compacts the closed segments of a stopped server's logs, here and now."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, Final, final
+
+import click
+
+from kcoord.cli.log.common import (
+    directory_argument,
+    emit_json,
+    fail,
+    format_bytes,
+    friendly,
+    note,
+    output_option,
+    plural,
+    progress,
+    table,
+    wrapped,
+)
+from kcoord.cli.log.points import AGO, UNITS_MS
+from kcoord.core.config import CoreConfig
+from kcoord.core.coordinator import Core
+from kcoord.core.outcome import INTERNAL_TOPICS
+from kcoord.core.topics import TopicRegistry
+from kcoord.engine.loader import load_coordinator_log
+from kcoord.log.cleaner import CleanConfig, CleanResult, clean
+from kcoord.log.cleaning_plan import CleaningPolicy, plan_cleaning
+from kcoord.log.directory import (
+    CLEANER_OFFSETS,
+    LogDirectory,
+    encode_checkpoint,
+    open_directory,
+    read_checkpoint,
+    refuse_foreign,
+)
+from kcoord.log.errors import LogDamaged, StorageError
+from kcoord.log.exchange import promote
+from kcoord.log.inspect import read_properties
+from kcoord.log.partition_log import PartitionLog
+from kcoord.log.storage import DiskFile, DiskStorage
+from kcoord.server.config import load as load_config
+from kcoord.server.failures import EXIT_DAMAGED, EXIT_DISK_FULL
+
+# The cleaner reads what it cleans three times: transactions, keys, records.
+PASSES: Final = 3
+KEEPS_ALL: Final = re.compile("0+")
+
+Step = Callable[[int], None]
+
+
+@final
+class WatchedFile(DiskFile):
+    """A file that tells how much was read of it."""
+
+    def __init__(self, path: str, step: Step) -> None:
+        super().__init__(path)
+        self._step = step
+
+    def read_at(self, position: int, size: int) -> bytes:
+        data = super().read_at(position, size)
+        self._step(len(data))
+        return data
+
+
+@final
+class WatchedStorage(DiskStorage):
+    """A directory whose files tell how much was read of them."""
+
+    def __init__(self, root: str, step: Step) -> None:
+        super().__init__(root)
+        self._step = step
+
+    def open(self, path: str) -> DiskFile:
+        return WatchedFile(self._path(path), self._step)
+
+
+@final
+class Row:
+    """What became of one log. Sizes of what was compacted, of what is left alone, and why."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.log = log
+        self.policy = CleaningPolicy(0.0, 0, 0, 0)
+        self.config = CleanConfig()
+        self.bases: list[int] = []
+        self.segments_after = 0
+        self.first_dirty = 0
+        self.compacted_bytes = 0
+        self.recent_bytes = 0
+        self.open_bytes = 0
+        self.result = CleanResult(0)
+        self.damage = ""
+
+    def plain(self) -> dict[str, Any]:
+        result = self.result
+        return {
+            "log": self.log.name,
+            "compacted_up_to": result.end,
+            "segments_before": len(self.bases),
+            "segments_after": self.segments_after,
+            "bytes_before": result.bytes_before,
+            "bytes_after": result.bytes_after,
+            "records_before": result.records_before,
+            "records_after": result.records_after,
+            "recent_bytes": self.recent_bytes,
+            "open_bytes": self.open_bytes,
+            "damage": self.damage or None,
+        }
+
+
+def parse_age(value: str | int) -> int:
+    """`7d` or `0` in milliseconds. Raises BadParameter. What is a number already (a default) stays as it is."""
+    if isinstance(value, int):
+        return value
+    match = AGO.fullmatch(value)
+    if match is not None:
+        return int(match.group(1)) * UNITS_MS[match.group(2)]
+    if KEEPS_ALL.fullmatch(value):
+        return 0
+    raise click.BadParameter(f"{value!r} is no age, such as 7d, 12h or 0 (ms, s, m, h, d)")
+
+
+def open_stopped(storage: DiskStorage) -> LogDirectory:
+    """Open a data directory of kcoord's as a server does, whatever its node. Raises LogError and OSError."""
+    if not storage.is_dir(""):
+        raise StorageError(f"{storage.root} is not a directory")
+    refuse_foreign(storage)
+    node = read_properties(storage.root).get("node.id", "")
+    if not node.isdecimal():
+        raise StorageError(f"{storage.root} is no data directory")
+    return open_directory(storage, int(node), "", "")
+
+
+def compacted_topics(topics: TopicRegistry, wanted: tuple[str, ...]) -> list[str]:
+    """The topics to compact. Raises BadParameter for a name that is none."""
+    found = [
+        name
+        for name, topic in sorted(topics.topics.items())
+        if "compact" in [word.strip() for word in topics.config_value(topic, "cleanup.policy").split(",")]
+    ]
+    for name in wanted:
+        if name not in topics.topics:
+            raise click.BadParameter(f"there is no topic {name}")
+        if name not in found:
+            raise click.BadParameter(f"{name} is not compacted: its cleanup.policy says so")
+    return [name for name in found if not wanted or name in wanted]
+
+
+def plan(directory: LogDirectory, topics: TopicRegistry, row: Row, history_ms: int, now_ms: int) -> None:
+    """Choose the segments. Raises LogDamaged."""
+    log = row.log
+    topic = topics.topics[log.topic]
+    is_internal = log.topic in INTERNAL_TOPICS
+    max_lag_ms = int(topics.config_value(topic, "max.compaction.lag.ms"))
+    min_lag_ms = int(topics.config_value(topic, "min.compaction.lag.ms"))
+    segment_ms = int(topics.config_value(topic, "segment.ms"))
+    history_bytes = load_config().server.history_bytes
+    row.policy = CleaningPolicy(
+        0.0, min_lag_ms, max_lag_ms, segment_ms, history_ms if is_internal else 0, history_bytes
+    )
+    row.config = CleanConfig(
+        delete_retention_ms=int(topics.config_value(topic, "delete.retention.ms")),
+        segment_bytes=int(topics.config_value(topic, "segment.bytes")),
+        index_interval_bytes=directory.config.index_interval_bytes,
+        decompressed_bytes_max=directory.config.decompressed_bytes_max,
+    )
+    # As if nothing had been compacted yet: tombstones whose time has come go, whether or not there is anything new.
+    chosen = plan_cleaning(log, row.policy, 0, now_ms)
+    row.bases = chosen.bases
+    sizes = [segment.size for segment in log.segments]
+    row.compacted_bytes = sum(sizes[: len(row.bases)])
+    row.recent_bytes = sum(sizes[len(row.bases) : -1])
+    row.open_bytes = sizes[-1]
+
+
+def compact_log(row: Row, now_ms: int) -> None:
+    """Clean and exchange. A log with more keys than fit at once takes several rounds. Raises LogDamaged, OSError."""
+    log = row.log
+    bases = row.bases
+    beyond = log.segments[len(bases)].base_offset
+    first_dirty = row.first_dirty
+    first_round: CleanResult | None = None
+    while True:
+        found = clean(log.storage, log.name, bases, first_dirty, row.config, now_ms)
+        exchange(log, found)
+        first_round = first_round or found
+        bases = [segment.base_offset for segment in log.segments if segment.base_offset < beyond]
+        if found.end <= first_dirty or found.end >= beyond:
+            break
+        first_dirty = found.end
+    found.bytes_before, found.records_before = row.compacted_bytes, first_round.records_before
+    found.bytes_after = sum(segment.size for segment in log.segments if segment.base_offset < beyond)
+    row.result = found
+    row.segments_after = len(bases)
+
+
+def exchange(log: PartitionLog, result: CleanResult) -> None:
+    """Put cleaned segments in the place of the old ones, in the order that a crash cannot harm. Raises OSError."""
+    if not result.groups:
+        return
+    storage = log.storage
+    promote(storage, log.name, [group.base for group in result.groups], log.config.index_interval_bytes)
+    replaced = []
+    for group in result.groups:
+        found = log.begin_replace(group.base, group.old_bases)
+        if found is None:
+            raise StorageError(
+                f"{log.name} is not what it was a moment ago: is something else writing to it?"
+            )
+        replaced.append(found)
+    storage.sync_dir(log.name)
+    for new, _ in replaced:
+        new.rename("")
+    storage.sync_dir(log.name)
+    for _, old in replaced:
+        for segment in old:
+            segment.remove()
+
+
+def save_ends(directory: LogDirectory, rows: list[Row]) -> None:
+    """Remember how far the logs are compacted. Raises OSError."""
+    there = {(log.topic, log.partition) for log in directory}
+    ends = read_checkpoint(directory.storage, CLEANER_OFFSETS)
+    for row in rows:
+        if row.bases and not row.damage:
+            ends[(row.log.topic, row.log.partition)] = row.result.end
+    kept = {key: end for key, end in ends.items() if key in there}
+    directory.storage.write_atomic(CLEANER_OFFSETS, encode_checkpoint(kept))
+
+
+def print_table(rows: list[Row]) -> None:
+    head = ["LOG", "RECORDS", "KEPT", "SIZE", "NOW", "LEFT ALONE"]
+    cells = []
+    details = []
+    for row in rows:
+        result = row.result
+        cells.append(
+            [
+                row.log.name, str(result.records_before), str(result.records_after),
+                format_bytes(result.bytes_before), format_bytes(result.bytes_after),
+                format_bytes(row.recent_bytes + row.open_bytes),
+            ]
+        )  # fmt: skip
+        details.append(wrapped(row.damage, 6, 4) if row.damage else [])
+    click.echo("\n".join(table(head, cells, "lrrrrr", details)))
+    saved = sum(row.result.bytes_before - row.result.bytes_after for row in rows)
+    click.echo(f"{plural(len(rows), 'log')}, {format_bytes(saved)} saved")
+    recent = sum(row.recent_bytes for row in rows)
+    if recent:
+        note(f"{format_bytes(recent)} are too recent to be compacted (--history, min.compaction.lag.ms)")
+    unclosed = sum(row.open_bytes for row in rows)
+    if unclosed:
+        note(f"{format_bytes(unclosed)} lie in segments that are not closed (--roll)")
+
+
+@click.command(name="compact")
+@directory_argument
+@click.option(
+    "--topic", "-t", "wanted", multiple=True, metavar="NAME", help="Only this topic; may be repeated."
+)
+@click.option("--history", type=parse_age, default="7d", show_default=True, metavar="AGE",
+              help="Leave newer records of the coordinators' own topics alone, for `log state` and `log diff`; "
+              "0 for none.")  # fmt: skip
+@click.option(
+    "--roll", is_flag=True, help="Close the last segment of each log first, so that it is compacted, too."
+)
+@output_option
+@friendly
+def compact_command(directory: str, wanted: tuple[str, ...], history: int, roll: bool, output: str) -> None:
+    """Compact the logs in DIR now: of every key, the newest record stays.
+
+    DIR is a stopped kcoord's. Of topics with cleanup.policy=compact, __consumer_offsets among them, all closed segments
+    are compacted, whether or not a server would find it worth while; min.compaction.lag.ms and delete.retention.ms
+    hold. Offsets never change. An end at any moment leaves the old segments or the new ones.
+
+    \b
+    Examples:
+      kcoord log compact data
+      kcoord log compact data --roll --history 0
+      kcoord log compact data -t prices -o json | jq '.logs[].bytes_after'
+    """
+    steps: list[Step] = []
+    storage = WatchedStorage(directory, lambda count: steps[0](count) if steps else None)
+    opened = open_stopped(storage)
+    is_done = False
+    try:
+        for event in opened.events:
+            note(f"{event.file}: {event.bytes_cut} bytes cut at {event.position}: {event.reason}")
+        rows = _compact_all(opened, wanted, history, roll, steps)
+        is_done = True
+    except (click.UsageError, SystemExit):
+        # Said before anything was done.
+        is_done = True
+        raise
+    finally:
+        # After any other error the next start checks as after a crash.
+        opened.close(is_done)
+    if output == "json":
+        emit_json({"directory": storage.root, "logs": [row.plain() for row in rows]})
+    else:
+        print_table(rows)
+    if any(row.damage for row in rows):
+        sys.exit(EXIT_DAMAGED)
+
+
+def _compact_all(
+    opened: LogDirectory, wanted: tuple[str, ...], history_ms: int, roll: bool, steps: list[Step]
+) -> list[Row]:
+    config = CoreConfig()
+    config.node_id = opened.meta.node_id
+    core = Core(config)
+    metadata = opened.get(core.metadata_log.topic, core.metadata_log.partition)
+    if metadata is None:
+        raise StorageError("there is no metadata log: nothing says which topics are compacted")
+    load_coordinator_log(core, core.metadata_log, metadata)
+    names = compacted_topics(core.topics, wanted)
+    now_ms = time.time_ns() // 1_000_000
+    first_dirty = read_checkpoint(opened.storage, CLEANER_OFFSETS)
+    rows = [
+        Row(log) for log in sorted(opened, key=lambda log: (log.topic, log.partition)) if log.topic in names
+    ]
+    for row in rows:
+        _prepare(opened, core.topics, row, history_ms, roll, now_ms)
+        known = first_dirty.get((row.log.topic, row.log.partition), 0)
+        # One beyond the end is of another log that had the name.
+        row.first_dirty = known if known <= row.log.end_offset else 0
+    needed = max((row.compacted_bytes for row in rows), default=0)
+    free = opened.storage.free_bytes()
+    if free < needed:
+        fail(f"{format_bytes(needed)} are needed and {format_bytes(free)} are free", EXIT_DISK_FULL)
+    try:
+        with progress("Compacting", PASSES * sum(row.compacted_bytes for row in rows)) as step:
+            steps.append(step)
+            for row in rows:
+                _compact_one(row, now_ms)
+    finally:
+        steps.clear()
+    save_ends(opened, rows)
+    return rows
+
+
+def _prepare(
+    opened: LogDirectory, topics: TopicRegistry, row: Row, history_ms: int, roll: bool, now_ms: int
+) -> None:
+    if roll and row.log.roll():
+        for sync in row.log.write_pending():
+            sync.datasync()
+    try:
+        plan(opened, topics, row, history_ms, now_ms)
+    except LogDamaged as damage:
+        row.damage = str(damage)
+
+
+def _compact_one(row: Row, now_ms: int) -> None:
+    if not row.bases:
+        return
+    try:
+        compact_log(row, now_ms)
+    except LogDamaged as damage:
+        row.damage = str(damage)
