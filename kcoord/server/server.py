@@ -15,6 +15,7 @@ from kcoord.log.storage import Storage
 from kcoord.server.accept import accept_connections
 from kcoord.server.assembly import Assembly, open_assembly
 from kcoord.server.config import Config
+from kcoord.server.control import Control
 from kcoord.server.failures import EXIT_DISK_FULL, EXIT_LISTEN, ServerError, classify
 from kcoord.server.limits import TokenBucket
 from kcoord.server.listener import Listener, format_address, open_sockets
@@ -71,6 +72,7 @@ class Server:
         self._stop = asyncio.Event()
         self._asked_at_s = 0.0
         self._states: StateRounds | None = None
+        self._control: Control | None = None
         # The durable marks are on their way to the disk.
         self._is_marking = False
         self._deadline_s = config.server.shutdown_deadline_ms / 1000
@@ -138,6 +140,9 @@ class Server:
             self.loop, config.server, self.log, lambda: self.assembly, self.pump.schedule_turn
         )
         self._spawn(self.maintenance.run_retention())
+        if not assembly.in_memory and self.storage is None:
+            self._control = Control(config.server.data_dir, self.log, lambda: self.assembly, self.maintenance)
+            await self._control.start()
         self._spawn(self.maintenance.cleaner.run())
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
@@ -207,6 +212,8 @@ class Server:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._control is not None:
+            await self._control.stop()
         self.maintenance.stop()
         self._close_sockets()
         if self._error is None:

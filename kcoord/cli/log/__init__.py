@@ -16,6 +16,8 @@ COMMANDS: Final = {
     "import": "kcoord.cli.log.import_command:import_command",
     "ls": "kcoord.cli.log.ls:ls",
     "repair": "kcoord.cli.log.repair:repair",
+    "restore": "kcoord.cli.log.snapshot_commands:restore",
+    "snapshot": "kcoord.cli.log.snapshot_commands:snapshot",
     "state": "kcoord.cli.log.state:state",
     "verify": "kcoord.cli.log.verify:verify",
 }

@@ -1,0 +1,105 @@
+"""`kcoord log snapshot` and `kcoord log restore`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+import click
+
+from kcoord.cli.log.common import emit_json, fail, format_time, friendly, output_option, plural, table
+from kcoord.log.directory import open_directory
+from kcoord.log.exporter import open_own_directory
+from kcoord.log.inspect import is_locked
+from kcoord.log.snapshot import begin_snapshot, check_name, list_snapshots, restore_snapshot
+from kcoord.log.storage import DiskStorage
+from kcoord.server.control import ControlError, ask_server
+
+DATA = click.option("--data", "-d", default="data", show_default=True, metavar="DATA", help="The data directory.")
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _progress(name: str) -> None:
+    if sys.stderr.isatty():
+        click.echo(f"copying {name}", err=True)
+
+
+@click.command()
+@click.argument("name", required=False)
+@click.option("--list", "-l", "listing", is_flag=True, help="List the snapshots there are.")
+@DATA
+@output_option
+@friendly
+def snapshot(name: str | None, listing: bool, data: str, output: str) -> None:
+    """Keep a copy of the whole data directory under a name, in snapshots/NAME inside of it.
+
+    Of a running server too: everything that was durable at one moment, between two commits. Closed segments are
+    shared with the original where the file system has hard links.
+    """
+    if listing == (name is not None):
+        raise click.UsageError("give a NAME, or --list")
+    if name is None:
+        _list(data, output)
+        return
+    check_name(name)
+    made = _snapshot_of_running(data, name) if is_locked(data) else _snapshot_of_stopped(data, name)
+    if output == "json":
+        emit_json(made)
+    else:
+        click.echo(f"snapshot {made['name']}: {plural(len(made['ends']), 'log')}, {sum(made['ends'].values())} offsets")
+
+
+def _snapshot_of_running(data: str, name: str) -> dict[str, Any]:
+    try:
+        return ask_server(data, {"command": "snapshot", "name": name})
+    except ControlError as error:
+        fail(str(error), error.code)
+        raise
+
+
+def _snapshot_of_stopped(data: str, name: str) -> dict[str, Any]:
+    source = open_own_directory(data)
+    node_id = int(source.properties["node.id"])
+    directory = open_directory(DiskStorage(data), node_id, "", "")
+    try:
+        one = begin_snapshot(directory, data, name, _now_ms())
+        try:
+            one.finish()
+        except BaseException:
+            one.abandon()
+            raise
+    finally:
+        directory.close(directory.was_clean)
+    return one.describe()
+
+
+def _list(data: str, output: str) -> None:
+    found = list_snapshots(data)
+    if output == "json":
+        emit_json(found)
+        return
+    rows = [[s["name"], format_time(s["created_ms"]), str(len(s["ends"])), str(sum(s["ends"].values()))] for s in found]
+    for line in table(["NAME", "MADE", "LOGS", "OFFSETS"], rows, "  rr"):
+        click.echo(line)
+
+
+@click.command()
+@click.argument("name")
+@DATA
+@output_option
+@friendly
+def restore(name: str, data: str, output: str) -> None:
+    """Go back to a snapshot. The server must be stopped.
+
+    What the directory holds now is moved to snapshots/replaced-TIME. Leader epochs go up and producer ids go on, so
+    that clients of what is undone notice.
+    """
+    aside = restore_snapshot(data, name, _now_ms(), _progress)
+    if output == "json":
+        emit_json({"restored": name, "replaced": aside})
+    else:
+        click.echo(f"{data} is as in snapshot {name}; what it was is in {aside}")

@@ -1,0 +1,382 @@
+"""Named copies of a whole data directory, in `snapshots/<name>` inside of it, and going back to one.
+
+A snapshot holds every log up to its durable end at one moment, between two commits: what was acknowledged, and nothing
+that was not. Closed segments never change and are linked where the file system can; the last one is copied up to that
+end. `begin_snapshot` settles what belongs to it and takes microseconds per file; `finish` does the copying and may run
+in a thread. `snapshot.json` is in there from the start, and the folder gets its name when it is whole.
+
+Going back makes time run twice for clients. So every partition gets a leader epoch above the one it had before and in
+the snapshot, and producer ids go on above all that were given out: old clients notice, and nobody mistakes a new
+record for an old one.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import shutil
+from collections.abc import Callable
+from typing import Any, Final, final
+
+from kcoord.log.cluster_image import ClusterImage, read_cluster_image
+from kcoord.log.directory import (
+    LOG_START_OFFSETS,
+    META_PROPERTIES,
+    RECOVERY_POINTS,
+    Checkpoint,
+    LogDirectory,
+    encode_checkpoint,
+    encode_meta,
+    open_directory,
+)
+from kcoord.log.errors import LogDamaged, LogError, StorageError
+from kcoord.log.import_logs import LogWriter
+from kcoord.log.inspect import read_properties
+from kcoord.log.journal import SYNC_OS, Journal
+from kcoord.log.partition_log import (
+    EPOCH_CHECKPOINT,
+    PARTITION_METADATA,
+    PartitionLog,
+    encode_partition_metadata,
+)
+from kcoord.log.reader import DamagedBytes, read_batches
+from kcoord.log.segment import Segment, segment_name
+from kcoord.log.serde import encode_metadata_record
+from kcoord.log.storage import LOCK_FILE, DiskStorage
+from kcoord.protocol.records.partition_record import PartitionRecord
+from kcoord.protocol.records.producer_ids_record import ProducerIdsRecord
+from kcoord.wire.message import Message
+from kcoord.wire.record_batch import Record
+
+SNAPSHOTS: Final = "snapshots"
+PARTIAL_SUFFIX: Final = ".partial"
+DESCRIPTION: Final = "snapshot.json"
+RESTORING: Final = ".restoring"
+REPLACED: Final = "replaced-"
+NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+COPY_BYTES: Final = 1 << 20
+# As many ids as a block has by default are skipped on going back.
+PRODUCER_IDS_SKIPPED: Final = 1000
+METADATA_TOPIC: Final = "__cluster_metadata"
+# What link() fails with where the file system has no (more) links for us.
+NO_LINKS: Final = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
+# What stays where it is when the rest of a data directory is replaced.
+STAYING: Final = frozenset((SNAPSHOTS, RESTORING, LOCK_FILE, "kcoord.sock"))
+
+
+def check_name(name: str) -> None:
+    """Raises StorageError for what is no name of a snapshot."""
+    if not NAME.fullmatch(name) or name.endswith(PARTIAL_SUFFIX):
+        raise StorageError(
+            f"{name!r} is no name for a snapshot: up to 100 letters, digits, dots, dashes and underscores"
+        )
+
+
+@final
+class Snapshot:
+    """One that is being made. Ends with `finish` or `abandon`."""
+
+    def __init__(self, directory: LogDirectory, root: str, name: str, wall_ms: int) -> None:
+        self.name = name
+        self.path = f"{SNAPSHOTS}/{name}"
+        self.partial = self.path + PARTIAL_SUFFIX
+        self.storage = DiskStorage(root)
+        self.root = root
+        self.meta = directory.meta
+        self.wall_ms = wall_ms
+        self.ends: Checkpoint = {}
+        self.starts: Checkpoint = {}
+        self.links = 0
+        # Open files with the path of their copy, how many bytes to take and the offset to stop at.
+        self._copies: list[tuple[int, str, int, int]] = []
+        self._small: list[tuple[str, bytes]] = []
+
+    def take(self, log: PartitionLog) -> None:
+        """Settle what of `log` belongs to the snapshot. Raises OSError."""
+        key = (log.topic, log.partition)
+        end = log.durable_end
+        folder = f"{self.partial}/{log.name}"
+        self.storage.make_dir(folder)
+        self.ends[key] = end
+        if log.log_start_offset:
+            self.starts[key] = min(log.log_start_offset, end)
+        self._small.append((f"{folder}/{PARTITION_METADATA}", encode_partition_metadata(log.topic_id)))
+        epochs = f"{log.name}/{EPOCH_CHECKPOINT}"
+        if self.storage.exists(epochs):
+            self._small.append((f"{folder}/{EPOCH_CHECKPOINT}", self.storage.read_bytes(epochs)))
+        segments = list(log.segments)
+        for i, segment in enumerate(segments):
+            closed = i + 1 < len(segments) and segments[i + 1].base_offset <= end
+            if (segment.base_offset <= end or not i) and self.storage.exists(segment.log_path):
+                self._take_segment(folder, segment, closed, end)
+
+    def _take_segment(self, folder: str, segment: Segment, closed: bool, end: int) -> None:
+        source = os.path.join(self.root, segment.log_path)
+        target = os.path.join(self.root, folder, segment_name(segment.base_offset) + ".log")
+        if closed:
+            try:
+                os.link(source, target)
+                self.links += 1
+                return
+            except OSError as error:
+                if error.errno not in NO_LINKS:
+                    raise
+        fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+        self._copies.append((fd, target, segment.size, end))
+
+    def describe(self) -> dict[str, Any]:
+        return {
+            "name": self.name,
+            "created_ms": self.wall_ms,
+            "cluster_id": self.meta.cluster_id,
+            "node_id": self.meta.node_id,
+            "ends": {f"{topic}-{partition}": end for (topic, partition), end in sorted(self.ends.items())},
+        }
+
+    def finish(self) -> None:
+        """Copy, sync, and give the snapshot its name. Raises LogDamaged and OSError."""
+        storage = self.storage
+        while self._copies:
+            fd, target, size, end = self._copies.pop()
+            try:
+                _copy(fd, target, size)
+            finally:
+                os.close(fd)
+            _cut(target, end)
+        for path, data in self._small:
+            storage.write_atomic(path, data)
+        for topic, partition in self.ends:
+            storage.sync_dir(f"{self.partial}/{topic}-{partition}")
+        storage.write_atomic(f"{self.partial}/{RECOVERY_POINTS}", encode_checkpoint(self.ends))
+        storage.write_atomic(f"{self.partial}/{LOG_START_OFFSETS}", encode_checkpoint(self.starts))
+        storage.write_atomic(f"{self.partial}/{META_PROPERTIES}", encode_meta(self.meta))
+        description = json.dumps(self.describe(), indent=2) + "\n"
+        storage.write_atomic(f"{self.partial}/{DESCRIPTION}", description.encode())
+        storage.rename(self.partial, self.path)
+        storage.sync_dir(SNAPSHOTS)
+        storage.sync_dir("")
+
+    def abandon(self) -> None:
+        """After an error: leave nothing behind."""
+        while self._copies:
+            os.close(self._copies.pop()[0])
+        shutil.rmtree(os.path.join(self.root, self.partial), ignore_errors=True)
+
+
+def begin_snapshot(directory: LogDirectory, root: str, name: str, wall_ms: int) -> Snapshot:
+    """Settle what belongs to a snapshot of the open data directory at `root`.
+
+    Nothing may change the directory's logs meanwhile. Raises StorageError and OSError.
+    """
+    check_name(name)
+    snapshot = Snapshot(directory, root, name, wall_ms)
+    if os.path.exists(os.path.join(root, snapshot.path)):
+        raise StorageError(f"there is a snapshot {name} already")
+    # What a crash left of one of that name.
+    shutil.rmtree(os.path.join(root, snapshot.partial), ignore_errors=True)
+    try:
+        for log in directory:
+            snapshot.take(log)
+    except BaseException:
+        snapshot.abandon()
+        raise
+    return snapshot
+
+
+def _copy(fd: int, target: str, size: int) -> None:
+    position = 0
+    with open(target, "wb") as file:
+        while position < size:
+            data = os.pread(fd, min(COPY_BYTES, size - position), position)
+            if not data:
+                break
+            file.write(data)
+            position += len(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _cut(path: str, end: int) -> None:
+    """Cut a copied segment at offset `end`; what lies before must be sound."""
+    for item in read_batches(path):
+        if isinstance(item, DamagedBytes):
+            if item.next_offset < end:
+                raise LogDamaged(path, item.next_offset, item.position, item.reason)
+        elif item.header.base_offset < end:
+            continue
+        fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.ftruncate(fd, item.position)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        return
+
+
+def list_snapshots(root: str) -> list[dict[str, Any]]:
+    """What is told of every snapshot in the data directory `root`, oldest first. Raises OSError."""
+    folder = os.path.join(root, SNAPSHOTS)
+    if not os.path.isdir(folder):
+        return []
+    found = []
+    for name in os.listdir(folder):
+        try:
+            found.append(read_description(root, name))
+        except StorageError:
+            continue
+    return sorted(found, key=lambda snapshot: (snapshot["created_ms"], snapshot["name"]))
+
+
+def read_description(root: str, name: str) -> dict[str, Any]:
+    """Raises StorageError where there is no such snapshot."""
+    check_name(name)
+    path = os.path.join(root, SNAPSHOTS, name, DESCRIPTION)
+    try:
+        with open(path, encoding="utf-8") as file:
+            description: dict[str, Any] = json.load(file)
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        raise StorageError(f"there is no snapshot {name} in {root}") from None
+    return description
+
+
+# --- going back
+
+
+def restore_snapshot(root: str, name: str, wall_ms: int, progress: Callable[[str], None]) -> str:
+    """Make the data directory what snapshot `name` is; the folder that what it was until now has been moved to.
+
+    Raises DirectoryLocked, StorageError, LogDamaged and OSError. Until everything is prepared nothing changes. If the
+    process dies while folders are moved, the directory has no meta.properties and no server opens it; call again.
+    """
+    description = read_description(root, name)
+    storage = DiskStorage(root)
+    storage.lock()
+    try:
+        current = _current_image(root)
+        shutil.rmtree(os.path.join(root, RESTORING), ignore_errors=True)
+        _copy_tree(os.path.join(root, SNAPSHOTS, name), os.path.join(root, RESTORING), progress)
+        _renew(os.path.join(root, RESTORING), int(description["node_id"]), current, wall_ms)
+        return _exchange(storage, root, wall_ms)
+    finally:
+        storage.unlock()
+
+
+def _current_image(root: str) -> ClusterImage:
+    """The newest leader epochs and producer ids that clients may have seen.
+
+    What was moved aside counts, too: a restore may have been interrupted. Metadata that cannot be read, which may be
+    why somebody goes back, is passed over.
+    """
+    folder = os.path.join(root, SNAPSHOTS)
+    newest = ClusterImage()
+    for path in [root, *(os.path.join(folder, name) for name in os.listdir(folder) if name.startswith(REPLACED))]:
+        try:
+            image = read_cluster_image(path) or ClusterImage()
+        except (LogError, OSError):
+            continue
+        newest.next_producer_id = max(newest.next_producer_id, image.next_producer_id)
+        for topic_id, topic in image.topics.items():
+            known = newest.topics.setdefault(topic_id, topic)
+            for partition, epoch in topic.leader_epochs.items():
+                known.leader_epochs[partition] = max(epoch, known.leader_epochs.get(partition, 0))
+    return newest
+
+
+def _copy_tree(source: str, target: str, progress: Callable[[str], None]) -> None:
+    """A copy of a snapshot: all but the last segment of each log are linked where possible."""
+    os.makedirs(target)
+    for entry in sorted(os.listdir(source)):
+        path = os.path.join(source, entry)
+        if entry == DESCRIPTION:
+            continue
+        if not os.path.isdir(path):
+            shutil.copyfile(path, os.path.join(target, entry))
+            continue
+        progress(entry)
+        folder = os.path.join(target, entry)
+        os.makedirs(folder)
+        names = sorted(os.listdir(path))
+        logs = [name for name in names if name.endswith(".log")]
+        for name in names:
+            one, other = os.path.join(path, name), os.path.join(folder, name)
+            if name in logs[:-1] and _linked(one, other):
+                continue
+            shutil.copyfile(one, other)
+            with open(other, "rb") as file:
+                os.fsync(file.fileno())
+        DiskStorage(folder).sync_dir("")
+
+
+def _linked(source: str, target: str) -> bool:
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno in NO_LINKS:
+            return False
+        raise
+    return True
+
+
+def _renew(root: str, node_id: int, current: ClusterImage, wall_ms: int) -> None:
+    """Raise leader epochs and skip producer ids in the copy."""
+    image = read_cluster_image(root)
+    if image is None:
+        raise StorageError("the snapshot has no metadata log")
+    properties = read_properties(root)
+    directory = open_directory(DiskStorage(root), node_id, properties.get("cluster.id", ""), "")
+    try:
+        log = directory.get(METADATA_TOPIC, 0)
+        if log is None:
+            raise StorageError("the snapshot has no metadata log")
+        writer = LogWriter(Journal(directory, SYNC_OS), log, 0)
+        for record in _renewals(image, current, node_id):
+            writer.append(Record(0, wall_ms, None, encode_metadata_record(record), []))
+        writer.flush()
+    except BaseException:
+        directory.close(False)
+        raise
+    directory.close(True)
+
+
+def _renewals(image: ClusterImage, current: ClusterImage, node_id: int) -> list[Message]:
+    records: list[Message] = []
+    for topic in image.topics.values():
+        now = current.topics.get(topic.topic_id)
+        for partition, epoch in sorted(topic.leader_epochs.items()):
+            newest = max(epoch, now.leader_epochs.get(partition, 0) if now is not None else 0)
+            records.append(
+                PartitionRecord(
+                    partition_id=partition,
+                    topic_id=topic.topic_id,
+                    replicas=[node_id],
+                    isr=[node_id],
+                    leader=node_id,
+                    leader_epoch=newest + 1,
+                    partition_epoch=0,
+                )
+            )
+    next_id = max(image.next_producer_id, current.next_producer_id) + PRODUCER_IDS_SKIPPED
+    records.append(ProducerIdsRecord(node_id, 0, next_id))
+    return records
+
+
+def _exchange(storage: DiskStorage, root: str, wall_ms: int) -> str:
+    aside = f"{SNAPSHOTS}/{REPLACED}{wall_ms}"
+    storage.make_dir(aside)
+    # Without it nobody takes the directory for whole; with it, last of all, everybody does.
+    names = [name for name in storage.list_dir("") if name not in STAYING and name != META_PROPERTIES]
+    if storage.exists(META_PROPERTIES):
+        storage.rename(META_PROPERTIES, f"{aside}/{META_PROPERTIES}")
+        storage.sync_dir("")
+    for name in names:
+        storage.rename(name, f"{aside}/{name}")
+    for name in storage.list_dir(RESTORING):
+        if name not in (META_PROPERTIES, LOCK_FILE):
+            storage.rename(f"{RESTORING}/{name}", name)
+    storage.sync_dir("")
+    storage.rename(f"{RESTORING}/{META_PROPERTIES}", META_PROPERTIES)
+    storage.remove_tree(RESTORING)
+    storage.sync_dir("")
+    return os.path.join(root, aside)

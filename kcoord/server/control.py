@@ -1,0 +1,166 @@
+"""The control socket: `kcoord.sock` in the data directory, for tools of the same user on the same machine.
+
+One request per connection: four bytes of length, then a JSON object with `command`; the answer has the same form, with
+`error` and `code` (an exit code) where something is wrong. What is not Kafka's goes this way and never through a
+listener.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import struct
+from collections.abc import Callable
+from typing import Any, Final, final
+
+from kcoord.log.errors import LogError, StorageError
+from kcoord.server.assembly import Assembly
+from kcoord.server.failures import EXIT_INTERNAL, classify
+from kcoord.server.logs import ServerLog
+from kcoord.server.maintenance import Maintenance
+from kcoord.server.pump import read_clocks
+from kcoord.server.sync_threads import in_thread
+
+SOCKET_NAME: Final = "kcoord.sock"
+# What the name of a Unix socket may have on every system we know.
+PATH_BYTES_MAX: Final = 103
+FRAME_BYTES_MAX: Final = 1 << 20
+REQUEST_DEADLINE_S: Final = 10.0
+CONNECTIONS_MAX: Final = 8
+IDLE_POLL_S: Final = 0.01
+
+
+class ControlError(Exception):
+    """The server's answer was an error, or there was none. `code` is the exit code for it."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@final
+class Control:
+    """Listens on the socket and carries out what is asked."""
+
+    def __init__(
+        self,
+        data_dir: str,
+        log: ServerLog,
+        assembly: Callable[[], Assembly | None],
+        maintenance: Maintenance,
+    ) -> None:
+        self.data_dir = os.path.abspath(data_dir)
+        self.path = os.path.join(self.data_dir, SOCKET_NAME)
+        self.log = log
+        self.assembly = assembly
+        self.maintenance = maintenance
+        self._server: asyncio.Server | None = None
+        self._busy = asyncio.Lock()
+        self._connections = 0
+
+    async def start(self) -> None:
+        """Begin to listen. A server goes on without the socket where there cannot be one."""
+        if len(os.fsencode(self.path)) > PATH_BYTES_MAX:
+            self.log.warning("control_socket", reason=f"{self.path} is too long for the name of a socket")
+            return
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            # The directory's lock is ours, so what is there is a dead server's.
+            if os.path.lexists(self.path):
+                os.unlink(self.path)
+            mask = os.umask(0o177)
+            try:
+                listening.bind(self.path)
+            finally:
+                os.umask(mask)
+            self._server = await asyncio.start_unix_server(self._serve, sock=listening)
+        except OSError as error:
+            listening.close()
+            self.log.warning("control_socket", reason=str(error))
+
+    async def stop(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
+            if os.path.lexists(self.path):
+                os.unlink(self.path)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._connections >= CONNECTIONS_MAX:
+            writer.close()
+            return
+        self._connections += 1
+        try:
+            request = await asyncio.wait_for(_read_frame(reader), REQUEST_DEADLINE_S)
+            writer.write(_frame(await self._answer(request)))
+            await asyncio.wait_for(writer.drain(), REQUEST_DEADLINE_S)
+        except (TimeoutError, ValueError, OSError, asyncio.IncompleteReadError):
+            pass  # not a tool of ours, or one that has gone
+        finally:
+            self._connections -= 1
+            writer.close()
+
+    async def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        try:
+            if request.get("command") != "snapshot":
+                raise StorageError(f"unknown command {str(request.get('command'))[:100]!r}")
+            async with self._busy:
+                return await self.snapshot(str(request.get("name", "")))
+        except (LogError, OSError) as error:
+            failure = classify(error)
+            return {"error": failure.message, "code": failure.code}
+
+    async def snapshot(self, name: str) -> dict[str, Any]:
+        """Make a snapshot of what is durable now. Raises LogError and OSError."""
+        # A start should not wait for what few servers are ever asked for.
+        from kcoord.log.snapshot import begin_snapshot
+
+        # Between two loop turns nothing of a log changes, but while segments are exchanged names do.
+        while self.maintenance.cleaner.busy:
+            await asyncio.sleep(IDLE_POLL_S)
+        assembly = self.assembly()
+        if assembly is None:
+            raise StorageError("the server is not up yet")
+        snapshot = begin_snapshot(assembly.directory, self.data_dir, name, read_clocks().wall_ms)
+        try:
+            await in_thread(self.maintenance.threads, snapshot.finish)
+        except BaseException:
+            snapshot.abandon()
+            raise
+        self.log.info("snapshot", name=name, logs=len(snapshot.ends), linked_segments=snapshot.links)
+        return snapshot.describe()
+
+
+def _frame(document: dict[str, Any]) -> bytes:
+    data = json.dumps(document).encode()
+    return struct.pack(">I", len(data)) + data
+
+
+async def _read_frame(reader: asyncio.StreamReader) -> dict[str, Any]:
+    (size,) = struct.unpack(">I", await reader.readexactly(4))
+    if size > FRAME_BYTES_MAX:
+        raise ValueError(f"frame of {size} bytes")
+    document = json.loads(await reader.readexactly(size))
+    if not isinstance(document, dict):
+        raise ValueError("not an object")
+    return document
+
+
+def ask_server(data_dir: str, request: dict[str, Any]) -> dict[str, Any]:
+    """The answer of the server that has `data_dir` open. Waits as long as it takes. Raises ControlError."""
+    path = os.path.join(os.path.abspath(data_dir), SOCKET_NAME)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+            link.connect(path)
+            link.sendall(_frame(request))
+            with link.makefile("rb") as stream:
+                head = stream.read(4)
+                data = stream.read(struct.unpack(">I", head)[0]) if len(head) == 4 else b""
+        answer: dict[str, Any] = json.loads(data)
+    except (OSError, ValueError) as error:
+        raise ControlError(EXIT_INTERNAL, f"{path} does not answer: {error}") from None
+    if "error" in answer:
+        raise ControlError(int(answer.get("code", EXIT_INTERNAL)), str(answer["error"]))
+    return answer
