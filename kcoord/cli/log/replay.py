@@ -23,11 +23,15 @@ from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.topic_record import TopicRecord
 from kcoord.server.failures import EXIT_CONFIG
 from kcoord.wire.compression import DecompressionError
+from kcoord.wire.message import Message
 from kcoord.wire.primitives import DecodeError
 
 EXIT_NOT_HELD: Final = 1
 # Stands for the topic's id in directories whose metadata is elsewhere, such as a broker's.
 STAND_IN_ID: Final = bytes(15) + b"\x01"
+
+# The keys of what says that a group of another kind exists: ConsumerGroupMetadataKey and its like.
+OTHER_GROUP_KEY: Final = "GroupMetadataKey"
 
 Step = Callable[[int], None]
 
@@ -61,6 +65,17 @@ class PastState:
         self.point = point
         self.core = Core(CoreConfig())
         self.ends: list[LogEnd] = []
+        # Groups of kinds that the core does not run: their id and kind.
+        self.others: dict[str, str] = {}
+
+    def note_other(self, key: Message, value: Message | None) -> None:
+        name = type(key).__name__
+        if name.endswith(OTHER_GROUP_KEY) and name != OTHER_GROUP_KEY:
+            group_id: str = getattr(key, "group_id", "")
+            if value is None:
+                self.others.pop(group_id, None)
+            else:
+                self.others[group_id] = name.removesuffix(OTHER_GROUP_KEY).lower()
 
 
 def coordinator_logs(directory: DataDirectory, group: str, partition: int) -> list[PartitionFiles]:
@@ -92,10 +107,10 @@ def replay_until(
     past = PastState(point)
     metadata = directory.find(METADATA_TOPIC, 0)
     if metadata is not None:
-        past.ends.append(_replay_log(directory, metadata, past.core, Point("", -1, point.time_ms), step))
+        past.ends.append(_replay_log(directory, metadata, past, Point("", -1, point.time_ms), step))
     _stand_in(directory, past.core)
     for files in logs:
-        end = _replay_log(directory, files, past.core, point, step)
+        end = _replay_log(directory, files, past, point, step)
         past.ends.append(end)
         if point.offset > end.offset and _goes_on(directory, files, point.offset):
             # Compaction removed what stood before the point.
@@ -121,7 +136,7 @@ def _goes_on(directory: DataDirectory, files: PartitionFiles, offset: int) -> bo
 
 
 def _replay_log(
-    directory: DataDirectory, files: PartitionFiles, core: Core, point: Point, step: Step
+    directory: DataDirectory, files: PartitionFiles, past: PastState, point: Point, step: Step
 ) -> LogEnd:
     log_id = LogId(files.topic, files.partition)
     end = LogEnd(files, directory.start_of(files))
@@ -139,7 +154,7 @@ def _replay_log(
         if header.base_offset != next_offset or header.count != header.last_offset_delta + 1:
             end.has_gaps = True
         next_offset = header.last_offset + 1
-        if not _replay_batch(core, log_id, item, point, upto, end):
+        if not _replay_batch(past, log_id, item, point, upto, end):
             end.is_cut = True
             break
     else:
@@ -155,11 +170,12 @@ def _replay_log(
 
 
 def _replay_batch(
-    core: Core, log_id: LogId, batch: StoredBatch, point: Point, upto: int, end: LogEnd
+    past: PastState, log_id: LogId, batch: StoredBatch, point: Point, upto: int, end: LogEnd
 ) -> bool:
     """Replay what a batch has before the point; whether all of it was before."""
     header = batch.header
     is_metadata = log_id.topic == METADATA_TOPIC
+    core = past.core
     start = end.offset
     try:
         for record in batch.records(DECOMPRESSED_BYTES_MAX):
@@ -177,6 +193,7 @@ def _replay_batch(
             elif record.key is not None:
                 key, value = decode_record(record.key, record.value)
                 core.replay(log_id, record.offset, key, value)
+                past.note_other(key, value)
     except (DecodeError, DecompressionError) as error:
         raise LogDamaged(batch.file, end.offset, batch.position, str(error)) from None
     end.offset = max(end.offset, int(header.last_offset) + 1)

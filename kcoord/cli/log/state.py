@@ -71,6 +71,15 @@ def print_offsets(offsets: list[dict[str, Any]]) -> None:
     click.echo("\n".join(table(head, rows, "lrrl", details)))
 
 
+def other_groups(past: PastState, groups: tuple[str, ...]) -> list[dict[str, str]]:
+    """Groups of kinds that have no place in the state: named, so that nothing is passed over in silence."""
+    return [
+        {"group": group, "kind": past.others[group]}
+        for group in sorted(past.others)
+        if not groups or group in groups
+    ]
+
+
 @click.command()
 @directory_argument
 @click.option("--as-of", "point", type=parse_point, default="end", metavar="POINT", help="OFFSET, TIME or end.")
@@ -107,7 +116,7 @@ def state(
         past = replay_until(found, logs, point, inexact, step)
     ids = group_ids(past.core, groups)
     for group in groups:
-        if group not in ids:
+        if group not in ids and group not in past.others:
             note(f"there was no group {group}")
     if output == "json":
         emit_json(
@@ -116,6 +125,7 @@ def state(
                 "logs": [end.plain() for end in past.ends],
                 "topics": topics_plain(past.core),
                 "groups": [group_plain(past.core, group) for group in ids],
+                "other_groups": other_groups(past, groups),
             }
         )
     else:
@@ -124,6 +134,10 @@ def state(
             click.echo()
             print_group(past, group)
         click.echo()
-        click.echo(plural(len(ids), "group"))
-    if groups and not ids:
+        others = other_groups(past, groups)
+        for other in others:
+            text = f"{other['group']}: a {other['kind']} group, whose records `log dump` shows"
+            click.echo("\n".join(wrapped(text, 4, 0)))
+        click.echo(plural(len(ids) + len(others), "group"))
+    if groups and not ids and not other_groups(past, groups):
         click.get_current_context().exit(EXIT_PROBLEMS)

@@ -24,6 +24,7 @@ from kcoord.cli.log.findings import Findings
 from kcoord.cli.log.index_checks import IndexChecks, check_snapshots, check_txn_index
 from kcoord.cli.log.invariants import Invariants
 from kcoord.cli.log.records import COORDINATOR_TOPICS, DECOMPRESSED_BYTES_MAX, RecordReader
+from kcoord.cli.log.state_checks import StateCheck
 from kcoord.core.outcome import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTION_TOPIC, LogId
 from kcoord.log.errors import StorageError
 from kcoord.log.inspect import (
@@ -65,6 +66,8 @@ class LogCheck:
         self._segment: SegmentFile | None = None
         self._indexes: IndexChecks | None = None
         self._damage: DamagedBytes | None = None
+        self._is_damaged = False
+        self._state = StateCheck(files, findings) if files.topic == OFFSETS_TOPIC else None
 
     def run(self, step: Callable[[int], None]) -> None:
         """Raises OSError."""
@@ -82,6 +85,9 @@ class LogCheck:
         self._settle_damage(False)
         self._leave()
         self._check_files()
+        # What a running server wrote after its last mark was not read.
+        if self._state is not None and not self._is_damaged and not self.directory.in_use:
+            self._state.finish(self.end_offset)
 
     def _settle_damage(self, is_inside: bool) -> None:
         """Damage with something valid behind it, or below the mark, is worse than a torn end."""
@@ -89,6 +95,7 @@ class LogCheck:
         if damage is None:
             return
         self._damage = None
+        self._is_damaged = True
         place = (damage.file, damage.position, damage.next_offset)
         text = f"{plural(damage.size_bytes, 'byte')} cannot be read: {damage.reason}"
         if damage.zeros and not self.directory.is_kcoord:
@@ -135,7 +142,7 @@ class LogCheck:
             self.epochs.append((self.epoch, int(header.base_offset)))
         self.batches += 1
         self.bytes += header.size
-        self.end_offset = header.last_offset + 1
+        self.end_offset = max(self.end_offset, int(header.last_offset) + 1)
         self._records(batch)
 
     def _error(self, check: str, batch: StoredBatch, text: str, offset: int = -1) -> None:
@@ -144,14 +151,16 @@ class LogCheck:
 
     def _offsets(self, batch: StoredBatch) -> None:
         header = batch.header
+        if header.base_offset < self.end_offset:
+            text = f"offset {header.base_offset}, where {self.end_offset} or later is due"
+            self._error("offsets", batch, text)
+            return
         is_active = batch.file == self.files.segments[-1].path
         if self.is_compacted and not (is_active and header.base_offset > self.files.segments[-1].base_offset):
             return
         due = max(self.end_offset, self.files.segments[-1].base_offset) if self.is_compacted else self.end_offset
-        if header.base_offset != due:
-            # What was damaged before it has been told.
-            if header.base_offset > due:
-                self._error("offsets", batch, f"offset {due} is due, the batch begins at {header.base_offset}")
+        if header.base_offset > due:
+            self._error("offsets", batch, f"offset {due} is due, the batch begins at {header.base_offset}")
         elif header.count != header.last_offset_delta + 1 and not self.is_compacted:
             text = f"{plural(int(header.count), 'record')} for {header.last_offset_delta + 1} offsets"
             self._error("offsets", batch, text)
@@ -175,6 +184,8 @@ class LogCheck:
                 self._error("records", batch, "a record is newer than its batch says", record.offset)
             if not is_typed or record.offset < start:
                 continue
+            if self._state is not None and not header.is_control:
+                self._state.note(record)
             typed = self.reader.read(self.files.topic, header, record)
             if typed.error:
                 self._error("records", batch, f"record {record.offset}: {typed.error}", record.offset)

@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 
 from kcoord.core.producers import ProducerEntry, SeenBatch, encode_snapshot
+from kcoord.log.reader import StoredBatch, read_batches
 from kcoord.log.serde import encode_metadata_record, encode_record
+from kcoord.log.state_file import StateFileWriter
+from kcoord.log.storage import DiskStorage
 from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
 from kcoord.protocol.records.partition_record import PartitionRecord
@@ -259,6 +262,43 @@ def test_checkpoints(tmp_path: Path) -> None:
     assert problems(tmp_path) == []
     append(tmp_path, OFFSETS, group(5), epoch=4)
     assert problems(tmp_path) == [("leader epoch", OFFSETS, 10)]
+
+
+def write_state(path: Path, end: int, *records: tuple[int, bytes | None, bytes | None]) -> Path:
+    """A state checkpoint of these records (offset, key, value)."""
+    writer = StateFileWriter(DiskStorage(str(path)), f"{OFFSETS}/state-checkpoint")
+    for offset, key, value in records:
+        builder = BatchBuilder()
+        builder.append(1, key, value)
+        writer.append(builder.build(offset, 0))
+    writer.finish(len(records), end)
+    return path / OFFSETS / "state-checkpoint"
+
+
+def test_state_checkpoint(tmp_path: Path) -> None:
+    stopped(tmp_path)
+    records = []
+    for item in read_batches(str(tmp_path / OFFSETS)):
+        assert isinstance(item, StoredBatch)
+        records += [(record.offset, record.key, record.value) for record in item.records(1 << 20)]
+    # Below 6 the newest are: report's offset, the group, and its two offsets.
+    right = [records[0], records[2], records[4], records[5]]
+    state = write_state(tmp_path, 6, *right)
+    assert problems(tmp_path) == []
+    write_state(tmp_path, 10, records[4], records[6], records[7], records[9])
+    assert problems(tmp_path) == []
+    write_state(tmp_path, 6, *right[:-1])
+    assert problems(tmp_path) == [("state checkpoint", OFFSETS, 5)]
+    write_state(tmp_path, 6, records[0], records[2], records[3], records[4])
+    assert problems(tmp_path) == [("state checkpoint", OFFSETS, 3)]
+    write_state(tmp_path, 11, *right)
+    assert problems(tmp_path) == [("state checkpoint", OFFSETS, 10)]
+    write_state(tmp_path, 6, *right)
+    data = state.read_bytes()
+    state.write_bytes(data[:70] + bytes([data[70] ^ 1]) + data[71:])
+    assert problems(tmp_path) == [("state checkpoint", OFFSETS, None)]
+    state.write_bytes(b"short")
+    assert problems(tmp_path) == [("state checkpoint", OFFSETS, None)]
 
 
 def test_directories_and_topics(tmp_path: Path) -> None:
