@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench import servers, workload
+from bench import compaction, servers, workload
 from bench.load import Traffic, measure
 
 OPERATIONS = ("OffsetCommit v8", "OffsetFetch v8", "Heartbeat v4")
@@ -72,6 +72,7 @@ class Bench:
         self.traffic: dict[str, list[Traffic]] = {}
         self.start: dict[str, dict[str, float]] = {}
         self.streams: dict[str, dict[str, float]] = {}
+        self.compactions: dict[str, dict[str, float]] = {}
 
     def note(self, text: str) -> None:
         print(f"  {text}", file=sys.stderr, flush=True)
@@ -130,8 +131,26 @@ class Bench:
                 self.streams[label] = figures
                 client.close()
 
+    def beside_compaction(self) -> None:
+        """Commits while another log is compacted."""
+        for compiled, sync in self.variants:
+            label = name_of(compiled, sync)
+            self.note(f"compaction, {label}")
+            scratch = servers.ROOT / "build" / "bench"
+            scratch.mkdir(parents=True, exist_ok=True)
+            data = Path(tempfile.mkdtemp(dir=scratch))
+            try:
+                self.compactions[label] = compaction.run(compiled, sync, data / "data", self.seconds)
+            finally:
+                shutil.rmtree(data, ignore_errors=True)
+
     def as_dict(self) -> dict[str, Any]:
-        return {"requests": self.results, "start": self.start, "streams": self.streams}
+        return {
+            "requests": self.results,
+            "start": self.start,
+            "streams": self.streams,
+            "compaction": self.compactions,
+        }
 
 
 def rate(per_second: float) -> str:
@@ -162,6 +181,12 @@ def print_tables(results: dict[str, Any]) -> None:
         print(f"\n{'MB/s, acks=all':<20}{'produce':>10}{'fetch':>10}")
         for label, figures in results["streams"].items():
             print(f"{label:<20}{figures['produce_mb_s']:>10.0f}{figures['fetch_mb_s']:>10.0f}")
+    if results["compaction"]:
+        print(f"\n{'commits, ms':<20}{'p99 alone':>12}{'p99 beside':>12}{'ratio':>8}{'MB':>8}{'left':>8}{'s':>8}")
+        for label, figures in results["compaction"].items():
+            times = f"{figures['without_p99_ms']:>12.2f}{figures['during_p99_ms']:>12.2f}{figures['p99_ratio']:>8.2f}"
+            work = f"{figures['log_mb']:>8.0f}{figures['left_mb']:>8.0f}{figures['compaction_s']:>8.1f}"
+            print(f"{label:<20}{times}{work}")
     if results["start"]:
         print(f"\n{'empty server':<20}{'ready, ms':>10}{'RSS, MB':>10}")
         for label, figures in results["start"].items():
@@ -173,7 +198,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=2.0, help="length of each measurement")
     parser.add_argument("--output", choices=("table", "json"), default="table")
-    parser.add_argument("--only", choices=("requests", "start", "streams"), action="append")
+    parser.add_argument("--only", choices=("requests", "start", "streams", "compaction"), action="append")
     parser.add_argument("--compiled-only", action="store_true", help="leave the interpreted servers out")
     args = parser.parse_args()
     trees = [True] if args.compiled_only else [True, False]
@@ -185,6 +210,8 @@ def main() -> int:
         bench.throughput()
     if "start" in wanted:
         bench.start_up()
+    if "compaction" in wanted:
+        bench.beside_compaction()
     results = bench.as_dict()
     if args.output == "json":
         print(json.dumps(results, indent=2))

@@ -87,10 +87,12 @@ def environment(compiled: bool) -> dict[str, str]:
     return environment
 
 
-def kcoord(compiled: bool, data: Path, sync: str) -> Server:
+def kcoord(compiled: bool, data: Path, sync: str, *settings: str) -> Server:
     """`kcoord serve` on a free port with a data directory of its own."""
     command = [sys.executable, "-P", "-m", "kcoord.cli.main", "serve", "--listen", "127.0.0.1:0"]
-    return Server([*command, "--data", str(data), "--set", f"log.sync={sync}"], environment(compiled))
+    for setting in (f"log.sync={sync}", *settings):
+        command += ["--set", setting]
+    return Server([*command, "--data", str(data)], environment(compiled))
 
 
 def echo() -> Server:
