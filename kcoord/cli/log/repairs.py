@@ -26,11 +26,12 @@ from kcoord.log.inspect import (
 from kcoord.log.partition_log import LogConfig
 from kcoord.log.reader import DamagedBytes
 from kcoord.log.segment import Segment, segment_name
-from kcoord.log.storage import DiskStorage
+from kcoord.log.storage import DiskStorage, File
 
 CHECKPOINTS: Final = (RECOVERY_POINTS, LOG_START_OFFSETS, CLEANER_OFFSETS, HIGH_WATERMARKS)
 STATE_CHECKPOINT: Final = "state-checkpoint"
 SEGMENT_SUFFIXES: Final = (".index", ".timeindex", ".txnindex", ".snapshot")
+TEMPORARY_SUFFIX: Final = ".repaired"
 COPY_BYTES: Final = 1 << 20
 
 Step = Callable[[int], None]
@@ -215,12 +216,31 @@ class Repairer:
             target.datasync()
             # The copy is on the disk, its name included, before the original goes.
             self.storage.sync_dir(name)
-            source.truncate(repair.position)
-            source.datasync()
+            if os.stat(repair.file).st_nlink == 1:
+                source.truncate(repair.position)
+                source.datasync()
+            else:
+                self._replace_by_head(f"{name}/{segment}", source, repair.position)
         finally:
             source.close()
             target.close()
         repair.kept.append(os.path.join(self.directory.root, kept))
+
+    def _replace_by_head(self, path: str, source: File, size: int) -> None:
+        """Snapshots share closed segments by hard links, and stay as they are."""
+        temporary = path + TEMPORARY_SUFFIX
+        self._remove(temporary)
+        head = self.storage.open(temporary)
+        try:
+            position = 0
+            while position < size:
+                data = source.read_at(position, min(COPY_BYTES, size - position))
+                head.append(data)
+                position += len(data)
+            head.datasync()
+        finally:
+            head.close()
+        self.storage.rename(temporary, path)
 
     def _put_aside_segment(self, name: str, segment: str, repair: Repair) -> None:
         stem = segment.removesuffix(".log")
@@ -269,6 +289,9 @@ class Repairer:
 
     def _rebuild(self, name: str, base_offset: int) -> None:
         segment = Segment(self.storage, name, base_offset, LogConfig().index_interval_bytes).existing()
+        # A snapshot may share the files by hard links: new ones are made.
+        for suffix in SEGMENT_SUFFIXES[:2]:
+            self._remove(f"{name}/{segment_name(base_offset)}{suffix}")
         try:
             segment.rescan(contiguous=False)
             segment.save_indexes()

@@ -233,6 +233,24 @@ def test_a_state_checkpoint_knows_more_than_the_cut_log(tmp_path: Path) -> None:
     assert [Path(name).read_bytes() for name in done["kept"] if "state" in Path(name).name] == [b"state"]
 
 
+def test_snapshots_share_files_and_stay_as_they_are(tmp_path: Path) -> None:
+    stopped(tmp_path / "data")
+    directory = tmp_path / "data" / OFFSETS
+    split_segment(directory, 6)
+    segment = directory / SEGMENT
+    position = damage(segment, b"range")
+    (directory / f"{0:020d}.index").write_bytes(b"")
+    shared = []
+    for file in sorted(directory.iterdir()):
+        (tmp_path / file.name).hardlink_to(file)
+        shared.append((tmp_path / file.name, file.read_bytes()))
+    executed(tmp_path / "data")
+    assert segment.stat().st_size == position and ends(tmp_path / "data")[OFFSETS] == 2
+    for link, data in shared:
+        assert link.read_bytes() == data, link.name
+    assert [file.name for file in directory.iterdir() if file.name.endswith(".repaired")] == []
+
+
 def test_the_table(tmp_path: Path) -> None:
     segment = stopped(tmp_path) / OFFSETS / SEGMENT
     damage(segment, b"range")
