@@ -108,7 +108,8 @@ class Snapshot:
             self._small.append((f"{folder}/{EPOCH_CHECKPOINT}", self.storage.read_bytes(epochs)))
         segments = list(log.segments)
         for i, segment in enumerate(segments):
-            closed = i + 1 < len(segments) and segments[i + 1].base_offset <= end
+            # With durable records behind it, it is closed even after a power cut.
+            closed = i + 1 < len(segments) and segments[i + 1].base_offset < end
             if (segment.base_offset <= end or not i) and self.storage.exists(segment.log_path):
                 self._take_segment(folder, segment, closed, end)
 

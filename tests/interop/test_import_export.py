@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from click.testing import CliRunner
 
 from kcoord.cli.main import main
@@ -108,3 +110,66 @@ def test_a_broker_starts_on_what_was_exported(tmp_path: Path) -> None:
             assert committed(broker.bootstrap, "one") == {"0": ("7", "25")}
             if len(groups) > 2:
                 plan.write_text("one,moved,0,7\n")
+
+
+PARTITION = TopicPartition("moved", 0)
+
+
+async def transact(bootstrap: str) -> None:
+    """One transaction that commits, one that aborts, one that commits, and one that stays open."""
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id="mover")
+    await producer.start()
+    for value, offset, ends in (
+        (b"a", 1, True),
+        (b"aborted", 50, False),
+        (b"b", 0, True),
+        (b"open", 60, None),
+    ):
+        await producer.begin_transaction()
+        await producer.send_and_wait("moved", value, partition=0)
+        if offset:
+            await producer.send_offsets_to_transaction({PARTITION: offset}, "moved-group")
+        if ends is not None:
+            await (producer.commit_transaction() if ends else producer.abort_transaction())
+    # Not stop(): that would end the transaction.
+    await producer.client.close()
+
+
+async def read_committed(bootstrap: str, count: int) -> tuple[int | None, list[tuple[int, bytes | None]]]:
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap,
+        group_id="moved-group",
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+    )
+    await consumer.start()
+    try:
+        consumer.assign([PARTITION])
+        offset = await consumer.committed(PARTITION)
+        await consumer.seek_to_beginning()
+        found = [await asyncio.wait_for(consumer.getone(), 20) for _ in range(count)]
+    finally:
+        await consumer.stop()
+    return offset, [(one.offset, one.value) for one in found]
+
+
+def test_transactions_of_a_killed_broker(tmp_path: Path) -> None:
+    source = tmp_path / "broker"
+    with RealBroker(BROKER, data=source) as broker:
+        made = tools.run(
+            tools.TOPICS, *at(broker.bootstrap), "--create", "--topic", "moved", "--partitions", "1"
+        )
+        assert made.code == 0, made
+        asyncio.run(asyncio.wait_for(transact(broker.bootstrap), 60))
+        broker.stop(kill=True)
+    report = json.loads(
+        log("import", str(source), "--data", str(tmp_path / "data"), "--topics", "--output", "json")
+    )
+    left_out = report["left_out"]
+    assert left_out["records of aborted or unfinished transactions"] == 2
+    assert left_out["offset commits of aborted transactions"] == 1
+    assert left_out["offset commits of open transactions"] == 1
+    with KcoordServer(data=tmp_path / "data") as server:
+        fill(server.bootstrap, 0, 1)
+        found = asyncio.run(asyncio.wait_for(read_committed(server.bootstrap, 3), 60))
+    assert found == (1, [(0, b"a"), (4, b"b"), (7, b"line 0")])

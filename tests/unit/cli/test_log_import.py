@@ -12,6 +12,7 @@ from kcoord.cli.main import main
 from kcoord.core.hashing import coordinator_partition
 from kcoord.core.outcome import Now
 from kcoord.log.directory import LogDirectory, open_directory
+from kcoord.log.exporter import encode_snapshot
 from kcoord.log.import_logs import LogWriter
 from kcoord.log.journal import Journal
 from kcoord.log.serde import encode_metadata_record, encode_record
@@ -318,3 +319,39 @@ def test_writers_flush_nothing_when_there_is_nothing(broker: Broker) -> None:
     assert log is not None
     LogWriter(broker.journal, log, 0).flush()
     assert log.end_offset == 0
+
+
+def test_metadata_snapshots_count_and_unfinished_transactions_do_not(broker: Broker, tmp_path: Path) -> None:
+    broker.metadata()
+    folder = broker.path / "__cluster_metadata-0"
+    early = TopicRecord("early", b"e" * 16)
+    late = TopicRecord("late", b"l" * 16)
+    snapshot = [
+        early,
+        PartitionRecord(0, early.topic_id, leader=1, leader_epoch=6),
+        ConfigRecord(2, "early", "a", "1"),
+    ]
+    values = [encode_metadata_record(record) for record in snapshot]
+    (folder / f"{0:020d}-{0:010d}.checkpoint").write_bytes(b"not read")
+    log = broker.directory.get("__cluster_metadata", 0)
+    assert log is not None
+    (folder / f"{log.end_offset:020d}-{3:010d}.checkpoint").write_bytes(encode_snapshot(values, NOW.wall_ms))
+    frames = [
+        b"\x01\x17\x00\x00",  # begin a metadata transaction
+        encode_metadata_record(late),
+        encode_metadata_record(PartitionRecord(0, late.topic_id, leader=1, leader_epoch=0)),
+        b"\x01\x18\x00\x00",  # end it
+        b"\x01\x17\x00\x00",
+        encode_metadata_record(TopicRecord("never", b"n" * 16)),
+        b"\x01\x19\x00\x00",  # abort
+    ]
+    broker.write("__cluster_metadata", 0, [(None, frame) for frame in frames])
+    report = take(broker, tmp_path)
+    # What the log says before the snapshot is not read any more.
+    assert report["left_out"]["records of unfinished transactions"] == 1
+    engine = open_engine(DiskStorage(str(tmp_path / "new")), NOW)
+    topics = engine.core.topics
+    assert {name for name in topics.topics if not name.startswith("__")} == {"early", "late"}
+    assert topics.topics["early"].leader_epochs == [7]
+    assert topics.configs_of(2, "early") == {"a": "1"}
+    engine.stop()

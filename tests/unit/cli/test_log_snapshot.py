@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -17,7 +18,7 @@ from click.testing import CliRunner
 from kcoord.cli.main import main
 from kcoord.core.outcome import Now
 from kcoord.engine.engine import Engine
-from kcoord.log.errors import StorageError
+from kcoord.log.errors import LogDamaged, StorageError
 from kcoord.log.partition_log import LogConfig
 from kcoord.log.snapshot import begin_snapshot, restore_snapshot
 from kcoord.log.storage import DiskStorage
@@ -251,3 +252,33 @@ def test_a_directory_whose_name_is_too_long_for_a_socket(tmp_path: Path) -> None
         assert not (data / "kcoord.sock").exists()
         assert "does not answer" in run("snapshot", "x", "--data", str(data), code=1)
         assert server.stop() == 0
+
+
+def test_without_hard_links_everything_is_copied(
+    engine: Engine, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine.stop()
+
+    def no_links(_source: str, _target: str) -> None:
+        raise OSError(errno.EXDEV, "no links here")
+
+    monkeypatch.setattr(os, "link", no_links)
+    run("snapshot", "copied", "--data", str(data))
+    copies = list((data / "snapshots" / "copied" / "t-0").glob("*.log"))
+    assert len(copies) > 2 and all(path.stat().st_nlink == 1 for path in copies)
+    run("restore", "copied", "--data", str(data))
+    engine = start(data)
+    assert (committed(engine), end(engine)) == (7, 8)
+    engine.stop()
+
+
+def test_damage_in_what_is_copied_is_told_and_nothing_is_left(engine: Engine, data: Path) -> None:
+    snapshot = begin_snapshot(engine.directory, str(data), "bad", NOW.wall_ms)
+    log = sorted((data / "__consumer_offsets-0").glob("*.log"))[-1]
+    with open(log, "r+b") as file:
+        file.seek(80)
+        file.write(b"\xff\xff")
+    with pytest.raises(LogDamaged):
+        snapshot.finish()
+    snapshot.abandon()
+    assert list((data / "snapshots").iterdir()) == []
