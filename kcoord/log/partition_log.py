@@ -151,6 +151,9 @@ class PartitionLog:
         self._active = self._segments[0]
         self._first_dirty = 0
         self._opened: list[Segment] = []
+        # False where a process that was killed may have made names and files that it did not sync: the first write
+        # here does. It costs a start nothing that way.
+        self._is_settled = True
         # Whether a clean close has something to save: indexes, epochs, or the files of a new log.
         self.unsaved = False
         self._tail = _Tail(config.tail_bytes_max)
@@ -218,6 +221,10 @@ class PartitionLog:
             end = self._last_offset_of(self._active) + 1
         else:
             end = self._recover_active(recovery_point, commit_bytes_max, events)
+            if end > recovery_point:
+                self._settle_tail()
+            elif not self._active.size:
+                self._is_settled = False
         if end < recovery_point:
             reason = f"the log ends at {end}, but was synced up to {recovery_point}"
             raise LogDamaged(self._active.log_path, end, self._active.size, reason)
@@ -233,6 +240,7 @@ class PartitionLog:
         self._active = self._segments[0]
         self.log_start_offset = offset
         self.end_offset = self.written_end = self.durable_end = self.synced_end = offset
+        self._is_settled = False
         self._load_epochs()
 
     def _check_closed(self, segment: Segment, next_base: int) -> None:
@@ -272,6 +280,19 @@ class PartitionLog:
         segment.size = segment.end_position = found.position
         events.append(RecoveryEvent(self.name, segment.log_path, found.position, cut, found.reason))
         return found.next_offset
+
+    def _settle_tail(self) -> None:
+        """Sync what was found above the mark.
+
+        A killed process leaves bytes in the page cache that nobody synced. From here on they are shown, and marked.
+        """
+        if self._active.size:
+            self._active.file().datasync()
+        for name in (PARTITION_METADATA, EPOCH_CHECKPOINT):
+            if self.storage.exists(f"{self.name}/{name}"):
+                FileSync(self.storage, f"{self.name}/{name}").datasync()
+        self.storage.sync_dir(self.name)
+        self.storage.sync_dir("")
 
     # --- appending
 
@@ -330,6 +351,11 @@ class PartitionLog:
             if active.write_pending():
                 syncs.append(DirectorySync(self.storage, self.name))
             syncs.append(active.file())
+            if not self._is_settled:
+                self._is_settled = True
+                syncs.append(FileSync(self.storage, f"{self.name}/{PARTITION_METADATA}"))
+                syncs.append(DirectorySync(self.storage, self.name))
+                syncs.append(DirectorySync(self.storage, ""))
         self.written_end = self.end_offset
         return syncs
 
