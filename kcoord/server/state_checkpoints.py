@@ -20,6 +20,7 @@ from kcoord.server.logs import ServerLog
 from kcoord.server.state_child import encode_plan
 
 POLL_S: Final = 0.01
+NICENESS: Final = 10
 
 
 @final
@@ -34,6 +35,7 @@ class StateRounds:
         self._log = log
         self._root = root
         self._child: subprocess.Popen[str] | None = None
+        self._is_killed = False
         self.is_busy = False
 
     def sweep(self) -> None:
@@ -53,7 +55,8 @@ class StateRounds:
             await asyncio.sleep(POLL_S)
 
     def kill(self) -> None:
-        """End a round that is under way; the old checkpoint stays."""
+        """End a round that is under way, for good; the old checkpoint stays."""
+        self._is_killed = True
         child = self._child
         if child is not None:
             child.kill()
@@ -63,14 +66,16 @@ class StateRounds:
         if not plans:
             return False
         self.is_busy = True
-        threading.Thread(target=self._run, args=(plans,), name="kcoord-state", daemon=True).start()
+        # Answers come first where the processors are busy; at a stop there are none any more.
+        niceness = 0 if at_stop else NICENESS
+        threading.Thread(target=self._run, args=(plans, niceness), name="kcoord-state", daemon=True).start()
         return True
 
-    def _run(self, plans: list[StatePlan]) -> None:
+    def _run(self, plans: list[StatePlan], niceness: int) -> None:
         """In a thread: start the process, wait for it, and report."""
         lines: list[str] = []
         try:
-            lines = self._run_child(plans)
+            lines = self._run_child(plans, niceness)
         except OSError as error:
             lines = [str(error)]
         try:
@@ -78,7 +83,9 @@ class StateRounds:
         except RuntimeError:
             return  # the loop is closed: the server failed meanwhile
 
-    def _run_child(self, plans: list[StatePlan]) -> list[str]:
+    def _run_child(self, plans: list[StatePlan], niceness: int) -> list[str]:
+        encoded = [encode_plan(plan) for plan in plans]
+        work = {"root": self._root, "niceness": niceness, "plans": encoded}
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         child = subprocess.Popen(
             [sys.executable, "-P", "-m", "kcoord.server.state_child"],
@@ -91,10 +98,7 @@ class StateRounds:
         assert child.stdin is not None and child.stdout is not None
         self._child = child
         try:
-            child.stdin.write(
-                json.dumps({"root": self._root, "plans": [encode_plan(plan) for plan in plans]})
-            )
-            child.stdin.write("\n")
+            child.stdin.write(json.dumps(work) + "\n")
             child.stdin.flush()
             return child.stdout.read().splitlines()
         finally:
@@ -109,6 +113,8 @@ class StateRounds:
 
     def _done(self, plans: list[StatePlan], lines: list[str]) -> None:
         self.is_busy = False
+        if self._is_killed:
+            return
         answers = [json.loads(line) for line in lines if line.startswith("{")]
         facts = []
         for number, plan in enumerate(plans):

@@ -10,15 +10,12 @@ import json
 import os
 import sys
 import threading
-from typing import Any, Final, final
+from typing import Any, final
 
 from kcoord.engine.state_checkpoint import StatePlan, write_state
 from kcoord.log.partition_log import Extent
 from kcoord.log.state_file import TEMPORARY_SUFFIX
 from kcoord.log.storage import DiskFile, DiskStorage
-
-# Answers come first where the processors are busy.
-NICENESS: Final = 10
 
 
 @final
@@ -50,8 +47,8 @@ def _end_with_parent() -> None:
 
 
 def main() -> None:
-    os.nice(NICENESS)
     work = json.loads(sys.stdin.readline())
+    os.nice(work["niceness"])
     threading.Thread(target=_end_with_parent, daemon=True).start()
     storage = LogFiles(work["root"])
     for plan in work["plans"]:
