@@ -49,7 +49,7 @@ COMMIT: Final = 1
 WHOLE_KEY_BYTES_MAX: Final = 32
 WRITE_BYTES: Final = 1 << 20
 # What is written is synced in steps, so that the disk has no mountain before it when a commit needs it.
-SYNC_BYTES: Final = 4 << 20
+SYNC_BYTES: Final = 1 << 20
 NO_OFFSET: Final = -1
 INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 

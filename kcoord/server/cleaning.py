@@ -57,6 +57,9 @@ class Cleaner:
         # By topic id and partition: where the next cleaning begins, and who cannot be cleaned.
         self.first_dirty: dict[tuple[bytes, int], int] | None = None
         self.damaged: set[tuple[bytes, int]] = set()
+        # The last closed segment when cleaning came to nothing, for an open transaction: more of the log must be
+        # closed before another try.
+        self.held_back: dict[tuple[bytes, int], int] = {}
         # Since when (on the monotonic clock) a log's active segment is the one with that base offset.
         self.active_since: dict[tuple[bytes, int], tuple[int, int]] = {}
         # The log whose segments are being cleaned: retention leaves it alone meanwhile.
@@ -109,7 +112,7 @@ class Cleaner:
                 # The next round finds it closed.
                 assembly.journal.roll(tp.log)
                 self.wake()
-            if not plan.bases or not self._has_space(assembly, plan):
+            if not plan.bases or self.held_back.get(key) == plan.bases[-1] or not self._has_space(assembly, plan):
                 return False
             result = await self._run_child(assembly, tp, plan, now_ms)
             if tp.is_dropped:
@@ -126,6 +129,8 @@ class Cleaner:
                 self.log.warning("compaction_failed", log=tp.log.name, reason=str(error))
             return False
         await self._exchange(tp, result)
+        if result.end <= plan.first_dirty:
+            self.held_back[key] = plan.bases[-1]
         self.first_dirty[key] = result.end
         await self._save_offsets(assembly)
         self.log.info(

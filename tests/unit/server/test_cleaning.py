@@ -205,6 +205,27 @@ def test_damage_stops_the_cleaning_of_one_log_only(tmp_path: Path) -> None:
     run(work)
 
 
+def test_an_open_transaction_is_not_tried_again_and_again(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, "log.cleaner.enable=false") as rig:
+            peer = await rig.connect()
+            await create(
+                peer, "c", cleanup_policy="compact", segment_bytes="1048576", min_cleanable_dirty_ratio="0"
+            )
+            for number in range(4):
+                await put(peer, "c", {b"a": b"%d" % number + bytes(600_000)})
+        builder = BatchBuilder()
+        builder.append(now_ms(), b"a", b"0")
+        path = tmp_path / "c-0" / files(tmp_path, "c")[0]
+        path.write_bytes(builder.build(0, 0, 7, 0, 0, True))
+        async with serving(tmp_path, *FAST) as rig:
+            await until(lambda: bool(event(rig, "compacted")), "the first try")
+            await asyncio.sleep(1)
+            assert len(event(rig, "compacted")) == 1 and len(files(tmp_path, "c")) == 4
+
+    run(work)
+
+
 def test_topics_may_be_deleted_and_the_server_stopped_meanwhile(tmp_path: Path) -> None:
     async def work() -> None:
         for turn in range(6):
