@@ -25,11 +25,13 @@ from kcoord.server.failures import EXIT_CONFIG
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import DecodeError
+from kcoord.wire.record_batch import Record
 
 EXIT_NOT_HELD: Final = 1
 # Stands for the topic's id in directories whose metadata is elsewhere, such as a broker's.
 STAND_IN_ID: Final = bytes(15) + b"\x01"
 
+COMMIT_MARKER: Final = 1
 # The keys of what says that a group of another kind exists: ConsumerGroupMetadataKey and its like.
 OTHER_GROUP_KEY: Final = "GroupMetadataKey"
 
@@ -65,8 +67,18 @@ class PastState:
         self.point = point
         self.core = Core(CoreConfig())
         self.ends: list[LogEnd] = []
+        # Offsets of open transactions by log and producer id: a marker decides whether they count.
+        self.pending: dict[tuple[str, int], list[tuple[int, Message, Message | None]]] = {}
         # Groups of kinds that the core does not run: their id and kind.
         self.others: dict[str, str] = {}
+
+    def end_transaction(self, log_id: LogId, producer_id: int, marker: Record) -> None:
+        """Take over what a transaction wrote, or forget it (KIP-98)."""
+        pending = self.pending.pop((repr(log_id), producer_id), [])
+        if marker.key is None or int.from_bytes(marker.key[2:4], "big") != COMMIT_MARKER:
+            return
+        for offset, key, value in pending:
+            self.core.replay(log_id, offset, key, value)
 
     def note_other(self, key: Message, value: Message | None) -> None:
         name = type(key).__name__
@@ -186,12 +198,17 @@ def _replay_batch(
             end.offset = record.offset + 1
             end.timestamp = record.timestamp
             if header.is_control:
+                past.end_transaction(log_id, int(header.producer_id), record)
                 continue
             if is_metadata:
                 if record.value is not None:
                     core.replay(log_id, record.offset, None, decode_metadata_record(record.value))
             elif record.key is not None:
                 key, value = decode_record(record.key, record.value)
+                if header.is_transactional:
+                    pending = past.pending.setdefault((repr(log_id), int(header.producer_id)), [])
+                    pending.append((record.offset, key, value))
+                    continue
                 core.replay(log_id, record.offset, key, value)
                 past.note_other(key, value)
     except (DecodeError, DecompressionError) as error:
@@ -211,10 +228,18 @@ def _check_held(directory: DataDirectory, end: LogEnd, point: Point, inexact: bo
     floor = directory.cleaned.get((files.topic, files.partition), files.segments[-1].base_offset)
     if end.offset >= floor:
         return
-    text = f"{files.name} was compacted up to offset {floor}: what later records replaced is gone at {end.offset}"
+    text = f"{files.name} was compacted below offset {floor}{_time_at(directory, files, floor)}: "
+    text += f"at {end.offset} what later records replaced is gone"
     if not inexact:
         fail(f"{text}. --inexact shows what is left", EXIT_NOT_HELD)
     note(text)
+
+
+def _time_at(directory: DataDirectory, files: PartitionFiles, offset: int) -> str:
+    for item in directory.batches(files, offset):
+        if isinstance(item, StoredBatch):
+            return f" ({format_time(int(item.header.base_timestamp))})"
+    return ""
 
 
 # --- the state as plain data

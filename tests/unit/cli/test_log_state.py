@@ -15,6 +15,7 @@ from kcoord.protocol.records.consumer_group_metadata import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
 )
+from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
 from kcoord.wire.record_batch import BatchBuilder
 from tests.harness.engine import open_engine
 from tests.unit.cli.rig import OFFSETS, START_MS, LogRig, at, run, run_json, split_segment, stopped
@@ -170,7 +171,8 @@ def test_what_compaction_removed_is_not_made_up(tmp_path: Path) -> None:
     checkpoint.write_text(CHECKPOINT.format(7))
     result = run("state", tmp_path, "--as-of", "6")
     assert result.exit_code == 1
-    assert f"{OFFSETS} was compacted up to offset 7" in result.stderr and result.stdout == ""
+    assert f"{OFFSETS} was compacted below offset 7 (2025-10-09T08:53:26.000Z)" in result.stderr
+    assert result.stdout == ""
     result = run("state", tmp_path, "--as-of", "6", "--inexact")
     assert result.exit_code == 0 and "was compacted" in result.stderr
     assert offsets(groups(tmp_path, "--as-of", "6", "--inexact")["workers"])["orders-0"] == 5
@@ -219,3 +221,25 @@ def test_groups_of_other_kinds_are_named(tmp_path: Path) -> None:
     result = run("state", tmp_path)
     assert result.stdout.splitlines()[-2:] == ["new: a consumer group, whose records `log dump` shows", "2 groups"]
     assert run("state", tmp_path, "-g", "new").exit_code == 0
+
+
+def test_offsets_of_transactions_count_when_they_are_committed(tmp_path: Path) -> None:
+    """As in a broker's log: kcoord's own has no transactions."""
+    stopped(tmp_path)
+    segment = tmp_path / OFFSETS / f"{0:020d}.log"
+
+    def append(base: int, producer_id: int, key: bytes, value: bytes | None, control: bool = False) -> None:
+        builder = BatchBuilder()
+        builder.append(START_MS + 9000, key, value)
+        batch = builder.build(base, 0, producer_id, 0, -1 if control else 0, transactional=True, control=control)
+        segment.write_bytes(segment.read_bytes() + batch)
+
+    key, value = encode_record(OffsetCommitKey("txn", "orders", 0), OffsetCommitValue(77))
+    append(10, 4, key, value)
+    append(11, 5, *encode_record(OffsetCommitKey("txn", "orders", 1), OffsetCommitValue(88)))
+    append(12, 4, bytes.fromhex("00000001"), bytes(6), control=True)
+    append(13, 5, bytes.fromhex("00000000"), bytes(6), control=True)
+    append(14, 4, key, value)
+    assert "txn" not in groups(tmp_path, "--as-of", "12")
+    assert offsets(groups(tmp_path, "--as-of", "13")["txn"]) == {"orders-0": 77}
+    assert offsets(groups(tmp_path)["txn"]) == {"orders-0": 77}
