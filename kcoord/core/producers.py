@@ -234,8 +234,11 @@ class PartitionProducers:
             self.remove_expired(wall_ms)
             self._sweep_at = max(SWEEP_MIN, 2 * len(self.entries))
 
-    def rebuild(self, header: BatchHeader) -> None:
-        """Remember a batch that is in the log already, with its offsets. To be called in order of offsets."""
+    def rebuild(self, header: BatchHeader, coordinator_epoch: int = NO_EPOCH) -> None:
+        """Remember a batch that is in the log already, with its offsets. To be called in order of offsets.
+
+        The epoch is the transaction coordinator's in a marker.
+        """
         if header.producer_id < 0:
             return
         if not header.is_control:
@@ -246,6 +249,7 @@ class PartitionProducers:
         entry.set_epoch(header.producer_epoch)
         entry.txn_first_offset = NO_OFFSET
         entry.timestamp_ms = header.max_timestamp
+        entry.coordinator_epoch = coordinator_epoch
 
     def remove_expired(self, wall_ms: int) -> int:
         """Forget producers that were silent for too long; how many.

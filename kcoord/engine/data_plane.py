@@ -6,7 +6,7 @@ from typing import Final, cast, final
 
 from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import METADATA_TOPIC, WARNING, Fact, Now, Reply, Request, Timer
-from kcoord.core.producers import PartitionProducers, decode_snapshot
+from kcoord.core.producers import NO_EPOCH, PartitionProducers, decode_snapshot
 from kcoord.core.topics import Topic, TopicRegistry
 from kcoord.engine.batch_walk import BatchWalk
 from kcoord.engine.delete_records import DeleteRecordsRoom
@@ -24,12 +24,17 @@ from kcoord.protocol.fetch import FetchRequest
 from kcoord.protocol.list_offsets import ListOffsetsRequest
 from kcoord.protocol.offset_for_leader_epoch import OffsetForLeaderEpochRequest
 from kcoord.protocol.produce import ProduceRequest
+from kcoord.wire.compression import DecompressionError
 from kcoord.wire.message import Message
-from kcoord.wire.primitives import DecodeError
+from kcoord.wire.primitives import DecodeError, read_i32_be
+from kcoord.wire.record_batch import BatchHeader, decode_records
 
 DATA_PLANE_APIS: Final = frozenset(
     (apis.PRODUCE, apis.FETCH, apis.LIST_OFFSETS, apis.DELETE_RECORDS, apis.OFFSET_FOR_LEADER_EPOCH)
 )
+# A transaction marker's value, and what its batch may become if it is compressed.
+MARKER_BYTES: Final = 6
+MARKER_BYTES_MAX: Final = 4096
 # How far before a producer snapshot batches are looked at for repeats: what clients may have had in flight.
 REPEATS_BYTES: Final = 1024 * 1024
 
@@ -238,6 +243,25 @@ def _rebuild(producers: PartitionProducers, log: PartitionLog, start: int, end: 
                 if header is None or header.base_offset >= end:
                     break
                 if header.last_offset >= start:
-                    producers.rebuild(header)
+                    rebuild_batch(producers, walk.buf, header)
         finally:
             walk.close()
+
+
+def rebuild_batch(producers: PartitionProducers, buf: bytes, header: BatchHeader) -> None:
+    """Let `producers` know of a batch of the log; `header` was parsed from `buf`."""
+    if header.producer_id < 0:
+        return
+    if not header.is_control:
+        producers.rebuild(header)
+        return
+    epoch = NO_EPOCH
+    try:
+        records = decode_records(buf, header.pos, header, MARKER_BYTES_MAX)
+    except (DecodeError, DecompressionError):
+        records = []
+    for record in records:
+        if record.value is not None and len(record.value) >= MARKER_BYTES:
+            # Version, coordinator epoch.
+            epoch = int(read_i32_be(record.value, 2))
+    producers.rebuild(header, epoch)

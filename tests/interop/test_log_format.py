@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
 
 from kcoord.core.producers import PartitionProducers
+from kcoord.engine.data_plane import rebuild_batch
 from kcoord.log.partition_log import LogConfig
 from kcoord.log.reader import StoredBatch, find_partitions, read_batches
 from kcoord.log.segment import Segment
@@ -69,12 +71,37 @@ def work(server: RealBroker | KcoordServer) -> None:
     assert len(got.lines) == 5, got
 
 
+def transact(bootstrap: str) -> None:
+    """Transactions of one producer, every other one aborted, and one of another that stays open."""
+    at = ["--bootstrap-server", bootstrap]
+    made = tools.run(tools.TOPICS, *at, "--create", "--topic", "transactional", "--partitions", "1")
+    assert made.code == 0, made
+    settings = {"bootstrap.servers": bootstrap, "log_level": 0}
+    one = Producer({**settings, "transactional.id": "one"})
+    one.init_transactions()
+    for commit in (True, False, True, False):
+        one.begin_transaction()
+        for i in range(3):
+            one.produce("transactional", b"value %d" % i)
+        one.flush()
+        if commit:
+            one.commit_transaction()
+        else:
+            one.abort_transaction()
+    two = Producer({**settings, "transactional.id": "two"})
+    two.init_transactions()
+    two.begin_transaction()
+    two.produce("transactional", b"open")
+    two.flush()
+
+
 @pytest.fixture(scope="module")
 def directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Directories]:
     home = tmp_path_factory.mktemp("format")
     found = Directories(home / "broker-live", home / "broker", home / "live", home / "ours")
     with RealBroker(keep=True) as broker:
         work(broker)
+        transact(broker.bootstrap)
         shutil.copytree(broker.data, found.broker_live)
         broker.stop()
         shutil.move(broker.data, found.broker)
@@ -121,8 +148,9 @@ def checkpoint(path: Path) -> set[str]:
     lines = path.read_text().split("\n")
     assert lines[0] == "0" and lines[-1] == ""
     assert int(lines[1]) == len(lines) - 3
-    # The metadata log's own marks are in its quorum's files; logs at 0 need none.
-    return {line for line in lines[2:-1] if not line.startswith("__cluster") and not line.endswith(" 0 0")}
+    # The metadata log's own marks are in its quorum's files; logs at 0 need none; only the broker saw transactions.
+    others = ("__cluster", "__transaction", "transactional ")
+    return {line for line in lines[2:-1] if not line.startswith(others) and not line.endswith(" 0 0")}
 
 
 @pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "replication-offset-checkpoint"])
@@ -170,8 +198,8 @@ def test_the_same_files_of_partitions(directories: Directories) -> None:
 
 
 def test_no_partition_has_a_transaction_index_without_transactions(directories: Directories) -> None:
-    for root in (directories.broker, directories.ours):
-        assert not list(root.rglob("*.txnindex"))
+    assert [path.parent.name for path in directories.broker.rglob("*.txnindex")] == ["transactional-0"]
+    assert not list(directories.ours.rglob("*.txnindex"))
 
 
 def whole(path: Path) -> list[StoredBatch]:
@@ -180,6 +208,24 @@ def whole(path: Path) -> list[StoredBatch]:
         assert isinstance(item, StoredBatch), item
         batches.append(item)
     return batches
+
+
+def test_a_brokers_transaction_index_is_what_its_log_says(directories: Directories) -> None:
+    path = directories.broker / "transactional-0"
+    began: dict[int, int] = {}
+    entries = b""
+    for batch in whole(path):
+        header = batch.header
+        if not header.is_control:
+            began.setdefault(header.producer_id, header.base_offset)
+            continue
+        first = began.pop(header.producer_id)
+        if batch.records(1000)[0].key == b"\0\0\0\0":
+            stable = min(began.values(), default=header.last_offset + 1)
+            entries += struct.pack(">hqqqq", 0, header.producer_id, first, header.last_offset, stable)
+    index = path / f"{FIRST}.txnindex"
+    assert entries and index.read_bytes() == entries
+    assert dumped([index]).count("version: 0 producerId: ") == 2
 
 
 def compare_with_remade(root: Path, scratch: Path) -> int:
@@ -205,7 +251,7 @@ def compare_with_remade(root: Path, scratch: Path) -> int:
             producers = PartitionProducers(1000)
             for batch in batches:
                 if batch.header.last_offset < int(snapshot.stem):
-                    producers.rebuild(batch.header)
+                    rebuild_batch(producers, batch.data, batch.header)
             assert producers.snapshot() == snapshot.read_bytes(), snapshot
             compared += 1
     return compared

@@ -17,7 +17,13 @@ from kcoord.protocol import apis
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
 from kcoord.protocol.errors import NONE, OUT_OF_ORDER_SEQUENCE_NUMBER
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kcoord.wire.record_batch import BatchBuilder, parse_header
+from kcoord.wire.record_batch import (
+    CONTROL_FLAG,
+    TRANSACTIONAL_FLAG,
+    BatchBuilder,
+    encode_batch,
+    parse_header,
+)
 from tests.harness.engine import Client, open_engine
 
 NOW = Now(0, 1_700_000_000_000)
@@ -214,3 +220,26 @@ def test_any_history_survives_restarts_and_crashes(seed: int) -> None:
 def test_what_may_be_in_flight_is_bounded() -> None:
     # Five batches of the size that the clients make by default, of a dozen producers.
     assert data_plane.REPEATS_BYTES >= 12 * 5 * 16384
+
+
+@pytest.mark.parametrize(
+    "value, epoch", [(b"\0\0\0\0\0\x09", 9), (b"\0\0\0\0\0\x09more", 9), (b"\0\0", -1), (None, -1)]
+)
+def test_a_marker_tells_the_coordinators_epoch(value: bytes | None, epoch: int) -> None:
+    producers = PartitionProducers(1000)
+    for sequence, control in ((0, False), (-1, True)):
+        builder = BatchBuilder()
+        builder.append(5, b"\0\0\0\x01", value)
+        data = builder.build(max(-sequence, 0), 0, 3, 1, sequence, transactional=True, control=control)
+        data_plane.rebuild_batch(producers, data, parse_header(data))
+        entry = producers.entries[3]
+        assert entry.txn_first_offset == (-1 if control else 0)
+        assert entry.coordinator_epoch == (epoch if control else -1)
+    assert entry.last_sequence == 0
+
+
+def test_a_marker_of_nonsense_ends_the_transaction() -> None:
+    producers = PartitionProducers(1000)
+    data = encode_batch(0, 0, CONTROL_FLAG | TRANSACTIONAL_FLAG, 0, 5, 5, 3, 1, -1, 1, b"nonsense")
+    data_plane.rebuild_batch(producers, data, parse_header(data))
+    assert (producers.entries[3].coordinator_epoch, producers.entries[3].txn_first_offset) == (-1, -1)
