@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 from kcoord.engine.state_checkpoint import StateCheckpoints, StatePlan
+from kcoord.log.errors import LogError
 from kcoord.server.logs import ServerLog
 from kcoord.server.state_child import encode_plan
 
@@ -62,7 +63,12 @@ class StateRounds:
             child.kill()
 
     def _begin(self, at_stop: bool) -> bool:
-        plans = self._states.plans(at_stop)
+        try:
+            plans = self._states.plans(at_stop)
+        except (LogError, OSError) as error:
+            # Damage far from where anybody reads or writes now: the next start will say more.
+            self._log.warning("state_checkpoint_not_written", reason=str(error))
+            return False
         if not plans:
             return False
         self.is_busy = True

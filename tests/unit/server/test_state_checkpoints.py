@@ -7,8 +7,12 @@ import io
 import random
 from pathlib import Path
 
+import pytest
+
 from kcoord.core.outcome import Now
 from kcoord.engine.engine import Engine
+from kcoord.log.errors import LogDamaged
+from kcoord.log.partition_log import Extent
 from kcoord.log.state_file import read_state_file, state_path
 from kcoord.log.storage import DiskStorage
 from kcoord.protocol import apis
@@ -147,3 +151,26 @@ async def removed(folder: Path) -> None:
 
 def test_a_segment_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
     asyncio.run(removed(tmp_path / "data"))
+
+
+async def damaged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = open_at(folder)
+    log = ServerLog(io.StringIO())
+    rounds = rounds_of(engine, folder, log)
+    commit(engine, 20)
+
+    def extents(from_offset: int, upto_offset: int) -> list[Extent]:
+        raise LogDamaged("a file", 3, 7, "bad")
+
+    monkeypatch.setattr(engine.states.logs[NAME].log, "extents", extents)
+    rounds.sweep()
+    rounds.sweep()
+    assert not rounds.is_busy
+    assert events(log) == ["state_checkpoint_not_written"]
+    engine.stop()
+
+
+def test_a_log_that_cannot_be_looked_through_costs_a_line_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.run(damaged(tmp_path / "data", monkeypatch))
