@@ -139,6 +139,7 @@ class DataPlane:
             return
         log = self.directory.get(name, partition)
         if log is not None and log.topic_id != topic_id:
+            self.directory.check_identity(log)
             # Left over from a topic of that name that was deleted since.
             self.removals.append(Removal(0, self.journal.delete_log(name, partition)))
             log = None
@@ -191,6 +192,7 @@ class DataPlane:
         for deleted in list(self.directory.deleted):
             if deleted not in waiting:
                 self.directory.purge(deleted)
+        self.directory.forget_missing()
 
     def remove_deleted(self, durable_seq: int) -> None:
         """Remove the files of logs whose deletion is durable."""
