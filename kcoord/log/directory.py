@@ -3,6 +3,7 @@
     .lock                             held while a process has the directory open
     meta.properties                   version, node, cluster and directory id; `kcoord.format` marks it as ours
     recovery-point-offset-checkpoint  per log: everything below this offset was synced (the durable mark)
+    kcoord-commit-bytes               per log: how much of it one commit may have, where that is more than 64 KiB
     log-start-offset-checkpoint       per log: the first offset that exists, where it is not the first segment's
     replication-offset-checkpoint     per log: the high watermark of a clean stop, for a broker that opens a copy
     cleaner-offset-checkpoint         per compacted log: the first offset that compaction has not seen
@@ -18,7 +19,7 @@ from __future__ import annotations
 import errno
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from kcoord.log.errors import (
@@ -54,6 +55,10 @@ HARMLESS_NAMES: Final = frozenset({LOCK_FILE, META_PROPERTIES + ".tmp", "kcoord.
 # How far valid batches may stand behind a torn one: an atomic batch has at most 64 MiB, and what arrives with it
 # in one commit comes on top.
 COMMIT_BYTES_MAX: Final = 80 << 20
+# A log whose commits are larger says so in a file of ours before it writes one. The fewer bytes may be torn, the
+# fewer acknowledged ones can be taken for such when they are damaged.
+COMMIT_BYTES: Final = "kcoord-commit-bytes"
+COMMIT_BYTES_MIN: Final = 64 << 10
 
 NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
@@ -116,6 +121,8 @@ class LogDirectory:
         self._starts_lock = threading.Lock()
         self._starts_taken = 0
         self._starts_done = 0
+        # How much one commit may have, per log where it is more than the least; None if no file says it.
+        self._commit_bytes: Checkpoint | None = None
         self._closed = False
 
     # --- logs
@@ -280,6 +287,57 @@ class LogDirectory:
     def _write_start_offsets(self) -> None:
         self.write_start_offsets(self.take_starts())
 
+    # --- how much a power cut may tear
+
+    def allow_commits(self, logs: Iterable[PartitionLog]) -> None:
+        """Before these are written: make durable how much of them is not yet on the disk. Raises OSError."""
+        known = self._commit_bytes
+        if known is None:
+            return
+        grown = False
+        for log in logs:
+            size = log.unwritten_bytes
+            bound = known.get((log.topic, log.partition), COMMIT_BYTES_MIN)
+            if size > bound:
+                while bound < size:
+                    bound *= 4
+                known[(log.topic, log.partition)] = bound
+                grown = True
+        if grown:
+            self.storage.write_atomic(COMMIT_BYTES, encode_checkpoint(known))
+
+    def _torn_bytes_max(self, topic: str, partition: int) -> int | None:
+        if self.commit_bytes_max is None or self._commit_bytes is None:
+            return self.commit_bytes_max
+        return min(self.commit_bytes_max, self._commit_bytes.get((topic, partition), COMMIT_BYTES_MIN))
+
+    def _read_commit_bytes(self) -> None:
+        try:
+            if self.storage.exists(COMMIT_BYTES):
+                self._commit_bytes = read_checkpoint(self.storage, COMMIT_BYTES)
+        except StorageError:
+            # It only narrows what recovery takes for torn.
+            self._commit_bytes = None
+
+    def _begin_commit_bytes(self) -> None:
+        """Everything that was found is on the disk now: begin anew, except for logs that were not opened."""
+        before = self._commit_bytes
+        if self.commit_bytes_max is None:
+            # Nothing will be synced in this life, so there is no bound.
+            self._commit_bytes = None
+            if self.storage.exists(COMMIT_BYTES):
+                self.storage.remove(COMMIT_BYTES)
+                self.storage.sync_dir("")
+            return
+        self._commit_bytes = {}
+        for deleted in self.deleted:
+            key = (deleted.topic, deleted.partition)
+            bound = COMMIT_BYTES_MAX if before is None else before.get(key, COMMIT_BYTES_MIN)
+            if bound > COMMIT_BYTES_MIN:
+                self._commit_bytes[key] = bound
+        if self._commit_bytes != before:
+            self.storage.write_atomic(COMMIT_BYTES, encode_checkpoint(self._commit_bytes))
+
     # --- opening and closing
 
     def _load(self, verify: bool) -> None:
@@ -287,6 +345,7 @@ class LogDirectory:
         self.was_clean = storage.exists(CLEAN_SHUTDOWN)
         self._written_points = read_checkpoint(storage, RECOVERY_POINTS)
         self._written_starts = read_checkpoint(storage, LOG_START_OFFSETS)
+        self._read_commit_bytes()
         for name in storage.list_dir(""):
             if not storage.is_dir(name):
                 continue
@@ -314,7 +373,7 @@ class LogDirectory:
         path = f"{topic}-{partition}/{PARTITION_METADATA}"
         data = self.storage.read_bytes(path) if self.storage.exists(path) else b""
         log = PartitionLog(self.storage, topic, partition, decode_partition_metadata(data), self.config)
-        self.events += log.recover(point, start, clean, self.commit_bytes_max, verify)
+        self.events += log.recover(point, start, clean, self._torn_bytes_max(topic, partition), verify)
         self._logs[(topic, partition)] = log
         return log
 
@@ -324,6 +383,8 @@ class LogDirectory:
             return
         self._closed = True
         try:
+            if clean:
+                self.allow_commits(self._logs.values())
             for log in self._logs.values():
                 log.close(save=clean)
             if clean:
@@ -363,6 +424,7 @@ def open_directory(
         meta = _read_or_make_meta(storage, node_id, cluster_id, new_cluster_id, new_directory_id)
         directory = LogDirectory(storage, meta, config or LogConfig(), commit_bytes_max)
         directory._load(verify)
+        directory._begin_commit_bytes()
     except BaseException as error:
         storage.unlock()
         if isinstance(error, OSError) and error.errno in NOT_ALLOWED:

@@ -119,6 +119,8 @@ class Journal:
         syncs = self.directory.take_pending_syncs()
         ends: list[tuple[PartitionLog, int]] = []
         try:
+            if self.sync_mode == SYNC_ALWAYS:
+                self.directory.allow_commits(self._dirty)
             for log in self._dirty:
                 syncs += log.write_pending()
                 ends.append((log, log.written_end))

@@ -588,6 +588,11 @@ class PartitionLog:
         return sum(segment.end_position for segment in self._segments)
 
     @property
+    def unwritten_bytes(self) -> int:
+        """What the next write adds to the last segment."""
+        return self._active.end_position - self._active.size
+
+    @property
     def segment_count(self) -> int:
         return len(self._segments)
 

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kcoord.log.errors import JournalFailed, SyncFailed, WriteFailed
+from kcoord.log.directory import COMMIT_BYTES_MIN
+from kcoord.log.errors import JournalFailed, LogDamaged, SyncFailed, WriteFailed
 from kcoord.log.journal import Journal
 from kcoord.log.partition_log import LogConfig
 from kcoord.log.storage import DiskStorage, ForgetfulFile, ForgetfulStorage, MemoryStorage
+from kcoord.testing.faulty_storage import FaultyStorage
 from kcoord.wire.record_batch import parse_header
 from tests.unit.log.batches import TOPIC_ID, add, reopen
 
@@ -251,3 +253,69 @@ def test_deleting_while_a_commit_is_in_flight(tmp_path: Path) -> None:
     journal.commit()
     journal.close()
     assert len(reopen(DiskStorage(str(tmp_path)))) == 0
+
+
+def test_a_commit_that_is_larger_than_usual_is_announced_before_it_is_written() -> None:
+    storage = FaultyStorage()
+    directory = reopen(storage)
+    log = directory.create_log("t", 0, TOPIC_ID)
+    journal = Journal(directory, "always")
+    journal.commit()
+    storage.trace = []
+    add(journal, log, size=100)
+    journal.commit()
+    assert all(path != "kcoord-commit-bytes" for _kind, path in storage.trace)
+    add(journal, log, size=COMMIT_BYTES_MIN)
+    ticket = journal.write()
+    assert ticket is not None
+    kept = storage.crash().read_bytes("kcoord-commit-bytes")
+    assert kept == b"0\n1\nt 0 %d\n" % (4 * COMMIT_BYTES_MIN)
+    paths = [path for _kind, path in storage.trace]
+    assert paths.index("kcoord-commit-bytes") < paths.index(log.name + "/00000000000000000000.log", 3)
+    ticket.sync()
+    journal.complete(ticket)
+    storage.trace = []
+    add(journal, log, size=2 * COMMIT_BYTES_MIN)
+    journal.commit()
+    assert all(path != "kcoord-commit-bytes" for _kind, path in storage.trace)
+
+
+def damaged_above_the_mark(size: int, count: int) -> FaultyStorage:
+    """Commits of one batch each and no mark; the first batch is damaged."""
+    storage = FaultyStorage()
+    directory = reopen(storage)
+    log = directory.create_log("t", 0, TOPIC_ID)
+    journal = Journal(directory, "always")
+    for _ in range(count):
+        add(journal, log, size=size)
+        journal.commit()
+    left = storage.crash()
+    file = left.open("t-0/00000000000000000000.log")
+    data = bytearray(file.read_at(0, file.size))
+    data[100] ^= 1
+    file.truncate(0)
+    file.append(bytes(data))
+    return left
+
+
+def test_damage_above_the_mark_is_refused_where_no_commit_could_be_torn_so_far() -> None:
+    with pytest.raises(LogDamaged):
+        reopen(damaged_above_the_mark(1000, COMMIT_BYTES_MIN // 1000 + 5))
+    # Within one commit's reach it looks like a torn write: cut, and reported.
+    (event,) = reopen(damaged_above_the_mark(1000, 20)).events
+    assert event.position == 0
+    # Larger commits reach farther.
+    (event,) = reopen(damaged_above_the_mark(COMMIT_BYTES_MIN, 3)).events
+    assert event.position == 0
+
+
+def test_without_syncs_nothing_is_said_about_commits() -> None:
+    storage = FaultyStorage()
+    reopen(storage).close(True)
+    assert storage.read_bytes("kcoord-commit-bytes") == b"0\n0\n"
+    reopen(storage, commit_bytes_max=None).close(True)
+    assert not storage.exists("kcoord-commit-bytes")
+    file = storage.open("kcoord-commit-bytes")
+    file.append(b"what")
+    reopen(storage).close(True)
+    assert storage.read_bytes("kcoord-commit-bytes") == b"0\n0\n"
