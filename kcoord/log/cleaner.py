@@ -21,12 +21,12 @@ Transactions are followed through all segments in one go, from the start of the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from kcoord.log.errors import LogDamaged
 from kcoord.log.segment import RELATIVE_OFFSET_MAX, Segment
-from kcoord.log.storage import Storage
+from kcoord.log.storage import File, Storage
 from kcoord.wire.compression import CODEC_NONE, DecompressionError, compress
 from kcoord.wire.primitives import BytesWriter, DecodeError, varint_size, write_varint
 from kcoord.wire.record_batch import (
@@ -47,9 +47,9 @@ ABORT: Final = 0
 COMMIT: Final = 1
 # Longer keys are remembered by a digest; one more byte than the longest whole key, so that they cannot meet.
 WHOLE_KEY_BYTES_MAX: Final = 32
-WRITE_BYTES: Final = 1 << 20
+WRITE_BYTES: Final = 1 << 18
 # What is written is synced in steps, so that the disk has no mountain before it when a commit needs it.
-SYNC_BYTES: Final = 1 << 20
+SYNC_BYTES: Final = 1 << 18
 NO_OFFSET: Final = -1
 INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 
@@ -236,15 +236,16 @@ def clean(
     config: CleanConfig,
     now_ms: int,
     producers: frozenset[int] | None = None,
+    sync: Callable[[File], None] | None = None,
 ) -> CleanResult:
     """Clean the closed segments at `bases` of the log in `directory`: all of its segments up to some one.
 
     Everything below `first_dirty` was cleaned before. With `producers`, the state of others is not kept. The
-    written files are durable when this returns. Raises LogDamaged and OSError.
+    written files are durable when this returns; `sync` syncs one, at its own pace. Raises LogDamaged and OSError.
     """
     segments = [Segment(storage, directory, base, config.index_interval_bytes).existing() for base in bases]
     try:
-        return _Cleaning(storage, directory, segments, config, now_ms, producers).run(first_dirty)
+        return _Cleaning(storage, directory, segments, config, now_ms, producers, sync or sync_file).run(first_dirty)
     finally:
         for segment in segments:
             segment.close()
@@ -261,7 +262,9 @@ class _Cleaning:
         config: CleanConfig,
         now_ms: int,
         producers: frozenset[int] | None,
+        sync: Callable[[File], None],
     ) -> None:
+        self.sync = sync
         self.storage = storage
         self.directory = directory
         self.segments = segments
@@ -352,7 +355,7 @@ class _Cleaning:
                     unsynced += pending
                     pending = 0
                 if unsynced >= SYNC_BYTES:
-                    target.file().datasync()
+                    self.sync(target.file())
                     unsynced = 0
         if target.pending:
             target.write_pending()
@@ -367,7 +370,7 @@ class _Cleaning:
             self.result.bytes_after += before
             return
         self.result.bytes_after += target.size
-        target.file().datasync()
+        self.sync(target.file())
         target.save_indexes()
         if aborted:
             file = self.storage.open(target.file_path(".txnindex"))
@@ -447,6 +450,10 @@ class _Cleaning:
                 if found.last_offset == header.last_offset:
                     self.kept_aborted.append(found)
         return False
+
+
+def sync_file(file: File) -> None:
+    file.datasync()
 
 
 def first_offset_of(segments: Sequence[Segment]) -> int:
