@@ -154,8 +154,9 @@ class LogDirectory:
         point = self._missing.get(key, 0)
         if point:
             raise LogDamaged(f"{topic}-{partition}", 0, 0, f"its directory is gone, {point} offsets were synced")
-        # A log of that name existed before: its marks must not be taken for the new one's.
-        if key in self._written_points:
+        # A log of that name existed before: its marks must not be taken for the new one's. Marks that were taken
+        # and are still on their way to the disk, in a thread, are overtaken by these.
+        if key in self._written_points or self._marks_taken != self._marks_written:
             self.write_recovery_points()
         if key in self._written_starts:
             self._write_start_offsets()

@@ -292,6 +292,20 @@ def test_marks_taken_earlier_do_not_overwrite_later_ones() -> None:
     assert storage.read_bytes("recovery-point-offset-checkpoint") == b"0\n1\nu 0 3\n"
 
 
+def test_marks_on_their_way_do_not_reach_a_new_log_of_the_name() -> None:
+    storage, journal = filled()
+    directory = journal.directory
+    early = journal.begin_checkpoint(0)
+    directory.purge(journal.delete_log("t", 0))
+    log = directory.create_log("t", 0, TOPIC_ID[::-1])
+    directory.write_recovery_points(early)
+    add(journal, log)
+    journal.commit()
+    storage.unlock()
+    log = reopen(storage).get("t", 0)
+    assert log is not None and log.end_offset == 1
+
+
 def test_reading_old_segments_keeps_few_files_open(tmp_path: Path) -> None:
     config = LogConfig(segment_bytes=300, tail_bytes_max=0)
     directory = reopen(DiskStorage(str(tmp_path)), config)
