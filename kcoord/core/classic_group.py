@@ -145,8 +145,6 @@ class ClassicGroup:
         self.sync_token = NO_TOKEN
         self.initial_delay_ms = 0
         self.initial_remaining_ms = 0
-        # Set by the offset store as it sees fit.
-        self.has_offsets_hint = False
         # Subscriptions of the current generation, decoded when somebody asks (a rebalance must not pay for it).
         self._subscriptions_known = False
         self._subscriptions: list[bytes] = []

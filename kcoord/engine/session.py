@@ -66,7 +66,6 @@ class Session:
         self.is_stalled = False
         self.client_id_bytes = b""
         self.client_id = ""
-        self.client_software = ""
 
     @property
     def paused(self) -> bool:
