@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final, final
 
 from kcoord import __version__
-from kcoord.log.storage import Storage
+from kcoord.log.storage import DiskStorage, Storage
 from kcoord.server.accept import accept_connections
 from kcoord.server.assembly import Assembly, open_assembly
 from kcoord.server.config import Config
@@ -127,8 +127,9 @@ class Server:
                 self.assembly.abandon()
             raise classify(error) from error
         self.pump = Pump(self.loop, assembly.engine, config.server, self.log, self._on_failure)
-        if not assembly.in_memory:
-            self._states = StateRounds(self.loop, assembly.engine.states, config.server.data_dir, self.log)
+        storage = assembly.directory.storage
+        if isinstance(storage, DiskStorage):
+            self._states = StateRounds(self.loop, assembly.engine.states, storage, self.log)
         self.pump.schedule_turn()
         bucket = TokenBucket(config.server.connection_rate)
         for listener, sockets in bound:

@@ -17,6 +17,7 @@ from typing import Final, final
 
 from kcoord.engine.state_checkpoint import StateCheckpoints, StatePlan
 from kcoord.log.errors import LogError
+from kcoord.log.storage import DiskStorage
 from kcoord.server.logs import ServerLog
 from kcoord.server.state_child import encode_plan
 
@@ -26,15 +27,18 @@ NICENESS: Final = 10
 
 @final
 class StateRounds:
-    """One round of checkpoints at a time, and a line in the log for each checkpoint."""
+    """One round of checkpoints at a time, and a line in the log for each checkpoint.
+
+    `storage` is the one that the logs lie in. Another process must find it, so it is one of the file system.
+    """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, states: StateCheckpoints, root: str, log: ServerLog
+        self, loop: asyncio.AbstractEventLoop, states: StateCheckpoints, storage: DiskStorage, log: ServerLog
     ) -> None:
         self._loop = loop
         self._states = states
         self._log = log
-        self._root = root
+        self._root = storage.root
         self._child: subprocess.Popen[str] | None = None
         self._is_killed = False
         self.is_busy = False

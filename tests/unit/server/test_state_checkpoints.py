@@ -14,7 +14,7 @@ from kcoord.engine.engine import Engine
 from kcoord.log.errors import LogDamaged
 from kcoord.log.partition_log import Extent
 from kcoord.log.state_file import read_state_file, state_path
-from kcoord.log.storage import DiskStorage
+from kcoord.log.storage import DiskStorage, MemoryStorage
 from kcoord.protocol import apis
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
 from kcoord.protocol.offset_commit import (
@@ -22,7 +22,9 @@ from kcoord.protocol.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from kcoord.server.config import load
 from kcoord.server.logs import ServerLog
+from kcoord.server.server import Server
 from kcoord.server.state_checkpoints import StateRounds
 from tests.harness.engine import Client, open_engine
 
@@ -47,8 +49,10 @@ def commit(engine: Engine, count: int) -> None:
         client.ask(apis.OFFSET_COMMIT, 8, OffsetCommitRequest("g", -1, "", None, -1, topics), NOW)
 
 
-def rounds_of(engine: Engine, folder: Path, log: ServerLog) -> StateRounds:
-    return StateRounds(asyncio.get_running_loop(), engine.states, str(folder), log)
+def rounds_of(engine: Engine, log: ServerLog) -> StateRounds:
+    storage = engine.directory.storage
+    assert isinstance(storage, DiskStorage)
+    return StateRounds(asyncio.get_running_loop(), engine.states, storage, log)
 
 
 async def until_done(rounds: StateRounds) -> None:
@@ -64,7 +68,7 @@ def events(log: ServerLog) -> list[object]:
 async def written_and_used(folder: Path) -> None:
     engine = open_at(folder)
     log = ServerLog(io.StringIO())
-    rounds = rounds_of(engine, folder, log)
+    rounds = rounds_of(engine, log)
     commit(engine, 15)
     rounds.sweep()
     assert not rounds.is_busy
@@ -93,7 +97,7 @@ def test_a_round_writes_what_is_due_and_the_next_start_uses_it(tmp_path: Path) -
 async def stopped_early(folder: Path) -> None:
     engine = open_at(folder)
     log = ServerLog(io.StringIO())
-    rounds = rounds_of(engine, folder, log)
+    rounds = rounds_of(engine, log)
     commit(engine, 20)
     rounds.sweep()
     await rounds.finish(lambda: True)
@@ -112,7 +116,7 @@ def test_a_stop_does_not_wait_beyond_its_deadline(tmp_path: Path) -> None:
 async def failed(folder: Path) -> None:
     engine = open_at(folder)
     log = ServerLog(io.StringIO())
-    rounds = rounds_of(engine, folder, log)
+    rounds = rounds_of(engine, log)
     commit(engine, 20)
     (folder / NAME / "state-checkpoint.tmp").mkdir()
     rounds.sweep()
@@ -137,7 +141,7 @@ def test_what_cannot_be_written_is_said_and_tried_again_later(tmp_path: Path) ->
 async def removed(folder: Path) -> None:
     engine = open_at(folder)
     log = ServerLog(io.StringIO())
-    rounds = rounds_of(engine, folder, log)
+    rounds = rounds_of(engine, log)
     commit(engine, 20)
     segment = folder / NAME / f"{0:020d}.log"
     segment.rename(folder / "moved")
@@ -156,7 +160,7 @@ def test_a_segment_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
 async def damaged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = open_at(folder)
     log = ServerLog(io.StringIO())
-    rounds = rounds_of(engine, folder, log)
+    rounds = rounds_of(engine, log)
     commit(engine, 20)
 
     def extents(from_offset: int, upto_offset: int) -> list[Extent]:
@@ -174,3 +178,41 @@ def test_a_log_that_cannot_be_looked_through_costs_a_line_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asyncio.run(damaged(tmp_path / "data", monkeypatch))
+
+
+async def with_injected_storage(folder: Path) -> None:
+    assignments = [f"log.dirs={folder / 'unused'}", "listeners=127.0.0.1:0", "log.sync=os"]
+    elsewhere = folder / "elsewhere"
+    server = Server(load(assignments=assignments), ServerLog(io.StringIO()), DiskStorage(str(elsewhere)))
+    await server.start()
+    assert server.assembly is not None
+    engine = server.assembly.engine
+    engine.states.logs[NAME].records_min = 16
+    commit(engine, 20)
+    server.request_stop()
+    await asyncio.wait_for(server.wait(), WAIT_S)
+    assert (elsewhere / PATH).exists()
+    assert not (folder / "unused").exists()
+
+
+def test_they_are_written_where_the_storage_is(tmp_path: Path) -> None:
+    asyncio.run(with_injected_storage(tmp_path))
+
+
+async def without_files(folder: Path) -> None:
+    assignments = [f"log.dirs={folder / 'unused'}", "listeners=127.0.0.1:0", "log.sync=os"]
+    log = ServerLog(io.StringIO())
+    server = Server(load(assignments=assignments), log, MemoryStorage())
+    await server.start()
+    assert server.assembly is not None
+    engine = server.assembly.engine
+    engine.states.logs[NAME].records_min = 16
+    commit(engine, 20)
+    server.request_stop()
+    await asyncio.wait_for(server.wait(), WAIT_S)
+    assert [event for event in events(log) if str(event).startswith("state_")] == []
+    assert not (folder / "unused").exists()
+
+
+def test_no_process_looks_for_a_storage_without_files(tmp_path: Path) -> None:
+    asyncio.run(without_files(tmp_path))
