@@ -1,0 +1,1 @@
+"""Server-side assignors (KIP-848): who gets which partitions, as a function of subscriptions and the last target."""
