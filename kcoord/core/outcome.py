@@ -19,6 +19,8 @@ from kcoord.wire.message import Message
 METADATA_TOPIC: Final = "__cluster_metadata"
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_TOPIC: Final = "__transaction_state"
+# What happened to groups, as a topic like any other; no server-side regex matches it.
+GROUP_EVENTS_TOPIC: Final = "__group_events"
 INTERNAL_TOPICS: Final = (OFFSETS_TOPIC, TRANSACTION_TOPIC)
 
 # Kinds of timers.
@@ -105,6 +107,26 @@ class Timer:
         self.deadline_ms = deadline_ms
 
 
+class Job:
+    """Slow work that must not hold up the loop: `run` computes the result from the job's own fields and nothing else.
+
+    The core makes jobs and never runs them; whoever drives it does, in whatever order they end, and comes back with
+    JobDone. At most one job with a `key` is in flight: another one with that key is not taken, so a handler of
+    JobDone looks whether there is something to do again. After `deadline_ms` (a duration, time in a queue included)
+    JobDone says so with an error, and what the job still returns is dropped. A job does not survive a restart.
+    """
+
+    def __init__(self, key: str, deadline_ms: int) -> None:
+        self.key = key
+        self.deadline_ms = deadline_ms
+        # Set when nobody waits for the result any more; work in many steps looks at it between them.
+        self.is_abandoned = False
+
+    def run(self) -> object:
+        """The result. Whatever it raises becomes the error of JobDone. May be called in any thread."""
+        raise TypeError(f"{type(self).__name__} does not say how to run")
+
+
 @final
 class Reply:
     """The answer to one request.
@@ -153,6 +175,7 @@ class Outcome:
         self.records: list[CoordinatorRecord] = []
         self.replies: list[Reply] = []
         self.timers: list[Timer] = []
+        self.jobs: list[Job] = []
         self.facts: list[Fact] = []
         # Events the engine handles right after this outcome was applied (a chain of safe steps).
         self.follow_ups: list[Event] = []
@@ -195,3 +218,21 @@ class TopicDeleted(Event):
     def __init__(self, topic: str, topic_id: bytes) -> None:
         self.topic = topic
         self.topic_id = topic_id
+
+
+@final
+class TopicsChanged(Event):
+    """Topics of these names were created, deleted or given more partitions, and the registry says so already."""
+
+    def __init__(self, names: list[str]) -> None:
+        self.names = names
+
+
+@final
+class JobDone(Event):
+    """A job ended. `error` is None and `result` what `run` returned, or `error` says why there is no result."""
+
+    def __init__(self, job: Job, result: object | None, error: str | None) -> None:
+        self.job = job
+        self.result = result
+        self.error = error

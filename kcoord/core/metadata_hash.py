@@ -1,0 +1,63 @@
+"""The metadata hash of a consumer group: XXH3-64 over the topics that it is subscribed to, as Kafka computes it.
+
+A group stores the hash with its epoch. When a topic it is subscribed to appears, disappears or grows, or when its
+racks change, the hash differs and the epoch goes up. The bytes that go into it are Kafka's, so that a log may move
+between the two without a rebalance: integers little-endian, text as UTF-16 (little-endian).
+
+    topic    a zero byte, the topic id's high and low half, the name and its length, the number of partitions, and of
+             each partition its number and, in order, of each of its racks the length, the text and the length again
+    group    the topics' hashes in order of their names
+
+Lengths count UTF-16 units, and Java's order of text is the order of those.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+import xxhash
+
+# The version of the way of hashing.
+MAGIC: Final = b"\x00"
+_SIGN: Final = 1 << 63
+
+
+def topic_hash(topic_id: bytes, name: str, partitions: list[tuple[int, list[str]]]) -> int:
+    """The hash of a topic that exists, signed as records hold it. `partitions` are (number, racks of its replicas)."""
+    high, low = struct.unpack(">QQ", topic_id)
+    utf16 = _utf16(name)
+    parts = [
+        MAGIC,
+        struct.pack("<QQ", high, low),
+        utf16,
+        struct.pack("<ii", len(utf16) // 2, len(partitions)),
+    ]
+    for partition, racks in partitions:
+        parts.append(struct.pack("<i", partition))
+        for rack in sorted(racks, key=_java_order):
+            utf16 = _utf16(rack)
+            size = struct.pack("<i", len(utf16) // 2)
+            parts += [size, utf16, size]
+    return _hash(b"".join(parts))
+
+
+def group_hash(hashes_by_name: dict[str, int]) -> int:
+    """The hash of a group by the hashes of the topics it is subscribed to; topics that do not exist are left out."""
+    if not hashes_by_name:
+        return 0
+    names = sorted(hashes_by_name, key=_java_order)
+    return _hash(struct.pack(f"<{len(names)}q", *[hashes_by_name[name] for name in names]))
+
+
+def _hash(data: bytes) -> int:
+    value = xxhash.xxh3_64_intdigest(data)
+    return value - (value & _SIGN) * 2
+
+
+def _utf16(text: str) -> bytes:
+    return text.encode("utf-16-le", "surrogatepass")
+
+
+def _java_order(text: str) -> bytes:
+    return text.encode("utf-16-be", "surrogatepass")

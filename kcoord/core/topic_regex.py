@@ -1,0 +1,102 @@
+"""Subscriptions by regular expression (KIP-848): which patterns are valid, and which topics they match.
+
+Patterns are RE2's: they match in time linear in the topic's name, whatever a client sends, and in bounded memory. A
+heartbeat only checks its pattern. Matching it with every topic is a job, whose result comes back as an event and is
+stored as a record. A pattern matches a whole name.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+import re2
+
+from kcoord.core.outcome import GROUP_EVENTS_TOPIC, Job
+from kcoord.core.topics import is_internal_name
+
+# A pattern that names a hundred topics of the longest kind fits. Compiling takes time on the loop with the length.
+REGEX_BYTES_MAX: Final = 25_000
+# What one compiled pattern may use, its cache of states included; RE2's default is 8 MiB. One that would need more
+# is refused.
+REGEX_MEMORY_BYTES_MAX: Final = 1024 * 1024
+# A refresh is due at most every 10 s, so a result that takes longer than that is of no use.
+RESOLVE_DEADLINE_MS: Final = 10_000
+# Topics between two looks at whether somebody still waits for the result.
+_TOPICS_PER_LOOK: Final = 256
+
+
+def _options() -> re2.Options:
+    options = re2.Options()
+    options.max_mem = REGEX_MEMORY_BYTES_MAX
+    options.log_errors = False
+    # Only whether it matches is asked, and without groups RE2 tells that faster.
+    options.never_capture = True
+    return options
+
+
+_OPTIONS: Final = _options()
+
+
+def check(pattern: str) -> str | None:
+    """What is wrong with a pattern, in the words of Kafka's answer where it knows the error; None when it is valid."""
+    size = len(pattern.encode("utf-8", "surrogatepass"))
+    if size > REGEX_BYTES_MAX:
+        return f"{size} bytes are more than the {REGEX_BYTES_MAX} that a regular expression may have"
+    try:
+        re2.compile(pattern, _OPTIONS)
+    except re2.error as error:
+        return _description(error.args[0])
+    return None
+
+
+def _description(said: bytes) -> str:
+    """What RE2 says of a pattern, which ends in the part of the pattern that it means."""
+    return said.decode("utf-8", "replace")
+
+
+def is_matchable(name: str) -> bool:
+    """Whether a pattern may match the topic: internal topics are never meant by one."""
+    return not is_internal_name(name) and name != GROUP_EVENTS_TOPIC
+
+
+@final
+class ResolveRegexJob(Job):
+    """Finds the topics that patterns of a group match, on behalf of the member whose heartbeat asked for it.
+
+    `version` and `wall_ms` say of when `topic_names` is: the offset of the last metadata record, and Unix time.
+    """
+
+    def __init__(
+        self,
+        group_id: str,
+        member_id: str,
+        patterns: tuple[str, ...],
+        topic_names: tuple[str, ...],
+        version: int,
+        wall_ms: int,
+    ) -> None:
+        super().__init__(f"resolve-regex:{group_id}", RESOLVE_DEADLINE_MS)
+        self.group_id = group_id
+        self.member_id = member_id
+        self.patterns = patterns
+        self.topic_names = topic_names
+        self.version = version
+        self.wall_ms = wall_ms
+
+    def run(self) -> dict[str, list[str]]:
+        """The sorted names of the topics that each pattern matches; none for a pattern that is not valid."""
+        names = sorted(name for name in self.topic_names if is_matchable(name))
+        return {pattern: self._matching(pattern, names) for pattern in self.patterns}
+
+    def _matching(self, pattern: str, names: list[str]) -> list[str]:
+        if check(pattern) is not None:
+            return []
+        full_match = re2.compile(pattern, _OPTIONS).fullmatch
+        found: list[str] = []
+        for start in range(0, len(names), _TOPICS_PER_LOOK):
+            if self.is_abandoned:
+                return []
+            for name in names[start : start + _TOPICS_PER_LOOK]:
+                if full_match(name) is not None:
+                    found.append(name)
+        return found
