@@ -84,19 +84,20 @@ def record_types_module(messages: list[Message]) -> str:
 
 
 def apis_module(by_module: dict[str, list[Message]]) -> str:
-    rows: list[tuple[int, str, str, Versions, Versions]] = []
+    rows: list[tuple[int, str, str, Versions, Versions, bool]] = []
     for module, members in by_module.items():
         requests = [m for m in members if m.type == "request"]
         responses = [m for m in members if m.type == "response"]
         if len(requests) != len(responses):
             raise SchemaError(f"{module}: a request without a response, or the reverse")
         for request, response in zip(requests, responses, strict=True):
-            if (request.valid, request.flexible, request.api_key) != (
+            if (request.valid, request.flexible, request.api_key, request.served) != (
                 response.valid,
                 response.flexible,
                 response.api_key,
+                response.served,
             ):
-                raise SchemaError(f"{module}: request and response differ in versions or api key")
+                raise SchemaError(f"{module}: request and response differ in versions, api key or being served")
             assert request.api_key is not None
             rows.append(
                 (
@@ -105,6 +106,7 @@ def apis_module(by_module: dict[str, list[Message]]) -> str:
                     module,
                     request.valid,
                     request.flexible,
+                    request.served,
                 )
             )
     rows.sort()
@@ -112,20 +114,20 @@ def apis_module(by_module: dict[str, list[Message]]) -> str:
         HEADER.format(about="The table of APIs, and encoding and decoding by API key."),
         "from typing import Final, final\n",
     ]
-    for _, _, module, _, _ in rows:
+    for _, _, module, _, _, _ in rows:
         out.append(f"from kcoord.protocol import {module}")
     out += [
         "from kcoord.wire.message import Message",
         "from kcoord.wire.primitives import BytesWriter, DecodeError, EncodeError, Reader",
         "",
     ]
-    out += [f"{snake_case(name).upper()}: Final = {key}" for key, name, _, _, _ in rows]
+    out += [f"{snake_case(name).upper()}: Final = {key}" for key, name, _, _, _, _ in rows]
     out += ["", "", API_CLASS, "", "APIS: Final[dict[int, Api]] = {"]
-    for key, name, _, valid, flexible in rows:
+    for key, name, _, valid, flexible, served in rows:
         flexible_version = flexible.low if flexible else 32767
         advertised = ADVERTISED_MIN.get(name, valid.low)
         out.append(
-            f'    {key}: Api({key}, "{name}", {valid.low}, {valid.high}, {flexible_version}, {advertised}),'
+            f'    {key}: Api({key}, "{name}", {valid.low}, {valid.high}, {flexible_version}, {advertised}, {served}),'
         )
     out += ["}", ""]
     for verb, kind, lead in (
@@ -134,7 +136,7 @@ def apis_module(by_module: dict[str, list[Message]]) -> str:
     ):
         out += ["", f"def decode_{kind}(api_key: int, {lead}, version: int) -> Message:"]
         out += [f'    """Decode the body of a {kind}. Raises DecodeError, also for an unknown api key."""']
-        for key, name, module, _, _ in rows:
+        for key, name, module, _, _, _ in rows:
             out += [
                 f"    if api_key == {key}:",
                 f"        return {module}.{verb}_{snake_case(name)}_{kind}(r, version)",
@@ -143,7 +145,7 @@ def apis_module(by_module: dict[str, list[Message]]) -> str:
     for kind in ("request", "response"):
         out += ["", f"def encode_{kind}(w: BytesWriter, api_key: int, m: Message, version: int) -> None:"]
         out += [f'    """Encode the body of a {kind}. Raises EncodeError."""']
-        for key, name, module, _, _ in rows:
+        for key, name, module, _, _, _ in rows:
             out += [
                 f"    if api_key == {key} and isinstance(m, {module}.{name}{kind.title()}):",
                 f"        {module}.encode_{snake_case(name)}_{kind}(w, m, version)",
@@ -157,7 +159,8 @@ API_CLASS = '''@final
 class Api:
     """One API: its key, its name and its version ranges.
 
-    `advertised_min_version` is what ApiVersions lists; requests are accepted from `min_version` on.
+    `advertised_min_version` is what ApiVersions lists; requests are accepted from `min_version` on. An API that is
+    not `served` has a codec but no handler yet: it is not listed, and a request is refused as of an unknown API.
     """
 
     def __init__(
@@ -168,6 +171,7 @@ class Api:
         max_version: int,
         flexible_version: int,
         advertised_min_version: int,
+        served: bool,
     ) -> None:
         self.key = key
         self.name = name
@@ -175,6 +179,7 @@ class Api:
         self.max_version = max_version
         self.flexible_version = flexible_version
         self.advertised_min_version = advertised_min_version
+        self.served = served
 
     def request_header_version(self, version: int) -> int:
         return 2 if version >= self.flexible_version else 1

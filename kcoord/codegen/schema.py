@@ -34,6 +34,7 @@ MESSAGE_KEYS = {
     "name",
     "validVersions",
     "flexibleVersions",
+    "served",
     "about",
     "fields",
     "commonStructs",
@@ -146,6 +147,7 @@ class Message:
     api_key: int | None
     valid: Versions
     flexible: Versions
+    served: bool
     about: str
     root: Struct
     structs: list[Struct]
@@ -181,6 +183,9 @@ class _Loader:
             raise self.fail(f"unknown type {raw['type']!r}")
         valid = Versions.parse(raw["validVersions"])
         flexible = Versions.parse(raw["flexibleVersions"])
+        served = raw.get("served", True)
+        if not isinstance(served, bool) or ("served" in raw and raw["type"] not in ("request", "response")):
+            raise self.fail("served is true or false, and only of a request or a response")
         self.valid = valid
         for common in raw.get("commonStructs", []):
             struct = Struct(common["name"], Versions.parse(common["versions"]))
@@ -195,6 +200,7 @@ class _Loader:
             raw.get("apiKey"),
             valid,
             flexible,
+            served,
             raw.get("about", ""),
             root,
             self.used,

@@ -11,6 +11,15 @@ from kcoord.protocol.api_versions import API_KEY as API_VERSIONS_KEY
 from kcoord.protocol.api_versions import MAX_VERSION as API_VERSIONS_MAX
 from kcoord.protocol.api_versions import MIN_VERSION as API_VERSIONS_MIN
 from kcoord.protocol.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from kcoord.protocol.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from kcoord.protocol.consumer_group_describe import DescribedGroup as DescribedConsumerGroup
+from kcoord.protocol.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from kcoord.protocol.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -121,6 +130,13 @@ def _of_groups(version: int, body: Message, error_code: int) -> Message | None:
         for group_id in body.groups:
             described.append(DescribedGroup(error_code=error_code, group_id=group_id))
         return DescribeGroupsResponse(groups=described)
+    if isinstance(body, ConsumerGroupHeartbeatRequest):
+        return ConsumerGroupHeartbeatResponse(error_code=error_code)
+    if isinstance(body, ConsumerGroupDescribeRequest):
+        consumer_groups: list[DescribedConsumerGroup] = []
+        for group_id in body.group_ids:
+            consumer_groups.append(DescribedConsumerGroup(error_code=error_code, group_id=group_id))
+        return ConsumerGroupDescribeResponse(groups=consumer_groups)
     if isinstance(body, ListGroupsRequest):
         return ListGroupsResponse(error_code=error_code)
     if isinstance(body, DeleteGroupsRequest):

@@ -25,6 +25,7 @@ def _api_keys() -> list[ApiVersion]:
     return [
         ApiVersion(api.key, api.advertised_min_version, api.max_version)
         for api in sorted(APIS.values(), key=_by_key)
+        if api.served
     ]
 
 

@@ -320,7 +320,7 @@ class Engine:
         version = int(read_i16_be(frame, 2))
         correlation_id = int(read_i32_be(frame, 4))
         api = apis.APIS.get(api_key)
-        if api is None:
+        if api is None or not api.served:
             self._close(session, f"unknown api key {api_key}")
             return
         if version < api.min_version or version > api.max_version:

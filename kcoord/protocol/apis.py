@@ -30,6 +30,8 @@ from kcoord.protocol import delete_groups
 from kcoord.protocol import incremental_alter_configs
 from kcoord.protocol import offset_delete
 from kcoord.protocol import describe_cluster
+from kcoord.protocol import consumer_group_heartbeat
+from kcoord.protocol import consumer_group_describe
 from kcoord.protocol import list_config_resources
 from kcoord.protocol import describe_topic_partitions
 from kcoord.wire.message import Message
@@ -60,6 +62,8 @@ DELETE_GROUPS: Final = 42
 INCREMENTAL_ALTER_CONFIGS: Final = 44
 OFFSET_DELETE: Final = 47
 DESCRIBE_CLUSTER: Final = 60
+CONSUMER_GROUP_HEARTBEAT: Final = 68
+CONSUMER_GROUP_DESCRIBE: Final = 69
 LIST_CONFIG_RESOURCES: Final = 74
 DESCRIBE_TOPIC_PARTITIONS: Final = 75
 
@@ -68,7 +72,8 @@ DESCRIBE_TOPIC_PARTITIONS: Final = 75
 class Api:
     """One API: its key, its name and its version ranges.
 
-    `advertised_min_version` is what ApiVersions lists; requests are accepted from `min_version` on.
+    `advertised_min_version` is what ApiVersions lists; requests are accepted from `min_version` on. An API that is
+    not `served` has a codec but no handler yet: it is not listed, and a request is refused as of an unknown API.
     """
 
     def __init__(
@@ -79,6 +84,7 @@ class Api:
         max_version: int,
         flexible_version: int,
         advertised_min_version: int,
+        served: bool,
     ) -> None:
         self.key = key
         self.name = name
@@ -86,6 +92,7 @@ class Api:
         self.max_version = max_version
         self.flexible_version = flexible_version
         self.advertised_min_version = advertised_min_version
+        self.served = served
 
     def request_header_version(self, version: int) -> int:
         return 2 if version >= self.flexible_version else 1
@@ -97,33 +104,35 @@ class Api:
 
 
 APIS: Final[dict[int, Api]] = {
-    0: Api(0, "Produce", 3, 13, 9, 0),
-    1: Api(1, "Fetch", 4, 18, 12, 4),
-    2: Api(2, "ListOffsets", 1, 11, 6, 1),
-    3: Api(3, "Metadata", 0, 13, 9, 0),
-    8: Api(8, "OffsetCommit", 2, 10, 8, 2),
-    9: Api(9, "OffsetFetch", 1, 10, 6, 1),
-    10: Api(10, "FindCoordinator", 0, 6, 3, 0),
-    11: Api(11, "JoinGroup", 0, 9, 6, 0),
-    12: Api(12, "Heartbeat", 0, 4, 4, 0),
-    13: Api(13, "LeaveGroup", 0, 5, 4, 0),
-    14: Api(14, "SyncGroup", 0, 5, 4, 0),
-    15: Api(15, "DescribeGroups", 0, 6, 5, 0),
-    16: Api(16, "ListGroups", 0, 5, 3, 0),
-    18: Api(18, "ApiVersions", 0, 4, 3, 0),
-    19: Api(19, "CreateTopics", 2, 7, 5, 2),
-    20: Api(20, "DeleteTopics", 1, 6, 4, 1),
-    21: Api(21, "DeleteRecords", 0, 2, 2, 0),
-    22: Api(22, "InitProducerId", 0, 5, 2, 0),
-    23: Api(23, "OffsetForLeaderEpoch", 2, 4, 4, 2),
-    32: Api(32, "DescribeConfigs", 1, 4, 4, 1),
-    37: Api(37, "CreatePartitions", 0, 3, 2, 0),
-    42: Api(42, "DeleteGroups", 0, 2, 2, 0),
-    44: Api(44, "IncrementalAlterConfigs", 0, 1, 1, 0),
-    47: Api(47, "OffsetDelete", 0, 0, 32767, 0),
-    60: Api(60, "DescribeCluster", 0, 2, 0, 0),
-    74: Api(74, "ListConfigResources", 0, 1, 0, 0),
-    75: Api(75, "DescribeTopicPartitions", 0, 0, 0, 0),
+    0: Api(0, "Produce", 3, 13, 9, 0, True),
+    1: Api(1, "Fetch", 4, 18, 12, 4, True),
+    2: Api(2, "ListOffsets", 1, 11, 6, 1, True),
+    3: Api(3, "Metadata", 0, 13, 9, 0, True),
+    8: Api(8, "OffsetCommit", 2, 10, 8, 2, True),
+    9: Api(9, "OffsetFetch", 1, 10, 6, 1, True),
+    10: Api(10, "FindCoordinator", 0, 6, 3, 0, True),
+    11: Api(11, "JoinGroup", 0, 9, 6, 0, True),
+    12: Api(12, "Heartbeat", 0, 4, 4, 0, True),
+    13: Api(13, "LeaveGroup", 0, 5, 4, 0, True),
+    14: Api(14, "SyncGroup", 0, 5, 4, 0, True),
+    15: Api(15, "DescribeGroups", 0, 6, 5, 0, True),
+    16: Api(16, "ListGroups", 0, 5, 3, 0, True),
+    18: Api(18, "ApiVersions", 0, 4, 3, 0, True),
+    19: Api(19, "CreateTopics", 2, 7, 5, 2, True),
+    20: Api(20, "DeleteTopics", 1, 6, 4, 1, True),
+    21: Api(21, "DeleteRecords", 0, 2, 2, 0, True),
+    22: Api(22, "InitProducerId", 0, 5, 2, 0, True),
+    23: Api(23, "OffsetForLeaderEpoch", 2, 4, 4, 2, True),
+    32: Api(32, "DescribeConfigs", 1, 4, 4, 1, True),
+    37: Api(37, "CreatePartitions", 0, 3, 2, 0, True),
+    42: Api(42, "DeleteGroups", 0, 2, 2, 0, True),
+    44: Api(44, "IncrementalAlterConfigs", 0, 1, 1, 0, True),
+    47: Api(47, "OffsetDelete", 0, 0, 32767, 0, True),
+    60: Api(60, "DescribeCluster", 0, 2, 0, 0, True),
+    68: Api(68, "ConsumerGroupHeartbeat", 0, 1, 0, 0, False),
+    69: Api(69, "ConsumerGroupDescribe", 0, 1, 0, 0, False),
+    74: Api(74, "ListConfigResources", 0, 1, 0, 0, True),
+    75: Api(75, "DescribeTopicPartitions", 0, 0, 0, 0, True),
 }
 
 
@@ -179,6 +188,10 @@ def decode_request(api_key: int, r: Reader, version: int) -> Message:
         return offset_delete.decode_offset_delete_request(r, version)
     if api_key == 60:
         return describe_cluster.decode_describe_cluster_request(r, version)
+    if api_key == 68:
+        return consumer_group_heartbeat.decode_consumer_group_heartbeat_request(r, version)
+    if api_key == 69:
+        return consumer_group_describe.decode_consumer_group_describe_request(r, version)
     if api_key == 74:
         return list_config_resources.decode_list_config_resources_request(r, version)
     if api_key == 75:
@@ -238,6 +251,10 @@ def decode_response(api_key: int, r: Reader, version: int) -> Message:
         return offset_delete.decode_offset_delete_response(r, version)
     if api_key == 60:
         return describe_cluster.decode_describe_cluster_response(r, version)
+    if api_key == 68:
+        return consumer_group_heartbeat.decode_consumer_group_heartbeat_response(r, version)
+    if api_key == 69:
+        return consumer_group_describe.decode_consumer_group_describe_response(r, version)
     if api_key == 74:
         return list_config_resources.decode_list_config_resources_response(r, version)
     if api_key == 75:
@@ -321,6 +338,12 @@ def encode_request(w: BytesWriter, api_key: int, m: Message, version: int) -> No
         return
     if api_key == 60 and isinstance(m, describe_cluster.DescribeClusterRequest):
         describe_cluster.encode_describe_cluster_request(w, m, version)
+        return
+    if api_key == 68 and isinstance(m, consumer_group_heartbeat.ConsumerGroupHeartbeatRequest):
+        consumer_group_heartbeat.encode_consumer_group_heartbeat_request(w, m, version)
+        return
+    if api_key == 69 and isinstance(m, consumer_group_describe.ConsumerGroupDescribeRequest):
+        consumer_group_describe.encode_consumer_group_describe_request(w, m, version)
         return
     if api_key == 74 and isinstance(m, list_config_resources.ListConfigResourcesRequest):
         list_config_resources.encode_list_config_resources_request(w, m, version)
@@ -407,6 +430,12 @@ def encode_response(w: BytesWriter, api_key: int, m: Message, version: int) -> N
         return
     if api_key == 60 and isinstance(m, describe_cluster.DescribeClusterResponse):
         describe_cluster.encode_describe_cluster_response(w, m, version)
+        return
+    if api_key == 68 and isinstance(m, consumer_group_heartbeat.ConsumerGroupHeartbeatResponse):
+        consumer_group_heartbeat.encode_consumer_group_heartbeat_response(w, m, version)
+        return
+    if api_key == 69 and isinstance(m, consumer_group_describe.ConsumerGroupDescribeResponse):
+        consumer_group_describe.encode_consumer_group_describe_response(w, m, version)
         return
     if api_key == 74 and isinstance(m, list_config_resources.ListConfigResourcesResponse):
         list_config_resources.encode_list_config_resources_response(w, m, version)

@@ -23,6 +23,8 @@ from typing import Any
 
 SCHEMAS = Path(__file__).resolve().parents[2] / "schemas"
 VERSION_MAX = 32767
+# Tags from here on are kcoord's own; Kafka's schemas lack these fields and its readers skip them.
+OWN_TAGS_FROM = 10_000
 
 INT_RANGES = {
     "int8": (-(2**7), 2**7 - 1),
@@ -64,6 +66,7 @@ class Field:
     versions: Span
     nullable: Span
     tagged: Span
+    tag: int
     default: str | None
     fields: tuple[Field, ...]
 
@@ -78,6 +81,11 @@ class Field:
     @property
     def attribute(self) -> str:
         return snake_case(self.name)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the field is kcoord's, so that Kafka knows nothing of it."""
+        return self.tag >= OWN_TAGS_FROM
 
 
 @dataclass(frozen=True)
@@ -113,6 +121,7 @@ def _fields(raw: list[dict[str, Any]], common: dict[str, list[dict[str, Any]]]) 
                 versions=span(item["versions"]),
                 nullable=span(item.get("nullableVersions")),
                 tagged=span(item.get("taggedVersions")),
+                tag=int(item.get("tag", -1)),
                 default=item.get("default"),
                 fields=_fields(inner, common),
             )
@@ -192,7 +201,10 @@ TEXTS = ("", "a", "orders", "grüße", "日本語", "🎈 balloon", "x" * 127, "
 
 
 def random_message(name: str, version: int, rng: random.Random, style: str = "random") -> dict[str, Any]:
-    """A message of one of STYLES: every field default, empty, null where it can be, at its largest, or at random."""
+    """A message of one of STYLES: every field default, empty, null where it can be, at its largest, or at random.
+
+    It has only fields that Kafka knows.
+    """
     return _random_struct(schemas()[name].fields, version, rng, style, 0)
 
 
@@ -201,7 +213,7 @@ def _random_struct(
 ) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for field in fields:
-        if version not in field.versions:
+        if version not in field.versions or field.is_own:
             continue
         if version in field.tagged:
             if style == "default" or (style == "random" and rng.random() < 0.4):

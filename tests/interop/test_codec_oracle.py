@@ -66,6 +66,36 @@ def test_same_versions_as_java(name: str, oracle: Oracle) -> None:
         assert flexible == expected, name
 
 
+# Fields with tags of kcoord's own, as the proposal of KIP-848 has them and no release.
+ASSIGNOR = {"name": "mine", "minimumVersion": 1, "maximumVersion": 3, "reason": 2, "metadataVersion": 2}
+OWN = {
+    "ConsumerGroupHeartbeatRequest": {"clientAssignors": [{**ASSIGNOR, "metadataBytes": "AAEC"}]},
+    "ConsumerGroupHeartbeatResponse": {"shouldComputeAssignment": True},
+    "ConsumerGroupMemberMetadataValue": {"clientAssignors": [{**ASSIGNOR, "metadataBytes": "AAEC"}]},
+    "ConsumerGroupTargetAssignmentMemberValue": {"error": 1, "metadataVersion": 2, "metadataBytes": "AAEC"},
+    "ConsumerGroupCurrentMemberAssignmentValue": {"error": 1, "metadataVersion": 2, "metadataBytes": "AAEC"},
+}
+
+
+@pytest.mark.parametrize("name", sorted(OWN))
+def test_java_reads_past_the_fields_that_are_ours_alone(name: str, oracle: Oracle) -> None:
+    codec = KcoordCodec()
+    for style, version, value in messages(name):
+        plain = codec.encode(name, version, value)
+        ours = codec.encode(name, version, {**value, **OWN[name]})
+        assert len(ours) > len(plain)
+        assert codec.decode(name, version, ours) == codec.decode(name, version, plain) | OWN[name]
+        java_plain, java_ours = oracle.decode_many([(name, version, plain), (name, version, ours)])
+        assert java_ours == java_plain, (style, version, value)
+
+
+def test_every_own_field_is_read_past() -> None:
+    own = {
+        schema.name for schema in schema_json.schemas().values() for field in schema.fields if field.is_own
+    }
+    assert own == set(OWN)
+
+
 def test_every_served_api_has_both_schemas() -> None:
     from kcoord.protocol import apis
 

@@ -16,6 +16,8 @@ from kcoord.wire.primitives import (
     i64,
     read_i32_be,
     write_compact_array_len,
+    write_compact_bytes,
+    write_i16_be,
     write_i32_be,
     write_int8,
     write_string,
@@ -83,6 +85,9 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
         "state",
         "assigned_partitions",
         "partitions_pending_revocation",
+        "error",
+        "metadata_version",
+        "metadata_bytes",
     )
     FIELDS: ClassVar[tuple[str, ...]] = (
         "member_epoch",
@@ -90,6 +95,9 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
         "state",
         "assigned_partitions",
         "partitions_pending_revocation",
+        "error",
+        "metadata_version",
+        "metadata_bytes",
     )
 
     def __init__(
@@ -99,12 +107,18 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message):
         state: int = 0,
         assigned_partitions: list[TopicPartitions] | None = None,
         partitions_pending_revocation: list[TopicPartitions] | None = None,
+        error: int = 0,
+        metadata_version: int = 0,
+        metadata_bytes: bytes = b"",
     ) -> None:
         self.member_epoch = member_epoch
         self.previous_member_epoch = previous_member_epoch
         self.state = state
         self.assigned_partitions: list[TopicPartitions] = assigned_partitions if assigned_partitions is not None else []
         self.partitions_pending_revocation: list[TopicPartitions] = partitions_pending_revocation if partitions_pending_revocation is not None else []
+        self.error = error
+        self.metadata_version = metadata_version
+        self.metadata_bytes = metadata_bytes
 
 
 def _decode_topic_partitions(r: Reader, version: int) -> TopicPartitions:
@@ -172,13 +186,35 @@ def decode_consumer_group_current_member_assignment_value(r: Reader, version: in
     partitions_pending_revocation: list[TopicPartitions] = []
     for _ in range(n_partitions_pending_revocation):
         partitions_pending_revocation.append(_decode_topic_partitions(r, version))
-    r.skip_tags()
+    error: int = 0
+    metadata_version: int = 0
+    metadata_bytes: bytes = b""
+    n_tags = r.tag_count()
+    tag: i64 = -1
+    while n_tags > 0:
+        n_tags -= 1
+        tag = r.next_tag(tag)
+        tag_end = r.tag_end()
+        if tag == 10000:
+            error = r.int8()
+            r.expect_pos(tag_end)
+        elif tag == 10001:
+            metadata_version = r.int16()
+            r.expect_pos(tag_end)
+        elif tag == 10002:
+            metadata_bytes = r.compact_bytes()
+            r.expect_pos(tag_end)
+        else:
+            r.pos = tag_end
     return ConsumerGroupCurrentMemberAssignmentValue(
         member_epoch,
         previous_member_epoch,
         state,
         assigned_partitions,
         partitions_pending_revocation,
+        error,
+        metadata_version,
+        metadata_bytes,
     )
 
 
@@ -195,4 +231,29 @@ def encode_consumer_group_current_member_assignment_value(w: BytesWriter, m: Con
     write_compact_array_len(w, len(a_partitions_pending_revocation))
     for x_partitions_pending_revocation in a_partitions_pending_revocation:
         _encode_topic_partitions(w, x_partitions_pending_revocation, version)
-    w.append(0)
+    n_tags: i64 = 0
+    if m.error != 0:
+        n_tags += 1
+    if m.metadata_version != 0:
+        n_tags += 1
+    if m.metadata_bytes != b"":
+        n_tags += 1
+    write_uvarint(w, n_tags)
+    if m.error != 0:
+        write_uvarint(w, 10000)
+        t = BytesWriter()
+        write_int8(t, m.error)
+        write_uvarint(w, len(t))
+        w.write(t.getvalue())
+    if m.metadata_version != 0:
+        write_uvarint(w, 10001)
+        t = BytesWriter()
+        write_i16_be(t, m.metadata_version)
+        write_uvarint(w, len(t))
+        w.write(t.getvalue())
+    if m.metadata_bytes != b"":
+        write_uvarint(w, 10002)
+        t = BytesWriter()
+        write_compact_bytes(t, m.metadata_bytes)
+        write_uvarint(w, len(t))
+        w.write(t.getvalue())

@@ -13,10 +13,12 @@ from kcoord.wire.primitives import (
     EncodeError,
     Reader,
     i64,
+    read_i16_be,
     write_compact_array_len,
     write_compact_bytes,
     write_compact_nullable_string,
     write_compact_string,
+    write_i16_be,
     write_i32_be,
     write_int8,
     write_string,
@@ -86,6 +88,42 @@ class ClassicMemberMetadata(Message):
 
 
 @final
+class ClientAssignor(Message):
+    __slots__ = (
+        "name",
+        "minimum_version",
+        "maximum_version",
+        "reason",
+        "metadata_version",
+        "metadata_bytes",
+    )
+    FIELDS: ClassVar[tuple[str, ...]] = (
+        "name",
+        "minimum_version",
+        "maximum_version",
+        "reason",
+        "metadata_version",
+        "metadata_bytes",
+    )
+
+    def __init__(
+        self,
+        name: str = "",
+        minimum_version: int = 0,
+        maximum_version: int = 0,
+        reason: int = 0,
+        metadata_version: int = 0,
+        metadata_bytes: bytes = b"",
+    ) -> None:
+        self.name = name
+        self.minimum_version = minimum_version
+        self.maximum_version = maximum_version
+        self.reason = reason
+        self.metadata_version = metadata_version
+        self.metadata_bytes = metadata_bytes
+
+
+@final
 class ConsumerGroupMemberMetadataValue(Message):
     """ConsumerGroupMemberMetadataValue, versions 0 to 0."""
 
@@ -99,6 +137,7 @@ class ConsumerGroupMemberMetadataValue(Message):
         "rebalance_timeout_ms",
         "server_assignor",
         "classic_member_metadata",
+        "client_assignors",
     )
     FIELDS: ClassVar[tuple[str, ...]] = (
         "instance_id",
@@ -110,6 +149,7 @@ class ConsumerGroupMemberMetadataValue(Message):
         "rebalance_timeout_ms",
         "server_assignor",
         "classic_member_metadata",
+        "client_assignors",
     )
 
     def __init__(
@@ -123,6 +163,7 @@ class ConsumerGroupMemberMetadataValue(Message):
         rebalance_timeout_ms: int = -1,
         server_assignor: str | None = "",
         classic_member_metadata: ClassicMemberMetadata | None = None,
+        client_assignors: list[ClientAssignor] | None = None,
     ) -> None:
         self.instance_id = instance_id
         self.rack_id = rack_id
@@ -133,6 +174,7 @@ class ConsumerGroupMemberMetadataValue(Message):
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.server_assignor = server_assignor
         self.classic_member_metadata = classic_member_metadata
+        self.client_assignors = client_assignors
 
 
 def _decode_classic_protocol(r: Reader, version: int) -> ClassicProtocol:
@@ -167,6 +209,29 @@ def _encode_classic_member_metadata(w: BytesWriter, m: ClassicMemberMetadata, ve
     w.append(0)
 
 
+def _decode_client_assignor(r: Reader, version: int) -> ClientAssignor:
+    name: str = r.compact_string()
+    b = r.buf
+    p = r.take(4)
+    minimum_version: int = read_i16_be(b, p)
+    maximum_version: int = read_i16_be(b, p + 2)
+    reason: int = r.int8()
+    metadata_version: int = r.int16()
+    metadata_bytes: bytes = r.compact_bytes()
+    r.skip_tags()
+    return ClientAssignor(name, minimum_version, maximum_version, reason, metadata_version, metadata_bytes)
+
+
+def _encode_client_assignor(w: BytesWriter, m: ClientAssignor, version: int) -> None:
+    write_compact_string(w, m.name)
+    write_i16_be(w, m.minimum_version)
+    write_i16_be(w, m.maximum_version)
+    write_int8(w, m.reason)
+    write_i16_be(w, m.metadata_version)
+    write_compact_bytes(w, m.metadata_bytes)
+    w.append(0)
+
+
 def decode_consumer_group_member_metadata_value(r: Reader, version: int) -> ConsumerGroupMemberMetadataValue:
     """Decode versions 0 to 0. Raises DecodeError."""
     instance_id: str | None = r.compact_nullable_string()
@@ -181,6 +246,7 @@ def decode_consumer_group_member_metadata_value(r: Reader, version: int) -> Cons
     rebalance_timeout_ms: int = r.int32()
     server_assignor: str | None = r.compact_nullable_string()
     classic_member_metadata: ClassicMemberMetadata | None = None
+    client_assignors: list[ClientAssignor] | None = None
     n_tags = r.tag_count()
     tag: i64 = -1
     while n_tags > 0:
@@ -189,6 +255,14 @@ def decode_consumer_group_member_metadata_value(r: Reader, version: int) -> Cons
         tag_end = r.tag_end()
         if tag == 0:
             classic_member_metadata = _decode_classic_member_metadata(r, version) if r.int8() > 0 else None
+            r.expect_pos(tag_end)
+        elif tag == 10000:
+            n_client_assignors: i64 = r.compact_nullable_array_len(10)
+            if n_client_assignors >= 0:
+                client_assignors_items: list[ClientAssignor] = []
+                for _ in range(n_client_assignors):
+                    client_assignors_items.append(_decode_client_assignor(r, version))
+                client_assignors = client_assignors_items
             r.expect_pos(tag_end)
         else:
             r.pos = tag_end
@@ -202,6 +276,7 @@ def decode_consumer_group_member_metadata_value(r: Reader, version: int) -> Cons
         rebalance_timeout_ms,
         server_assignor,
         classic_member_metadata,
+        client_assignors,
     )
 
 
@@ -221,6 +296,8 @@ def encode_consumer_group_member_metadata_value(w: BytesWriter, m: ConsumerGroup
     n_tags: i64 = 0
     if m.classic_member_metadata is not None:
         n_tags += 1
+    if m.client_assignors is not None:
+        n_tags += 1
     write_uvarint(w, n_tags)
     if m.classic_member_metadata is not None:
         write_uvarint(w, 0)
@@ -231,5 +308,17 @@ def encode_consumer_group_member_metadata_value(w: BytesWriter, m: ConsumerGroup
         else:
             t.append(1)
             _encode_classic_member_metadata(t, s_classic_member_metadata, version)
+        write_uvarint(w, len(t))
+        w.write(t.getvalue())
+    if m.client_assignors is not None:
+        write_uvarint(w, 10000)
+        t = BytesWriter()
+        a_client_assignors = m.client_assignors
+        if a_client_assignors is None:
+            t.append(0)
+        else:
+            write_compact_array_len(t, len(a_client_assignors))
+            for x_client_assignors in a_client_assignors:
+                _encode_client_assignor(t, x_client_assignors, version)
         write_uvarint(w, len(t))
         w.write(t.getvalue())

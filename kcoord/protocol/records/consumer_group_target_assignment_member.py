@@ -15,9 +15,13 @@ from kcoord.wire.primitives import (
     Reader,
     i64,
     write_compact_array_len,
+    write_compact_bytes,
+    write_i16_be,
     write_i32_be,
+    write_int8,
     write_string,
     write_uuid,
+    write_uvarint,
 )
 
 RECORD_TYPE: Final = 7
@@ -72,14 +76,30 @@ class TopicPartition(Message):
 class ConsumerGroupTargetAssignmentMemberValue(Message):
     """ConsumerGroupTargetAssignmentMemberValue, versions 0 to 0."""
 
-    __slots__ = ("topic_partitions",)
-    FIELDS: ClassVar[tuple[str, ...]] = ("topic_partitions",)
+    __slots__ = (
+        "topic_partitions",
+        "error",
+        "metadata_version",
+        "metadata_bytes",
+    )
+    FIELDS: ClassVar[tuple[str, ...]] = (
+        "topic_partitions",
+        "error",
+        "metadata_version",
+        "metadata_bytes",
+    )
 
     def __init__(
         self,
         topic_partitions: list[TopicPartition] | None = None,
+        error: int = 0,
+        metadata_version: int = 0,
+        metadata_bytes: bytes = b"",
     ) -> None:
         self.topic_partitions: list[TopicPartition] = topic_partitions if topic_partitions is not None else []
+        self.error = error
+        self.metadata_version = metadata_version
+        self.metadata_bytes = metadata_bytes
 
 
 def _decode_topic_partition(r: Reader, version: int) -> TopicPartition:
@@ -107,8 +127,27 @@ def decode_consumer_group_target_assignment_member_value(r: Reader, version: int
     topic_partitions: list[TopicPartition] = []
     for _ in range(n_topic_partitions):
         topic_partitions.append(_decode_topic_partition(r, version))
-    r.skip_tags()
-    return ConsumerGroupTargetAssignmentMemberValue(topic_partitions)
+    error: int = 0
+    metadata_version: int = 0
+    metadata_bytes: bytes = b""
+    n_tags = r.tag_count()
+    tag: i64 = -1
+    while n_tags > 0:
+        n_tags -= 1
+        tag = r.next_tag(tag)
+        tag_end = r.tag_end()
+        if tag == 10000:
+            error = r.int8()
+            r.expect_pos(tag_end)
+        elif tag == 10001:
+            metadata_version = r.int16()
+            r.expect_pos(tag_end)
+        elif tag == 10002:
+            metadata_bytes = r.compact_bytes()
+            r.expect_pos(tag_end)
+        else:
+            r.pos = tag_end
+    return ConsumerGroupTargetAssignmentMemberValue(topic_partitions, error, metadata_version, metadata_bytes)
 
 
 def encode_consumer_group_target_assignment_member_value(w: BytesWriter, m: ConsumerGroupTargetAssignmentMemberValue, version: int) -> None:
@@ -117,4 +156,29 @@ def encode_consumer_group_target_assignment_member_value(w: BytesWriter, m: Cons
     write_compact_array_len(w, len(a_topic_partitions))
     for x_topic_partitions in a_topic_partitions:
         _encode_topic_partition(w, x_topic_partitions, version)
-    w.append(0)
+    n_tags: i64 = 0
+    if m.error != 0:
+        n_tags += 1
+    if m.metadata_version != 0:
+        n_tags += 1
+    if m.metadata_bytes != b"":
+        n_tags += 1
+    write_uvarint(w, n_tags)
+    if m.error != 0:
+        write_uvarint(w, 10000)
+        t = BytesWriter()
+        write_int8(t, m.error)
+        write_uvarint(w, len(t))
+        w.write(t.getvalue())
+    if m.metadata_version != 0:
+        write_uvarint(w, 10001)
+        t = BytesWriter()
+        write_i16_be(t, m.metadata_version)
+        write_uvarint(w, len(t))
+        w.write(t.getvalue())
+    if m.metadata_bytes != b"":
+        write_uvarint(w, 10002)
+        t = BytesWriter()
+        write_compact_bytes(t, m.metadata_bytes)
+        write_uvarint(w, len(t))
+        w.write(t.getvalue())

@@ -37,6 +37,7 @@ ONE_OF_EACH: dict[int, dict[str, object]] = {
     apis.FIND_COORDINATOR: {"coordinatorKeys": ["g"]},
     apis.DESCRIBE_GROUPS: {"groups": ["g"]},
     apis.DELETE_GROUPS: {"groupsNames": ["g"]},
+    apis.CONSUMER_GROUP_DESCRIBE: {"groupIds": ["g"]},
     apis.CREATE_TOPICS: NAMED,
     apis.DELETE_TOPICS: {"topics": [{"name": "t"}], "topicNames": ["t"]},
     apis.DELETE_RECORDS: {"topics": [{"name": "t", "partitions": [{"partitionIndex": 3}]}]},

@@ -474,6 +474,19 @@ def test_api_versions_of_an_unknown_version_is_answered_in_the_oldest() -> None:
     assert client.ask(apis.API_VERSIONS, 3, ApiVersionsRequest("x", "1"), NOW).error_code == 0
 
 
+def test_an_api_that_is_not_served_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = open_memory_engine(NOW)
+    client = Client(engine)
+    listed = client.ask(apis.API_VERSIONS, 4, ApiVersionsRequest("x", "1"), NOW).api_keys
+    assert [k.api_key for k in listed] == sorted(key for key, api in apis.APIS.items() if api.served)
+    monkeypatch.setattr(apis.APIS[apis.HEARTBEAT], "served", False)
+    listed = client.ask(apis.API_VERSIONS, 4, ApiVersionsRequest("x", "1"), NOW).api_keys
+    assert apis.HEARTBEAT not in [k.api_key for k in listed]
+    client.send(apis.HEARTBEAT, 4, HEARTBEAT, NOW)
+    finish_turn(engine, NOW)
+    assert client.session.close_reason == "unknown api key 12"
+
+
 def test_acks_0_is_never_answered_and_ends_the_connection_on_an_error() -> None:
     rig = Rig()
     client = rig.client()
