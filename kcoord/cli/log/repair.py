@@ -19,11 +19,13 @@ from kcoord.cli.log.dump import choose
 from kcoord.cli.log.repairs import (
     CUT,
     LOWER_MARK,
+    PUT_BACK,
     REPLACE_CHECKPOINT,
     Repair,
     Repairer,
     plan_checkpoints,
     plan_log,
+    plan_lost,
 )
 from kcoord.log.directory import RECOVERY_POINTS
 from kcoord.log.errors import ForeignDirectory, StorageError
@@ -43,6 +45,11 @@ def describe(repair: Repair) -> str:
     if repair.action == REPLACE_CHECKPOINT:
         made = "; it is made anew from the logs" if repair.file.endswith(RECOVERY_POINTS) else ""
         return f"{repair.reason}{made}"
+    if repair.action == PUT_BACK:
+        text = f"{repair.log}: {repair.reason}. Put it back, from a copy or a snapshot: without it every topic would"
+        return f"{text} count as deleted, and go at the next start. Nothing else can be done here"
+    if repair.action == LOWER_MARK and not repair.offset:
+        return f"{repair.log}: begin it anew, empty: {repair.reason}. Put it back instead if you can"
     if repair.action == LOWER_MARK:
         return f"{repair.log}: lower the durable mark to {repair.offset}: {repair.reason}"
     return f"{repair.log}: make the indexes of segment {repair.offset} anew: {repair.reason}"
@@ -50,8 +57,16 @@ def describe(repair: Repair) -> str:
 
 def plan(directory: DataDirectory, logs: tuple[str, ...]) -> tuple[list[Repair], Checkpoint]:
     """What has to be done, and where the logs end then. Raises OSError."""
-    chosen = choose(directory, logs) if logs else directory.partitions
-    repairs = plan_checkpoints(directory.root)
+    lost = plan_lost(directory)
+    chosen = directory.partitions
+    if logs:
+        lost = [repair for repair in lost if repair.log in logs or repair.log.rpartition("-")[0] in logs]
+        # What is gone altogether cannot be chosen.
+        names = {files.name for files in directory.partitions} | {files.topic for files in directory.partitions}
+        gone = {repair.log for repair in lost} | {repair.log.rpartition("-")[0] for repair in lost}
+        there = tuple(name for name in logs if name in names or name not in gone)
+        chosen = choose(directory, there) if there else []
+    repairs = plan_checkpoints(directory.root) + lost
     ends: Checkpoint = {}
     with progress("Reading", sum(files.size_bytes for files in chosen)) as step:
         for files in chosen:
@@ -89,7 +104,7 @@ def repair(directory: str, logs: tuple[str, ...], execute: bool, output: str) ->
 
     \b
     Exit codes: 0 nothing to do, or done; 1 there is something to do
-    (without --execute); otherwise those of `kcoord log --help`.
+    (without --execute, or by hand); otherwise those of `kcoord log --help`.
 
     \b
     Examples:
@@ -122,8 +137,9 @@ def repair(directory: str, logs: tuple[str, ...], execute: bool, output: str) ->
         if not repairs:
             click.echo("nothing to repair")
         elif execute:
-            click.echo(f"{plural(len(repairs), 'repair')} done")
+            done = sum(item.action != PUT_BACK for item in repairs)
+            click.echo(f"{plural(done, 'repair')} done")
         else:
             click.echo(f"{plural(len(repairs), 'repair')} to do: --execute does it")
-    if repairs and not execute:
+    if any(not execute or item.action == PUT_BACK for item in repairs):
         click.get_current_context().exit(EXIT_PROBLEMS)

@@ -13,6 +13,7 @@ from typing import Any, Final, final
 
 from kcoord.cli.log.findings import Findings
 from kcoord.cli.log.index_checks import IndexChecks
+from kcoord.cli.log.lost_logs import lost_logs
 from kcoord.log.directory import HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS, encode_checkpoint
 from kcoord.log.errors import StorageError
 from kcoord.log.inspect import (
@@ -72,6 +73,8 @@ class Repair:
 CUT: Final = "cut"
 REBUILD_INDEX: Final = "rebuild index"
 LOWER_MARK: Final = "lower mark"
+# The one thing that has to be done by hand.
+PUT_BACK: Final = "put back"
 REPLACE_CHECKPOINT: Final = "replace checkpoint"
 
 
@@ -83,6 +86,16 @@ def plan_checkpoints(root: str) -> list[Repair]:
             read_checkpoint(root, name)
         except StorageError as error:
             repairs.append(Repair(REPLACE_CHECKPOINT, "", os.path.join(root, name), -1, -1, str(error)))
+    return repairs
+
+
+def plan_lost(directory: DataDirectory) -> list[Repair]:
+    """Logs whose directories are gone, with records that were durable. Raises OSError."""
+    repairs = []
+    for lost in lost_logs(directory):
+        action = PUT_BACK if lost.is_metadata else LOWER_MARK
+        path = os.path.join(directory.root, lost.name)
+        repairs.append(Repair(action, lost.name, path, -1, 0, lost.reason))
     return repairs
 
 
@@ -275,8 +288,8 @@ class Repairer:
             self.storage.remove(path)
 
     def _lower_marks(self, repair: Repair) -> None:
-        files = self._files(repair.log)
-        key = (files.topic, files.partition)
+        topic, _, partition = repair.log.rpartition("-")
+        key = (topic, int(partition))
         for name in CHECKPOINTS:
             try:
                 entries = read_checkpoint(self.directory.root, name)
@@ -284,7 +297,10 @@ class Repairer:
                 # It is replaced as a whole.
                 continue
             if entries.get(key, 0) > repair.offset:
-                entries[key] = repair.offset
+                if repair.offset > 0:
+                    entries[key] = repair.offset
+                else:
+                    del entries[key]
                 self.storage.write_atomic(name, encode_checkpoint(entries))
 
     def _rebuild(self, name: str, base_offset: int) -> None:

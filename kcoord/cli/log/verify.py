@@ -23,6 +23,7 @@ from kcoord.cli.log.dump import choose
 from kcoord.cli.log.findings import Findings
 from kcoord.cli.log.index_checks import IndexChecks, check_snapshots, check_txn_index
 from kcoord.cli.log.invariants import Invariants
+from kcoord.cli.log.lost_logs import lost_logs
 from kcoord.cli.log.records import COORDINATOR_TOPICS, DECOMPRESSED_BYTES_MAX, RecordReader
 from kcoord.cli.log.state_checks import StateCheck
 from kcoord.core.outcome import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTION_TOPIC, LogId
@@ -254,6 +255,10 @@ def _is_compacted(files: PartitionFiles, invariants: Invariants) -> bool:
 
 def check_directory(directory: DataDirectory, invariants: Invariants, findings: Findings) -> None:
     """Whether directories and the topics of the metadata log agree, as far as the log could be read."""
+    lost: dict[str, bool] = {}
+    for log in lost_logs(directory):
+        lost[log.name] = True
+        findings.error("durable mark", log.name, log.reason)
     topics = invariants.core.topics
     if not topics.topics or directory.find(METADATA_TOPIC, 0) is None:
         return
@@ -272,7 +277,8 @@ def check_directory(directory: DataDirectory, invariants: Invariants, findings: 
                 text = "the metadata log has this partition, there is no directory"
                 # A crash may leave it so; the server makes it when it starts.
                 tell = findings.error if directory.was_clean else findings.warning
-                tell("topics", f"{name}-{partition}", text)
+                if f"{name}-{partition}" not in lost:
+                    tell("topics", f"{name}-{partition}", text)
 
 
 def verify_directory(

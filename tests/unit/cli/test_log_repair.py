@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from kcoord.log.directory import open_directory
 from kcoord.log.errors import LogDamaged, StorageError
 from kcoord.log.storage import DiskStorage
 from tests.harness.engine import CLUSTER_ID
-from tests.unit.cli.rig import OFFSETS, LogRig, batches_of, run, run_json, split_segment, stopped
+from tests.unit.cli.rig import METADATA, OFFSETS, LogRig, batches_of, run, run_json, split_segment, stopped
 
 SEGMENT = f"{0:020d}.log"
 
@@ -281,3 +282,56 @@ def test_a_brokers_directory_is_refused(tmp_path: Path) -> None:
     result = run("repair", tmp_path, "--execute")
     assert result.exit_code == 5 and "not a data directory of kcoord" in result.stderr
     assert contents(tmp_path) == before
+
+
+def lost(path: Path, log: str) -> None:
+    stopped(path)
+    (path / log).rename(path / "elsewhere")
+
+
+def test_a_lost_directory(tmp_path: Path) -> None:
+    lost(tmp_path, OFFSETS)
+    # What fails to open keeps the lock.
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    with pytest.raises(LogDamaged, match="its directory is gone, 10 offsets were synced"):
+        LogRig(tmp_path / "copy")
+    report = json.loads(run("verify", tmp_path, "-o", "json").stdout)
+    assert [(p["check"], p["log"]) for p in report["problems"]] == [("durable mark", OFFSETS)]
+    [mark] = planned(tmp_path)
+    assert (mark["action"], mark["log"], mark["offset"]) == ("lower mark", OFFSETS, 0)
+    assert mark["reason"] == "its directory is gone, 10 offsets were synced"
+    text = " ".join(run("repair", tmp_path).stdout.split())
+    assert f"{OFFSETS}: begin it anew, empty" in text and "Put it back instead if you can" in text
+    assert planned(tmp_path, "__transaction_state-0") == []
+    assert planned(tmp_path, "__consumer_offsets") == planned(tmp_path, OFFSETS) == [mark]
+    assert executed(tmp_path, OFFSETS) == [mark]
+    points = (tmp_path / "recovery-point-offset-checkpoint").read_text()
+    assert "__consumer_offsets" not in points and "__cluster_metadata 0 " in points
+    assert planned(tmp_path) == []
+    rig = LogRig(tmp_path)
+    assert rig.engine.core.groups.groups == {} and "orders" in rig.engine.core.topics.topics
+    rig.stop()
+    assert run("verify", tmp_path, "--strict").exit_code == 0
+
+
+def test_a_lost_metadata_log_is_put_back_by_hand(tmp_path: Path) -> None:
+    lost(tmp_path, METADATA)
+    assert run("verify", tmp_path).exit_code == 1
+    points = (tmp_path / "recovery-point-offset-checkpoint").read_text()
+    for arguments in ((), ("--execute",)):
+        result = run("repair", tmp_path, *arguments, "-o", "json")
+        assert result.exit_code == 1
+        assert [item["action"] for item in json.loads(result.stdout)["repairs"]] == ["put back"]
+    shown = run("repair", tmp_path, "--execute").stdout
+    assert "every topic would count as deleted" in " ".join(shown.split()) and shown.endswith("0 repairs done\n")
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == points
+    (tmp_path / "elsewhere").rename(tmp_path / METADATA)
+    assert planned(tmp_path) == []
+
+
+def test_the_mark_of_a_deleted_topic_is_no_loss(tmp_path: Path) -> None:
+    points = stopped(tmp_path) / "recovery-point-offset-checkpoint"
+    lines = points.read_text().splitlines()
+    points.write_text("\n".join(["0", str(int(lines[1]) + 1), *lines[2:], "gone 0 7"]) + "\n")
+    assert planned(tmp_path) == []
+    LogRig(tmp_path).stop()
