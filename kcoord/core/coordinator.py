@@ -26,6 +26,7 @@ from kcoord.core.outcome import (
     TIMER_OFFSET_EXPIRY,
     Disconnected,
     Event,
+    JobDone,
     LogId,
     Now,
     Outcome,
@@ -33,6 +34,7 @@ from kcoord.core.outcome import (
     Timer,
     TimerFired,
     TopicDeleted,
+    TopicsChanged,
 )
 from kcoord.core.producers import ProducerIds
 from kcoord.core.topic_admin import TopicAdmin
@@ -128,6 +130,9 @@ class Core:
             return self.offsets.handle_topic_deleted(event, now)
         if isinstance(event, DeleteGroupsStep):
             return self.group_admin.handle_delete_groups_step(event, now)
+        # Nobody makes jobs yet or keeps what topics were like.
+        if isinstance(event, JobDone | TopicsChanged):
+            return Outcome()
         # Members outlive their connections, and the engine drops answers to nobody: nothing to do yet.
         if isinstance(event, Disconnected):
             return Outcome()

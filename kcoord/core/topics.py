@@ -25,6 +25,7 @@ from kcoord.core.config_defs import (
     TOPIC_CONFIGS,
     TOPIC_DEFAULTS,
 )
+from kcoord.core.metadata_hash import topic_hash
 from kcoord.core.outcome import (
     INTERNAL_TOPICS,
     METADATA_TOPIC,
@@ -34,6 +35,7 @@ from kcoord.core.outcome import (
     Now,
     Outcome,
     TopicDeleted,
+    TopicsChanged,
 )
 from kcoord.protocol.records.config_record import ConfigRecord
 from kcoord.protocol.records.partition_change_record import PartitionChangeRecord
@@ -85,6 +87,8 @@ class Topic:
         # By partition.
         self.leader_epochs: list[int] = []
         self.end_offset = 0
+        # Once somebody asked for it.
+        self.metadata_hash: int | None = None
 
     def leader_epoch(self, partition: int) -> int:
         return self.leader_epochs[partition] if partition < len(self.leader_epochs) else 0
@@ -161,7 +165,11 @@ class TopicRegistry:
     """The hard state of `__cluster_metadata-0`.
 
     `created`, `deleted` and `reconfigured` (topic names; empty for the broker's defaults) queue what changed, in
-    order; the engine drains them after replay.
+    order; the engine drains them after replay. `changed` is for groups: the names of topics that came, went or grew
+    since the server is up.
+
+    `new_topics_version` is the offset of the last record that created a topic, -1 before there is one: what a regular
+    expression matched at a `version` below it may be out of date.
     """
 
     def __init__(self, config: CoreConfig) -> None:
@@ -181,6 +189,9 @@ class TopicRegistry:
         self.created: list[PartitionCreated] = []
         self.deleted: list[TopicRemoved] = []
         self.reconfigured: list[str] = []
+        self.changed: dict[str, bool] = {}
+        self.new_topics_version = -1
+        self._names: tuple[str, ...] | None = None
         # Soft: what the replayed log removed, by id. Only until `unfinished_deletions` has been asked.
         self._removed: dict[bytes, str] = {}
         self._is_loading = True
@@ -197,6 +208,39 @@ class TopicRegistry:
         """How many partitions the topic has; -1 when there is no such topic."""
         topic = self.topics.get(name)
         return -1 if topic is None else topic.partition_count
+
+    @property
+    def version(self) -> int:
+        """The offset of the last record that was replayed; -1 before there is one."""
+        return self.end_offset - 1
+
+    def name_snapshot(self) -> tuple[str, ...]:
+        """Every topic's name, in no order: something to keep that costs nothing until topics come or go."""
+        if self._names is None:
+            self._names = tuple(self.topics)
+        return self._names
+
+    def metadata_hash(self, name: str) -> int | None:
+        """What a group's metadata hash takes from a topic; None when there is no such topic.
+
+        As in Kafka, a partition is in the racks of the brokers that hold it: here, in this one's if it has one.
+        """
+        topic = self.topics.get(name)
+        if topic is None:
+            return None
+        if topic.metadata_hash is None:
+            racks = [] if self.config.rack is None else [self.config.rack]
+            partitions = [(partition, racks) for partition in range(topic.partition_count)]
+            topic.metadata_hash = topic_hash(topic.topic_id, name, partitions)
+        return topic.metadata_hash
+
+    def take_changes(self) -> TopicsChanged | None:
+        """What changed since this was last asked, in order of the records; None when nothing did."""
+        if not self.changed:
+            return None
+        event = TopicsChanged(list(self.changed))
+        self.changed = {}
+        return event
 
     def is_internal(self, name: str) -> bool:
         return is_internal_name(name)
@@ -359,6 +403,9 @@ class TopicRegistry:
         topic.end_offset = self.end_offset
         self.topics[topic.name] = topic
         self.topics_by_id[topic.topic_id] = topic
+        self.new_topics_version = self.version
+        self._names = None
+        self._note_change(topic.name)
         if "." in topic.name or "_" in topic.name:
             unified = unified_name(topic.name)
             names = self.names_by_unified.get(unified)
@@ -366,6 +413,10 @@ class TopicRegistry:
                 self.names_by_unified[unified] = [topic.name]
             elif topic.name not in names:
                 names.append(topic.name)
+
+    def _note_change(self, name: str) -> None:
+        if not self._is_loading:
+            self.changed[name] = True
 
     def _replay_partition(self, record: PartitionRecord) -> None:
         topic = self.topics_by_id.get(record.topic_id)
@@ -377,6 +428,8 @@ class TopicRegistry:
             self.created.append(PartitionCreated(topic.name, topic.topic_id, topic.partition_count))
             topic.leader_epochs.append(0)
             topic.partition_count += 1
+            topic.metadata_hash = None
+            self._note_change(topic.name)
         # Directories follow later, so an epoch is in force from a partition's first record or from a restart on.
         topic.leader_epochs[record.partition_id] = max(record.leader_epoch, 0)
 
@@ -394,6 +447,8 @@ class TopicRegistry:
             return
         name = topic.name
         del self.topics[name]
+        self._names = None
+        self._note_change(name)
         names = self.names_by_unified.get(unified_name(name))
         if names is not None and name in names:
             names.remove(name)

@@ -4,10 +4,12 @@ A turn, as the server drives it:
 
     receive(session, data, now)      any number of times: frames are decoded, handled, replayed, parked
     fire_timers(now)
+    job_done(job, result, error, now)
     ticket = end_turn(now)           open batches are closed and written; os and memory: durable at once
     ticket.sync()                    log.sync=always: the server syncs in a thread, later turns go on meanwhile
     commit_done(ticket, now)         what waited for that commit is released
     for session in take_ready(): write session.take_output()
+    for job in take_jobs(): the server runs job.run() in a thread and comes back with job_done
 
 Commits have numbers. Everything appended between two writes belongs to one commit; an answer waits for a number. One
 commit is in flight at a time, and what arrives meanwhile goes with the next.
@@ -32,6 +34,8 @@ from kcoord.core.outcome import (
     Disconnected,
     Event,
     Fact,
+    Job,
+    JobDone,
     LogId,
     Now,
     Outcome,
@@ -131,6 +135,9 @@ class Engine:
         self.coordinator_logs: dict[LogId, CoordinatorLog] = {}
         self.states = StateCheckpoints()
         self.facts: list[Fact] = []
+        # Jobs that nobody has taken yet, and all that are not done, by key.
+        self.jobs: list[Job] = []
+        self.jobs_in_flight: dict[str, Job] = {}
         self.sessions: dict[int, Session] = {}
         self.next_session_id = 1
         self.next_request_id = 1
@@ -186,6 +193,8 @@ class Engine:
             self.facts.extend(self.states.load(core, log_id, log))
             self._open_coordinator_log(log_id)
         self._apply(core.loaded(now), now)
+        if self.jobs:
+            raise RuntimeError(f"loading led to jobs: {self.jobs}")
 
     def _open_coordinator_log(self, log_id: LogId) -> None:
         log = self.directory.get(log_id.topic, log_id.partition)
@@ -480,6 +489,10 @@ class Engine:
             self._give(reply, wait_seq)
         for timer in outcome.timers:
             self._arm(timer)
+        for job in outcome.jobs:
+            if job.key not in self.jobs_in_flight:
+                self.jobs_in_flight[job.key] = job
+                self.jobs.append(job)
         if outcome.facts:
             self.facts.extend(outcome.facts)
 
@@ -492,6 +505,7 @@ class Engine:
                 self._close(parked.session, reason)
         outcome.replies = []
         outcome.follow_ups = []
+        outcome.jobs = []
         outcome.facts = []
         request = self.current_request
         if request is not None:
@@ -532,6 +546,9 @@ class Engine:
             offset += 1
         if log.is_metadata:
             self._follow_topics(now)
+            changes = core.topics.take_changes()
+            if changes is not None:
+                outcome.follow_ups.insert(0, changes)
 
     def _follow_topics(self, now: Now) -> None:
         """Partition directories follow the records that create and delete topics."""
@@ -616,6 +633,12 @@ class Engine:
             else:
                 self._apply(self.core.handle(TimerFired(timer), now), now)
         self._resume(now)
+
+    def job_done(self, job: Job, result: object | None, error: str | None, now: Now) -> None:
+        """A job that was taken ended, or will not in time; what ends a second time is dropped. Call end_turn next."""
+        if self.jobs_in_flight.get(job.key) is job:
+            del self.jobs_in_flight[job.key]
+            self.handle_event(JobDone(job, result, error), now)
 
     def handle_event(self, event: Event, now: Now) -> None:
         """Handle an event from outside the request path, such as a finished job or a test's control command."""
@@ -716,6 +739,13 @@ class Engine:
         if facts:
             self.facts = []
         return facts
+
+    def take_jobs(self) -> list[Job]:
+        """The jobs to run that came up since this was last asked."""
+        jobs = self.jobs
+        if jobs:
+            self.jobs = []
+        return jobs
 
     def has_unwritten(self) -> bool:
         """Whether another end_turn would have something to write."""
