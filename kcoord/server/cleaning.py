@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import Callable
 from functools import partial
 from typing import Final, final
 
@@ -26,9 +25,9 @@ from kcoord.log.segment import Segment
 from kcoord.log.storage import DiskStorage
 from kcoord.server.assembly import Assembly
 from kcoord.server.config import ServerConfig
-from kcoord.server.logs import ServerLog
 from kcoord.server.pump import read_clocks
 from kcoord.server.sync_threads import SyncThreads, in_thread
+from kcoord.server.upkeep import Upkeep
 
 # What a key in the map of newest offsets takes in the child, with the dictionary around it.
 BYTES_PER_KEY: Final = 192
@@ -38,21 +37,14 @@ ROLL_INTERVAL_MS: Final = 10 * 60 * 1000
 
 @final
 class Cleaner:
-    """Compacts the logs of the assembly that is served now. `wake` has the pump end a turn."""
+    """Compacts the logs of the assembly that is served now."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        config: ServerConfig,
-        log: ServerLog,
-        assembly: Callable[[], Assembly | None],
-        wake: Callable[[], None],
-    ) -> None:
-        self.config = config
-        self.log = log
-        self.assembly = assembly
-        self.wake = wake
-        self.threads = SyncThreads(loop)
+    def __init__(self, upkeep: Upkeep) -> None:
+        self.config = upkeep.config
+        self.log = upkeep.log
+        self.assembly = upkeep.assembly
+        self.wake = upkeep.wake
+        self.threads = SyncThreads(upkeep.loop)
         self.child: subprocess.Popen[bytes] | None = None
         # By topic id and partition: where the next cleaning begins, and who cannot be cleaned.
         self.first_dirty: dict[tuple[bytes, int], int] | None = None
@@ -70,7 +62,8 @@ class Cleaner:
         while self.config.cleaner_enable:
             await asyncio.sleep(self.config.cleaner_backoff_ms / 1000)
             assembly = self.assembly()
-            if assembly is not None and not assembly.in_memory:
+            # Another process does the work: it has to find the files.
+            if assembly is not None and isinstance(assembly.directory.storage, DiskStorage):
                 await self.clean_all(assembly)
 
     async def clean_all(self, assembly: Assembly) -> int:
@@ -267,7 +260,7 @@ def cleaning_policy(topics: TopicRegistry, name: str, config: ServerConfig) -> C
 
 
 def remove_all(segments: list[Segment]) -> None:
-    """Remove the files of segments that no log has any more."""
+    """Remove the files of segments that no log has any more; those of a deleted topic are gone already."""
     for segment in segments:
         try:
             segment.remove()

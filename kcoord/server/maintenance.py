@@ -8,7 +8,6 @@ commits do not use. A partition is looked at again after each wait, for its topi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from functools import partial
 from typing import final
 
@@ -16,34 +15,25 @@ from kcoord.core.topics import TopicRegistry
 from kcoord.engine.partitions import TopicPartition
 from kcoord.log.errors import LogDamaged
 from kcoord.log.retention import RetentionPolicy, plan_retention
-from kcoord.log.segment import Segment
 from kcoord.server.assembly import Assembly
-from kcoord.server.cleaning import Cleaner
-from kcoord.server.config import ServerConfig
-from kcoord.server.logs import ServerLog
+from kcoord.server.cleaning import Cleaner, remove_all
 from kcoord.server.pump import read_clocks
 from kcoord.server.sync_threads import SyncThreads, in_thread
+from kcoord.server.upkeep import Upkeep
 
 
 @final
 class Maintenance:
-    """Tasks of a server. `assembly` gives the one that is served now; `wake` has the pump end a turn."""
+    """Tasks of a server."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        config: ServerConfig,
-        log: ServerLog,
-        assembly: Callable[[], Assembly | None],
-        wake: Callable[[], None],
-    ) -> None:
-        self.config = config
-        self.log = log
-        self.assembly = assembly
-        self.wake = wake
+    def __init__(self, upkeep: Upkeep) -> None:
+        self.config = upkeep.config
+        self.log = upkeep.log
+        self.assembly = upkeep.assembly
+        self.wake = upkeep.wake
         # Not the pump's: removing a large file takes long, and commits must not wait for it.
-        self.threads = SyncThreads(loop)
-        self.cleaner = Cleaner(loop, config, log, assembly, wake)
+        self.threads = SyncThreads(upkeep.loop)
+        self.cleaner = Cleaner(upkeep)
 
     async def run_retention(self) -> None:
         """Apply retention every log.retention.check.interval.ms, for ever."""
@@ -93,7 +83,7 @@ class Maintenance:
         if tp.is_dropped:
             return 0
         segments = log.take_segments_below(plan.start)
-        await in_thread(self.threads, partial(remove_segments, segments))
+        await in_thread(self.threads, partial(remove_all, segments))
         self.log.info("segments_removed", log=log.name, segments=len(segments), log_start_offset=plan.start)
         return len(segments)
 
@@ -111,12 +101,3 @@ def retention_policy(topics: TopicRegistry, name: str) -> RetentionPolicy:
         int(topics.config_value(topic, "retention.ms")),
         int(topics.config_value(topic, "retention.bytes")),
     )
-
-
-def remove_segments(segments: list[Segment]) -> None:
-    """Remove the files of segments that a log has forgotten; those of a deleted topic are gone already."""
-    for segment in segments:
-        try:
-            segment.remove()
-        except FileNotFoundError:
-            continue

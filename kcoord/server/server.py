@@ -24,6 +24,7 @@ from kcoord.server.maintenance import Maintenance
 from kcoord.server.pump import SWEEP_MS, Pump, read_clocks
 from kcoord.server.settings import SYNC_MEMORY
 from kcoord.server.state_checkpoints import StateRounds
+from kcoord.server.upkeep import Upkeep
 from kcoord.wire import primitives
 
 # Some supervisors signal a process and then its group: that is one request.
@@ -138,7 +139,7 @@ class Server:
                 self._spawn(accepting)
         self._spawn(self._sweep())
         self.maintenance = Maintenance(
-            self.loop, config.server, self.log, lambda: self.assembly, self.pump.schedule_turn
+            Upkeep(self.loop, config.server, self.log, lambda: self.assembly, self.pump.schedule_turn)
         )
         self._spawn(self.maintenance.run_retention())
         if not assembly.in_memory and self.storage is None:
