@@ -10,9 +10,8 @@ from __future__ import annotations
 
 import base64
 import os
-import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final, final
 
 from kcoord.log.cluster_image import (
@@ -35,6 +34,7 @@ from kcoord.log.inspect import DataDirectory, PartitionFiles, inspect_directory
 from kcoord.log.partition_log import EPOCH_CHECKPOINT, PARTITION_METADATA, encode_partition_metadata
 from kcoord.log.segment import segment_name
 from kcoord.log.serde import decode_record, encode_metadata_record
+from kcoord.log.steps import Step, Steps, copy_file, ignore_step, watched
 from kcoord.log.storage import DiskStorage
 from kcoord.protocol.records.config_record import ConfigRecord
 from kcoord.protocol.records.feature_level_record import FeatureLevelRecord
@@ -83,15 +83,17 @@ def open_own_directory(path: str, running_too: bool = False) -> DataDirectory:
 # --- offsets
 
 
-def committed_offsets(source: DataDirectory, groups: set[str]) -> list[CommittedOffset]:
+def committed_offsets(source: DataDirectory, groups: set[str], steps: Steps) -> list[CommittedOffset]:
     """Committed offsets by group, topic and partition; of all groups where none is named.
 
     Of a running server those below the durable mark. Raises LogDamaged and OSError.
     """
     found: dict[tuple[str, str, int], int] = {}
-    for files in source.of_topic(OFFSETS_TOPIC):
+    logs = source.of_topic(OFFSETS_TOPIC)
+    steps.begin("Reading", sum(files.size_bytes for files in logs))
+    for files in logs:
         end = source.readable_end(files)
-        for key, value in _offset_records(files, source.start_of(files), end):
+        for key, value in _offset_records(files, source.start_of(files), end, steps.step):
             place = (key.group, key.topic, key.partition)
             if groups and key.group not in groups:
                 continue
@@ -103,9 +105,9 @@ def committed_offsets(source: DataDirectory, groups: set[str]) -> list[Committed
 
 
 def _offset_records(
-    files: PartitionFiles, start: int, end: int
+    files: PartitionFiles, start: int, end: int, step: Step
 ) -> Iterator[tuple[OffsetCommitKey, OffsetCommitValue | None]]:
-    for batch in sound_batches(files.path, start):
+    for batch in watched(sound_batches(files.path, start), step):
         if batch.header.is_control:
             continue
         if batch.header.base_offset >= end:
@@ -125,7 +127,7 @@ def _offset_records(
 
 @final
 class Export:
-    """One export. `counts` says what was written; `progress` is told of every partition."""
+    """One export. `counts` says what was written."""
 
     def __init__(
         self,
@@ -133,13 +135,13 @@ class Export:
         target: str,
         directory_id: str,
         wall_ms: int,
-        progress: Callable[[str], None],
+        steps: Steps,
     ) -> None:
         self.source = source
         self.target = target
         self.directory_id = directory_id
         self.wall_ms = wall_ms
-        self.progress = progress
+        self.steps = steps
         self.counts: Counter[str] = Counter()
         self.left_out: Counter[str] = Counter()
         self.storage = DiskStorage(target)
@@ -161,6 +163,7 @@ class Export:
         if image is None:
             raise StorageError(f"{self.source.root} has no {METADATA_DIRECTORY}")
         os.makedirs(self.target, exist_ok=True)
+        self.steps.begin("Copying", sum(files.size_bytes for files in self.source.partitions))
         starts: Checkpoint = {}
         known = image.by_name()
         for files in self.source.partitions:
@@ -170,7 +173,6 @@ class Export:
             if topic is None or files.topic_id != topic.topic_id:
                 self.left_out["directories that no topic has"] += 1
                 continue
-            self.progress(files.name)
             start = self.source.start_of(files)
             if start:
                 starts[(files.topic, files.partition)] = start
@@ -190,8 +192,8 @@ class Export:
             stem, dot, suffix = name.rpartition(".")
             is_segments = f"{stem}.log" in names and dot + suffix in COPIED_SUFFIXES
             if is_segments or name in COPIED_NAMES:
-                shutil.copyfile(os.path.join(files.path, name), os.path.join(target, name))
-                self._sync(f"{files.name}/{name}")
+                step = self.steps.step if name in names else ignore_step
+                copy_file(os.path.join(files.path, name), os.path.join(target, name), step)
         if not names:
             # Where there is nothing, the log still goes on at its offset.
             self._sync(f"{files.name}/{segment_name(start)}.log")

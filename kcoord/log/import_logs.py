@@ -18,6 +18,7 @@ from kcoord.log.journal import Journal
 from kcoord.log.partition_log import PartitionLog
 from kcoord.log.reader import StoredBatch
 from kcoord.log.serde import decode_record, decode_transaction_record
+from kcoord.log.steps import Step, watched
 from kcoord.protocol.records.transaction_log import TransactionLogValue
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.primitives import DecodeError, Reader
@@ -127,6 +128,7 @@ def import_transaction_logs(
     writers: list[LogWriter],
     partition_of: PartitionOf,
     report: ImportReport,
+    step: Step,
 ) -> TransactionLogs:
     """Copy the records of `__transaction_state`; each source comes with its first offset.
 
@@ -135,7 +137,7 @@ def import_transaction_logs(
     found = TransactionLogs()
     torn: list[int] = []
     for files, start in sources:
-        for batch in sound_batches(files.path, start, torn):
+        for batch in watched(sound_batches(files.path, start, torn), step):
             if batch.header.is_control:
                 report.left_out["markers in coordinator logs"] += batch.header.count
                 report.records_read += batch.header.count
@@ -183,11 +185,11 @@ class OffsetsImport:
         # What is there now: the type of the newest record by key; tombstones leave none.
         self.live: dict[bytes, int] = {}
 
-    def read(self, files: PartitionFiles, start: int) -> None:
+    def read(self, files: PartitionFiles, start: int, step: Step) -> None:
         """Take one source partition, from its first offset on. Raises LogDamaged and OSError."""
         self.open = {}
         torn: list[int] = []
-        for batch in sound_batches(files.path, start, torn):
+        for batch in watched(sound_batches(files.path, start, torn), step):
             header = batch.header
             producer = (int(header.producer_id), int(header.producer_epoch))
             if header.is_control:

@@ -17,6 +17,7 @@ from kcoord.log.import_report import ImportReport
 from kcoord.log.inspect import PartitionFiles
 from kcoord.log.partition_log import EPOCH_CHECKPOINT, PARTITION_METADATA, encode_partition_metadata
 from kcoord.log.segment import Segment
+from kcoord.log.steps import Step, watched
 from kcoord.log.storage import Storage
 from kcoord.wire.record_batch import empty_batch
 
@@ -38,24 +39,24 @@ class PartitionScan:
         self.decided_count = 0
 
 
-def end_offset_of(files: PartitionFiles, start: int) -> int:
+def end_offset_of(files: PartitionFiles, start: int, step: Step) -> int:
     """Where the log ends, from its last segment alone. Raises LogDamaged and OSError."""
     end = start
     if files.segments:
         last = files.segments[-1]
         end = max(end, last.base_offset)
-        for batch in sound_batches(last.path):
+        for batch in watched(sound_batches(last.path), step):
             end = max(end, batch.header.last_offset + 1)
     return end
 
 
-def scan(files: PartitionFiles, start: int, committed: set[tuple[int, int]]) -> PartitionScan:
+def scan(files: PartitionFiles, start: int, committed: set[tuple[int, int]], step: Step) -> PartitionScan:
     """Look at every batch of a partition. Raises LogDamaged and OSError."""
     found = PartitionScan(start)
     if files.segments:
         found.end = max(start, files.segments[-1].base_offset)
     open_since: dict[tuple[int, int], int] = {}
-    for batch in sound_batches(files.path):
+    for batch in watched(sound_batches(files.path), step):
         header = batch.header
         found.end = max(found.end, header.last_offset + 1)
         found.leader_epoch = max(found.leader_epoch, header.leader_epoch)
@@ -82,9 +83,10 @@ def scan(files: PartitionFiles, start: int, committed: set[tuple[int, int]]) -> 
 class TopicWriter:
     """Writes partition directories into `storage`, before it is opened as a data directory."""
 
-    def __init__(self, storage: Storage, report: ImportReport) -> None:
+    def __init__(self, storage: Storage, report: ImportReport, step: Step) -> None:
         self.storage = storage
         self.report = report
+        self.step = step
         self.points: Checkpoint = {}
         self.starts: Checkpoint = {}
 
@@ -128,7 +130,7 @@ class TopicWriter:
 
     def _copy_segment(self, path: str, segment: Segment, found: PartitionScan, torn: list[int]) -> None:
         waiting = 0
-        for batch in sound_batches(path, 0, torn):
+        for batch in watched(sound_batches(path, 0, torn), self.step):
             header = batch.header
             data = batch.data
             count = int(header.count)

@@ -51,6 +51,7 @@ from kcoord.log.inspect import DataDirectory, PartitionFiles, inspect_directory
 from kcoord.log.journal import SYNC_OS, Journal
 from kcoord.log.partition_log import LogConfig
 from kcoord.log.serde import encode_metadata_record
+from kcoord.log.steps import Steps
 from kcoord.log.storage import DiskStorage
 from kcoord.protocol.records.config_record import ConfigRecord
 from kcoord.protocol.records.partition_record import PartitionRecord
@@ -103,8 +104,8 @@ class ImportPlan:
         self.transaction_partitions = transaction_partitions
 
 
-def run_import(plan: ImportPlan, progress: Callable[[str], None]) -> ImportReport:
-    """Make the new data directory; `progress` is told the name of every partition before it is read.
+def run_import(plan: ImportPlan, steps: Steps) -> ImportReport:
+    """Make the new data directory.
 
     Raises DirectoryLocked, ForeignDirectory, LogDamaged, StorageError and OSError. After an error the target is as
     it was, or holds a folder `.importing` that can be removed.
@@ -114,7 +115,7 @@ def run_import(plan: ImportPlan, progress: Callable[[str], None]) -> ImportRepor
     staging = os.path.join(plan.target, STAGING)
     storage = DiskStorage(staging)
     os.makedirs(staging)
-    run = Import(plan, sources, storage, progress)
+    run = Import(plan, sources, storage, steps)
     try:
         run.work()
     except BaseException:
@@ -158,12 +159,12 @@ class Import:
         plan: ImportPlan,
         sources: list[DataDirectory],
         storage: DiskStorage,
-        progress: Callable[[str], None],
+        steps: Steps,
     ) -> None:
         self.plan = plan
         self.sources = sources
         self.storage = storage
-        self.progress = progress
+        self.steps = steps
         self.report = ImportReport()
         self.image = ClusterImage()
         # Each partition's files with the first offset that exists; the first source that has it counts.
@@ -175,6 +176,7 @@ class Import:
         plan = self.plan
         meta = DirectoryMeta(plan.node_id, self._cluster_id(), plan.directory_id)
         self.storage.write_atomic(META_PROPERTIES, encode_meta(meta))
+        self.steps.begin("Importing", self._total_bytes())
         transactions = self._read_transactions_ahead()
         self._write_topics(transactions)
         config = LogConfig(segment_bytes=INTERNAL_SEGMENT_BYTES, segment_ms=NEVER_MS)
@@ -220,7 +222,6 @@ class Import:
 
     def _read_image(self) -> None:
         for source in self.sources:
-            self.progress(METADATA_DIRECTORY)
             image = read_cluster_image(source.root)
             if image is not None:
                 self.image = image
@@ -254,15 +255,27 @@ class Import:
     def _sources_of(self, topic: str) -> list[tuple[PartitionFiles, int]]:
         return [self.found[key] for key in sorted(self.found) if key[0] == topic]
 
+    def _total_bytes(self) -> int:
+        """How much is read, and what is read twice counts twice."""
+        total = 0
+        for (topic, _partition), (files, _start) in self.found.items():
+            if topic == OFFSETS_TOPIC:
+                total += files.size_bytes
+            elif topic in (TRANSACTION_TOPIC, SHARE_STATE_TOPIC) or self.plan.with_records:
+                total += 2 * files.size_bytes
+            elif files.segments:
+                total += files.segments[-1].size_bytes
+        return total
+
     # --- writing
 
     def _read_transactions_ahead(self) -> TransactionLogs:
         """What is decided has to be known before anything of a transaction is copied."""
         sources = self._sources_of(TRANSACTION_TOPIC)
-        return import_transaction_logs(sources, [], self.plan.partition_of, ImportReport())
+        return import_transaction_logs(sources, [], self.plan.partition_of, ImportReport(), self.steps.step)
 
     def _write_topics(self, transactions: TransactionLogs) -> None:
-        writer = TopicWriter(self.storage, self.report)
+        writer = TopicWriter(self.storage, self.report, self.steps.step)
         for topic in sorted(self.image.topics.values(), key=lambda t: t.name):
             if topic.name in COORDINATOR_TOPICS:
                 continue
@@ -287,10 +300,9 @@ class Import:
             writer.write_empty(topic.name, partition, topic.topic_id, 0)
             return
         files, start = known
-        self.progress(files.name)
         is_kept = topic.name == SHARE_STATE_TOPIC
         if not self.plan.with_records and not is_kept:
-            end = end_offset_of(files, start)
+            end = end_offset_of(files, start, self.steps.step)
             epochs = files.epochs()
             self._raise_epoch(topic, partition, epochs[-1][0] if epochs else -1)
             if end > start:
@@ -298,7 +310,7 @@ class Import:
                 report.left_out["bytes of topics"] += files.size_bytes
             writer.write_empty(topic.name, partition, topic.topic_id, end)
             return
-        found = scan(files, start, transactions.committed)
+        found = scan(files, start, transactions.committed, self.steps.step)
         self._raise_epoch(topic, partition, found.leader_epoch)
         transactions.producer_id_max = max(transactions.producer_id_max, found.producer_id_max)
         if found.open_count:
@@ -334,18 +346,17 @@ class Import:
                 for p in range(count)
             ]
         self._write_metadata(directory, journal, made, transactions)
-        for files, _start in self._sources_of(TRANSACTION_TOPIC):
-            self.progress(files.name)
         sources = self._sources_of(TRANSACTION_TOPIC)
-        import_transaction_logs(sources, writers[TRANSACTION_TOPIC], plan.partition_of, self.report)
+        import_transaction_logs(
+            sources, writers[TRANSACTION_TOPIC], plan.partition_of, self.report, self.steps.step
+        )
         for writer in writers[TRANSACTION_TOPIC]:
             writer.flush()
         offsets = OffsetsImport(
             writers[OFFSETS_TOPIC], plan.partition_of, transactions.committed, self.report
         )
         for files, start in self._sources_of(OFFSETS_TOPIC):
-            self.progress(files.name)
-            offsets.read(files, start)
+            offsets.read(files, start, self.steps.step)
         offsets.finish()
         self._note_partition_counts(names, counts)
 

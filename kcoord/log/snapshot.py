@@ -17,7 +17,6 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable
 from typing import Any, Final, final
 
 from kcoord.log.cluster_image import ClusterImage, read_cluster_image
@@ -33,7 +32,7 @@ from kcoord.log.directory import (
 )
 from kcoord.log.errors import LogDamaged, LogError, StorageError
 from kcoord.log.import_logs import LogWriter
-from kcoord.log.inspect import read_properties
+from kcoord.log.inspect import inspect_directory, read_properties
 from kcoord.log.journal import SYNC_OS, Journal
 from kcoord.log.partition_log import (
     EPOCH_CHECKPOINT,
@@ -44,6 +43,7 @@ from kcoord.log.partition_log import (
 from kcoord.log.reader import DamagedBytes, read_batches
 from kcoord.log.segment import Segment, segment_name
 from kcoord.log.serde import encode_metadata_record
+from kcoord.log.steps import Step, Steps, copy_file, copy_open_file, ignore_step
 from kcoord.log.storage import LOCK_FILE, DiskStorage
 from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.producer_ids_record import ProducerIdsRecord
@@ -56,7 +56,6 @@ DESCRIPTION: Final = "snapshot.json"
 RESTORING: Final = ".restoring"
 REPLACED: Final = "replaced-"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-COPY_BYTES: Final = 1 << 20
 # As many ids as a block has by default are skipped on going back.
 PRODUCER_IDS_SKIPPED: Final = 1000
 METADATA_TOPIC: Final = "__cluster_metadata"
@@ -136,16 +135,18 @@ class Snapshot:
             "ends": {f"{topic}-{partition}": end for (topic, partition), end in sorted(self.ends.items())},
         }
 
-    def finish(self) -> None:
+    def finish(self, steps: Steps) -> None:
         """Copy, sync, and give the snapshot its name. Raises LogDamaged and OSError."""
         storage = self.storage
+        # Each copy is read again to be cut.
+        steps.begin("Copying", 2 * sum(size for _fd, _target, size, _end in self._copies))
         while self._copies:
             fd, target, size, end = self._copies.pop()
             try:
-                _copy(fd, target, size)
+                copy_open_file(fd, target, size, steps.step)
             finally:
                 os.close(fd)
-            _cut(target, end)
+            _cut(target, end, steps.step)
         for path, data in self._small:
             storage.write_atomic(path, data)
         for topic, partition in self.ends:
@@ -186,26 +187,14 @@ def begin_snapshot(directory: LogDirectory, root: str, name: str, wall_ms: int) 
     return snapshot
 
 
-def _copy(fd: int, target: str, size: int) -> None:
-    position = 0
-    with open(target, "wb") as file:
-        while position < size:
-            data = os.pread(fd, min(COPY_BYTES, size - position), position)
-            if not data:
-                break
-            file.write(data)
-            position += len(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _cut(path: str, end: int) -> None:
+def _cut(path: str, end: int, step: Step) -> None:
     """Cut a copied segment at offset `end`; what lies before must be sound."""
     for item in read_batches(path):
         if isinstance(item, DamagedBytes):
             if item.next_offset < end:
                 raise LogDamaged(path, item.next_offset, item.position, item.reason)
         elif item.header.base_offset < end:
+            step(item.header.size)
             continue
         fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
         try:
@@ -245,7 +234,7 @@ def read_description(root: str, name: str) -> dict[str, Any]:
 # --- going back
 
 
-def restore_snapshot(root: str, name: str, wall_ms: int, progress: Callable[[str], None]) -> str:
+def restore_snapshot(root: str, name: str, wall_ms: int, steps: Steps) -> str:
     """Make the data directory what snapshot `name` is; the folder that what it was until now has been moved to.
 
     Raises DirectoryLocked, StorageError, LogDamaged and OSError. Until everything is prepared nothing changes. If the
@@ -257,7 +246,7 @@ def restore_snapshot(root: str, name: str, wall_ms: int, progress: Callable[[str
     try:
         current = _current_image(root)
         shutil.rmtree(os.path.join(root, RESTORING), ignore_errors=True)
-        _copy_tree(os.path.join(root, SNAPSHOTS, name), os.path.join(root, RESTORING), progress)
+        _copy_tree(os.path.join(root, SNAPSHOTS, name), os.path.join(root, RESTORING), steps)
         _renew(os.path.join(root, RESTORING), int(description["node_id"]), current, wall_ms)
         return _exchange(storage, root, wall_ms)
     finally:
@@ -285,9 +274,11 @@ def _current_image(root: str) -> ClusterImage:
     return newest
 
 
-def _copy_tree(source: str, target: str, progress: Callable[[str], None]) -> None:
+def _copy_tree(source: str, target: str, steps: Steps) -> None:
     """A copy of a snapshot: all but the last segment of each log are linked where possible."""
     os.makedirs(target)
+    sizes = [segment.size_bytes for files in inspect_directory(source).partitions for segment in files.segments]
+    steps.begin("Copying", sum(sizes))
     for entry in sorted(os.listdir(source)):
         path = os.path.join(source, entry)
         if entry == DESCRIPTION:
@@ -295,18 +286,17 @@ def _copy_tree(source: str, target: str, progress: Callable[[str], None]) -> Non
         if not os.path.isdir(path):
             shutil.copyfile(path, os.path.join(target, entry))
             continue
-        progress(entry)
         folder = os.path.join(target, entry)
         os.makedirs(folder)
         names = sorted(os.listdir(path))
         logs = [name for name in names if name.endswith(".log")]
         for name in names:
             one, other = os.path.join(path, name), os.path.join(folder, name)
+            step = steps.step if name in logs else ignore_step
             if name in logs[:-1] and _linked(one, other):
-                continue
-            shutil.copyfile(one, other)
-            with open(other, "rb") as file:
-                os.fsync(file.fileno())
+                step(os.path.getsize(one))
+            else:
+                copy_file(one, other, step)
         DiskStorage(folder).sync_dir("")
 
 

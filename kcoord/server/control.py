@@ -1,8 +1,8 @@
 """The control socket: `kcoord.sock` in the data directory, for tools of the same user on the same machine.
 
 One request per connection: four bytes of length, then a JSON object with `command`; the answer has the same form, with
-`error` and `code` (an exit code) where something is wrong. What is not Kafka's goes this way and never through a
-listener.
+`error` and `code` (an exit code) where something is wrong. With `"progress": true` in the request, frames with `done`
+and `total` (bytes) come before the answer. What is not Kafka's goes this way and never through a listener.
 """
 
 from __future__ import annotations
@@ -13,9 +13,11 @@ import os
 import socket
 import struct
 from collections.abc import Callable
-from typing import Any, Final, final
+from functools import partial
+from typing import Any, BinaryIO, Final, final
 
 from kcoord.log.errors import LogError, StorageError
+from kcoord.log.steps import Steps
 from kcoord.server.assembly import Assembly
 from kcoord.server.failures import EXIT_INTERNAL, classify
 from kcoord.server.logs import ServerLog
@@ -30,6 +32,7 @@ FRAME_BYTES_MAX: Final = 1 << 20
 REQUEST_DEADLINE_S: Final = 10.0
 CONNECTIONS_MAX: Final = 8
 IDLE_POLL_S: Final = 0.01
+PROGRESS_S: Final = 0.2
 
 
 class ControlError(Exception):
@@ -38,6 +41,21 @@ class ControlError(Exception):
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
         self.code = code
+
+
+@final
+class Tally:
+    """How far the thread that makes a snapshot has come."""
+
+    def __init__(self) -> None:
+        self.done = 0
+        self.total = 0
+
+    def begin(self, label: str, total_bytes: int) -> None:
+        self.total = total_bytes
+
+    def step(self, done_bytes: int) -> None:
+        self.done += done_bytes
 
 
 @final
@@ -94,7 +112,12 @@ class Control:
         self._connections += 1
         try:
             request = await asyncio.wait_for(_read_frame(reader), REQUEST_DEADLINE_S)
-            writer.write(_frame(await self._answer(request)))
+            tally = Tally()
+            answer = asyncio.ensure_future(self._answer(request, tally))
+            while not (await asyncio.wait((answer,), timeout=PROGRESS_S))[0]:
+                if request.get("progress") and tally.total and not writer.is_closing():
+                    writer.write(_frame({"done": tally.done, "total": tally.total}))
+            writer.write(_frame(answer.result()))
             await asyncio.wait_for(writer.drain(), REQUEST_DEADLINE_S)
         except (TimeoutError, ValueError, OSError, asyncio.IncompleteReadError):
             pass  # not a tool of ours, or one that has gone
@@ -102,17 +125,17 @@ class Control:
             self._connections -= 1
             writer.close()
 
-    async def _answer(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def _answer(self, request: dict[str, Any], steps: Steps) -> dict[str, Any]:
         try:
             if request.get("command") != "snapshot":
                 raise StorageError(f"unknown command {str(request.get('command'))[:100]!r}")
             async with self._busy:
-                return await self.snapshot(str(request.get("name", "")))
+                return await self.snapshot(str(request.get("name", "")), steps)
         except (LogError, OSError) as error:
             failure = classify(error)
             return {"error": failure.message, "code": failure.code}
 
-    async def snapshot(self, name: str) -> dict[str, Any]:
+    async def snapshot(self, name: str, steps: Steps) -> dict[str, Any]:
         """Make a snapshot of what is durable now. Raises LogError and OSError."""
         # A start should not wait for what few servers are ever asked for.
         from kcoord.log.snapshot import begin_snapshot
@@ -125,7 +148,7 @@ class Control:
             raise StorageError("the server is not up yet")
         snapshot = begin_snapshot(assembly.directory, self.data_dir, name, read_clocks().wall_ms)
         try:
-            await in_thread(self.maintenance.threads, snapshot.finish)
+            await in_thread(self.maintenance.threads, partial(snapshot.finish, steps))
         except BaseException:
             snapshot.abandon()
             raise
@@ -148,17 +171,30 @@ async def _read_frame(reader: asyncio.StreamReader) -> dict[str, Any]:
     return document
 
 
-def ask_server(data_dir: str, request: dict[str, Any]) -> dict[str, Any]:
+def _read_answer(stream: BinaryIO) -> dict[str, Any]:
+    head = stream.read(4)
+    data = stream.read(struct.unpack(">I", head)[0]) if len(head) == 4 else b""
+    answer: dict[str, Any] = json.loads(data)
+    return answer
+
+
+def ask_server(data_dir: str, request: dict[str, Any], steps: Steps) -> dict[str, Any]:
     """The answer of the server that has `data_dir` open. Waits as long as it takes. Raises ControlError."""
+    request = {**request, "progress": True}
     path = os.path.join(os.path.abspath(data_dir), SOCKET_NAME)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
             link.connect(path)
             link.sendall(_frame(request))
             with link.makefile("rb") as stream:
-                head = stream.read(4)
-                data = stream.read(struct.unpack(">I", head)[0]) if len(head) == 4 else b""
-        answer: dict[str, Any] = json.loads(data)
+                answer = _read_answer(stream)
+                done = -1
+                while "done" in answer and "total" in answer:
+                    if done < 0:
+                        steps.begin("Copying", answer["total"])
+                    steps.step(answer["done"] - max(done, 0))
+                    done = answer["done"]
+                    answer = _read_answer(stream)
     except (OSError, ValueError) as error:
         raise ControlError(EXIT_INTERNAL, f"{path} does not answer: {error}") from None
     if "error" in answer:

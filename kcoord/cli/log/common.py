@@ -8,9 +8,9 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Self, TypeVar, final
 
 import click
 
@@ -21,6 +21,8 @@ from kcoord.server.failures import EXIT_STORAGE, classify
 EXIT_PROBLEMS: Final = 1
 WIDTH_MIN: Final = 40
 WIDTH_DEFAULT: Final = 80
+# How often a progress bar is drawn at most.
+DRAWN_MAX: Final = 400
 # Times beyond the year 9999 cannot be printed as such.
 TIME_MS_MAX: Final = 253402300799999
 
@@ -159,15 +161,51 @@ def table(
     return lines
 
 
+# --- progress
+
+
+@final
+class Bar:
+    """A progress bar on stderr, where that is a terminal and the output is for people; else nothing.
+
+    To be entered; `begin` shows it and `step` moves it.
+    """
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._bar: Any = None
+        self._left = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: Any) -> None:
+        if self._bar is not None and error is None and self._left > 0:
+            # What had not to be looked at after all.
+            self._bar.update(self._left)
+        self._stack.close()
+
+    def begin(self, label: str, total: int) -> None:
+        context = click.get_current_context(silent=True)
+        is_for_people = context is None or context.params.get("output") != "json"
+        if not sys.stderr.isatty() or not is_for_people or total <= 0:
+            return
+        # Drawing it takes longer than most steps do.
+        least = max(total // DRAWN_MAX, 1)
+        bar = click.progressbar(length=total, label=label, file=sys.stderr, update_min_steps=least)
+        self._bar = self._stack.enter_context(bar)
+        self._left = total
+
+    def step(self, count: int) -> None:
+        if self._bar is not None and self._left > 0:
+            count = min(count, self._left)
+            self._left -= count
+            self._bar.update(count)
+
+
 @contextmanager
 def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar on stderr where that is a terminal; gives a function that is told of steps."""
-    if not sys.stderr.isatty() or total <= 0:
-        yield _no_progress
-        return
-    with click.progressbar(length=total, label=label, file=sys.stderr) as bar:
-        yield bar.update
-
-
-def _no_progress(_steps: int) -> None:
-    return
+    """A bar of which the total is known at once; gives a function that is told of steps."""
+    with Bar() as bar:
+        bar.begin(label, total)
+        yield bar.step

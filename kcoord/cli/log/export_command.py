@@ -6,21 +6,15 @@ import base64
 import csv
 import io
 import os
-import sys
 import time
 
 import click
 
-from kcoord.cli.log.common import emit_json, friendly, output_option, wrapped
+from kcoord.cli.log.common import Bar, emit_json, friendly, output_option, wrapped
 from kcoord.log.exporter import Export, committed_offsets, open_own_directory
 from kcoord.log.storage import DiskStorage
 
 STDOUT = "-"
-
-
-def _progress(name: str) -> None:
-    if sys.stderr.isatty():
-        click.echo(f"copying {name}", err=True)
 
 
 @click.command(name="export")
@@ -42,14 +36,15 @@ def export_command(target: str, data: str, as_csv: bool, groups: tuple[str, ...]
         return
     if groups:
         raise click.UsageError("--group goes with --csv")
-    export = Export(
-        open_own_directory(data),
-        target,
-        base64.urlsafe_b64encode(os.urandom(16)).decode("ascii").rstrip("="),
-        time.time_ns() // 1_000_000,
-        _progress,
-    )
-    export.run()
+    with Bar() as bar:
+        export = Export(
+            open_own_directory(data),
+            target,
+            base64.urlsafe_b64encode(os.urandom(16)).decode("ascii").rstrip("="),
+            time.time_ns() // 1_000_000,
+            bar,
+        )
+        export.run()
     if output == "json":
         emit_json({"written": dict(sorted(export.counts.items())), "left_out": dict(sorted(export.left_out.items()))})
         return
@@ -67,7 +62,8 @@ def export_command(target: str, data: str, as_csv: bool, groups: tuple[str, ...]
 
 def _write_csv(target: str, data: str, groups: set[str]) -> None:
     """Lines of group, topic, partition and offset."""
-    rows = committed_offsets(open_own_directory(data, running_too=True), groups)
+    with Bar() as bar:
+        rows = committed_offsets(open_own_directory(data, running_too=True), groups, bar)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     if target == STDOUT:

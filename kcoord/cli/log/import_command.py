@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import base64
 import os
-import sys
 import time
 
 import click
 
-from kcoord.cli.log.common import emit_json, friendly, output_option, wrapped
+from kcoord.cli.log.common import Bar, emit_json, friendly, output_option, wrapped
 from kcoord.core.hashing import coordinator_partition
 from kcoord.core.topics import topic_id_from
 from kcoord.log.import_report import ImportReport
@@ -18,11 +17,6 @@ from kcoord.log.importer import ImportPlan, run_import
 
 def _new_topic_id() -> bytes:
     return topic_id_from(os.urandom(16), 0)
-
-
-def _progress(name: str) -> None:
-    if sys.stderr.isatty():
-        click.echo(f"reading {name}", err=True)
 
 
 @click.command(name="import")
@@ -59,7 +53,8 @@ def import_command(
         offsets_partitions=offsets_partitions,
         transaction_partitions=transaction_partitions,
     )
-    report = run_import(plan, _progress)
+    with Bar() as bar:
+        report = run_import(plan, bar)
     if output == "json":
         emit_json(report.as_dict())
         return

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from typing import Any
 
 import click
 
-from kcoord.cli.log.common import emit_json, fail, format_time, friendly, output_option, plural, table
+from kcoord.cli.log.common import Bar, emit_json, fail, format_time, friendly, output_option, plural, table
 from kcoord.log.directory import open_directory
 from kcoord.log.exporter import open_own_directory
 from kcoord.log.inspect import is_locked
@@ -21,11 +20,6 @@ DATA = click.option("--data", "-d", default="data", show_default=True, metavar="
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _progress(name: str) -> None:
-    if sys.stderr.isatty():
-        click.echo(f"copying {name}", err=True)
 
 
 @click.command()
@@ -55,7 +49,8 @@ def snapshot(name: str | None, listing: bool, data: str, output: str) -> None:
 
 def _snapshot_of_running(data: str, name: str) -> dict[str, Any]:
     try:
-        return ask_server(data, {"command": "snapshot", "name": name})
+        with Bar() as bar:
+            return ask_server(data, {"command": "snapshot", "name": name}, bar)
     except ControlError as error:
         fail(str(error), error.code)
         raise
@@ -68,7 +63,8 @@ def _snapshot_of_stopped(data: str, name: str) -> dict[str, Any]:
     try:
         one = begin_snapshot(directory, data, name, _now_ms())
         try:
-            one.finish()
+            with Bar() as bar:
+                one.finish(bar)
         except BaseException:
             one.abandon()
             raise
@@ -98,7 +94,8 @@ def restore(name: str, data: str, output: str) -> None:
     What the directory holds now is moved to snapshots/replaced-TIME. Leader epochs go up and producer ids go on, so
     that clients of what is undone notice.
     """
-    aside = restore_snapshot(data, name, _now_ms(), _progress)
+    with Bar() as bar:
+        aside = restore_snapshot(data, name, _now_ms(), bar)
     if output == "json":
         emit_json({"restored": name, "replaced": aside})
     else:

@@ -21,6 +21,7 @@ from kcoord.engine.engine import Engine
 from kcoord.log.errors import LogDamaged, StorageError
 from kcoord.log.partition_log import LogConfig
 from kcoord.log.snapshot import begin_snapshot, restore_snapshot
+from kcoord.log.steps import Unwatched
 from kcoord.log.storage import DiskStorage
 from kcoord.protocol import apis
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
@@ -138,7 +139,7 @@ def test_what_is_not_durable_is_not_in_it(engine: Engine, data: Path) -> None:
     engine.commit_done(ticket, NOW)
     finish_turn(engine, NOW)
     ask(engine, apis.PRODUCE, 9, produce_request(70))
-    snapshot.finish()
+    snapshot.finish(Unwatched())
     engine.stop()
     run("restore", "mid", "--data", str(data))
     engine = start(data)
@@ -163,7 +164,7 @@ def test_an_interrupted_restore_is_refused_and_can_be_repeated(
 
     monkeypatch.setattr(DiskStorage, "rename", limited)
     with pytest.raises(KeyboardInterrupt):
-        restore_snapshot(str(data), "one", NOW.wall_ms, lambda _name: None)
+        restore_snapshot(str(data), "one", NOW.wall_ms, Unwatched())
     monkeypatch.undo()
     with pytest.raises(StorageError, match="not empty"):
         start(data)
@@ -242,7 +243,7 @@ def test_the_socket_takes_no_nonsense(data: Path) -> None:
                 link.shutdown(socket.SHUT_WR)
                 assert link.recv(100) == b""
         with pytest.raises(ControlError, match="unknown command 'dance'"):
-            ask_server(str(data), {"command": "dance"})
+            ask_server(str(data), {"command": "dance"}, Unwatched())
         assert server.stop() == 0
 
 
@@ -279,6 +280,6 @@ def test_damage_in_what_is_copied_is_told_and_nothing_is_left(engine: Engine, da
         file.seek(80)
         file.write(b"\xff\xff")
     with pytest.raises(LogDamaged):
-        snapshot.finish()
+        snapshot.finish(Unwatched())
     snapshot.abandon()
     assert list((data / "snapshots").iterdir()) == []

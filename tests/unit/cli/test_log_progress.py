@@ -1,0 +1,145 @@
+"""Progress bars: on stderr, on a terminal, where a person reads the output; and nowhere else."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from kcoord.log import snapshot
+from kcoord.log.steps import Step
+from kcoord.server.config import load
+from kcoord.server.control import PROGRESS_S, ask_server
+from kcoord.server.thread import ServerThread
+from tests.e2e.process import clean_environment, kcoord_command
+from tests.unit.cli.rig import LogRig, run
+
+WAIT_S = 60.0
+
+
+def on_a_terminal(*arguments: str | Path) -> tuple[int, str, str]:
+    """Exit code, stdout and what a terminal that is stderr was shown."""
+    ours, theirs = pty.openpty()
+    command = kcoord_command("log", *map(str, arguments))
+    environment = {**clean_environment(), "TERM": "xterm"}
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True, env=environment)
+    os.close(theirs)
+    shown = b""
+    try:
+        while data := os.read(ours, 65536):
+            shown += data
+    except OSError:
+        pass  # the child has gone
+    finally:
+        os.close(ours)
+    out, _ = child.communicate(timeout=WAIT_S)
+    return child.returncode, out, shown.decode()
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stopped, with an empty snapshot, and something to look at in every log."""
+    path = tmp_path_factory.mktemp("progress") / "data"
+    rig = LogRig(path)
+    rig.history()
+    rig.produce("orders", bytes(3000), 8)
+    rig.stop()
+    assert run("snapshot", "one", "--data", path).exit_code == 0
+    return path
+
+
+@pytest.fixture(scope="module")
+def broker(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("progress") / "broker"
+    assert run("export", path, "--data", data).exit_code == 0
+    # As a broker leaves it: its metadata log is not what an export holds.
+    os.symlink(data / "__cluster_metadata-0", path / "__cluster_metadata-0")
+    return path
+
+
+COMMANDS = {
+    "verify": ("Checking", ["verify", "DATA"]),
+    "dump": ("Reading", ["dump", "DATA"]),
+    "ls": ("Reading", ["ls", "DATA"]),
+    "state": ("Replaying", ["state", "DATA"]),
+    "diff": ("Replaying", ["diff", "DATA", "3"]),
+    "repair": ("Reading", ["repair", "DATA"]),
+    "compact": ("Compacting", ["compact", "DATA", "--roll", "--history", "0"]),
+    "export": ("Copying", ["export", "NEW", "--data", "DATA"]),
+    "offsets": ("Reading", ["export", "NEW", "--data", "DATA", "--csv"]),
+    "import": ("Importing", ["import", "BROKER", "--data", "NEW", "--topics"]),
+    "import without records": ("Importing", ["import", "BROKER", "--data", "NEW"]),
+    "snapshot": ("Copying", ["snapshot", "two", "--data", "DATA"]),
+    "restore": ("Copying", ["restore", "one", "--data", "DATA"]),
+}
+
+
+@pytest.fixture
+def places(data: Path, broker: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
+    copy = tmp_path / "data"
+    subprocess.run(["cp", "-a", str(data), str(copy)], check=True)
+    yield {"DATA": str(copy), "BROKER": str(broker), "NEW": str(tmp_path / "new")}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_long_work_shows_how_far_it_is(name: str, places: dict[str, str]) -> None:
+    label, words = COMMANDS[name]
+    arguments = [places.get(word, word) for word in words]
+    code, out, shown = on_a_terminal(*arguments)
+    assert code == 0, shown
+    assert label in shown and "100%" in shown
+    assert "%" not in out
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "offsets"])
+def test_json_has_no_bar_beside_it(name: str, places: dict[str, str]) -> None:
+    label, words = COMMANDS[name]
+    arguments = [places.get(word, word) for word in words]
+    code, out, shown = on_a_terminal(*arguments, "-o", "json")
+    assert code == 0, shown
+    assert label not in shown and "%" not in shown
+    for document in out.splitlines() if name == "dump" else [out]:
+        json.loads(document)
+
+
+class Watcher:
+    def __init__(self) -> None:
+        self.totals: list[int] = []
+        self.done: list[int] = []
+
+    def begin(self, label: str, total_bytes: int) -> None:
+        self.totals.append(total_bytes)
+
+    def step(self, done_bytes: int) -> None:
+        self.done.append(done_bytes)
+
+
+def test_a_running_server_tells_how_far_it_is(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subprocess.run(["cp", "-a", str(data), str(tmp_path / "data")], check=True)
+    copy = snapshot.copy_open_file
+
+    def slowly(fd: int, target: str, size: int, step: Step) -> None:
+        copy(fd, target, size, step)
+        time.sleep(PROGRESS_S / 2)
+
+    monkeypatch.setattr(snapshot, "copy_open_file", slowly)
+    config = load(assignments=["listeners=127.0.0.1:0", f"log.dirs={tmp_path / 'data'}"])
+    server = ServerThread(config)
+    server.start()
+    try:
+        watcher = Watcher()
+        made = ask_server(str(tmp_path / "data"), {"command": "snapshot", "name": "slow"}, watcher)
+    finally:
+        server.stop()
+    # Five logs, each copied and read again, were under way for more than twice the time.
+    assert made["name"] == "slow" and len(made["ends"]) == 5
+    assert watcher.totals == [2 * sum(path.stat().st_size for path in (tmp_path / "data").glob("*/*.log"))]
+    assert len(watcher.done) >= 2 and 0 < sum(watcher.done) <= watcher.totals[0]
