@@ -49,7 +49,7 @@ from kcoord.core.refusals import error_response
 from kcoord.engine.api_versions import api_versions_response, unsupported_api_versions
 from kcoord.engine.coordinator_log import BatchTooLarge, CoordinatorLog, EncodedRecords
 from kcoord.engine.data_plane import DATA_PLANE_APIS, DataPlane
-from kcoord.engine.loader import load_coordinator_log
+from kcoord.engine.metadata_snapshot import MetadataState
 from kcoord.engine.session import OUTPUT_BYTES_MAX, Session
 from kcoord.engine.state_checkpoint import StateCheckpoints
 from kcoord.engine.timers import TimerQueue
@@ -73,7 +73,15 @@ from kcoord.wire.primitives import (
 )
 
 # APIs whose handlers make up identifiers.
-_ENTROPY_APIS: Final = frozenset((apis.JOIN_GROUP, apis.CREATE_TOPICS, apis.METADATA, apis.INIT_PRODUCER_ID))
+_ENTROPY_APIS: Final = frozenset(
+    (
+        apis.JOIN_GROUP,
+        apis.CREATE_TOPICS,
+        apis.METADATA,
+        apis.INIT_PRODUCER_ID,
+        apis.CONSUMER_GROUP_HEARTBEAT,
+    )
+)
 # APIs that may write; they are turned away while the disk is full. Heartbeats, leaves and reads go on.
 _WRITING_APIS: Final = frozenset(
     (
@@ -134,6 +142,8 @@ class Engine:
         self.timers = TimerQueue()
         self.coordinator_logs: dict[LogId, CoordinatorLog] = {}
         self.states = StateCheckpoints()
+        # Of the metadata log; there once it is loaded.
+        self.metadata: MetadataState | None = None
         self.facts: list[Fact] = []
         # Jobs that nobody has taken yet, and all that are not done, by key.
         self.jobs: list[Job] = []
@@ -180,7 +190,8 @@ class Engine:
             metadata = self.directory.create_log(METADATA_TOPIC, 0, METADATA_TOPIC_ID)
         # It has no producers, and says so in its snapshots, as a broker's does.
         metadata.producer_state = PartitionProducers(0).snapshot
-        load_coordinator_log(core, core.metadata_log, metadata)
+        self.metadata = MetadataState(metadata)
+        self.facts.extend(self.metadata.load(core, core.metadata_log))
         self._open_coordinator_log(core.metadata_log)
         self._apply(core.loaded_topics(now, self.entropy(ENTROPY_BYTES)), now)
         self._follow_topics(now)

@@ -30,6 +30,7 @@ from kcoord.log.errors import (
     UnknownFormat,
     WrongNode,
 )
+from kcoord.log.metadata_checkpoint import METADATA_LOG, newest_end
 from kcoord.log.partition_log import (
     PARTITION_METADATA,
     LogConfig,
@@ -360,6 +361,9 @@ class LogDirectory:
                 key = (match.group(1), int(match.group(2)))
                 point = self._written_points.get(key, 0)
                 start = self._written_starts.get(key, 0)
+                if name == METADATA_LOG:
+                    # What a snapshot says was synced in the log before.
+                    point = max(point, newest_end(storage, name))
                 self._open_log(key[0], key[1], point, start, self.was_clean, verify)
         self._missing = {key: point for key, point in self._written_points.items() if key not in self._logs}
         if self.was_clean:

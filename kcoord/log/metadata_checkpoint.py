@@ -1,0 +1,225 @@
+"""Snapshots of the metadata log, in the form that a KRaft quorum writes (KIP-630).
+
+    <end offset, 20 digits>-<leader epoch, 10 digits>.checkpoint, in the log's directory
+
+The file has record batches of its own, numbered from 0: a control batch with a SnapshotHeaderRecord, the records that
+make the state at the end offset, and a control batch with a SnapshotFooterRecord. It stands for everything below its
+end offset, so the log may begin there. A file is written beside its place, synced and renamed: one that has the name
+is whole, and anything else about it is damage.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, final
+
+from kcoord.log.storage import Storage
+from kcoord.protocol.records.snapshot_footer_record import SnapshotFooterRecord, encode_snapshot_footer_record
+from kcoord.protocol.records.snapshot_header_record import (
+    SnapshotHeaderRecord,
+    decode_snapshot_header_record,
+    encode_snapshot_header_record,
+)
+from kcoord.wire.compression import DecompressionError
+from kcoord.wire.primitives import BytesWriter, DecodeError, Reader
+from kcoord.wire.record_batch import HEADER_BYTES, BatchBuilder, check_crc, decode_records, parse_header
+
+METADATA_TOPIC: Final = "__cluster_metadata"
+METADATA_LOG: Final = "__cluster_metadata-0"
+SUFFIX: Final = ".checkpoint"
+PART_SUFFIX: Final = ".part"
+# What a broker leaves while it removes one.
+DELETED_SUFFIX: Final = ".checkpoint.deleted"
+CHECKPOINT_FILE: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+
+# As large as the batches of a broker's snapshots may become.
+BATCH_BYTES_MAX: Final = 8 << 20
+# The most that a record needs beside its value.
+RECORD_OVERHEAD_BYTES: Final = 32
+DECOMPRESSED_BYTES_MAX: Final = 256 << 20
+# Keys of control records: version 0 and the type.
+HEADER_KEY: Final = b"\x00\x00\x00\x03"
+FOOTER_KEY: Final = b"\x00\x00\x00\x04"
+
+
+class BadCheckpoint(Exception):
+    """The file cannot be used; the text says why."""
+
+
+@final
+class CheckpointName:
+    """A snapshot by what its name says. Compare by `file`."""
+
+    def __init__(self, end_offset: int, epoch: int) -> None:
+        self.end_offset = end_offset
+        self.epoch = epoch
+        self.file = f"{end_offset:020d}-{epoch:010d}{SUFFIX}"
+
+    def path_in(self, log_name: str) -> str:
+        return f"{log_name}/{self.file}"
+
+    def __repr__(self) -> str:
+        return f"CheckpointName({self.file})"
+
+
+def parse_name(file: str) -> CheckpointName | None:
+    match = CHECKPOINT_FILE.fullmatch(file)
+    return None if match is None else CheckpointName(int(match.group(1)), int(match.group(2)))
+
+
+def list_checkpoints(storage: Storage, log_name: str) -> list[CheckpointName]:
+    """The snapshots in a log's directory, oldest first. Raises OSError."""
+    found = [name for name in map(parse_name, storage.list_dir(log_name)) if name is not None]
+    return sorted(found, key=lambda name: (name.end_offset, name.epoch))
+
+
+def newest_end(storage: Storage, log_name: str) -> int:
+    """Where the newest snapshot ends, 0 without one: below that, the log was synced before it was written."""
+    found = list_checkpoints(storage, log_name)
+    return found[-1].end_offset if found else 0
+
+
+def remove_leftovers(storage: Storage, log_name: str) -> None:
+    """Remove what a crash left of a snapshot that was being written, or removed by a broker. Raises OSError."""
+    for file in storage.list_dir(log_name):
+        if file.endswith((SUFFIX + PART_SUFFIX, DELETED_SUFFIX)):
+            storage.remove(f"{log_name}/{file}")
+
+
+@final
+class Checkpoint:
+    """A whole snapshot: the values of its records, and the timestamp of the log's last record below its end."""
+
+    def __init__(self, last_timestamp: int, values: list[bytes]) -> None:
+        self.last_timestamp = last_timestamp
+        self.values = values
+
+
+def parse_checkpoint(data: bytes, epoch: int) -> Checkpoint:
+    """Check a whole file. `epoch` is the one in its name. Raises BadCheckpoint."""
+    values: list[bytes] = []
+    timestamp = -1
+    position = 0
+    next_offset = 0
+    is_finished = False
+    while position < len(data):
+        try:
+            header = parse_header(data, position, True)
+            if header.size > len(data) - position:
+                raise DecodeError(f"batch of {header.size} bytes, {len(data) - position} left")
+            if not check_crc(data, position, header):
+                raise DecodeError("wrong checksum")
+            if header.base_offset != next_offset or header.leader_epoch != epoch or is_finished:
+                where = f"offset {header.base_offset}, epoch {header.leader_epoch}"
+                raise DecodeError(f"a batch of {where} where there should be none")
+            for record in decode_records(data, position, header, DECOMPRESSED_BYTES_MAX):
+                if next_offset == 0:
+                    if not header.is_control or record.key != HEADER_KEY or record.value is None:
+                        raise DecodeError("it does not begin with a snapshot header")
+                    timestamp = decode_snapshot_header_record(
+                        Reader(record.value), 0
+                    ).last_contained_log_timestamp
+                elif header.is_control:
+                    is_finished = is_finished or record.key == FOOTER_KEY
+                elif record.value is not None:
+                    values.append(record.value)
+                next_offset += 1
+        except (DecodeError, DecompressionError) as error:
+            raise BadCheckpoint(f"byte {position}: {error}") from None
+        position += header.size
+    if not is_finished:
+        raise BadCheckpoint(f"{len(data)} bytes, and no snapshot footer at their end")
+    return Checkpoint(timestamp, values)
+
+
+def read_checkpoint_file(storage: Storage, log_name: str, name: CheckpointName) -> Checkpoint:
+    """Raises BadCheckpoint, with the file's name in its text, and OSError."""
+    path = name.path_in(log_name)
+    try:
+        return parse_checkpoint(storage.read_bytes(path), name.epoch)
+    except BadCheckpoint as error:
+        raise BadCheckpoint(f"{path}: {error}") from None
+
+
+def read_timestamp(storage: Storage, log_name: str, name: CheckpointName) -> int:
+    """What the header of a snapshot says of the log's last record below its end; -1 where it cannot be read.
+
+    Raises OSError.
+    """
+    file = storage.open(name.path_in(log_name))
+    try:
+        data = file.read_at(0, HEADER_BYTES * 4)
+    finally:
+        file.close()
+    try:
+        header = parse_header(data, 0, True)
+        if header.size > len(data) or not check_crc(data, 0, header):
+            return -1
+        value = decode_records(data, 0, header, DECOMPRESSED_BYTES_MAX)[0].value
+        return (
+            -1
+            if value is None
+            else decode_snapshot_header_record(Reader(value), 0).last_contained_log_timestamp
+        )
+    except (DecodeError, DecompressionError, IndexError):
+        return -1
+
+
+@final
+class CheckpointWriter:
+    """Writes a snapshot beside its place, and puts it there when it is whole and durable. Raises OSError."""
+
+    def __init__(
+        self, storage: Storage, log_name: str, name: CheckpointName, last_timestamp: int, wall_ms: int
+    ) -> None:
+        self.storage = storage
+        self.log_name = log_name
+        self.name = name
+        self.wall_ms = wall_ms
+        self.records = 0
+        self.size_bytes = 0
+        self._part = name.path_in(log_name) + PART_SUFFIX
+        self._next_offset = 0
+        self._builder = BatchBuilder()
+        self._file = storage.open(self._part)
+        self._file.truncate(0)
+        w = BytesWriter()
+        encode_snapshot_header_record(w, SnapshotHeaderRecord(0, last_timestamp), 0)
+        self._control(HEADER_KEY, w.getvalue())
+
+    def append(self, value: bytes) -> None:
+        """Take a record of the state, as it is."""
+        builder = self._builder
+        if builder.count and builder.size_bytes() + len(value) + RECORD_OVERHEAD_BYTES > BATCH_BYTES_MAX:
+            self._write(False)
+        self._builder.append(self.wall_ms, None, value)
+        self.records += 1
+
+    def _control(self, key: bytes, value: bytes) -> None:
+        self._builder.append(self.wall_ms, key, value)
+        self._write(True)
+
+    def _write(self, control: bool) -> None:
+        builder, self._builder = self._builder, BatchBuilder()
+        batch = builder.build(self._next_offset, self.name.epoch, control=control)
+        self._next_offset += int(builder.count)
+        self._file.append(batch)
+        self.size_bytes += len(batch)
+
+    def finish(self) -> None:
+        """All records were taken. When this returns, the snapshot survives anything."""
+        if self._builder.count:
+            self._write(False)
+        w = BytesWriter()
+        encode_snapshot_footer_record(w, SnapshotFooterRecord(0), 0)
+        self._control(FOOTER_KEY, w.getvalue())
+        self._file.datasync()
+        self._file.close()
+        self.storage.rename(self._part, self.name.path_in(self.log_name))
+        self.storage.sync_dir(self.log_name)
+
+    def abandon(self) -> None:
+        """Leave nothing behind."""
+        self._file.close()
+        if self.storage.exists(self._part):
+            self.storage.remove(self._part)
