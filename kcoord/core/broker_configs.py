@@ -9,7 +9,15 @@ from __future__ import annotations
 from typing import Final, final
 
 from kcoord.core.config import CoreConfig
-from kcoord.core.config_defs import BOOLEAN, INT, LONG, STRING, TOPIC_DEFAULTS
+from kcoord.core.config_defs import (
+    BOOLEAN,
+    BROKER_ASSIGNMENT_INTERVAL,
+    INT,
+    LIST,
+    LONG,
+    STRING,
+    TOPIC_DEFAULTS,
+)
 
 MINUTE_MS: Final = 60 * 1000
 
@@ -17,6 +25,15 @@ MINUTE_MS: Final = 60 * 1000
 # Times that Kafka keeps in 32 bits; the others are LONG.
 INT_TIMES: Final = frozenset(
     (
+        "group.consumer.assignment.interval.ms",
+        "group.consumer.heartbeat.interval.ms",
+        "group.consumer.max.assignment.interval.ms",
+        "group.consumer.max.heartbeat.interval.ms",
+        "group.consumer.max.session.timeout.ms",
+        "group.consumer.min.assignment.interval.ms",
+        "group.consumer.min.heartbeat.interval.ms",
+        "group.consumer.min.session.timeout.ms",
+        "group.consumer.session.timeout.ms",
         "group.initial.rebalance.delay.ms",
         "group.max.session.timeout.ms",
         "group.min.session.timeout.ms",
@@ -44,6 +61,7 @@ class BrokerConfigs:
         self.by_name: dict[str, BrokerDef] = {}
         self._add_node(config)
         self._add_groups(config)
+        self._add_consumer_groups(config)
         self._add_producers(config)
         self._add_topic_defaults(config)
 
@@ -124,6 +142,52 @@ class BrokerConfigs:
             config.offsets_topic_num_partitions,
             "Partitions of `__consumer_offsets` in a new data directory.",
         )
+
+    def _add_consumer_groups(self, config: CoreConfig) -> None:
+        """KIP-848. How often regular expressions are resolved anew is not shown, since Kafka does not."""
+        self._bounded(
+            "session.timeout.ms",
+            config.group_consumer_session_timeout_ms,
+            config.group_consumer_min_session_timeout_ms,
+            config.group_consumer_max_session_timeout_ms,
+            "How long a silent member of a consumer group stays.",
+            "session timeout that a group may set.",
+        )
+        self._bounded(
+            "heartbeat.interval.ms",
+            config.group_consumer_heartbeat_interval_ms,
+            config.group_consumer_min_heartbeat_interval_ms,
+            config.group_consumer_max_heartbeat_interval_ms,
+            "How often members of a consumer group are told to heartbeat.",
+            "heartbeat interval that a group may set.",
+        )
+        self._bounded(
+            "assignment.interval.ms",
+            config.group_consumer_assignment_interval_ms,
+            config.group_consumer_min_assignment_interval_ms,
+            config.group_consumer_max_assignment_interval_ms,
+            "The least time between two assignments of a consumer group.",
+            "assignment interval that a group may set.",
+        )
+        self.by_name[BROKER_ASSIGNMENT_INTERVAL].is_dynamic = True
+        self._number("group.consumer.max.size", config.group_consumer_max_size, "Members of one consumer group.")
+        self._add(
+            "group.consumer.assignors",
+            LIST,
+            config.group_consumer_assignors,
+            "The server's assignors; a member that asks for none gets the first.",
+        )
+        self._add(
+            "group.consumer.migration.policy",
+            STRING,
+            config.group_consumer_migration_policy,
+            "Which groups with members may change their protocol.",
+        )
+
+    def _bounded(self, what: str, value: int, low: int, high: int, doc: str, of_bounds: str) -> None:
+        self._number("group.consumer." + what, value, doc)
+        self._number("group.consumer.min." + what, low, "The shortest " + of_bounds)
+        self._number("group.consumer.max." + what, high, "The longest " + of_bounds)
 
     def _add_producers(self, config: CoreConfig) -> None:
         self._number(

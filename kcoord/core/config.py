@@ -15,6 +15,12 @@ EMPTY_GROUP_INVALID_GROUP_ID: Final = "invalid-group-id"
 EMPTY_GROUP_ILLEGAL_OFFSET_COMMIT: Final = "illegal-offset-commit"
 EMPTY_GROUP_ALLOW: Final = "allow"
 
+# Which groups with members may change their protocol (KIP-848). Empty ones always may.
+MIGRATION_BIDIRECTIONAL: Final = "bidirectional"
+MIGRATION_UPGRADE: Final = "upgrade"
+MIGRATION_DOWNGRADE: Final = "downgrade"
+MIGRATION_DISABLED: Final = "disabled"
+
 
 @final
 class CoreConfig:
@@ -30,6 +36,23 @@ class CoreConfig:
         self.group_initial_rebalance_delay_ms = 0
         # Kafka has no limit; 10,000 members are a goal, and an unbounded group is an attack.
         self.group_max_size = 10000
+
+        # Consumer groups (KIP-848).
+        self.group_consumer_session_timeout_ms = 45000
+        self.group_consumer_min_session_timeout_ms = 45000
+        self.group_consumer_max_session_timeout_ms = 60000
+        self.group_consumer_heartbeat_interval_ms = 5000
+        self.group_consumer_min_heartbeat_interval_ms = 5000
+        self.group_consumer_max_heartbeat_interval_ms = 15000
+        self.group_consumer_assignment_interval_ms = 1000
+        self.group_consumer_min_assignment_interval_ms = 0
+        self.group_consumer_max_assignment_interval_ms = 15000
+        self.group_consumer_regex_refresh_interval_ms = 600000
+        # As for classic groups.
+        self.group_consumer_max_size = 10000
+        # Names with commas between them; the first is what members get that ask for none.
+        self.group_consumer_assignors = "uniform,range"
+        self.group_consumer_migration_policy = MIGRATION_BIDIRECTIONAL
 
         # Offsets.
         self.offset_metadata_max_bytes = 4096

@@ -345,19 +345,23 @@ _TOPIC_DEFS: Final = (
     ),
 )  # fmt: skip
 
-# Groups of the consumer protocol (KIP-848). The bounds are the broker's group.consumer.min/max settings in Kafka.
+CONSUMER_ASSIGNMENT_INTERVAL: Final = "consumer.assignment.interval.ms"
+CONSUMER_HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"
+CONSUMER_SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
+
+# Groups of the consumer protocol (KIP-848). The broker's settings bound them further: core/group_configs.py.
 _GROUP_DEFS: Final = (
     ConfigDef(
-        "consumer.assignment.interval.ms", INT, "1000", "The least time between two assignments of a group.",
-        0, 15000, broker_names=("group.consumer.assignment.interval.ms",),
+        CONSUMER_ASSIGNMENT_INTERVAL, INT, "1000", "The least time between two assignments of a group.",
+        0, broker_names=("group.consumer.assignment.interval.ms",),
     ),
     ConfigDef(
-        "consumer.heartbeat.interval.ms", INT, "5000", "How often members of the group are told to heartbeat.",
-        5000, 15000, broker_names=("group.consumer.heartbeat.interval.ms",),
+        CONSUMER_HEARTBEAT_INTERVAL, INT, "5000", "How often members of the group are told to heartbeat.",
+        1, broker_names=("group.consumer.heartbeat.interval.ms",),
     ),
     ConfigDef(
-        "consumer.session.timeout.ms", INT, "45000", "How long a silent member stays in the group.",
-        45000, 60000, broker_names=("group.consumer.session.timeout.ms",),
+        CONSUMER_SESSION_TIMEOUT, INT, "45000", "How long a silent member stays in the group.",
+        1, broker_names=("group.consumer.session.timeout.ms",),
     ),
 )  # fmt: skip
 
@@ -383,6 +387,17 @@ TOPIC_CONFIGS: Final = _by_name(_TOPIC_DEFS)
 GROUP_CONFIGS: Final = _by_name(_GROUP_DEFS)
 TOPIC_DEFAULTS: Final = _by_broker_name(_TOPIC_DEFS)
 
+# The one default of groups that can be set on the running broker, as in Kafka.
+BROKER_ASSIGNMENT_INTERVAL: Final = "group.consumer.assignment.interval.ms"
+
+
+def dynamic_definition(broker_name: str) -> ConfigDef | None:
+    """What can be set on the running broker under this name; None when nothing can."""
+    if broker_name == BROKER_ASSIGNMENT_INTERVAL:
+        return GROUP_CONFIGS[CONSUMER_ASSIGNMENT_INTERVAL]
+    return TOPIC_DEFAULTS.get(broker_name)
+
+
 # Accepted and ignored in topics, as in Kafka, where only tests use it.
 INTERNAL_SEGMENT_BYTES: Final = "internal.segment.bytes"
 
@@ -407,22 +422,4 @@ def check_topic_configs(configs: dict[str, str]) -> str:
             "Tiered Storage functionality is disabled in the broker. "
             "Topic cannot be configured with remote log storage."
         )
-    return ""
-
-
-def check_group_configs(configs: dict[str, str]) -> str:
-    """What is wrong with the configuration of a group, as an error message; empty when nothing is."""
-    for name in configs:
-        if name not in GROUP_CONFIGS:
-            return f"Unknown group config name: {name}"
-    for name in sorted(configs):
-        definition = GROUP_CONFIGS[name]
-        number = parse_integer(configs[name].strip())
-        if number is None or number < INT32_MIN or number > INT32_MAX:
-            return f"Invalid value {configs[name]} for configuration {name}: {NOT_A_NUMBER}INT"
-        bound = name.replace("consumer.", "", 1)
-        if number < definition.minimum:
-            return f"{name} must be greater than or equal to group.consumer.min.{bound}"
-        if number > definition.maximum:
-            return f"{name} must be less than or equal to group.consumer.max.{bound}"
     return ""

@@ -12,6 +12,7 @@ from typing import Final, final
 from kcoord.core.broker_configs import BrokerConfigs, BrokerDef
 from kcoord.core.config import CoreConfig
 from kcoord.core.config_defs import (
+    BROKER_ASSIGNMENT_INTERVAL,
     GROUP_CONFIGS,
     LIST,
     SOURCE_DEFAULT,
@@ -21,10 +22,10 @@ from kcoord.core.config_defs import (
     SOURCE_STATIC_BROKER,
     SOURCE_TOPIC,
     TOPIC_CONFIGS,
-    TOPIC_DEFAULTS,
     ConfigDef,
-    check_group_configs,
     check_topic_configs,
+    dynamic_definition,
+    parse_integer,
     split_list,
 )
 from kcoord.core.outcome import MESSAGE_CHARS_MAX, Now, Outcome, Reply, Request
@@ -233,16 +234,13 @@ class ConfigHandlers:
             definition = GROUP_CONFIGS[name]
             value = own.get(name)
             synonyms: list[DescribeConfigsSynonym] = []
-            source = SOURCE_DEFAULT
             if value is not None:
                 value = definition.shown(value)
-                source = SOURCE_GROUP
                 synonyms.append(DescribeConfigsSynonym(name, value, SOURCE_GROUP))
             else:
-                value = definition.default
-            synonyms.append(
-                DescribeConfigsSynonym(definition.broker_names[0], definition.default, SOURCE_DEFAULT)
-            )
+                value = str(self.topics.groups.broker_value(name))
+            synonyms.extend(self._broker_synonyms_of(definition))
+            source = synonyms[0].source
             result.configs.append(
                 DescribeConfigsResourceResult(
                     name,
@@ -400,7 +398,7 @@ class ConfigHandlers:
             return TOPIC_CONFIGS.get(name)
         if kind == RESOURCE_GROUP:
             return GROUP_CONFIGS.get(name)
-        return TOPIC_DEFAULTS.get(name)
+        return dynamic_definition(name)
 
     def _is_list(self, kind: int, name: str) -> bool:
         definition = self._definition(kind, name)
@@ -449,21 +447,28 @@ class ConfigHandlers:
         if kind == RESOURCE_GROUP:
             if not name:
                 return Problem(INVALID_REQUEST, "Default group resources are not allowed.")
-            problem = check_group_configs(after)
+            problem = self.topics.groups.check(after)
             return Problem(INVALID_CONFIG, problem) if problem else None
-        return self._check_broker(after)
+        return self._check_broker(name, after)
 
-    def _check_broker(self, after: dict[str, str]) -> Problem | None:
-        fixed = [name for name in after if name not in TOPIC_DEFAULTS]
+    def _check_broker(self, resource_name: str, after: dict[str, str]) -> Problem | None:
+        fixed = [name for name in after if dynamic_definition(name) is None]
         if fixed:
             message = "Cannot update these configs dynamically: [" + ", ".join(sorted(fixed)) + "]"
             return Problem(INVALID_REQUEST, message)
         for name in sorted(after):
-            definition = TOPIC_DEFAULTS[name]
-            problem = definition.check(after[name])
-            if problem:
+            definition = dynamic_definition(name)
+            problem = "" if definition is None else definition.check(after[name])
+            if definition is not None and problem:
                 message = problem.replace(f"configuration {definition.name}:", f"configuration {name}:")
                 return Problem(INVALID_REQUEST, message)
+        interval_ms = parse_integer(after.get(BROKER_ASSIGNMENT_INTERVAL, "").strip())
+        node = self.topics.configs_of(RESOURCE_BROKER, str(self.config.node_id))
+        # As on a broker: what is set for every node is not looked at further while this one has a value of its own.
+        if interval_ms is not None and (resource_name or BROKER_ASSIGNMENT_INTERVAL not in node):
+            problem = self.topics.groups.interval_problem(BROKER_ASSIGNMENT_INTERVAL, interval_ms)
+            if problem:
+                return Problem(INVALID_REQUEST, problem)
         return None
 
     # --- ListConfigResources ---------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from typing import Final, final
 
 from kcoord.core.config import CoreConfig
 from kcoord.core.config_defs import (
+    BROKER_ASSIGNMENT_INTERVAL,
     SOURCE_DEFAULT,
     SOURCE_DYNAMIC_BROKER,
     SOURCE_DYNAMIC_DEFAULT,
@@ -25,12 +26,15 @@ from kcoord.core.config_defs import (
     TOPIC_CONFIGS,
     TOPIC_DEFAULTS,
 )
+from kcoord.core.group_configs import GroupConfig, GroupConfigs
 from kcoord.core.metadata_hash import topic_hash
 from kcoord.core.outcome import (
     INTERNAL_TOPICS,
     METADATA_TOPIC,
     OFFSETS_TOPIC,
     TRANSACTION_TOPIC,
+    WARNING,
+    Fact,
     LogId,
     Now,
     Outcome,
@@ -182,6 +186,8 @@ class TopicRegistry:
         self.names_by_unified: dict[str, list[str]] = {}
         # Configurations by resource type and name.
         self.configs: dict[int, dict[str, dict[str, str]]] = {}
+        # Those of groups, as numbers in force.
+        self.groups = GroupConfigs(config)
         # Behind every producer id that was ever reserved, and the log offset after the record that says so.
         self.next_producer_id = 0
         self.producer_ids_offset = 0
@@ -283,6 +289,10 @@ class TopicRegistry:
             return self.static_default(name) if value is None else value
         return definition.default
 
+    def group_config(self, group_id: str) -> GroupConfig:
+        """What is in force in a group."""
+        return self.groups.in_force(group_id)
+
     def dynamic_broker_value(self, broker_name: str) -> str | None:
         """What was set on the running broker, for this node or else for every node."""
         value = self.configs_of(RESOURCE_BROKER, str(self.config.node_id)).get(broker_name)
@@ -369,6 +379,10 @@ class TopicRegistry:
             topic_id = self.new_topic_id(entropy, 1)
             count = config.transaction_topic_num_partitions
             self.add_topic_records(out, TRANSACTION_TOPIC, topic_id, count, dict(TRANSACTION_CONFIGS))
+        bounded = self.groups.out_of_bounds()
+        if bounded:
+            fields: dict[str, object] = {"groups": len(bounded), "first": bounded[0]}
+            out.facts.append(Fact(WARNING, "group_configs_out_of_bounds", fields))
         return out
 
     def unfinished_deletions(self) -> list[TopicDeleted]:
@@ -481,8 +495,12 @@ class TopicRegistry:
             if topic is not None:
                 topic.end_offset = self.end_offset
             self.reconfigured.append(record.resource_name)
+        elif record.resource_type == RESOURCE_GROUP:
+            self.groups.replay_group(record.resource_name, configs)
         elif record.resource_type == RESOURCE_BROKER and record.name in TOPIC_DEFAULTS:
             self.reconfigured.append("")
+        elif record.resource_type == RESOURCE_BROKER and record.name == BROKER_ASSIGNMENT_INTERVAL:
+            self.groups.replay_broker(self.dynamic_broker_value(BROKER_ASSIGNMENT_INTERVAL))
 
     def digest_lines(self) -> list[str]:
         """The hard state as text, one line per thing, in a fixed order."""

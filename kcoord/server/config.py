@@ -298,12 +298,51 @@ def load(
     return config
 
 
+def _check_consumer_groups(core: CoreConfig) -> None:
+    """Bounds hold for the defaults too, and a member must be able to heartbeat within its session."""
+    for what, low, value, high in (
+        (
+            "session.timeout.ms",
+            core.group_consumer_min_session_timeout_ms,
+            core.group_consumer_session_timeout_ms,
+            core.group_consumer_max_session_timeout_ms,
+        ),
+        (
+            "heartbeat.interval.ms",
+            core.group_consumer_min_heartbeat_interval_ms,
+            core.group_consumer_heartbeat_interval_ms,
+            core.group_consumer_max_heartbeat_interval_ms,
+        ),
+        (
+            "assignment.interval.ms",
+            core.group_consumer_min_assignment_interval_ms,
+            core.group_consumer_assignment_interval_ms,
+            core.group_consumer_max_assignment_interval_ms,
+        ),
+    ):
+        if low > high:
+            raise ConfigError(f"group.consumer.min.{what} is larger than group.consumer.max.{what}")
+        if value < low:
+            raise ConfigError(f"group.consumer.{what} is less than group.consumer.min.{what} ({low})")
+        if value > high:
+            raise ConfigError(f"group.consumer.{what} is larger than group.consumer.max.{what} ({high})")
+    if core.group_consumer_heartbeat_interval_ms >= core.group_consumer_session_timeout_ms:
+        raise ConfigError("group.consumer.heartbeat.interval.ms must be less than group.consumer.session.timeout.ms")
+    names = [name.strip() for name in core.group_consumer_assignors.split(",")]
+    if "" in names:
+        raise ConfigError(f"group.consumer.assignors = {core.group_consumer_assignors!r}: an empty name")
+    if len(set(names)) < len(names):
+        raise ConfigError(f"group.consumer.assignors = {core.group_consumer_assignors}: a name twice")
+    core.group_consumer_assignors = ",".join(names)
+
+
 def _finish(config: Config) -> None:
     """What depends on several settings."""
     core, server = config.core, config.server
     core.rack = core.rack or None
     if core.group_min_session_timeout_ms > core.group_max_session_timeout_ms:
         raise ConfigError("group.min.session.timeout.ms is larger than group.max.session.timeout.ms")
+    _check_consumer_groups(core)
     if "," in server.data_dir:
         raise ConfigError(f"log.dirs = {server.data_dir}: one data directory only")
     if not server.data_dir:

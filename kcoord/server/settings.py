@@ -277,6 +277,67 @@ GROUP_SETTINGS: Final = (
         "Members of one group. Kafka has no limit.", minimum=1, maximum=INT32_MAX,
     ),
     Setting(
+        "group.consumer.session.timeout.ms", "core.group_consumer_session_timeout_ms", 45000, "ms",
+        "How long a silent member of a consumer group (KIP-848) stays, where the group sets no "
+        "`consumer.session.timeout.ms`.", minimum=1, maximum=INT32_MAX,
+    ),
+    Setting(
+        "group.consumer.min.session.timeout.ms", "core.group_consumer_min_session_timeout_ms", 45000, "ms",
+        "The shortest session timeout that a group may set.", minimum=1, maximum=INT32_MAX,
+    ),
+    Setting(
+        "group.consumer.max.session.timeout.ms", "core.group_consumer_max_session_timeout_ms", 60000, "ms",
+        "The longest session timeout that a group may set.", minimum=1, maximum=INT32_MAX,
+    ),
+    Setting(
+        "group.consumer.heartbeat.interval.ms", "core.group_consumer_heartbeat_interval_ms", 5000, "ms",
+        "How often members of a consumer group are told to heartbeat, where the group sets no "
+        "`consumer.heartbeat.interval.ms`.", minimum=1, maximum=INT32_MAX,
+    ),
+    Setting(
+        "group.consumer.min.heartbeat.interval.ms", "core.group_consumer_min_heartbeat_interval_ms", 5000, "ms",
+        "The shortest heartbeat interval that a group may set.", minimum=1, maximum=INT32_MAX,
+    ),
+    Setting(
+        "group.consumer.max.heartbeat.interval.ms", "core.group_consumer_max_heartbeat_interval_ms", 15000, "ms",
+        "The longest heartbeat interval that a group may set.", minimum=1, maximum=INT32_MAX,
+    ),
+    Setting(
+        "group.consumer.assignment.interval.ms", "core.group_consumer_assignment_interval_ms", 1000, "ms",
+        "The least time between two assignments of a consumer group, where the group sets no "
+        "`consumer.assignment.interval.ms`. The first one never waits. Can be set on the running server too.",
+        minimum=0, maximum=INT32_MAX,
+    ),
+    Setting(
+        "group.consumer.min.assignment.interval.ms", "core.group_consumer_min_assignment_interval_ms", 0, "ms",
+        "The shortest assignment interval that a group may set.", minimum=0, maximum=INT32_MAX,
+    ),
+    Setting(
+        "group.consumer.max.assignment.interval.ms", "core.group_consumer_max_assignment_interval_ms", 15000, "ms",
+        "The longest assignment interval that a group may set.", minimum=0, maximum=INT32_MAX,
+    ),
+    Setting(
+        "group.consumer.max.size", "core.group_consumer_max_size", 10000, "members",
+        "Members of one consumer group. Kafka has no limit.", minimum=1, maximum=INT32_MAX,
+    ),
+    Setting(
+        "group.consumer.assignors", "core.group_consumer_assignors", "uniform,range", "",
+        "The server's assignors, by name and with commas. A member that asks for none gets the first.",
+    ),
+    Setting(
+        "group.consumer.migration.policy", "core.group_consumer_migration_policy", core.MIGRATION_BIDIRECTIONAL, "",
+        "Whether a group with members may change from the classic protocol to KIP-848's (`upgrade`), back "
+        "(`downgrade`), both or neither. Groups without members always may.",
+        choices=(
+            core.MIGRATION_BIDIRECTIONAL, core.MIGRATION_UPGRADE, core.MIGRATION_DOWNGRADE, core.MIGRATION_DISABLED,
+        ),
+    ),
+    Setting(
+        "group.consumer.regex.refresh.interval.ms", "core.group_consumer_regex_refresh_interval_ms", 600000, "ms",
+        "How often subscriptions by regular expression are resolved anew though no topic changed.",
+        minimum=10000, maximum=INT32_MAX,
+    ),
+    Setting(
         "empty_group_id_commit", "core.empty_group_id_commit", core.EMPTY_GROUP_INVALID_GROUP_ID, "",
         "What a commit with an empty group id gets from OffsetCommit v4 on (KIP-289): error 24, the proposal's own "
         "code (73, which names something else by now), or nothing, as released brokers do.",
@@ -362,16 +423,23 @@ PROFILES: Final[dict[str, dict[str, str]]] = {
         "log.sync": SYNC_MEMORY,
         "listeners": "127.0.0.1:0",
         "group.min.session.timeout.ms": "100",
+        "group.consumer.min.session.timeout.ms": "100",
+        "group.consumer.min.heartbeat.interval.ms": "50",
+        "group.consumer.heartbeat.interval.ms": "200",
+        "group.consumer.assignment.interval.ms": "0",
         "logging.level": "warning",
     },
 }
 
 # Properties of Kafka that mean nothing here. They are accepted with a warning, so that a broker's file can be used.
+# `group.consumer.assignor.offload.enable` among them: where assignors run is for the server to decide. And
+# `group.coordinator.rebalance.protocols`, deprecated in Kafka: every protocol that is served is served to all.
 WITHOUT_EFFECT: Final = frozenset(
     {
         "alter.config.policy.class.name", "background.threads", "broker.heartbeat.interval.ms",
         "broker.session.timeout.ms", "compression.type", "connection.failed.authentication.delay.ms",
-        "create.topic.policy.class.name", "early.start.listeners", "initial.broker.registration.timeout.ms",
+        "create.topic.policy.class.name", "early.start.listeners", "group.consumer.assignor.offload.enable",
+        "initial.broker.registration.timeout.ms",
         "inter.broker.listener.name", "leader.imbalance.check.interval.seconds",
         "leader.imbalance.per.broker.percentage", "auto.leader.rebalance.enable",
         "listener.security.protocol.map", "max.connections.per.ip.overrides", "metadata.log.dir", "min.insync.replicas",
@@ -387,7 +455,7 @@ WITHOUT_EFFECT: Final = frozenset(
     }
 )  # fmt: skip
 PREFIXES_WITHOUT_EFFECT: Final = (
-    "controller.", "group.consumer.", "group.coordinator.", "group.share.", "group.streams.", "fetch.purgatory.",
+    "controller.", "group.coordinator.", "group.share.", "group.streams.", "fetch.purgatory.",
     "log.cleaner.", "log.flush.", "log.message.", "log.index.", "log.cleanup.", "log.initial.", "log.local.",
     "log.segment.delete.", "log.roll.jitter.", "log.preallocate", "metrics.", "metadata.",
     "producer.purgatory.", "delete.records.purgatory.", "producer.id.expiration.check.", "quota.", "remote.log.",

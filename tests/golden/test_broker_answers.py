@@ -124,7 +124,7 @@ ALLOWED = [
     Allowed(
         "settings of share and streams groups, which are not served",
         r".*configs\[(share|streams)\..*",
-        script="describe_configs",
+        script="describe_configs|group_configs",
         actual=ABSENT,
     ),
     Allowed(

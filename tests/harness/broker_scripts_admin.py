@@ -9,6 +9,7 @@ from tests.harness.script_steps import (
     commit_request,
     create_topic,
     versions,
+    wait_for_config,
     wait_for_coordinator,
     wait_for_topic,
 )
@@ -312,6 +313,77 @@ def describe_topic_partitions(s: Session) -> None:
     describe("the same twice", "dp-a", "dp-a")
 
 
+INTERVAL = "consumer.assignment.interval.ms"
+HEARTBEAT = "consumer.heartbeat.interval.ms"
+SESSION = "consumer.session.timeout.ms"
+BROKER_INTERVAL = "group.consumer.assignment.interval.ms"
+
+
+def group_configs(s: Session) -> None:
+    def alter(step: str, name: str, *configs: tuple[str, int, str | None], kind: int = 32, version: int = 1, **fields: Any) -> None:
+        listed = [{"name": key, "configOperation": op, "value": value} for key, op, value in configs]
+        resource = {"resourceType": kind, "resourceName": name, "configs": listed}
+        s.call(step, "IncrementalAlterConfigs", version, {"resources": [resource], **fields})
+
+    def describe(step: str, kind: int = 32, name: str = "gc", keys: list[str] | None = None) -> None:
+        resource = {"resourceType": kind, "resourceName": name, "configurationKeys": keys}
+        s.call(step, "DescribeConfigs", 4, {"resources": [resource], "includeSynonyms": True}, on="describe")
+
+    for version in versions("IncrementalAlterConfigs"):
+        alter("set one", "gc", (SESSION, 0, "50000"), version=version)
+        alter("set all", "gc", (SESSION, 0, "60000"), (HEARTBEAT, 0, "15000"), (INTERVAL, 0, "0"), version=version)
+        alter("delete one", "gc", (INTERVAL, 1, None), version=version)
+        alter("delete what is not set", "gc", (INTERVAL, 1, None), version=version)
+    for key, values in {
+        SESSION: ("44999", "60001", "0", "-1", "5000"),
+        HEARTBEAT: ("4999", "15001", "0", "45000"),
+        INTERVAL: ("-1", "15001", "15000"),
+    }.items():
+        for value in values:
+            alter(f"{key}={value}", "gc-bounds", (key, 0, value))
+    for value in ("soon", "", " 50000 ", "+50001", "50000.0", "0xC350", "2147483648", "50_000", None):
+        alter(f"a text that may be a number: {value}", "gc-texts", (SESSION, 0, value))
+    for key in ("consumer.assignor.offload.enable", "no.such.key", "group.consumer.session.timeout.ms", "session.timeout.ms", ""):
+        alter(f"a key: {key}", "gc-keys", (key, 0, "50000"))
+    alter("delete a key there is none of", "gc-keys", ("no.such.key", 1, None))
+    alter("append to a number", "gc", (SESSION, 2, "50000"))
+    alter("subtract from a number", "gc", (SESSION, 3, "50000"))
+    alter("only validate", "gc-dry", (SESSION, 0, "50000"), validateOnly=True)
+    alter("only validate a bad value", "gc-dry", (SESSION, 0, "1"), validateOnly=True)
+    alter("good and bad", "gc-dry", (SESSION, 0, "50000"), (HEARTBEAT, 0, "1"))
+    alter("the same key twice", "gc-dry", (SESSION, 0, "50000"), (SESSION, 0, "50001"))
+    alter("an unknown operation", "gc-dry", (SESSION, 9, "50000"))
+    alter("no configs", "gc-dry")
+    alter("no name", "", (SESSION, 0, "50000"))
+    alter("a name with anything in it", "gc / ünd mehr", (SESSION, 0, "50000"))
+    wait_for_config(s, 32, "gc / ünd mehr", SESSION, "50000")
+    describe("the group")
+    describe("one key", keys=[SESSION])
+    describe("a group that was only validated", name="gc-dry", keys=[SESSION, HEARTBEAT, INTERVAL])
+    s.call("groups that have configs", "ListConfigResources", 1, {"resourceTypes": [32]}, on="list")
+    for name in ("1", ""):
+        for value in ("500", "0", "15000", "15001", "-1", "soon", "700"):
+            alter(f"the broker's interval: {value}", name, (BROKER_INTERVAL, 0, value), kind=4)
+        wait_for_config(s, 4, name, BROKER_INTERVAL, "700")
+        describe("the broker's interval", 4, name, [BROKER_INTERVAL])
+    describe("a group below the broker's interval", name="gc-fresh", keys=[INTERVAL])
+    for key in ("group.consumer.min.assignment.interval.ms", "group.consumer.session.timeout.ms", "group.consumer.max.size"):
+        alter(f"the broker's {key}", "1", (key, 0, "1000"), kind=4)
+    for name in ("1", ""):
+        alter("the broker's interval: not set", name, (BROKER_INTERVAL, 1, None), kind=4)
+        wait_for_config(s, 4, name, BROKER_INTERVAL, None)
+    names = [f"group.consumer.{key}" for key in (
+        "session.timeout.ms", "min.session.timeout.ms", "max.session.timeout.ms", "heartbeat.interval.ms",
+        "min.heartbeat.interval.ms", "max.heartbeat.interval.ms", "assignors", "migration.policy",
+        "regex.refresh.interval.ms", "assignment.interval.ms", "min.assignment.interval.ms", "max.assignment.interval.ms",
+        "assignor.offload.enable",
+    )]
+    describe("what the broker was started with", 4, "1", names)
+    alter("delete all", "gc", (SESSION, 1, None), (HEARTBEAT, 1, None))
+    wait_for_config(s, 32, "gc", SESSION, None)
+    s.call("groups that still have configs", "ListConfigResources", 1, {"resourceTypes": [32]}, on="list")
+
+
 LISTING_SCRIPTS = {"list_config_resources": list_config_resources}
 ADMIN_SCRIPTS = {
     "cluster": cluster,
@@ -321,5 +393,6 @@ ADMIN_SCRIPTS = {
     "create_partitions": create_partitions,
     "describe_configs": describe_configs,
     "alter_configs": alter_configs,
+    "group_configs": group_configs,
     "describe_topic_partitions": describe_topic_partitions,
 }

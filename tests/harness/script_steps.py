@@ -45,6 +45,20 @@ def wait_for_coordinator(s: Session) -> None:
     raise TimeoutError("no group coordinator came up")
 
 
+def wait_for_config(s: Session, kind: int, name: str, key: str, value: str | None) -> None:
+    """Until DescribeConfigs shows the value that was set on a resource; None: until nothing is set on it."""
+    sources = {32: 8, 4: 2 if name else 3}
+    resource = {"resourceType": kind, "resourceName": name, "configurationKeys": [key]}
+    with s.unrecorded():
+        for _ in range(400):
+            answer = s.call("", "DescribeConfigs", 4, {"resources": [resource], "includeSynonyms": True}, on="wait")
+            synonyms = [one for shown in answer["results"][0]["configs"] for one in shown["synonyms"]]
+            found = [one["value"] for one in synonyms if one["source"] == sources[kind]]
+            if found == ([] if value is None else [value]):
+                return
+    raise TimeoutError(f"{key} of {name!r} does not become {value}")
+
+
 def b64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 

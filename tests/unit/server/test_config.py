@@ -133,6 +133,8 @@ def test_a_broker_s_properties_file(tmp_path: Path) -> None:
         ("auto.create.topics.enable", "FALSE", "auto_create_topics_enable", False),
         ("broker.rack", "r1", "rack", "r1"),
         ("empty_group_id_commit", "allow", "empty_group_id_commit", "allow"),
+        ("group.consumer.migration.policy", "Upgrade", "group_consumer_migration_policy", "upgrade"),
+        ("group.consumer.assignors", " range , mine", "group_consumer_assignors", "range,mine"),
     ],
 )
 def test_names_and_units(name: str, text: str, attribute: str, expected: object) -> None:
@@ -159,6 +161,18 @@ def test_static_values_are_what_was_configured() -> None:
         ("auto.create.topics.enable=1", "must be true or false"),
         ("log.dirs=a,b", "one data directory only"),
         ("group.min.session.timeout.ms=2000000", "larger than group.max.session.timeout.ms"),
+        ("group.consumer.migration.policy=both", "must be one of bidirectional, upgrade, downgrade, disabled"),
+        ("group.consumer.assignors=", "an empty name"),
+        ("group.consumer.assignors=range,", "an empty name"),
+        ("group.consumer.assignors=range,uniform,range", "a name twice"),
+        ("group.consumer.regex.refresh.interval.ms=9999", "must be from 10000"),
+        ("group.consumer.session.timeout.ms=0", "must be from 1"),
+        ("group.consumer.session.timeout.ms=44999", "less than group.consumer.min.session.timeout.ms (45000)"),
+        ("group.consumer.session.timeout.ms=60001", "larger than group.consumer.max.session.timeout.ms (60000)"),
+        ("group.consumer.min.session.timeout.ms=60001", "larger than group.consumer.max.session.timeout.ms"),
+        ("group.consumer.heartbeat.interval.ms=4999", "less than group.consumer.min.heartbeat.interval.ms (5000)"),
+        ("group.consumer.max.assignment.interval.ms=999", "larger than group.consumer.max.assignment.interval.ms"),
+        ("group.consumer.max.heartbeat.interval.ms=4999", "larger than group.consumer.max.heartbeat.interval.ms"),
         ("listeners=nowhere", "must be HOST:PORT"),
         ("listeners=SSL://:9093", "there is no TLS"),
         ("ssl.keystore.location=x", "would be open"),
@@ -169,6 +183,18 @@ def test_mistakes_are_named(assignment: str, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
         load(assignments=[assignment])
     assert message in str(caught.value)
+
+
+def test_a_session_must_be_longer_than_the_time_between_heartbeats() -> None:
+    values = ["group.consumer.max.heartbeat.interval.ms=60000", "group.consumer.heartbeat.interval.ms=45000"]
+    with pytest.raises(ConfigError, match="must be less than group.consumer.session.timeout.ms"):
+        load(assignments=values)
+    assert load(assignments=[*values, "group.consumer.session.timeout.ms=45001"]).core is not None
+
+
+def test_a_broker_s_settings_without_effect_are_accepted_with_a_warning() -> None:
+    values = ["group.consumer.assignor.offload.enable=false", "group.coordinator.rebalance.protocols=classic"]
+    assert len(load(assignments=values).warnings) == 2
 
 
 def test_unknown_variables_and_the_links_of_a_kubernetes_service() -> None:
