@@ -4,13 +4,37 @@ A `TargetBuilder` is soft state of a group: it knows the members' subscriptions,
 which targets differ. The targets themselves are hard state, a dict that the group owns and that only replay writes;
 it is read here. What `compute` answers is expected to be in it when `compute` is called again; when it is not (the
 records could not be stored), everything is computed anew from what is there.
+
+With the uniform assignor and members that all subscribe to the same topics, a `HomogeneousBalancer` is kept from one
+computation to the next and told who came and who left, so that the work follows the change and not the size of the
+group. Everything else computes in full: a change of topics, a subscription of its own, other assignors.
 """
 
 from __future__ import annotations
 
 from typing import final
 
-from kcoord.core.assignors.spec import Assignment, Assignor, GroupSpec, MemberSpec, TopicDescriber
+from kcoord.core.assignors.check import checked_assignment
+from kcoord.core.assignors.homogeneous import HomogeneousBalancer
+from kcoord.core.assignors.range_assignor import RangeAssignor
+from kcoord.core.assignors.spec import (
+    Assignment,
+    Assignor,
+    AssignorError,
+    GroupSpec,
+    MemberSpec,
+    TopicDescriber,
+)
+from kcoord.core.assignors.uniform import UniformAssignor, balancer_of
+
+
+@final
+class _Subscription:
+    """Topics that some members of the group subscribe to, and how many members those are."""
+
+    def __init__(self, topic_ids: list[bytes]) -> None:
+        self.topic_ids = topic_ids
+        self.member_count = 0
 
 
 @final
@@ -21,15 +45,28 @@ class TargetBuilder:
         self._assignor = assignor
         self._topics = topics
         self._targets = targets
+        # Their `target` is brought up to date by each computation in full.
         self._members: dict[str, MemberSpec] = {}
+        self._subscriptions: dict[tuple[bytes, ...], _Subscription] = {}
+        self._balancer: HomogeneousBalancer | None = None
+        # Members that joined since the balancer was last used.
+        self._joined: dict[str, bool] = {}
+        # What `targets` has to hold for the balancer to be right: the answers of the last computation.
+        self._answered: dict[str, Assignment] = {}
 
     @property
     def assignor(self) -> Assignor:
         return self._assignor
 
+    @property
+    def is_homogeneous(self) -> bool:
+        """Whether all members subscribe to the same existing topics; so of a group without members."""
+        return len(self._subscriptions) <= 1
+
     def set_assignor(self, assignor: Assignor) -> None:
         """The next computation is done by `assignor`."""
         self._assignor = assignor
+        self._balancer = None
 
     def set_member(
         self, member_id: str, instance_id: str | None, rack_id: str | None, topic_ids: list[bytes]
@@ -39,51 +76,151 @@ class TargetBuilder:
         `topic_ids`: subscribed and existing topics, ascending, none twice. Call it again for every member whose
         topics were created or deleted.
         """
-        self._members[member_id] = MemberSpec(member_id, instance_id, rack_id, topic_ids, {})
+        member = self._members.get(member_id)
+        if member is None:
+            shared = self._subscribe(topic_ids)
+            self._members[member_id] = MemberSpec(member_id, instance_id, rack_id, shared, {})
+            self._joined[member_id] = True
+            if member_id in self._targets:
+                self._balancer = None
+            return
+        member.instance_id = instance_id
+        member.rack_id = rack_id
+        if member.topic_ids != topic_ids:
+            old = member.topic_ids
+            member.topic_ids = self._subscribe(topic_ids)
+            self._unsubscribe(old)
 
     def remove_member(self, member_id: str) -> None:
         """A member left for good. Unknown ones are passed over."""
-        self._members.pop(member_id, None)
+        member = self._members.pop(member_id, None)
+        if member is None:
+            return
+        self._unsubscribe(member.topic_ids)
+        self._joined.pop(member_id, None)
+        self._answered.pop(member_id, None)
+        balancer = self._balancer
+        if balancer is not None and balancer.has(member_id):
+            balancer.remove(member_id)
 
     def replace_static_member(self, old_id: str, new_id: str) -> None:
         """A static member came back under a new member id, which inherits subscription and target of the old one.
 
         The caller stores the old target under the new id in the targets, and removes the old one. A `set_member` of
-        the new id may follow when it subscribes to something else.
+        the new id may follow when it subscribes to something else. Raises KeyError when there is no such member.
         """
         member = self._members.pop(old_id)
         self._members[new_id] = MemberSpec(new_id, member.instance_id, member.rack_id, member.topic_ids, {})
+        if self._joined.pop(old_id, False):
+            self._joined[new_id] = True
+        self._answered.pop(old_id, None)
+        balancer = self._balancer
+        if balancer is not None and balancer.has(old_id):
+            balancer.rename(old_id, new_id)
+            self._answered[new_id] = balancer.assignment(new_id)
 
     def topics_changed(self) -> None:
         """The number of partitions (or the racks) of some topic changed."""
+        self._balancer = None
 
     def compute(self) -> list[tuple[str, Assignment]]:
-        """Members whose target differs from `targets`, with the new one, in a fixed order.
+        """Members whose target differs from `targets`, with the new one, by member id.
 
         A member that is not in `targets` is listed even when it gets nothing. Members that left are not listed. Raises
         `AssignorError`; the builder can go on being used.
         """
-        specs: dict[str, MemberSpec] = {}
-        first: list[bytes] | None = None
-        is_homogeneous = True
+        if not self._members:
+            self._balancer = None
+            return []
+        if self.is_homogeneous and isinstance(self._assignor, UniformAssignor):
+            return self._compute_uniform()
+        self._balancer = None
+        return self._compute_in_full()
+
+    def _subscribe(self, topic_ids: list[bytes]) -> list[bytes]:
+        """Counts a subscriber of exactly these topics; the list that all of them share."""
+        key = tuple(topic_ids)
+        subscription = self._subscriptions.get(key)
+        if subscription is None:
+            subscription = _Subscription(topic_ids)
+            self._subscriptions[key] = subscription
+        subscription.member_count += 1
+        return subscription.topic_ids
+
+    def _unsubscribe(self, topic_ids: list[bytes]) -> None:
+        key = tuple(topic_ids)
+        subscription = self._subscriptions[key]
+        subscription.member_count -= 1
+        if subscription.member_count == 0:
+            del self._subscriptions[key]
+
+    def _compute_uniform(self) -> list[tuple[str, Assignment]]:
+        balancer = self._balancer
+        # Until it has gone through this, it is not to be relied on.
+        self._balancer = None
+        if balancer is not None and self._is_current(balancer):
+            for member_id in self._joined:
+                balancer.add_new(member_id)
+            candidates = balancer.balance()
+        else:
+            balancer = balancer_of(self._spec(), self._topics)
+            balancer.balance()
+            candidates = sorted(self._members)
+        answer: list[tuple[str, Assignment]] = []
+        self._answered = {}
+        for member_id in candidates:
+            assignment = balancer.assignment(member_id)
+            if self._differs(member_id, assignment):
+                answer.append((member_id, assignment))
+                self._answered[member_id] = assignment
+        self._joined = {}
+        self._balancer = balancer
+        return answer
+
+    def _is_current(self, balancer: HomogeneousBalancer) -> bool:
+        """Whether the balancer goes on from what the targets say."""
+        for subscription in self._subscriptions.values():
+            if subscription.topic_ids != balancer.topic_ids:
+                return False
+        for member_id, assignment in self._answered.items():
+            if self._targets.get(member_id) != assignment:
+                return False
+        return True
+
+    def _compute_in_full(self) -> list[tuple[str, Assignment]]:
+        group = self._spec()
+        assignor = self._assignor
+        if isinstance(assignor, UniformAssignor) or isinstance(assignor, RangeAssignor):
+            result = assignor.assign(group, self._topics)
+        else:
+            result = _ask_plug_in(assignor, group, self._topics)
+        self._joined = {}
+        answer: list[tuple[str, Assignment]] = []
+        for member_id in group.members:
+            if self._differs(member_id, result[member_id]):
+                answer.append((member_id, result[member_id]))
+        return answer
+
+    def _spec(self) -> GroupSpec:
+        """The group with its current targets, in order of member ids."""
+        members: dict[str, MemberSpec] = {}
         for member_id in sorted(self._members):
             member = self._members[member_id]
-            if first is None:
-                first = member.topic_ids
-            elif member.topic_ids != first:
-                is_homogeneous = False
             target = self._targets.get(member_id)
-            specs[member_id] = MemberSpec(
-                member_id,
-                member.instance_id,
-                member.rack_id,
-                member.topic_ids,
-                {} if target is None else target,
-            )
-        result = self._assignor.assign(GroupSpec(specs, is_homogeneous), self._topics)
-        changed: list[tuple[str, Assignment]] = []
-        for member_id in specs:
-            assignment = result.get(member_id, {})
-            if self._targets.get(member_id) != assignment:
-                changed.append((member_id, assignment))
-        return changed
+            member.target = {} if target is None else target
+            members[member_id] = member
+        return GroupSpec(members, self.is_homogeneous)
+
+    def _differs(self, member_id: str, assignment: Assignment) -> bool:
+        target = self._targets.get(member_id)
+        return target is not assignment and (target is None or target != assignment)
+
+
+def _ask_plug_in(assignor: Assignor, group: GroupSpec, topics: TopicDescriber) -> dict[str, Assignment]:
+    """What somebody else's code answers, checked. Whatever it raises is an `AssignorError`."""
+    try:
+        return checked_assignment(group, topics, assignor.assign(group, topics))
+    except AssignorError:
+        raise
+    except Exception as e:
+        raise AssignorError(f"assignor {assignor.name!r} failed with {type(e).__name__}: {e}") from e

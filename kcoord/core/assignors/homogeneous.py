@@ -1,0 +1,243 @@
+"""Uniform assignment for groups whose members all subscribe to the same topics.
+
+Two rules, the first before the second: numbers of partitions differ by at most one between any two members; and no
+partition moves that need not. With P partitions and N members everybody gets the quota P // N, and P % N members one
+more. Those who have more than the quota already come first for that one more, so that as little as possible is taken
+away; whoever must change anyway comes next, so that as few targets as possible are written.
+
+A `HomogeneousBalancer` can be kept. It files members by how many partitions they have, and `balance` looks only at
+those whose number is off: when one member of 10,000 joins or leaves, that costs what moves and not a walk through the
+group. Computing from nothing is the same code with everybody's number off.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from kcoord.core.assignors.spec import UNKNOWN_TOPIC, Assignment, AssignorError, TopicDescriber
+
+
+@final
+class HomogeneousBalancer:
+    """The members and partitions of one subscription. Add members, remove them, `balance`."""
+
+    def __init__(self, topic_ids: list[bytes], topics: TopicDescriber) -> None:
+        """`topic_ids` ascending. Raises `AssignorError` for a topic that does not exist."""
+        self.topic_ids = topic_ids
+        self._partition_total = 0
+        # Which partitions have an owner: topic id -> one byte per partition.
+        self._owned: dict[bytes, bytearray] = {}
+        for topic_id in topic_ids:
+            partition_count = topics.partition_count(topic_id)
+            if partition_count == UNKNOWN_TOPIC:
+                raise AssignorError(f"topic {topic_id.hex()} is subscribed to and does not exist")
+            self._partition_total += partition_count
+            self._owned[topic_id] = bytearray(partition_count)
+        # None until the first `balance`, when the members that were there say what is left; then what was freed since.
+        self._free: dict[bytes, list[int]] | None = None
+        self._assignments: dict[str, Assignment] = {}
+        self._sizes: dict[str, int] = {}
+        # Members by how many partitions they have; in a dict, because sets have no order.
+        self._by_size: dict[int, dict[str, bool]] = {}
+        # Members that came with nothing, or whose assignment was changed, since the last `balance`.
+        self._touched: dict[str, bool] = {}
+
+    def add(self, member_id: str, target: Assignment) -> None:
+        """A member that has `target`; of that it keeps what is subscribed to, exists, and nobody else has.
+
+        Members with a target are added before the first `balance`, later ones come with nothing.
+        """
+        kept: Assignment = {}
+        size = 0
+        asked = 0
+        for topic_id, partitions in target.items():
+            asked += len(partitions)
+            owned = self._owned.get(topic_id)
+            if owned is None:
+                continue
+            own: list[int] = []
+            partition_count = len(owned)
+            for partition in partitions:
+                if 0 <= partition < partition_count and owned[partition] == 0:
+                    owned[partition] = 1
+                    own.append(partition)
+            if own:
+                kept[topic_id] = own
+                size += len(own)
+        self._assignments[member_id] = kept if size < asked else target
+        self._file(member_id, size)
+
+    def add_new(self, member_id: str) -> None:
+        """A member that has nothing yet; its assignment is reported even when it stays empty."""
+        self._assignments[member_id] = {}
+        self._file(member_id, 0)
+        self._touched[member_id] = True
+
+    def remove(self, member_id: str) -> None:
+        """The member's partitions become free."""
+        assignment = self._assignments.pop(member_id)
+        self._unfile(member_id, self._sizes.pop(member_id))
+        self._touched.pop(member_id, None)
+        for topic_id, partitions in assignment.items():
+            self._release(topic_id, partitions)
+
+    def rename(self, old_id: str, new_id: str) -> None:
+        """`new_id` takes the place of `old_id`, with all it has."""
+        self._assignments[new_id] = self._assignments.pop(old_id)
+        size = self._sizes.pop(old_id)
+        self._unfile(old_id, size)
+        self._file(new_id, size)
+        if self._touched.pop(old_id, False):
+            self._touched[new_id] = True
+
+    def has(self, member_id: str) -> bool:
+        return member_id in self._assignments
+
+    def assignment(self, member_id: str) -> Assignment:
+        return self._assignments[member_id]
+
+    def balance(self) -> list[str]:
+        """Gives every partition to somebody, and says for whom it changed anything, by member id."""
+        if self._free is None:
+            self._free = {}
+            for topic_id in self.topic_ids:
+                owned = self._owned[topic_id]
+                if owned.count(0) > 0:
+                    self._free[topic_id] = [p for p in range(len(owned)) if owned[p] == 0]
+            # They are all given away below, and taken back with their members.
+            self._owned = {}
+        if self._assignments:
+            quota = self._partition_total // len(self._assignments)
+            extras = self._partition_total % len(self._assignments)
+            self._take_excess(quota, extras)
+            self._fill(quota, extras)
+        changed = sorted(self._touched)
+        self._touched = {}
+        return changed
+
+    def _file(self, member_id: str, size: int) -> None:
+        self._sizes[member_id] = size
+        same = self._by_size.get(size)
+        if same is None:
+            self._by_size[size] = {member_id: True}
+        else:
+            same[member_id] = True
+
+    def _unfile(self, member_id: str, size: int) -> None:
+        same = self._by_size[size]
+        del same[member_id]
+        if not same:
+            del self._by_size[size]
+
+    def _release(self, topic_id: bytes, partitions: list[int]) -> None:
+        if self._free is None:
+            owned = self._owned[topic_id]
+            for partition in partitions:
+                owned[partition] = 0
+            return
+        free = self._free.get(topic_id)
+        if free is None:
+            self._free[topic_id] = partitions.copy()
+        else:
+            free.extend(partitions)
+
+    def _take_excess(self, quota: int, extras: int) -> None:
+        """Nobody keeps more than the quota and one, and at most `extras` members keep that many."""
+        excessive = sorted([size for size in self._by_size if size > quota], reverse=True)
+        above = 0
+        for size in excessive:
+            above += len(self._by_size[size])
+        # So many may not keep one more. Those who must give up something anyway are first.
+        to_quota = above - extras
+        for size in excessive:
+            if size == quota + 1 and to_quota <= 0:
+                break
+            same = self._by_size.pop(size)
+            while same and (size > quota + 1 or to_quota > 0):
+                member_id, _ = same.popitem()
+                keep = quota if to_quota > 0 else quota + 1
+                to_quota -= 1
+                self._take(member_id, size - keep)
+                self._file(member_id, keep)
+            if same:
+                self._by_size[size] = same
+
+    def _take(self, member_id: str, count: int) -> None:
+        """Frees `count` partitions of a member, the last ones of its last topics."""
+        old = self._assignments[member_id]
+        left = count
+        taken: dict[bytes, int] = {}
+        for topic_id in reversed(list(old)):
+            if left == 0:
+                break
+            from_topic = min(left, len(old[topic_id]))
+            taken[topic_id] = from_topic
+            left -= from_topic
+        kept: Assignment = {}
+        for topic_id, partitions in old.items():
+            keep = len(partitions) - taken.get(topic_id, 0)
+            if keep == len(partitions):
+                kept[topic_id] = partitions
+                continue
+            if keep > 0:
+                kept[topic_id] = partitions[:keep]
+            self._release(topic_id, partitions[keep:])
+        self._assignments[member_id] = kept
+        self._touched[member_id] = True
+
+    def _fill(self, quota: int, extras: int) -> None:
+        """Free partitions go to those below the quota, the extras to these first and then to others."""
+        free = self._free
+        assert free is not None
+        pool = _Pool([(topic_id, sorted(free[topic_id])) for topic_id in sorted(free)])
+        above = self._by_size.get(quota + 1)
+        extras_left = extras - (0 if above is None else len(above))
+        for size in sorted([size for size in self._by_size if size < quota]):
+            for member_id in self._by_size.pop(size):
+                aim = quota
+                if extras_left > 0:
+                    extras_left -= 1
+                    aim += 1
+                self._give(member_id, aim - size, pool)
+                self._file(member_id, aim)
+        while extras_left > 0:
+            extras_left -= 1
+            member_id, _ = self._by_size[quota].popitem()
+            if not self._by_size[quota]:
+                del self._by_size[quota]
+            self._give(member_id, 1, pool)
+            self._file(member_id, quota + 1)
+        self._free = {}
+
+    def _give(self, member_id: str, count: int, pool: _Pool) -> None:
+        old = self._assignments[member_id]
+        assignment = old.copy()
+        while count > 0:
+            topic_id, partitions = pool.draw(count)
+            count -= len(partitions)
+            have = assignment.get(topic_id)
+            assignment[topic_id] = partitions if have is None else sorted(have + partitions)
+        if old and len(assignment) > len(old):
+            assignment = {topic_id: assignment[topic_id] for topic_id in sorted(assignment)}
+        self._assignments[member_id] = assignment
+        self._touched[member_id] = True
+
+
+@final
+class _Pool:
+    """Free partitions, drawn in order of topic and partition."""
+
+    def __init__(self, free: list[tuple[bytes, list[int]]]) -> None:
+        self._free = free
+        self._topic = 0
+        self._position = 0
+
+    def draw(self, count_max: int) -> tuple[bytes, list[int]]:
+        """Between 1 and `count_max` partitions of one topic. There must be some left."""
+        topic_id, partitions = self._free[self._topic]
+        drawn = partitions[self._position : self._position + count_max]
+        self._position += len(drawn)
+        if self._position == len(partitions):
+            self._topic += 1
+            self._position = 0
+        return topic_id, drawn

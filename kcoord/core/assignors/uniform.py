@@ -1,0 +1,41 @@
+"""The `uniform` assignor: everybody gets the same number of partitions, and keeps what can be kept."""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from kcoord.core.assignors.heterogeneous import assign_heterogeneous
+from kcoord.core.assignors.homogeneous import HomogeneousBalancer
+from kcoord.core.assignors.spec import Assignment, Assignor, GroupSpec, TopicDescriber
+
+UNIFORM: Final = "uniform"
+
+
+@final
+class UniformAssignor(Assignor):
+    """Kafka's default. As Kafka's since 4.0 it does not look at racks.
+
+    Where all members subscribe to the same topics, sizes differ by at most one and nothing moves without need.
+    Otherwise the subscribers of each topic are evened out in turn; see `heterogeneous`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(UNIFORM)
+
+    def assign(self, group: GroupSpec, topics: TopicDescriber) -> dict[str, Assignment]:
+        if not group.members:
+            return {}
+        if not group.is_homogeneous:
+            return assign_heterogeneous(group, topics)
+        balancer = balancer_of(group, topics)
+        balancer.balance()
+        return {member_id: balancer.assignment(member_id) for member_id in group.members}
+
+
+def balancer_of(group: GroupSpec, topics: TopicDescriber) -> HomogeneousBalancer:
+    """The balancer of a group with members and one subscription, before its first `balance`."""
+    member_ids = sorted(group.members)
+    balancer = HomogeneousBalancer(group.members[member_ids[0]].topic_ids, topics)
+    for member_id in member_ids:
+        balancer.add(member_id, group.members[member_id].target)
+    return balancer

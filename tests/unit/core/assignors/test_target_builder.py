@@ -1,0 +1,299 @@
+"""The target builder by hand: what it lists, what it inherits, and when it starts from nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kcoord.core.assignors.range_assignor import RangeAssignor
+from kcoord.core.assignors.spec import Assignment, Assignor, AssignorError, GroupSpec, TopicDescriber
+from kcoord.core.assignors.uniform import UniformAssignor
+from tests.unit.core.assignors.groups import Group, Topics, assignment, moved, owners, sizes, topic
+
+
+def uniform(counts: dict[int, int], targets: dict[str, Assignment] | None = None) -> Group:
+    return Group(UniformAssignor(), Topics(counts), targets)
+
+
+def test_a_group_without_members() -> None:
+    group = uniform({1: 3})
+    assert group.compute() == {}
+    group.join("a", [1])
+    group.leave("a")
+    assert group.compute() == {}
+
+
+def test_only_differences() -> None:
+    group = uniform({1: 4})
+    group.join("a", [1])
+    assert group.compute() == {"a": assignment({1: [0, 1, 2, 3]})}
+    assert group.compute() == {}
+    group.join("b", [1])
+    assert group.compute() == {"a": assignment({1: [0, 1]}), "b": assignment({1: [2, 3]})}
+
+
+@pytest.mark.parametrize("assignor", [UniformAssignor(), RangeAssignor()])
+def test_a_new_member_that_gets_nothing_is_listed_once(assignor: Assignor) -> None:
+    group = Group(assignor, Topics({1: 1}))
+    group.join("a", [1])
+    group.compute()
+    group.join("b", [1])
+    assert group.compute() == {"b": {}}
+    assert group.compute() == {}
+
+
+@pytest.mark.parametrize("topics", [[1], [1, 2]])
+def test_a_member_that_leaves_is_not_listed(topics: list[int]) -> None:
+    group = uniform({1: 4, 2: 1})
+    group.join("a", topics)
+    group.join("b", [1])
+    group.compute()
+    group.leave("b")
+    changed = group.compute()
+    assert list(changed) == ["a"]
+    assert len(owners(group.targets)) == 4 + len(topics) - 1
+
+
+def test_a_static_member_inherits_the_target() -> None:
+    group = uniform({1: 4})
+    group.join("a", [1], "i")
+    group.join("b", [1])
+    group.compute()
+    old = group.targets["a"]
+    group.replace("a", "c")
+    assert group.compute() == {}
+    assert group.targets["c"] is old
+    group.leave("c")
+    assert group.compute() == {"b": assignment({1: [0, 1, 2, 3]})}
+
+
+def test_a_static_member_that_comes_back_with_another_subscription() -> None:
+    group = uniform({1: 4, 2: 2})
+    group.join("a", [1], "i")
+    group.join("b", [1])
+    group.compute()
+    group.replace("a", "c")
+    group.join("c", [2], "i")
+    assert group.compute() == {"b": assignment({1: [0, 1, 2, 3]}), "c": assignment({2: [0, 1]})}
+
+
+def test_a_member_that_is_replaced_before_it_was_computed() -> None:
+    group = uniform({1: 4})
+    group.join("a", [1])
+    group.compute()
+    group.join("b", [1], "i")
+    group.replace("b", "c")
+    assert group.compute() == {"a": assignment({1: [0, 1]}), "c": assignment({1: [2, 3]})}
+
+
+def test_a_member_that_leaves_and_comes_back_in_one_turn() -> None:
+    group = uniform({1: 4})
+    group.join("a", [1])
+    group.join("b", [1])
+    group.compute()
+    group.leave("b")
+    group.join("b", [1])
+    changed = group.compute()
+    assert sorted(sizes(group.targets).values()) == [2, 2]
+    assert list(changed) == ["b"]
+
+
+def test_targets_of_a_log_are_gone_on_from() -> None:
+    before = {"a": assignment({1: [0, 3]}), "b": assignment({1: [1, 2]})}
+    group = uniform({1: 4}, dict(before))
+    group.join("b", [1])
+    group.join("a", [1])
+    assert group.compute() == {}
+    group.join("c", [1])
+    group.compute()
+    assert moved(before, group.targets) == 1
+
+
+def test_partitions_that_are_added() -> None:
+    group = uniform({1: 2})
+    group.join("a", [1])
+    group.join("b", [1])
+    group.compute()
+    before = dict(group.targets)
+    group.grow(1, 6)
+    group.compute()
+    assert sorted(sizes(group.targets).values()) == [3, 3]
+    assert moved(before, group.targets) == 0
+
+
+def test_a_topic_that_goes() -> None:
+    """The coordinator tells the builder what every member subscribes to now."""
+    group = uniform({1: 2, 2: 2})
+    group.join("a", [1, 2])
+    group.join("b", [1, 2])
+    group.compute()
+    del group.topics.counts[topic(2)]
+    group.join("a", [1])
+    group.join("b", [1])
+    group.compute()
+    assert set(owners(group.targets)) == {(topic(1), 0), (topic(1), 1)}
+    assert sorted(sizes(group.targets).values()) == [1, 1]
+
+
+def test_answers_that_were_not_stored_are_computed_again() -> None:
+    group = uniform({1: 6})
+    group.join("a", [1])
+    group.join("b", [1])
+    group.compute()
+    group.join("c", [1])
+    lost = group.compute(stored=False)
+    assert group.compute(stored=False) == lost
+    group.leave("c")
+    assert group.compute() == {}
+    group.join("d", [1])
+    group.compute()
+    assert sizes(group.targets) == {"a": 2, "b": 2, "d": 2}
+
+
+def test_another_assignor() -> None:
+    group = uniform({1: 2, 2: 2})
+    group.join("a", [1, 2])
+    group.join("b", [1, 2])
+    group.compute()
+    assert group.targets == {"a": assignment({1: [0, 1]}), "b": assignment({2: [0, 1]})}
+    group.builder.set_assignor(RangeAssignor())
+    assert group.builder.assignor.name == "range"
+    group.compute()
+    assert group.targets == {"a": assignment({1: [0], 2: [0]}), "b": assignment({1: [1], 2: [1]})}
+    group.builder.set_assignor(UniformAssignor())
+    assert group.compute() == {}
+
+
+def test_subscriptions_part_and_meet_again() -> None:
+    group = uniform({1: 4, 2: 4})
+    for name in "ab":
+        group.join(name, [1])
+    assert group.builder.is_homogeneous
+    group.compute()
+    group.join("b", [1, 2])
+    assert not group.builder.is_homogeneous
+    group.compute()
+    assert sizes(group.targets) == {"a": 4, "b": 4}
+    group.join("a", [1, 2])
+    assert group.builder.is_homogeneous
+    before = dict(group.targets)
+    group.compute()
+    assert len(owners(group.targets)) == 8
+    assert moved(before, group.targets) == 0
+
+
+def test_a_topic_that_is_unknown_does_not_break_the_builder() -> None:
+    group = uniform({1: 2})
+    group.join("a", [1])
+    group.compute()
+    group.join("b", [1, 2])
+    with pytest.raises(AssignorError):
+        group.compute()
+    group.leave("b")
+    group.join("b", [1])
+    group.compute()
+    assert sizes(group.targets) == {"a": 1, "b": 1}
+
+
+class CountingTopics(Topics):
+    """Knows how often it was asked, which every computation in full does for every topic."""
+
+    asked = 0
+
+    def partition_count(self, topic_id: bytes) -> int:
+        self.asked += 1
+        return super().partition_count(topic_id)
+
+
+def test_one_that_joins_or_leaves_is_not_a_reason_to_compute_in_full() -> None:
+    topics = CountingTopics({1: 40, 2: 60})
+    group = Group(UniformAssignor(), topics)
+    for number in range(50):
+        group.join(f"m{number:02}", [1, 2])
+    group.compute()
+    assert topics.asked == 2
+    group.join("m20-a", [1, 2])
+    assert len(group.compute()) == 2
+    group.leave("m30")
+    assert len(group.compute()) == 2
+    group.replace("m31", "m60")
+    group.leave("m32")
+    group.join("m33-a", [1, 2])
+    group.compute()
+    assert topics.asked == 2
+    assert sorted(set(sizes(group.targets).values())) == [2]
+    group.builder.topics_changed()
+    group.compute()
+    assert topics.asked == 4
+
+
+class PlugIn(Assignor):
+    """Answers what it was told to, or raises it."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__("mine")
+        self.answer = answer
+
+    def assign(self, group: GroupSpec, topics: TopicDescriber) -> dict[str, Assignment]:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        answer: dict[str, Assignment] = self.answer
+        return answer
+
+
+def plugged(answer: Any) -> Group:
+    group = Group(PlugIn(answer), Topics({1: 2, 2: 2}))
+    group.join("a", [1])
+    group.join("b", [1])
+    return group
+
+
+def test_a_plug_in_is_put_in_order_and_copied() -> None:
+    answer = {"a": {topic(1): [1, 0]}}
+    group = plugged(answer)
+    assert group.compute() == {"a": assignment({1: [0, 1]}), "b": {}}
+    assert answer == {"a": {topic(1): [1, 0]}}
+    answer["a"][topic(1)] = []
+    assert group.compute() == {"a": {}}
+
+
+T1, T2 = topic(1), topic(2)
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        ({"c": {}}, "'c', who is not a member"),
+        ({"a": {T1: [2]}}, "partition 2 of topic 0*1, which has 2 partitions"),
+        ({"a": {T1: [-1]}}, "partition -1"),
+        ({"a": {T1: [0, 0]}}, "assigned twice to 'a'"),
+        (
+            {"a": {T1: [0]}, "b": {T1: [1, 0]}},
+            "partition 0 of topic 0*1 is assigned twice, to 'a' and to 'b'",
+        ),
+        ({"a": {T2: [0]}}, "does not subscribe"),
+        ({"a": {T1: [0], "x": [0]}}, "'x', which it does not subscribe to"),
+        ({"a": {T1: (0, 1)}}, "tuple instead of a list"),
+        ({"a": {T1: [True]}}, "True is not a partition"),
+        ({"a": {T1: ["0"]}}, "'0' is not a partition"),
+        ({"a": [T1]}, "list instead of a dict by topic id"),
+        (ValueError("no idea"), "assignor 'mine' failed with ValueError: no idea"),
+        (AssignorError("not today"), "^not today$"),
+    ],
+)
+def test_a_plug_in_that_answers_nonsense(answer: Any, complaint: str) -> None:
+    group = plugged(answer)
+    with pytest.raises(AssignorError, match=complaint):
+        group.compute()
+    assert group.targets == {}
+    group.builder.set_assignor(UniformAssignor())
+    group.compute()
+    assert sizes(group.targets) == {"a": 1, "b": 1}
+
+
+@pytest.mark.parametrize("answer", [None, []])
+def test_a_plug_in_that_answers_no_dict(answer: Any) -> None:
+    """Compiled code notices by itself, before the check does; either way the group is told."""
+    with pytest.raises(AssignorError, match=r"instead of a dict|TypeError: dict object expected"):
+        plugged(answer).compute()
