@@ -10,18 +10,29 @@ from __future__ import annotations
 import hashlib
 from typing import cast, final
 
+from kcoord.core.assignors.range_assignor import RangeAssignor
+from kcoord.core.assignors.spec import Assignor
+from kcoord.core.assignors.uniform import UniformAssignor
 from kcoord.core.classic_join import ClassicJoin
 from kcoord.core.classic_membership import ClassicMembership
 from kcoord.core.classic_rebalance import ClassicRebalance
 from kcoord.core.classic_sync import ClassicSync
 from kcoord.core.config import CoreConfig
 from kcoord.core.configs import ConfigHandlers
+from kcoord.core.consumer_heartbeat import ConsumerHeartbeats
+from kcoord.core.consumer_membership import ConsumerMembership
+from kcoord.core.consumer_migration import ConsumerMigration
+from kcoord.core.consumer_regex import ConsumerRegexes
+from kcoord.core.consumer_replay import ConsumerReplay, consumer_hard_state
+from kcoord.core.consumer_targets import ConsumerTargets
+from kcoord.core.consumer_topics import GroupTopics
 from kcoord.core.group_admin import DeleteGroupsStep, GroupAdmin
 from kcoord.core.group_store import GroupStore
 from kcoord.core.hashing import coordinator_partition
 from kcoord.core.metadata import MetadataHandlers
 from kcoord.core.offsets import OffsetStore
 from kcoord.core.outcome import (
+    CONSUMER_TIMERS,
     OFFSETS_TOPIC,
     TIMER_OFFSET_EXPIRY,
     Disconnected,
@@ -40,6 +51,7 @@ from kcoord.core.producers import ProducerIds
 from kcoord.core.topic_admin import TopicAdmin
 from kcoord.core.topics import TopicRegistry
 from kcoord.protocol import apis
+from kcoord.protocol.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kcoord.protocol.create_partitions import CreatePartitionsRequest
 from kcoord.protocol.create_topics import CreateTopicsRequest
 from kcoord.protocol.delete_groups import DeleteGroupsRequest
@@ -69,7 +81,9 @@ from kcoord.wire.message import Message
 
 @final
 class Core:
-    def __init__(self, config: CoreConfig) -> None:
+    """`assignors` by name, in order of preference, for groups of the new protocol; None for the built-in ones."""
+
+    def __init__(self, config: CoreConfig, assignors: dict[str, Assignor] | None = None) -> None:
         self.config = config
         self.topics = TopicRegistry(config)
         self.metadata_log = self.topics.log
@@ -80,6 +94,17 @@ class Core:
         self.joins = ClassicJoin(config, self.groups, self.rebalance)
         self.syncs = ClassicSync(config, self.groups, self.rebalance)
         self.membership = ClassicMembership(config, self.groups, self.rebalance)
+        self.group_topics = GroupTopics(config, self.topics)
+        if not assignors:
+            assignors = {"uniform": UniformAssignor(), "range": RangeAssignor()}
+        self.targets = ConsumerTargets(self.group_topics, assignors)
+        self.regexes = ConsumerRegexes(config, self.groups, self.topics, self.targets)
+        self.migration = ConsumerMigration(config, self.groups)
+        self.consumers = ConsumerMembership(config, self.groups, self.topics, self.targets, self.migration)
+        self.consumer_heartbeats = ConsumerHeartbeats(
+            config, self.groups, self.targets, self.regexes, self.consumers, self.migration
+        )
+        self.consumer_replay = ConsumerReplay(self.groups)
         self.group_admin = GroupAdmin(config, self.groups, self.offsets.tombstones_of)
         self.topic_admin = TopicAdmin(config, self.topics)
         self.metadata = MetadataHandlers(config, self.topics)
@@ -114,6 +139,7 @@ class Core:
         """Every log was replayed: groups come to life and unfinished chains go on."""
         out = Outcome()
         self.membership.loaded(now, out)
+        self.consumers.loaded(now, out)
         out.timers.append(self.offsets.first_expiry_timer(now))
         for event in self.topics.unfinished_deletions():
             out.follow_ups.append(event)
@@ -125,14 +151,17 @@ class Core:
             timer = event.timer
             if timer.kind == TIMER_OFFSET_EXPIRY:
                 return self.offsets.handle_expiry_timer(timer, now)
+            if timer.kind in CONSUMER_TIMERS:
+                return self.consumers.handle_timer(timer, now)
             return self.membership.handle_timer(timer, now)
         if isinstance(event, TopicDeleted):
             return self.offsets.handle_topic_deleted(event, now)
         if isinstance(event, DeleteGroupsStep):
             return self.group_admin.handle_delete_groups_step(event, now)
-        # Nobody makes jobs yet or keeps what topics were like.
-        if isinstance(event, JobDone | TopicsChanged):
-            return Outcome()
+        if isinstance(event, JobDone):
+            return self.regexes.handle_resolved(event, now)
+        if isinstance(event, TopicsChanged):
+            return self._topics_changed(event)
         # Members outlive their connections, and the engine drops answers to nobody: nothing to do yet.
         if isinstance(event, Disconnected):
             return Outcome()
@@ -140,7 +169,22 @@ class Core:
 
     def still_counts(self, timer: Timer) -> bool:
         """Whether the timer would do anything if it fired."""
-        return timer.kind == TIMER_OFFSET_EXPIRY or self.membership.still_counts(timer)
+        if timer.kind == TIMER_OFFSET_EXPIRY:
+            return True
+        if timer.kind in CONSUMER_TIMERS:
+            return self.consumers.still_counts(timer)
+        return self.membership.still_counts(timer)
+
+    def _topics_changed(self, event: TopicsChanged) -> Outcome:
+        """Groups that subscribe to one of the topics look at them again with their next heartbeat."""
+        self.group_topics.forget(event.names)
+        for group in self.groups.consumer_groups.values():
+            for name in event.names:
+                if group.is_subscribed_to(name):
+                    group.request_refresh()
+                    group.forget_builder()
+                    break
+        return Outcome()
 
     def handle_request(self, request: Request, now: Now) -> Outcome:
         """Handle a request of any API but those of the data plane."""
@@ -150,6 +194,9 @@ class Core:
             return self.offsets.handle_offset_commit(request, cast(OffsetCommitRequest, body), now)
         if key == apis.HEARTBEAT:
             return self.membership.handle_heartbeat(request, cast(HeartbeatRequest, body), now)
+        if key == apis.CONSUMER_GROUP_HEARTBEAT:
+            beat = cast(ConsumerGroupHeartbeatRequest, body)
+            return self.consumer_heartbeats.handle_heartbeat(request, beat, now)
         if key == apis.OFFSET_FETCH:
             return self.offsets.handle_offset_fetch(request, cast(OffsetFetchRequest, body), now)
         if key == apis.JOIN_GROUP:
@@ -216,8 +263,11 @@ class Core:
                 self.topics.replay_metadata(value, offset)
         elif isinstance(key, LegacyOffsetCommitKey):
             self.offsets.replay_legacy_offset_commit(key, cast(LegacyOffsetCommitValue | None, value), offset)
+        else:
+            self.consumer_replay.replay(offset, key, value)
 
     def digest(self) -> str:
         """A fingerprint of the hard state, the same for the same records on every machine."""
         lines = self.topics.digest_lines() + self.groups.hard_state() + self.offsets.digest_lines()
+        lines += consumer_hard_state(self.groups)
         return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()

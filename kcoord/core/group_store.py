@@ -7,6 +7,7 @@ from typing import final
 
 from kcoord.core.classic_group import DEAD, ClassicGroup
 from kcoord.core.config import CoreConfig
+from kcoord.core.consumer_group import ConsumerGroup
 from kcoord.core.outcome import LogId, Reply
 from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetadataValue
 from kcoord.wire.message import Message
@@ -18,6 +19,10 @@ class GroupStore:
         self.config = config
         self.log_of = log_of
         self.groups: dict[str, ClassicGroup] = {}
+        # Groups of the new protocol (KIP-848). A group id is in one of the two.
+        self.consumer_groups: dict[str, ConsumerGroup] = {}
+        # Groups that a handler made and whose records are about to be replayed: replay goes on with these very objects.
+        self.making: dict[str, ConsumerGroup] = {}
         # The last replayed record of any group. Commits are one sequence over all logs, so an answer that waits for
         # this one waits for all records before it.
         self.last_log: LogId | None = None
@@ -40,6 +45,10 @@ class GroupStore:
         group = self.groups.pop(group_id, None)
         if group is not None:
             group.state = DEAD
+
+    def remove_consumer_group(self, group_id: str) -> None:
+        """Forget a group of the new protocol."""
+        self.consumer_groups.pop(group_id, None)
 
     def next_token(self) -> int:
         """Tokens are unique over all groups, so that a timer of a deleted group cannot hit its successor."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from kcoord.core.group_cause import Cause
 from kcoord.wire.message import Message
 
 # Logs are named by (topic, partition); the coordinator and metadata logs are topics like any other.
@@ -31,6 +32,16 @@ TIMER_PENDING_MEMBER: Final = 4
 TIMER_INITIAL_REBALANCE: Final = 5
 TIMER_OFFSET_EXPIRY: Final = 6
 TIMER_FETCH: Final = 7
+TIMER_CONSUMER_SESSION: Final = 8
+TIMER_CONSUMER_REBALANCE: Final = 9
+TIMER_CONSUMER_JOIN: Final = 10
+TIMER_CONSUMER_SYNC: Final = 11
+CONSUMER_TIMERS: Final = (
+    TIMER_CONSUMER_SESSION,
+    TIMER_CONSUMER_REBALANCE,
+    TIMER_CONSUMER_JOIN,
+    TIMER_CONSUMER_SYNC,
+)
 
 # Error messages repeat names that clients chose, and the formats hold 32,767 bytes: so many characters always fit.
 MESSAGE_CHARS_MAX: Final = 8000
@@ -148,12 +159,13 @@ class Reply:
 class CoordinatorRecord:
     """A typed record for a coordinator or metadata log; value None is a tombstone.
 
-    In the metadata log the key is None and the value is the record. `headers` travel with the record on disk.
+    In the metadata log the key is None and the value is the record. `cause` travels with the record, as a header.
     """
 
-    def __init__(self, key: Message | None, value: Message | None) -> None:
+    def __init__(self, key: Message | None, value: Message | None, cause: Cause | None = None) -> None:
         self.key = key
         self.value = value
+        self.cause = cause
 
 
 @final

@@ -1,0 +1,166 @@
+"""Subscriptions by regular expression: when expressions are matched with the topics, and what comes of it.
+
+Matching is a job, so a heartbeat never waits for it. All expressions of a group are matched together, so that topics
+that appear lead to one rebalance: at most every REFRESH_MS_MIN, when an expression has no result yet, when topics
+were created since, or when the last time is `group.consumer.regex.refresh.interval.ms` ago. Results are records, so
+they survive a restart, and the group's epoch goes up only when they differ from those before.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast, final
+
+from kcoord.core.config import CoreConfig
+from kcoord.core.consumer_group import ConsumerGroup, ResolvedRegex, decrement, increment
+from kcoord.core.consumer_member import ConsumerMember
+from kcoord.core.consumer_records import regex_record, regex_tombstone
+from kcoord.core.consumer_targets import ConsumerTargets
+from kcoord.core.group_cause import REGEX_RESOLVED, Cause
+from kcoord.core.group_errors import GroupError
+from kcoord.core.group_store import GroupStore
+from kcoord.core.outcome import WARNING, CoordinatorRecord, Fact, JobDone, Now, Outcome
+from kcoord.core.topic_regex import ResolveRegexJob, check
+from kcoord.core.topics import TopicRegistry
+from kcoord.protocol import errors
+
+REFRESH_MS_MIN: Final = 10_000
+
+# What a heartbeat did to the member's expression.
+UNCHANGED: Final = 0
+CHANGED: Final = 1
+# It counts at once: the new one is resolved already, or there is none any more.
+CHANGED_AND_RESOLVED: Final = 2
+
+
+@final
+class ConsumerRegexes:
+    def __init__(
+        self, config: CoreConfig, store: GroupStore, topics: TopicRegistry, targets: ConsumerTargets
+    ) -> None:
+        self.config = config
+        self.store = store
+        self.topics = topics
+        self.targets = targets
+
+    def update(
+        self,
+        group: ConsumerGroup,
+        member: ConsumerMember | None,
+        updated: ConsumerMember,
+        now: Now,
+        out: Outcome,
+    ) -> int:
+        """Look at the expression of `updated`, and order a resolution where one is due.
+
+        Raises GroupError (INVALID_REGULAR_EXPRESSION).
+        """
+        old = None if member is None else member.regex()
+        new = updated.regex()
+        status = UNCHANGED
+        is_new = False
+        # A member that joins with "" or none where it had "" before changes nothing.
+        if old != new:
+            status = CHANGED
+            if old is not None and group.regex_counts.get(old, 0) == 1:
+                out.log = group.log
+                out.records.append(regex_tombstone(group.group_id, old))
+            if new is None:
+                status = CHANGED_AND_RESOLVED
+            elif group.regex_counts.get(new, 0) == 0:
+                problem = check(new)
+                if problem is not None:
+                    raise GroupError(
+                        errors.INVALID_REGULAR_EXPRESSION,
+                        f"SubscribedTopicRegex `{new[:200]}` is not a valid regular expression: {problem}.",
+                    )
+                is_new = True
+            elif new in group.resolved_regexes:
+                status = CHANGED_AND_RESOLVED
+        if is_new or group.regex_counts:
+            self._maybe_resolve(group, old, updated, is_new, now, out)
+        return status
+
+    def _maybe_resolve(
+        self,
+        group: ConsumerGroup,
+        old: str | None,
+        updated: ConsumerMember,
+        is_new: bool,
+        now: Now,
+        out: Outcome,
+    ) -> None:
+        if group.regex_job_running:
+            return
+        last_ms, last_version = group.last_regex_refresh()
+        # A last time in the future says that the clock was put back.
+        if last_ms >= 0 and last_ms <= now.wall_ms <= last_ms + REFRESH_MS_MIN:
+            return
+        counts = dict(group.regex_counts)
+        decrement(counts, old)
+        increment(counts, updated.regex())
+        if not counts:
+            return
+        is_due = (
+            is_new
+            or len(counts) != len(group.resolved_regexes)
+            or last_version < self.topics.new_topics_version
+            or now.wall_ms > last_ms + self.config.group_consumer_regex_refresh_interval_ms
+        )
+        if not is_due:
+            return
+        group.regex_job_running = True
+        out.jobs.append(
+            ResolveRegexJob(
+                group.group_id,
+                updated.member_id,
+                tuple(counts),
+                tuple(self.topics.sorted_names()),
+                self.topics.version,
+                now.wall_ms,
+            )
+        )
+
+    def handle_resolved(self, event: JobDone, now: Now) -> Outcome:
+        """The topics that the expressions of a group match are known, or could not be found out."""
+        out = Outcome()
+        job = cast(ResolveRegexJob, event.job)
+        group = self.store.consumer_groups.get(job.group_id)
+        if group is None:
+            return out
+        group.regex_job_running = False
+        if event.error is not None:
+            fields: dict[str, object] = {"group": group.group_id, "error": event.error}
+            out.facts.append(Fact(WARNING, "consumer_group_regex_failed", fields))
+            return out
+        result = cast(dict[str, list[str]], event.result)
+        matched = dict(group.regex_topic_counts)
+        differs: list[str] = []
+        for regex, topics in result.items():
+            if regex not in group.regex_counts:
+                # Nobody subscribes with it any more.
+                continue
+            old = group.resolved_regexes.get(regex)
+            old_topics = [] if old is None else old.topics
+            if old_topics != topics:
+                differs.append(f"{regex}: {len(old_topics)} -> {len(topics)} topics")
+                for name in old_topics:
+                    decrement(matched, name)
+                for name in topics:
+                    increment(matched, name)
+            self._add(
+                group,
+                regex_record(group.group_id, regex, ResolvedRegex(topics, job.version, job.wall_ms)),
+                out,
+            )
+        subscribed: dict[str, bool] = dict.fromkeys(group.name_counts, True)
+        for name in matched:
+            subscribed[name] = True
+        metadata_hash = self.targets.topics.metadata_hash(subscribed)
+        if differs or metadata_hash != group.metadata_hash:
+            cause = Cause(REGEX_RESOLVED, job.member_id, "; ".join(differs))
+            self.targets.bump_epoch(group, metadata_hash, cause, out)
+        return out
+
+    def _add(self, group: ConsumerGroup, record: CoordinatorRecord, out: Outcome) -> None:
+        out.log = group.log
+        out.records.append(record)
