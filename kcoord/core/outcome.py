@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from mypy_extensions import mypyc_attr
+
 from kcoord.core.group_cause import Cause
 from kcoord.wire.message import Message
 
@@ -118,6 +120,7 @@ class Timer:
         self.deadline_ms = deadline_ms
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Job:
     """Slow work that must not hold up the loop: `run` computes the result from the job's own fields and nothing else.
 

@@ -24,12 +24,24 @@ RESOLVE_DEADLINE_MS: Final = 10_000
 # Topics between two looks at whether somebody still waits for the result.
 _TOPICS_PER_LOOK: Final = 256
 
+# What RE2 says of a pattern, and what Kafka's clients are told of it.
+_DESCRIPTIONS: Final = {
+    "bad repetition operator": "invalid nested repetition operator",
+    "invalid named capture group": "invalid named capture",
+    "invalid perl operator": "invalid or unsupported Perl syntax",
+    "invalid repetition size": "invalid repeat count",
+    "missing )": "missing closing )",
+    "missing ]": "missing closing ]",
+    "no argument for repetition operator": "missing argument to repetition operator",
+    "trailing \\": "trailing backslash at end of expression",
+}
+
 
 def _options() -> re2.Options:
     options = re2.Options()
     options.max_mem = REGEX_MEMORY_BYTES_MAX
     options.log_errors = False
-    # Only whether it matches is asked, and without groups RE2 tells that faster.
+    # Only whether a name matches is asked, and RE2 tells that faster when it need not say what the groups are.
     options.never_capture = True
     return options
 
@@ -38,20 +50,23 @@ _OPTIONS: Final = _options()
 
 
 def check(pattern: str) -> str | None:
-    """What is wrong with a pattern, in the words of Kafka's answer where it knows the error; None when it is valid."""
-    size = len(pattern.encode("utf-8", "surrogatepass"))
+    """What is wrong with a pattern, in Kafka's words where it has some for that; None when it is valid."""
+    try:
+        size = len(pattern.encode())
+    except UnicodeEncodeError:
+        return "invalid UTF-8"
     if size > REGEX_BYTES_MAX:
-        return f"{size} bytes are more than the {REGEX_BYTES_MAX} that a regular expression may have"
+        return f"it has {size} bytes, and {REGEX_BYTES_MAX} are allowed"
     try:
         re2.compile(pattern, _OPTIONS)
-    except re2.error as error:
-        return _description(error.args[0])
+    except re2.error as refusal:
+        # The part of the pattern that is meant follows after a colon. It may be all of it.
+        said: str = refusal.args[0].decode("utf-8", "replace").partition(": ")[0]
+        return _DESCRIPTIONS.get(said, said)
+    finally:
+        # The module remembers many patterns, as large as somebody likes to send them.
+        re2.purge()
     return None
-
-
-def _description(said: bytes) -> str:
-    """What RE2 says of a pattern, which ends in the part of the pattern that it means."""
-    return said.decode("utf-8", "replace")
 
 
 def is_matchable(name: str) -> bool:
@@ -92,6 +107,7 @@ class ResolveRegexJob(Job):
         if check(pattern) is not None:
             return []
         full_match = re2.compile(pattern, _OPTIONS).fullmatch
+        re2.purge()
         found: list[str] = []
         for start in range(0, len(names), _TOPICS_PER_LOOK):
             if self.is_abandoned:

@@ -16,10 +16,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, final
 
-from kcoord.core.outcome import Fact, Now
+from kcoord.core.outcome import Fact, Job, Now
 from kcoord.log.journal import CommitTicket, sync_one
 from kcoord.server.config import ServerConfig
 from kcoord.server.connection import Connection
+from kcoord.server.jobs import JobThreads
 from kcoord.server.limits import ConnectionCounts
 from kcoord.server.logs import ServerLog
 from kcoord.server.sync_threads import SyncThreads
@@ -47,6 +48,8 @@ class EngineLike(Protocol):
     def next_deadline_ms(self) -> int: ...
     def take_ready(self) -> list[Session]: ...
     def take_facts(self) -> list[Fact]: ...
+    def take_jobs(self) -> list[Job]: ...
+    def job_done(self, job: Job, result: object | None, error: str | None, now: Now) -> None: ...
     def has_unwritten(self) -> bool: ...
     def set_disk_full(self, full: bool) -> None: ...
 
@@ -75,6 +78,7 @@ class Pump:
         self.on_failure = on_failure
         self.now = clocks
         self.threads = SyncThreads(loop)
+        self.jobs = JobThreads(loop, self._job_done)
         self.counts = ConnectionCounts(config)
         self.connections: dict[int, Connection] = {}
         self.held_bytes = 0
@@ -159,6 +163,8 @@ class Pump:
             self.in_flight = ticket
             self.threads.run([partial(sync_one, item) for item in ticket.syncs], self._synced)
         self._flush()
+        for job in self.engine.take_jobs():
+            self.jobs.start(job)
         self._arm_timer(now)
 
     def _synced(self, error: BaseException | None) -> None:
@@ -199,6 +205,18 @@ class Pump:
             self.fail(error)
             return
         self.held_bytes += connection.note_held()
+        self.schedule_turn()
+
+    def _job_done(self, job: Job, result: object | None, error: str | None) -> None:
+        if self.has_failed:
+            return
+        if error is not None:
+            self.log.warning_limited("job_failed", job=job.key, reason=error)
+        try:
+            self.engine.job_done(job, result, error, self.now())
+        except Exception as failure:
+            self.fail(failure)
+            return
         self.schedule_turn()
 
     # ---- timers
@@ -276,6 +294,8 @@ class Pump:
     async def drain(self, is_too_late: Callable[[], bool]) -> bool:
         """Read no more, answer what was read, and wait until that is on its way; whether it was in time."""
         self.is_draining = True
+        # What jobs find out can wait for the next start, as it would after a crash.
+        self.jobs.stop()
         for connection in list(self.connections.values()):
             connection.update_reading()
         self.schedule_turn()
@@ -301,6 +321,7 @@ class Pump:
         if self.has_failed:
             return
         self.has_failed = True
+        self.jobs.stop()
         for connection in list(self.connections.values()):
             connection.transport.abort()
         self.on_failure(error)

@@ -58,6 +58,26 @@ def finish_turn(engine: Engine, now: Now) -> None:
     engine.take_ready()
 
 
+def run_jobs(engine: Engine, now: Now, *keys: str) -> list[str]:
+    """Run the jobs with these keys, in this order, or else all that come up; their keys. Ends every turn.
+
+    What is taken and not among `keys` is left to be run by a later call, on the same engine.
+    """
+    ran: list[str] = []
+    finish_turn(engine, now)
+    engine.take_jobs()
+    while engine.jobs_in_flight:
+        wanted = [key for key in keys if key not in ran] if keys else list(engine.jobs_in_flight)
+        if not wanted:
+            break
+        job = engine.jobs_in_flight[wanted[0]]
+        ran.append(job.key)
+        engine.job_done(job, job.run(), None, now)
+        finish_turn(engine, now)
+        engine.take_jobs()
+    return ran
+
+
 def request_frame(
     api_key: int, version: int, message: Any, correlation_id: int = 1, client_id: str = "test"
 ) -> bytes:

@@ -1,5 +1,19 @@
 """Drives a real Core with scripted events under a virtual clock and says what it did.
 
+Commands, besides the requests of `requests.py`:
+
+    config name=value ...         settings of the core, before anything else
+    topic NAME [partitions=N]     a new topic
+    grow NAME partitions=N        more partitions for it
+    advance 10s                   time passes, and timers fire
+    job KEY [fail=REASON]         the job that waits under this key ends, with its result or without
+    jobs                          the keys of the jobs that wait, in order
+    disconnect client=NAME        a connection ends
+    waiting                       requests that were not answered yet
+    restart                       a new core from the log; jobs and waiting requests are gone
+
+Jobs wait until a command ends them, in any order: the core is told what their `run` returns then.
+
 After every event a second core, fed only by replay of what went through the bytes of the log, must have the same
 hard state as the live one. `restart` goes on with a core made from those records alone.
 """
@@ -14,6 +28,8 @@ from kcoord.core.outcome import (
     TIMER_OFFSET_EXPIRY,
     Disconnected,
     Event,
+    Job,
+    JobDone,
     LogId,
     Now,
     Outcome,
@@ -57,6 +73,8 @@ class Scenario:
         self.logs: dict[str, list[tuple[bytes | None, bytes | None]]] = {}
         self.timers: list[tuple[int, int, Timer]] = []
         self.armed = 0
+        # Jobs that wait for a command to end them, by key.
+        self.jobs: dict[str, Job] = {}
         self.lines: list[str] = []
         self._core: Core | None = None
         self._shadow: Core | None = None
@@ -71,6 +89,8 @@ class Scenario:
             self._configure(command)
         elif command.name == "topic":
             self._create_topic(command)
+        elif command.name == "grow":
+            self._grow_topic(command)
         elif command.name == "advance":
             self.advance(milliseconds(command.words[0]))
         elif command.name == "restart":
@@ -82,6 +102,10 @@ class Scenario:
         elif command.name == "waiting":
             names = [f"{w.actor.name}: {apis.APIS[w.api_key].name}" for w in self.waiting.values()]
             self.lines.extend(f"waiting {name}" for name in names)
+        elif command.name == "job":
+            self._end_job(command)
+        elif command.name == "jobs":
+            self.lines.extend(f"job {key}" for key in self.jobs)
         elif command.name in REQUESTS:
             self._request(command)
             self.advance(0)
@@ -114,6 +138,23 @@ class Scenario:
             record = PartitionRecord(partition_id=index, topic_id=topic_id, replicas=[1], isr=[1], leader=1)
             outcome.add(core.metadata_log, None, record)
         self._quietly(outcome)
+
+    def _grow_topic(self, command: Command) -> None:
+        """More partitions for a topic, as CreatePartitions makes them."""
+        topic = self.core.topics.get(command.words[0])
+        assert topic is not None, command.words[0]
+        outcome = Outcome()
+        end = command.number("partitions", topic.partition_count + 1)
+        self.core.topics.add_partition_records(outcome, topic.topic_id, topic.partition_count, end)
+        self._quietly(outcome)
+
+    def _end_job(self, command: Command) -> None:
+        job = self.jobs.pop(command.words[0], None)
+        if job is None:
+            raise ValueError(f"no job waits under {command.words[0]}, only {', '.join(self.jobs) or 'none'}")
+        error = command.optional("fail")
+        result = job.run() if error is None else None
+        self._apply(self.core.handle(JobDone(job, result, error), self._now()))
 
     def _request(self, command: Command) -> None:
         api_key, build = REQUESTS[command.name]
@@ -152,7 +193,9 @@ class Scenario:
             deadline_ms, _, timer = heapq.heappop(self.timers)
             self.mono_ms = max(self.mono_ms, deadline_ms)
             outcome = self.core.handle(TimerFired(timer), self._now())
-            is_loud = bool(outcome.records or outcome.replies or outcome.facts or outcome.follow_ups)
+            is_loud = bool(
+                outcome.records or outcome.replies or outcome.facts or outcome.follow_ups or outcome.jobs
+            )
             if is_loud and by_ms:
                 self.lines.append(f"at +{duration(by_ms - (end_ms - self.mono_ms))}:")
             self._apply(outcome, with_timers=is_loud)
@@ -162,6 +205,7 @@ class Scenario:
         """A new core from the records so far; who waited for an answer waits no longer."""
         self.waiting.clear()
         self.timers = []
+        self.jobs = {}
         before = self.core.digest()
         self._core = None
         self._shadow = None
@@ -184,16 +228,19 @@ class Scenario:
         for log_id in core.offsets_logs():
             self._replay_log(core, log_id)
         self._apply(core.loaded(self._now()))
+        assert not self.jobs, f"loading led to jobs: {self.jobs}"
 
     def _replay_log(self, core: Core, log_id: LogId) -> None:
         for offset, (key, value) in enumerate(self.logs.get(str(log_id), [])):
             replay_bytes(core, log_id, offset, key, value)
 
     def _quietly(self, outcome: Outcome) -> None:
-        """Topics are the stage, not the play."""
+        """Topics are the stage, not the play; what groups do when they change is shown."""
         kept = list(self.lines)
-        self._apply(outcome)
+        self._apply_one(outcome)
         self.lines = kept
+        for event in outcome.follow_ups:
+            self._follow(event)
 
     def _now(self) -> Now:
         return Now(self.mono_ms, START_WALL_MS + self.mono_ms)
@@ -204,11 +251,19 @@ class Scenario:
         return self.actors[name]
 
     def _apply(self, outcome: Outcome, with_timers: bool = True) -> None:
+        self._apply_one(outcome, with_timers)
+        for event in outcome.follow_ups:
+            self._follow(event)
+
+    def _apply_one(self, outcome: Outcome, with_timers: bool = True) -> None:
         core = self._core
         assert core is not None
         if outcome.records:
             assert outcome.log is not None
             self._append(core, outcome.log, outcome)
+            changes = core.topics.take_changes()
+            if changes is not None:
+                outcome.follow_ups.insert(0, changes)
         for reply in outcome.replies:
             self._answer(reply)
         for timer in outcome.timers:
@@ -216,10 +271,12 @@ class Scenario:
             heapq.heappush(self.timers, (timer.deadline_ms, self.armed, timer))
             if with_timers and timer.kind != TIMER_OFFSET_EXPIRY:
                 self.lines.append(self.printer.timer(timer, self.mono_ms))
+        for job in outcome.jobs:
+            if job.key not in self.jobs:
+                self.jobs[job.key] = job
+                self.lines.append(f"job {job.key} within {duration(job.deadline_ms)}")
         self.lines += [self.printer.fact(fact) for fact in outcome.facts]
         self._compare(core)
-        for event in outcome.follow_ups:
-            self._follow(event)
 
     def _follow(self, event: Event) -> None:
         self._apply(self.core.handle(event, self._now()))

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from kcoord.core.coordinator import Core
+from kcoord.core.outcome import Job, Outcome
+from kcoord.core.topic_regex import ResolveRegexJob
 from tests.scenarios.printing import duration, milliseconds
 from tests.scenarios.runner import Scenario
 from tests.scenarios.script import format_script, parse_command, parse_script
@@ -39,6 +41,32 @@ def test_a_state_that_depends_on_what_compaction_removes_is_noticed() -> None:
     assert scenario.digest_after_compaction() == scenario.core.digest()
     scenario.logs["__consumer_offsets-0"].reverse()
     assert scenario.digest_after_compaction() != scenario.core.digest()
+
+
+def test_jobs_wait_for_a_command() -> None:
+    scenario = committed()
+    jobs: list[Job] = [ResolveRegexJob(group, "m", (".*",), ("t",), 1, 1000) for group in ("g", "h", "g")]
+    outcome = Outcome()
+    outcome.jobs.extend(jobs)
+    scenario.lines = []
+    scenario._apply(outcome)
+    assert scenario.lines == ["job resolve-regex:g within 10s", "job resolve-regex:h within 10s"]
+    assert scenario.run("job resolve-regex:h") == ["ok"]
+    assert scenario.run("jobs") == ["job resolve-regex:g"]
+    assert scenario.run('job resolve-regex:g fail="too late"') == ["ok"]
+    with pytest.raises(ValueError, match="no job waits under resolve-regex:g, only none"):
+        scenario.run("job resolve-regex:g")
+    scenario._apply(outcome)
+    assert not [line for line in scenario.run("restart") if "DIGEST" in line]
+    assert scenario.jobs == {}
+
+
+def test_topics_grow() -> None:
+    scenario = committed()
+    assert scenario.run("grow t partitions=3") == ["ok"]
+    assert scenario.core.topics.partition_count("t") == 3
+    assert scenario.core.topics.take_changes() is None
+    assert not [line for line in scenario.run("restart") if "DIGEST" in line]
 
 
 def test_misspelt_commands_and_options_fail() -> None:

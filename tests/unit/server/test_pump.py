@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 
-from kcoord.core.outcome import Fact, Now
+from kcoord.core.outcome import Fact, Job, Now
 from kcoord.engine.session import Session
 from kcoord.log.journal import CommitTicket
 from kcoord.server.accept import accept_connections
@@ -45,6 +46,8 @@ class EchoEngine:
         self.commits = 0
         self.deadline_ms = -1
         self.calls: list[str] = []
+        self.jobs: list[Job] = []
+        self.done: list[tuple[Job, object | None, str | None]] = []
 
     def open_session(self, client_host: str, host: str, port: int) -> Session:
         session = Session(len(self.sessions) + 1, client_host, host, port, self.limits)
@@ -109,6 +112,15 @@ class EchoEngine:
     def take_facts(self) -> list[Fact]:
         return []
 
+    def take_jobs(self) -> list[Job]:
+        jobs, self.jobs = self.jobs, []
+        return jobs
+
+    def job_done(self, job: Job, result: object | None, error: str | None, now: Now) -> None:
+        if result == "a fault of ours":
+            raise ZeroDivisionError(result)
+        self.done.append((job, result, error))
+
     def has_unwritten(self) -> bool:
         return bool(self.waiting)
 
@@ -150,6 +162,7 @@ async def running(
         rig.socket.close()
         await rig.pump.disconnect_all()
         rig.pump.threads.stop()
+        rig.pump.jobs.stop()
 
 
 def run(test: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -168,6 +181,67 @@ async def exchange(
 ) -> bytes:
     streams[1].write(data)
     return await asyncio.wait_for(streams[0].readexactly(size or len(data)), 5)
+
+
+def test_jobs_run_beside_the_loop_and_come_back_to_the_engine() -> None:
+    class Slow(Job):
+        def run(self) -> object:
+            return threading.current_thread() is threading.main_thread()
+
+    async def test() -> None:
+        engine = EchoEngine()
+        job = Slow("a key", 5000)
+        async with running(engine) as rig:
+            engine.jobs.append(job)
+            assert await exchange(await rig.connect()) == FRAME
+            while not engine.done:
+                await asyncio.sleep(0.002)
+            assert engine.done == [(job, False, None)]
+            assert engine.jobs == [] and rig.failures == []
+
+    run(test)
+
+
+def test_a_fault_when_a_job_is_done_ends_everything() -> None:
+    class Faulty(Job):
+        def run(self) -> object:
+            return "a fault of ours"
+
+    async def test() -> None:
+        engine = EchoEngine()
+        async with running(engine) as rig:
+            engine.jobs.append(Faulty("a key", 5000))
+            rig.pump.schedule_turn()
+            while not rig.failures:
+                await asyncio.sleep(0.002)
+            assert isinstance(rig.failures[0], ZeroDivisionError)
+            assert rig.pump.has_failed
+
+    run(test)
+
+
+def test_nothing_waits_for_a_job_at_the_end() -> None:
+    gate = threading.Event()
+
+    class Stuck(Job):
+        def run(self) -> object:
+            return gate.wait(20)
+
+    async def test() -> None:
+        engine = EchoEngine()
+        gate.clear()
+        try:
+            async with running(engine) as rig:
+                engine.jobs.append(Stuck("a key", 60_000))
+                assert await exchange(await rig.connect()) == FRAME
+                assert await asyncio.wait_for(rig.pump.drain(lambda: False), 5)
+                gate.set()
+                await asyncio.sleep(0.02)
+                assert engine.done == []
+        finally:
+            gate.set()
+
+    run(test)
 
 
 def test_frames_are_answered_and_connections_forgotten() -> None:

@@ -1,0 +1,129 @@
+"""Runs the core's slow work in a few threads and reports back to the event loop.
+
+A job that is not done by its deadline is given up: the loop is told so, and what the thread still returns is dropped.
+A thread cannot be stopped, so a late one is replaced by another until it comes back, up to a limit. The threads are
+daemons, unlike those of an executor, which the interpreter would wait for at its end: a job that never ends (a
+plug-in's) must not keep the server from stopping.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Final, final
+
+from kcoord.core.outcome import Job
+
+# Jobs at work at once. More would only take the loop's time from it.
+JOBS_MAX: Final = 2
+# Threads that are given up and still busy. When there are so many, nothing is begun until one comes back.
+LATE_THREADS_MAX: Final = 8
+
+# The job, what it returned, and why it returned nothing.
+Done = Callable[[Job, object | None, str | None], None]
+
+
+@final
+class Task:
+    """A job on its way. All but running it happens on the loop."""
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+        self.has_begun = False
+        self.is_late = False
+        self.deadline: asyncio.TimerHandle | None = None
+
+
+@final
+class JobThreads:
+    """`done` is called on the loop, once for each job, until `stop`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, done: Done) -> None:
+        self.loop = loop
+        self.done = done
+        self._queue: SimpleQueue[Task | None] = SimpleQueue()
+        self._waiting: deque[Task] = deque()
+        # Begun and in time; begun and given up.
+        self._running: dict[Task, bool] = {}
+        self._late: dict[Task, bool] = {}
+        self._threads = 0
+        self._is_stopped = False
+
+    def start(self, job: Job) -> None:
+        """Have a thread run the job as soon as one is free. After `stop`, nothing happens."""
+        if self._is_stopped:
+            return
+        task = Task(job)
+        task.deadline = self.loop.call_later(job.deadline_ms / 1000, self._give_up, task)
+        self._waiting.append(task)
+        self._begin()
+
+    def stop(self) -> None:
+        """Begin nothing more and report nothing more. Threads end as soon as they are done with what they do."""
+        if self._is_stopped:
+            return
+        self._is_stopped = True
+        for task in [*self._waiting, *self._running]:
+            task.job.is_abandoned = True
+            if task.deadline is not None:
+                task.deadline.cancel()
+        self._waiting.clear()
+        for _ in range(self._threads):
+            self._queue.put(None)
+
+    def _begin(self) -> None:
+        while self._waiting and len(self._running) < JOBS_MAX and len(self._late) < LATE_THREADS_MAX:
+            task = self._waiting.popleft()
+            task.has_begun = True
+            self._running[task] = True
+            if self._threads < len(self._running) + len(self._late):
+                self._threads += 1
+                threading.Thread(target=self._work, name="kcoord-job", daemon=True).start()
+            self._queue.put(task)
+
+    def _give_up(self, task: Task) -> None:
+        """The deadline came before the result."""
+        task.job.is_abandoned = True
+        task.is_late = True
+        if task.has_begun:
+            del self._running[task]
+            self._late[task] = True
+        else:
+            self._waiting.remove(task)
+        self._begin()
+        self.done(task.job, None, f"not done within {task.job.deadline_ms} ms")
+
+    def _ended(self, task: Task, result: object | None, error: str | None) -> None:
+        if self._is_stopped:
+            return
+        if task.is_late:
+            del self._late[task]
+            if self._threads > JOBS_MAX + len(self._late):
+                self._threads -= 1
+                self._queue.put(None)
+            self._begin()
+            return
+        del self._running[task]
+        if task.deadline is not None:
+            task.deadline.cancel()
+        self._begin()
+        self.done(task.job, result, error)
+
+    def _work(self) -> None:
+        while True:
+            task = self._queue.get()
+            if task is None:
+                return
+            result: object | None = None
+            error: str | None = None
+            try:
+                result = task.job.run()
+            except BaseException as failure:  # reported, whatever it is: a job may be a plug-in's
+                error = f"{type(failure).__name__}: {failure}"
+            try:
+                self.loop.call_soon_threadsafe(self._ended, task, result, error)
+            except RuntimeError:
+                return  # the loop is closed: the server is gone

@@ -1,0 +1,86 @@
+"""Which regular expressions are taken, in which words the others are refused, and what they match."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcoord.core.topic_regex import REGEX_BYTES_MAX, ResolveRegexJob, check
+
+TOPICS = ("orders", "orders.eu", "Orders", "payments", "a", "b", "ab")
+
+
+def resolve(*patterns: str, topics: tuple[str, ...] = TOPICS) -> dict[str, list[str]]:
+    return ResolveRegexJob("g", "m", patterns, topics, 7, 1000).run()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("[a", "missing closing ]"),
+        ("(a", "missing closing )"),
+        ("a)", "unexpected )"),
+        ("*a", "missing argument to repetition operator"),
+        ("a**", "invalid nested repetition operator"),
+        ("a{1001}", "invalid repeat count"),
+        ("a\\", "trailing backslash at end of expression"),
+        ("(a)\\1", "invalid escape sequence"),
+        ("a(?=b)", "invalid or unsupported Perl syntax"),
+        ("(?P<a b>x)", "invalid named capture"),
+        ("[z-a]", "invalid character class range"),
+        ("\\p{Foo}", "invalid character class range"),
+        ("a\ud800", "invalid UTF-8"),
+        ("\\pL{1000}", "pattern too large - compile failed"),
+        ("(((a{100}){100}){100})", "invalid repeat count"),
+    ],
+)
+def test_what_is_refused(pattern: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert check(pattern) == said
+    assert capfd.readouterr() == ("", "")
+    assert resolve(pattern) == {pattern: []}
+
+
+def test_length_is_bounded_in_bytes() -> None:
+    assert check("a" * REGEX_BYTES_MAX) is None
+    longer = "é" * (REGEX_BYTES_MAX // 2 + 1)
+    assert check(longer) == f"it has {REGEX_BYTES_MAX + 2} bytes, and 25000 are allowed"
+
+
+def test_a_hundred_of_the_longest_names_fit() -> None:
+    assert check("|".join(f"{index:03}" + "x" * 246 for index in range(100))) is None
+
+
+def test_the_whole_name_must_match() -> None:
+    found = resolve("a", "a|ab", "orders.*", "(?i)orders", "", "order", "^b$", "[^o].*")
+    assert found == {
+        "a": ["a"],
+        "a|ab": ["a", "ab"],
+        "orders.*": ["orders", "orders.eu"],
+        "(?i)orders": ["Orders", "orders"],
+        "": [],
+        "order": [],
+        "^b$": ["b"],
+        "[^o].*": ["Orders", "a", "ab", "b", "payments"],
+    }
+
+
+def test_internal_topics_are_never_matched() -> None:
+    internal = ("__consumer_offsets", "__transaction_state", "__share_group_state", "__group_events")
+    found = resolve(".*", "__group_events", "__.*", topics=(*internal, "__mine", "a"))
+    assert found == {".*": ["__mine", "a"], "__group_events": [], "__.*": ["__mine"]}
+
+
+def test_what_takes_other_engines_for_ever() -> None:
+    """Time grows with the name's length, not with the ways in which it could match."""
+    assert resolve("(a*)*b", "(a|aa)+$", topics=("a" * 249,)) == {"(a*)*b": [], "(a|aa)+$": ["a" * 249]}
+
+
+def test_one_job_for_a_group_at_a_time() -> None:
+    one = ResolveRegexJob("g", "m1", ("a",), TOPICS, 7, 1000)
+    other = ResolveRegexJob("g", "m2", ("b",), TOPICS, 8, 1001)
+    assert one.key == other.key != ResolveRegexJob("h", "m1", ("a",), TOPICS, 7, 1000).key
+
+
+def test_a_job_that_nobody_waits_for_ends() -> None:
+    job = ResolveRegexJob("g", "m", (".*",), TOPICS, 7, 1000)
+    job.is_abandoned = True
+    assert job.run() == {".*": []}

@@ -1,0 +1,196 @@
+"""Threads for jobs: deadlines, results that come too late, and an end that waits for nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+
+from kcoord.core.outcome import Job
+from kcoord.server.jobs import JOBS_MAX, LATE_THREADS_MAX, JobThreads
+
+LONG_MS = 60_000
+
+
+class Work(Job):
+    """Does what a test says."""
+
+    def __init__(self, key: str, work: Callable[[], object], deadline_ms: int = LONG_MS) -> None:
+        super().__init__(key, deadline_ms)
+        self.work = work
+
+    def run(self) -> object:
+        return self.work()
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.done: list[tuple[str, object | None, str | None]] = []
+        self.threads = JobThreads(asyncio.get_running_loop(), self._done)
+        self.gate = threading.Event()
+        self.begun = threading.Semaphore(0)
+
+    def _done(self, job: Job, result: object | None, error: str | None) -> None:
+        self.done.append((job.key, result, error))
+
+    def stick(self) -> str:
+        """Work that lasts until the test opens the gate."""
+        self.begun.release()
+        assert self.gate.wait(20)
+        return "late"
+
+    def start(self, key: str, work: Callable[[], object], deadline_ms: int = LONG_MS) -> Work:
+        job = Work(key, work, deadline_ms)
+        self.threads.start(job)
+        return job
+
+    async def until(self, count: int) -> None:
+        """Wait for so many results."""
+        while len(self.done) < count:
+            await asyncio.sleep(0.002)
+
+
+def run(test: Callable[[Rig], Coroutine[None, None, None]]) -> None:
+    async def main() -> None:
+        await until_threads(0)
+        rig = Rig()
+        try:
+            await asyncio.wait_for(test(rig), 20)
+        finally:
+            rig.gate.set()
+            rig.threads.stop()
+
+    asyncio.run(main())
+
+
+def live_threads() -> int:
+    return sum(thread.name == "kcoord-job" for thread in threading.enumerate())
+
+
+async def until_threads(count: int) -> None:
+    while live_threads() != count:
+        await asyncio.sleep(0.002)
+
+
+def test_results_and_errors_come_back_on_the_loop() -> None:
+    async def test(rig: Rig) -> None:
+        rig.start("seven", lambda: 7)
+        rig.start("fault", lambda: 1 // 0)
+        rig.start("exit", lambda: exit(3))
+        rig.start("nothing", lambda: None)
+        await rig.until(4)
+        assert sorted(rig.done) == [
+            ("exit", None, "SystemExit: 3"),
+            ("fault", None, "ZeroDivisionError: integer division or modulo by zero"),
+            ("nothing", None, None),
+            ("seven", 7, None),
+        ]
+
+    run(test)
+
+
+def test_no_thread_without_a_job() -> None:
+    async def test(rig: Rig) -> None:
+        for index in range(20):
+            rig.start(str(index), lambda: 7)
+        await rig.until(20)
+        assert live_threads() == JOBS_MAX
+        rig.threads.stop()
+        await until_threads(0)
+
+    run(test)
+
+
+def test_a_late_result_is_dropped() -> None:
+    async def test(rig: Rig) -> None:
+        job = rig.start("late", rig.stick, 20)
+        await rig.until(1)
+        assert rig.done == [("late", None, "not done within 20 ms")]
+        assert job.is_abandoned
+        rig.gate.set()
+        rig.start("next", lambda: 7)
+        await rig.until(2)
+        await asyncio.sleep(0.05)
+        assert rig.done[1:] == [("next", 7, None)]
+
+    run(test)
+
+
+def test_late_threads_are_replaced_and_go_when_they_come_back() -> None:
+    async def test(rig: Rig) -> None:
+        for index in range(4):
+            rig.start(f"late-{index}", rig.stick, 20)
+        await rig.until(4)
+        rig.start("next", lambda: 7)
+        await rig.until(5)
+        assert rig.done[-1] == ("next", 7, None)
+        assert live_threads() > JOBS_MAX
+        rig.gate.set()
+        await until_threads(JOBS_MAX)
+        assert len(rig.done) == 5
+
+    run(test)
+
+
+def test_threads_are_bounded() -> None:
+    async def test(rig: Rig) -> None:
+        for index in range(LATE_THREADS_MAX):
+            rig.start(f"stuck-{index}", rig.stick, 300)
+            assert await asyncio.to_thread(rig.begun.acquire, timeout=10)
+            if (index + 1) % JOBS_MAX == 0:
+                await rig.until(index + 1)
+        assert live_threads() == LATE_THREADS_MAX
+        rig.start("waits", lambda: 7, 20)
+        await rig.until(LATE_THREADS_MAX + 1)
+        assert rig.done[-1] == ("waits", None, "not done within 20 ms")
+        rig.start("has time", lambda: 8)
+        await asyncio.sleep(0.05)
+        assert len(rig.done) == LATE_THREADS_MAX + 1
+        rig.gate.set()
+        await rig.until(LATE_THREADS_MAX + 2)
+        assert rig.done[-1] == ("has time", 8, None)
+
+    run(test)
+
+
+def test_stop_waits_for_nobody_and_says_nothing_more() -> None:
+    async def test(rig: Rig) -> None:
+        stuck = [rig.start(f"stuck-{index}", rig.stick) for index in range(JOBS_MAX)]
+        waiting = rig.start("waiting", lambda: 7)
+        began = asyncio.get_running_loop().time()
+        rig.threads.stop()
+        rig.threads.stop()
+        assert asyncio.get_running_loop().time() - began < 1
+        assert waiting.is_abandoned and all(job.is_abandoned for job in stuck)
+        rig.start("after", lambda: 7)
+        rig.gate.set()
+        await until_threads(0)
+        await asyncio.sleep(0.02)
+        assert rig.done == []
+
+    run(test)
+
+
+def test_a_thread_that_outlives_the_loop() -> None:
+    gate = threading.Event()
+    faults: list[object] = []
+    hook, threading.excepthook = threading.excepthook, lambda args: faults.append(args)
+    try:
+
+        async def main() -> None:
+            threads = JobThreads(asyncio.get_running_loop(), lambda job, result, error: None)
+            threads.start(Work("stuck", lambda: gate.wait(20)))
+            await asyncio.sleep(0.02)
+
+        asyncio.run(main())
+        workers = [thread for thread in threading.enumerate() if thread.name == "kcoord-job"]
+        assert all(thread.daemon for thread in workers)
+        gate.set()
+        for thread in workers:
+            thread.join(5)
+            assert not thread.is_alive()
+    finally:
+        with suppress(Exception):
+            threading.excepthook = hook
+    assert faults == []
