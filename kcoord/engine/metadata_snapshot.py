@@ -259,7 +259,7 @@ class MetadataState:
     def has_waste(self) -> bool:
         """Whether there is something below the log's start, or a snapshot that cannot be used."""
         start = self.log.log_start_offset
-        if len(self.damaged) > 0 or (len(self.known) > 0 and self.known[0].name.end_offset < start):
+        if self.known and (self.damaged or self.known[0].name.end_offset < start):
             return True
         segments = self.log.segments
         return len(segments) > 1 and segments[1].base_offset <= start

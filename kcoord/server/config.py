@@ -66,6 +66,10 @@ class ServerConfig:
         self.cleaner_buffer_bytes = 0
         self.history_ms = 0
         self.history_bytes = 0
+        self.metadata_snapshot_bytes = 0
+        self.metadata_snapshot_interval_ms = 0
+        self.metadata_retention_bytes = 0
+        self.metadata_retention_ms = 0
         self.logging_format = ""
         self.logging_level = ""
 

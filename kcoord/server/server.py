@@ -21,6 +21,7 @@ from kcoord.server.limits import TokenBucket
 from kcoord.server.listener import Listener, format_address, open_sockets
 from kcoord.server.logs import ServerLog
 from kcoord.server.maintenance import Maintenance
+from kcoord.server.metadata_rounds import MetadataRounds
 from kcoord.server.pump import SWEEP_MS, Pump, read_clocks
 from kcoord.server.settings import SYNC_MEMORY
 from kcoord.server.state_checkpoints import StateRounds
@@ -73,6 +74,7 @@ class Server:
         self._stop = asyncio.Event()
         self._asked_at_s = 0.0
         self._states: StateRounds | None = None
+        self._metadata: MetadataRounds | None = None
         self._control: Control | None = None
         # The durable marks are on their way to the disk.
         self._is_marking = False
@@ -138,10 +140,11 @@ class Server:
                 accepting = accept_connections(self.loop, self.pump, bucket, sock, listener)
                 self._spawn(accepting)
         self._spawn(self._sweep())
-        self.maintenance = Maintenance(
-            Upkeep(self.loop, config.server, self.log, lambda: self.assembly, self.pump.schedule_turn)
-        )
+        upkeep = Upkeep(self.loop, config.server, self.log, lambda: self.assembly, self.pump.schedule_turn)
+        self.maintenance = Maintenance(upkeep)
         self._spawn(self.maintenance.run_retention())
+        self._metadata = MetadataRounds(upkeep)
+        self._spawn(self._metadata.run())
         if not assembly.in_memory and self.storage is None:
             self._control = Control(config.server.data_dir, self.log, lambda: self.assembly, self.maintenance)
             await self._control.start()
@@ -223,6 +226,8 @@ class Server:
         if self._error is not None:
             if self._states is not None:
                 self._states.kill()
+            if self._metadata is not None:
+                self._metadata.kill()
             self.pump.threads.stop()
             if self.assembly is not None:
                 self.assembly.abandon()
@@ -242,6 +247,9 @@ class Server:
             return
         if self._states is not None:
             await self._states.finish(lambda: self.loop.time() - began >= self._deadline_s)
+        if self._metadata is not None:
+            await self._metadata.finish(self.assembly, lambda: self.loop.time() - began >= self._deadline_s)
+            self._metadata.kill()
         self.pump.threads.stop()
         try:
             self.assembly.close()

@@ -210,6 +210,26 @@ LOG_SETTINGS: Final = (
         "The most that `log.history` keeps of one partition.", minimum=0,
     ),
     Setting(
+        "metadata.log.max.record.bytes.between.snapshots", "server.metadata_snapshot_bytes", 20 * MIB, "bytes",
+        "How much the metadata log (topics, their configs, producer ids) grows until a snapshot of it is written.",
+        minimum=1,
+    ),
+    Setting(
+        "metadata.log.max.snapshot.interval.ms", "server.metadata_snapshot_interval_ms", HOUR_MS, "ms",
+        "How long after the last snapshot, or after the start, one is written whatever the log has grown, if there "
+        "is anything new; 0 for never.", minimum=0,
+    ),
+    Setting(
+        "metadata.max.retention.bytes", "server.metadata_retention_bytes", 100 * MIB, "bytes",
+        "What the metadata log and its snapshots may take before their oldest part goes; -1 means any size. The newest "
+        "snapshot and the log behind it stay.", minimum=-1,
+    ),
+    Setting(
+        "metadata.max.retention.ms", "server.metadata_retention_ms", 7 * DAY_MS, "ms",
+        "How long records of the metadata log are kept below a snapshot, so that earlier states can be looked up; -1 "
+        "keeps them.", minimum=-1,
+    ),
+    Setting(
         "message.max.bytes", "core.message_max_bytes", 1048588, "bytes",
         "The largest record batch that a producer may send.", maximum=INT32_MAX,
     ),

@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from typing import Final, final
@@ -18,6 +15,7 @@ from typing import Final, final
 from kcoord.engine.state_checkpoint import StateCheckpoints, StatePlan
 from kcoord.log.errors import LogError
 from kcoord.log.storage import DiskStorage
+from kcoord.server.child import Child, run_child
 from kcoord.server.logs import ServerLog
 from kcoord.server.state_child import encode_plan
 
@@ -39,7 +37,7 @@ class StateRounds:
         self._states = states
         self._log = log
         self._root = storage.root
-        self._child: subprocess.Popen[str] | None = None
+        self._child: Child | None = None
         self._is_killed = False
         self.is_busy = False
 
@@ -96,30 +94,10 @@ class StateRounds:
     def _run_child(self, plans: list[StatePlan], niceness: int) -> list[str]:
         encoded = [encode_plan(plan) for plan in plans]
         work = {"root": self._root, "niceness": niceness, "plans": encoded}
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "kcoord.server.state_child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=environment,
-        )
-        assert child.stdin is not None and child.stdout is not None
+        return run_child("kcoord.server.state_child", work, self._started)
+
+    def _started(self, child: Child | None) -> None:
         self._child = child
-        try:
-            child.stdin.write(json.dumps(work) + "\n")
-            child.stdin.flush()
-            return child.stdout.read().splitlines()
-        finally:
-            self._child = None
-            child.kill()
-            child.wait()
-            child.stdout.close()
-            try:
-                child.stdin.close()
-            except OSError:
-                pass  # what it did not read is nobody's
 
     def _done(self, plans: list[StatePlan], lines: list[str]) -> None:
         self.is_busy = False

@@ -16,6 +16,7 @@ from kcoord.engine.state_checkpoint import StatePlan, write_state
 from kcoord.log.partition_log import Extent
 from kcoord.log.state_file import TEMPORARY_SUFFIX
 from kcoord.log.storage import DiskFile, DiskStorage
+from kcoord.server.child import end_with_parent
 
 
 @final
@@ -41,15 +42,10 @@ def decode_plan(data: dict[str, Any]) -> StatePlan:
     return StatePlan(data["log"], data["start"], data["from"], data["end"], extents)
 
 
-def _end_with_parent() -> None:
-    sys.stdin.read()
-    os._exit(1)
-
-
 def main() -> None:
     work = json.loads(sys.stdin.readline())
     os.nice(work["niceness"])
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
     storage = LogFiles(work["root"])
     for plan in work["plans"]:
         try:

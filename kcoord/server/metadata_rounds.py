@@ -1,0 +1,212 @@
+"""Keeps the metadata log short: snapshots by a process of its own, and what they make superfluous goes.
+
+A round begins a new segment, so that everything below the snapshot lies in closed ones, and waits for the commit that
+goes with it: deletions of topics are then followed by those of their offsets. The snapshot is durable before the log's
+start moves, that is durable before segments go, and older snapshots go last. Whatever fails before a file goes costs
+a line in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from functools import partial
+from typing import Final, final
+
+from kcoord.engine.metadata_snapshot import (
+    AT_STOP,
+    MetadataState,
+    WrittenSnapshot,
+    remove_waste,
+)
+from kcoord.log.errors import LogError
+from kcoord.log.journal import SYNC_OS
+from kcoord.log.partition_log import PartitionLog
+from kcoord.log.storage import DiskStorage
+from kcoord.server.assembly import Assembly
+from kcoord.server.child import Child, run_child
+from kcoord.server.metadata_child import encode_plan
+from kcoord.server.pump import read_clocks
+from kcoord.server.sync_threads import SyncThreads, in_thread
+from kcoord.server.upkeep import Upkeep
+
+CHILD: Final = "kcoord.server.metadata_child"
+CHECK_S: Final = 1.0
+POLL_S: Final = 0.01
+NICENESS: Final = 10
+
+
+@final
+class MetadataRounds:
+    """Looks now and then whether a snapshot is due. Only for logs in the file system."""
+
+    def __init__(self, upkeep: Upkeep) -> None:
+        self.config = upkeep.config
+        self.log = upkeep.log
+        self.assembly = upkeep.assembly
+        self.wake = upkeep.wake
+        # Of its own: a snapshot may take long.
+        self.threads = SyncThreads(upkeep.loop)
+        self._job: _Job | None = None
+        self._is_killed = False
+        # When the last snapshot was begun, or this server, on the monotonic clock.
+        self._last_ms = read_clocks().mono_ms
+
+    async def run(self) -> None:
+        """Write snapshots and shorten the log as they allow, for ever."""
+        while True:
+            await asyncio.sleep(CHECK_S)
+            assembly = self.assembly()
+            if assembly is None or not isinstance(assembly.directory.storage, DiskStorage):
+                continue
+            if self._is_due(assembly):
+                await self.round(assembly)
+            await self.shorten(assembly)
+
+    def _is_due(self, assembly: Assembly) -> bool:
+        state = assembly.engine.metadata
+        if state is None or not state.has_news or assembly.engine.disk_full:
+            return False
+        if state.grown_bytes() >= self.config.metadata_snapshot_bytes:
+            return True
+        interval_ms = self.config.metadata_snapshot_interval_ms
+        return interval_ms > 0 and read_clocks().mono_ms - self._last_ms >= interval_ms
+
+    async def round(self, assembly: Assembly) -> bool:
+        """Write a snapshot of all there is now; whether that was done."""
+        self._last_ms = read_clocks().mono_ms
+        engine = assembly.engine
+        state = engine.metadata
+        assert state is not None
+        log = state.log
+        end = log.end_offset
+        assembly.journal.roll(log)
+        commit = engine.open_seq
+        self.wake()
+        # Nothing is committed where nothing is in hand.
+        while engine.durable_seq < commit and (engine.in_flight is not None or engine.has_unwritten()):
+            await asyncio.sleep(POLL_S)
+        return await self._write(assembly, state, end, NICENESS)
+
+    async def finish(self, assembly: Assembly, is_too_late: Callable[[], bool]) -> None:
+        """At a clean stop, when everything is committed: a snapshot if it is worth it and there is time."""
+        state = assembly.engine.metadata
+        if state is None or not state.has_news or not isinstance(assembly.directory.storage, DiskStorage):
+            return
+        if state.grown_bytes() < max(self.config.metadata_snapshot_bytes // AT_STOP, 1):
+            return
+        work = asyncio.ensure_future(self._write(assembly, state, state.log.end_offset, 0))
+        while not work.done():
+            if is_too_late():
+                self.kill()
+            await asyncio.sleep(POLL_S)
+        if (fault := work.exception()) is not None:
+            self.log.facts([state.failed(repr(fault))])
+
+    async def _write(self, assembly: Assembly, state: MetadataState, end: int, niceness: int) -> bool:
+        storage = assembly.directory.storage
+        assert isinstance(storage, DiskStorage)
+        try:
+            plan = state.plan(end, assembly.engine.config.node_id, self._unsynced(assembly))
+            work = {"root": storage.root, "niceness": niceness, "plan": encode_plan(plan)}
+            result = await self._run_child(work)
+        except (LogError, OSError) as error:
+            self.log.facts([state.failed(str(error))])
+            return False
+        if isinstance(result, str):
+            if not self._is_killed:
+                self.log.facts([state.failed(result)])
+            return False
+        self.log.facts([state.written(plan, result)])
+        return True
+
+    def _unsynced(self, assembly: Assembly) -> list[str]:
+        """Files of the coordinators' logs that nobody synced: they say what became of deleted topics' offsets."""
+        if assembly.journal.sync_mode != SYNC_OS:
+            return []
+        logs = [own.log for own in assembly.engine.coordinator_logs.values() if not own.is_metadata]
+        return [log.segments[-1].log_path for log in logs if log.segments[-1].size]
+
+    async def _run_child(self, work: dict[str, object]) -> WrittenSnapshot | str:
+        """The result, or why there is none."""
+        lines: list[str] = []
+        job = _Job()
+        self._job = job
+        try:
+            await in_thread(self.threads, lambda: lines.extend(run_child(CHILD, work, job.started)))
+        finally:
+            # The thread does not hear that nobody waits for it any more.
+            job.kill()
+        answers = [line for line in lines if line.startswith("{")]
+        if not answers:
+            return lines[-1] if lines else "the process that writes it was ended"
+        fields = json.loads(answers[-1])
+        return str(fields["error"]) if "error" in fields else WrittenSnapshot(**fields)
+
+    async def shorten(self, assembly: Assembly) -> None:
+        """Move the log's start as the snapshots and the settings allow, and remove what is below it."""
+        state = assembly.engine.metadata
+        if state is None:
+            return
+        log = state.log
+        config = self.config
+        before = log.log_start_offset
+        try:
+            start = state.new_start(
+                read_clocks().wall_ms, config.metadata_retention_ms, config.metadata_retention_bytes
+            )
+            if start > before:
+                log.log_start_offset = start
+                await self._save_starts(assembly, log, before)
+            if not state.has_waste():
+                return
+            segments, paths = state.take_waste()
+            work = partial(remove_waste, log.storage, log.name, segments, paths)
+            await in_thread(self.threads, work)
+        except OSError as error:
+            # Nobody relies on what was to go, or on where the log is to begin.
+            self.log.warning("metadata_log_not_shortened", reason=str(error))
+            return
+        self.log.info(
+            "metadata_log_shortened",
+            log_start_offset=log.log_start_offset,
+            segments=len(segments),
+            snapshots=len(paths),
+        )
+
+    async def _save_starts(self, assembly: Assembly, log: PartitionLog, before: int) -> None:
+        starts = assembly.directory.take_starts()
+        try:
+            await in_thread(self.threads, partial(assembly.directory.write_start_offsets, starts))
+        except BaseException:
+            # Nothing may go before this is durable.
+            log.log_start_offset = before
+            raise
+
+    def kill(self) -> None:
+        """End a round that is under way, for good."""
+        self._is_killed = True
+        if self._job is not None:
+            self._job.kill()
+        self.threads.stop()
+
+
+@final
+class _Job:
+    """A process that can be ended whether or not it has begun."""
+
+    def __init__(self) -> None:
+        self._child: Child | None = None
+        self._is_over = False
+
+    def started(self, child: Child | None) -> None:
+        self._child = child
+        if child is not None and self._is_over:
+            child.kill()
+
+    def kill(self) -> None:
+        self._is_over = True
+        child = self._child
+        if child is not None:
+            child.kill()
