@@ -10,6 +10,10 @@ import re
 
 from kcoord.core.outcome import (
     INFO,
+    TIMER_CONSUMER_JOIN,
+    TIMER_CONSUMER_REBALANCE,
+    TIMER_CONSUMER_SESSION,
+    TIMER_CONSUMER_SYNC,
     TIMER_INITIAL_REBALANCE,
     TIMER_OFFSET_EXPIRY,
     TIMER_PENDING_MEMBER,
@@ -21,6 +25,7 @@ from kcoord.core.outcome import (
 )
 from kcoord.protocol.errors import ERROR_NAMES
 from kcoord.wire.message import Message
+from tests.scenarios.embedded import embedded_assignment, embedded_subscription
 
 START_WALL_MS = 1_600_000_000_000
 TIMER_NAMES = {
@@ -30,8 +35,15 @@ TIMER_NAMES = {
     TIMER_PENDING_MEMBER: "pending-member",
     TIMER_INITIAL_REBALANCE: "initial-rebalance",
     TIMER_OFFSET_EXPIRY: "offset-expiry",
+    TIMER_CONSUMER_SESSION: "consumer-session",
+    TIMER_CONSUMER_REBALANCE: "consumer-rebalance",
+    TIMER_CONSUMER_JOIN: "consumer-join",
+    TIMER_CONSUMER_SYNC: "consumer-sync",
 }
-_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+# UUIDs in hexadecimal, and in base64 as Kafka writes them (a scenario makes small ones).
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|A{16}[\w-]{6}")
+_SUBSCRIPTIONS = ("metadata", "subscription", "member_metadata")
+_ASSIGNMENTS = ("assignment", "member_assignment")
 # Said even if it is the default: a partition without its number says nothing.
 _ALWAYS = ("partition_index",)
 # The same in every scenario.
@@ -75,10 +87,12 @@ class Printer:
         if name == "error_code" and isinstance(value, int):
             return "NONE" if value == 0 else ERROR_NAMES.get(value, str(value))
         if isinstance(value, bytes):
-            topics = (
-                subscribed_topics(value) if name in ("metadata", "subscription", "member_metadata") else None
-            )
-            return self.topic_names.get(value, value.hex()) if topics is None else f"<{','.join(topics)}>"
+            embedded = None
+            if name in _SUBSCRIPTIONS:
+                embedded = embedded_subscription(value)
+            elif name in _ASSIGNMENTS:
+                embedded = embedded_assignment(value)
+            return self.topic_names.get(value, value.hex()) if embedded is None else f"<{embedded}>"
         if isinstance(value, str):
             text = self.shorten(value)
             return text if _PLAIN.fullmatch(text) else repr(text)
@@ -121,25 +135,6 @@ class Printer:
         parts = [f"arm {TIMER_NAMES.get(timer.kind, str(timer.kind))}"]
         parts += [self.shorten(text) for text in (timer.group_id, timer.member_id) if text]
         return " ".join([*parts, f"in {duration(timer.deadline_ms - now_ms)}"])
-
-
-def subscription(topics: list[str]) -> bytes:
-    """ConsumerProtocolSubscription, version 0, without user data."""
-    body = b"\x00\x00" + len(topics).to_bytes(4, "big")
-    for topic in topics:
-        body += len(topic).to_bytes(2, "big") + topic.encode()
-    return body + b"\xff\xff\xff\xff"
-
-
-def subscribed_topics(data: bytes) -> list[str] | None:
-    """The topics of what `subscription` made; None for anything else."""
-    topics = []
-    position = 6
-    while position + 6 <= len(data):
-        end = position + 2 + int.from_bytes(data[position : position + 2], "big")
-        topics.append(data[position + 2 : end].decode("latin-1"))
-        position = end
-    return topics if data == subscription(topics) else None
 
 
 def duration(ms: int) -> str:

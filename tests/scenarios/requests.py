@@ -1,4 +1,7 @@
-"""How scenario commands become requests. Each builder takes what it knows from the command and leaves the rest."""
+"""How scenario commands become requests. Each builder takes what it knows from the command and leaves the rest.
+
+Those of consumer groups (`beat`, `describe-consumer`) are in `consumer_requests.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from kcoord.protocol.delete_groups import DeleteGroupsRequest
 from kcoord.protocol.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from kcoord.protocol.describe_groups import DescribeGroupsRequest
 from kcoord.protocol.heartbeat import HeartbeatRequest
-from kcoord.protocol.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
+from kcoord.protocol.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from kcoord.protocol.leave_group import LeaveGroupRequest, MemberIdentity
 from kcoord.protocol.list_groups import ListGroupsRequest
 from kcoord.protocol.offset_commit import (
@@ -31,51 +34,34 @@ from kcoord.protocol.offset_fetch import (
 from kcoord.protocol.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import ZERO_UUID
-from tests.scenarios.printing import Printer, milliseconds, subscription
+from tests.scenarios.actor import Actor, Actors, instance_of, member_id_of
+from tests.scenarios.consumer_requests import build_beat, build_describe_consumer
+from tests.scenarios.embedded import VERSION_MAX, assignment, subscription
+from tests.scenarios.printing import Printer, milliseconds
 from tests.scenarios.script import Command
 
-
-class Actor:
-    """A client with a connection of its own, which remembers who its coordinator says it is."""
-
-    def __init__(self, name: str, connection_id: int) -> None:
-        self.name = name
-        self.connection_id = connection_id
-        self.member_id = ""
-        self.generation_id = -1
-        self.instance_id: str | None = None
-        self.protocol_type: str | None = None
-        self.protocol_name: str | None = None
-
-    def learn(self, response: JoinGroupResponse) -> None:
-        if response.member_id:
-            self.member_id = response.member_id
-        if response.error_code == 0:
-            self.generation_id = response.generation_id
-            self.protocol_type = response.protocol_type
-            self.protocol_name = response.protocol_name
-
-
-Actors = dict[str, Actor]
 Builder = Callable[[Command, Actor, int, Printer, Actors], Message]
 
 
-def member_id_of(command: Command, actor: Actor, printer: Printer) -> str:
-    return printer.lengthen(command.text("member", actor.member_id))
-
-
-def instance_of(command: Command, actor: Actor) -> str | None:
-    instance = command.optional("instance")
-    return actor.instance_id if instance is None else instance or None
-
-
 def build_join(command: Command, actor: Actor, version: int, printer: Printer, actors: Actors) -> Message:
-    """`topics=t,u` makes a consumer's subscription for each of `protocols=range,...`; else `range:<hex>`."""
+    """`topics=t,u` makes a consumer's subscription for each of `protocols=range,...`; else `range:<hex>`.
+
+    `subscription=3` is its version, for which `owned=t/0+t/1`, `owned_generation=5` and `rack=r` are more to say.
+    """
     topics = command.options.pop("topics", None)
+    subscribed = b""
+    if topics is not None:
+        subscribed = subscription(
+            topics.split(",") if topics else [],
+            command.number("subscription", 0),
+            command.text("owned"),
+            command.number("owned_generation", -1),
+            command.optional("rack"),
+        )
     protocols = []
     for text in command.text("protocols", "range").split(","):
         name, _, data = text.partition(":")
-        metadata = bytes.fromhex(data) if topics is None else subscription(topics.split(","))
+        metadata = bytes.fromhex(data) if topics is None else subscribed
         protocols.append(JoinGroupRequestProtocol(name, metadata))
     if "instance" in command.options:
         actor.instance_id = command.text("instance") or None
@@ -94,12 +80,17 @@ def build_join(command: Command, actor: Actor, version: int, printer: Printer, a
 
 
 def build_sync(command: Command, actor: Actor, version: int, printer: Printer, actors: Actors) -> Message:
-    """`assign=a:01,b:02` gives each client's member its assignment."""
+    """`assign=a:01,b:02` gives each client's member its assignment: bytes, or the partitions of a consumer.
+
+    Those are written `assign=a:t/0+t/1,b:/` (`/` for none), in version `assignment=3`.
+    """
+    version_of_assignment = command.number("assignment", VERSION_MAX)
     assignments = []
     for pair in command.names("assign"):
         name, _, data = pair.partition(":")
         member_id = actors[name].member_id if name in actors else printer.lengthen(name)
-        assignments.append(SyncGroupRequestAssignment(member_id, bytes.fromhex(data)))
+        encoded = assignment(data, version_of_assignment) if "/" in data else bytes.fromhex(data)
+        assignments.append(SyncGroupRequestAssignment(member_id, encoded))
     return SyncGroupRequest(
         command.text("group", "g"),
         command.number("generation", actor.generation_id),
@@ -246,6 +237,8 @@ REQUESTS: dict[str, tuple[int, Builder]] = {
     "delete-offsets": (apis.OFFSET_DELETE, build_delete_offsets),
     "delete-groups": (apis.DELETE_GROUPS, build_delete_groups),
     "delete-topics": (apis.DELETE_TOPICS, build_delete_topics),
+    "beat": (apis.CONSUMER_GROUP_HEARTBEAT, build_beat),
+    "describe-consumer": (apis.CONSUMER_GROUP_DESCRIBE, build_describe_consumer),
     "describe": (apis.DESCRIBE_GROUPS, build_describe),
     "list": (apis.LIST_GROUPS, build_list),
 }

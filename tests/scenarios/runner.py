@@ -1,6 +1,6 @@
 """Drives a real Core with scripted events under a virtual clock and says what it did.
 
-Commands, besides the requests of `requests.py`:
+Commands, besides the requests of `requests.py` and `consumer_requests.py`:
 
     config name=value ...         settings of the core, before anything else
     topic NAME [partitions=N]     a new topic
@@ -40,13 +40,13 @@ from kcoord.core.outcome import (
 )
 from kcoord.log.serde import decode_metadata_record, decode_record, encode_metadata_record, encode_record
 from kcoord.protocol import apis
-from kcoord.protocol.join_group import JoinGroupResponse
 from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.topic_record import TopicRecord
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import BytesWriter
+from tests.scenarios.actor import Actor
 from tests.scenarios.printing import START_WALL_MS, Printer, duration, milliseconds
-from tests.scenarios.requests import REQUESTS, Actor
+from tests.scenarios.requests import REQUESTS
 from tests.scenarios.script import Command, parse_command
 
 
@@ -328,8 +328,7 @@ class Scenario:
         actor = waiting.actor
         self.replies[reply.request_id] = response
         self.lines.append(self.printer.reply(actor.name, response))
-        if isinstance(response, JoinGroupResponse):
-            actor.learn(response)
+        actor.learn(response)
 
 
 def replay_bytes(core: Core, log_id: LogId, offset: int, key: bytes | None, value: bytes | None) -> None:
