@@ -144,6 +144,9 @@ class ConsumerHeartbeats:
     def _leave(
         self, body: ConsumerGroupHeartbeatRequest, now: Now, out: Outcome
     ) -> ConsumerGroupHeartbeatResponse:
+        group = self.store.consumer_groups.get(body.group_id)
+        if group is None and body.group_id not in self.store.groups:
+            raise GroupError(errors.GROUP_ID_NOT_FOUND, f"Group {body.group_id} not found.")
         group = self._existing_group(body.group_id)
         instance_id = body.instance_id
         if instance_id is None:

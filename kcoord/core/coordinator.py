@@ -19,6 +19,7 @@ from kcoord.core.classic_rebalance import ClassicRebalance
 from kcoord.core.classic_sync import ClassicSync
 from kcoord.core.config import CoreConfig
 from kcoord.core.configs import ConfigHandlers
+from kcoord.core.consumer_describe import ConsumerDescribe
 from kcoord.core.consumer_heartbeat import ConsumerHeartbeats
 from kcoord.core.consumer_membership import ConsumerMembership
 from kcoord.core.consumer_migration import ConsumerMigration
@@ -26,7 +27,7 @@ from kcoord.core.consumer_regex import ConsumerRegexes
 from kcoord.core.consumer_replay import ConsumerReplay, consumer_hard_state
 from kcoord.core.consumer_targets import ConsumerTargets
 from kcoord.core.consumer_topics import GroupTopics
-from kcoord.core.group_admin import DeleteGroupsStep, GroupAdmin
+from kcoord.core.group_admin import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED, DeleteGroupsStep, GroupAdmin
 from kcoord.core.group_store import GroupStore
 from kcoord.core.hashing import coordinator_partition
 from kcoord.core.metadata import MetadataHandlers
@@ -51,6 +52,7 @@ from kcoord.core.producers import ProducerIds
 from kcoord.core.topic_admin import TopicAdmin
 from kcoord.core.topics import TopicRegistry
 from kcoord.protocol import apis
+from kcoord.protocol.consumer_group_describe import ConsumerGroupDescribeRequest
 from kcoord.protocol.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kcoord.protocol.create_partitions import CreatePartitionsRequest
 from kcoord.protocol.create_topics import CreateTopicsRequest
@@ -105,6 +107,9 @@ class Core:
             config, self.groups, self.targets, self.regexes, self.consumers, self.migration
         )
         self.consumer_replay = ConsumerReplay(self.groups)
+        self.consumer_describe = ConsumerDescribe(
+            self.groups, self.topics, self.targets, GROUP_OPERATIONS, OPERATIONS_NOT_ASKED
+        )
         self.group_admin = GroupAdmin(config, self.groups, self.offsets.tombstones_of)
         self.topic_admin = TopicAdmin(config, self.topics)
         self.metadata = MetadataHandlers(config, self.topics)
@@ -218,6 +223,8 @@ class Core:
         body = request.body
         if key == apis.DESCRIBE_GROUPS:
             return self.group_admin.handle_describe_groups(request, cast(DescribeGroupsRequest, body), now)
+        if key == apis.CONSUMER_GROUP_DESCRIBE:
+            return self.consumer_describe.handle_describe(request, cast(ConsumerGroupDescribeRequest, body))
         if key == apis.LIST_GROUPS:
             return self.group_admin.handle_list_groups(request, cast(ListGroupsRequest, body), now)
         if key == apis.DELETE_GROUPS:

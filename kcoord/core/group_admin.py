@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, final
 
-from kcoord.core.classic_group import DEAD, STABLE, ClassicGroup
+from kcoord.core.classic_group import CONSUMER_PROTOCOL_TYPE, DEAD, STABLE, ClassicGroup
 from kcoord.core.config import CoreConfig
+from kcoord.core.consumer_records import group_tombstones
 from kcoord.core.group_store import GroupStore
 from kcoord.core.outcome import (
     INFO,
@@ -38,6 +39,7 @@ OPERATIONS_NOT_ASKED: Final = -2147483648
 GROUP_OPERATIONS: Final = 0b110101001000
 
 CLASSIC_TYPE: Final = "classic"
+CONSUMER_TYPE: Final = "consumer"
 
 # What a tombstone of an offset takes beside its strings.
 TOMBSTONE_OVERHEAD_BYTES: Final = 64
@@ -91,10 +93,12 @@ class GroupAdmin:
                 described.append(self._describe(group, operations))
             elif request.version >= 6:
                 # KIP-1043: told apart from a group that is really dead.
+                shown = group_id[:MESSAGE_CHARS_MAX]
+                is_other = group_id in self.store.consumer_groups
                 described.append(
                     DescribedGroup(
                         error_code=errors.GROUP_ID_NOT_FOUND,
-                        error_message=f"Group {group_id[:MESSAGE_CHARS_MAX]} not found.",
+                        error_message=f"Group {shown} {'is not a classic group' if is_other else 'not found'}.",
                         group_id=group_id,
                         group_state=DEAD,
                         authorized_operations=OPERATIONS_NOT_ASKED,
@@ -148,9 +152,12 @@ class GroupAdmin:
         for name in body.states_filter:
             states[name.lower().strip()] = True
         wants_classic = not body.types_filter
+        wants_consumer = not body.types_filter
         for name in body.types_filter:
             if name.strip().lower() == CLASSIC_TYPE:
                 wants_classic = True
+            elif name.strip().lower() == CONSUMER_TYPE:
+                wants_consumer = True
         listed: list[ListedGroup] = []
         if wants_classic:
             for group in self.store.groups.values():
@@ -162,6 +169,13 @@ class GroupAdmin:
                             group.state,
                             CLASSIC_TYPE,
                         )
+                    )
+        if wants_consumer:
+            for consumer_group in self.store.consumer_groups.values():
+                state = consumer_group.state()
+                if not states or state.lower() in states:
+                    listed.append(
+                        ListedGroup(consumer_group.group_id, CONSUMER_PROTOCOL_TYPE, state, CONSUMER_TYPE)
                     )
         out.replies.append(
             self.store.reply_after_all(request.request_id, ListGroupsResponse(groups=listed))
@@ -189,16 +203,23 @@ class GroupAdmin:
             group_id = step.group_ids[step.position]
             error = errors.GROUP_ID_NOT_FOUND
             group = self.store.get(group_id)
+            consumer_group = self.store.consumer_groups.get(group_id)
+            own: list[CoordinatorRecord] = []
             if group is not None:
                 error = group.validate_delete()
-            if group is None or error != errors.NONE:
+                own.append(CoordinatorRecord(GroupMetadataKey(group_id), None))
+            elif consumer_group is not None:
+                error = errors.NONE if consumer_group.is_empty() else errors.NON_EMPTY_GROUP
+                own = group_tombstones(consumer_group)
+            if error != errors.NONE:
                 step.results.append(DeletableGroupResult(group_id, error))
                 step.position += 1
                 continue
-            if out.log is not None and not _same_log(out.log, group.log):
+            log = self.store.log_of(group_id)
+            if out.log is not None and not _same_log(out.log, log):
                 out.follow_ups.append(step)
                 return out
-            is_whole, budget = self._add_tombstones(group, step, budget, out)
+            is_whole, budget = self._add_tombstones(group_id, log, own, step, budget, out)
             if not is_whole:
                 out.follow_ups.append(step)
                 return out
@@ -213,21 +234,28 @@ class GroupAdmin:
         return out
 
     def _add_tombstones(
-        self, group: ClassicGroup, step: DeleteGroupsStep, budget: int, out: Outcome
+        self,
+        group_id: str,
+        log: LogId,
+        own: list[CoordinatorRecord],
+        step: DeleteGroupsStep,
+        budget: int,
+        out: Outcome,
     ) -> tuple[bool, int]:
         """Whether the group is deleted with these records, and what is left of the batch.
 
-        A group with very many offsets loses them first, batch by batch, and its own record with the last ones.
+        A group with very many offsets loses them first, batch by batch, and its own records with the last ones.
         """
-        for record in self.tombstones_of(group.group_id):
+        for record in self.tombstones_of(group_id):
             budget -= _tombstone_bytes(record)
             if budget < 0 and out.records:
                 return False, budget
-            out.log = group.log
+            out.log = log
             out.records.append(record)
             step.offsets_deleted += 1
-        out.add(group.log, GroupMetadataKey(group.group_id), None)
-        return True, budget - TOMBSTONE_OVERHEAD_BYTES - len(group.group_id) * 4
+        out.log = log
+        out.records.extend(own)
+        return True, budget - (TOMBSTONE_OVERHEAD_BYTES + len(group_id) * 4) * len(own)
 
     def _tell(self, step: DeleteGroupsStep, out: Outcome) -> None:
         deleted = 0

@@ -32,6 +32,10 @@ class GroupStore:
     def get(self, group_id: str) -> ClassicGroup | None:
         return self.groups.get(group_id)
 
+    def is_known(self, group_id: str) -> bool:
+        """Whether there is a group of this id, of either kind."""
+        return group_id in self.groups or group_id in self.consumer_groups
+
     def get_or_create(self, group_id: str, wall_ms: int = -1) -> ClassicGroup:
         """The group; a new one is Empty and of no protocol type, which is what a group of offsets alone stays."""
         group = self.groups.get(group_id)
@@ -49,6 +53,19 @@ class GroupStore:
     def remove_consumer_group(self, group_id: str) -> None:
         """Forget a group of the new protocol."""
         self.consumer_groups.pop(group_id, None)
+
+    def touch(self, group_id: str, end_offset: int) -> None:
+        """A record that concerns the group, if there is one, was replayed; `end_offset` is where it ends."""
+        log = self.log_of(group_id)
+        group = self.groups.get(group_id)
+        if group is not None:
+            group.end_offset = end_offset
+        else:
+            consumer_group = self.consumer_groups.get(group_id)
+            if consumer_group is not None:
+                consumer_group.end_offset = end_offset
+        self.last_log = log
+        self.last_end_offset = end_offset
 
     def next_token(self) -> int:
         """Tokens are unique over all groups, so that a timer of a deleted group cannot hit its successor."""

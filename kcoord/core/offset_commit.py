@@ -10,6 +10,9 @@ from __future__ import annotations
 from typing import Final, final
 
 from kcoord.core.config import EMPTY_GROUP_ALLOW, EMPTY_GROUP_ILLEGAL_OFFSET_COMMIT
+from kcoord.core.consumer_group import ConsumerGroup
+from kcoord.core.consumer_offsets import check_commit, check_partition
+from kcoord.core.group_errors import GroupError
 from kcoord.core.hashing import utf16_length
 from kcoord.core.offset_state import NO_EXPIRE_TIMESTAMP, OffsetState
 from kcoord.core.outcome import INFO, WARNING, Fact, Now, Outcome, Request
@@ -56,7 +59,7 @@ class OffsetCommits:
         if not accepted:
             outcome.reply(request.request_id, OffsetCommitResponse(0, refused.topics))
             return outcome
-        error = self._check_group(request, body, now)
+        error = self._check_group(request, body, accepted, now)
         answers: list[OffsetCommitResponseTopic]
         if error != errors.NONE:
             answers = refuse_all(accepted, error).topics
@@ -125,9 +128,19 @@ class OffsetCommits:
                 accepted.append(asked)
         return accepted
 
-    def _check_group(self, request: Request, body: OffsetCommitRequest, now: Now) -> int:
-        """The error for the whole request, 0 for none. An accepted commit of a member keeps its session alive."""
+    def _check_group(
+        self,
+        request: Request,
+        body: OffsetCommitRequest,
+        topics: list[OffsetCommitRequestTopic],
+        now: Now,
+    ) -> int:
+        """The error for the whole request, 0 for none. A commit of a classic group's member keeps its session alive."""
         group = self.state.groups.get(body.group_id)
+        if group is None:
+            consumer_group = self.state.groups.consumer_groups.get(body.group_id)
+            if consumer_group is not None:
+                return self._check_consumer_group(consumer_group, request.version, body, topics)
         generation_id = body.generation_id_or_member_epoch
         if group is None:
             if generation_id < 0:
@@ -143,12 +156,35 @@ class OffsetCommits:
             group.touch_member(body.member_id, now.mono_ms)
         return error
 
+    def _check_consumer_group(
+        self,
+        group: ConsumerGroup,
+        version: int,
+        body: OffsetCommitRequest,
+        topics: list[OffsetCommitRequestTopic],
+    ) -> int:
+        """KIP-1251: one partition that the member may not commit for fails the whole request."""
+        epoch = body.generation_id_or_member_epoch
+        try:
+            member = check_commit(group, body.member_id, epoch, version)
+            if member is not None:
+                for topic in topics:
+                    for p in topic.partitions:
+                        if not self._is_metadata_too_large(p.committed_metadata):
+                            check_partition(member, epoch, topic.topic_id, p.partition_index)
+        except GroupError as refused:
+            return refused.code
+        return errors.NONE
+
+    def _is_metadata_too_large(self, metadata: str | None) -> bool:
+        size_max = self.state.config.offset_metadata_max_bytes
+        return metadata is not None and len(metadata) * 2 > size_max and utf16_length(metadata) > size_max
+
     def _append_records(
         self, body: OffsetCommitRequest, topics: list[OffsetCommitRequestTopic], now: Now, outcome: Outcome
     ) -> list[OffsetCommitResponseTopic]:
         group_id = body.group_id
         log_id = self.state.log_of(group_id)
-        metadata_max = self.state.config.offset_metadata_max_bytes
         expire_timestamp = NO_EXPIRE_TIMESTAMP
         if body.retention_time_ms != NO_RETENTION_TIME:
             expire_timestamp = min(now.wall_ms + body.retention_time_ms, INT64_MAX)
@@ -159,7 +195,7 @@ class OffsetCommits:
                 metadata = p.committed_metadata
                 if metadata is None:
                     metadata = ""
-                elif len(metadata) * 2 > metadata_max and utf16_length(metadata) > metadata_max:
+                elif self._is_metadata_too_large(metadata):
                     results.append(
                         OffsetCommitResponsePartition(p.partition_index, errors.OFFSET_METADATA_TOO_LARGE)
                     )
@@ -171,7 +207,7 @@ class OffsetCommits:
                     self._value(p, metadata, now.wall_ms, expire_timestamp, topic.topic_id),
                 )
             answers.append(OffsetCommitResponseTopic(topic.name, topic.topic_id, results))
-        if outcome.records and self.state.groups.get(group_id) is None:
+        if outcome.records and not self.state.groups.is_known(group_id):
             outcome.facts.append(Fact(INFO, "simple_group_created", {"group_id": group_id}))
         return answers
 

@@ -43,13 +43,16 @@ class OffsetDeletes:
             self._sort_partitions(asked.name, asked.partitions, refused, accepted)
         answers = list(refused.values())
         group = self.state.groups.get(group_id)
+        consumer_group = self.state.groups.consumer_groups.get(group_id)
         for name, partitions in accepted.items():
             answer = refused.get(name)
             if answer is None:
                 answer = OffsetDeleteResponseTopic(name)
                 answers.append(answer)
             code = errors.NONE
-            if group is not None and group.is_subscribed_to(name):
+            if (group is not None and group.is_subscribed_to(name)) or (
+                consumer_group is not None and consumer_group.is_subscribed_to(name)
+            ):
                 code = errors.GROUP_SUBSCRIBED_TO_TOPIC
             for partition in partitions:
                 answer.partitions.append(OffsetDeleteResponsePartition(partition, code))
@@ -68,7 +71,8 @@ class OffsetDeletes:
             return errors.INVALID_GROUP_ID
         group = self.state.groups.get(group_id)
         if group is None:
-            return errors.GROUP_ID_NOT_FOUND
+            is_consumer_group = group_id in self.state.groups.consumer_groups
+            return errors.NONE if is_consumer_group else errors.GROUP_ID_NOT_FOUND
         return group.validate_offset_delete()
 
     def _sort_partitions(

@@ -16,6 +16,8 @@ from __future__ import annotations
 from typing import Final, final
 
 from kcoord.core.classic_group import ClassicGroup
+from kcoord.core.consumer_group import ConsumerGroup
+from kcoord.core.consumer_records import group_tombstones
 from kcoord.core.offset_state import NO_EXPIRE_TIMESTAMP, OffsetState, StoredOffset, tombstone
 from kcoord.core.outcome import INFO, TIMER_OFFSET_EXPIRY, Fact, LogId, Now, Outcome, Timer
 from kcoord.protocol.records.group_metadata import GroupMetadataKey
@@ -43,7 +45,7 @@ class OffsetExpiry:
         outcome = Outcome()
         if timer.token == TOKEN_START:
             outcome.timers.append(self.first_timer(now))
-            self.groups_left = list(self.state.groups.groups)
+            self.groups_left = list(self.state.groups.groups) + list(self.state.groups.consumer_groups)
             self.groups_left.reverse()
         items = 0
         log_id: LogId | None = None
@@ -76,6 +78,9 @@ class OffsetExpiry:
         """Append the tombstones of one group."""
         group = self.state.groups.get(group_id)
         if group is None:
+            consumer_group = self.state.groups.consumer_groups.get(group_id)
+            if consumer_group is not None:
+                self._expire_consumer_group(consumer_group, now, outcome)
             return
         expired = 0
         is_anything_left = group_id in self.state.pending
@@ -99,6 +104,38 @@ class OffsetExpiry:
         is_deleted = not is_anything_left and group.is_empty() and not group.pending_members
         if is_deleted:
             outcome.add(log_id, GroupMetadataKey(group_id), None)
+        if expired or is_deleted:
+            fields: dict[str, object] = {
+                "group_id": group_id,
+                "expired_offsets": expired,
+                "group_deleted": is_deleted,
+            }
+            outcome.facts.append(Fact(INFO, "offsets_expired", fields))
+
+    def _expire_consumer_group(self, group: ConsumerGroup, now: Now, outcome: Outcome) -> None:
+        """Retention counts from the commit; topics that somebody subscribes to keep their offsets (KIP-848)."""
+        group_id = group.group_id
+        expired = 0
+        is_anything_left = group_id in self.state.pending
+        of_group = self.state.by_group.get(group_id)
+        if of_group is not None:
+            for name, of_topic in of_group.items():
+                if group.is_subscribed_to(name):
+                    is_anything_left = True
+                    continue
+                for partition, stored in of_topic.items():
+                    until_ms = stored.expire_timestamp_ms
+                    if until_ms == NO_EXPIRE_TIMESTAMP:
+                        until_ms = stored.commit_timestamp_ms + self.state.config.offsets_retention_ms
+                    if now.wall_ms >= until_ms and not self.state.has_pending(group_id, name, partition):
+                        outcome.add(group.log, tombstone(group_id, name, partition).key, None)
+                        expired += 1
+                    else:
+                        is_anything_left = True
+        is_deleted = not is_anything_left and group.is_empty()
+        if is_deleted:
+            outcome.log = group.log
+            outcome.records.extend(group_tombstones(group))
         if expired or is_deleted:
             fields: dict[str, object] = {
                 "group_id": group_id,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from kcoord.core.consumer_offsets import check_fetch
 from kcoord.core.offset_state import OffsetState, StoredOffset
 from kcoord.core.outcome import Outcome, Reply, Request
 from kcoord.protocol import errors
@@ -27,6 +28,7 @@ from kcoord.wire.primitives import ZERO_UUID
 
 INVALID_OFFSET: Final = -1
 GROUPS_VERSION: Final = 8
+MEMBER_EPOCH_VERSION: Final = 9
 TOPIC_ID_VERSION: Final = 10
 
 
@@ -53,7 +55,12 @@ class OffsetFetches:
     def _reply(self, outcome: Outcome, request_id: int, response: OffsetFetchResponse, group_id: str) -> None:
         """An answer about one group waits for that group's records; that there is no group may be news as well."""
         group = self.state.groups.get(group_id)
-        if group is None:
+        consumer_group = self.state.groups.consumer_groups.get(group_id)
+        if consumer_group is not None:
+            outcome.replies.append(
+                Reply(request_id, response, consumer_group.log, consumer_group.end_offset)
+            )
+        elif group is None:
             outcome.replies.append(self.state.groups.reply_after_all(request_id, response))
         else:
             outcome.replies.append(Reply(request_id, response, group.log, group.end_offset))
@@ -99,6 +106,11 @@ class OffsetFetches:
         self, group: OffsetFetchRequestGroup, version: int, require_stable: bool
     ) -> OffsetFetchResponseGroup:
         """Versions 8 and up. Member id and epoch (9) concern consumer groups; a classic group does not look."""
+        consumer_group = self.state.groups.consumer_groups.get(group.group_id)
+        if consumer_group is not None and version >= MEMBER_EPOCH_VERSION:
+            error = check_fetch(consumer_group, group.member_id, group.member_epoch)
+            if error != errors.NONE:
+                return OffsetFetchResponseGroup(group.group_id, [], error)
         if group.topics is None:
             return self._fetch_all_of_group(group.group_id, version, require_stable)
         by_id = version >= TOPIC_ID_VERSION

@@ -119,14 +119,9 @@ class OffsetState:
     ) -> None:
         """Apply one record at `offset` of its log. A value for an unknown group makes a simple group of it."""
         group_id = key.group
-        groups = self.groups
-        group = groups.get(group_id)
         if value is None:
             self._remove(group_id, key.topic, key.partition)
-            groups.last_log = self.log_of(group_id) if group is None else group.log
-            groups.last_end_offset = offset + 1
-            if group is not None:
-                group.end_offset = offset + 1
+            self.groups.touch(group_id, offset + 1)
             return
         self.replay_offset(
             group_id,
@@ -158,10 +153,19 @@ class OffsetState:
         groups = self.groups
         group = groups.get(group_id)
         if group is None:
-            group = groups.get_or_create(group_id)
-        group.end_offset = offset + 1
-        groups.last_log = group.log
-        groups.last_end_offset = offset + 1
+            consumer_group = groups.consumer_groups.get(group_id)
+            if consumer_group is None:
+                group = groups.get_or_create(group_id)
+            else:
+                group_id = consumer_group.group_id
+        if group is not None:
+            # One string for all tables that name the group.
+            group_id = group.group_id
+            group.end_offset = offset + 1
+            groups.last_log = group.log
+            groups.last_end_offset = offset + 1
+        else:
+            groups.touch(group_id, offset + 1)
         topic_id = ZERO_UUID if topic_id == ZERO_UUID else self._shared_topic_id(topic, topic_id)
         stored = StoredOffset(
             committed_offset,
@@ -172,8 +176,7 @@ class OffsetState:
             topic_id,
             offset,
         )
-        # One string for all tables that name the group.
-        self._put(group.group_id, topic, partition, stored)
+        self._put(group_id, topic, partition, stored)
 
     def replay_legacy_offset_commit(
         self, key: LegacyOffsetCommitKey, value: LegacyOffsetCommitValue | None, offset: int
