@@ -210,8 +210,6 @@ class Pump:
     def _job_done(self, job: Job, result: object | None, error: str | None) -> None:
         if self.has_failed:
             return
-        if error is not None:
-            self.log.warning_limited("job_failed", job=job.key, reason=error)
         try:
             self.engine.job_done(job, result, error, self.now())
         except Exception as failure:

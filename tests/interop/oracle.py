@@ -20,11 +20,11 @@ class OracleError(Exception):
 
 
 class Oracle:
-    """Context manager around the Java process. Not for use from several threads."""
+    """Context manager around the Java process, by default the codec's. Not for use from several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, main_class: str = "Oracle") -> None:
         self._process = subprocess.Popen(
-            java.command("Oracle"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+            java.command(main_class), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
         )
 
     def __enter__(self) -> Oracle:
@@ -69,6 +69,10 @@ class Oracle:
         if isinstance(answer, OracleError):
             raise answer
         return answer
+
+    def ask(self, word: str, question: Any) -> Any:
+        """The answer to a question, both as JSON, of an oracle that is asked so."""
+        return json.loads(self._one(f"{word}\t{json.dumps(question)}"))
 
     def encode(self, name: str, version: int, value: Any) -> bytes:
         """Bytes of the message `name`, body only."""
