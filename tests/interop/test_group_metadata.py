@@ -118,7 +118,7 @@ def test_patterns_are_taken_and_match_as_in_kafka(groups: Oracle) -> None:
 
 
 def test_what_only_one_of_the_two_takes(groups: Oracle) -> None:
-    """The list in docs/consumer-groups.md, one by one: a difference that goes away is to be taken out of it."""
+    """The list in docs/kips.md, one by one: a difference that goes away is to be taken out of it."""
     answers = ask_all(groups, [*ONLY_IN_KAFKA, *ONLY_HERE], ALL_NAMES)
     for pattern in ONLY_IN_KAFKA:
         assert answers[pattern]["error"] is None and check(pattern) is not None, pattern
