@@ -114,7 +114,7 @@ class ConsumerRegexes:
                 group.group_id,
                 updated.member_id,
                 tuple(counts),
-                tuple(self.topics.sorted_names()),
+                self.topics.name_snapshot(),
                 self.topics.version,
                 now.wall_ms,
             )
