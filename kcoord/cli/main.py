@@ -10,8 +10,8 @@ import click
 
 from kcoord import __version__
 from kcoord.cli.lazy import LazyGroup
+from kcoord.cli.settings_options import load_settings, settings_options
 
-EXIT_CONFIG: Final = 2
 HEALTH_TIMEOUT_S: Final = 3.0
 ADDRESS: Final = "[NAME://]HOST:PORT"
 
@@ -30,26 +30,20 @@ def main() -> None:
 @click.option("--listen", "-l", multiple=True, metavar=ADDRESS, help="Listen there; repeatable. Port 0 picks one.")
 @click.option("--advertise", multiple=True, metavar=ADDRESS, help="What clients are told, per listener.")
 @click.option("--data", "-d", default="", metavar="DIR", help="The data directory (default: data).")
-@click.option("--config", "-c", "config_file", default="", metavar="FILE", help="Settings: TOML or .properties.")
-@click.option("--set", "-s", "assignments", multiple=True, metavar="NAME=VALUE", help="A setting; repeatable.")
+@settings_options
 @click.option("--profile", default="", metavar="NAME", help="Settings that go together: test.")
 def serve(
     listen: tuple[str, ...], advertise: tuple[str, ...], data: str, config_file: str, assignments: tuple[str, ...],
     profile: str,
 ) -> None:
     """Run the server until SIGTERM. Prints `kcoord ready HOST:PORT` once it takes connections."""
-    from kcoord.server.config import ConfigError, load
     from kcoord.server.listener import format_address
     from kcoord.server.logs import ServerLog
 
-    try:
-        config = load(
-            config_file=config_file, environ=os.environ, assignments=assignments, listen=listen,
-            advertise=advertise, data=data, profile=profile,
-        )
-    except ConfigError as error:
-        click.echo(f"kcoord: {error}", err=True)
-        sys.exit(EXIT_CONFIG)
+    config = load_settings(
+        config_file=config_file, environ=os.environ, assignments=assignments, listen=listen,
+        advertise=advertise, data=data, profile=profile,
+    )  # fmt: skip
     from kcoord.server.main import run
 
     def announce(host: str, port: int) -> None:

@@ -21,6 +21,7 @@ from kcoord.log.cleaning_plan import CleaningPlan, CleaningPolicy, plan_cleaning
 from kcoord.log.directory import CLEANER_OFFSETS, encode_checkpoint, read_checkpoint
 from kcoord.log.errors import LogDamaged
 from kcoord.log.exchange import demote, promote
+from kcoord.log.partition_log import PartitionLog
 from kcoord.log.segment import Segment
 from kcoord.log.storage import DiskStorage
 from kcoord.server.assembly import Assembly
@@ -156,14 +157,7 @@ class Cleaner:
         storage = assembly.directory.storage
         assert isinstance(storage, DiskStorage)
         topics = assembly.engine.core.topics
-        topic = topics.topics[tp.topic]
-        config = CleanConfig(
-            int(topics.config_value(topic, "delete.retention.ms")),
-            tp.log.config.segment_bytes,
-            tp.log.config.index_interval_bytes,
-            self.config.cleaner_buffer_bytes // BYTES_PER_KEY,
-            tp.log.config.decompressed_bytes_max,
-        )
+        config = clean_config(topics, tp.log, self.config)
         producers = None if tp.topic in INTERNAL_TOPICS else list(tp.producers.entries)
         request = CleanRequest(
             storage.root, tp.log.name, plan.bases, plan.first_dirty, config, now_ms, producers
@@ -256,6 +250,18 @@ def cleaning_policy(topics: TopicRegistry, name: str, config: ServerConfig) -> C
         int(topics.config_value(topic, "segment.ms")),
         config.history_ms if keeps_history else 0,
         config.history_bytes if keeps_history else 0,
+    )
+
+
+def clean_config(topics: TopicRegistry, log: PartitionLog, config: ServerConfig) -> CleanConfig:
+    """How the segments of a log are rewritten, its topic must exist."""
+    topic = topics.topics[log.topic]
+    return CleanConfig(
+        delete_retention_ms=int(topics.config_value(topic, "delete.retention.ms")),
+        segment_bytes=int(topics.config_value(topic, "segment.bytes")),
+        index_interval_bytes=log.config.index_interval_bytes,
+        keys_max=config.cleaner_buffer_bytes // BYTES_PER_KEY,
+        decompressed_bytes_max=log.config.decompressed_bytes_max,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import time
@@ -24,9 +25,8 @@ from kcoord.cli.log.common import (
     wrapped,
 )
 from kcoord.cli.log.points import AGO, UNITS_MS
-from kcoord.core.config import CoreConfig
+from kcoord.cli.settings_options import load_settings, settings_options
 from kcoord.core.coordinator import Core
-from kcoord.core.outcome import INTERNAL_TOPICS
 from kcoord.core.topics import TopicRegistry
 from kcoord.engine.loader import load_coordinator_log
 from kcoord.log.cleaner import CleanConfig, CleanResult, clean
@@ -44,7 +44,8 @@ from kcoord.log.exchange import promote
 from kcoord.log.inspect import read_properties
 from kcoord.log.partition_log import PartitionLog
 from kcoord.log.storage import DiskFile, DiskStorage
-from kcoord.server.config import load as load_config
+from kcoord.server.cleaning import clean_config, cleaning_policy
+from kcoord.server.config import Config, ServerConfig
 from kcoord.server.failures import EXIT_DAMAGED, EXIT_DISK_FULL
 
 # The cleaner reads what it cleans three times: transactions, keys, records.
@@ -114,10 +115,8 @@ class Row:
         }
 
 
-def parse_age(value: str | int) -> int:
-    """`7d` or `0` in milliseconds. Raises BadParameter. What is a number already (a default) stays as it is."""
-    if isinstance(value, int):
-        return value
+def parse_age(value: str) -> int:
+    """`7d` or `0` in milliseconds. Raises BadParameter."""
     match = AGO.fullmatch(value)
     if match is not None:
         return int(match.group(1)) * UNITS_MS[match.group(2)]
@@ -152,24 +151,13 @@ def compacted_topics(topics: TopicRegistry, wanted: tuple[str, ...]) -> list[str
     return [name for name in found if not wanted or name in wanted]
 
 
-def plan(directory: LogDirectory, topics: TopicRegistry, row: Row, history_ms: int, now_ms: int) -> None:
+def plan(topics: TopicRegistry, row: Row, server: ServerConfig, now_ms: int) -> None:
     """Choose the segments. Raises LogDamaged."""
     log = row.log
-    topic = topics.topics[log.topic]
-    is_internal = log.topic in INTERNAL_TOPICS
-    max_lag_ms = int(topics.config_value(topic, "max.compaction.lag.ms"))
-    min_lag_ms = int(topics.config_value(topic, "min.compaction.lag.ms"))
-    segment_ms = int(topics.config_value(topic, "segment.ms"))
-    history_bytes = load_config().server.history_bytes
-    row.policy = CleaningPolicy(
-        0.0, min_lag_ms, max_lag_ms, segment_ms, history_ms if is_internal else 0, history_bytes
-    )
-    row.config = CleanConfig(
-        delete_retention_ms=int(topics.config_value(topic, "delete.retention.ms")),
-        segment_bytes=int(topics.config_value(topic, "segment.bytes")),
-        index_interval_bytes=directory.config.index_interval_bytes,
-        decompressed_bytes_max=directory.config.decompressed_bytes_max,
-    )
+    row.policy = cleaning_policy(topics, log.topic, server)
+    # Here and now, whether or not a server would find it worth while.
+    row.policy.dirty_ratio = 0.0
+    row.config = clean_config(topics, log, server)
     # As if nothing had been compacted yet: tombstones whose time has come go, whether or not there is anything new.
     chosen = plan_cleaning(log, row.policy, 0, now_ms)
     row.bases = chosen.bases
@@ -264,27 +252,40 @@ def print_table(rows: list[Row]) -> None:
 @click.option(
     "--topic", "-t", "wanted", multiple=True, metavar="NAME", help="Only this topic; may be repeated."
 )
-@click.option("--history", type=parse_age, default="7d", show_default=True, metavar="AGE",
+@click.option("--history", type=parse_age, metavar="AGE",
               help="Leave newer records of the coordinators' own topics alone, for `log state` and `log diff`; "
-              "0 for none.")  # fmt: skip
+              "0 for none. The default is what log.history says: 7d unless it is set.")  # fmt: skip
 @click.option(
     "--roll", is_flag=True, help="Close the last segment of each log first, so that it is compacted, too."
 )
+@settings_options
 @output_option
 @friendly
-def compact_command(directory: str, wanted: tuple[str, ...], history: int, roll: bool, output: str) -> None:
+def compact_command(
+    directory: str, wanted: tuple[str, ...], history: int | None, roll: bool, config_file: str,
+    assignments: tuple[str, ...], output: str,
+) -> None:  # fmt: skip
     """Compact the logs in DIR now: of every key, the newest record stays.
 
     DIR is a stopped kcoord's. Of topics with cleanup.policy=compact, __consumer_offsets among them, all closed segments
     are compacted, whether or not a server would find it worth while; min.compaction.lag.ms and delete.retention.ms
     hold. Offsets never change. An end at any moment leaves the old segments or the new ones.
 
+    Settings are those of the server: give the same --config and --set, or KCOORD_* variables, as to `kcoord serve`,
+    where those tell log.history, log.history.bytes or log.segment.bytes.
+
     \b
     Examples:
       kcoord log compact data
       kcoord log compact data --roll --history 0
+      kcoord log compact data --config kcoord.toml
       kcoord log compact data -t prices -o json | jq '.logs[].bytes_after'
     """
+    config = load_settings(config_file=config_file, environ=os.environ, assignments=assignments)
+    for warning in config.warnings:
+        note(warning)
+    if history is not None:
+        config.server.history_ms = history
     steps: list[Step] = []
     storage = WatchedStorage(directory, lambda count: steps[0](count) if steps else None)
     opened = open_stopped(storage)
@@ -292,7 +293,7 @@ def compact_command(directory: str, wanted: tuple[str, ...], history: int, roll:
     try:
         for event in opened.events:
             note(f"{event.file}: {event.bytes_cut} bytes cut at {event.position}: {event.reason}")
-        rows = _compact_all(opened, wanted, history, roll, steps)
+        rows = _compact_all(opened, wanted, config, roll, steps)
         is_done = True
     except (click.UsageError, SystemExit):
         # Said before anything was done.
@@ -310,11 +311,11 @@ def compact_command(directory: str, wanted: tuple[str, ...], history: int, roll:
 
 
 def _compact_all(
-    opened: LogDirectory, wanted: tuple[str, ...], history_ms: int, roll: bool, steps: list[Step]
+    opened: LogDirectory, wanted: tuple[str, ...], config: Config, roll: bool, steps: list[Step]
 ) -> list[Row]:
-    config = CoreConfig()
-    config.node_id = opened.meta.node_id
-    core = Core(config)
+    # Whose directory it is stands in the directory.
+    config.core.node_id = opened.meta.node_id
+    core = Core(config.core)
     metadata = opened.get(core.metadata_log.topic, core.metadata_log.partition)
     if metadata is None:
         raise StorageError("there is no metadata log: nothing says which topics are compacted")
@@ -326,7 +327,7 @@ def _compact_all(
         Row(log) for log in sorted(opened, key=lambda log: (log.topic, log.partition)) if log.topic in names
     ]
     for row in rows:
-        _prepare(opened, core.topics, row, history_ms, roll, now_ms)
+        _prepare(core.topics, row, config.server, roll, now_ms)
         known = first_dirty.get((row.log.topic, row.log.partition), 0)
         # One beyond the end is of another log that had the name.
         row.first_dirty = known if known <= row.log.end_offset else 0
@@ -345,14 +346,12 @@ def _compact_all(
     return rows
 
 
-def _prepare(
-    opened: LogDirectory, topics: TopicRegistry, row: Row, history_ms: int, roll: bool, now_ms: int
-) -> None:
+def _prepare(topics: TopicRegistry, row: Row, server: ServerConfig, roll: bool, now_ms: int) -> None:
     if roll and row.log.roll():
         for sync in row.log.write_pending():
             sync.datasync()
     try:
-        plan(opened, topics, row, history_ms, now_ms)
+        plan(topics, row, server, now_ms)
     except LogDamaged as damage:
         row.damage = str(damage)
 

@@ -126,6 +126,40 @@ def test_history_is_left_alone(tmp_path: Path) -> None:
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
+def test_settings_are_those_of_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From a file, the environment and the command line, as `serve` takes them."""
+    closed_segments(tmp_path / "data")
+    century_ms = 36500 * 86_400_000
+    file = tmp_path / "kcoord.toml"
+    file.write_text(f'"log.history" = {century_ms}\n')
+
+    def compacted(*arguments: str) -> int:
+        row = row_of(run_json("compact", tmp_path / "data", *arguments), OFFSETS)
+        return int(row["compacted_up_to"])
+
+    assert compacted("--config", str(file)) == 0
+    assert compacted("--set", f"log.history={century_ms}") == 0
+    monkeypatch.setenv("KCOORD_LOG_HISTORY", str(century_ms))
+    assert compacted() == 0
+    # What is typed wins.
+    segment = tmp_path / "data" / OFFSETS / f"{0:020d}.log"
+    size = segment.stat().st_size
+    assert compacted("--set", f"log.history.bytes={2 * size}") == COMMITS
+    assert compacted("--history", "0") == 2 * COMMITS
+
+
+def test_settings_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed_segments(tmp_path)
+    result = run("compact", tmp_path, "-s", "log.histroy=1")
+    assert result.exit_code == 2 and "did you mean log.history?" in result.stderr
+    assert run("compact", tmp_path, "-c", tmp_path / "none.toml").exit_code == 2
+    result = run("compact", tmp_path, "-s", "log.cleanup.policy=compact", "--history", "36500d")
+    assert result.exit_code == 0 and "log.cleanup.policy (--set) has no effect in kcoord" in result.stderr
+    monkeypatch.setenv("KCOORD_LOG_HISTORY", "soon")
+    assert run("compact", tmp_path).exit_code == 2
+    assert len(keys_left(tmp_path / OFFSETS)) == 2 * COMMITS + 1
+
+
 def test_topics_by_their_own_policy(tmp_path: Path) -> None:
     rig = LogRig(tmp_path)
     config = [CreatableTopicConfig("cleanup.policy", "compact")]
