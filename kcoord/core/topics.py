@@ -27,7 +27,6 @@ from kcoord.core.config_defs import (
     TOPIC_DEFAULTS,
 )
 from kcoord.core.group_configs import GroupConfig, GroupConfigs
-from kcoord.core.metadata_hash import topic_hash
 from kcoord.core.outcome import (
     INTERNAL_TOPICS,
     METADATA_TOPIC,
@@ -91,8 +90,6 @@ class Topic:
         # By partition.
         self.leader_epochs: list[int] = []
         self.end_offset = 0
-        # Once somebody asked for it.
-        self.metadata_hash: int | None = None
 
     def leader_epoch(self, partition: int) -> int:
         return self.leader_epochs[partition] if partition < len(self.leader_epochs) else 0
@@ -225,20 +222,6 @@ class TopicRegistry:
         if self._names is None:
             self._names = tuple(self.topics)
         return self._names
-
-    def metadata_hash(self, name: str) -> int | None:
-        """What a group's metadata hash takes from a topic; None when there is no such topic.
-
-        As in Kafka, a partition is in the racks of the brokers that hold it: here, in this one's if it has one.
-        """
-        topic = self.topics.get(name)
-        if topic is None:
-            return None
-        if topic.metadata_hash is None:
-            racks = [] if self.config.rack is None else [self.config.rack]
-            partitions = [(partition, racks) for partition in range(topic.partition_count)]
-            topic.metadata_hash = topic_hash(topic.topic_id, name, partitions)
-        return topic.metadata_hash
 
     def take_changes(self) -> TopicsChanged | None:
         """What changed since this was last asked, in order of the records; None when nothing did."""
@@ -442,7 +425,6 @@ class TopicRegistry:
             self.created.append(PartitionCreated(topic.name, topic.topic_id, topic.partition_count))
             topic.leader_epochs.append(0)
             topic.partition_count += 1
-            topic.metadata_hash = None
             self._note_change(topic.name)
         # Directories follow later, so an epoch is in force from a partition's first record or from a restart on.
         topic.leader_epochs[record.partition_id] = max(record.leader_epoch, 0)

@@ -1,9 +1,7 @@
-"""What the registry tells groups about topics: versions, changes, and what goes into the metadata hash."""
+"""What the registry tells groups about topics: versions, names, and what changed."""
 
 from __future__ import annotations
 
-from kcoord.core.config import CoreConfig
-from kcoord.core.metadata_hash import topic_hash
 from kcoord.core.outcome import Now
 from kcoord.protocol import apis
 from kcoord.protocol.init_producer_id import InitProducerIdRequest
@@ -11,8 +9,8 @@ from tests.unit.core.admin_rig import AdminRig
 from tests.unit.core.test_topics import create, delete, widen
 
 
-def live_rig(config: CoreConfig | None = None) -> AdminRig:
-    rig = AdminRig(config)
+def live_rig() -> AdminRig:
+    rig = AdminRig()
     rig.topics.unfinished_deletions()
     return rig
 
@@ -80,29 +78,3 @@ def test_a_snapshot_of_names_stays_as_it_was() -> None:
     delete(rig, "t")
     assert "u" not in before
     assert sorted(rig.topics.name_snapshot()) == ["__consumer_offsets", "__transaction_state", "u"]
-
-
-def test_the_hash_follows_the_partitions() -> None:
-    rig = live_rig()
-    assert rig.topics.metadata_hash("t") is None
-    create(rig, "t", partitions=2)
-    topic = rig.topics.get("t")
-    assert topic is not None
-    assert rig.topics.metadata_hash("t") == topic_hash(topic.topic_id, "t", [(0, []), (1, [])])
-    widen(rig, "t", 3)
-    assert rig.topics.metadata_hash("t") == topic_hash(topic.topic_id, "t", [(0, []), (1, []), (2, [])])
-    before = rig.topics.metadata_hash("t")
-    delete(rig, "t")
-    create(rig, "t", partitions=3)
-    assert rig.topics.metadata_hash("t") != before
-
-
-def test_every_partition_is_in_the_servers_rack() -> None:
-    config = CoreConfig()
-    config.rack = "cellar"
-    rig = live_rig(config)
-    create(rig, "t", partitions=2)
-    topic = rig.topics.get("t")
-    assert topic is not None
-    in_cellar = [(0, ["cellar"]), (1, ["cellar"])]
-    assert rig.topics.metadata_hash("t") == topic_hash(topic.topic_id, "t", in_cellar)
