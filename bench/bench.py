@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench import compaction, servers, workload
+from bench import assignors, compaction, servers, workload
 from bench.load import Traffic, measure
 
 OPERATIONS = ("OffsetCommit v8", "OffsetFetch v8", "Heartbeat v4")
@@ -29,6 +29,7 @@ START_TARGET_MS = 200.0
 MEMORY_TARGET_MB = 60.0
 STARTS = 5
 STREAMS, STREAM_DEPTH = 4, 4
+MEASUREMENTS = ("requests", "start", "streams", "compaction", "assignors")
 
 
 def name_of(compiled: bool, sync: str) -> str:
@@ -73,6 +74,7 @@ class Bench:
         self.start: dict[str, dict[str, float]] = {}
         self.streams: dict[str, dict[str, float]] = {}
         self.compactions: dict[str, dict[str, float]] = {}
+        self.assignments: dict[str, assignors.Figures | str] = {}
 
     def note(self, text: str) -> None:
         print(f"  {text}", file=sys.stderr, flush=True)
@@ -144,12 +146,18 @@ class Bench:
             finally:
                 shutil.rmtree(data, ignore_errors=True)
 
+    def large_group(self) -> None:
+        """Target assignments of 10,000 members, beside Kafka's own."""
+        self.note("assignors")
+        self.assignments = assignors.run(sorted({compiled for compiled, _ in self.variants}, reverse=True))
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "requests": self.results,
             "start": self.start,
             "streams": self.streams,
             "compaction": self.compactions,
+            "assignors": self.assignments,
         }
 
 
@@ -187,6 +195,8 @@ def print_tables(results: dict[str, Any]) -> None:
             times = f"{figures['without_p99_ms']:>12.2f}{figures['during_p99_ms']:>12.2f}{figures['p99_ratio']:>8.2f}"
             work = f"{figures['log_mb']:>8.0f}{figures['left_mb']:>8.0f}{figures['compaction_s']:>8.1f}"
             print(f"{label:<20}{times}{work}")
+    if results["assignors"]:
+        assignors.print_table(results["assignors"])
     if results["start"]:
         print(f"\n{'empty server':<20}{'ready, ms':>10}{'RSS, MB':>10}")
         for label, figures in results["start"].items():
@@ -198,7 +208,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=2.0, help="length of each measurement")
     parser.add_argument("--output", choices=("table", "json"), default="table")
-    parser.add_argument("--only", choices=("requests", "start", "streams", "compaction"), action="append")
+    parser.add_argument("--only", choices=MEASUREMENTS, action="append")
     parser.add_argument("--compiled-only", action="store_true", help="leave the interpreted servers out")
     args = parser.parse_args()
     trees = [True] if args.compiled_only else [True, False]
@@ -212,6 +222,8 @@ def main() -> int:
         bench.start_up()
     if "compaction" in wanted:
         bench.beside_compaction()
+    if "assignors" in wanted:
+        bench.large_group()
     results = bench.as_dict()
     if args.output == "json":
         print(json.dumps(results, indent=2))
