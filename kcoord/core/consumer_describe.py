@@ -53,6 +53,9 @@ class ConsumerDescribe:
             if group is not None:
                 described.append(self._describe(group, operations))
                 continue
+            if not group_id:
+                described.append(DescribedGroup(error_code=errors.INVALID_GROUP_ID, group_id=group_id))
+                continue
             shown = group_id[:MESSAGE_CHARS_MAX]
             if group_id in self.store.groups:
                 message = f"Group {shown} is not a consumer group."
