@@ -79,11 +79,7 @@ class ClassicJoin:
     def handle_join_group(self, request: Request, body: JoinGroupRequest, now: Now) -> Outcome:
         out = Outcome()
         version = request.version
-        if version == 0:
-            # The first version has one timeout for both purposes.
-            body.rebalance_timeout_ms = body.session_timeout_ms
-        body.protocols = unique_protocols(body.protocols)
-        error = self._check_request(request, body)
+        error = self.check_request(request, body)
         if error != errors.NONE:
             out.reply(request.request_id, join_error(version, body.member_id, error))
             return out
@@ -113,7 +109,12 @@ class ClassicJoin:
             )
         return out
 
-    def _check_request(self, request: Request, body: JoinGroupRequest) -> int:
+    def check_request(self, request: Request, body: JoinGroupRequest) -> int:
+        """The fields by themselves, which are brought into the form of the last version. An error code."""
+        if request.version == 0:
+            # The first version has one timeout for both purposes.
+            body.rebalance_timeout_ms = body.session_timeout_ms
+        body.protocols = unique_protocols(body.protocols)
         if body.group_id == "":
             return errors.INVALID_GROUP_ID
         config = self.config

@@ -31,11 +31,9 @@ class ClassicSync:
 
     def handle_sync_group(self, request: Request, body: SyncGroupRequest, now: Now) -> Outcome:
         out = Outcome()
-        if request.version >= 5 and (body.protocol_type is None or body.protocol_name is None):
-            self._reply_error(request, errors.INCONSISTENT_GROUP_PROTOCOL, out)
-            return out
-        if body.group_id == "":
-            self._reply_error(request, errors.INVALID_GROUP_ID, out)
+        error = check_request(request, body)
+        if error != errors.NONE:
+            self._reply_error(request, error, out)
             return out
         group = self.store.get(body.group_id)
         if group is None or group.is_empty():
@@ -125,3 +123,10 @@ class ClassicSync:
                 },
             )
         )
+
+
+def check_request(request: Request, body: SyncGroupRequest) -> int:
+    """The fields by themselves: an error code."""
+    if request.version >= 5 and (body.protocol_type is None or body.protocol_name is None):
+        return errors.INCONSISTENT_GROUP_PROTOCOL
+    return errors.INVALID_GROUP_ID if body.group_id == "" else errors.NONE

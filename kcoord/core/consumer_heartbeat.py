@@ -10,10 +10,8 @@ other one that is taken, and the one before it from a member whose answer may ha
 
 from __future__ import annotations
 
-import base64
 from typing import Final, final
 
-from kcoord.core.assignors.spec import Assignment
 from kcoord.core.config import CoreConfig
 from kcoord.core.consumer_group import ConsumerGroup
 from kcoord.core.consumer_member import (
@@ -21,26 +19,25 @@ from kcoord.core.consumer_member import (
     LEAVE_EPOCH,
     NOT_GIVEN,
     STATIC_LEAVE_EPOCH,
-    UNREVOKED_PARTITIONS,
     ConsumerMember,
     PartitionEpochs,
     sorted_unique,
 )
 from kcoord.core.consumer_membership import ConsumerMembership
 from kcoord.core.consumer_migration import ConsumerMigration
-from kcoord.core.consumer_reconcile import Owned, Reconciliation
-from kcoord.core.consumer_records import current_record, member_record, replaced_member
-from kcoord.core.consumer_regex import CHANGED_AND_RESOLVED, UNCHANGED, ConsumerRegexes
-from kcoord.core.consumer_targets import ConsumerTargets
-from kcoord.core.group_cause import (
-    MEMBER_JOINED,
-    MEMBER_LEFT,
-    MEMBER_REJOINED,
-    STATIC_MEMBER_REPLACED,
-    SUBSCRIPTION_CHANGED,
-    TOPICS_CHANGED,
-    Cause,
+from kcoord.core.consumer_reconcile import Owned
+from kcoord.core.consumer_records import replaced_member
+from kcoord.core.consumer_steps import (
+    ConsumerSteps,
+    check_instance,
+    check_size,
+    known_before,
+    known_member,
+    new_member_id,
+    unknown_member,
 )
+from kcoord.core.consumer_targets import ConsumerTargets
+from kcoord.core.group_cause import MEMBER_LEFT, Cause
 from kcoord.core.group_errors import GroupError
 from kcoord.core.group_store import GroupStore
 from kcoord.core.outcome import INFO, MESSAGE_CHARS_MAX, Fact, Now, Outcome, Reply, Request
@@ -55,8 +52,6 @@ from kcoord.protocol.records.group_metadata import GroupMetadataKey
 
 # From this version on clients make up their member ids.
 CLIENT_MEMBER_ID_VERSION: Final = 1
-# A broker looks at the topics of a group when they change, and otherwise hardly ever.
-REFRESH_INTERVAL_MS: Final = 2147483647
 
 
 @final
@@ -66,17 +61,17 @@ class ConsumerHeartbeats:
         config: CoreConfig,
         store: GroupStore,
         targets: ConsumerTargets,
-        regexes: ConsumerRegexes,
         membership: ConsumerMembership,
         migration: ConsumerMigration,
+        steps: ConsumerSteps,
     ) -> None:
         self.config = config
         self.store = store
         self.targets = targets
         self.topics = membership.topics
-        self.regexes = regexes
         self.membership = membership
         self.migration = migration
+        self.steps = steps
 
     def handle_heartbeat(self, request: Request, body: ConsumerGroupHeartbeatRequest, now: Now) -> Outcome:
         out = Outcome()
@@ -176,52 +171,22 @@ class ConsumerHeartbeats:
         self, request: Request, body: ConsumerGroupHeartbeatRequest, now: Now, out: Outcome
     ) -> ConsumerGroupHeartbeatResponse:
         joins = body.member_epoch == JOIN_EPOCH
-        group = self._group(body.group_id, joins, now, out)
-        size_max = self.config.group_consumer_max_size
-        if len(group.members) >= size_max and body.member_id not in group.members:
-            raise GroupError(
-                errors.GROUP_MAX_SIZE_REACHED,
-                f"The consumer group has reached its maximum capacity of {size_max} members.",
-            )
+        group = self._group(body.group_id, joins, out)
+        check_size(group, body.member_id, self.config.group_consumer_max_size)
         member_id = body.member_id if body.member_id else new_member_id(request.entropy)
         owned = owned_partitions(body)
         member = self._member(group, member_id, body, owned, out)
         # Who stands in the group where this one will: a static member comes back as another.
-        before = self._before(group, member)
+        before = known_before(group, member)
         updated = self._updated(request, body, member)
 
-        names_changed = False
-        if updated is not member or before is None:
-            out.log = group.log
-            out.records.append(member_record(group.group_id, updated))
-            names_changed = updated.topic_names != member.topic_names
-        regex_status = UNCHANGED
-        if group.regex_counts or updated.regex() is not None:
-            regex_status = self.regexes.update(group, before, updated, now, out)
-        epoch = group.epoch
-        bump = names_changed or regex_status == CHANGED_AND_RESOLVED
-        if bump or now.mono_ms >= group.refresh_deadline_ms:
-            topics = group.subscribed_topics_after([] if before is None else [before], updated)
-            metadata_hash = self.targets.topics.metadata_hash(topics)
-            if bump or metadata_hash != group.metadata_hash:
-                why = self._cause(group, before, updated, bump, joins)
-                epoch = self.targets.bump_epoch(group, metadata_hash, why, out)
-            group.refresh_deadline_ms = now.mono_ms + REFRESH_INTERVAL_MS
-
+        steps = self.steps
+        epoch, changed = steps.change_member(group, before, member, updated, joins, "", now, out)
         config = self.topics.group_config(group.group_id)
-        target_epoch = group.assignment_epoch
-        target: Assignment
-        if target_epoch < epoch and self.targets.may_compute(group, config.assignment_interval_ms, now):
-            target = self.targets.compute(group, epoch, before, updated, now, out)
-            target_epoch = epoch
-        elif before is not None and before is not member:
-            target = group.target(before.member_id)
-        else:
-            target = group.target(updated.member_id)
-
-        reconciled = self._reconcile(
-            group, updated, target_epoch, target, names_changed or regex_status != UNCHANGED, owned, now, out
+        target_epoch, target = steps.assign(
+            group, before, member, updated, epoch, config.assignment_interval_ms, now, out
         )
+        reconciled = steps.reconcile(group, updated, target_epoch, target, changed, owned, now, out)
         self.membership.schedule_session(group, member_id, config.session_timeout_ms, now, out)
         response = ConsumerGroupHeartbeatResponse(
             member_id=reconciled.member_id,
@@ -236,9 +201,18 @@ class ConsumerHeartbeats:
         if joins or is_full or reconciled.assigned != member.assigned:
             response.assignment = assignment_message(reconciled.assigned)
         if group.group_id not in self.store.consumer_groups:
-            # Replay will find it there and go on with it, timers and all.
-            self.store.making[group.group_id] = group
+            self._made(group, now, out)
         return response
+
+    def _made(self, group: ConsumerGroup, now: Now, out: Outcome) -> None:
+        """All went well: replay will find the new group and go on with it, timers and all."""
+        self.store.making[group.group_id] = group
+        classic = self.store.groups.get(group.group_id)
+        if classic is not None:
+            self.migration.upgraded(classic, out)
+            for known in group.members.values():
+                timeout_ms = self.membership.session_timeout_ms(group, known)
+                self.membership.schedule_session(group, known.member_id, timeout_ms, now, out)
 
     def _existing_group(self, group_id: str) -> ConsumerGroup:
         group = self.store.consumer_groups.get(group_id)
@@ -248,7 +222,7 @@ class ConsumerHeartbeats:
             raise GroupError(errors.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
         raise GroupError(errors.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
 
-    def _group(self, group_id: str, joins: bool, now: Now, out: Outcome) -> ConsumerGroup:
+    def _group(self, group_id: str, joins: bool, out: Outcome) -> ConsumerGroup:
         """The group; one that joins makes it, in place of an empty classic one or out of one with members."""
         group = self.store.consumer_groups.get(group_id)
         if group is not None:
@@ -258,9 +232,9 @@ class ConsumerHeartbeats:
         classic = self.store.groups.get(group_id)
         if classic is not None:
             if not classic.is_empty():
-                return self.migration.upgrade(classic, now, out)
-            if classic.value is not None:
-                out.add(classic.log, GroupMetadataKey(group_id), None)
+                return self.migration.upgrade(classic, out)
+            # A group of offsets alone has no record to remove. Brokers write the tombstone all the same.
+            out.add(classic.log, GroupMetadataKey(group_id), None)
             out.facts.append(Fact(INFO, "empty_classic_group_converted", {"group": group_id}))
         return ConsumerGroup(group_id, self.store.log_of(group_id))
 
@@ -279,7 +253,7 @@ class ConsumerHeartbeats:
             known = group.members.get(member_id)
             if known is None:
                 if not joins:
-                    raise unknown_member(group.group_id, member_id)
+                    raise unknown_member(group, member_id)
                 return ConsumerMember(member_id)
             check_epoch(known, body.member_epoch, owned)
             return known
@@ -304,13 +278,6 @@ class ConsumerHeartbeats:
         out.log = group.log
         out.records.extend(replaced_member(group, static.member_id, back))
         return back
-
-    def _before(self, group: ConsumerGroup, member: ConsumerMember) -> ConsumerMember | None:
-        """The member of the group in whose place this one stands or will stand; None for a new one."""
-        known = group.members.get(member.member_id)
-        if known is None and member.instance_id is not None:
-            return group.static_member(member.instance_id)
-        return known
 
     def _updated(
         self, request: Request, body: ConsumerGroupHeartbeatRequest, member: ConsumerMember
@@ -347,79 +314,9 @@ class ConsumerHeartbeats:
         updated.classic = None
         return member if updated.has_same_metadata(member) else updated
 
-    def _cause(
-        self,
-        group: ConsumerGroup,
-        before: ConsumerMember | None,
-        updated: ConsumerMember,
-        bump: bool,
-        joins: bool,
-    ) -> Cause:
-        member_id = updated.member_id
-        if before is None:
-            return Cause(MEMBER_JOINED, member_id, subscription_of(updated))
-        if not bump:
-            return Cause(TOPICS_CHANGED, "", "topics of the subscription were created, deleted or grew")
-        detail = f"{subscription_of(before)} -> {subscription_of(updated)}"
-        if before.member_id != member_id:
-            return Cause(STATIC_MEMBER_REPLACED, member_id, f"in the place of {before.member_id}; {detail}")
-        return Cause(MEMBER_REJOINED if joins else SUBSCRIPTION_CHANGED, member_id, detail)
-
-    def _reconcile(
-        self,
-        group: ConsumerGroup,
-        member: ConsumerMember,
-        target_epoch: int,
-        target: Assignment,
-        subscription_changed: bool,
-        owned: Owned | None,
-        now: Now,
-        out: Outcome,
-    ) -> ConsumerMember:
-        """Move the member a step towards its target, and say so with a record."""
-        if not subscription_changed and member.is_reconciled_to(target_epoch):
-            return member
-        subscribed = dict.fromkeys(self.targets.topics.topic_ids(group.topics_of(member)), True)
-        updated = Reconciliation(
-            group, member, target_epoch, target, subscribed, subscription_changed, owned
-        ).next()
-        if updated is member or updated.has_same_assignment(member):
-            return member
-        out.log = group.log
-        out.records.append(current_record(group.group_id, updated))
-        if updated.classic is None:
-            if updated.state == UNREVOKED_PARTITIONS:
-                self.membership.schedule_rebalance(group, updated, now, out)
-            else:
-                self.membership.cancel_rebalance(group, updated.member_id)
-        return updated
-
 
 def invalid(message: str) -> GroupError:
     return GroupError(errors.INVALID_REQUEST, message)
-
-
-def unknown_member(group_id: str, member_id: str) -> GroupError:
-    return GroupError(errors.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group_id}.")
-
-
-def known_member(group: ConsumerGroup, member_id: str) -> ConsumerMember:
-    member = group.members.get(member_id)
-    if member is None:
-        raise unknown_member(group.group_id, member_id)
-    return member
-
-
-def check_instance(static: ConsumerMember | None, instance_id: str, member_id: str) -> ConsumerMember:
-    """The static member, if the instance id is known and this member's. Raises GroupError."""
-    if static is None:
-        raise GroupError(errors.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
-    if static.member_id != member_id:
-        raise GroupError(
-            errors.FENCED_INSTANCE_ID,
-            f"Static member {member_id} with instance id {instance_id} was fenced by member {static.member_id}.",
-        )
-    return static
 
 
 def check_epoch(member: ConsumerMember, epoch: int, owned: Owned | None) -> None:
@@ -470,19 +367,3 @@ def assignment_message(assigned: PartitionEpochs) -> AssignmentMessage:
     return AssignmentMessage(
         [AssignedTopicPartitions(topic_id, list(of_topic)) for topic_id, of_topic in assigned.items()]
     )
-
-
-def subscription_of(member: ConsumerMember) -> str:
-    """For people."""
-    names = ", ".join(member.topic_names[:10])
-    if len(member.topic_names) > 10:
-        names += f" and {len(member.topic_names) - 10} more"
-    regex = member.regex()
-    if regex is None:
-        return f"[{names}]"
-    return f"[{names}] and /{regex[:200]}/" if names else f"/{regex[:200]}/"
-
-
-def new_member_id(entropy: bytes) -> str:
-    """An id as Kafka writes its UUIDs: 16 random bytes in URL-safe base64."""
-    return base64.urlsafe_b64encode(entropy).decode("ascii").rstrip("=")

@@ -75,8 +75,7 @@ class ConsumerMembership:
         """Members go for good: their partitions are free, and the group needs another assignment."""
         if not members:
             return
-        if self.migration.can_downgrade(group, members):
-            self.migration.downgrade(group, members, now, out)
+        if self.migration.downgrade_without(group, members, now, out):
             return
         out.log = group.log
         counts: dict[str, int] = {}
@@ -132,6 +131,31 @@ class ConsumerMembership:
         if live is not None:
             live.rebalance_token = NO_TOKEN
 
+    def expect_join(self, group: ConsumerGroup, member: ConsumerMember, now: Now, out: Outcome) -> None:
+        """A classic member was told to join again: it has until then, counted from the first time it was told."""
+        live = group.live_member(member.member_id)
+        if live.join_token == NO_TOKEN:
+            live.join_token = self.store.next_token()
+            deadline_ms = now.mono_ms + member.rebalance_timeout_ms
+            out.timers.append(
+                Timer(TIMER_CONSUMER_JOIN, group.group_id, member.member_id, live.join_token, deadline_ms)
+            )
+
+    def expect_sync(self, group: ConsumerGroup, member: ConsumerMember, now: Now, out: Outcome) -> None:
+        """A classic member has joined: it has to ask for its assignment in time."""
+        live = group.live_member(member.member_id)
+        live.join_token = NO_TOKEN
+        live.sync_token = self.store.next_token()
+        deadline_ms = now.mono_ms + member.rebalance_timeout_ms
+        out.timers.append(
+            Timer(TIMER_CONSUMER_SYNC, group.group_id, member.member_id, live.sync_token, deadline_ms)
+        )
+
+    def sync_received(self, group: ConsumerGroup, member_id: str) -> None:
+        live = group.live.get(member_id)
+        if live is not None:
+            live.sync_token = NO_TOKEN
+
     def still_counts(self, timer: Timer) -> bool:
         """Whether its token is still the one that was armed last."""
         group = self.store.consumer_groups.get(timer.group_id)
@@ -182,6 +206,9 @@ class ConsumerMembership:
                     f"it did not leave epoch {member.member_epoch} within {member.rebalance_timeout_ms} ms"
                 )
                 self._expire(group, member, REBALANCE_TIMEOUT, detail, now, out)
+        elif member.classic is None:
+            # It speaks the new protocol by now, under the same id.
+            pass
         elif kind == TIMER_CONSUMER_JOIN:
             detail = "the classic member did not join again within the rebalance timeout"
             self._expire(group, member, JOIN_TIMEOUT, detail, now, out)

@@ -1,37 +1,313 @@
 """From a classic group to one of the new protocol and back, while members work (KIP-848).
 
 An empty group changes its kind whenever somebody of the other protocol comes. One with members is converted by the
-first member of the new protocol, as far as `group.consumer.migration.policy` allows; it goes back when the last of
-them leaves.
+first member of the new protocol, as far as `group.consumer.migration.policy` allows, and goes back when the last of
+them leaves, is put out or is replaced by a classic member.
+
+The new group is made here, soft part and all, and its records say the same: replay finds it in the store's `making`
+or `making_classic` and goes on with it. Until then nothing of the old group is changed, so a request that fails
+later leaves everything as it was.
 """
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
-from kcoord.core.classic_group import ClassicGroup
-from kcoord.core.config import CoreConfig
+from kcoord.core.classic_group import (
+    CONSUMER_PROTOCOL_TYPE,
+    STABLE,
+    ClassicGroup,
+    ClassicMember,
+    value_bytes_max,
+)
+from kcoord.core.classic_rebalance import ClassicRebalance, answer_join, answer_sync
+from kcoord.core.config import (
+    MIGRATION_BIDIRECTIONAL,
+    MIGRATION_DOWNGRADE,
+    MIGRATION_UPGRADE,
+    CoreConfig,
+)
 from kcoord.core.consumer_group import ConsumerGroup
-from kcoord.core.consumer_member import ConsumerMember
+from kcoord.core.consumer_member import ConsumerMember, PartitionEpochs, sorted_unique
+from kcoord.core.consumer_records import group_records, group_tombstones
+from kcoord.core.consumer_topics import GroupTopics
+from kcoord.core.embedded_protocol import (
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    version_of,
+)
+from kcoord.core.group_cause import PROTOCOL_DOWNGRADED, PROTOCOL_UPGRADED, Cause
 from kcoord.core.group_errors import GroupError
 from kcoord.core.group_store import GroupStore
-from kcoord.core.outcome import Now, Outcome
+from kcoord.core.outcome import INFO, WARNING, CoordinatorRecord, Fact, Now, Outcome
 from kcoord.protocol import errors
+from kcoord.protocol.join_group import JoinGroupRequestProtocol
+from kcoord.protocol.records.consumer_group_member_metadata import ClassicMemberMetadata, ClassicProtocol
+from kcoord.protocol.records.group_metadata import GroupMetadataKey
+from kcoord.wire.primitives import DecodeError
+
+UPGRADE_POLICIES: Final = (MIGRATION_BIDIRECTIONAL, MIGRATION_UPGRADE)
+DOWNGRADE_POLICIES: Final = (MIGRATION_BIDIRECTIONAL, MIGRATION_DOWNGRADE)
 
 
 @final
 class ConsumerMigration:
-    def __init__(self, config: CoreConfig, store: GroupStore) -> None:
+    def __init__(
+        self, config: CoreConfig, store: GroupStore, topics: GroupTopics, rebalance: ClassicRebalance
+    ) -> None:
         self.config = config
         self.store = store
+        self.topics = topics
+        self.rebalance = rebalance
 
-    def upgrade(self, classic: ClassicGroup, now: Now, out: Outcome) -> ConsumerGroup:
-        """A consumer group with the members of the classic one, whose records are added to `out`. Raises GroupError."""
-        raise GroupError(errors.GROUP_ID_NOT_FOUND, f"Group {classic.group_id} is not a consumer group.")
+    # ---- from classic
 
-    def can_downgrade(self, group: ConsumerGroup, leaving: list[ConsumerMember]) -> bool:
-        """Whether the group becomes a classic one when these members leave."""
+    def upgrade(self, classic: ClassicGroup, out: Outcome) -> ConsumerGroup:
+        """A consumer group with the members of the classic one, and the records that put it in its place.
+
+        Raises GroupError. When the whole request has succeeded, `upgraded` has to be called.
+        """
+        self._check_upgrade(classic)
+        group = ConsumerGroup(classic.group_id, classic.log)
+        group.epoch = classic.generation_id
+        group.assignment_epoch = classic.generation_id
+        protocol_name = self._protocol_of(classic)
+        for member in classic.members.values():
+            group.put_member(self._upgraded_member(classic, member, protocol_name))
+        for known in group.members.values():
+            # The last assignment of the classic group is what everybody has and is to have.
+            group.targets[known.member_id] = {
+                topic_id: list(of_topic) for topic_id, of_topic in known.assigned.items()
+            }
+        group.metadata_hash = self.topics.metadata_hash(group.subscribed_topics())
+        out.add(classic.log, GroupMetadataKey(classic.group_id), None)
+        records = group_records(group)
+        # This one names the generation: the request that converts the group goes on to the next epoch.
+        records[len(group.members)].cause = Cause(PROTOCOL_UPGRADED, "", f"classic, {classic.state}")
+        out.records.extend(records)
+        fields: dict[str, object] = {
+            "group": classic.group_id,
+            "generation": classic.generation_id,
+            "members": len(classic.members),
+            "state": classic.state,
+        }
+        out.facts.append(Fact(INFO, "classic_group_upgraded", fields))
+        return group
+
+    def upgraded(self, classic: ClassicGroup, out: Outcome) -> None:
+        """The classic group goes: who waits for it has to join the new one."""
+        for member in classic.members.values():
+            answer_join(classic, member, errors.REBALANCE_IN_PROGRESS, out, member.member_id)
+            answer_sync(member, errors.REBALANCE_IN_PROGRESS, out)
+
+    def _check_upgrade(self, classic: ClassicGroup) -> None:
+        if self.config.group_consumer_migration_policy not in UPGRADE_POLICIES:
+            raise self._refused(classic, "online upgrade is disabled")
+        if not classic.uses_consumer_protocol():
+            raise self._refused(classic, "the group does not use the consumer embedded protocol")
+        if len(classic.members) > self.config.group_consumer_max_size:
+            raise self._refused(classic, "the group size exceeds the consumer group maximum size")
+
+    def _refused(self, classic: ClassicGroup, reason: str) -> GroupError:
+        return GroupError(
+            errors.GROUP_ID_NOT_FOUND,
+            f"Cannot upgrade classic group {classic.group_id} to consumer group because {reason}.",
+        )
+
+    def _protocol_of(self, classic: ClassicGroup) -> str | None:
+        """The protocol whose metadata counts. Before the first generation, and when members have changed their
+        protocols since the last one, it is the one that the next generation would have."""
+        name = classic.protocol_name
+        if name is not None and classic.supported_protocols.get(name, 0) == len(classic.members):
+            return name
+        return classic.select_protocol()
+
+    def _upgraded_member(
+        self, classic: ClassicGroup, member: ClassicMember, protocol_name: str | None
+    ) -> ConsumerMember:
+        """Raises GroupError."""
+        try:
+            subscription = decode_subscription(member.metadata(protocol_name))
+            assigned = self._assigned(classic, member)
+        except DecodeError:
+            raise self._refused(classic, "the embedded consumer protocol is malformed") from None
+        upgraded = ConsumerMember(member.member_id)
+        upgraded.instance_id = member.group_instance_id
+        upgraded.rack_id = subscription.rack_id if subscription.rack_id else None
+        upgraded.client_id = member.client_id
+        upgraded.client_host = member.client_host
+        upgraded.rebalance_timeout_ms = member.rebalance_timeout_ms
+        upgraded.topic_names = sorted_unique(subscription.topics)
+        upgraded.classic = classic_metadata(member.session_timeout_ms, member.protocols)
+        upgraded.member_epoch = classic.generation_id
+        upgraded.previous_epoch = classic.generation_id
+        upgraded.assigned = assigned
+        return upgraded
+
+    def _assigned(self, classic: ClassicGroup, member: ClassicMember) -> PartitionEpochs:
+        """What the member has, with the generation as the epoch in which it was given it.
+
+        Raises DecodeError and GroupError.
+        """
+        assigned: PartitionEpochs = {}
+        if not member.assignment:
+            # It has just joined.
+            return assigned
+        message = decode_assignment(member.assignment)
+        if message.user_data:
+            raise self._refused(
+                classic,
+                "an unsupported custom assignor is in use. Please refer to the documentation or switch to a default "
+                "assignor before re-attempting the upgrade",
+            )
+        for of_topic in message.assigned_partitions:
+            topic = self.topics.registry.get(of_topic.topic)
+            if topic is not None:
+                assigned[topic.topic_id] = dict.fromkeys(sorted(of_topic.partitions), classic.generation_id)
+        return assigned
+
+    # ---- and back
+
+    def downgrade_without(
+        self, group: ConsumerGroup, leaving: list[ConsumerMember], now: Now, out: Outcome
+    ) -> bool:
+        """Whether the group goes on as a classic one once these members are gone; then `out` says so.
+
+        What is left has to rebalance at once: the assignment was made with those who leave.
+        """
+        left = len(group.members) - len(leaving)
+        classic_left = group.classic_members
+        for member in leaving:
+            if member.classic is not None:
+                classic_left -= 1
+        if left == 0 or classic_left != left or not self._may_downgrade(group, left, out):
+            return False
+        gone = ", ".join(member.member_id for member in leaving[:10])
+        cause = Cause(PROTOCOL_DOWNGRADED, leaving[0].member_id, f"without {gone}")
+        reason = f"the group is classic again without {gone}"
+        return self.downgrade(group, leaving, None, cause, reason, now, out)
+
+    def can_downgrade_with(self, group: ConsumerGroup, replaced: ConsumerMember, out: Outcome) -> bool:
+        """Whether the group becomes a classic one when a classic member takes the place of this static one."""
+        return (
+            replaced.classic is None
+            and group.classic_members == len(group.members) - 1
+            and self._may_downgrade(group, len(group.members), out)
+        )
+
+    def _may_downgrade(self, group: ConsumerGroup, size: int, out: Outcome) -> bool:
+        if self.config.group_consumer_migration_policy not in DOWNGRADE_POLICIES:
+            return self._stays(group, "online downgrade is disabled", out)
+        if size > self.config.group_max_size:
+            return self._stays(group, "it is larger than a classic group may be", out)
+        return True
+
+    def _stays(self, group: ConsumerGroup, reason: str, out: Outcome) -> bool:
+        fields: dict[str, object] = {"group": group.group_id, "reason": reason}
+        out.facts.append(Fact(INFO, "consumer_group_not_downgraded", fields))
         return False
 
-    def downgrade(self, group: ConsumerGroup, leaving: list[ConsumerMember], now: Now, out: Outcome) -> None:
-        """The group goes on as a classic one, without the members that leave."""
+    def downgrade(
+        self,
+        group: ConsumerGroup,
+        leaving: list[ConsumerMember],
+        joining: ConsumerMember | None,
+        cause: Cause,
+        rebalance_reason: str,
+        now: Now,
+        out: Outcome,
+    ) -> bool:
+        """The group goes on as a classic one without `leaving`, and with `joining` in the place of a static member.
+
+        Earlier records of `out` have put `joining` there. The members keep their target assignments; with a
+        `rebalance_reason` they are to join again at once. False where that cannot be.
+        """
+        replaced_id = ""
+        if joining is not None and joining.instance_id is not None:
+            replaced_id = group.static_members.get(joining.instance_id, "")
+        gone: dict[str, bool] = {}
+        for member in leaving:
+            gone[member.member_id] = True
+        if replaced_id:
+            gone[replaced_id] = True
+        classic = ClassicGroup(group.group_id, group.log, now.wall_ms)
+        classic.state = STABLE
+        classic.generation_id = group.epoch
+        for member in group.members.values():
+            if member.member_id not in gone:
+                add_classic_member(classic, member)
+        if joining is not None:
+            add_classic_member(classic, joining)
+        classic.protocol_name = classic.select_protocol()
+        if classic.protocol_name is None:
+            return self._stays(group, "its members have no protocol in common", out)
+        for kept in classic.members.values():
+            target_id = kept.member_id
+            if joining is not None and target_id == joining.member_id:
+                target_id = replaced_id
+            kept.assignment = self._target_assignment(group, target_id, kept, classic.protocol_name)
+        classic.take_subscriptions()
+        value = classic.metadata_value()
+        if value_bytes_max(group.group_id, value) > self.config.coordinator_batch_bytes_max // 2:
+            out.facts.append(Fact(WARNING, "group_record_too_large", {"group": group.group_id}))
+            return self._stays(group, "its record would be too large", out)
+        by_id = "" if joining is None else joining.member_id
+        out.log = group.log
+        out.records.extend(group_tombstones(group, replaced_id, by_id))
+        out.records.append(CoordinatorRecord(GroupMetadataKey(group.group_id), value, cause))
+        fields: dict[str, object] = {
+            "group": group.group_id,
+            "generation": classic.generation_id,
+            "members": len(classic.members),
+            "cause": cause.detail,
+        }
+        out.facts.append(Fact(INFO, "consumer_group_downgraded", fields))
+        self.store.making_classic[group.group_id] = classic
+        for kept in classic.members.values():
+            self.rebalance.schedule_session(classic, kept, kept.session_timeout_ms, now, out)
+        if rebalance_reason:
+            self.rebalance.prepare_rebalance(classic, rebalance_reason, now, out)
+        return True
+
+    def _target_assignment(
+        self, group: ConsumerGroup, target_id: str, member: ClassicMember, protocol_name: str
+    ) -> bytes:
+        try:
+            version = version_of(member.metadata(protocol_name))
+        except DecodeError:
+            # Only the metadata of its first protocol was looked at when it joined.
+            version = 0
+        return encode_assignment(self.topics.assignment_message(group.target(target_id)), version)
+
+
+def classic_metadata(
+    session_timeout_ms: int, protocols: list[JoinGroupRequestProtocol]
+) -> ClassicMemberMetadata:
+    """What record 5 keeps of a member that speaks the classic protocol."""
+    return ClassicMemberMetadata(
+        session_timeout_ms, [ClassicProtocol(protocol.name, protocol.metadata) for protocol in protocols]
+    )
+
+
+def add_classic_member(classic: ClassicGroup, member: ConsumerMember) -> None:
+    """A member that speaks the classic protocol, in a classic group; its assignment is still to come."""
+    stored = member.classic
+    if stored is None:
+        raise ValueError(f"member {member.member_id} does not speak the classic protocol")
+    classic.add_member(
+        ClassicMember(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            member.rebalance_timeout_ms,
+            stored.session_timeout_ms,
+            CONSUMER_PROTOCOL_TYPE,
+            [
+                JoinGroupRequestProtocol(protocol.name, protocol.metadata)
+                for protocol in stored.supported_protocols
+            ],
+            b"",
+        )
+    )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import final
 
-from kcoord.core.assignors.spec import UNKNOWN_TOPIC, TopicDescriber
+from kcoord.core.assignors.spec import UNKNOWN_TOPIC, Assignment, TopicDescriber
 from kcoord.core.config import CoreConfig
 from kcoord.core.metadata_hash import group_hash, topic_hash
 from kcoord.core.topics import TopicRegistry
+from kcoord.protocol.records.consumer_protocol_assignment import ConsumerProtocolAssignment, TopicPartition
+from kcoord.protocol.records.consumer_protocol_subscription import ConsumerProtocolSubscription
 
 
 @final
@@ -34,6 +36,24 @@ class GroupTopics(TopicDescriber):
                 ids.append(topic.topic_id)
         ids.sort()
         return ids
+
+    def assignment_message(self, assignment: Assignment) -> ConsumerProtocolAssignment:
+        """An assignment as consumers of the classic protocol read it; topics that are gone are left out."""
+        topics: list[TopicPartition] = []
+        for topic_id, partitions in assignment.items():
+            topic = self.registry.by_id(topic_id)
+            if topic is not None:
+                topics.append(TopicPartition(topic.name, list(partitions)))
+        return ConsumerProtocolAssignment(topics)
+
+    def owned_partitions(self, subscription: ConsumerProtocolSubscription) -> dict[bytes, list[int]]:
+        """What a consumer of the classic protocol says it has; topics that are gone are left out."""
+        owned: dict[bytes, list[int]] = {}
+        for of_topic in subscription.owned_partitions:
+            topic = self.registry.get(of_topic.topic)
+            if topic is not None:
+                owned[topic.topic_id] = owned.get(topic.topic_id, []) + of_topic.partitions
+        return owned
 
     def metadata_hash(self, names: dict[str, bool]) -> int:
         """The hash of a group that subscribes to these topics; those that do not exist do not count."""

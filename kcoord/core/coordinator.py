@@ -25,12 +25,15 @@ from kcoord.core.consumer_membership import ConsumerMembership
 from kcoord.core.consumer_migration import ConsumerMigration
 from kcoord.core.consumer_regex import ConsumerRegexes
 from kcoord.core.consumer_replay import ConsumerReplay, consumer_hard_state
+from kcoord.core.consumer_steps import ConsumerSteps
 from kcoord.core.consumer_targets import ConsumerTargets
 from kcoord.core.consumer_topics import GroupTopics
 from kcoord.core.group_admin import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED, DeleteGroupsStep, GroupAdmin
 from kcoord.core.group_store import GroupStore
 from kcoord.core.hashing import coordinator_partition
 from kcoord.core.metadata import MetadataHandlers
+from kcoord.core.mixed_join import MixedJoin
+from kcoord.core.mixed_members import MixedMembers
 from kcoord.core.offsets import OffsetStore
 from kcoord.core.outcome import (
     CONSUMER_TIMERS,
@@ -101,11 +104,16 @@ class Core:
             assignors = {"uniform": UniformAssignor(), "range": RangeAssignor()}
         self.targets = ConsumerTargets(self.group_topics, assignors)
         self.regexes = ConsumerRegexes(config, self.groups, self.topics, self.targets)
-        self.migration = ConsumerMigration(config, self.groups)
+        self.migration = ConsumerMigration(config, self.groups, self.group_topics, self.rebalance)
         self.consumers = ConsumerMembership(config, self.groups, self.topics, self.targets, self.migration)
+        self.consumer_steps = ConsumerSteps(self.targets, self.regexes, self.consumers)
         self.consumer_heartbeats = ConsumerHeartbeats(
-            config, self.groups, self.targets, self.regexes, self.consumers, self.migration
+            config, self.groups, self.targets, self.consumers, self.migration, self.consumer_steps
         )
+        self.mixed_joins = MixedJoin(
+            config, self.groups, self.joins, self.consumers, self.migration, self.consumer_steps
+        )
+        self.mixed_members = MixedMembers(self.groups, self.group_topics, self.consumers)
         self.consumer_replay = ConsumerReplay(self.groups)
         self.consumer_describe = ConsumerDescribe(
             self.groups, self.topics, self.targets, GROUP_OPERATIONS, OPERATIONS_NOT_ASKED
@@ -198,18 +206,30 @@ class Core:
         if key == apis.OFFSET_COMMIT:
             return self.offsets.handle_offset_commit(request, cast(OffsetCommitRequest, body), now)
         if key == apis.HEARTBEAT:
-            return self.membership.handle_heartbeat(request, cast(HeartbeatRequest, body), now)
+            heartbeat = cast(HeartbeatRequest, body)
+            if heartbeat.group_id in self.groups.consumer_groups:
+                return self.mixed_members.handle_heartbeat(request, heartbeat, now)
+            return self.membership.handle_heartbeat(request, heartbeat, now)
         if key == apis.CONSUMER_GROUP_HEARTBEAT:
             beat = cast(ConsumerGroupHeartbeatRequest, body)
             return self.consumer_heartbeats.handle_heartbeat(request, beat, now)
         if key == apis.OFFSET_FETCH:
             return self.offsets.handle_offset_fetch(request, cast(OffsetFetchRequest, body), now)
         if key == apis.JOIN_GROUP:
-            return self.joins.handle_join_group(request, cast(JoinGroupRequest, body), now)
+            join = cast(JoinGroupRequest, body)
+            if join.group_id in self.groups.consumer_groups:
+                return self.mixed_joins.handle_join_group(request, join, now)
+            return self.joins.handle_join_group(request, join, now)
         if key == apis.SYNC_GROUP:
-            return self.syncs.handle_sync_group(request, cast(SyncGroupRequest, body), now)
+            sync = cast(SyncGroupRequest, body)
+            if sync.group_id in self.groups.consumer_groups:
+                return self.mixed_members.handle_sync_group(request, sync, now)
+            return self.syncs.handle_sync_group(request, sync, now)
         if key == apis.LEAVE_GROUP:
-            return self.membership.handle_leave_group(request, cast(LeaveGroupRequest, body), now)
+            leave = cast(LeaveGroupRequest, body)
+            if leave.group_id in self.groups.consumer_groups:
+                return self.mixed_members.handle_leave_group(request, leave, now)
+            return self.membership.handle_leave_group(request, leave, now)
         if key == apis.METADATA:
             return self.metadata.handle_metadata(request, cast(MetadataRequest, body), now)
         if key == apis.FIND_COORDINATOR:

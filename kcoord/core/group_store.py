@@ -23,6 +23,7 @@ class GroupStore:
         self.consumer_groups: dict[str, ConsumerGroup] = {}
         # Groups that a handler made and whose records are about to be replayed: replay goes on with these very objects.
         self.making: dict[str, ConsumerGroup] = {}
+        self.making_classic: dict[str, ClassicGroup] = {}
         # The last replayed record of any group. Commits are one sequence over all logs, so an answer that waits for
         # this one waits for all records before it.
         self.last_log: LogId | None = None
@@ -83,6 +84,11 @@ class GroupStore:
                 self.last_end_offset = offset + 1
             self.remove(key.group)
             return
+        made = self.making_classic.pop(key.group, None)
+        if made is not None and key.group not in self.groups:
+            self.groups[key.group] = made
+        # Usually it is gone already; a log may have lost its tombstones.
+        self.remove_consumer_group(key.group)
         group = self.get_or_create(key.group)
         group.value = value
         group.end_offset = offset + 1

@@ -1,0 +1,207 @@
+"""What a heartbeat and a classic member's JoinGroup have in common, once it is known which member speaks.
+
+A request about a member is three steps, all of them records of one batch: the member as it is now, and the group's
+epoch with it (`change_member`); a target assignment where the epoch is ahead of the last one (`assign`); and the
+member's own way to that (`reconcile`).
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Final, final
+
+from kcoord.core.assignors.spec import Assignment
+from kcoord.core.consumer_group import ConsumerGroup
+from kcoord.core.consumer_member import UNREVOKED_PARTITIONS, ConsumerMember
+from kcoord.core.consumer_membership import ConsumerMembership
+from kcoord.core.consumer_reconcile import Owned, Reconciliation
+from kcoord.core.consumer_records import current_record, member_record
+from kcoord.core.consumer_regex import CHANGED_AND_RESOLVED, UNCHANGED, ConsumerRegexes
+from kcoord.core.consumer_targets import ConsumerTargets
+from kcoord.core.group_cause import (
+    MEMBER_JOINED,
+    MEMBER_REJOINED,
+    STATIC_MEMBER_REPLACED,
+    SUBSCRIPTION_CHANGED,
+    TOPICS_CHANGED,
+    Cause,
+)
+from kcoord.core.group_errors import GroupError
+from kcoord.core.outcome import Now, Outcome
+from kcoord.protocol import errors
+
+# A broker looks at the topics of a group when they change, and otherwise hardly ever.
+REFRESH_INTERVAL_MS: Final = 2147483647
+
+
+@final
+class ConsumerSteps:
+    def __init__(
+        self, targets: ConsumerTargets, regexes: ConsumerRegexes, membership: ConsumerMembership
+    ) -> None:
+        self.targets = targets
+        self.regexes = regexes
+        self.membership = membership
+
+    def change_member(
+        self,
+        group: ConsumerGroup,
+        before: ConsumerMember | None,
+        member: ConsumerMember,
+        updated: ConsumerMember,
+        joins: bool,
+        reason: str,
+        now: Now,
+        out: Outcome,
+    ) -> tuple[int, bool]:
+        """Say what is new of the member. Answers the group's epoch, and whether the member's subscription changed.
+
+        `before` stands in the group where this one will (None for nobody), `member` is what it was when the request
+        came, a static one under its new id already, and `updated` what it is with the request. `reason` is what a
+        client says of itself. Raises GroupError.
+        """
+        names_changed = False
+        if updated is not member or before is None:
+            out.log = group.log
+            out.records.append(member_record(group.group_id, updated))
+            names_changed = updated.topic_names != member.topic_names
+        regex_status = UNCHANGED
+        if group.regex_counts or updated.regex() is not None:
+            regex_status = self.regexes.update(group, before, updated, now, out)
+        epoch = group.epoch
+        # Of an expression that is not resolved yet the group hears when it is.
+        bump = names_changed or regex_status == CHANGED_AND_RESOLVED
+        if bump or now.mono_ms >= group.refresh_deadline_ms:
+            topics = group.subscribed_topics_after([] if before is None else [before], updated)
+            metadata_hash = self.targets.topics.metadata_hash(topics)
+            if bump or metadata_hash != group.metadata_hash:
+                cause = self._cause(before, updated, bump, joins, reason)
+                epoch = self.targets.bump_epoch(group, metadata_hash, cause, out)
+            group.refresh_deadline_ms = now.mono_ms + REFRESH_INTERVAL_MS
+        return epoch, names_changed or regex_status != UNCHANGED
+
+    def _cause(
+        self, before: ConsumerMember | None, updated: ConsumerMember, bump: bool, joins: bool, reason: str
+    ) -> Cause:
+        member_id = updated.member_id
+        of_client = f"; client reason: {reason}" if reason else ""
+        if before is None:
+            return Cause(MEMBER_JOINED, member_id, subscription_of(updated) + of_client)
+        if not bump:
+            return Cause(TOPICS_CHANGED, "", "topics of the subscription were created, deleted or grew")
+        detail = f"{subscription_of(before)} -> {subscription_of(updated)}{of_client}"
+        if before.member_id != member_id:
+            return Cause(STATIC_MEMBER_REPLACED, member_id, f"in the place of {before.member_id}; {detail}")
+        return Cause(MEMBER_REJOINED if joins else SUBSCRIPTION_CHANGED, member_id, detail)
+
+    def assign(
+        self,
+        group: ConsumerGroup,
+        before: ConsumerMember | None,
+        member: ConsumerMember,
+        updated: ConsumerMember,
+        epoch: int,
+        interval_ms: int,
+        now: Now,
+        out: Outcome,
+    ) -> tuple[int, Assignment]:
+        """The epoch of the target assignment in force and the member's part of it. Raises GroupError."""
+        if group.assignment_epoch < epoch and self.targets.may_compute(group, interval_ms, now):
+            return epoch, self.targets.compute(group, epoch, before, updated, now, out)
+        return group.assignment_epoch, self.inherited(group, before, member)
+
+    def inherited(
+        self, group: ConsumerGroup, before: ConsumerMember | None, member: ConsumerMember
+    ) -> Assignment:
+        """The member's part of the last target assignment, or that of the one whose place it takes."""
+        if before is not None and before is not member:
+            return group.target(before.member_id)
+        return group.target(member.member_id)
+
+    def reconcile(
+        self,
+        group: ConsumerGroup,
+        member: ConsumerMember,
+        target_epoch: int,
+        target: Assignment,
+        subscription_changed: bool,
+        owned: Owned | None,
+        now: Now,
+        out: Outcome,
+    ) -> ConsumerMember:
+        """Move the member a step towards its target, and say so with a record."""
+        if not subscription_changed and member.is_reconciled_to(target_epoch):
+            return member
+        subscribed = dict.fromkeys(self.targets.topics.topic_ids(group.topics_of(member)), True)
+        updated = Reconciliation(
+            group, member, target_epoch, target, subscribed, subscription_changed, owned
+        ).next()
+        if updated is member or updated.has_same_assignment(member):
+            return member
+        out.log = group.log
+        out.records.append(current_record(group.group_id, updated))
+        if updated.classic is None:
+            if updated.state == UNREVOKED_PARTITIONS:
+                self.membership.schedule_rebalance(group, updated, now, out)
+            else:
+                self.membership.cancel_rebalance(group, updated.member_id)
+        return updated
+
+
+def known_before(group: ConsumerGroup, member: ConsumerMember) -> ConsumerMember | None:
+    """The member of the group in whose place this one stands or will stand; None for a new one."""
+    known = group.members.get(member.member_id)
+    if known is None and member.instance_id is not None:
+        return group.static_member(member.instance_id)
+    return known
+
+
+def unknown_member(group: ConsumerGroup, member_id: str) -> GroupError:
+    return GroupError(
+        errors.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}."
+    )
+
+
+def known_member(group: ConsumerGroup, member_id: str) -> ConsumerMember:
+    """The member, if there is one. Raises GroupError."""
+    member = group.members.get(member_id)
+    if member is None:
+        raise unknown_member(group, member_id)
+    return member
+
+
+def check_instance(static: ConsumerMember | None, instance_id: str, member_id: str) -> ConsumerMember:
+    """The static member, if the instance id is known and this member's. Raises GroupError."""
+    if static is None:
+        raise GroupError(errors.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
+    if static.member_id != member_id:
+        raise GroupError(
+            errors.FENCED_INSTANCE_ID,
+            f"Static member {member_id} with instance id {instance_id} was fenced by member {static.member_id}.",
+        )
+    return static
+
+
+def check_size(group: ConsumerGroup, member_id: str, size_max: int) -> None:
+    """Whether there is room for this member. Raises GroupError."""
+    if len(group.members) >= size_max and member_id not in group.members:
+        raise GroupError(
+            errors.GROUP_MAX_SIZE_REACHED,
+            f"The consumer group has reached its maximum capacity of {size_max} members.",
+        )
+
+
+def subscription_of(member: ConsumerMember) -> str:
+    """For people."""
+    names = ", ".join(member.topic_names[:10])
+    if len(member.topic_names) > 10:
+        names += f" and {len(member.topic_names) - 10} more"
+    regex = member.regex()
+    if regex is None:
+        return f"[{names}]"
+    return f"[{names}] and /{regex[:200]}/" if names else f"/{regex[:200]}/"
+
+
+def new_member_id(entropy: bytes) -> str:
+    """An id as Kafka writes its UUIDs: 16 random bytes in URL-safe base64."""
+    return base64.urlsafe_b64encode(entropy).decode("ascii").rstrip("=")
