@@ -24,6 +24,7 @@ import traceback
 from collections.abc import Callable
 from typing import Final, cast, final
 
+from kcoord.core.assignors.spec import Assignor
 from kcoord.core.config import CoreConfig
 from kcoord.core.coordinator import Core
 from kcoord.core.outcome import (
@@ -120,7 +121,11 @@ class Parked:
 
 @final
 class Engine:
-    """The whole coordinator without its sockets. `entropy(n)` returns n random bytes."""
+    """The whole coordinator without its sockets.
+
+    `entropy(n)` returns n random bytes. `assignors` are those of the new group protocol by name, in order of
+    preference; None for the built-in ones.
+    """
 
     def __init__(
         self,
@@ -129,13 +134,14 @@ class Engine:
         journal: Journal,
         entropy: Callable[[int], bytes],
         limits: FrameLimits,
+        assignors: dict[str, Assignor] | None = None,
     ) -> None:
         self.config = config
         self.directory = directory
         self.journal = journal
         self.entropy = entropy
         self.limits = limits
-        self.core = Core(config)
+        self.core = Core(config, assignors)
         # Session ids must not repeat after a restart, or an old client would meet somebody else's fetch session.
         session_seed = int.from_bytes(entropy(4), "big")
         self.data_plane = DataPlane(config, self.core.topics, directory, journal, session_seed)

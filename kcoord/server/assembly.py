@@ -11,6 +11,7 @@ from kcoord.log.directory import COMMIT_BYTES_MAX, LogDirectory, open_directory
 from kcoord.log.journal import Journal
 from kcoord.log.partition_log import LogConfig
 from kcoord.log.storage import DiskStorage, MemoryStorage, Storage
+from kcoord.server.assignors import load_assignors
 from kcoord.server.config import Config
 from kcoord.server.limits import frame_limits
 from kcoord.server.settings import SYNC_ALWAYS, SYNC_MEMORY
@@ -49,11 +50,13 @@ class Assembly:
 
 
 def open_assembly(config: Config, storage: Storage | None = None) -> Assembly:
-    """Lock, open and recover the data directory and make an engine for it. Raises LogError and OSError.
+    """Lock, open and recover the data directory and make an engine for it. Raises ConfigError, LogError and OSError.
 
     `storage`, if given, stands in for the data directory.
     """
     server = config.server
+    # Before any file is touched: a plug-in may be missing.
+    assignors = load_assignors(config.core.group_consumer_assignors)
     in_memory = server.log_sync == SYNC_MEMORY
     if storage is None:
         storage = MemoryStorage() if in_memory else DiskStorage(server.data_dir)
@@ -69,7 +72,7 @@ def open_assembly(config: Config, storage: Storage | None = None) -> Assembly:
     try:
         config.core.cluster_id = directory.meta.cluster_id
         journal = Journal(directory, server.log_sync)
-        engine = Engine(config.core, directory, journal, os.urandom, frame_limits(server))
+        engine = Engine(config.core, directory, journal, os.urandom, frame_limits(server), assignors)
     except BaseException:
         directory.close(False)
         raise

@@ -15,6 +15,7 @@ from kcoord.log.errors import (
     UnknownFormat,
     WrongNode,
 )
+from kcoord.server.config import ConfigError
 
 EXIT_OK: Final = 0
 EXIT_INTERNAL: Final = 1
@@ -57,6 +58,8 @@ def classify(error: BaseException) -> ServerError:
     """The ServerError that says what `error` means for whoever runs the server."""
     if isinstance(error, ServerError):
         return error
+    if isinstance(error, ConfigError):
+        return ServerError(EXIT_CONFIG, str(error))
     if isinstance(error, DirectoryLocked):
         return ServerError(EXIT_LOCKED, str(error))
     if isinstance(error, DirectoryNotWritable):
