@@ -16,6 +16,7 @@ from kcoord.log.partition_log import Extent, PartitionLog
 from kcoord.log.serde import decode_metadata_record, decode_record
 from kcoord.log.storage import Storage
 from kcoord.wire.compression import DecompressionError
+from kcoord.wire.message import Message
 from kcoord.wire.primitives import (
     ZERO_UUID,
     DecodeError,
@@ -58,6 +59,8 @@ class LogLoader:
         self.topics: dict[bytes, str] = {}
         self.strings: dict[bytes, str] = {}
         self.timestamp_ms = 0
+        # For tools: where it is a list, it gets what was replayed besides commits in their newest form.
+        self.others: list[tuple[Message, Message | None]] | None = None
 
     def load_log(self, log: PartitionLog, from_offset: int) -> int:
         """Replay everything from an offset on; the number of records. Raises LogDamaged."""
@@ -78,13 +81,14 @@ class LogLoader:
                 if header.is_control or header.last_offset < from_offset:
                     continue
                 try:
-                    count += self._load_batch(walk.buf, header, from_offset)
+                    count += self.load_batch(walk.buf, header, from_offset)
                 except (DecodeError, DecompressionError) as error:
                     raise walk.damaged_here(header, str(error)) from None
         finally:
             walk.close()
 
-    def _load_batch(self, data: bytes, header: BatchHeader, from_offset: i64) -> i64:
+    def load_batch(self, data: bytes, header: BatchHeader, from_offset: i64) -> i64:
+        """Replay the records of one batch; how many. Raises DecodeError and DecompressionError."""
         r = records_reader(data, header.pos, header, DECOMPRESSED_BYTES_MAX)
         buf = r.buf
         is_offsets = not self.is_metadata
@@ -127,6 +131,8 @@ class LogLoader:
         elif key_bytes is not None:
             key, value = decode_record(key_bytes, value_bytes)
             self.core.replay(self.log_id, offset, key, value)
+            if self.others is not None:
+                self.others.append((key, value))
 
     def _replay_commit(
         self, buf: bytes, key: i64, key_size: i64, value: i64, value_size: i64, offset: i64

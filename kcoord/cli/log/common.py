@@ -77,6 +77,12 @@ def fail(message: str, code: int) -> None:
     sys.exit(code)
 
 
+def exit_if(has_problems: bool) -> None:
+    """Everything was said; the exit code says it, too."""
+    if has_problems:
+        click.get_current_context().exit(EXIT_PROBLEMS)
+
+
 def note(message: str) -> None:
     """Something to know beside the result, on stderr."""
     click.echo(f"kcoord: {message}", err=True)
@@ -134,6 +140,11 @@ def wrapped(text: str, indent: int = 0, first_indent: int | None = None) -> list
     return textwrap.wrap(
         printable(text), width(), initial_indent=" " * first, subsequent_indent=" " * indent, break_on_hyphens=False
     ) or [" " * first]
+
+
+def say(text: str, indent: int = 0, first_indent: int | None = None) -> None:
+    """Print `text` in lines that fit the terminal."""
+    click.echo("\n".join(wrapped(text, indent, first_indent)))
 
 
 def table(

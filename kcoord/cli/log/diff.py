@@ -7,35 +7,38 @@ from typing import Any, Final
 import click
 
 from kcoord.cli.log.common import (
-    EXIT_PROBLEMS,
     directory_argument,
     emit_json,
-    friendly,
-    look_at,
-    output_option,
+    exit_if,
+    json_line,
     plural,
     progress,
+    say,
     table,
-    unsynced_option,
-    wrapped,
 )
+from kcoord.cli.log.past_options import open_past, past_options
+from kcoord.cli.log.plain_state import ends_text, group_ids, group_plain, other_ids, other_plain
 from kcoord.cli.log.points import Point, parse_point
-from kcoord.cli.log.replay import (
-    PastState,
-    coordinator_logs,
-    ends_text,
-    group_ids,
-    group_plain,
-    replay_until,
-)
+from kcoord.cli.log.replay import PastState, replay_until
 
 APPEARED: Final = "appeared"
 WENT: Final = "went"
 CHANGED: Final = "changed"
 MOVED: Final = "moved"
 REWOUND: Final = "rewound"
-# What is compared of a group itself.
-FIELDS: Final = ("state", "protocol_type", "protocol", "generation", "leader")
+CLASSIC: Final = "classic"
+# What is compared of a group itself: of a classic one, and of the newer kinds.
+FIELDS: Final = (
+    "kind", "state", "protocol_type", "protocol", "generation", "leader",
+    "epoch", "assignment_epoch", "validated_topology_epoch", "regular_expressions", "share_state", "topology",
+)  # fmt: skip
+# And of a member of the newer kinds, besides what it has and is to have.
+MEMBER_FIELDS: Final = (
+    "instance_id", "rack_id", "client_id", "client_host", "subscribed_topic_names", "subscribed_topic_regex",
+    "rebalance_timeout_ms", "server_assignor", "classic_member_metadata", "topology_epoch", "process_id",
+    "user_endpoint", "client_tags", "member_epoch", "previous_member_epoch", "state",
+)  # fmt: skip
+ASSIGNMENTS: Final = ("assignment", "target")
 
 Offsets = dict[tuple[str, int], dict[str, Any]]
 
@@ -43,13 +46,19 @@ Offsets = dict[tuple[str, int], dict[str, Any]]
 def diff_states(old: PastState, new: PastState, groups: tuple[str, ...]) -> list[dict[str, Any]]:
     """The groups that differ, in order of id."""
     found: list[dict[str, Any]] = []
-    before, after = set(group_ids(old.core, groups)), set(group_ids(new.core, groups))
-    for group in sorted(before | after):
-        a = group_plain(old.core, group) if group in before else None
-        b = group_plain(new.core, group) if group in after else None
-        changes = diff_group(group, a, b)
+    before, after = _documents(old, groups), _documents(new, groups)
+    for group in sorted(before.keys() | after.keys()):
+        changes = diff_group(group, before.get(group), after.get(group))
         if changes is not None:
             found.append(changes)
+    return found
+
+
+def _documents(past: PastState, groups: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """All groups of a state, of whatever kind."""
+    found = {group: other_plain(past, group) for group in other_ids(past, groups)}
+    for group in group_ids(past, groups):
+        found[group] = {"kind": CLASSIC, **group_plain(past.core, group)}
     return found
 
 
@@ -57,30 +66,46 @@ def diff_group(group: str, a: dict[str, Any] | None, b: dict[str, Any] | None) -
     """How a group went from `a` to `b`, where None is that there is no such group; None if it did not change."""
     old_members, new_members = _members(a), _members(b)
     offsets = diff_offsets(_offsets(a), _offsets(b))
-    fields = {
-        name: {"from": a[name], "to": b[name]} for name in FIELDS if a and b and a[name] != b[name]
-    }
+    fields: dict[str, dict[str, Any]] = {}
+    members_changed: list[dict[str, Any]] = []
+    if a is not None and b is not None:
+        fields = diff_fields(a, b, FIELDS)
+        for member in sorted(set(old_members) & set(new_members)):
+            changed = diff_fields(old_members[member], new_members[member], MEMBER_FIELDS)
+            if changed and b.get("kind", CLASSIC) != CLASSIC:
+                members_changed.append({"member_id": member, "fields": changed})
     joined = sorted(set(new_members) - set(old_members))
     left = sorted(set(old_members) - set(new_members))
     reassigned = sorted(
         member
         for member in set(old_members) & set(new_members)
-        if old_members[member]["assignment"] != new_members[member]["assignment"]
+        if any(old_members[member].get(name) != new_members[member].get(name) for name in ASSIGNMENTS)
     )
     kind = CHANGED
     if a is None or b is None:
         kind = APPEARED if a is None else WENT
-    elif not (fields or joined or left or reassigned or offsets):
+    elif not (fields or joined or left or reassigned or members_changed or offsets):
         return None
     return {
         "group": group,
+        "kind": (b or a or {}).get("kind", CLASSIC),
         "change": kind,
         "fields": fields,
         "members_joined": joined,
         "members_left": left,
         "members_reassigned": reassigned,
+        "members_changed": members_changed,
         "offsets": offsets,
     }
+
+
+def diff_fields(a: dict[str, Any], b: dict[str, Any], names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """Those that are not the same, where both sides may lack some."""
+    found = {}
+    for name in names:
+        if a.get(name) != b.get(name):
+            found[name] = {"from": a.get(name), "to": b.get(name)}
+    return found
 
 
 def diff_offsets(old: Offsets, new: Offsets) -> list[dict[str, Any]]:
@@ -115,13 +140,18 @@ def _offsets(group: dict[str, Any] | None) -> Offsets:
 
 
 def print_group(changes: dict[str, Any]) -> None:
-    click.echo("\n".join(wrapped(f"{changes['group']}: {changes['change']}", 4, 0)))
+    kind = f" ({changes['kind']} group)" if changes["kind"] != CLASSIC else ""
+    say(f"{changes['group']}{kind}: {changes['change']}", 4, 0)
     for name, field in changes["fields"].items():
         text = f"{name.replace('_', ' ')} {_text(field['from'])} -> {_text(field['to'])}"
-        click.echo("\n".join(wrapped(text, 4, 2)))
+        say(text, 4, 2)
     for what in ("joined", "left", "reassigned"):
         for member in changes[f"members_{what}"]:
-            click.echo("\n".join(wrapped(f"member {member} {what}", 4, 2)))
+            say(f"member {member} {what}", 4, 2)
+    for changed in changes["members_changed"]:
+        for name, field in changed["fields"].items():
+            text = f"member {changed['member_id']}: {name.replace('_', ' ')}"
+            say(f"{text} {_text(field['from'])} -> {_text(field['to'])}", 4, 2)
     if not changes["offsets"]:
         return
     rows = []
@@ -133,6 +163,10 @@ def print_group(changes: dict[str, Any]) -> None:
 
 
 def _text(value: Any) -> str:
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        return " ".join(value) or "-"
+    if isinstance(value, list | dict):
+        return json_line(value)
     return "-" if value is None or value == "" else str(value)
 
 
@@ -140,14 +174,9 @@ def _text(value: Any) -> str:
 @directory_argument
 @click.argument("a", type=parse_point)
 @click.argument("b", type=parse_point, default="end")
-@click.option("--group", "-g", "groups", multiple=True, metavar="ID", help="Only this group; repeatable.")
-@click.option("--partition", "-p", default=-1, metavar="N", help="Only groups in this partition of the log.")
 @click.option("--rewinds", is_flag=True, help="Only groups with offsets that went back.")
-@click.option("--inexact", is_flag=True, help="Also where compaction has removed part of the history.")
 @click.option("--exit-code", is_flag=True, help="Exit with 1 where there are differences.")
-@unsynced_option
-@output_option
-@friendly
+@past_options
 def diff(
     directory: str, a: Point, b: Point, groups: tuple[str, ...], partition: int, rewinds: bool, inexact: bool,
     exit_code: bool, unsynced: bool, output: str,
@@ -165,8 +194,7 @@ def diff(
       kcoord log diff data 1200 1300 -o json |
         jq '.groups[].offsets[] | select(.change == "rewound")'
     """
-    found = look_at(directory, unsynced)
-    logs = coordinator_logs(found, groups[0] if len(groups) == 1 else "", partition)
+    found, logs = open_past(directory, unsynced, groups, partition)
     with progress("Replaying", 2 * sum(files.size_bytes for files in logs)) as step:
         old = replay_until(found, logs, a, inexact, step)
         new = replay_until(found, logs, b, inexact, step)
@@ -183,11 +211,10 @@ def diff(
         )
     else:
         for label, past in (("from", old), ("to", new)):
-            click.echo("\n".join(wrapped(f"{label:<4} {ends_text(past)}", 5, 0)))
+            say(f"{label:<4} {ends_text(past)}", 5, 0)
         for group in changes:
             click.echo()
             print_group(group)
         click.echo()
         click.echo(f"{plural(len(changes), 'group')} changed")
-    if changes and exit_code:
-        click.get_current_context().exit(EXIT_PROBLEMS)
+    exit_if(exit_code and bool(changes))

@@ -7,33 +7,40 @@ from typing import Any, Final, final
 
 import click
 
-from kcoord.cli.log.common import fail, format_time, note, plural
+from kcoord.cli.compiled import is_compiled
+from kcoord.cli.log.common import fail, format_bytes, format_time, note, plural
 from kcoord.cli.log.points import Point
-from kcoord.cli.log.records import DECOMPRESSED_BYTES_MAX, member_plain, uuid_text
+from kcoord.cli.log.records import DECOMPRESSED_BYTES_MAX
+from kcoord.cli.log.state_start import LookedAtStorage, start_for
+from kcoord.cli.log.typed_groups import TypedGroups
 from kcoord.core.config import CoreConfig
 from kcoord.core.coordinator import Core
 from kcoord.core.hashing import coordinator_partition
 from kcoord.core.outcome import METADATA_TOPIC, OFFSETS_TOPIC, LogId
+from kcoord.engine.batch_walk import BatchWalk
+from kcoord.engine.loader import LogLoader
+from kcoord.log.cluster_image import newest_checkpoint, sound_batches
 from kcoord.log.errors import LogDamaged
 from kcoord.log.inspect import DataDirectory, PartitionFiles
 from kcoord.log.partition_log import INT64_MAX
 from kcoord.log.reader import DamagedBytes, StoredBatch
 from kcoord.log.serde import decode_metadata_record, decode_record
+from kcoord.log.state_file import StateFile
 from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.topic_record import TopicRecord
 from kcoord.server.failures import EXIT_CONFIG
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import DecodeError
-from kcoord.wire.record_batch import Record
+from kcoord.wire.record_batch import BatchHeader, Record
 
 EXIT_NOT_HELD: Final = 1
 # Stands for the topic's id in directories whose metadata is elsewhere, such as a broker's.
 STAND_IN_ID: Final = bytes(15) + b"\x01"
 
 COMMIT_MARKER: Final = 1
-# The keys of what says that a group of another kind exists: ConsumerGroupMetadataKey and its like.
-OTHER_GROUP_KEY: Final = "GroupMetadataKey"
+# A log from this size on is said to take its time.
+LONG_BYTES: Final = 32 << 20
 
 Step = Callable[[int], None]
 
@@ -69,8 +76,8 @@ class PastState:
         self.ends: list[LogEnd] = []
         # Offsets of open transactions by log and producer id: a marker decides whether they count.
         self.pending: dict[tuple[str, int], list[tuple[int, Message, Message | None]]] = {}
-        # Groups of kinds that the core does not run: their id and kind.
-        self.others: dict[str, str] = {}
+        # Groups of the newer protocols, of every kind.
+        self.typed = TypedGroups()
 
     def end_transaction(self, log_id: LogId, producer_id: int, marker: Record) -> None:
         """Take over what a transaction wrote, or forget it (KIP-98)."""
@@ -79,15 +86,7 @@ class PastState:
             return
         for offset, key, value in pending:
             self.core.replay(log_id, offset, key, value)
-
-    def note_other(self, key: Message, value: Message | None) -> None:
-        name = type(key).__name__
-        if name.endswith(OTHER_GROUP_KEY) and name != OTHER_GROUP_KEY:
-            group_id: str = getattr(key, "group_id", "")
-            if value is None:
-                self.others.pop(group_id, None)
-            else:
-                self.others[group_id] = name.removesuffix(OTHER_GROUP_KEY).lower()
+            self.typed.replay(key, value)
 
 
 def coordinator_logs(directory: DataDirectory, group: str, partition: int) -> list[PartitionFiles]:
@@ -119,7 +118,7 @@ def replay_until(
     past = PastState(point)
     metadata = directory.find(METADATA_TOPIC, 0)
     if metadata is not None:
-        past.ends.append(_replay_log(directory, metadata, past, Point("", -1, point.time_ms), step))
+        past.ends.append(_replay_metadata(directory, metadata, past, point.time_ms, step))
     _stand_in(directory, past.core)
     for files in logs:
         end = _replay_log(directory, files, past, point, step)
@@ -147,51 +146,135 @@ def _goes_on(directory: DataDirectory, files: PartitionFiles, offset: int) -> bo
     return any(isinstance(item, StoredBatch) for item in directory.batches(files, offset))
 
 
+def _replay_metadata(
+    directory: DataDirectory, files: PartitionFiles, past: PastState, time_ms: int, step: Step
+) -> LogEnd:
+    """The metadata log, with the newest of the snapshots that stand for its beginning where that is gone."""
+    run = _Run(directory, files, past, Point("", -1, time_ms), step)
+    path, offset = newest_checkpoint(files.path) if directory.start_of(files) > 0 else ("", 0)
+    if path:
+        for batch in sound_batches(path):
+            if not batch.header.is_control:
+                run.load(batch.data, batch.header, batch.file, batch.position)
+        run.end.offset = offset
+    run.read(offset)
+    return run.end
+
+
 def _replay_log(
     directory: DataDirectory, files: PartitionFiles, past: PastState, point: Point, step: Step
 ) -> LogEnd:
-    log_id = LogId(files.topic, files.partition)
-    end = LogEnd(files, directory.start_of(files))
-    upto = point.offset if point.offset >= 0 else INT64_MAX
-    damage: DamagedBytes | None = None
-    next_offset = files.start_offset
-    for item in directory.batches(files, 0, upto):
-        if isinstance(item, DamagedBytes):
-            damage = damage or item
-            continue
-        step(item.header.size)
-        if damage is not None:
-            break
-        header = item.header
-        if header.base_offset != next_offset or header.count != header.last_offset_delta + 1:
-            end.has_gaps = True
-        next_offset = header.last_offset + 1
-        if not _replay_batch(past, log_id, item, point, upto, end):
-            end.is_cut = True
-            break
-    else:
-        # Nothing valid behind it, nothing synced lost: a write that was cut short.
-        if damage is not None and end.offset >= directory.mark_of(files):
-            note(f"{files.name}: {plural(damage.size_bytes, 'byte')} at the end cannot be read and are left out")
-            damage = None
-    if damage is not None and not end.is_cut:
-        raise LogDamaged(damage.file, damage.next_offset, damage.position, damage.reason)
-    if 0 <= point.offset and end.offset < point.offset <= next_offset:
-        end.offset = point.offset
-    return end
+    """A log of `__consumer_offsets`, from its state checkpoint on where that lies before the point."""
+    run = _Run(directory, files, past, point, step)
+    start = start_for(directory, files, point)
+    found = start.found
+    if found is not None:
+        run.load_checkpoint(found, start.timestamp)
+    elif files.size_bytes >= LONG_BYTES:
+        how = "" if is_compiled() else "; this is not native code, which takes several times as long"
+        note(f"{files.name}: all of its {format_bytes(files.size_bytes)} are read, since {start.reason}{how}")
+    run.read(0 if found is None else found.end_offset)
+    return run.end
 
 
-def _replay_batch(
-    past: PastState, log_id: LogId, batch: StoredBatch, point: Point, upto: int, end: LogEnd
-) -> bool:
-    """Replay what a batch has before the point; whether all of it was before."""
-    header = batch.header
-    is_metadata = log_id.topic == METADATA_TOPIC
-    core = past.core
-    start = end.offset
-    try:
+@final
+class _Run:
+    """One log, replayed up to a point."""
+
+    def __init__(
+        self, directory: DataDirectory, files: PartitionFiles, past: PastState, point: Point, step: Step
+    ) -> None:
+        self.directory = directory
+        self.files = files
+        self.past = past
+        self.point = point
+        self.step = step
+        self.log_id = LogId(files.topic, files.partition)
+        self.end = LogEnd(files, directory.start_of(files))
+        self.upto = point.offset if point.offset >= 0 else INT64_MAX
+        # Batches that lie before the point as a whole go the way of the server's own loading.
+        self.loader = LogLoader(past.core, self.log_id)
+        self.loader.others = []
+
+    def load(self, data: bytes, header: BatchHeader, file: str, position: int) -> None:
+        """Replay a batch whose records all count, from the end so far on. Raises LogDamaged."""
+        try:
+            self.loader.load_batch(data, header, self.end.offset)
+        except (DecodeError, DecompressionError) as error:
+            raise LogDamaged(file, self.end.offset, position, str(error)) from None
+        others = self.loader.others
+        if others:
+            for key, value in others:
+                self.past.typed.replay(key, value)
+            others.clear()
+
+    def load_checkpoint(self, found: StateFile, timestamp: int) -> None:
+        """Raises LogDamaged and OSError."""
+        walk = BatchWalk(LookedAtStorage(self.files.path), found.extent)
+        try:
+            while (header := walk.advance()) is not None:
+                self.load(walk.buf, header, found.extent.path, walk.start + header.pos)
+        finally:
+            walk.close()
+        self.end.offset = found.end_offset
+        self.end.timestamp = timestamp
+
+    def read(self, from_offset: int) -> None:
+        """Replay what lies from an offset on, up to the point. Raises LogDamaged and OSError."""
+        end, directory, files = self.end, self.directory, self.files
+        damage: DamagedBytes | None = None
+        next_offset = max(files.start_offset, from_offset)
+        for item in directory.batches(files, from_offset, self.upto):
+            if isinstance(item, DamagedBytes):
+                if item.next_offset >= from_offset:
+                    damage = damage or item
+                continue
+            self.step(item.header.size)
+            if damage is not None:
+                break
+            header = item.header
+            if header.base_offset > next_offset or header.count != header.last_offset_delta + 1:
+                end.has_gaps = True
+            next_offset = header.last_offset + 1
+            if not self._take(item):
+                end.is_cut = True
+                break
+        else:
+            # Nothing valid behind it, nothing synced lost: a write that was cut short.
+            if damage is not None and end.offset >= directory.mark_of(files):
+                bad = plural(damage.size_bytes, "byte")
+                note(f"{files.name}: {bad} at the end cannot be read and are left out")
+                damage = None
+        if damage is not None and not end.is_cut:
+            raise LogDamaged(damage.file, damage.next_offset, damage.position, damage.reason)
+        if 0 <= self.point.offset and end.offset < self.point.offset <= next_offset:
+            end.offset = self.point.offset
+
+    def _take(self, batch: StoredBatch) -> bool:
+        """Replay what a batch has before the point; whether all of it was before."""
+        header = batch.header
+        time_ms = self.point.time_ms
+        if (
+            not header.is_control
+            and not header.is_transactional
+            and header.last_offset < self.upto
+            and not 0 <= time_ms < header.max_timestamp
+        ):
+            self.load(batch.data, header, batch.file, batch.position)
+            self.end.offset = max(self.end.offset, int(header.last_offset) + 1)
+            if header.count > 0:
+                self.end.timestamp = int(header.max_timestamp)
+            return True
+        try:
+            return self._take_records(batch)
+        except (DecodeError, DecompressionError) as error:
+            raise LogDamaged(batch.file, self.end.offset, batch.position, str(error)) from None
+
+    def _take_records(self, batch: StoredBatch) -> bool:
+        header, end, past, log_id = batch.header, self.end, self.past, self.log_id
+        start = end.offset
         for record in batch.records(DECOMPRESSED_BYTES_MAX):
-            if record.offset >= upto or 0 <= point.time_ms < record.timestamp:
+            if record.offset >= self.upto or 0 <= self.point.time_ms < record.timestamp:
                 return False
             if record.offset < start:
                 continue
@@ -200,21 +283,19 @@ def _replay_batch(
             if header.is_control:
                 past.end_transaction(log_id, int(header.producer_id), record)
                 continue
-            if is_metadata:
+            if log_id.topic == METADATA_TOPIC:
                 if record.value is not None:
-                    core.replay(log_id, record.offset, None, decode_metadata_record(record.value))
+                    past.core.replay(log_id, record.offset, None, decode_metadata_record(record.value))
             elif record.key is not None:
                 key, value = decode_record(record.key, record.value)
                 if header.is_transactional:
                     pending = past.pending.setdefault((repr(log_id), int(header.producer_id)), [])
                     pending.append((record.offset, key, value))
                     continue
-                core.replay(log_id, record.offset, key, value)
-                past.note_other(key, value)
-    except (DecodeError, DecompressionError) as error:
-        raise LogDamaged(batch.file, end.offset, batch.position, str(error)) from None
-    end.offset = max(end.offset, int(header.last_offset) + 1)
-    return True
+                past.core.replay(log_id, record.offset, key, value)
+                past.typed.replay(key, value)
+        end.offset = max(end.offset, int(header.last_offset) + 1)
+        return True
 
 
 def _check_held(directory: DataDirectory, end: LogEnd, point: Point, inexact: bool) -> None:
@@ -240,82 +321,3 @@ def _time_at(directory: DataDirectory, files: PartitionFiles, offset: int) -> st
         if isinstance(item, StoredBatch):
             return f" ({format_time(int(item.header.base_timestamp))})"
     return ""
-
-
-# --- the state as plain data
-
-
-def group_plain(core: Core, group_id: str) -> dict[str, Any]:
-    """One group: what its record says, and its offsets. Phases of a rebalance are not in any log."""
-    group = core.groups.get(group_id)
-    value = None if group is None else group.value
-    members = [] if value is None else [member_plain(value.protocol_type, member) for member in value.members]
-    stamp = -1 if value is None else value.current_state_timestamp
-    return {
-        "group": group_id,
-        "state": "Stable" if members else "Empty",
-        "protocol_type": "" if value is None else value.protocol_type,
-        "protocol": None if value is None else value.protocol,
-        "generation": -1 if value is None else value.generation,
-        "leader": None if value is None else value.leader,
-        "state_timestamp": format_time(stamp) or None,
-        "state_timestamp_ms": stamp,
-        "members": members,
-        "offsets": offsets_plain(core, group_id),
-    }
-
-
-def offsets_plain(core: Core, group_id: str) -> list[dict[str, Any]]:
-    of_group = core.offsets.state.by_group.get(group_id, {})
-    rows: list[dict[str, Any]] = []
-    for topic in sorted(of_group):
-        for partition in sorted(of_group[topic]):
-            stored = of_group[topic][partition]
-            rows.append(
-                {
-                    "topic": topic,
-                    "partition": partition,
-                    "offset": stored.committed_offset,
-                    "leader_epoch": stored.leader_epoch,
-                    "metadata": stored.metadata,
-                    "commit_timestamp": format_time(stored.commit_timestamp_ms) or None,
-                    "commit_timestamp_ms": stored.commit_timestamp_ms,
-                    "expire_timestamp_ms": stored.expire_timestamp_ms,
-                    "record_offset": stored.record_offset,
-                }
-            )
-    return rows
-
-
-def group_ids(core: Core, groups: tuple[str, ...]) -> list[str]:
-    """The groups that exist, of those wanted or of all."""
-    known = set(core.groups.groups) | set(core.offsets.state.by_group)
-    # A deleted simple group leaves an object without record and offsets.
-    live = [g for g in known if _is_live(core, g)]
-    return sorted(g for g in live if not groups or g in groups)
-
-
-def _is_live(core: Core, group_id: str) -> bool:
-    group = core.groups.get(group_id)
-    return (group is not None and group.value is not None) or group_id in core.offsets.state.by_group
-
-
-def topics_plain(core: Core) -> list[dict[str, Any]]:
-    topics = []
-    for name in core.topics.sorted_names():
-        topic = core.topics.topics[name]
-        if topic.topic_id != STAND_IN_ID:
-            topics.append(
-                {"topic": name, "topic_id": uuid_text(topic.topic_id), "partitions": topic.partition_count}
-            )
-    return topics
-
-
-def ends_text(past: PastState) -> str:
-    """`__consumer_offsets-0 below offset 7 (2025-…)`, for people."""
-    parts = []
-    for end in past.ends:
-        if end.files.topic == OFFSETS_TOPIC:
-            when = f" ({format_time(end.timestamp)})" if end.timestamp >= 0 else ""
-            parts.append(f"{end.files.name} below offset {end.offset}{when}")
-    return ", ".join(parts)

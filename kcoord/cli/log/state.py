@@ -7,30 +7,29 @@ from typing import Any
 import click
 
 from kcoord.cli.log.common import (
-    EXIT_PROBLEMS,
     directory_argument,
     emit_json,
-    friendly,
-    look_at,
+    exit_if,
     note,
-    output_option,
     plural,
     progress,
+    say,
     table,
-    unsynced_option,
     wrapped,
 )
-from kcoord.cli.log.points import Point, parse_point
-from kcoord.cli.log.records import assignment_text
-from kcoord.cli.log.replay import (
-    PastState,
-    coordinator_logs,
+from kcoord.cli.log.past_options import open_past, past_options
+from kcoord.cli.log.plain_state import (
     ends_text,
     group_ids,
     group_plain,
-    replay_until,
+    other_ids,
+    other_plain,
     topics_plain,
 )
+from kcoord.cli.log.points import Point, parse_point
+from kcoord.cli.log.records import assignment_text
+from kcoord.cli.log.replay import PastState, replay_until
+from kcoord.cli.log.typed_groups import group_text, member_text
 
 
 def print_group(past: PastState, group_id: str) -> None:
@@ -44,7 +43,7 @@ def print_group(past: PastState, group_id: str) -> None:
         head += f", {value.protocol_type}" if value.protocol_type else ""
         head += f", {value.protocol}" if value.protocol else ""
         head += f", since {document['state_timestamp']}" if document["state_timestamp"] else ""
-    click.echo("\n".join(wrapped(head, 4, 0)))
+    say(head, 4, 0)
     for member in value.members if value is not None else []:
         text = f"member {member.member_id}"
         if member.group_instance_id is not None:
@@ -53,7 +52,7 @@ def print_group(past: PastState, group_id: str) -> None:
         if value is not None and member.member_id == value.leader:
             text += ", leads"
         text += f", has {assignment_text(member.assignment)}"
-        click.echo("\n".join(wrapped(text, 4, 2)))
+        say(text, 4, 2)
     print_offsets(document["offsets"])
 
 
@@ -71,24 +70,20 @@ def print_offsets(offsets: list[dict[str, Any]]) -> None:
     click.echo("\n".join(table(head, rows, "lrrl", details)))
 
 
-def other_groups(past: PastState, groups: tuple[str, ...]) -> list[dict[str, str]]:
-    """Groups of kinds that have no place in the state: named, so that nothing is passed over in silence."""
-    return [
-        {"group": group, "kind": past.others[group]}
-        for group in sorted(past.others)
-        if not groups or group in groups
-    ]
+def print_other(document: dict[str, Any]) -> None:
+    say(group_text(document), 4, 0)
+    for member in document["members"]:
+        say(member_text(member), 4, 2)
+    for expression in document.get("regular_expressions", []):
+        topics = " ".join(expression["topics"]) or "nothing"
+        say(f"/{expression['regular_expression']}/ matches {topics}", 4, 2)
+    print_offsets(document["offsets"])
 
 
 @click.command()
 @directory_argument
 @click.option("--as-of", "point", type=parse_point, default="end", metavar="POINT", help="OFFSET, TIME or end.")
-@click.option("--group", "-g", "groups", multiple=True, metavar="ID", help="Only this group; repeatable.")
-@click.option("--partition", "-p", default=-1, metavar="N", help="Only groups in this partition of the log.")
-@click.option("--inexact", is_flag=True, help="Also where compaction has removed part of the history.")
-@unsynced_option
-@output_option
-@friendly
+@past_options
 def state(
     directory: str, point: Point, groups: tuple[str, ...], partition: int, inexact: bool, unsynced: bool,
     output: str,
@@ -96,7 +91,10 @@ def state(
     """Show the coordinator's state at any point that the log in DIR still holds.
 
     Groups, members, generation, assignments and committed offsets, from the server's own replay of its log. Who was
-    in the middle of a rebalance stands in no log: a group shows the last generation that was stored.
+    in the middle of a rebalance stands in no log: a group shows the last generation that was stored. Of consumer,
+    share and streams groups, what their records say: epochs, members, what they have and are to have.
+
+    A state checkpoint that lies before the point saves reading what is before it.
 
     \b
     POINT is  end               everything there is (the default)
@@ -110,13 +108,13 @@ def state(
       kcoord log state data --as-of 1d --group billing
       kcoord log state data -o json | jq '.groups[] | {group, generation}'
     """
-    found = look_at(directory, unsynced)
-    logs = coordinator_logs(found, groups[0] if len(groups) == 1 else "", partition)
+    found, logs = open_past(directory, unsynced, groups, partition)
     with progress("Replaying", sum(files.size_bytes for files in logs)) as step:
         past = replay_until(found, logs, point, inexact, step)
-    ids = group_ids(past.core, groups)
+    ids = group_ids(past, groups)
+    others = [other_plain(past, group) for group in other_ids(past, groups)]
     for group in groups:
-        if group not in ids and group not in past.others:
+        if group not in ids and group not in past.typed.groups:
             note(f"there was no group {group}")
     if output == "json":
         emit_json(
@@ -125,19 +123,17 @@ def state(
                 "logs": [end.plain() for end in past.ends],
                 "topics": topics_plain(past.core),
                 "groups": [group_plain(past.core, group) for group in ids],
-                "other_groups": other_groups(past, groups),
+                "other_groups": others,
             }
         )
     else:
-        click.echo("\n".join(wrapped(ends_text(past), 2, 0)))
+        say(ends_text(past), 2, 0)
         for group in ids:
             click.echo()
             print_group(past, group)
-        click.echo()
-        others = other_groups(past, groups)
         for other in others:
-            text = f"{other['group']}: a {other['kind']} group, whose records `log dump` shows"
-            click.echo("\n".join(wrapped(text, 4, 0)))
+            click.echo()
+            print_other(other)
+        click.echo()
         click.echo(plural(len(ids) + len(others), "group"))
-    if groups and not ids and not other_groups(past, groups):
-        click.get_current_context().exit(EXIT_PROBLEMS)
+    exit_if(bool(groups) and not ids and not others)

@@ -11,14 +11,10 @@ from kcoord.core.config import CoreConfig
 from kcoord.log.inspect import inspect_directory
 from kcoord.log.serde import encode_record
 from kcoord.log.storage import DiskStorage
-from kcoord.protocol.records.consumer_group_metadata import (
-    ConsumerGroupMetadataKey,
-    ConsumerGroupMetadataValue,
-)
 from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
 from kcoord.wire.record_batch import BatchBuilder
 from tests.harness.engine import open_engine
-from tests.unit.cli.rig import OFFSETS, START_MS, LogRig, at, run, run_json, split_segment, stopped
+from tests.unit.cli.rig import METADATA, OFFSETS, START_MS, LogRig, at, run, run_json, split_segment, stopped
 
 CHECKPOINT = "0\n1\n__consumer_offsets 0 {}\n"
 
@@ -42,7 +38,9 @@ def test_the_newest_state(tmp_path: Path) -> None:
 
 def test_the_state_at_an_offset(tmp_path: Path) -> None:
     document = run_json("state", stopped(tmp_path), "--as-of", "6")
-    assert [(end["log"], end["offset"]) for end in document["logs"]] == [("__cluster_metadata-0", 15), (OFFSETS, 6)]
+    metadata = next(row for row in run_json("ls", tmp_path)["partitions"] if row["log"] == METADATA)
+    ends = [(end["log"], end["offset"]) for end in document["logs"]]
+    assert ends == [(METADATA, metadata["end_offset"]), (OFFSETS, 6)]
     assert document["logs"][1]["timestamp_ms"] == START_MS + 4000
     assert [topic["topic"] for topic in document["topics"]] == ["__consumer_offsets", "__transaction_state", "orders"]
     found = {group["group"]: group for group in document["groups"]}
@@ -204,23 +202,6 @@ def test_a_write_cut_short_is_left_out(tmp_path: Path) -> None:
     result = run("state", tmp_path)
     assert result.exit_code == 0 and "at the end cannot be read" in result.stderr
     assert list(groups(tmp_path)) == ["workers"]
-
-
-def test_groups_of_other_kinds_are_named(tmp_path: Path) -> None:
-    stopped(tmp_path)
-    segment = tmp_path / OFFSETS / f"{0:020d}.log"
-    builder = BatchBuilder()
-    value = ConsumerGroupMetadataValue(3)
-    for group, value_or_none in (("new", value), ("gone", value), ("gone", None)):
-        builder.append(START_MS + 9000, *encode_record(ConsumerGroupMetadataKey(group), value_or_none))
-    segment.write_bytes(segment.read_bytes() + builder.build(10, 0))
-    document = run_json("state", tmp_path)
-    assert document["other_groups"] == [{"group": "new", "kind": "consumer"}]
-    assert [group["group"] for group in document["groups"]] == ["workers"]
-    assert run_json("state", tmp_path, "--as-of", "10")["other_groups"] == []
-    result = run("state", tmp_path)
-    assert result.stdout.splitlines()[-2:] == ["new: a consumer group, whose records `log dump` shows", "2 groups"]
-    assert run("state", tmp_path, "-g", "new").exit_code == 0
 
 
 def test_offsets_of_transactions_count_when_they_are_committed(tmp_path: Path) -> None:

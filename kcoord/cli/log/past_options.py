@@ -1,0 +1,36 @@
+"""What `kcoord log state` and `kcoord log diff` have in common: which past, and how much of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from kcoord.cli.log.common import friendly, look_at, output_option, unsynced_option
+from kcoord.cli.log.replay import coordinator_logs
+from kcoord.log.inspect import DataDirectory, PartitionFiles
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def past_options(command: F) -> F:
+    """`directory`, `groups`, `partition`, `inexact`, `unsynced` and `output`, around what the command has itself."""
+    command = output_option(friendly(command))
+    command = unsynced_option(command)
+    text = "Also where compaction has removed part of the history."
+    command = click.option("--inexact", is_flag=True, help=text)(command)
+    text = "Only groups in this partition of the log."
+    command = click.option("--partition", "-p", default=-1, metavar="N", help=text)(command)
+    text = "Only this group; repeatable."
+    return click.option("--group", "-g", "groups", multiple=True, metavar="ID", help=text)(command)
+
+
+def open_past(
+    directory: str, unsynced: bool, groups: tuple[str, ...], partition: int
+) -> tuple[DataDirectory, list[PartitionFiles]]:
+    """The data directory and the coordinator's logs that matter. Raises LogError and OSError."""
+    found = look_at(directory, unsynced)
+    return found, coordinator_logs(found, groups[0] if len(groups) == 1 else "", partition)
+
+

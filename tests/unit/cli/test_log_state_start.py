@@ -1,0 +1,167 @@
+"""State checkpoints in `kcoord log state` and `diff`: used where they lie before the point, to the same state."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcoord.cli.log import replay
+from kcoord.cli.log.points import Point, parse_point
+from kcoord.cli.log.replay import PastState, coordinator_logs, replay_until
+from kcoord.cli.log.state_start import Start, start_for
+from kcoord.engine.state_checkpoint import write_state
+from kcoord.log.inspect import inspect_directory
+from tests.unit.cli.rig import OFFSETS, START_MS, LogRig, batches_of, run, run_json, split_segment
+
+SEGMENT = f"{0:020d}.log"
+CHECKPOINT = "state-checkpoint"
+# What the history's last offsets are.
+END = 14
+
+
+def write_checkpoint(rig: LogRig) -> int:
+    """Of what is there now; its end."""
+    state = rig.engine.states.logs[OFFSETS]
+    state.records_min = 1
+    plan = state.plan(False)
+    assert plan is not None
+    rig.engine.states.written(plan, write_state(state.log.storage, plan))
+    return plan.end_offset
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    """With a checkpoint at offset 10, behind everything that the usual history has."""
+    rig = LogRig(tmp_path)
+    rig.history()
+    assert write_checkpoint(rig) == 10
+    rig.commit("late", 8, orders_0=1)
+    rig.commit("late", 9, orders_0=3)
+    rig.commit("other", 10, orders_1=8)
+    rig.commit("late", 11, orders_0=4)
+    rig.stop()
+    return tmp_path
+
+
+def past(path: Path, point: Point) -> PastState:
+    directory = inspect_directory(str(path))
+    return replay_until(directory, coordinator_logs(directory, "", -1), point, False, lambda _: None)
+
+
+def start(path: Path, point: str) -> Start:
+    directory = inspect_directory(str(path))
+    [files] = coordinator_logs(directory, "", -1)
+    return start_for(directory, files, parse_point(point))
+
+
+def damage_the_beginning(path: Path) -> None:
+    segment = path / OFFSETS / SEGMENT
+    data = bytearray(segment.read_bytes())
+    data[data.index(b"range")] ^= 1
+    segment.write_bytes(data)
+
+
+def used(path: Path, point: str) -> bool:
+    return start(path, point).found is not None
+
+
+def test_the_same_state_at_every_point(data: Path) -> None:
+    points = [*range(END + 1), *(f"@{START_MS + seconds * 1000}" for seconds in range(13)), "end"]
+    with_checkpoint = {point: past(data, parse_point(str(point))) for point in points}
+    assert [point for point in points if used(data, str(point))] == [
+        *range(10, END + 1), *(f"@{START_MS + seconds * 1000}" for seconds in range(7, 13)), "end",
+    ]  # fmt: skip
+    (data / OFFSETS / CHECKPOINT).unlink()
+    for point, other in with_checkpoint.items():
+        alone = past(data, parse_point(str(point)))
+        assert other.core.digest() == alone.core.digest(), point
+        assert [end.plain() for end in other.ends] == [end.plain() for end in alone.ends], point
+
+
+def test_what_lies_before_it_is_not_read(data: Path) -> None:
+    before = run_json("state", data, "--as-of", "12")
+    damage_the_beginning(data)
+    # The last segment is looked through for where the log ends; a closed one is not.
+    segment = data / OFFSETS / SEGMENT
+    kept = segment.read_bytes()
+    batches = batches_of(segment)
+    tail = b"".join(batch for batch in batches if int.from_bytes(batch[:8], "big") >= 10)
+    segment.write_bytes(kept[: len(kept) - len(tail)])
+    (data / OFFSETS / f"{10:020d}.log").write_bytes(tail)
+    assert run_json("state", data, "--as-of", "12") == before
+    assert run_json("diff", data, "10", "12")["groups"][0]["group"] == "late"
+    result = run("state", data, "--as-of", "9")
+    assert result.exit_code == 7 and "wrong checksum" in result.stderr
+
+
+def test_why_it_is_not_used(data: Path) -> None:
+    assert start(data, "9").reason == "its state checkpoint is at offset 10, behind that point"
+    early = start(data, f"@{START_MS + 6999}")
+    assert early.reason == (
+        "its state checkpoint is at offset 10, with records up to 2025-10-09T08:53:27.000Z, behind that point"
+    )
+    marks = data / "recovery-point-offset-checkpoint"
+    directory = inspect_directory(str(data))
+    directory.in_use = True
+    directory.marks[("__consumer_offsets", 0)] = 9
+    [files] = coordinator_logs(directory, "", -1)
+    assert start_for(directory, files, parse_point("end")).reason.endswith("beyond the durable mark")
+    file = data / OFFSETS / CHECKPOINT
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    assert start(data, "end").reason == "its state checkpoint cannot be used: wrong checksum"
+    file.unlink()
+    assert start(data, "end").reason == "there is no state checkpoint"
+    file.write_bytes(whole)
+    assert used(data, "end")
+    # A log that was cut has other records there now.
+    segment = data / OFFSETS / SEGMENT
+    segment.write_bytes(b"".join(batches_of(segment)[:3]))
+    marks.unlink()
+    assert start(data, "end").reason == "its state checkpoint is at offset 10, and the log ends before it"
+
+
+def test_the_time_of_closed_segments_is_that_of_their_index(data: Path) -> None:
+    split_segment(data / OFFSETS, 6)
+    index = data / OFFSETS / f"{0:020d}.timeindex"
+    assert used(data, f"@{START_MS + 7000}")
+    index.write_bytes((START_MS + 8000).to_bytes(8, "big") + (5).to_bytes(4, "big"))
+    assert not used(data, f"@{START_MS + 7000}") and used(data, f"@{START_MS + 8000}")
+    assert used(data, "10")
+
+
+def test_it_tells_what_compaction_took_from_the_log(data: Path) -> None:
+    at_ten = run_json("state", data, "--as-of", "10")
+    split_segment(data / OFFSETS, 13, without=(5, 6, 11))
+    (data / "cleaner-offset-checkpoint").write_text("0\n1\n__consumer_offsets 0 13\n")
+    assert run_json("state", data, "--as-of", "10")["groups"] == at_ten["groups"]
+    assert run("state", data, "--as-of", "7").exit_code == 1
+    # Behind the checkpoint a record is missing, so not everything that was is known.
+    assert run("state", data, "--as-of", "12").exit_code == 1
+    assert run("state", data, "--as-of", "13").exit_code == 0
+
+
+def test_long_work_says_why(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "are read" not in run("state", data, "--as-of", "9").stderr
+    monkeypatch.setattr(replay, "LONG_BYTES", 1)
+    text = " ".join(run("state", data, "--as-of", "9").stderr.split())
+    assert f"{OFFSETS}: all of its " in text
+    assert "are read, since its state checkpoint is at offset 10, behind that point" in text
+    assert "are read" not in run("state", data).stderr
+
+
+def test_nothing_is_written(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The files may be on a medium that can only be read."""
+    opened: list[tuple[str, int]] = []
+    real = __import__("os").open
+
+    def note(path: Any, flags: int, *rest: Any, **named: Any) -> int:
+        opened.append((str(path), flags))
+        return int(real(path, flags, *rest, **named))
+
+    monkeypatch.setattr("os.open", note)
+    assert run("state", data).exit_code == 0
+    inside = [flags for path, flags in opened if path.startswith(str(data))]
+    assert inside and all(flags & 3 == 0 for flags in inside)
