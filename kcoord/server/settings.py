@@ -342,7 +342,8 @@ GROUP_SETTINGS: Final = (
     ),
     Setting(
         "group.consumer.assignors", "core.group_consumer_assignors", "uniform,range", "",
-        "The server's assignors, by name and with commas. A member that asks for none gets the first.",
+        "The server's assignors, by name and with commas. A member that asks for none gets the first. "
+        "`docs/assignors.md` says what they do, and how to add one.",
     ),
     Setting(
         "group.consumer.migration.policy", "core.group_consumer_migration_policy", core.MIGRATION_BIDIRECTIONAL, "",
