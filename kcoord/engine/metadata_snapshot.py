@@ -24,6 +24,7 @@ from kcoord.core.outcome import INFO, WARNING, Fact, LogId
 from kcoord.core.topics import TopicRegistry
 from kcoord.engine.batch_walk import BatchWalk
 from kcoord.engine.loader import DECOMPRESSED_BYTES_MAX, LogLoader
+from kcoord.log.directory import LogDirectory, Marks
 from kcoord.log.errors import LogDamaged
 from kcoord.log.metadata_checkpoint import (
     BadCheckpoint,
@@ -278,6 +279,16 @@ class MetadataState:
             gone.extend(self.damaged)
             self.damaged = []
         return segments, [name.path_in(log.name) for name in gone]
+
+
+def save_start(directory: LogDirectory, starts: Marks, log_name: str) -> None:
+    """Make the logs' starts durable, of which the metadata log's may have moved. May run in any thread. Raises OSError.
+
+    The snapshot that it moved to may have been found in the page cache of a process that was killed before it had
+    synced the name.
+    """
+    directory.storage.sync_dir(log_name)
+    directory.write_start_offsets(starts)
 
 
 def remove_waste(storage: Storage, log_name: str, segments: list[Segment], paths: list[str]) -> None:

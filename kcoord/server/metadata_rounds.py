@@ -19,6 +19,7 @@ from kcoord.engine.metadata_snapshot import (
     MetadataState,
     WrittenSnapshot,
     remove_waste,
+    save_start,
 )
 from kcoord.log.errors import LogError
 from kcoord.log.journal import SYNC_OS
@@ -178,7 +179,7 @@ class MetadataRounds:
     async def _save_starts(self, assembly: Assembly, log: PartitionLog, before: int) -> None:
         starts = assembly.directory.take_starts()
         try:
-            await in_thread(self.threads, partial(assembly.directory.write_start_offsets, starts))
+            await in_thread(self.threads, partial(save_start, assembly.directory, starts, log.name))
         except BaseException:
             # Nothing may go before this is durable.
             log.log_start_offset = before

@@ -1,8 +1,9 @@
 """The reference workload of the crash tests: a whole engine, its clients, and an account of what they were told.
 
 It does a little of everything that touches files: topics created and deleted, records of several per batch, commits
-of two partitions at once, producer ids, DeleteRecords, segments that roll, durable marks, a clean stop and a start
-after it. Commits overlap with new requests, and their files are synced one by one, as on a real server.
+of two partitions at once, producer ids, DeleteRecords, segments that roll, durable marks, snapshots of the metadata
+log that shorten it, a clean stop and a start after it. Commits overlap with new requests, and their files are synced
+one by one, as on a real server.
 
 What clients sent and were told is a list of events that only grows, so "what was promised by then" is its length.
 """
@@ -36,6 +37,7 @@ from kcoord.server.config import load as load_config
 from kcoord.server.limits import frame_limits
 from kcoord.wire.record_batch import BatchBuilder
 from tests.harness.engine import CLUSTER_ID, Client, decode_answer, read_answers
+from tests.harness.metadata import shorten, write_at_end
 
 VERSIONS = {
     apis.CREATE_TOPICS: 7,
@@ -48,6 +50,7 @@ VERSIONS = {
 WALL_MS = 1_700_000_000_000
 SEGMENT_BYTES = 700
 PARTITIONS = 2
+KEEPS_ALL = 1 << 20
 LIMITS = frame_limits(load_config().server)
 
 
@@ -111,15 +114,18 @@ class Reference:
         self.traffic(3)
         self.delete("b")
         self.traffic(2)
+        self.shorten_metadata(KEEPS_ALL)
         self.create("b")
         self.drain()
         self.delete_records("a", 0, 3)
+        self.shorten_metadata(0)
         self.traffic(3)
         self.stop()
         self.start()
         self.traffic(3)
         self.mark()
         self.new_producer()
+        self.shorten_metadata(0)
         self.delete("b")
         self.traffic(2)
 
@@ -138,6 +144,18 @@ class Reference:
 
     def mark(self) -> None:
         self.engine.journal.checkpoint(self.mono_ms)
+
+    def shorten_metadata(self, retention_bytes: int) -> None:
+        """As a server does it: what fails before a file goes costs it a line in its log, and no more."""
+        metadata = self.engine.metadata
+        assert metadata is not None
+        self.engine.journal.roll(metadata.log)
+        self.drain()
+        try:
+            write_at_end(self.engine, self.now())
+            shorten(self.engine, self.now(), retention_bytes=retention_bytes)
+        except OSError as error:
+            metadata.failed(str(error))
 
     def traffic(self, turns: int) -> None:
         for _ in range(turns):

@@ -9,6 +9,7 @@ from kcoord.engine.metadata_snapshot import (
     SnapshotPlan,
     WrittenSnapshot,
     remove_waste,
+    save_start,
     write_snapshot,
 )
 from tests.harness.engine import finish_turn
@@ -22,6 +23,13 @@ def take_snapshot(engine: Engine, now: Now, roll: bool = True) -> tuple[Snapshot
     if roll:
         engine.journal.roll(state.log)
         finish_turn(engine, now)
+    return write_at_end(engine, now)
+
+
+def write_at_end(engine: Engine, now: Now) -> tuple[SnapshotPlan, WrittenSnapshot]:
+    """A snapshot of what is durable."""
+    state = engine.metadata
+    assert state is not None
     plan = state.plan(state.log.durable_end, engine.config.node_id, [])
     result = write_snapshot(state.log.storage, plan, now.wall_ms)
     state.written(plan, result)
@@ -35,8 +43,13 @@ def shorten(engine: Engine, now: Now, retention_ms: int = UNLIMITED, retention_b
     log = state.log
     start = state.new_start(now.wall_ms, retention_ms, retention_bytes)
     if start > log.log_start_offset:
+        before = log.log_start_offset
         log.log_start_offset = start
-        engine.directory.write_start_offsets(engine.directory.take_starts())
+        try:
+            save_start(engine.directory, engine.directory.take_starts(), log.name)
+        except OSError:
+            log.log_start_offset = before
+            raise
     if state.has_waste():
         remove_waste(log.storage, log.name, *state.take_waste())
     return log.log_start_offset
