@@ -43,7 +43,7 @@ class GroupTopics(TopicDescriber):
         for topic_id, partitions in assignment.items():
             topic = self.registry.by_id(topic_id)
             if topic is not None:
-                topics.append(TopicPartition(topic.name, list(partitions)))
+                topics.append(TopicPartition(topic.name, sorted(partitions)))
         return ConsumerProtocolAssignment(topics)
 
     def owned_partitions(self, subscription: ConsumerProtocolSubscription) -> dict[bytes, list[int]]:
