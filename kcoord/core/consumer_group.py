@@ -177,7 +177,8 @@ class ConsumerGroup:
     def preferred_assignor(self, member: ConsumerMember | None, updated: ConsumerMember | None) -> str | None:
         """The server assignor most members ask for, once `updated` stands in the place of `member`.
 
-        None if nobody asks. Of equals the one that was asked for first among the counted ones.
+        None if nobody asks. Of equals the name that sorts last: like brokers, uniform before range, and whatever
+        the order in which members came.
         """
         counts = dict(self.assignor_counts)
         if member is not None:
@@ -187,7 +188,7 @@ class ConsumerGroup:
         best: str | None = None
         best_count = 0
         for name, count in counts.items():
-            if count > best_count:
+            if count > best_count or (count == best_count and best is not None and name > best):
                 best = name
                 best_count = count
         return best
