@@ -1,9 +1,51 @@
-"""Whether the hot modules are native code."""
+"""Whether the hot modules are native code, and how long work in a checkout of the sources gets to it.
+
+An installed kcoord is one or the other. A checkout runs from its sources, and may have a copy with native code in
+`build/compiled`, which counts only while it was made from the very same sources.
+"""
 
 from __future__ import annotations
+
+import filecmp
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+import kcoord
+
+# What long work consists of.
+FOLDERS: Final = ("wire", "protocol", "core", "engine", "log", "cli")
+TREE: Final = "build/compiled"
+# What this process was started with, as opposed to a test that calls the command.
+COMMANDS: Final = ("kcoord", "main.py")
 
 
 def is_compiled() -> bool:
     from kcoord.wire import primitives
 
     return not str(primitives.__file__).endswith(".py")
+
+
+def compiled_tree(root: Path) -> str:
+    """The copy with native code of the sources at `root`; empty where there is none, or one of other sources."""
+    tree = root / TREE
+    if not tree.is_dir() or not any(tree.glob("*.so")):
+        return ""
+    for folder in FOLDERS:
+        ours = {path.relative_to(root) for path in (root / "kcoord" / folder).rglob("*.py")}
+        theirs = {path.relative_to(tree) for path in (tree / "kcoord" / folder).rglob("*.py")}
+        if ours != theirs or not all(filecmp.cmp(root / path, tree / path, shallow=False) for path in ours):
+            return ""
+    return str(tree)
+
+
+def go_on_compiled() -> None:
+    """Begin again with native code, where there is some and this is not; else return."""
+    if is_compiled() or os.environ.get("KCOORD_INTERPRETED") or os.path.basename(sys.argv[0]) not in COMMANDS:
+        return
+    tree = compiled_tree(Path(kcoord.__file__).resolve().parent.parent)
+    if tree:
+        path = os.pathsep.join(filter(None, (tree, os.environ.get("PYTHONPATH"))))
+        command = [sys.executable, "-P", "-m", "kcoord.cli.main", *sys.argv[1:]]
+        os.execve(sys.executable, command, {**os.environ, "PYTHONPATH": path})

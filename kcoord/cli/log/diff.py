@@ -194,7 +194,7 @@ def diff(
       kcoord log diff data 1200 1300 -o json |
         jq '.groups[].offsets[] | select(.change == "rewound")'
     """
-    found, logs = open_past(directory, unsynced, groups, partition)
+    found, logs = open_past(directory, unsynced, groups, partition, [a, b])
     with progress("Replaying", 2 * sum(files.size_bytes for files in logs)) as step:
         old = replay_until(found, logs, a, inexact, step)
         new = replay_until(found, logs, b, inexact, step)

@@ -7,8 +7,10 @@ from typing import Any, TypeVar
 
 import click
 
+from kcoord.cli.compiled import go_on_compiled
 from kcoord.cli.log.common import friendly, look_at, output_option, unsynced_option
-from kcoord.cli.log.replay import coordinator_logs
+from kcoord.cli.log.points import Point
+from kcoord.cli.log.replay import coordinator_logs, is_long
 from kcoord.log.inspect import DataDirectory, PartitionFiles
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -27,10 +29,13 @@ def past_options(command: F) -> F:
 
 
 def open_past(
-    directory: str, unsynced: bool, groups: tuple[str, ...], partition: int
+    directory: str, unsynced: bool, groups: tuple[str, ...], partition: int, points: list[Point]
 ) -> tuple[DataDirectory, list[PartitionFiles]]:
     """The data directory and the coordinator's logs that matter. Raises LogError and OSError."""
     found = look_at(directory, unsynced)
-    return found, coordinator_logs(found, groups[0] if len(groups) == 1 else "", partition)
+    logs = coordinator_logs(found, groups[0] if len(groups) == 1 else "", partition)
+    if any(is_long(found, files, point) for files in logs for point in points):
+        go_on_compiled()
+    return found, logs
 
 

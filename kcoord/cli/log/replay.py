@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any, Final, final
 
@@ -19,9 +20,9 @@ from kcoord.core.hashing import coordinator_partition
 from kcoord.core.outcome import METADATA_TOPIC, OFFSETS_TOPIC, LogId
 from kcoord.engine.batch_walk import BatchWalk
 from kcoord.engine.loader import LogLoader
-from kcoord.log.cluster_image import newest_checkpoint, sound_batches
 from kcoord.log.errors import LogDamaged
 from kcoord.log.inspect import DataDirectory, PartitionFiles
+from kcoord.log.metadata_checkpoint import Base, find_base, no_base
 from kcoord.log.partition_log import INT64_MAX
 from kcoord.log.reader import DamagedBytes, StoredBatch
 from kcoord.log.serde import decode_metadata_record, decode_record
@@ -118,7 +119,7 @@ def replay_until(
     past = PastState(point)
     metadata = directory.find(METADATA_TOPIC, 0)
     if metadata is not None:
-        past.ends.append(_replay_metadata(directory, metadata, past, point.time_ms, step))
+        past.ends.append(_replay_metadata(directory, metadata, past, point.time_ms, inexact, step))
     _stand_in(directory, past.core)
     for files in logs:
         end = _replay_log(directory, files, past, point, step)
@@ -131,6 +132,11 @@ def replay_until(
             fail(f"{files.name} ends at offset {end.offset}, before {point.offset}", EXIT_CONFIG)
         _check_held(directory, end, point, inexact)
     return past
+
+
+def is_long(directory: DataDirectory, files: PartitionFiles, point: Point) -> bool:
+    """Whether a large log has to be read from its beginning. Raises OSError."""
+    return files.size_bytes >= LONG_BYTES and start_for(directory, files, point).found is None
 
 
 def _stand_in(directory: DataDirectory, core: Core) -> None:
@@ -147,17 +153,22 @@ def _goes_on(directory: DataDirectory, files: PartitionFiles, offset: int) -> bo
 
 
 def _replay_metadata(
-    directory: DataDirectory, files: PartitionFiles, past: PastState, time_ms: int, step: Step
+    directory: DataDirectory, files: PartitionFiles, past: PastState, time_ms: int, inexact: bool, step: Step
 ) -> LogEnd:
-    """The metadata log, with the newest of the snapshots that stand for its beginning where that is gone."""
+    """The metadata log, from the newest snapshot on that lies before the point. Raises LogDamaged and OSError."""
     run = _Run(directory, files, past, Point("", -1, time_ms), step)
-    path, offset = newest_checkpoint(files.path) if directory.start_of(files) > 0 else ("", 0)
-    if path:
-        for batch in sound_batches(path):
-            if not batch.header.is_control:
-                run.load(batch.data, batch.header, batch.file, batch.position)
-        run.end.offset = offset
-    run.read(offset)
+    start = directory.start_of(files)
+    base = find_base(LookedAtStorage(os.path.dirname(files.path)), files.name, start, time_ms)
+    if base.is_missing:
+        newer = [name for name in base.names if name.end_offset >= start]
+        if time_ms < 0 or len(base.damaged) == len(newer):
+            raise no_base(files.path, start, base.names, base.damaged[0][1] if base.damaged else "")
+        text = f"{files.name} begins at offset {start}, later than that: which topics there were is gone"
+        if not inexact:
+            fail(f"{text}. --inexact shows what is left", EXIT_NOT_HELD)
+        note(text)
+    run.load_values(base)
+    run.read(base.offset)
     return run.end
 
 
@@ -207,6 +218,18 @@ class _Run:
             for key, value in others:
                 self.past.typed.replay(key, value)
             others.clear()
+
+    def load_values(self, base: Base) -> None:
+        """Replay a snapshot of the metadata log. Raises LogDamaged."""
+        if base.name is None:
+            return
+        try:
+            for value in base.values:
+                self.past.core.replay(self.log_id, base.offset - 1, None, decode_metadata_record(value))
+        except DecodeError as error:
+            raise LogDamaged(base.name.path_in(self.files.path), base.offset, 0, str(error)) from None
+        self.end.offset = base.offset
+        self.end.timestamp = base.last_timestamp
 
     def load_checkpoint(self, found: StateFile, timestamp: int) -> None:
         """Raises LogDamaged and OSError."""

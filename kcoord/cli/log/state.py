@@ -108,7 +108,7 @@ def state(
       kcoord log state data --as-of 1d --group billing
       kcoord log state data -o json | jq '.groups[] | {group, generation}'
     """
-    found, logs = open_past(directory, unsynced, groups, partition)
+    found, logs = open_past(directory, unsynced, groups, partition, [point])
     with progress("Replaying", sum(files.size_bytes for files in logs)) as step:
         past = replay_until(found, logs, point, inexact, step)
     ids = group_ids(past, groups)
