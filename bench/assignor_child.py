@@ -6,6 +6,7 @@ Arguments: members, partitions, topics, runs. Prints JSON: {"compiled": whether 
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import time
@@ -15,6 +16,7 @@ from kcoord.core.assignors.range_assignor import RangeAssignor
 from kcoord.core.assignors.spec import Assignment, Assignor, TopicDescriber
 from kcoord.core.assignors.target_builder import TargetBuilder
 from kcoord.core.assignors.uniform import UniformAssignor
+from kcoord.server.main import GC_THRESHOLDS
 
 # Everybody subscribes to everything, or every other member to the first half of the topics.
 EQUAL, MIXED = "equal", "mixed"
@@ -88,6 +90,9 @@ def measure(
 def main() -> None:
     members, partitions, topic_count, runs = (int(argument) for argument in sys.argv[1:])
     topics = Topics(topic_count, partitions)
+    # As the server does.
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
     figures = {
         "uniform": measure(UniformAssignor(), EQUAL, members, topics, runs),
         "uniform, mixed": measure(UniformAssignor(), MIXED, members, topics, runs),

@@ -113,9 +113,11 @@ class _Plan:
 
     def _even_out_topic(self, topic_id: bytes) -> bool:
         """Moves partitions of one topic from its largest subscribers to its smallest; whether any moved."""
-        walk = _LoadWalk(self._subscribers[topic_id], self._sizes)
-        if walk.spread() <= 1:
+        subscribers = self._subscribers[topic_id]
+        loads = [self._sizes[member] for member in subscribers]
+        if max(loads) - min(loads) <= 1:
             return False
+        walk = _LoadWalk(subscribers, self._sizes)
         owners = self._owners[topic_id]
         # What each member may give up, the last one first. What it is given meanwhile is not given up again.
         held: dict[int, list[int]] = {}
@@ -176,23 +178,18 @@ class _LoadWalk:
     """
 
     def __init__(self, members: list[int], sizes: list[int]) -> None:
-        by_load = [(sizes[member], member) for member in members]
-        by_load.sort()
-        self._row = [member for _, member in by_load]
+        # Members come in ascending order, which a sort leaves as it is among equals.
+        self._row = sorted(members, key=sizes.__getitem__)
         self._sizes = sizes
         # The lowest: row[:low_end], on the level low_level before this turn.
         self._low_end = 0
-        self._low_level = by_load[0][0] - 1
+        self._low_level = sizes[self._row[0]] - 1
         self._low_next = 0
         # The highest: row[high_start:high_end]. Those behind it have nothing to give.
         self._high_start = len(members)
         self._high_end = len(members)
-        self._high_level = by_load[-1][0] + 1
+        self._high_level = sizes[self._row[-1]] + 1
         self._high_next = len(members) - 1
-
-    def spread(self) -> int:
-        """The difference between the largest and the smallest, before any visit."""
-        return self._high_level - self._low_level - 2
 
     def is_level(self) -> bool:
         """Whether the levels that are visited from both ends have met: a move would gain nothing."""

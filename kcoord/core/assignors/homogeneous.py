@@ -102,7 +102,9 @@ class HomogeneousBalancer:
             self._free = {}
             for topic_id in self.topic_ids:
                 owned = self._owned[topic_id]
-                if owned.count(0) > 0:
+                if 1 not in owned:
+                    self._free[topic_id] = list(range(len(owned)))
+                elif 0 in owned:
                     self._free[topic_id] = [p for p in range(len(owned)) if owned[p] == 0]
             # They are all given away below, and taken back with their members.
             self._owned = {}
