@@ -21,7 +21,9 @@ def checked_assignment(group: GroupSpec, topics: TopicDescriber, answer: object)
     owners: dict[bytes, dict[int, str]] = {}
     for answered_id, assignment in cast("dict[object, object]", answer).items():
         if not isinstance(answered_id, str) or answered_id not in group.members:
-            raise AssignorError(f"the assignor answered for {answered_id!r}, who is not a member of the group")
+            raise AssignorError(
+                f"the assignor answered for {answered_id!r}, who is not a member of the group"
+            )
         result[answered_id] = _checked_member(group.members[answered_id], topics, assignment, owners)
     return result
 

@@ -25,7 +25,8 @@ class HomogeneousBalancer:
         """`topic_ids` ascending. Raises `AssignorError` for a topic that does not exist."""
         self.topic_ids = topic_ids
         self._partition_total = 0
-        # Which partitions have an owner: topic id -> one byte per partition.
+        # Which partitions the members have that came with a target: topic id -> one byte per partition. The first
+        # `balance` gives the others away, and nobody asks any more.
         self._owned: dict[bytes, bytearray] = {}
         for topic_id in topic_ids:
             partition_count = topics.partition_count(topic_id)
@@ -33,8 +34,8 @@ class HomogeneousBalancer:
                 raise AssignorError(f"topic {topic_id.hex()} is subscribed to and does not exist")
             self._partition_total += partition_count
             self._owned[topic_id] = bytearray(partition_count)
-        # None until the first `balance`, when the members that were there say what is left; then what was freed since.
-        self._free: dict[bytes, list[int]] | None = None
+        # What was freed since the last `balance`.
+        self._free: dict[bytes, list[int]] = {}
         self._assignments: dict[str, Assignment] = {}
         self._sizes: dict[str, int] = {}
         # Members by how many partitions they have; in a dict, because sets have no order.
@@ -45,7 +46,7 @@ class HomogeneousBalancer:
     def add(self, member_id: str, target: Assignment) -> None:
         """A member that has `target`; of that it keeps what is subscribed to, exists, and nobody else has.
 
-        Members with a target are added before the first `balance`, later ones come with nothing.
+        Not after the first `balance`, from when on members come with nothing (`add_new`).
         """
         kept: Assignment = {}
         size = 0
@@ -74,7 +75,7 @@ class HomogeneousBalancer:
         self._touched[member_id] = True
 
     def remove(self, member_id: str) -> None:
-        """The member's partitions become free."""
+        """The member's partitions become free. Not before the first `balance`."""
         assignment = self._assignments.pop(member_id)
         self._unfile(member_id, self._sizes.pop(member_id))
         self._touched.pop(member_id, None)
@@ -98,16 +99,10 @@ class HomogeneousBalancer:
 
     def balance(self) -> list[str]:
         """Gives every partition to somebody, and says for whom it changed anything, by member id."""
-        if self._free is None:
-            self._free = {}
-            for topic_id in self.topic_ids:
-                owned = self._owned[topic_id]
-                if 1 not in owned:
-                    self._free[topic_id] = list(range(len(owned)))
-                elif 0 in owned:
-                    self._free[topic_id] = [p for p in range(len(owned)) if owned[p] == 0]
-            # They are all given away below, and taken back with their members.
-            self._owned = {}
+        for topic_id, owned in self._owned.items():
+            if 0 in owned:
+                self._free[topic_id] = [p for p in range(len(owned)) if owned[p] == 0]
+        self._owned = {}
         if self._assignments:
             quota = self._partition_total // len(self._assignments)
             extras = self._partition_total % len(self._assignments)
@@ -132,11 +127,6 @@ class HomogeneousBalancer:
             del self._by_size[size]
 
     def _release(self, topic_id: bytes, partitions: list[int]) -> None:
-        if self._free is None:
-            owned = self._owned[topic_id]
-            for partition in partitions:
-                owned[partition] = 0
-            return
         free = self._free.get(topic_id)
         if free is None:
             self._free[topic_id] = partitions.copy()
@@ -189,9 +179,7 @@ class HomogeneousBalancer:
 
     def _fill(self, quota: int, extras: int) -> None:
         """Free partitions go to those below the quota, the extras to these first and then to others."""
-        free = self._free
-        assert free is not None
-        pool = _Pool([(topic_id, sorted(free[topic_id])) for topic_id in sorted(free)])
+        pool = _Pool([(topic_id, sorted(self._free[topic_id])) for topic_id in sorted(self._free)])
         above = self._by_size.get(quota + 1)
         extras_left = extras - (0 if above is None else len(above))
         for size in sorted([size for size in self._by_size if size < quota]):
