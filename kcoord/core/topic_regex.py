@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-import re2
+import re2  # type: ignore[import-untyped]
 
 from kcoord.core.outcome import GROUP_EVENTS_TOPIC, Job
 from kcoord.core.topics import is_internal_name
