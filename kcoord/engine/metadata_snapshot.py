@@ -25,13 +25,13 @@ from kcoord.core.topics import TopicRegistry
 from kcoord.engine.batch_walk import BatchWalk
 from kcoord.engine.loader import DECOMPRESSED_BYTES_MAX, LogLoader
 from kcoord.log.directory import LogDirectory, Marks
-from kcoord.log.errors import LogDamaged
 from kcoord.log.metadata_checkpoint import (
     BadCheckpoint,
     Checkpoint,
     CheckpointName,
     CheckpointWriter,
     list_checkpoints,
+    no_base,
     read_checkpoint_file,
     read_timestamp,
     remove_leftovers,
@@ -162,7 +162,7 @@ class MetadataState:
                 facts.append(Fact(WARNING, "metadata_snapshot_damaged", fields))
         self.known.reverse()
         if not self.known and log.log_start_offset > 0:
-            raise self._unusable(names, reason)
+            raise no_base(log.name, log.log_start_offset, names, reason)
         extents = log.extents(self.end_offset, log.end_offset)
         self.bytes_below = log.size_bytes
         for extent in extents:
@@ -177,15 +177,6 @@ class MetadataState:
     def _replay(self, core: Core, log_id: LogId, name: CheckpointName, found: Checkpoint) -> None:
         for record in decode_all(name.path_in(self.log.name), found.values):
             core.replay(log_id, name.end_offset - 1, None, record)
-
-    def _unusable(self, names: list[CheckpointName], reason: str) -> LogDamaged:
-        log = self.log
-        start = log.log_start_offset
-        file = names[-1].path_in(log.name) if names else f"{log.name}/{CheckpointName(start, 0).file}"
-        if not reason:
-            reason = "it is gone" if not names else f"it ends at {names[-1].end_offset}"
-        text = f"the log begins at offset {start} and no snapshot tells what was before: {reason}"
-        return LogDamaged(file, start, 0, text)
 
     # --- writing
 

@@ -9,14 +9,17 @@ those that are about the other cluster's own nodes, which have no place here.
 from __future__ import annotations
 
 import os
-import re
 from collections import Counter
 from collections.abc import Iterator
 from typing import Final, final
 
+from kcoord.log.directory import LOG_START_OFFSETS
 from kcoord.log.errors import LogDamaged
-from kcoord.log.reader import DamagedBytes, StoredBatch, read_batches
+from kcoord.log.inspect import read_checkpoint
+from kcoord.log.metadata_checkpoint import METADATA_LOG, METADATA_TOPIC, Base, find_base, no_base
+from kcoord.log.reader import DamagedBytes, StoredBatch, read_batches, segment_files
 from kcoord.log.serde import decode_metadata_record
+from kcoord.log.storage import DiskStorage
 from kcoord.protocol.records.config_record import ConfigRecord
 from kcoord.protocol.records.partition_change_record import PartitionChangeRecord
 from kcoord.protocol.records.partition_record import PartitionRecord
@@ -26,8 +29,7 @@ from kcoord.protocol.records.topic_record import TopicRecord
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.primitives import DecodeError, Reader
 
-METADATA_DIRECTORY: Final = "__cluster_metadata-0"
-CHECKPOINT_FILE: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
+METADATA_DIRECTORY: Final = METADATA_LOG
 DECOMPRESSED_BYTES_MAX: Final = 256 << 20
 NO_LEADER_CHANGE: Final = -2
 
@@ -180,13 +182,17 @@ def sound_batches(path: str, from_offset: int = 0, torn: list[int] | None = None
             torn.append(waiting.size_bytes)
 
 
-def newest_checkpoint(path: str) -> tuple[str, int]:
-    """Path of the newest snapshot in a metadata directory and the offset it stands for; ("", 0) without one."""
-    found = [m for m in map(CHECKPOINT_FILE.fullmatch, os.listdir(path)) if m is not None]
-    if not found:
-        return "", 0
-    newest = max(found, key=lambda match: (int(match.group(1)), int(match.group(2))))
-    return os.path.join(path, newest.group(0)), int(newest.group(1))
+def base_of(root: str) -> Base:
+    """The newest whole snapshot of the metadata log in a data directory, if there is one. Raises LogDamaged where the
+    log does not begin at its beginning and none can be used, StorageError and OSError."""
+    path = os.path.join(root, METADATA_DIRECTORY)
+    segments = segment_files(path)
+    start = int(os.path.basename(segments[0])[:20]) if segments else 0
+    start = max(start, read_checkpoint(root, LOG_START_OFFSETS).get((METADATA_TOPIC, 0), 0))
+    base = find_base(DiskStorage(root), METADATA_DIRECTORY, start)
+    if base.is_missing:
+        raise no_base(path, start, base.names, base.damaged[0][1] if base.damaged else "")
+    return base
 
 
 def read_cluster_image(root: str) -> ClusterImage | None:
@@ -199,15 +205,20 @@ def read_cluster_image(root: str) -> ClusterImage | None:
         return None
     image = ClusterImage()
     torn: list[int] = []
-    checkpoint, offset = newest_checkpoint(path)
-    if checkpoint:
-        _replay_file(image, checkpoint, 0, None)
-    _replay_file(image, path, offset, torn)
+    base = base_of(root)
+    for value in base.values:
+        image.record_count += 1
+        try:
+            image.apply(value)
+        except DecodeError as error:
+            file = "" if base.name is None else os.path.join(path, base.name.file)
+            raise LogDamaged(file, base.offset, 0, str(error)) from None
+    _replay_log(image, path, base.offset, torn)
     image.torn_bytes = sum(torn)
     return image
 
 
-def _replay_file(image: ClusterImage, path: str, from_offset: int, torn: list[int] | None) -> None:
+def _replay_log(image: ClusterImage, path: str, from_offset: int, torn: list[int]) -> None:
     transaction: list[bytes] | None = None
     for batch in sound_batches(path, from_offset, torn):
         if batch.header.is_control:

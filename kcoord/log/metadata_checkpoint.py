@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from typing import Final, final
 
+from kcoord.log.errors import LogDamaged
 from kcoord.log.storage import Storage
 from kcoord.protocol.records.snapshot_footer_record import SnapshotFooterRecord, encode_snapshot_footer_record
 from kcoord.protocol.records.snapshot_header_record import (
@@ -163,6 +164,64 @@ def read_timestamp(storage: Storage, log_name: str, name: CheckpointName) -> int
         )
     except (DecodeError, DecompressionError, IndexError):
         return -1
+
+
+@final
+class Base:
+    """Where the metadata log may be read from: the end of a snapshot, or, with `name` None, its first record.
+
+    `damaged` has the newer snapshots that could not be used, with the reasons.
+    """
+
+    def __init__(self, start: int) -> None:
+        self.start = start
+        self.name: CheckpointName | None = None
+        self.last_timestamp = -1
+        self.values: list[bytes] = []
+        self.damaged: list[tuple[CheckpointName, str]] = []
+        self.names: list[CheckpointName] = []
+
+    @property
+    def offset(self) -> int:
+        return 0 if self.name is None else self.name.end_offset
+
+    @property
+    def is_missing(self) -> bool:
+        """Whether the log does not begin at its beginning, and nothing tells what was before."""
+        return self.name is None and self.start > 0
+
+
+def find_base(storage: Storage, log_name: str, start: int, upto_ms: int = -1) -> Base:
+    """The newest whole snapshot that a log from `start` on goes on from; only looks.
+
+    With `upto_ms`, the newest that has nothing later than this. Raises OSError.
+    """
+    base = Base(start)
+    base.names = list_checkpoints(storage, log_name)
+    for name in reversed(base.names):
+        if name.end_offset < start:
+            break
+        try:
+            found = read_checkpoint_file(storage, log_name, name)
+        except BadCheckpoint as error:
+            base.damaged.append((name, str(error)))
+            continue
+        except FileNotFoundError:
+            # A running server removes older ones.
+            continue
+        if upto_ms < 0 or found.last_timestamp <= upto_ms:
+            base.name, base.values, base.last_timestamp = name, found.values, found.last_timestamp
+            break
+    return base
+
+
+def no_base(log_name: str, start: int, names: list[CheckpointName], reason: str) -> LogDamaged:
+    """The error for a log that begins at `start`, where no snapshot (of those of `names`) tells what was before."""
+    file = names[-1].path_in(log_name) if names else f"{log_name}/{CheckpointName(start, 0).file}"
+    if not reason:
+        reason = "it is gone" if not names else f"it ends at {names[-1].end_offset}"
+    text = f"the log begins at offset {start} and no snapshot tells what was before: {reason}"
+    return LogDamaged(file, start, 0, text)
 
 
 @final

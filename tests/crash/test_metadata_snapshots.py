@@ -18,7 +18,7 @@ from tests.harness.metadata import shorten
 
 LOG = "__cluster_metadata-0/"
 # More are for `make crash-states`.
-PIECES_MAX = 9
+PIECES_MAX = 7
 
 
 def is_about_snapshots(moment: Moment) -> bool:

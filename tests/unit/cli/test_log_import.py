@@ -335,7 +335,7 @@ def test_metadata_snapshots_count_and_unfinished_transactions_do_not(broker: Bro
     (folder / f"{0:020d}-{0:010d}.checkpoint").write_bytes(b"not read")
     log = broker.directory.get("__cluster_metadata", 0)
     assert log is not None
-    (folder / f"{log.end_offset:020d}-{3:010d}.checkpoint").write_bytes(encode_snapshot(values, NOW.wall_ms))
+    (folder / f"{log.end_offset:020d}-{0:010d}.checkpoint").write_bytes(encode_snapshot(values, NOW.wall_ms))
     frames = [
         b"\x01\x17\x00\x00",  # begin a metadata transaction
         encode_metadata_record(late),
