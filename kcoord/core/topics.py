@@ -26,6 +26,7 @@ from kcoord.core.config_defs import (
     TOPIC_CONFIGS,
     TOPIC_DEFAULTS,
 )
+from kcoord.core.features import FinalizedFeatures
 from kcoord.core.group_configs import GroupConfig, GroupConfigs
 from kcoord.core.outcome import (
     INTERNAL_TOPICS,
@@ -41,6 +42,7 @@ from kcoord.core.outcome import (
     TopicsChanged,
 )
 from kcoord.protocol.records.config_record import ConfigRecord
+from kcoord.protocol.records.feature_level_record import FeatureLevelRecord
 from kcoord.protocol.records.partition_change_record import PartitionChangeRecord
 from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.producer_ids_record import ProducerIdsRecord
@@ -183,6 +185,7 @@ class TopicRegistry:
         self.names_by_unified: dict[str, list[str]] = {}
         # Configurations by resource type and name.
         self.configs: dict[int, dict[str, dict[str, str]]] = {}
+        self.features = FinalizedFeatures()
         # Those of groups, as numbers in force.
         self.groups = GroupConfigs(config)
         # Behind every producer id that was ever reserved, and the log offset after the record that says so.
@@ -351,8 +354,10 @@ class TopicRegistry:
             out.add(self.log, None, record)
 
     def loaded(self, now: Now, entropy: bytes) -> Outcome:
-        """To be called when the metadata log is replayed: makes the internal topics where they are missing."""
+        """To be called when the metadata log is replayed: makes features and internal topics where they are missing."""
         out = Outcome()
+        for feature in self.features.missing():
+            out.add(self.log, None, FeatureLevelRecord(feature.name, feature.maximum))
         config = self.config
         if OFFSETS_TOPIC not in self.topics:
             topic_id = self.new_topic_id(entropy, 0)
@@ -390,6 +395,8 @@ class TopicRegistry:
             self._replay_remove_topic(record)
         elif isinstance(record, ConfigRecord):
             self._replay_config(record)
+        elif isinstance(record, FeatureLevelRecord):
+            self.features.replay(record.name, record.feature_level, offset)
         elif isinstance(record, ProducerIdsRecord):
             if record.next_producer_id > self.next_producer_id:
                 self.next_producer_id = record.next_producer_id

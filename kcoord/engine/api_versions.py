@@ -1,10 +1,17 @@
-"""ApiVersions: the list of what is served, derived from the table of registered APIs."""
+"""ApiVersions: the list of what is served, derived from the table of registered APIs, and the features (KIP-584)."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from kcoord.protocol.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from kcoord.core.features import FinalizedFeatures, supported_features
+from kcoord.protocol.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 from kcoord.protocol.apis import API_VERSIONS, APIS, Api
 from kcoord.protocol.errors import INVALID_REQUEST, NONE, UNSUPPORTED_VERSION
 
@@ -33,13 +40,30 @@ def _by_key(api: Api) -> int:
     return api.key
 
 
-def api_versions_response(body: ApiVersionsRequest, version: int) -> ApiVersionsResponse:
+def _add_features(response: ApiVersionsResponse, version: int, finalized: FinalizedFeatures) -> None:
+    """Before version 4 clients could not read a lowest level of 0: those features are left out there."""
+    for feature in supported_features():
+        if feature.minimum > 0 or version >= 4:
+            response.supported_features.append(
+                SupportedFeatureKey(feature.name, feature.minimum, feature.maximum)
+            )
+        level = finalized.level(feature)
+        if level > 0:
+            response.finalized_features.append(FinalizedFeatureKey(feature.name, level, level))
+    response.finalized_features_epoch = finalized.offset
+
+
+def api_versions_response(
+    body: ApiVersionsRequest, version: int, finalized: FinalizedFeatures
+) -> ApiVersionsResponse:
     """The answer to a request of a supported version."""
     if version >= 3 and not (
         _is_software_text(body.client_software_name) and _is_software_text(body.client_software_version)
     ):
         return ApiVersionsResponse(error_code=INVALID_REQUEST)
-    return ApiVersionsResponse(error_code=NONE, api_keys=_api_keys())
+    response = ApiVersionsResponse(error_code=NONE, api_keys=_api_keys())
+    _add_features(response, version, finalized)
+    return response
 
 
 def unsupported_api_versions() -> ApiVersionsResponse:

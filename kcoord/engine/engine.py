@@ -437,7 +437,9 @@ class Engine:
             self._handle_data(session, correlation_id, request, now)
             return
         if api_key == apis.API_VERSIONS:
-            versions = api_versions_response(cast(ApiVersionsRequest, request.body), version)
+            versions = api_versions_response(
+                cast(ApiVersionsRequest, request.body), version, self.core.topics.features
+            )
             self._answer(session, correlation_id, api_key, version, versions, 0)
             return
         # Most requests are answered at once; only one that is not goes into the table of parked ones.

@@ -227,6 +227,8 @@ class Export:
             self.counts[about] += 1
             values.append(raw)
         self.left_out.update(image.left_out)
+        # Ours are among those that stand first.
+        del self.left_out["feature levels"]
         return encode_snapshot(values, self.wall_ms)
 
     def _topic_records(self, image: ClusterImage, topic: ImageTopic) -> list[Message]:

@@ -54,8 +54,8 @@ def ordered(key: str, items: list[Any]) -> list[Any]:
 
 
 def named(key: str, element: Any, index: int) -> str:
-    """How an element of a list stands in a path: configs by their name, all else by position."""
-    if key in ("configs", "apiKeys") and isinstance(element, dict):
+    """How an element of a list stands in a path: configs, APIs and features by their name, all else by position."""
+    if key in ("configs", "apiKeys", "supportedFeatures", "finalizedFeatures") and isinstance(element, dict):
         return str(element.get("name", element.get("apiKey")))
     return str(index)
 

@@ -291,7 +291,7 @@ class Session:
             return "<port>"
         if key == "producerId" and value >= 0:
             return "<producer id>"
-        if key == "finalizedFeaturesEpoch" and value > 0:
+        if key == "finalizedFeaturesEpoch" and value >= 0:
             return "<epoch>"
         if key == "sessionId" and value > 0:
             return "<session id>"

@@ -325,6 +325,9 @@ def test_the_dumper_decodes_our_records(directories: Directories) -> None:
     metadata = dump("--cluster-metadata-decoder", directories.ours / "__cluster_metadata-0" / f"{FIRST}.log")
     types = {record["payload"]["type"] for record in metadata if isinstance(record["payload"], dict)}
     assert {"TOPIC_RECORD", "PARTITION_RECORD", "CONFIG_RECORD", "PRODUCER_IDS_RECORD"} <= types
+    first = metadata[0]["payload"]
+    assert first["type"] == "FEATURE_LEVEL_RECORD"
+    assert first["data"] == {"name": "metadata.version", "featureLevel": 30}
     for codec in CODECS:
         records = dump("--print-data-log", directories.ours / f"{codec}-0" / f"{FIRST}.log")
         assert [record["payload"] for record in records] == [f"line {i}" for i in range(20)], codec

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from kcoord.protocol import apis
 from tests.interop import tools
 from tests.interop.conftest import Target
 from tests.interop.dump import dump
@@ -236,6 +237,34 @@ def test_cluster_tools(at: list[str], target: Target) -> None:
     assert shown.startswith(f"{target.bootstrap} (id: 1 ")
     for line in ("Produce(0): 0 to 13 [usable: 13]", "JoinGroup(11): 0 to 9 [usable: 9]", "OffsetFetch(9): 1 to 10"):
         assert line in shown, line
+
+
+def test_features_are_described(at: list[str]) -> None:
+    lines = tools.run(tools.FEATURES, *at, "describe").lines
+    found = {line.split()[1]: " ".join(line.split()[2:]) for line in lines}
+    levels = "SupportedMinVersion: {} SupportedMaxVersion: {} FinalizedVersionLevel: {} Epoch: "
+    assert found["metadata.version"].startswith(levels.format("3.3-IV3", "4.3-IV0", "4.3-IV0"))
+    expected = {"metadata.version"}
+    if apis.APIS[apis.CONSUMER_GROUP_HEARTBEAT].served:
+        expected.add("group.version")
+        assert found["group.version"].startswith(levels.format(0, 1, 1))
+    assert set(found) == expected
+
+
+def test_configs_of_a_group(at: list[str]) -> None:
+    group = ("--entity-type", "groups", "--entity-name", "tools-configs")
+    session = "consumer.session.timeout.ms"
+    done = tools.run(tools.CONFIGS, *at, "--alter", *group, "--add-config", f"{session}=50000")
+    assert done.code == 0, done
+    shown = tools.run(tools.CONFIGS, *at, "--describe", *group).out
+    assert f"{session}=50000 " in shown and "heartbeat" not in shown
+    shown = tools.run(tools.CONFIGS, *at, "--describe", "--all", *group).out
+    assert "consumer.heartbeat.interval.ms=5000 " in shown
+    done = tools.run(tools.CONFIGS, *at, "--alter", *group, "--add-config", f"{session}=70000")
+    assert done.code != 0 and "group.consumer.max.session.timeout.ms" in done.out + done.err
+    done = tools.run(tools.CONFIGS, *at, "--alter", *group, "--delete-config", session)
+    assert done.code == 0, done
+    assert session not in tools.run(tools.CONFIGS, *at, "--describe", *group).out
 
 
 def test_log_dumper_reads_the_offsets_topic(at: list[str], target: Target) -> None:

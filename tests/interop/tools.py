@@ -24,6 +24,7 @@ GROUP_LISTING = TOOLS + "GroupsCommand"
 CLUSTER = TOOLS + "ClusterTool"
 API_VERSIONS = TOOLS + "BrokerApiVersionsCommand"
 DUMP_LOG = TOOLS + "DumpLogSegments"
+FEATURES = TOOLS + "FeatureCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 
 DEADLINE_S = 60
