@@ -17,6 +17,7 @@ from kcoord.cli.log.common import (
     output_option,
     plural,
     progress,
+    say,
     unsynced_option,
     wrapped,
 )
@@ -163,7 +164,7 @@ class Dumper:
             return
         self._head(name)
         text = f"!! {plural(damage.size_bytes, 'byte')} at {damage.position} of {damage.file}: {damage.reason}"
-        click.echo("\n".join(wrapped(text, 12, 2)))
+        say(text, 12, 2)
 
 
 def choose(directory: DataDirectory, names: tuple[str, ...]) -> list[PartitionFiles]:

@@ -10,7 +10,7 @@ import time
 
 import click
 
-from kcoord.cli.log.common import Bar, emit_json, friendly, output_option, wrapped
+from kcoord.cli.log.common import Bar, emit_json, friendly, output_option, say
 from kcoord.log.exporter import Export, committed_offsets, open_own_directory
 from kcoord.log.storage import DiskStorage
 
@@ -56,8 +56,7 @@ def export_command(target: str, data: str, as_csv: bool, groups: tuple[str, ...]
         for name, count in sorted(export.left_out.items()):
             click.echo(f"  {count:>12,}  {name}")
     advice = f"start a Kafka 4.3 broker with node.id={export.node_id} and log.dirs={target}; do not format it"
-    for line in wrapped(advice):
-        click.echo(line)
+    say(advice)
 
 
 def _write_csv(target: str, data: str, groups: set[str]) -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import click
 
 from kcoord.cli.log.common import (
-    EXIT_PROBLEMS,
     directory_argument,
     emit_json,
+    exit_if,
     format_bytes,
     friendly,
     output_option,
     plural,
     progress,
-    wrapped,
+    say,
 )
 from kcoord.cli.log.dump import choose
 from kcoord.cli.log.repairs import (
@@ -131,9 +131,9 @@ def repair(directory: str, logs: tuple[str, ...], execute: bool, output: str) ->
         emit_json(document)
     else:
         for item in repairs:
-            click.echo("\n".join(wrapped(describe(item), 4, 0)))
+            say(describe(item), 4, 0)
             for kept in item.kept:
-                click.echo("\n".join(wrapped(f"kept in {kept}", 6, 4)))
+                say(f"kept in {kept}", 6, 4)
         if not repairs:
             click.echo("nothing to repair")
         elif execute:
@@ -141,5 +141,4 @@ def repair(directory: str, logs: tuple[str, ...], execute: bool, output: str) ->
             click.echo(f"{plural(done, 'repair')} done")
         else:
             click.echo(f"{plural(len(repairs), 'repair')} to do: --execute does it")
-    if any(not execute or item.action == PUT_BACK for item in repairs):
-        click.get_current_context().exit(EXIT_PROBLEMS)
+    exit_if(any(not execute or item.action == PUT_BACK for item in repairs))

@@ -8,16 +8,16 @@ from typing import Any, Final, final
 import click
 
 from kcoord.cli.log.common import (
-    EXIT_PROBLEMS,
     directory_argument,
     emit_json,
+    exit_if,
     format_bytes,
     friendly,
     note,
     output_option,
     plural,
     progress,
-    wrapped,
+    say,
 )
 from kcoord.cli.log.dump import choose
 from kcoord.cli.log.findings import Findings
@@ -354,13 +354,12 @@ def verify(directory: str, logs: tuple[str, ...], strict: bool, output: str) -> 
         )
     else:
         _print(findings, checks, replayed)
-    if findings.errors or (strict and findings.warnings):
-        click.get_current_context().exit(EXIT_PROBLEMS)
+    exit_if(findings.errors > 0 or (strict and findings.warnings > 0))
 
 
 def _print(findings: Findings, checks: list[LogCheck], replayed: dict[str, int]) -> None:
     for finding in findings.found:
-        click.echo("\n".join(wrapped(finding.text(), 4, 0)))
+        say(finding.text(), 4, 0)
     if findings.left_out():
         click.echo(f"and {findings.left_out()} more of the same kinds")
     size = format_bytes(sum(check.bytes for check in checks))
@@ -368,8 +367,8 @@ def _print(findings: Findings, checks: list[LogCheck], replayed: dict[str, int])
     records = plural(sum(check.records for check in checks), "record")
     read = f"{plural(len(checks), 'log')}, {size}, {batches}, {records}"
     state = ", ".join(plural(count, name.removesuffix("s")) for name, count in replayed.items())
-    click.echo("\n".join(wrapped(f"read: {read}", 2, 0)))
-    click.echo("\n".join(wrapped(f"replayed: {state}", 2, 0)))
+    say(f"read: {read}", 2, 0)
+    say(f"replayed: {state}", 2, 0)
     if findings.errors or findings.warnings:
         click.echo(f"{plural(findings.errors, 'error')}, {plural(findings.warnings, 'warning')}")
     else:
