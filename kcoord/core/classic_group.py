@@ -122,6 +122,9 @@ class ClassicGroup:
         self.value: GroupMetadataValue | None = None
         # The log's offset after the last record that concerns this group.
         self.end_offset = 0
+        # The last record made a classic group of one of the new protocol, some of whose partitions are with nobody
+        # until the next generation. Compaction forgets it.
+        self.is_converted_unbalanced = False
 
         # Soft part.
         self.state: str = EMPTY

@@ -238,6 +238,9 @@ class ClassicMembership:
             if len(group.members) > self.config.group_max_size:
                 # The limit was lowered. Members get the chance to commit before somebody has to go.
                 self.rebalance.prepare_rebalance(group, "the group is larger than allowed", now, out)
+            elif group.members and group.is_converted_unbalanced:
+                # The rebalance that the conversion began is nowhere in the log, nor is the member that left.
+                self.rebalance.prepare_rebalance(group, "it was converted before the restart", now, out)
         if self.store.groups:
             out.facts.append(
                 Fact(INFO, "groups_loaded", {"groups": len(self.store.groups), "members": members})

@@ -75,6 +75,9 @@ class ConsumerGroup:
         self.assignment_timestamp_ms = 0
         self.targets: dict[str, Assignment] = {}
         self.resolved_regexes: dict[str, ResolvedRegex] = {}
+        # How many members there were, and whether they had to be assigned anew, when the group's tombstones began.
+        self.last_size = 0
+        self.last_was_behind = False
         # Brokers before 4.1 kept topics of the group in record 4; the next change of epoch removes it.
         self.has_partition_metadata_record = False
 

@@ -12,7 +12,7 @@ from typing import Final, cast, final
 from kcoord.core.assignors.spec import Assignment
 from kcoord.core.consumer_group import NO_ASSIGNMENT_EPOCH, ConsumerGroup, ResolvedRegex
 from kcoord.core.consumer_member import LEAVE_EPOCH, ConsumerMember, PartitionEpochs
-from kcoord.core.group_store import GroupStore
+from kcoord.core.group_store import EndedGroup, GroupStore
 from kcoord.protocol.records.consumer_group_current_member_assignment import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -70,7 +70,7 @@ class ConsumerReplay:
         elif isinstance(key, ConsumerGroupMetadataKey):
             group = self._group(key.group_id, offset, value is None)
             if group is not None:
-                self._epoch(group, cast(ConsumerGroupMetadataValue | None, value))
+                self._epoch(group, offset, cast(ConsumerGroupMetadataValue | None, value))
         elif isinstance(key, ConsumerGroupTargetAssignmentMetadataKey):
             group = self._group(key.group_id, offset, value is None)
             if group is not None:
@@ -108,12 +108,13 @@ class ConsumerReplay:
         store.last_end_offset = offset + 1
         return group
 
-    def _epoch(self, group: ConsumerGroup, value: ConsumerGroupMetadataValue | None) -> None:
+    def _epoch(self, group: ConsumerGroup, offset: int, value: ConsumerGroupMetadataValue | None) -> None:
         if value is not None:
             group.epoch = value.epoch
             group.metadata_hash = value.metadata_hash
         else:
             self.store.remove_consumer_group(group.group_id)
+            self.store.ended = EndedGroup(group.group_id, offset + 1, group.last_size, group.last_was_behind)
 
     def _member(
         self,
@@ -175,6 +176,9 @@ class ConsumerReplay:
             group.assignment_epoch = value.assignment_epoch
             group.assignment_timestamp_ms = value.assignment_timestamp
         else:
+            # The current and target assignments went before this, the members go after it.
+            group.last_size = len(group.members)
+            group.last_was_behind = group.epoch > group.assignment_epoch
             group.assignment_epoch = NO_ASSIGNMENT_EPOCH
             group.assignment_timestamp_ms = 0
 

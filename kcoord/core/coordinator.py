@@ -113,7 +113,7 @@ class Core:
         self.mixed_joins = MixedJoin(
             config, self.groups, self.joins, self.consumers, self.migration, self.consumer_steps
         )
-        self.mixed_members = MixedMembers(self.groups, self.group_topics, self.consumers)
+        self.mixed_members = MixedMembers(self.groups, self.group_topics, self.consumers, self.consumer_steps)
         self.consumer_replay = ConsumerReplay(self.groups)
         self.consumer_describe = ConsumerDescribe(
             self.groups, self.topics, self.targets, GROUP_OPERATIONS, OPERATIONS_NOT_ASKED

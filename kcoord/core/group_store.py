@@ -14,6 +14,17 @@ from kcoord.wire.message import Message
 
 
 @final
+class EndedGroup:
+    """The consumer group whose tombstones were replayed last, up to `end_offset`, and what it was before them."""
+
+    def __init__(self, group_id: str, end_offset: int, size: int, was_behind: bool) -> None:
+        self.group_id = group_id
+        self.end_offset = end_offset
+        self.size = size
+        self.was_behind = was_behind
+
+
+@final
 class GroupStore:
     def __init__(self, config: CoreConfig, log_of: Callable[[str], LogId]) -> None:
         self.config = config
@@ -24,6 +35,7 @@ class GroupStore:
         # Groups that a handler made and whose records are about to be replayed: replay goes on with these very objects.
         self.making: dict[str, ConsumerGroup] = {}
         self.making_classic: dict[str, ClassicGroup] = {}
+        self.ended: EndedGroup | None = None
         # The last replayed record of any group. Commits are one sequence over all logs, so an answer that waits for
         # this one waits for all records before it.
         self.last_log: LogId | None = None
@@ -91,6 +103,13 @@ class GroupStore:
         self.remove_consumer_group(key.group)
         group = self.get_or_create(key.group)
         group.value = value
+        ended = self.ended
+        group.is_converted_unbalanced = (
+            ended is not None
+            and ended.end_offset == offset
+            and ended.group_id == key.group
+            and (ended.was_behind or len(value.members) < ended.size)
+        )
         group.end_offset = offset + 1
         self.last_log = group.log
         self.last_end_offset = offset + 1

@@ -228,10 +228,21 @@ class MixedJoin:
             member = self.steps.reconcile(
                 group, member, group.assignment_epoch, target, changed, owned, now, out
             )
+            if not member.is_reconciled_to(epoch) or not self._others_are_reconciled(group, before, epoch):
+                # What they still wait for or have to give up, nobody would tell them.
+                reason = "the group is classic again, and its members had not what they are to have"
         replaced_id = "" if before is None else before.member_id
         cause = Cause(PROTOCOL_DOWNGRADED, member.member_id, f"static member in the place of {replaced_id}")
         is_classic = self.migration.downgrade(group, [], member, cause, reason, now, out)
         return member if is_classic else None
+
+    def _others_are_reconciled(
+        self, group: ConsumerGroup, replaced: ConsumerMember | None, epoch: int
+    ) -> bool:
+        for member in group.members.values():
+            if member is not replaced and not member.is_reconciled_to(epoch):
+                return False
+        return True
 
     def _response(self, member: ConsumerMember) -> JoinGroupResponse:
         classic = member.classic

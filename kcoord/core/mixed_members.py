@@ -13,7 +13,7 @@ from kcoord.core.consumer_member import (
     ConsumerMember,
 )
 from kcoord.core.consumer_membership import ConsumerMembership
-from kcoord.core.consumer_steps import check_instance, known_member
+from kcoord.core.consumer_steps import ConsumerSteps, check_instance, known_member
 from kcoord.core.consumer_topics import GroupTopics
 from kcoord.core.embedded_protocol import encode_assignment, version_of
 from kcoord.core.group_cause import MEMBER_LEFT, Cause
@@ -37,10 +37,13 @@ from kcoord.wire.primitives import DecodeError
 class MixedMembers:
     """The requests are for ids in `store.consumer_groups`."""
 
-    def __init__(self, store: GroupStore, topics: GroupTopics, membership: ConsumerMembership) -> None:
+    def __init__(
+        self, store: GroupStore, topics: GroupTopics, membership: ConsumerMembership, steps: ConsumerSteps
+    ) -> None:
         self.store = store
         self.topics = topics
         self.membership = membership
+        self.steps = steps
 
     # ---- SyncGroup
 
@@ -97,7 +100,10 @@ class MixedMembers:
         except GroupError as failure:
             error = failure.code
         response = HeartbeatResponse(error_code=error)
-        out.replies.append(Reply(request.request_id, response, group.log, group.end_offset))
+        if out.records:
+            out.reply(request.request_id, response)
+        else:
+            out.replies.append(Reply(request.request_id, response, group.log, group.end_offset))
         return out
 
     def _heartbeat(self, group: ConsumerGroup, body: HeartbeatRequest, now: Now, out: Outcome) -> int:
@@ -105,9 +111,12 @@ class MixedMembers:
         member = self._member(group, body.member_id, body.group_instance_id)
         classic = self._check_generation(member, body.generation_id)
         self.membership.schedule_session(group, member.member_id, classic.session_timeout_ms, now, out)
+        assignment_epoch = group.assignment_epoch
+        if group.classic_members == len(group.members):
+            assignment_epoch = self._look_after(group, member, now, out)
         state = member.state
         if (
-            member.member_epoch < group.assignment_epoch
+            member.member_epoch < assignment_epoch
             or state == UNREVOKED_PARTITIONS
             or (state == UNRELEASED_PARTITIONS and not group.is_waiting_for_release(member))
         ):
@@ -115,6 +124,30 @@ class MixedMembers:
             self.membership.expect_join(group, member, now, out)
             return errors.REBALANCE_IN_PROGRESS
         return errors.NONE
+
+    def _look_after(self, group: ConsumerGroup, member: ConsumerMember, now: Now, out: Outcome) -> int:
+        """Do what the heartbeats of the new protocol do for a group, where there are none.
+
+        A group whose members are all classic, and which may not be converted back, would otherwise leave the
+        partitions of a member that went, and new ones of its topics, to nobody until somebody joins. Answers the epoch
+        of the target assignment.
+        """
+        steps = self.steps
+        config = self.membership.topics.group_config(group.group_id)
+        prepared = Outcome()
+        try:
+            epoch, _ = steps.change_member(group, member, member, member, False, "", now, prepared)
+            epoch, _ = steps.assign(
+                group, member, member, member, epoch, config.assignment_interval_ms, now, prepared
+            )
+        except GroupError:
+            # Nothing is assigned, and the member goes on with what it has.
+            out.facts.extend(prepared.facts)
+            return group.assignment_epoch
+        out.log = prepared.log
+        out.records.extend(prepared.records)
+        out.facts.extend(prepared.facts)
+        return epoch
 
     def _member(self, group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
         """Raises GroupError."""
