@@ -25,15 +25,15 @@ class HomogeneousBalancer:
         """`topic_ids` ascending. Raises `AssignorError` for a topic that does not exist."""
         self.topic_ids = topic_ids
         self._partition_total = 0
-        # Which partitions the members have that came with a target: topic id -> one byte per partition. The first
+        # Whether a partition belongs to a member that came with a target, by topic id and partition. The first
         # `balance` gives the others away, and nobody asks any more.
-        self._owned: dict[bytes, bytearray] = {}
+        self._owned: dict[bytes, list[bool]] = {}
         for topic_id in topic_ids:
             partition_count = topics.partition_count(topic_id)
             if partition_count == UNKNOWN_TOPIC:
                 raise AssignorError(f"topic {topic_id.hex()} is subscribed to and does not exist")
             self._partition_total += partition_count
-            self._owned[topic_id] = bytearray(partition_count)
+            self._owned[topic_id] = [False] * partition_count
         # What was freed since the last `balance`.
         self._free: dict[bytes, list[int]] = {}
         self._assignments: dict[str, Assignment] = {}
@@ -59,8 +59,8 @@ class HomogeneousBalancer:
             own: list[int] = []
             partition_count = len(owned)
             for partition in partitions:
-                if 0 <= partition < partition_count and owned[partition] == 0:
-                    owned[partition] = 1
+                if 0 <= partition < partition_count and not owned[partition]:
+                    owned[partition] = True
                     own.append(partition)
             if own:
                 kept[topic_id] = own
@@ -100,8 +100,8 @@ class HomogeneousBalancer:
     def balance(self) -> list[str]:
         """Gives every partition to somebody, and says for whom it changed anything, by member id."""
         for topic_id, owned in self._owned.items():
-            if 0 in owned:
-                self._free[topic_id] = [p for p in range(len(owned)) if owned[p] == 0]
+            if False in owned:
+                self._free[topic_id] = [p for p in range(len(owned)) if not owned[p]]
         self._owned = {}
         if self._assignments:
             quota = self._partition_total // len(self._assignments)
@@ -201,7 +201,7 @@ class HomogeneousBalancer:
 
     def _give(self, member_id: str, count: int, pool: _Pool) -> None:
         old = self._assignments[member_id]
-        assignment = old.copy()
+        assignment = old.copy() if old else {}
         while count > 0:
             topic_id, partitions = pool.draw(count)
             count -= len(partitions)
