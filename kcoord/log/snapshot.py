@@ -34,6 +34,7 @@ from kcoord.log.errors import LogDamaged, LogError, StorageError
 from kcoord.log.import_logs import LogWriter
 from kcoord.log.inspect import inspect_directory, read_properties
 from kcoord.log.journal import SYNC_OS, Journal
+from kcoord.log.metadata_checkpoint import METADATA_LOG, CheckpointName, list_checkpoints
 from kcoord.log.partition_log import (
     EPOCH_CHECKPOINT,
     PARTITION_METADATA,
@@ -105,12 +106,27 @@ class Snapshot:
         epochs = f"{log.name}/{EPOCH_CHECKPOINT}"
         if self.storage.exists(epochs):
             self._small.append((f"{folder}/{EPOCH_CHECKPOINT}", self.storage.read_bytes(epochs)))
+        if log.name == METADATA_LOG:
+            for name in list_checkpoints(self.storage, log.name):
+                if name.end_offset <= end:
+                    self._take_checkpoint(folder, name)
         segments = list(log.segments)
         for i, segment in enumerate(segments):
             # With durable records behind it, it is closed even after a power cut.
             closed = i + 1 < len(segments) and segments[i + 1].base_offset < end
             if (segment.base_offset <= end or not i) and self.storage.exists(segment.log_path):
                 self._take_segment(folder, segment, closed, end)
+
+    def _take_checkpoint(self, folder: str, name: CheckpointName) -> None:
+        """What stands for the beginning of the metadata log. Older ones than are needed may go meanwhile."""
+        try:
+            os.link(os.path.join(self.root, name.path_in(METADATA_LOG)), os.path.join(self.root, folder, name.file))
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            self._small.append((f"{folder}/{name.file}", self.storage.read_bytes(name.path_in(METADATA_LOG))))
 
     def _take_segment(self, folder: str, segment: Segment, closed: bool, end: int) -> None:
         source = os.path.join(self.root, segment.log_path)

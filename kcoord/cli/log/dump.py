@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any, final
 
@@ -30,9 +31,11 @@ from kcoord.cli.log.records import (
     summary,
     typed_plain,
 )
+from kcoord.cli.log.state_start import LookedAtStorage
 from kcoord.log.inspect import DataDirectory, PartitionFiles
+from kcoord.log.metadata_checkpoint import SUFFIX, find_base
 from kcoord.log.partition_log import INT64_MAX
-from kcoord.log.reader import DamagedBytes, StoredBatch
+from kcoord.log.reader import DamagedBytes, PartitionDirectory, StoredBatch, read_batches
 from kcoord.server.failures import EXIT_CONFIG, EXIT_DAMAGED
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.primitives import DecodeError
@@ -94,6 +97,9 @@ class Dumper:
         end = INT64_MAX if last < 0 else last + 1
         # The metadata log is read whole: its later records name topics by the ids of earlier ones.
         is_metadata = files.topic == COORDINATOR_TOPICS[0]
+        if is_metadata:
+            storage = LookedAtStorage(os.path.dirname(files.path))
+            self.reader.know(find_base(storage, files.name, directory.start_of(files)).values)
         for item in directory.batches(files, 0 if is_metadata else start, end):
             if isinstance(item, DamagedBytes):
                 step(item.size_bytes)
@@ -104,6 +110,16 @@ class Dumper:
             self._dump_batch(files, item, start, end)
             if self.is_full():
                 return
+
+    def dump_snapshot(self, path: str) -> None:
+        """The records in a snapshot of the metadata log. Raises OSError."""
+        files = PartitionFiles(PartitionDirectory(os.path.dirname(os.path.abspath(path)), COORDINATOR_TOPICS[0], 0))
+        for item in read_batches(path):
+            if isinstance(item, DamagedBytes):
+                self.damaged += 1
+                self._print_damage(files.name, item)
+            elif not self.is_full():
+                self._dump_batch(files, item, 0, INT64_MAX)
 
     def _dump_batch(self, files: PartitionFiles, batch: StoredBatch, start: int, end: int) -> None:
         try:
@@ -221,17 +237,22 @@ def dump(
         jq -r 'select(.type == "offset_commit") | .value.offset'
 
     Bytes that cannot be read are shown where they stand, and the exit code is 7.
+
+    DIR may also be a file: a .checkpoint, as the metadata log has for its beginning. Offsets are those in the file.
     """
-    found = look_at(directory, unsynced)
-    chosen = choose(found, logs)
     wanted = Filter(groups, topics, members, kinds, partition, since, until)
     dumper = Dumper(wanted, output == "json", limit)
-    # A bar over lines that scroll by would only be in the way.
-    total = 0 if sys.stdout.isatty() else sum(files.size_bytes for files in chosen)
-    with progress("Reading", total) as step:
-        for files in chosen:
-            if not dumper.is_full():
-                dumper.dump(found, files, offsets[0], offsets[1], step)
+    if directory.endswith(SUFFIX) and os.path.isfile(directory):
+        dumper.dump_snapshot(directory)
+    else:
+        found = look_at(directory, unsynced)
+        chosen = choose(found, logs)
+        # A bar over lines that scroll by would only be in the way.
+        total = 0 if sys.stdout.isatty() else sum(files.size_bytes for files in chosen)
+        with progress("Reading", total) as step:
+            for files in chosen:
+                if not dumper.is_full():
+                    dumper.dump(found, files, offsets[0], offsets[1], step)
     if output == "table":
         click.echo(plural(dumper.count, "record"))
     if dumper.damaged:

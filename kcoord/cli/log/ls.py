@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, final
 
 import click
@@ -19,6 +20,7 @@ from kcoord.cli.log.common import (
     wrapped,
 )
 from kcoord.log.inspect import DataDirectory, PartitionFiles, inspect_directory
+from kcoord.log.metadata_checkpoint import METADATA_TOPIC, CheckpointName, parse_name
 from kcoord.log.reader import DamagedBytes, read_batches
 
 
@@ -37,6 +39,8 @@ class Row:
         self.damage: DamagedBytes | None = None
         # (base offset, end offset, bytes, largest timestamp) per segment.
         self.segments: list[tuple[int, int, int, int]] = []
+        # With their sizes.
+        self.snapshots: list[tuple[CheckpointName, int]] = []
 
     def plain(self) -> dict[str, Any]:
         damage = self.damage
@@ -58,6 +62,10 @@ class Row:
                 {"base_offset": base, "end_offset": end, "size_bytes": size, "max_timestamp_ms": newest}
                 for base, end, size, newest in self.segments
             ],
+            # Of the metadata log: what stands for its beginning.
+            "snapshots": [
+                {"file": name.file, "end_offset": name.end_offset, "size_bytes": size} for name, size in self.snapshots
+            ],
         }
 
 
@@ -78,6 +86,10 @@ def survey(directory: DataDirectory, files: PartitionFiles) -> Row:
                 row.leader_epoch = max(row.leader_epoch, header.leader_epoch)
     if segments:
         _survey_last(directory, row)
+    if files.topic == METADATA_TOPIC:
+        for name in map(parse_name, sorted(os.listdir(files.path))):
+            if name is not None:
+                row.snapshots.append((name, os.path.getsize(os.path.join(files.path, name.file))))
     return row
 
 
@@ -130,6 +142,8 @@ def _details(row: Row, with_segments: bool) -> list[str]:
     if with_segments:
         for base, end, size_bytes, newest in row.segments:
             lines.append(f"    {base}..{end}  {format_bytes(size_bytes)}  newest {format_time(newest) or '-'}")
+        for name, size_bytes in row.snapshots:
+            lines.append(f"    ..{name.end_offset}  {format_bytes(size_bytes)}  {name.file}")
     if row.damage is not None:
         damage = row.damage
         text = f"{damage.file} at byte {damage.position}, offset {damage.next_offset}: {damage.reason}"

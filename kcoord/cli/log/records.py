@@ -66,6 +66,16 @@ class RecordReader:
     def __init__(self) -> None:
         self.names: dict[bytes, str] = {}
 
+    def know(self, values: list[bytes]) -> None:
+        """Remember topic ids from records of the metadata log that are not to be read."""
+        for value in values:
+            try:
+                record = decode_metadata_record(value)
+            except DecodeError:
+                continue
+            if isinstance(record, TopicRecord):
+                self.names[record.topic_id] = record.name
+
     def read(self, topic: str, header: BatchHeader, record: Record) -> TypedRecord:
         if header.is_control:
             return self._control(record)

@@ -24,6 +24,7 @@ from kcoord.cli.log.findings import Findings
 from kcoord.cli.log.index_checks import IndexChecks, check_snapshots, check_txn_index
 from kcoord.cli.log.invariants import Invariants
 from kcoord.cli.log.lost_logs import lost_logs
+from kcoord.cli.log.metadata_checks import SnapshotCheck
 from kcoord.cli.log.records import COORDINATOR_TOPICS, DECOMPRESSED_BYTES_MAX, RecordReader
 from kcoord.cli.log.state_checks import StateCheck
 from kcoord.core.outcome import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTION_TOPIC, LogId
@@ -49,9 +50,15 @@ class LogCheck:
     """One log, batch by batch."""
 
     def __init__(
-        self, directory: DataDirectory, files: PartitionFiles, findings: Findings, invariants: Invariants
+        self,
+        directory: DataDirectory,
+        files: PartitionFiles,
+        findings: Findings,
+        invariants: Invariants,
+        snapshots: SnapshotCheck | None = None,
     ) -> None:
         self.directory = directory
+        self.snapshots = snapshots
         self.files = files
         self.findings = findings
         self.invariants = invariants
@@ -86,6 +93,8 @@ class LogCheck:
         self._settle_damage(False)
         self._leave()
         self._check_files()
+        if self.snapshots is not None:
+            self.snapshots.finish(self.end_offset, self._is_damaged)
         # What a running server wrote after its last mark was not read.
         if self._state is not None and not self._is_damaged and not self.directory.in_use:
             self._state.finish(self.end_offset)
@@ -176,6 +185,10 @@ class LogCheck:
         self.records += len(records)
         is_typed = self.files.topic in COORDINATOR_TOPICS
         start = self.directory.start_of(self.files)
+        if self.snapshots is not None:
+            start = max(start, self.snapshots.from_offset)
+            if not self._is_damaged:
+                self.snapshots.before(int(header.base_offset))
         last = -1
         for record in records:
             if record.offset <= last:
@@ -287,13 +300,17 @@ def verify_directory(
     """Check the logs, the metadata log first: it says what the others may be. Raises OSError."""
     metadata = directory.find(METADATA_TOPIC, 0)
     count = max((files.partition for files in directory.of_topic(OFFSETS_TOPIC)), default=-1) + 1
-    is_whole = metadata is not None and directory.start_of(metadata) == 0 and bool(metadata.segments)
-    invariants = Invariants(count if directory.properties else 0, is_whole)
-    if metadata is not None and metadata not in chosen:
-        LogCheck(directory, metadata, Findings(), invariants).run(lambda _: None)
+    invariants = Invariants(count if directory.properties else 0, False)
+    snapshots: SnapshotCheck | None = None
+    if metadata is not None:
+        is_asked = metadata in chosen
+        snapshots = SnapshotCheck(directory, metadata, invariants.core, findings if is_asked else Findings())
+        invariants.is_whole = snapshots.is_whole
+        if not is_asked:
+            LogCheck(directory, metadata, Findings(), invariants, snapshots).run(lambda _: None)
     checks = []
     for files in sorted(chosen, key=lambda files: files is not metadata):
-        check = LogCheck(directory, files, findings, invariants)
+        check = LogCheck(directory, files, findings, invariants, snapshots if files is metadata else None)
         check.run(step)
         checks.append(check)
     return checks, invariants
