@@ -40,12 +40,15 @@ def compiled_tree(root: Path) -> str:
     return str(tree)
 
 
-def go_on_compiled() -> None:
-    """Begin again with native code, where there is some and this is not; else return."""
+def faster_tree() -> str:
+    """Where there is native code for `begin_again`, if this is not; else empty."""
     if is_compiled() or os.environ.get("KCOORD_INTERPRETED") or os.path.basename(sys.argv[0]) not in COMMANDS:
-        return
-    tree = compiled_tree(Path(kcoord.__file__).resolve().parent.parent)
-    if tree:
-        path = os.pathsep.join(filter(None, (tree, os.environ.get("PYTHONPATH"))))
-        command = [sys.executable, "-P", "-m", "kcoord.cli.main", *sys.argv[1:]]
-        os.execve(sys.executable, command, {**os.environ, "PYTHONPATH": path})
+        return ""
+    return compiled_tree(Path(kcoord.__file__).resolve().parent.parent)
+
+
+def begin_again(tree: str) -> None:
+    """The same command with the code in `tree`; it takes the place of this process."""
+    path = os.pathsep.join(filter(None, (tree, os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, "-P", "-m", "kcoord.cli.main", *sys.argv[1:]]
+    os.execve(sys.executable, command, {**os.environ, "PYTHONPATH": path})

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
-from typing import Any, Final, Self, TypeVar, final
+from typing import Any, ClassVar, Final, Self, TypeVar, final
 
 import click
 
@@ -85,6 +85,9 @@ def exit_if(has_problems: bool) -> None:
 
 def note(message: str) -> None:
     """Something to know beside the result, on stderr."""
+    if Bar.is_drawn:
+        # In the place of the bar, which is drawn again below.
+        click.echo("\r\x1b[K", err=True, nl=False)
     click.echo(f"kcoord: {message}", err=True)
 
 
@@ -182,6 +185,8 @@ class Bar:
     To be entered; `begin` shows it and `step` moves it.
     """
 
+    is_drawn: ClassVar[bool] = False
+
     def __init__(self) -> None:
         self._stack = ExitStack()
         self._bar: Any = None
@@ -195,6 +200,7 @@ class Bar:
             # What had not to be looked at after all.
             self._bar.update(self._left)
         self._stack.close()
+        Bar.is_drawn = False
 
     def begin(self, label: str, total: int) -> None:
         context = click.get_current_context(silent=True)
@@ -206,6 +212,7 @@ class Bar:
         bar = click.progressbar(length=total, label=label, file=sys.stderr, update_min_steps=least)
         self._bar = self._stack.enter_context(bar)
         self._left = total
+        Bar.is_drawn = True
 
     def step(self, count: int) -> None:
         if self._bar is not None and self._left > 0:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
-from kcoord.cli.compiled import go_on_compiled
+from kcoord.cli.compiled import begin_again, faster_tree
 from kcoord.cli.log.common import friendly, look_at, output_option, unsynced_option
 from kcoord.cli.log.points import Point
 from kcoord.cli.log.replay import coordinator_logs, is_long
@@ -34,8 +34,9 @@ def open_past(
     """The data directory and the coordinator's logs that matter. Raises LogError and OSError."""
     found = look_at(directory, unsynced)
     logs = coordinator_logs(found, groups[0] if len(groups) == 1 else "", partition)
-    if any(is_long(found, files, point) for files in logs for point in points):
-        go_on_compiled()
+    tree = faster_tree()
+    if tree and any(is_long(found, files, point) for files in logs for point in points):
+        begin_again(tree)
     return found, logs
 
 

@@ -53,14 +53,12 @@ def test_it_begins_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kcoord, "__file__", str(root / "kcoord" / "__init__.py"))
     monkeypatch.setattr(compiled, "is_compiled", lambda: False)
     monkeypatch.delenv("KCOORD_INTERPRETED", raising=False)
-    compiled.go_on_compiled()
-    assert started == []  # this is a test, and no command
+    assert compiled.faster_tree() == ""  # this is a test, and no command
     monkeypatch.setattr("sys.argv", ["/somewhere/bin/kcoord", "log", "state", "data"])
-    compiled.go_on_compiled()
+    compiled.begin_again(compiled.faster_tree())
     assert started == [(["kcoord.cli.main", "log", "state", "data"], str(root / compiled.TREE))]
     monkeypatch.setenv("KCOORD_INTERPRETED", "1")
-    compiled.go_on_compiled()
+    assert compiled.faster_tree() == ""
     monkeypatch.delenv("KCOORD_INTERPRETED")
     monkeypatch.setattr(compiled, "is_compiled", lambda: True)
-    compiled.go_on_compiled()
-    assert len(started) == 1
+    assert compiled.faster_tree() == ""

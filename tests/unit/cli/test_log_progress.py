@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from kcoord.cli.log import common
 from kcoord.log import snapshot
 from kcoord.log.steps import Step
 from kcoord.server.config import load
@@ -106,6 +107,16 @@ def test_json_has_no_bar_beside_it(name: str, places: dict[str, str]) -> None:
     assert label not in shown and "%" not in shown
     for document in out.splitlines() if name == "dump" else [out]:
         json.loads(document)
+
+
+def test_a_note_takes_the_place_of_the_bar(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with common.progress("Reading", 10) as step:
+        common.note("one thing")
+        step(10)
+    common.note("another")
+    shown = capsys.readouterr().err
+    assert "\r\x1b[Kkcoord: one thing\n" in shown and shown.endswith("100%\x1b[?25h\nkcoord: another\n")
 
 
 class Watcher:
