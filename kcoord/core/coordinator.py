@@ -192,6 +192,9 @@ class Core:
         """Groups that subscribe to one of the topics look at them again with their next heartbeat."""
         self.group_topics.forget(event.names)
         for group in self.groups.consumer_groups.values():
+            if group.epoch != group.assignment_epoch:
+                # What it computed last was for other subscriptions, which may have had one of the topics.
+                group.forget_builder()
             for name in event.names:
                 if group.is_subscribed_to(name):
                     group.request_refresh()
