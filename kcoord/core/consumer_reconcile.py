@@ -149,7 +149,8 @@ class Reconciliation:
             of_topic = dict(kept.get(topic_id, {}))
             for partition in free:
                 of_topic[partition] = self.target_epoch
-            kept[topic_id] = of_topic
+            # In order, as brokers write and tell them.
+            kept[topic_id] = dict(sorted(of_topic.items()))
         updated.state = UNRELEASED_PARTITIONS if waits else STABLE
         updated.advance_to(self.target_epoch)
         updated.revoking = {}
