@@ -20,6 +20,14 @@ from kcoord.protocol.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from kcoord.protocol.consumer_group_install_assignment import (
+    ConsumerGroupInstallAssignmentRequest,
+    ConsumerGroupInstallAssignmentResponse,
+)
+from kcoord.protocol.consumer_group_prepare_assignment import (
+    ConsumerGroupPrepareAssignmentRequest,
+    ConsumerGroupPrepareAssignmentResponse,
+)
 from kcoord.protocol.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -132,6 +140,10 @@ def _of_groups(version: int, body: Message, error_code: int) -> Message | None:
         return DescribeGroupsResponse(groups=described)
     if isinstance(body, ConsumerGroupHeartbeatRequest):
         return ConsumerGroupHeartbeatResponse(error_code=error_code)
+    if isinstance(body, ConsumerGroupPrepareAssignmentRequest):
+        return ConsumerGroupPrepareAssignmentResponse(error_code=error_code)
+    if isinstance(body, ConsumerGroupInstallAssignmentRequest):
+        return ConsumerGroupInstallAssignmentResponse(error_code=error_code)
     if isinstance(body, ConsumerGroupDescribeRequest):
         consumer_groups: list[DescribedConsumerGroup] = []
         for group_id in body.group_ids:

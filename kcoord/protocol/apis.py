@@ -34,6 +34,8 @@ from kcoord.protocol import consumer_group_heartbeat
 from kcoord.protocol import consumer_group_describe
 from kcoord.protocol import list_config_resources
 from kcoord.protocol import describe_topic_partitions
+from kcoord.protocol import consumer_group_prepare_assignment
+from kcoord.protocol import consumer_group_install_assignment
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import BytesWriter, DecodeError, EncodeError, Reader
 
@@ -66,6 +68,8 @@ CONSUMER_GROUP_HEARTBEAT: Final = 68
 CONSUMER_GROUP_DESCRIBE: Final = 69
 LIST_CONFIG_RESOURCES: Final = 74
 DESCRIBE_TOPIC_PARTITIONS: Final = 75
+CONSUMER_GROUP_PREPARE_ASSIGNMENT: Final = 10000
+CONSUMER_GROUP_INSTALL_ASSIGNMENT: Final = 10001
 
 
 @final
@@ -133,6 +137,8 @@ APIS: Final[dict[int, Api]] = {
     69: Api(69, "ConsumerGroupDescribe", 0, 1, 0, 0, False),
     74: Api(74, "ListConfigResources", 0, 1, 0, 0, True),
     75: Api(75, "DescribeTopicPartitions", 0, 0, 0, 0, True),
+    10000: Api(10000, "ConsumerGroupPrepareAssignment", 0, 0, 0, 0, False),
+    10001: Api(10001, "ConsumerGroupInstallAssignment", 0, 0, 0, 0, False),
 }
 
 
@@ -196,6 +202,10 @@ def decode_request(api_key: int, r: Reader, version: int) -> Message:
         return list_config_resources.decode_list_config_resources_request(r, version)
     if api_key == 75:
         return describe_topic_partitions.decode_describe_topic_partitions_request(r, version)
+    if api_key == 10000:
+        return consumer_group_prepare_assignment.decode_consumer_group_prepare_assignment_request(r, version)
+    if api_key == 10001:
+        return consumer_group_install_assignment.decode_consumer_group_install_assignment_request(r, version)
     raise DecodeError(f"unknown api key {api_key}")
 
 
@@ -259,6 +269,10 @@ def decode_response(api_key: int, r: Reader, version: int) -> Message:
         return list_config_resources.decode_list_config_resources_response(r, version)
     if api_key == 75:
         return describe_topic_partitions.decode_describe_topic_partitions_response(r, version)
+    if api_key == 10000:
+        return consumer_group_prepare_assignment.decode_consumer_group_prepare_assignment_response(r, version)
+    if api_key == 10001:
+        return consumer_group_install_assignment.decode_consumer_group_install_assignment_response(r, version)
     raise DecodeError(f"unknown api key {api_key}")
 
 
@@ -351,6 +365,12 @@ def encode_request(w: BytesWriter, api_key: int, m: Message, version: int) -> No
     if api_key == 75 and isinstance(m, describe_topic_partitions.DescribeTopicPartitionsRequest):
         describe_topic_partitions.encode_describe_topic_partitions_request(w, m, version)
         return
+    if api_key == 10000 and isinstance(m, consumer_group_prepare_assignment.ConsumerGroupPrepareAssignmentRequest):
+        consumer_group_prepare_assignment.encode_consumer_group_prepare_assignment_request(w, m, version)
+        return
+    if api_key == 10001 and isinstance(m, consumer_group_install_assignment.ConsumerGroupInstallAssignmentRequest):
+        consumer_group_install_assignment.encode_consumer_group_install_assignment_request(w, m, version)
+        return
     raise EncodeError(f"{type(m).__name__} does not belong to api key {api_key}")
 
 
@@ -442,5 +462,11 @@ def encode_response(w: BytesWriter, api_key: int, m: Message, version: int) -> N
         return
     if api_key == 75 and isinstance(m, describe_topic_partitions.DescribeTopicPartitionsResponse):
         describe_topic_partitions.encode_describe_topic_partitions_response(w, m, version)
+        return
+    if api_key == 10000 and isinstance(m, consumer_group_prepare_assignment.ConsumerGroupPrepareAssignmentResponse):
+        consumer_group_prepare_assignment.encode_consumer_group_prepare_assignment_response(w, m, version)
+        return
+    if api_key == 10001 and isinstance(m, consumer_group_install_assignment.ConsumerGroupInstallAssignmentResponse):
+        consumer_group_install_assignment.encode_consumer_group_install_assignment_response(w, m, version)
         return
     raise EncodeError(f"{type(m).__name__} does not belong to api key {api_key}")

@@ -25,7 +25,7 @@ RANDOM_PER_VERSION = 3
 def lines(oracle: Oracle) -> list[str]:
     """One line per message, version and style."""
     cases = []
-    for name, schema in sorted(schema_json.schemas().items()):
+    for name, schema in sorted(schema_json.kafkas().items()):
         for version in schema.versions:
             rng = random.Random(f"{SEED} {name} {version}")
             for style in schema_json.STYLES:

@@ -27,7 +27,7 @@ def golden() -> dict[str, list[Case]]:
     return found
 
 
-@pytest.mark.parametrize("name", sorted(schema_json.schemas()))
+@pytest.mark.parametrize("name", sorted(schema_json.kafkas()))
 def test_decodes_to_the_content_and_encodes_to_the_bytes_of_java(name: str) -> None:
     codec = KcoordCodec()
     for version, style, content, body in golden()[name]:
@@ -37,7 +37,7 @@ def test_decodes_to_the_content_and_encodes_to_the_bytes_of_java(name: str) -> N
 
 
 def test_every_version_of_every_message_is_there() -> None:
-    for name, schema in schema_json.schemas().items():
+    for name, schema in schema_json.kafkas().items():
         assert {case[0] for case in golden()[name]} == set(schema.versions), name
 
 

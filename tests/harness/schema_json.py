@@ -25,6 +25,8 @@ SCHEMAS = Path(__file__).resolve().parents[2] / "schemas"
 VERSION_MAX = 32767
 # Tags from here on are kcoord's own; Kafka's schemas lack these fields and its readers skip them.
 OWN_TAGS_FROM = 10_000
+# The same for whole APIs, by their keys.
+OWN_APIS_FROM = 10_000
 
 INT_RANGES = {
     "int8": (-(2**7), 2**7 - 1),
@@ -98,6 +100,11 @@ class Schema:
     fields: tuple[Field, ...]
 
     @property
+    def is_own(self) -> bool:
+        """Whether the API is kcoord's, so that Kafka knows nothing of it."""
+        return self.api_key is not None and self.api_key >= OWN_APIS_FROM
+
+    @property
     def versions(self) -> range:
         return range(self.valid.low, self.valid.high + 1)
 
@@ -145,6 +152,11 @@ def schemas() -> dict[str, Schema]:
             fields=_fields(raw["fields"], common),
         )
     return found
+
+
+def kafkas() -> dict[str, Schema]:
+    """Those that Kafka has as well."""
+    return {name: schema for name, schema in schemas().items() if not schema.is_own}
 
 
 def default_value(field: Field, version: int) -> Any:

@@ -19,7 +19,7 @@ SEED = 20260317
 RANDOM_PER_VERSION = 12
 
 # Requests and responses are named after their APIs; a header is read by the server by hand as well.
-NAMES = sorted(schema_json.schemas())
+NAMES = sorted(schema_json.kafkas())
 
 
 def messages(name: str) -> list[tuple[str, int, dict[str, Any]]]:
