@@ -24,11 +24,12 @@ from kcoord.cli.log.common import (
     table,
     wrapped,
 )
+from kcoord.cli.log.compact_metadata import MetadataRow, shorten_metadata
 from kcoord.cli.log.points import AGO, UNITS_MS
 from kcoord.cli.settings_options import load_settings, settings_options
 from kcoord.core.coordinator import Core
 from kcoord.core.topics import TopicRegistry
-from kcoord.engine.loader import load_coordinator_log
+from kcoord.engine.metadata_snapshot import MetadataState
 from kcoord.log.cleaner import CleanConfig, CleanResult, clean
 from kcoord.log.cleaning_plan import CleaningPolicy, plan_cleaning
 from kcoord.log.directory import (
@@ -271,6 +272,9 @@ def compact_command(
     are compacted, whether or not a server would find it worth while; min.compaction.lag.ms and delete.retention.ms
     hold. Offsets never change. An end at any moment leaves the old segments or the new ones.
 
+    The metadata log, which has no keys, gets a snapshot, and begins where one ends as --history and
+    metadata.max.retention.bytes allow.
+
     Settings are those of the server: give the same --config and --set, or KCOORD_* variables, as to `kcoord serve`,
     where those tell log.history, log.history.bytes or log.segment.bytes.
 
@@ -285,7 +289,7 @@ def compact_command(
     for warning in config.warnings:
         note(warning)
     if history is not None:
-        config.server.history_ms = history
+        config.server.history_ms = config.server.metadata_retention_ms = history
     steps: list[Step] = []
     storage = WatchedStorage(directory, lambda count: steps[0](count) if steps else None)
     opened = open_stopped(storage)
@@ -293,33 +297,39 @@ def compact_command(
     try:
         for event in opened.events:
             note(f"{event.file}: {event.bytes_cut} bytes cut at {event.position}: {event.reason}")
-        rows = _compact_all(opened, wanted, config, roll, steps)
-        is_done = True
+        rows, shortened = _compact_all(opened, wanted, config, roll, steps)
+        # What a crash interrupted is still to be done by a server, which must see that there was one.
+        is_done = opened.was_clean
     except (click.UsageError, SystemExit):
         # Said before anything was done.
-        is_done = True
+        is_done = opened.was_clean
         raise
     finally:
         # After any other error the next start checks as after a crash.
         opened.close(is_done)
     if output == "json":
-        emit_json({"directory": storage.root, "logs": [row.plain() for row in rows]})
+        metadata = None if shortened is None else shortened.plain()
+        emit_json({"directory": storage.root, "logs": [row.plain() for row in rows], "metadata": metadata})
     else:
         print_table(rows)
+        if shortened is not None:
+            shortened.print()
     if any(row.damage for row in rows):
         sys.exit(EXIT_DAMAGED)
 
 
 def _compact_all(
     opened: LogDirectory, wanted: tuple[str, ...], config: Config, roll: bool, steps: list[Step]
-) -> list[Row]:
+) -> tuple[list[Row], MetadataRow | None]:
     # Whose directory it is stands in the directory.
     config.core.node_id = opened.meta.node_id
     core = Core(config.core)
     metadata = opened.get(core.metadata_log.topic, core.metadata_log.partition)
     if metadata is None:
         raise StorageError("there is no metadata log: nothing says which topics are compacted")
-    load_coordinator_log(core, core.metadata_log, metadata)
+    state = MetadataState(metadata)
+    for fact in state.load(core, core.metadata_log):
+        note(" ".join(str(value) for value in fact.fields.values()))
     names = compacted_topics(core.topics, wanted)
     now_ms = time.time_ns() // 1_000_000
     first_dirty = read_checkpoint(opened.storage, CLEANER_OFFSETS)
@@ -343,7 +353,9 @@ def _compact_all(
     finally:
         steps.clear()
     save_ends(opened, rows)
-    return rows
+    if wanted:
+        return rows, None
+    return rows, shorten_metadata(opened, state, config.server, opened.meta.node_id, roll, now_ms)
 
 
 def _prepare(topics: TopicRegistry, row: Row, server: ServerConfig, roll: bool, now_ms: int) -> None:

@@ -196,3 +196,44 @@ def test_export_and_import_read_the_snapshot(tmp_path: Path) -> None:
     flip(checkpoints(tmp_path / "data")[0])
     refused = run("export", tmp_path / "other", "--data", tmp_path / "data")
     assert refused.exit_code == 7 and ".checkpoint is damaged" in refused.stderr
+
+
+# --- compact
+
+
+@pytest.mark.parametrize("roll", [True, False])
+def test_compact_shortens_the_log(tmp_path: Path, roll: bool) -> None:
+    rig = LogRig(tmp_path)
+    rig.history()
+    end = rig.engine.core.topics.end_offset
+    rig.stop()
+    before = digest(tmp_path)
+    found = run_json("compact", tmp_path, "--history", "0", *(["--roll"] if roll else []))["metadata"]
+    assert (found["start_offset"], found["end_offset"], found["reason"]) == (end, end, None)
+    [path] = checkpoints(tmp_path)
+    assert found["snapshot"] == path.name == f"{end:020d}-{0:010d}.checkpoint"
+    assert (found["bytes_after"] == 0) == roll
+    assert [p.name for p in (tmp_path / METADATA).glob("*.log")] == [f"{end if roll else 0:020d}.log"]
+    assert run_json("verify", tmp_path)["problems"] == []
+    assert digest(tmp_path) == before
+    # Nothing came since.
+    assert run_json("compact", tmp_path, "--history", "0")["metadata"]["snapshot"] is None
+
+
+def test_compact_leaves_history_alone(tmp_path: Path) -> None:
+    make(tmp_path, 1 << 20)
+    assert "begins at offset 0" in run("compact", tmp_path, "--history", "1000000d").output
+    assert len(checkpoints(tmp_path)) == 2
+    assert run_json("compact", tmp_path, "-t", "__consumer_offsets")["metadata"] is None
+
+
+def test_compact_after_a_crash_leaves_the_rest_to_a_server(tmp_path: Path) -> None:
+    rig = LogRig(tmp_path)
+    rig.history()
+    rig.kill()
+    for _ in range(2):
+        found = run_json("compact", tmp_path, "--history", "0")["metadata"]
+        assert found["snapshot"] is None and "not stopped cleanly" in found["reason"]
+    assert not checkpoints(tmp_path)
+    digest(tmp_path)
+    assert run_json("compact", tmp_path, "--history", "0")["metadata"]["snapshot"]
