@@ -16,9 +16,12 @@ from kcoord.cli.log.common import (
     say,
 )
 from kcoord.cli.log.dump import choose
+from kcoord.cli.log.repair_metadata import plan_snapshots
 from kcoord.cli.log.repairs import (
+    BEGIN_AT,
     CUT,
     LOWER_MARK,
+    PUT_ASIDE,
     PUT_BACK,
     REPLACE_CHECKPOINT,
     Repair,
@@ -27,6 +30,7 @@ from kcoord.cli.log.repairs import (
     plan_log,
     plan_lost,
 )
+from kcoord.core.outcome import METADATA_TOPIC
 from kcoord.log.directory import RECOVERY_POINTS
 from kcoord.log.errors import ForeignDirectory, StorageError
 from kcoord.log.inspect import Checkpoint, DataDirectory, inspect_directory, read_properties
@@ -45,6 +49,11 @@ def describe(repair: Repair) -> str:
     if repair.action == REPLACE_CHECKPOINT:
         made = "; it is made anew from the logs" if repair.file.endswith(RECOVERY_POINTS) else ""
         return f"{repair.reason}{made}"
+    if repair.action == PUT_ASIDE:
+        return f"{repair.log}: put a snapshot aside: {repair.reason}. What it says is told elsewhere"
+    if repair.action == BEGIN_AT:
+        text = f"{repair.log}: begin at offset {repair.offset}, where {repair.file} ends: {repair.reason}. "
+        return f"{text}{plural(len(repair.later), 'segment')} ({format_bytes(repair.bytes)}) go; no topic is lost"
     if repair.action == PUT_BACK:
         text = f"{repair.log}: {repair.reason}. Put it back, from a copy or a snapshot: without it every topic would"
         return f"{text} count as deleted, and go at the next start. Nothing else can be done here"
@@ -71,6 +80,8 @@ def plan(directory: DataDirectory, logs: tuple[str, ...]) -> tuple[list[Repair],
     with progress("Reading", sum(files.size_bytes for files in chosen)) as step:
         for files in chosen:
             found, end = plan_log(directory, files, step)
+            if files.topic == METADATA_TOPIC:
+                found, end = plan_snapshots(directory, files, found, end)
             repairs += found
             if end:
                 ends[(files.topic, files.partition)] = end

@@ -76,6 +76,9 @@ LOWER_MARK: Final = "lower mark"
 # The one thing that has to be done by hand.
 PUT_BACK: Final = "put back"
 REPLACE_CHECKPOINT: Final = "replace checkpoint"
+# Of the metadata log.
+BEGIN_AT: Final = "begin at snapshot"
+PUT_ASIDE: Final = "put aside"
 
 
 def plan_checkpoints(root: str) -> list[Repair]:
@@ -190,6 +193,11 @@ class Repairer:
             self._lower_marks(repair)
         elif repair.action == REBUILD_INDEX:
             self._rebuild(repair.log, repair.offset)
+        elif repair.action == PUT_ASIDE:
+            self._put_aside(repair.log, os.path.basename(repair.file), 0, repair)
+            self.storage.sync_dir(repair.log)
+        elif repair.action == BEGIN_AT:
+            self._begin_at(repair)
 
     def _files(self, name: str) -> PartitionFiles:
         return next(files for files in self.directory.partitions if files.name == name)
@@ -212,6 +220,23 @@ class Repairer:
                 self._make_empty(name, repair.offset)
         self._put_aside(name, STATE_CHECKPOINT, 0, repair)
         self.storage.sync_dir(name)
+
+    def _begin_at(self, repair: Repair) -> None:
+        """Let the log begin where a snapshot ends; segments of what it stands for are put aside, oldest first."""
+        files = self._files(repair.log)
+        try:
+            starts = read_checkpoint(self.directory.root, LOG_START_OFFSETS)
+        except StorageError:
+            # It is replaced as a whole.
+            starts = {}
+        starts[(files.topic, files.partition)] = repair.offset
+        self.storage.write_atomic(LOG_START_OFFSETS, encode_checkpoint(starts))
+        for path in repair.later:
+            self._put_aside_segment(repair.log, os.path.basename(path), repair)
+        if len(repair.later) == len(files.segments):
+            self._make_empty(repair.log, repair.offset)
+            self._lower_marks(repair)
+        self.storage.sync_dir(repair.log)
 
     def _is_first(self, repair: Repair) -> bool:
         return self._files(repair.log).segments[0].path == repair.file

@@ -237,3 +237,67 @@ def test_compact_after_a_crash_leaves_the_rest_to_a_server(tmp_path: Path) -> No
     assert not checkpoints(tmp_path)
     digest(tmp_path)
     assert run_json("compact", tmp_path, "--history", "0")["metadata"]["snapshot"]
+
+
+# --- repair
+
+
+def repairs(path: Path, *arguments: str) -> list[tuple[str, int]]:
+    result = run("repair", path, "-o", "json", *arguments)
+    return [(found["action"], found["offset"]) for found in json.loads(result.stdout)["repairs"]]
+
+
+def test_nothing_to_repair(tmp_path: Path) -> None:
+    make(tmp_path)
+    assert repairs(tmp_path) == []
+
+
+def test_repair_puts_a_damaged_snapshot_aside(tmp_path: Path) -> None:
+    start = make(tmp_path, 1 << 20)
+    before = digest(tmp_path)
+    [path] = checkpoints(tmp_path)
+    flip(path)
+    assert repairs(tmp_path, "--execute") == [("put aside", start)]
+    assert not checkpoints(tmp_path) and path.with_name(path.name + ".cut-0").exists()
+    assert repairs(tmp_path) == [] and digest(tmp_path) == before
+
+
+def test_no_repair_of_a_snapshot_that_nothing_stands_in_for(tmp_path: Path) -> None:
+    start = make(tmp_path)
+    flip(checkpoints(tmp_path)[0])
+    assert repairs(tmp_path, "--execute") == [("put back", start)]
+    assert len(checkpoints(tmp_path)) == 1
+    assert run("repair", tmp_path).exit_code == 1
+
+
+@pytest.mark.parametrize("kind", ["flip", "short"])
+@pytest.mark.parametrize("roll", [True, False])
+def test_damage_below_a_snapshot_costs_nothing(tmp_path: Path, roll: bool, kind: str) -> None:
+    rig = LogRig(tmp_path)
+    rig.history()
+    end = rig.engine.core.topics.end_offset
+    take_snapshot(rig.engine, at(20), roll)
+    if roll:
+        rig.create("later", 1, 30)
+    rig.stop()
+    before = digest(tmp_path)
+    log = tmp_path / METADATA / f"{0:020d}.log"
+    if kind == "flip":
+        flip(log)
+    else:
+        log.write_bytes(log.read_bytes()[:-5])
+    assert ("begin at snapshot", end) in repairs(tmp_path, "--execute")
+    assert repairs(tmp_path) == []
+    assert run_json("verify", tmp_path)["problems"] == []
+    assert digest(tmp_path) == before
+    assert list((tmp_path / METADATA).glob("*.log.cut-0"))
+
+
+def test_damage_above_a_snapshot_is_cut(tmp_path: Path) -> None:
+    start = make(tmp_path)
+    log = tmp_path / METADATA / f"{start:020d}.log"
+    flip(log)
+    assert repairs(tmp_path, "--execute") == [("cut", start)]
+    engine = open_engine(DiskStorage(str(tmp_path)), at(100))
+    assert sorted(name for name in engine.core.topics.topics if name[0] != "_") == ["orders"]
+    engine.stop()
