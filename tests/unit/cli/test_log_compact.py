@@ -16,6 +16,7 @@ from kcoord.protocol.create_topics import CreatableTopic, CreatableTopicConfig, 
 from kcoord.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from kcoord.wire.record_batch import decode_records, parse_batches
 from tests.harness.engine import Client, finish_turn, open_engine
+from tests.harness.metadata import shorten, take_snapshot
 from tests.unit.cli.rig import OFFSETS, LogRig, at, run, run_json
 
 COMMITS = 40
@@ -270,3 +271,15 @@ def test_directories_that_are_refused(tmp_path: Path) -> None:
     assert run("compact", empty).exit_code == 9 and not list(empty.iterdir())
     result = run("compact", tmp_path / "running", "--history", "long")
     assert result.exit_code == 2 and "'long' is no age" in result.stderr
+
+
+def test_topics_of_which_only_a_snapshot_of_the_metadata_log_tells(tmp_path: Path) -> None:
+    closed_segments(tmp_path)
+    rig = LogRig(tmp_path)
+    take_snapshot(rig.engine, at(6))
+    shorten(rig.engine, at(7))
+    rig.stop()
+    assert min((tmp_path / "__cluster_metadata-0").glob("*.log")).name != f"{0:020d}.log"
+    row = row_of(run_json("compact", tmp_path, "--history", "0"), OFFSETS)
+    assert row["records_after"] == 2
+    assert committed(tmp_path) == [1000, 79]
