@@ -1,8 +1,8 @@
 """What the metadata log amounts to, as records: the fewest that make the same registry again.
 
-Records stand in the order in which Kafka's metadata image writes them (KIP-630): topics with their partitions,
-configurations, producer ids. Partitions are written as this server has them: it is their only replica and leads them.
-A record of any other kind is not in the registry, so whoever makes a snapshot keeps those as they are.
+Records stand in the order in which Kafka's metadata image writes them (KIP-630): features, topics with their
+partitions, configurations, producer ids. Partitions are written as this server has them: it is their only replica and
+leads them. A record of any other kind is not in the registry, so whoever makes a snapshot keeps those as they are.
 """
 
 from __future__ import annotations
@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from kcoord.core.features import METADATA_VERSION
 from kcoord.core.topics import TopicRegistry
 from kcoord.protocol.records.config_record import ConfigRecord
+from kcoord.protocol.records.feature_level_record import FeatureLevelRecord
 from kcoord.protocol.records.partition_change_record import PartitionChangeRecord
 from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.producer_ids_record import ProducerIdsRecord
@@ -34,12 +36,23 @@ def is_in_image(record: Message) -> bool:
             RemoveTopicRecord,
             ConfigRecord,
             ProducerIdsRecord,
+            FeatureLevelRecord,
         ),
     )
 
 
+def feature_records(topics: TopicRegistry) -> Iterator[Message]:
+    """The first part, the metadata version before all others; what is about nodes comes between the two."""
+    levels = topics.features.levels
+    if METADATA_VERSION in levels:
+        yield FeatureLevelRecord(METADATA_VERSION, levels[METADATA_VERSION])
+    for name, level in levels.items():
+        if name != METADATA_VERSION:
+            yield FeatureLevelRecord(name, level)
+
+
 def image_records(topics: TopicRegistry) -> Iterator[Message]:
-    """The records that make a registry with the same digest."""
+    """The second part. Both make a registry with the same digest."""
     node_id = topics.config.node_id
     for topic in topics.topics_by_id.values():
         yield TopicRecord(topic.name, topic.topic_id)

@@ -503,5 +503,7 @@ class TopicRegistry:
                 configs = of_type[resource_name]
                 for key in sorted(configs):
                     lines.append(f"config {resource_type} {resource_name!r} {key} {configs[key]!r}")
+        for name in sorted(self.features.levels):
+            lines.append(f"feature {name} {self.features.levels[name]}")
         lines.append(f"next_producer_id {self.next_producer_id}")
         return lines

@@ -19,7 +19,7 @@ from typing import Final, final
 
 from kcoord.core.config import CoreConfig
 from kcoord.core.coordinator import Core
-from kcoord.core.metadata_image import image_records, is_in_image
+from kcoord.core.metadata_image import feature_records, image_records, is_in_image
 from kcoord.core.outcome import INFO, WARNING, Fact, LogId
 from kcoord.core.topics import TopicRegistry
 from kcoord.engine.batch_walk import BatchWalk
@@ -44,7 +44,6 @@ from kcoord.protocol.records.abort_transaction_record import AbortTransactionRec
 from kcoord.protocol.records.begin_transaction_record import BeginTransactionRecord
 from kcoord.protocol.records.broker_registration_change_record import BrokerRegistrationChangeRecord
 from kcoord.protocol.records.end_transaction_record import EndTransactionRecord
-from kcoord.protocol.records.feature_level_record import FeatureLevelRecord
 from kcoord.protocol.records.fence_broker_record import FenceBrokerRecord
 from kcoord.protocol.records.no_op_record import NoOpRecord
 from kcoord.protocol.records.register_broker_record import RegisterBrokerRecord
@@ -320,6 +319,8 @@ def write_snapshot(storage: Storage, plan: SnapshotPlan, wall_ms: int) -> Writte
     name = CheckpointName(plan.end_offset, content.epoch)
     writer = CheckpointWriter(storage, plan.log_name, name, content.last_timestamp, wall_ms)
     try:
+        for record in feature_records(content.topics):
+            writer.append(encode_metadata_record(record))
         for value in content.of_cluster:
             writer.append(value)
         for record in image_records(content.topics):
@@ -347,7 +348,7 @@ class _Content:
         self.topics = TopicRegistry(config)
         # Deletions are not to be remembered here.
         self.topics.unfinished_deletions()
-        # Values of records that are kept as they are, in order: features and nodes, which Kafka puts first, and others.
+        # Values of records that are kept as they are, in order: those about nodes, and others.
         self.of_cluster: list[bytes] = []
         self.others: list[bytes] = []
         self.epoch = 0
@@ -418,7 +419,6 @@ class _Content:
         elif isinstance(
             record,
             (
-                FeatureLevelRecord,
                 RegisterBrokerRecord,
                 UnregisterBrokerRecord,
                 FenceBrokerRecord,

@@ -37,6 +37,7 @@ from kcoord.protocol.records.access_control_entry_record import AccessControlEnt
 from kcoord.protocol.records.begin_transaction_record import BeginTransactionRecord
 from kcoord.protocol.records.config_record import ConfigRecord
 from kcoord.protocol.records.feature_level_record import FeatureLevelRecord
+from kcoord.protocol.records.fence_broker_record import FenceBrokerRecord
 from kcoord.protocol.records.no_op_record import NoOpRecord
 from kcoord.protocol.records.partition_change_record import PartitionChangeRecord
 from kcoord.protocol.records.partition_record import PartitionRecord
@@ -128,7 +129,15 @@ def random_record(rng: random.Random, live: dict[bytes, str]) -> bytes:
         return encode_metadata_record(ProducerIdsRecord(1, 0, rng.randrange(10_000)))
     if choice == 10:
         return encode_metadata_record(NoOpRecord())
-    return rng.choice([UNKNOWN, encode_metadata_record(FeatureLevelRecord("metadata.version", 30))])
+    return rng.choice(
+        [
+            UNKNOWN,
+            encode_metadata_record(FenceBrokerRecord(rng.randrange(3), 1)),
+            encode_metadata_record(
+                FeatureLevelRecord(rng.choice(["x", "metadata.version"]), rng.randrange(3))
+            ),
+        ]
+    )
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -141,7 +150,7 @@ def test_a_snapshot_and_the_log_behind_it_are_the_same_state(seed: int) -> None:
     for _ in range(rng.randrange(2, 6)):
         for _ in range(rng.randrange(1, 12)):
             values = [random_record(rng, live) for _ in range(rng.randrange(1, 4))]
-            kept += [value for value in values if value[1] in (0x63, 12)]
+            kept += [value for value in values if value[1] in (0x63, 7)]
             writer.add(*values)
         _, result = writer.snapshot(state)
         # From the snapshot alone.
@@ -151,13 +160,13 @@ def test_a_snapshot_and_the_log_behind_it_are_the_same_state(seed: int) -> None:
         assert list(core.topics.topics) == list(writer.core.topics.topics)
         assert result.kept == len(kept)
         found = read_checkpoint_file(writer.storage, METADATA, CheckpointName(result.end_offset, 0))
-        of_cluster = [value for value in kept if value[1] == 12]
-        assert found.values[: len(of_cluster)] == of_cluster
+        of_cluster = [value for value in kept if value[1] == 7]
+        assert [value for value in found.values if value[1] == 7] == of_cluster
         assert [value for value in found.values if value[1] == 0x63] == [v for v in kept if v[1] == 0x63]
         assert found.last_timestamp == NOW.wall_ms
         # And with a log behind it.
         writer.add(random_record(rng, live))
-        kept += [v for v in read_last(writer) if v[1] in (0x63, 12)]
+        kept += [v for v in read_last(writer) if v[1] in (0x63, 7)]
         core, _, state = writer.load()
         assert core.digest() == writer.core.digest()
         assert core.topics.next_producer_id == writer.core.topics.next_producer_id
@@ -174,18 +183,20 @@ def test_the_order_is_that_of_an_image() -> None:
     topic_id, rule = b"t" * 16, AccessControlEntryRecord(id=b"r" * 16)
     writer.put(rule, ProducerIdsRecord(1, 0, 1000), ConfigRecord(2, "t", "x", "1"))
     writer.put(TopicRecord("t", topic_id), PartitionRecord(0, topic_id, [1], [1], leader_epoch=3))
-    writer.put(FeatureLevelRecord("metadata.version", 30), NoOpRecord())
+    writer.put(FenceBrokerRecord(1, 1), FeatureLevelRecord("group.version", 1), NoOpRecord())
+    writer.put(FeatureLevelRecord("metadata.version", 7), FeatureLevelRecord("metadata.version", 30))
     _, result = writer.snapshot(MetadataState(writer.log))
     found = read_checkpoint_file(writer.storage, METADATA, CheckpointName(result.end_offset, 0))
     records = [decode_metadata_record(value) for value in found.values]
     assert [type(record).__name__ for record in records] == [
-        "FeatureLevelRecord", "TopicRecord", "PartitionRecord", "ConfigRecord", "ProducerIdsRecord",
-        "AccessControlEntryRecord",
+        "FeatureLevelRecord", "FeatureLevelRecord", "FenceBrokerRecord", "TopicRecord", "PartitionRecord",
+        "ConfigRecord", "ProducerIdsRecord", "AccessControlEntryRecord",
     ]  # fmt: skip
-    assert isinstance(records[2], PartitionRecord) and records[2].leader_epoch == 3
-    assert isinstance(records[4], ProducerIdsRecord)
-    assert (records[4].broker_id, records[4].broker_epoch, records[4].next_producer_id) == (-1, -1, 1000)
-    assert result.records == 6 and result.kept == 2
+    assert isinstance(records[0], FeatureLevelRecord) and records[0].feature_level == 30
+    assert isinstance(records[4], PartitionRecord) and records[4].leader_epoch == 3
+    assert isinstance(records[6], ProducerIdsRecord)
+    assert (records[6].broker_id, records[6].broker_epoch, records[6].next_producer_id) == (-1, -1, 1000)
+    assert result.records == 8 and result.kept == 2
 
 
 def test_the_file_is_a_header_batches_and_a_footer() -> None:
