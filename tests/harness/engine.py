@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+from kcoord.core.assignors.spec import Assignor
 from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import Now
 from kcoord.engine.engine import Engine
@@ -28,6 +29,7 @@ def open_engine(
     rng: random.Random | None = None,
     sync: str = "always",
     config: CoreConfig | None = None,
+    assignors: dict[str, Assignor] | None = None,
 ) -> Engine:
     """Open (or make) the log in `storage` and load it. The engine lets its own bugs surface."""
     random_bytes = (rng or random.Random(7)).randbytes
@@ -35,7 +37,7 @@ def open_engine(
     journal = Journal(directory, sync)
     core_config = config or CoreConfig()
     core_config.cluster_id = CLUSTER_ID
-    engine = Engine(core_config, directory, journal, random_bytes, frame_limits(load_config().server))
+    engine = Engine(core_config, directory, journal, random_bytes, frame_limits(load_config().server), assignors)
     engine.strict = True
     engine.load(now)
     finish_turn(engine, now)
@@ -43,9 +45,12 @@ def open_engine(
 
 
 def open_memory_engine(
-    now: Now, rng: random.Random | None = None, config: CoreConfig | None = None
+    now: Now,
+    rng: random.Random | None = None,
+    config: CoreConfig | None = None,
+    assignors: dict[str, Assignor] | None = None,
 ) -> Engine:
-    return open_engine(MemoryStorage(), now, rng, "memory", config)
+    return open_engine(MemoryStorage(), now, rng, "memory", config, assignors)
 
 
 def finish_turn(engine: Engine, now: Now) -> None:

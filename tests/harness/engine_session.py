@@ -12,6 +12,7 @@ import random
 from collections.abc import Mapping
 
 from kcoord.core.outcome import OFFSETS_TOPIC, Now
+from kcoord.server.assignors import load_assignors
 from kcoord.server.config import load as load_config
 from kcoord.wire.record_batch import Record, check_crc, decode_records, parse_header
 from tests.harness.consumer_session import DECOMPRESSED_BYTES_MAX, ConsumerSession
@@ -27,7 +28,8 @@ class World:
     def __init__(self, settings: Mapping[str, str]) -> None:
         config = load_config(assignments=[f"{name}={value}" for name, value in settings.items()])
         self.mono_ms = 1
-        self.engine = open_memory_engine(self.now(), random.Random(7), config.core)
+        assignors = load_assignors(config.core.group_consumer_assignors)
+        self.engine = open_memory_engine(self.now(), random.Random(7), config.core, assignors)
 
     def now(self) -> Now:
         return Now(self.mono_ms, START_WALL_MS + self.mono_ms)
