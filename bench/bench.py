@@ -142,7 +142,7 @@ class Bench:
             scratch.mkdir(parents=True, exist_ok=True)
             data = Path(tempfile.mkdtemp(dir=scratch))
             try:
-                self.compactions[label] = compaction.run(compiled, sync, data / "data", self.seconds)
+                self.compactions[label] = compaction.run(compiled, sync, data / "data")
             finally:
                 shutil.rmtree(data, ignore_errors=True)
 
@@ -206,7 +206,7 @@ def print_tables(results: dict[str, Any]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=2.0, help="length of each measurement")
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of each measurement, but for compaction")
     parser.add_argument("--output", choices=("table", "json"), default="table")
     parser.add_argument("--only", choices=MEASUREMENTS, action="append")
     parser.add_argument("--compiled-only", action="store_true", help="leave the interpreted servers out")

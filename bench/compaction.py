@@ -1,18 +1,24 @@
 """Commits while a log is compacted beside them: `make bench ARGS="--only compaction"`.
 
-A compacted topic is filled with records of many keys, each written several times. Commits are measured once while
-nothing else happens and once while the cleaner's process works on that topic; the cleaner is given as much as it takes
-for that to last longer than the measurement.
+A compacted topic is filled with records of many keys, each written several times, and the cleaner's process is let
+loose on it. From then until the old segments are gone, commits are measured in short slices, by turns beside the
+working process ("beside") and while it is stopped by a signal ("alone"): whatever else the machine does, and whatever
+the disk still has to write, meets both alike, which it does not when one is measured after the other. The whole
+compaction is measured, since its phases are nothing alike: reading and mapping keys takes processor time, and only the
+last segments, where the newest records are, are written. What the server does itself when the process has ended,
+renaming and removing segments, counts as beside. On a machine that is busy otherwise the figures mean little even so.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from bench import servers, workload
-from bench.load import Traffic, measure
+from bench.load import Result, Traffic, measure
 from kcoord.protocol.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -40,7 +46,8 @@ RECORDS_PER_BATCH = 1000
 KEYS = 100_000
 RECORDS = 1_500_000
 CONNECTIONS = 8
-WAIT_SECONDS = 60.0
+SLICE_SECONDS = 0.4
+WAIT_SECONDS = 300.0
 NEVER_MS = "9223372036854775807"
 
 
@@ -78,16 +85,58 @@ def allow(client: workload.Client) -> None:
 
 
 def log_bytes(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.glob("*.log"))
+    total = 0
+    for path in folder.glob("*.log"):
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:
+            continue
+    return total
 
 
 def is_cleaning(folder: Path) -> bool:
-    return any(folder.glob("*.cleaned"))
+    """Whether files are there that a compaction makes on its way."""
+    return any(path.suffix in (".cleaned", ".swap", ".deleted") for path in folder.iterdir())
 
 
-def run(compiled: bool, sync: str, data: Path, seconds: float) -> dict[str, float]:
+def worker_of(server: servers.Server) -> int:
+    """The process id of the server's cleaner, 0 if there is none."""
+    for children in Path(f"/proc/{server.process.pid}/task").glob("*/children"):
+        try:
+            for child in children.read_text().split():
+                if b"clean_worker" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    return int(child)
+        except OSError:
+            continue
+    return 0
+
+
+def send(worker: int, number: int) -> None:
+    try:
+        os.kill(worker, number)
+    except ProcessLookupError:
+        return
+
+
+class Slices:
+    """Samples of one kind of slices, put together."""
+
+    def __init__(self) -> None:
+        self.samples: list[tuple[float, int]] = []
+        self.seconds = 0.0
+
+    def add(self, result: Result) -> None:
+        self.samples += result.samples
+        self.seconds += SLICE_SECONDS
+
+    def result(self) -> Result:
+        return Result(self.samples, self.seconds)
+
+
+def run(compiled: bool, sync: str, data: Path) -> dict[str, float]:
     """Latencies of commits without and with compaction, and how much of it there was."""
     settings = ("log.cleaner.backoff.ms=100",)
+    alone, beside = Slices(), Slices()
     with servers.kcoord(compiled, data, sync, *settings) as server:
         client = workload.Client(server.host, server.port)
         workload.create_topic(client, workload.TOPIC, workload.PARTITIONS)
@@ -96,20 +145,34 @@ def run(compiled: bool, sync: str, data: Path, seconds: float) -> dict[str, floa
         lanes: list[Traffic] = []
         for number in range(CONNECTIONS):
             lanes.append(workload.Member(client, f"bench-{number:02}").commit(client))
-        without = measure(server.host, server.port, lanes, 1, seconds)
         folder = data / f"{TOPIC}-0"
         before = log_bytes(folder)
-        began = time.perf_counter()
+        stopped = 0.0
         allow(client)
-        wait_for(lambda: is_cleaning(folder))
-        during = measure(server.host, server.port, lanes, 1, seconds)
-        lasted = is_cleaning(folder)
-        wait_for(lambda: log_bytes(folder) < before and not is_cleaning(folder))
-        took = time.perf_counter() - began
+        wait_for(lambda: worker_of(server) > 0)
+        began = time.perf_counter()
+        while time.perf_counter() - began < WAIT_SECONDS:
+            worker = worker_of(server)
+            if not worker and log_bytes(folder) < before and not is_cleaning(folder):
+                break
+            beside.add(measure(server.host, server.port, lanes, 1, SLICE_SECONDS))
+            worker = worker_of(server)
+            if worker:
+                paused = time.perf_counter()
+                send(worker, signal.SIGSTOP)
+                try:
+                    alone.add(measure(server.host, server.port, lanes, 1, SLICE_SECONDS))
+                finally:
+                    send(worker, signal.SIGCONT)
+                stopped += time.perf_counter() - paused
+        else:
+            raise RuntimeError(f"the compaction did not end within {WAIT_SECONDS:.0f} s")
+        took = time.perf_counter() - began - stopped
         after = log_bytes(folder)
         client.close()
-    if not lasted:
-        raise RuntimeError(f"compaction ended within {took:.1f} s: give fewer --seconds")
+    if not alone.samples:
+        raise RuntimeError(f"compaction ended within {took:.1f} s, too soon to be measured")
+    without, during = alone.result(), beside.result()
     return {
         "without_p50_ms": without.p50_ms,
         "without_p99_ms": without.p99_ms,

@@ -116,12 +116,12 @@ class Lane(asyncio.Protocol):
 
 
 class Result:
-    """Requests per second and latency percentiles of one measurement."""
+    """Requests per second and latency percentiles of one measurement, or of several put together."""
 
     def __init__(self, samples: list[tuple[float, int]], seconds: float) -> None:
         self.requests = sum(count for _, count in samples)
         self.per_second = self.requests / seconds
-        ordered = sorted(samples)
+        self.samples = ordered = sorted(samples)
         self.p50_ms = self.percentile(ordered, 0.50)
         self.p99_ms = self.percentile(ordered, 0.99)
 
