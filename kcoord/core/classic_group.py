@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from kcoord.core.group_cause import Cause
 from kcoord.core.hashing import java_string_hash
 from kcoord.core.outcome import LogId
 from kcoord.protocol import errors
@@ -143,11 +144,16 @@ class ClassicGroup:
         self.awaiting_join = 0
         # How many members support each protocol; names without a member are not kept.
         self.supported_protocols: dict[str, int] = {}
+        # What members of a group that was converted still have, by topic id, until the leader assigns anew: their
+        # assignments say what they are to have.
+        self.held: dict[str, dict[bytes, list[int]]] = {}
         self.new_member_added = False
         self.join_token = NO_TOKEN
         self.sync_token = NO_TOKEN
         self.initial_delay_ms = 0
         self.initial_remaining_ms = 0
+        # Why the rebalance began that no record tells of yet.
+        self.cause: Cause | None = None
         # Subscriptions of the current generation, decoded when somebody asks (a rebalance must not pay for it).
         self._subscriptions_known = False
         self._subscriptions: list[bytes] = []
@@ -473,6 +479,12 @@ class ClassicGroup:
 
     # ---- to and from the log
 
+    def take_cause(self) -> Cause | None:
+        """Why the group has the generation that is about to be written down; asked for once."""
+        cause = self.cause
+        self.cause = None
+        return cause
+
     def metadata_value(self) -> GroupMetadataValue:
         """The record of this group as it is now."""
         members: list[MemberMetadata] = []
@@ -513,6 +525,7 @@ class ClassicGroup:
         self.new_member_added = False
         self.join_token = NO_TOKEN
         self.sync_token = NO_TOKEN
+        self.cause = None
 
     def build_live(self) -> None:
         """Make the soft part from the hard part, as after start-up: Stable with members, or Empty."""

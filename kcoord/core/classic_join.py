@@ -25,6 +25,14 @@ from kcoord.core.classic_rebalance import (
     members_for_leader,
 )
 from kcoord.core.config import CoreConfig
+from kcoord.core.group_cause import (
+    LEADER_REJOINED,
+    MEMBER_JOINED,
+    MEMBER_REJOINED,
+    METADATA_CHANGED,
+    STATIC_MEMBER_REPLACED,
+    Cause,
+)
 from kcoord.core.group_store import GroupStore
 from kcoord.core.outcome import (
     INFO,
@@ -241,8 +249,9 @@ class ClassicJoin:
         group.add_member(member)
         group.park_join(member, request.request_id, request.version)
         self.rebalance.schedule_session(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS, now, out)
-        reason = f"member {member_id} joins; client reason: {client_reason(body.reason)}"
-        self.rebalance.prepare_or_complete(group, reason, now, out)
+        by_client = f"client reason: {client_reason(body.reason)}"
+        cause = Cause(MEMBER_JOINED, member_id, by_client)
+        self.rebalance.prepare_or_complete(group, f"member {member_id} joins; {by_client}", now, out, cause)
 
     # ---- members with an id
 
@@ -265,12 +274,12 @@ class ClassicJoin:
         if error != errors.NONE or member is None:
             self._reply_error(request, member_id, error, out)
         elif group.state == PREPARING_REBALANCE:
-            self._update_member(request, body, group, member, "rejoins", now, out)
+            self._update_member(request, body, group, member, "rejoins", MEMBER_REJOINED, now, out)
         elif not member.matches(body.protocols):
-            self._update_member(request, body, group, member, "has new metadata", now, out)
+            self._update_member(request, body, group, member, "has new metadata", METADATA_CHANGED, now, out)
         elif group.state == STABLE and group.is_leader(member_id):
             # The leader's way to ask for a rebalance, for instance when partitions were added to a topic.
-            self._update_member(request, body, group, member, "leads and rejoins", now, out)
+            self._update_member(request, body, group, member, "leads and rejoins", LEADER_REJOINED, now, out)
         else:
             self._tell_generation(request, group, member_id, out)
 
@@ -296,13 +305,15 @@ class ClassicJoin:
         group: ClassicGroup,
         member: ClassicMember,
         what: str,
+        kind: str,
         now: Now,
         out: Outcome,
     ) -> None:
         group.update_member(member, body.protocols, body.rebalance_timeout_ms, body.session_timeout_ms)
         self._park(request, group, member, out)
-        reason = f"member {member.member_id} {what}; client reason: {client_reason(body.reason)}"
-        self.rebalance.prepare_or_complete(group, reason, now, out)
+        by_client = f"client reason: {client_reason(body.reason)}"
+        reason = f"member {member.member_id} {what}; {by_client}"
+        self.rebalance.prepare_or_complete(group, reason, now, out, Cause(kind, member.member_id, by_client))
 
     # ---- static members that come back without their id
 
@@ -340,12 +351,14 @@ class ClassicJoin:
             self._persist_static_member(request, group, old, member, old_leader_id, now, out)
             return
         self._park(request, group, member, out)
-        reason = f"static member {member_id} replaces {old.member_id}; client reason: {client_reason(body.reason)}"
+        by_client = f"client reason: {client_reason(body.reason)}"
+        reason = f"static member {member_id} replaces {old.member_id}; {by_client}"
+        cause = Cause(STATIC_MEMBER_REPLACED, member_id, f"in the place of {old.member_id}; {by_client}")
         if group.state == PREPARING_REBALANCE:
             self.rebalance.maybe_complete_join(group, now, out)
         else:
             # In CompletingRebalance the leader may be assigning to the old id: the new one would get nothing.
-            self.rebalance.prepare_rebalance(group, reason, now, out)
+            self.rebalance.prepare_rebalance(group, reason, now, out, cause)
 
     def _persist_static_member(
         self,
@@ -362,7 +375,9 @@ class ClassicJoin:
         if value_bytes_max(group.group_id, value) > self.config.coordinator_batch_bytes_max:
             self._take_back_static_member(request, group, old, member, old_leader_id, now, out)
             return
-        out.add(group.log, GroupMetadataKey(group.group_id), value)
+        detail = f"in the place of {old.member_id}, without a rebalance"
+        cause = Cause(STATIC_MEMBER_REPLACED, member.member_id, detail)
+        out.add(group.log, GroupMetadataKey(group.group_id), value, cause)
         version = request.version
         if version >= 9:
             is_leader = group.is_leader(member.member_id)

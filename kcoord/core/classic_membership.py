@@ -13,6 +13,14 @@ from kcoord.core.classic_group import (
 )
 from kcoord.core.classic_rebalance import ClassicRebalance, answer_join, answer_sync, client_reason
 from kcoord.core.config import CoreConfig
+from kcoord.core.group_cause import (
+    GROUP_TOO_LARGE,
+    MEMBER_LEFT,
+    PROTOCOL_DOWNGRADED,
+    SESSION_TIMEOUT,
+    SYNC_TIMEOUT,
+    Cause,
+)
 from kcoord.core.group_store import GroupStore
 from kcoord.core.outcome import (
     INFO,
@@ -91,7 +99,7 @@ class ClassicMembership:
         if group is not None and gone > 0:
             if group.state == STABLE or group.state == COMPLETING_REBALANCE:
                 reason = f"{gone} members left; client reason: {client_reason(leaving[0].reason)}"
-                self.rebalance.prepare_or_complete(group, reason, now, out)
+                self.rebalance.prepare_or_complete(group, reason, now, out, _cause_of_leaving(leaving, gone))
             elif group.state == PREPARING_REBALANCE:
                 self.rebalance.maybe_complete_join(group, now, out)
         if request.version < 3:
@@ -203,7 +211,9 @@ class ClassicMembership:
             )
         )
         reason = f"the session of member {member.member_id} ran out"
-        self.rebalance.remove_failed_member(group, member, reason, now, out)
+        detail = f"no heartbeat within {member.session_timeout_ms} ms"
+        cause = Cause(SESSION_TIMEOUT, member.member_id, detail)
+        self.rebalance.remove_failed_member(group, member, reason, cause, now, out)
 
     def _sync_timer(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
         """Members that joined and never synced go, so that the others can (KAFKA-12890)."""
@@ -223,7 +233,9 @@ class ClassicMembership:
                 {"group": group.group_id, "count": len(silent), "first": silent[0]},
             )
         )
-        self.rebalance.prepare_rebalance(group, f"{len(silent)} members did not sync in time", now, out)
+        reason = f"{len(silent)} members did not sync in time"
+        cause = Cause(SYNC_TIMEOUT, silent[0], reason)
+        self.rebalance.prepare_rebalance(group, reason, now, out, cause)
 
     # ---- start-up and shut-down
 
@@ -237,10 +249,13 @@ class ClassicMembership:
                 self.rebalance.schedule_session(group, member, member.session_timeout_ms, now, out)
             if len(group.members) > self.config.group_max_size:
                 # The limit was lowered. Members get the chance to commit before somebody has to go.
-                self.rebalance.prepare_rebalance(group, "the group is larger than allowed", now, out)
+                reason = "the group is larger than allowed"
+                self.rebalance.prepare_rebalance(group, reason, now, out, Cause(GROUP_TOO_LARGE, "", reason))
             elif group.members and group.is_converted_unbalanced:
                 # The rebalance that the conversion began is nowhere in the log, nor is the member that left.
-                self.rebalance.prepare_rebalance(group, "it was converted before the restart", now, out)
+                reason = "it was converted before the restart"
+                cause = Cause(PROTOCOL_DOWNGRADED, "", reason)
+                self.rebalance.prepare_rebalance(group, reason, now, out, cause)
         if self.store.groups:
             out.facts.append(
                 Fact(INFO, "groups_loaded", {"groups": len(self.store.groups), "members": members})
@@ -253,3 +268,11 @@ class ClassicMembership:
                 answer_join(group, member, error_code, out, member.member_id)
                 answer_sync(member, error_code, out)
             group.clear_live()
+
+
+def _cause_of_leaving(leaving: list[MemberIdentity], gone: int) -> Cause:
+    first = leaving[0]
+    member_id = first.member_id or first.group_instance_id or ""
+    reason = client_reason(first.reason)
+    others = f"{gone} members; " if gone > 1 else ""
+    return Cause(MEMBER_LEFT, member_id, f"{others}client reason: {reason}")

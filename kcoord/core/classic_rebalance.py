@@ -26,6 +26,7 @@ from kcoord.core.classic_group import (
     ClassicMember,
 )
 from kcoord.core.config import CoreConfig
+from kcoord.core.group_cause import REBALANCED, Cause
 from kcoord.core.group_store import GroupStore
 from kcoord.core.outcome import (
     INFO,
@@ -146,14 +147,27 @@ class ClassicRebalance:
 
     # ---- the join phase
 
-    def prepare_or_complete(self, group: ClassicGroup, reason: str, now: Now, out: Outcome) -> None:
+    def prepare_or_complete(
+        self, group: ClassicGroup, reason: str, now: Now, out: Outcome, cause: Cause | None = None
+    ) -> None:
         """Something changed: start a rebalance, or see whether the running one was waiting for just this."""
         if group.can_rebalance():
-            self.prepare_rebalance(group, reason, now, out)
+            self.prepare_rebalance(group, reason, now, out, cause)
         else:
             self.maybe_complete_join(group, now, out)
 
-    def prepare_rebalance(self, group: ClassicGroup, reason: str, now: Now, out: Outcome) -> None:
+    def prepare_rebalance(
+        self, group: ClassicGroup, reason: str, now: Now, out: Outcome, cause: Cause | None = None
+    ) -> None:
+        """Start a rebalance. `reason` goes into the server's log, `cause` into the record of the new generation."""
+        if cause is None:
+            cause = Cause(REBALANCED, "", reason)
+        if group.cause is not None:
+            # What began before has not come to an assignment.
+            group.cause = group.cause.followed_by(cause)
+        else:
+            group.cause = cause
+            cause.since_ms = now.wall_ms
         if group.state == COMPLETING_REBALANCE:
             # Those who wait for an assignment will get none from this generation.
             self.fail_sync(group, errors.REBALANCE_IN_PROGRESS, out)
@@ -169,6 +183,7 @@ class ClassicRebalance:
                     "generation": group.generation_id,
                     "members": len(group.members),
                     "reason": reason,
+                    "cause": cause.kind,
                 },
             )
         )
@@ -203,7 +218,9 @@ class ClassicRebalance:
             out.facts.append(
                 Fact(INFO, "group_empty", {"group": group.group_id, "generation": group.generation_id})
             )
-            out.add(group.log, GroupMetadataKey(group.group_id), group.metadata_value())
+            out.add(
+                group.log, GroupMetadataKey(group.group_id), group.metadata_value(), group.take_cause()
+            )
             return
         out.facts.append(
             Fact(
@@ -342,11 +359,11 @@ class ClassicRebalance:
         group.remove_member(member.member_id)
 
     def remove_failed_member(
-        self, group: ClassicGroup, member: ClassicMember, reason: str, now: Now, out: Outcome
+        self, group: ClassicGroup, member: ClassicMember, reason: str, cause: Cause, now: Now, out: Outcome
     ) -> None:
         self.remove_member(group, member, out)
         if group.state == STABLE or group.state == COMPLETING_REBALANCE:
-            self.prepare_or_complete(group, reason, now, out)
+            self.prepare_or_complete(group, reason, now, out, cause)
         else:
             self.complete_join_if_all_there(group, now, out)
 

@@ -15,6 +15,7 @@ from kcoord.core.classic_group import (
 )
 from kcoord.core.classic_rebalance import ClassicRebalance, answer_sync
 from kcoord.core.config import CoreConfig
+from kcoord.core.group_cause import ASSIGNMENT_TOO_LARGE, Cause
 from kcoord.core.group_store import GroupStore
 from kcoord.core.outcome import INFO, WARNING, Fact, Now, Outcome, Reply, Request
 from kcoord.protocol import errors
@@ -100,9 +101,12 @@ class ClassicSync:
             out.facts.append(Fact(WARNING, "group_record_too_large", {"group": group.group_id}))
             # The same answer as for a record beyond a broker's batch limit.
             self.rebalance.fail_sync(group, errors.UNKNOWN_SERVER_ERROR, out)
-            self.rebalance.prepare_or_complete(group, "the assignment is too large to store", now, out)
+            reason = "the assignment is too large to store"
+            cause = Cause(ASSIGNMENT_TOO_LARGE, body.member_id, reason)
+            self.rebalance.prepare_or_complete(group, reason, now, out, cause)
             return
-        out.add(group.log, GroupMetadataKey(group.group_id), value)
+        out.add(group.log, GroupMetadataKey(group.group_id), value, group.take_cause())
+        group.held = {}
         for member in group.members.values():
             if member.sync_request_id != NO_REQUEST:
                 out.reply(member.sync_request_id, self._assignment_of(group, member))

@@ -57,6 +57,9 @@ class LiveMember:
         self.join_token = NO_TOKEN
         self.sync_token = NO_TOKEN
 
+# How many changes of topics a cause names at most.
+TOPIC_CHANGES_MAX: Final = 10
+
 
 @final
 class ConsumerGroup:
@@ -97,7 +100,10 @@ class ConsumerGroup:
         # When the topics are looked at again (monotonic), unless something asks for it before.
         self.refresh_deadline_ms = 0
         self.builder: TargetBuilder | None = None
+        # Who computed last; "" is not known.
         self.builder_assignor = ""
+        # What happened to topics of the group since it looked at them, for people.
+        self.topic_changes: list[str] = []
         # Members that changed since the builder computed last.
         self.changed_members: dict[str, bool] = {}
         # One resolution of expressions at a time.
@@ -248,6 +254,12 @@ class ConsumerGroup:
     def request_refresh(self) -> None:
         """Topics changed: the next heartbeat looks at them."""
         self.refresh_deadline_ms = 0
+
+    def note_topic_change(self, text: str) -> bool:
+        """Remember what happened to a topic until the group looks; whether there is room for more."""
+        if len(self.topic_changes) < TOPIC_CHANGES_MAX:
+            self.topic_changes.append(text)
+        return len(self.topic_changes) < TOPIC_CHANGES_MAX
 
     # ---- changes of the hard part, for replay and for groups that are being made
 

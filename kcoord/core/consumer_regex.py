@@ -157,7 +157,8 @@ class ConsumerRegexes:
             subscribed[name] = True
         metadata_hash = self.targets.topics.metadata_hash(subscribed)
         if differs or metadata_hash != group.metadata_hash:
-            cause = Cause(REGEX_RESOLVED, job.member_id, "; ".join(differs))
+            cause = Cause(REGEX_RESOLVED, job.member_id, "; ".join(differs or group.topic_changes))
+            group.topic_changes = []
             self.targets.bump_epoch(group, metadata_hash, cause, out)
         return out
 

@@ -75,20 +75,29 @@ class ConsumerSteps:
             topics = group.subscribed_topics_after([] if before is None else [before], updated)
             metadata_hash = self.targets.topics.metadata_hash(topics)
             if bump or metadata_hash != group.metadata_hash:
-                cause = self._cause(before, updated, bump, joins, reason)
+                cause = self._cause(group, before, updated, bump, joins, reason)
                 epoch = self.targets.bump_epoch(group, metadata_hash, cause, out)
+            group.topic_changes = []
             group.refresh_deadline_ms = now.mono_ms + REFRESH_INTERVAL_MS
         return epoch, names_changed or regex_status != UNCHANGED
 
     def _cause(
-        self, before: ConsumerMember | None, updated: ConsumerMember, bump: bool, joins: bool, reason: str
+        self,
+        group: ConsumerGroup,
+        before: ConsumerMember | None,
+        updated: ConsumerMember,
+        bump: bool,
+        joins: bool,
+        reason: str,
     ) -> Cause:
         member_id = updated.member_id
         of_client = f"; client reason: {reason}" if reason else ""
         if before is None:
             return Cause(MEMBER_JOINED, member_id, subscription_of(updated) + of_client)
         if not bump:
-            return Cause(TOPICS_CHANGED, "", "topics of the subscription were created, deleted or grew")
+            # What happened while the server was down, or before, is not known any more.
+            detail = "; ".join(group.topic_changes) or "topics of the subscription were created, deleted or grew"
+            return Cause(TOPICS_CHANGED, "", detail)
         detail = f"{subscription_of(before)} -> {subscription_of(updated)}{of_client}"
         if before.member_id != member_id:
             return Cause(STATIC_MEMBER_REPLACED, member_id, f"in the place of {before.member_id}; {detail}")

@@ -15,7 +15,7 @@ from kcoord.core.consumer_records import (
     target_record,
 )
 from kcoord.core.consumer_topics import GroupTopics
-from kcoord.core.group_cause import Cause
+from kcoord.core.group_cause import ASSIGNOR_CHANGED, Cause
 from kcoord.core.group_errors import GroupError
 from kcoord.core.outcome import INFO, WARNING, CoordinatorRecord, Fact, Now, Outcome
 from kcoord.protocol import errors
@@ -118,14 +118,18 @@ class ConsumerTargets:
             self._add(group, target_record(group.group_id, member_id, assignment), out)
         if inherited is not None and not is_listed:
             self._add(group, target_record(group.group_id, updated.member_id, inherited), out)
-        self._add(group, target_epoch_record(group.group_id, epoch, now.wall_ms), out)
-        out.facts.append(
-            Fact(
-                INFO,
-                "consumer_group_assignment",
-                {"group": group.group_id, "epoch": epoch, "assignor": assignor.name, "changed": len(changed)},
-            )
-        )
+        record = target_epoch_record(group.group_id, epoch, now.wall_ms)
+        fields: dict[str, object] = {"group": group.group_id, "epoch": epoch, "assignor": assignor.name}
+        last = group.builder_assignor
+        if last and last != assignor.name:
+            # It is not what began the epoch, but what the members are given may differ for it.
+            record.cause = Cause(ASSIGNOR_CHANGED, updated.member_id, f"{last} -> {assignor.name}")
+            fields["cause"] = ASSIGNOR_CHANGED
+            fields["last_assignor"] = last
+        group.builder_assignor = assignor.name
+        self._add(group, record, out)
+        fields["changed"] = len(changed)
+        out.facts.append(Fact(INFO, "consumer_group_assignment", fields))
         group.builder = builder
         return target
 

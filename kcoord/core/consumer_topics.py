@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
 from kcoord.core.assignors.spec import UNKNOWN_TOPIC, Assignment, TopicDescriber
 from kcoord.core.config import CoreConfig
@@ -10,6 +10,11 @@ from kcoord.core.metadata_hash import group_hash, topic_hash
 from kcoord.core.topics import TopicRegistry
 from kcoord.protocol.records.consumer_protocol_assignment import ConsumerProtocolAssignment, TopicPartition
 from kcoord.protocol.records.consumer_protocol_subscription import ConsumerProtocolSubscription
+
+# Of a topic that groups have not asked about, or whose size was not known when they did.
+NOT_SEEN: Final = -2
+# Names that members subscribe to and that do not exist: so many are remembered, to tell creation from growth.
+MISSING_MAX: Final = 10000
 
 
 @final
@@ -19,6 +24,9 @@ class GroupTopics(TopicDescriber):
         # One node holds every replica.
         self._racks = [] if config.rack is None else [config.rack]
         self._hashes: dict[str, int] = {}
+        # How many partitions there were when a hash was made, UNKNOWN_TOPIC for none of that name.
+        self._counts: dict[str, int] = {}
+        self._missing = 0
 
     def partition_count(self, topic_id: bytes) -> int:
         topic = self.registry.by_id(topic_id)
@@ -63,14 +71,34 @@ class GroupTopics(TopicDescriber):
             if known is None:
                 topic = self.registry.get(name)
                 if topic is None:
+                    if name not in self._counts and self._missing < MISSING_MAX:
+                        self._missing += 1
+                        self._counts[name] = UNKNOWN_TOPIC
                     continue
+                self._counts[name] = topic.partition_count
                 partitions = [(partition, self._racks) for partition in range(topic.partition_count)]
                 known = topic_hash(topic.topic_id, name, partitions)
                 self._hashes[name] = known
             hashes[name] = known
         return group_hash(hashes)
 
-    def forget(self, names: list[str]) -> None:
-        """These topics changed."""
+    def forget(self, names: list[str]) -> dict[str, str]:
+        """These topics changed. What happened to each, for people."""
+        changes: dict[str, str] = {}
         for name in names:
             self._hashes.pop(name, None)
+            before = self._counts.pop(name, NOT_SEEN)
+            if before == UNKNOWN_TOPIC:
+                self._missing -= 1
+            topic = self.registry.get(name)
+            if topic is None:
+                changes[name] = f"{name} deleted"
+            elif before == UNKNOWN_TOPIC:
+                changes[name] = f"{name} created with {topic.partition_count} partitions"
+            elif before == NOT_SEEN:
+                changes[name] = f"{name} now has {topic.partition_count} partitions"
+            elif before < topic.partition_count:
+                changes[name] = f"{name} grew from {before} to {topic.partition_count} partitions"
+            else:
+                changes[name] = f"{name} created anew with {topic.partition_count} partitions"
+        return changes

@@ -190,7 +190,7 @@ class Core:
 
     def _topics_changed(self, event: TopicsChanged) -> Outcome:
         """Groups that subscribe to one of the topics look at them again with their next heartbeat."""
-        self.group_topics.forget(event.names)
+        changes = self.group_topics.forget(event.names)
         for group in self.groups.consumer_groups.values():
             if group.epoch != group.assignment_epoch:
                 # What it computed last was for other subscriptions, which may have had one of the topics.
@@ -199,7 +199,8 @@ class Core:
                 if group.is_subscribed_to(name):
                     group.request_refresh()
                     group.forget_builder()
-                    break
+                    if not group.note_topic_change(changes[name]):
+                        break
         return Outcome()
 
     def handle_request(self, request: Request, now: Now) -> Outcome:

@@ -198,9 +198,11 @@ class Outcome:
     def reply(self, request_id: int, response: Message | None) -> None:
         self.replies.append(Reply(request_id, response))
 
-    def add(self, log: LogId, key: Message | None, value: Message | None) -> None:
+    def add(
+        self, log: LogId, key: Message | None, value: Message | None, cause: Cause | None = None
+    ) -> None:
         self.log = log
-        self.records.append(CoordinatorRecord(key, value))
+        self.records.append(CoordinatorRecord(key, value, cause))
 
 
 class Event:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from kcoord.core.group_cause import Cause
 from kcoord.core.outcome import CoordinatorRecord, LogId
+from kcoord.engine.cause_header import cause_headers
 from kcoord.engine.partitions import TopicPartition
 from kcoord.log.journal import Journal
 from kcoord.log.partition_log import PartitionLog
 from kcoord.log.serde import encode_metadata_record, encode_record
-from kcoord.wire.record_batch import NO_SEQUENCE, BatchBuilder
+from kcoord.wire.record_batch import NO_SEQUENCE, BatchBuilder, Headers
 
 # A batch that has grown beyond this is closed before the next event's records (Kafka's own batches are about as big).
 BATCH_BYTES_TARGET: Final = 1024 * 1024
@@ -32,7 +34,15 @@ class EncodedRecords:
     def __init__(self) -> None:
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
+        # By position; few records have any.
+        self.headers: dict[int, Headers] = {}
         self.size_bytes = 0
+
+    def add_cause(self, cause: Cause) -> None:
+        """Why the record that is added next is there."""
+        headers, size_bytes = cause_headers(cause)
+        self.headers[len(self.keys)] = headers
+        self.size_bytes += size_bytes
 
     def add(self, key: bytes | None, value: bytes | None) -> None:
         self.keys.append(key)
@@ -81,6 +91,8 @@ class CoordinatorLog:
                 encoded.add(None, encode_metadata_record(record.value))
             else:
                 assert record.key is not None
+                if record.cause is not None:
+                    encoded.add_cause(record.cause)
                 key, value = encode_record(record.key, record.value)
                 encoded.add(key, value)
             if encoded.size_bytes > self.batch_bytes_max:
@@ -94,8 +106,12 @@ class CoordinatorLog:
         builder = self.builder
         first = self.next_offset
         count = len(encoded.keys)
-        for i in range(count):
-            builder.append(wall_ms, encoded.keys[i], encoded.values[i])
+        if encoded.headers:
+            for i in range(count):
+                builder.append(wall_ms, encoded.keys[i], encoded.values[i], encoded.headers.get(i))
+        else:
+            for i in range(count):
+                builder.append(wall_ms, encoded.keys[i], encoded.values[i])
         self.next_offset = first + count
         return first
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from kcoord.core.group_cause import NO_TIME, Cause
 from kcoord.core.outcome import (
     INFO,
     TIMER_CONSUMER_JOIN,
@@ -116,7 +117,9 @@ class Printer:
         parts = self.fields(response)
         return " ".join([f"reply {who}: {name}", *parts])
 
-    def record(self, place: str, key: Message | None, value: Message | None) -> str:
+    def record(
+        self, place: str, key: Message | None, value: Message | None, cause: Cause | None = None
+    ) -> str:
         named = key if key is not None else value
         assert named is not None
         name = type(named).__name__.removesuffix("Key")
@@ -124,7 +127,20 @@ class Printer:
             ", ".join(self.value("", getattr(key, field)) for field in key.FIELDS) if key is not None else ""
         )
         body = ["tombstone"] if value is None else self.fields(value)
-        return " ".join([f"record {place} {name}({keys})", *body])
+        return " ".join([f"record {place} {name}({keys})", *body, *self.cause(cause)])
+
+    def cause(self, cause: Cause | None) -> list[str]:
+        """Why, as the record's header says it."""
+        if cause is None:
+            return []
+        parts = [self.value("", cause.kind)]
+        if cause.member_id:
+            parts.append(self.value("", cause.member_id))
+        if cause.since_ms != NO_TIME:
+            parts.append(f"since {self.value('timestamp', cause.since_ms)}")
+        if cause.detail:
+            parts.append(self.value("", cause.detail))
+        return [f"cause=<{' '.join(parts)}>"]
 
     def fact(self, fact: Fact) -> str:
         level = "INFO" if fact.level == INFO else "WARNING"
