@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any, final
 
-from kcoord.engine.metadata_snapshot import SnapshotPlan, WrittenSnapshot, write_snapshot
+from kcoord.engine.metadata_writer import SnapshotPlan, WrittenSnapshot, write_snapshot
 from kcoord.log.metadata_checkpoint import PART_SUFFIX
 from kcoord.log.partition_log import Extent
 from kcoord.log.storage import DiskFile, DiskStorage

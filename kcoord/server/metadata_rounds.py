@@ -14,13 +14,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, final
 
-from kcoord.engine.metadata_snapshot import (
-    AT_STOP,
-    MetadataState,
-    WrittenSnapshot,
-    remove_waste,
-    save_start,
-)
+from kcoord.engine.metadata_snapshot import AT_STOP, MetadataState, remove_waste, save_start
+from kcoord.engine.metadata_writer import WrittenSnapshot
 from kcoord.log.errors import LogError
 from kcoord.log.journal import SYNC_OS
 from kcoord.log.partition_log import PartitionLog

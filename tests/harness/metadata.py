@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from kcoord.core.outcome import Now
 from kcoord.engine.engine import Engine
-from kcoord.engine.metadata_snapshot import (
-    UNLIMITED,
-    SnapshotPlan,
-    WrittenSnapshot,
-    remove_waste,
-    save_start,
-    write_snapshot,
-)
+from kcoord.engine.metadata_snapshot import UNLIMITED, remove_waste, save_start
+from kcoord.engine.metadata_writer import SnapshotPlan, WrittenSnapshot, write_snapshot
 from tests.harness.engine import finish_turn
 
 

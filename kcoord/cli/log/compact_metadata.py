@@ -5,13 +5,8 @@ from __future__ import annotations
 from typing import Any, final
 
 from kcoord.cli.log.common import format_bytes, note, say
-from kcoord.engine.metadata_snapshot import (
-    MetadataState,
-    SnapshotNotWritten,
-    remove_waste,
-    save_start,
-    write_snapshot,
-)
+from kcoord.engine.metadata_snapshot import MetadataState, remove_waste, save_start
+from kcoord.engine.metadata_writer import SnapshotNotWritten, write_snapshot
 from kcoord.log.directory import LogDirectory
 from kcoord.log.metadata_checkpoint import BadCheckpoint
 from kcoord.log.partition_log import PartitionLog

@@ -12,13 +12,8 @@ from kcoord.core.config import CoreConfig
 from kcoord.core.coordinator import Core
 from kcoord.core.outcome import Fact, LogId, Now
 from kcoord.engine.engine import Engine
-from kcoord.engine.metadata_snapshot import (
-    MetadataState,
-    SnapshotNotWritten,
-    SnapshotPlan,
-    WrittenSnapshot,
-    write_snapshot,
-)
+from kcoord.engine.metadata_snapshot import MetadataState
+from kcoord.engine.metadata_writer import SnapshotNotWritten, SnapshotPlan, WrittenSnapshot, write_snapshot
 from kcoord.log.errors import LogDamaged
 from kcoord.log.metadata_checkpoint import (
     BadCheckpoint,
