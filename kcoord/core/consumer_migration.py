@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from kcoord.core.assignors.spec import Assignment
 from kcoord.core.classic_group import (
     CONSUMER_PROTOCOL_TYPE,
     STABLE,
@@ -44,10 +45,12 @@ from kcoord.core.outcome import INFO, WARNING, CoordinatorRecord, Fact, Now, Out
 from kcoord.protocol import errors
 from kcoord.protocol.join_group import JoinGroupRequestProtocol
 from kcoord.protocol.records.consumer_group_member_metadata import ClassicMemberMetadata, ClassicProtocol
+from kcoord.protocol.records.consumer_protocol_subscription import ConsumerProtocolSubscription
 from kcoord.protocol.records.group_metadata import GroupMetadataKey
 from kcoord.wire.primitives import DecodeError
 
 UPGRADE_POLICIES: Final = (MIGRATION_BIDIRECTIONAL, MIGRATION_UPGRADE)
+MALFORMED: Final = "the embedded consumer protocol is malformed"
 DOWNGRADE_POLICIES: Final = (MIGRATION_BIDIRECTIONAL, MIGRATION_DOWNGRADE)
 
 
@@ -73,8 +76,11 @@ class ConsumerMigration:
         group.epoch = classic.generation_id
         group.assignment_epoch = classic.generation_id
         protocol_name = self._protocol_of(classic)
+        subscriptions = self._subscriptions(classic, protocol_name)
+        assigned = self._assigned(classic, subscriptions)
         for member in classic.members.values():
-            group.put_member(self._upgraded_member(classic, member, protocol_name))
+            subscription = subscriptions[member.member_id]
+            group.put_member(self._upgraded_member(classic, member, subscription, assigned[member.member_id]))
         for known in group.members.values():
             # The last assignment of the classic group is what everybody has and is to have.
             group.targets[known.member_id] = {
@@ -123,15 +129,25 @@ class ConsumerMigration:
             return name
         return classic.select_protocol()
 
-    def _upgraded_member(
-        self, classic: ClassicGroup, member: ClassicMember, protocol_name: str | None
-    ) -> ConsumerMember:
-        """Raises GroupError."""
+    def _subscriptions(
+        self, classic: ClassicGroup, protocol_name: str | None
+    ) -> dict[str, ConsumerProtocolSubscription]:
+        """By member id. Raises GroupError."""
+        subscriptions: dict[str, ConsumerProtocolSubscription] = {}
         try:
-            subscription = decode_subscription(member.metadata(protocol_name))
-            assigned = self._assigned(classic, member)
+            for member in classic.members.values():
+                subscriptions[member.member_id] = decode_subscription(member.metadata(protocol_name))
         except DecodeError:
-            raise self._refused(classic, "the embedded consumer protocol is malformed") from None
+            raise self._refused(classic, MALFORMED) from None
+        return subscriptions
+
+    def _upgraded_member(
+        self,
+        classic: ClassicGroup,
+        member: ClassicMember,
+        subscription: ConsumerProtocolSubscription,
+        assigned: PartitionEpochs,
+    ) -> ConsumerMember:
         upgraded = ConsumerMember(member.member_id)
         upgraded.instance_id = member.group_instance_id
         upgraded.rack_id = subscription.rack_id if subscription.rack_id else None
@@ -145,16 +161,55 @@ class ConsumerMigration:
         upgraded.assigned = assigned
         return upgraded
 
-    def _assigned(self, classic: ClassicGroup, member: ClassicMember) -> PartitionEpochs:
-        """What the member has, with the generation as the epoch in which it was given it.
+    def _assigned(
+        self, classic: ClassicGroup, subscriptions: dict[str, ConsumerProtocolSubscription]
+    ) -> dict[str, PartitionEpochs]:
+        """What each member has, by member id, with the generation as the epoch in which it was given it.
 
-        Raises DecodeError and GroupError.
+        That is the last assignment. While a group rebalances there may be none any more, or a member may not have
+        asked for it yet: then it also has what it said when it joined, where that is nobody else's. A broker takes
+        such partitions for free, and gives them to a second owner. Raises GroupError.
         """
-        assigned: PartitionEpochs = {}
+        assigned: dict[str, PartitionEpochs] = {}
+        owned: dict[bytes, dict[int, bool]] = {}
+        for member in classic.members.values():
+            partitions = classic.held.get(member.member_id)
+            if partitions is None:
+                partitions = self._last_assignment(classic, member)
+            own: PartitionEpochs = {}
+            for topic_id, of_topic in partitions.items():
+                own[topic_id] = dict.fromkeys(sorted(of_topic), classic.generation_id)
+                owned.setdefault(topic_id, {}).update(dict.fromkeys(of_topic, True))
+            assigned[member.member_id] = own
+        unsure: list[tuple[int, str]] = []
+        for member_id in classic.members:
+            if classic.state != STABLE or member_id in classic.pending_sync:
+                # Who was in a later generation is right (KIP-792).
+                unsure.append((-subscriptions[member_id].generation_id, member_id))
+        unsure.sort()
+        for _, member_id in unsure:
+            for topic_id, claimed in self.topics.owned_partitions(subscriptions[member_id]).items():
+                of_others = owned.setdefault(topic_id, {})
+                free = {partition: True for partition in claimed if partition not in of_others}
+                if free:
+                    of_others.update(free)
+                    merged = {
+                        **assigned[member_id].get(topic_id, {}),
+                        **dict.fromkeys(free, classic.generation_id),
+                    }
+                    assigned[member_id][topic_id] = dict(sorted(merged.items()))
+        return assigned
+
+    def _last_assignment(self, classic: ClassicGroup, member: ClassicMember) -> Assignment:
+        """What the leader assigned to the member last. Raises GroupError."""
+        assignment: Assignment = {}
         if not member.assignment:
             # It has just joined.
-            return assigned
-        message = decode_assignment(member.assignment)
+            return assignment
+        try:
+            message = decode_assignment(member.assignment)
+        except DecodeError:
+            raise self._refused(classic, MALFORMED) from None
         if message.user_data:
             raise self._refused(
                 classic,
@@ -164,8 +219,8 @@ class ConsumerMigration:
         for of_topic in message.assigned_partitions:
             topic = self.topics.registry.get(of_topic.topic)
             if topic is not None:
-                assigned[topic.topic_id] = dict.fromkeys(sorted(of_topic.partitions), classic.generation_id)
-        return assigned
+                assignment[topic.topic_id] = of_topic.partitions
+        return assignment
 
     # ---- and back
 
@@ -247,6 +302,9 @@ class ConsumerMigration:
             if joining is not None and target_id == joining.member_id:
                 target_id = replaced_id
             kept.assignment = self._target_assignment(group, target_id, kept, classic.protocol_name)
+            if rebalance_reason:
+                had = joining if joining is not None and kept.member_id == joining.member_id else None
+                classic.held[kept.member_id] = held_by(had or group.members[target_id])
         classic.take_subscriptions()
         value = classic.metadata_value()
         if value_bytes_max(group.group_id, value) > self.config.coordinator_batch_bytes_max // 2:
@@ -279,6 +337,14 @@ class ConsumerMigration:
             # Only the metadata of its first protocol was looked at when it joined.
             version = 0
         return encode_assignment(self.topics.assignment_message(group.target(target_id)), version)
+
+
+def held_by(member: ConsumerMember) -> Assignment:
+    """All that a member has, what it is giving up included."""
+    held: Assignment = {topic_id: list(of_topic) for topic_id, of_topic in member.assigned.items()}
+    for topic_id, of_topic in member.revoking.items():
+        held[topic_id] = held.get(topic_id, []) + list(of_topic)
+    return held
 
 
 def classic_metadata(
