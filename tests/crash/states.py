@@ -34,6 +34,7 @@ OPERATIONS_MAX = 10
 SAMPLES = 100
 LATER = Now(1_000_000, WALL_MS + 1_000_000)
 PROBLEMS_SHOWN = 10
+SHARES_PER_JOB = 24
 
 
 class Moment(NamedTuple):
@@ -194,6 +195,10 @@ def run(seed: int, busy: bool, part: int, parts: int, seconds: float) -> Tally:
     return explorer.tally
 
 
+def run_share(share: tuple[int, bool, int, int, float]) -> Tally:
+    return run(*share)
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="open every state that a crash may leave")
     parser.add_argument(
@@ -204,14 +209,23 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     began = time.monotonic()
     total = Tally()
+    # Everything takes long, so it is cut into shares whose ends can be told.
+    shares = options.jobs if options.seconds else options.jobs * SHARES_PER_JOB
     work = [
-        (options.seed, busy, part, options.jobs, options.seconds / 2)
+        (options.seed, busy, part, shares, options.seconds / 2)
         for busy in (False, True)
-        for part in range(options.jobs)
+        for part in range(shares)
     ]
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
-        for tally in pool.starmap(run, work, 1):
+        for done, tally in enumerate(pool.imap_unordered(run_share, work, 1), 1):
             total.add(tally)
+            if not options.seconds:
+                minutes = (time.monotonic() - began) / 60
+                print(
+                    f"{done} of {len(work)} shares, {total.states} states, {len(total.problems)} promises broken, "
+                    f"{minutes:.1f} min",
+                    file=sys.stderr,
+                )
     print(
         f"{total.states} crash states at {total.moments} moments ({total.exhaustive} of them with all subsets of the "
         f"unsynced operations); {total.images} different disks, {total.recoveries} starts, "
