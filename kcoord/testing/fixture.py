@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from typing import Final, final
 
 from kcoord.protocol import apis
-from kcoord.protocol.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
 from kcoord.protocol.errors import ERROR_NAMES
 from kcoord.protocol.offset_fetch import (
     OffsetFetchRequest,
@@ -19,12 +18,12 @@ from kcoord.protocol.offset_fetch import (
 from kcoord.server.config import load
 from kcoord.server.probe import Probe
 from kcoord.server.thread import ServerThread
+from kcoord.testing.groups import describe
 
 POLL_S: Final = 0.01
 TIMEOUT_S: Final = 10.0
 STABLE: Final = "Stable"
-# Below the versions that name topics by id or tell unknown groups apart.
-DESCRIBE_VERSION: Final = 5
+# Below the versions that name topics by id.
 OFFSET_FETCH_VERSION: Final = 8
 
 
@@ -83,15 +82,17 @@ class KcoordServer:
     # ---- waiting
 
     def wait_stable(self, group: str, members: int | None = None, timeout: float = TIMEOUT_S) -> None:
-        """Wait until the group is Stable: all members have joined and the leader has assigned partitions.
+        """Wait until the group is Stable: all members have joined and have the partitions that are meant for them.
 
-        With `members` it must have exactly so many. Raises WaitTimeout after `timeout` seconds. Blocks, so a test
+        In a consumer group (KIP-848) that is what they were told; a client hears it with its next heartbeat, and what
+        a regular expression matches comes a moment after the first of them. With `members` the group must have
+        exactly so many. Raises WaitTimeout after `timeout` seconds. Blocks, so a test
         whose clients run on its own event loop uses `wait_stable_async`.
         """
 
         def is_there(probe: Probe) -> bool:
-            found = _describe(probe, group)
-            return found.group_state == STABLE and (members is None or len(found.members) == members)
+            found = describe(probe, group)
+            return found.state == STABLE and (members is None or len(found.members) == members)
 
         wanted = "Stable" if members is None else f"Stable with {members} member{'s' if members != 1 else ''}"
         self._wait(group, f"group {group!r} to be {wanted}", is_there, timeout)
@@ -126,7 +127,7 @@ class KcoordServer:
     def state(self, group: str) -> str:
         """The group's state in Kafka's words; `Dead` when there is none of that name."""
         with self._probe() as probe:
-            return _describe(probe, group).group_state
+            return describe(probe, group).state
 
     def _probe(self) -> Probe:
         self._thread.check()
@@ -144,16 +145,16 @@ class KcoordServer:
 
     def _seen(self, probe: Probe, group: str) -> str:
         """What the server knows about a group, for the message of a test that failed."""
-        found = _describe(probe, group)
-        lines = [f"  state: {found.group_state or 'unknown'}"]
+        found = describe(probe, group)
+        lines = [f"  state: {found.state or 'unknown'}"]
         if found.error_code:
             lines.append(f"  error: {ERROR_NAMES.get(found.error_code, found.error_code)}")
         lines.append(f"  members: {len(found.members)}")
         for member in found.members:
-            static = f" (static {member.group_instance_id})" if member.group_instance_id else ""
+            static = f" (static {member.instance_id})" if member.instance_id else ""
             lines.append(
                 f"    {member.member_id}{static} of client {member.client_id!r} at {member.client_host}: "
-                f"{_assignment_text(member.member_assignment)}"
+                f"{member.owns}"
             )
         offsets = _committed(probe, group)
         lines.append(f"  committed offsets: {'none' if not offsets else ''}")
@@ -173,13 +174,6 @@ def _refuse_on_event_loop() -> None:
     raise RuntimeError("this would block the event loop; use wait_stable_async or wait_committed_async")
 
 
-def _describe(probe: Probe, group: str) -> DescribedGroup:
-    answer = probe.ask(
-        apis.DESCRIBE_GROUPS, DESCRIBE_VERSION, DescribeGroupsRequest([group], False), DescribeGroupsResponse
-    )
-    return answer.groups[0]
-
-
 def _committed(probe: Probe, group: str) -> dict[tuple[str, int], int]:
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group, topics=None)])
     answer = probe.ask(apis.OFFSET_FETCH, OFFSET_FETCH_VERSION, request, OffsetFetchResponse)
@@ -189,21 +183,3 @@ def _committed(probe: Probe, group: str) -> dict[tuple[str, int], int]:
         for topic in found.topics
         for partition in topic.partitions
     }
-
-
-def _assignment_text(assignment: bytes) -> str:
-    """A consumer's assignment in words; other kinds of groups keep something of their own there."""
-    if not assignment:
-        return "nothing assigned"
-    from kcoord.protocol.records.consumer_protocol_assignment import decode_consumer_protocol_assignment
-    from kcoord.wire.primitives import DecodeError, Reader
-
-    reader = Reader(assignment)
-    try:
-        # Any version begins with the fields of version 0.
-        reader.int16()
-        decoded = decode_consumer_protocol_assignment(reader, 0)
-    except DecodeError:
-        return f"{len(assignment)} bytes"
-    parts = [f"{part.topic}{sorted(part.partitions)}" for part in decoded.assigned_partitions]
-    return ", ".join(parts) or "no partitions"

@@ -70,6 +70,28 @@ def test_clients_on_an_event_loop(kcoord: KcoordServer) -> None:
     asyncio.run(test())
 
 
+def test_consumer_groups_are_seen_and_quick(kcoord: KcoordServer) -> None:
+    produce(kcoord.bootstrap, "orders", 5)
+    settings = {"bootstrap.servers": kcoord.bootstrap, "group.id": "billing", "auto.offset.reset": "earliest"}
+    consumer = ConfluentConsumer({**settings, "group.protocol": "consumer", "client.id": "invoices"})
+    started = time.monotonic()
+    consumer.subscribe(["orders"])
+    while not consumer.assignment():
+        consumer.poll(0.01)
+        assert time.monotonic() < started + 10
+    # On a machine with nothing else to do a tenth of that.
+    assert time.monotonic() - started < 1
+    kcoord.wait_stable("billing", members=1)
+    assert kcoord.state("billing") == "Stable"
+    with pytest.raises(WaitTimeout) as caught:
+        kcoord.wait_stable("billing", members=2, timeout=0.1)
+    assert "'invoices'" in str(caught.value) and "orders[0]" in str(caught.value)
+    consumer.consume(5, 5)
+    consumer.close()
+    assert kcoord.committed("billing") == {("orders", 0): 5}
+    assert kcoord.state("billing") == "Empty"
+
+
 @pytest.mark.parametrize("_", range(3))
 def test_each_test_has_an_empty_server(kcoord: KcoordServer, _: int) -> None:
     topics = AdminClient({"bootstrap.servers": kcoord.bootstrap}).list_topics(timeout=10).topics

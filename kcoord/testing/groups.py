@@ -1,0 +1,90 @@
+"""A group as a test wants to see it, whichever protocol its members speak."""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from kcoord.protocol import apis
+from kcoord.protocol.consumer_group_describe import (
+    Assignment,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from kcoord.protocol.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from kcoord.protocol.errors import GROUP_ID_NOT_FOUND
+from kcoord.server.probe import Probe
+
+# Below the version that tells unknown groups apart.
+CLASSIC_VERSION: Final = 5
+CONSUMER_VERSION: Final = 1
+
+
+@final
+class SeenMember:
+    def __init__(self, member_id: str, instance_id: str | None, client_id: str, client_host: str, owns: str) -> None:
+        self.member_id = member_id
+        self.instance_id = instance_id
+        self.client_id = client_id
+        self.client_host = client_host
+        # Its partitions in words.
+        self.owns = owns
+
+
+@final
+class SeenGroup:
+    def __init__(self, error_code: int, state: str, members: list[SeenMember]) -> None:
+        self.error_code = error_code
+        # In Kafka's words; `Dead` when there is no such group.
+        self.state = state
+        self.members = members
+
+
+def describe(probe: Probe, group: str) -> SeenGroup:
+    """Raises ProbeError. A group is of one type at a time, and one that is not a consumer group is asked for again."""
+    request = ConsumerGroupDescribeRequest([group], False)
+    answer = probe.ask(apis.CONSUMER_GROUP_DESCRIBE, CONSUMER_VERSION, request, ConsumerGroupDescribeResponse)
+    found = answer.groups[0]
+    if found.error_code == GROUP_ID_NOT_FOUND:
+        return _describe_classic(probe, group)
+    members = [
+        SeenMember(one.member_id, one.instance_id, one.client_id, one.client_host, _partitions_text(one.assignment))
+        for one in found.members
+    ]
+    return SeenGroup(found.error_code, found.group_state, members)
+
+
+def _describe_classic(probe: Probe, group: str) -> SeenGroup:
+    request = DescribeGroupsRequest([group], False)
+    answer = probe.ask(apis.DESCRIBE_GROUPS, CLASSIC_VERSION, request, DescribeGroupsResponse)
+    found = answer.groups[0]
+    members = [
+        SeenMember(
+            one.member_id, one.group_instance_id, one.client_id, one.client_host,
+            _assignment_text(one.member_assignment),
+        )
+        for one in found.members
+    ]  # fmt: skip
+    return SeenGroup(found.error_code, found.group_state, members)
+
+
+def _partitions_text(assignment: Assignment) -> str:
+    parts = [f"{topic.topic_name}{sorted(topic.partitions)}" for topic in assignment.topic_partitions]
+    return ", ".join(parts) or "no partitions"
+
+
+def _assignment_text(assignment: bytes) -> str:
+    """A classic consumer's assignment in words; other kinds of groups keep something of their own there."""
+    if not assignment:
+        return "nothing assigned"
+    from kcoord.protocol.records.consumer_protocol_assignment import decode_consumer_protocol_assignment
+    from kcoord.wire.primitives import DecodeError, Reader
+
+    reader = Reader(assignment)
+    try:
+        # Any version begins with the fields of version 0.
+        reader.int16()
+        decoded = decode_consumer_protocol_assignment(reader, 0)
+    except DecodeError:
+        return f"{len(assignment)} bytes"
+    parts = [f"{part.topic}{sorted(part.partitions)}" for part in decoded.assigned_partitions]
+    return ", ".join(parts) or "no partitions"
