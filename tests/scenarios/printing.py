@@ -47,8 +47,8 @@ _SUBSCRIPTIONS = ("metadata", "subscription", "member_metadata")
 _ASSIGNMENTS = ("assignment", "member_assignment")
 # Said even if it is the default: a partition without its number says nothing.
 _ALWAYS = ("partition_index",)
-# The same in every scenario.
-_NEVER = ("client_host",)
+# The same in every scenario, and what hangs on how many records the metadata log begins with.
+_NEVER = ("client_host", "version")
 _PLAIN = re.compile(r"[\w.#:/+-]+")
 
 
@@ -56,6 +56,7 @@ class Printer:
     def __init__(self) -> None:
         self.short: dict[str, str] = {}
         self.full: dict[str, str] = {}
+        self.hashes: dict[int, int] = {}
         # The ids of topics by name, and how they are printed.
         self.topic_ids: dict[str, bytes] = {}
         self.topic_names: dict[bytes, str] = {}
@@ -85,6 +86,9 @@ class Printer:
     def value(self, name: str, value: object) -> str:
         if "timestamp" in name and isinstance(value, int) and value >= START_WALL_MS:
             return f"t+{duration(value - START_WALL_MS)}"
+        if name == "metadata_hash" and isinstance(value, int) and value:
+            # It hangs on the ids of topics. Numbers by appearance still tell which ones are the same.
+            return f"#{self.hashes.setdefault(value, len(self.hashes) + 1)}"
         if name == "error_code" and isinstance(value, int):
             return "NONE" if value == 0 else ERROR_NAMES.get(value, str(value))
         if isinstance(value, bytes):

@@ -291,7 +291,8 @@ class Scenario:
             else:
                 encoded.append(encode_record(record.key, record.value))
         for record, (key, value) in zip(outcome.records, encoded, strict=True):
-            self.lines.append(self.printer.record(f"{log_id}@{len(log)}", record.key, record.value, record.cause))
+            place = str(log_id) if record.key is None else f"{log_id}@{len(log)}"
+            self.lines.append(self.printer.record(place, record.key, record.value, record.cause))
             core.replay(log_id, len(log), record.key, record.value)
             if self._shadow is not None:
                 replay_bytes(self._shadow, log_id, len(log), key, value)

@@ -8,6 +8,7 @@ ever own the same partition: that is what `Crowd.check` looks at after every ste
 from __future__ import annotations
 
 import random
+from abc import ABC, abstractmethod
 from typing import cast
 
 from kcoord.core.consumer_member import JOIN_EPOCH, LEAVE_EPOCH
@@ -33,7 +34,7 @@ SESSION_MS = 45_000
 REBALANCE_MS = 300_000
 
 
-class Client:
+class Client(ABC):
     """What both kinds have in common: a name, an instance id perhaps, and what they process."""
 
     def __init__(self, crowd: Crowd, name: str, instance: str | None) -> None:
@@ -58,11 +59,13 @@ class Client:
         self.owned = set()
         self.is_dead = True
 
+    @abstractmethod
     def step(self, is_lost: bool) -> None:
-        raise NotImplementedError
+        """One request, or a look whether the last one was answered; a lost answer is not read."""
 
+    @abstractmethod
     def leave(self) -> None:
-        raise NotImplementedError
+        """Stops, and says so."""
 
     def forget_requests(self) -> None:
         """The server has restarted."""
