@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench import assignors, compaction, servers, workload
+from bench import assignors, compaction, members, servers, workload
 from bench.load import Traffic, measure
 
 OPERATIONS = ("OffsetCommit v8", "OffsetFetch v8", "Heartbeat v4")
@@ -29,7 +29,7 @@ START_TARGET_MS = 200.0
 MEMORY_TARGET_MB = 60.0
 STARTS = 5
 STREAMS, STREAM_DEPTH = 4, 4
-MEASUREMENTS = ("requests", "start", "streams", "compaction", "assignors")
+MEASUREMENTS = ("requests", "start", "streams", "compaction", "assignors", "members")
 
 
 def name_of(compiled: bool, sync: str) -> str:
@@ -75,6 +75,7 @@ class Bench:
         self.streams: dict[str, dict[str, float]] = {}
         self.compactions: dict[str, dict[str, float]] = {}
         self.assignments: dict[str, assignors.Figures | str] = {}
+        self.groups: dict[str, members.Figures] = {}
 
     def note(self, text: str) -> None:
         print(f"  {text}", file=sys.stderr, flush=True)
@@ -151,6 +152,13 @@ class Bench:
         self.note("assignors")
         self.assignments = assignors.run(sorted({compiled for compiled, _ in self.variants}, reverse=True))
 
+    def consumer_groups(self) -> None:
+        """Members of the new protocol that join at once, and their heartbeats afterwards."""
+        for compiled, sync in self.variants:
+            label = name_of(compiled, sync)
+            self.note(f"members, {label}")
+            self.groups[label] = members.kcoord(compiled, sync, self.seconds)
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "requests": self.results,
@@ -158,6 +166,7 @@ class Bench:
             "streams": self.streams,
             "compaction": self.compactions,
             "assignors": self.assignments,
+            "members": self.groups,
         }
 
 
@@ -197,6 +206,8 @@ def print_tables(results: dict[str, Any]) -> None:
             print(f"{label:<20}{times}{work}")
     if results["assignors"]:
         assignors.print_table(results["assignors"])
+    if results["members"]:
+        members.print_table(results["members"])
     if results["start"]:
         print(f"\n{'empty server':<20}{'ready, ms':>10}{'RSS, MB':>10}")
         for label, figures in results["start"].items():
@@ -224,6 +235,8 @@ def main() -> int:
         bench.beside_compaction()
     if "assignors" in wanted:
         bench.large_group()
+    if "members" in wanted:
+        bench.consumer_groups()
     results = bench.as_dict()
     if args.output == "json":
         print(json.dumps(results, indent=2))
