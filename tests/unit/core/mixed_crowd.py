@@ -45,8 +45,6 @@ class Client(ABC):
         self.member_id = ""
         self.owned: set[int] = set()
         self.is_dead = False
-        # A request that was not answered yet: its id, and what it was.
-        self.waits_for = 0
 
     def send(self, api_key: int, body: Message) -> int:
         version = apis.APIS[api_key].max_version
@@ -66,9 +64,6 @@ class Client(ABC):
     @abstractmethod
     def leave(self) -> None:
         """Stops, and says so."""
-
-    def forget_requests(self) -> None:
-        """The server has restarted."""
 
 
 class NewClient(Client):
@@ -150,6 +145,7 @@ class ClassicClient(Client):
             self._beat(is_lost)
 
     def forget_requests(self) -> None:
+        """The server has restarted: what waits will not be answered."""
         if self.join_id or self.sync_id:
             self.join_id = self.sync_id = 0
             self._rejoin()
@@ -338,7 +334,8 @@ class Crowd:
     def restart(self) -> None:
         self.scenario.run("restart")
         for client in self.clients:
-            client.forget_requests()
+            if isinstance(client, ClassicClient):
+                client.forget_requests()
 
     def assign(self, joined: JoinGroupResponse) -> dict[str, set[int]]:
         """A classic leader's assignment: who says that it has a partition keeps it, the rest goes to who has least."""
