@@ -63,9 +63,14 @@ class _Plan:
 
     def keep_owned(self) -> None:
         """Members keep of their targets what they subscribe to, what exists, and what nobody before them has."""
+        # Members with the same subscription mostly share the list.
+        subscriptions: dict[int, dict[bytes, bool]] = {}
         for member in range(len(self._member_ids)):
             spec = self._group.members[self._member_ids[member]]
-            subscribed = dict.fromkeys(spec.topic_ids, True)
+            subscribed = subscriptions.get(id(spec.topic_ids))
+            if subscribed is None:
+                subscribed = dict.fromkeys(spec.topic_ids, True)
+                subscriptions[id(spec.topic_ids)] = subscribed
             for topic_id, partitions in spec.target.items():
                 kept = 0
                 if topic_id in subscribed:
