@@ -31,6 +31,7 @@ from kcoord.core.consumer_steps import (
     ConsumerSteps,
     check_instance,
     check_size,
+    dropped,
     known_before,
     known_member,
     new_member_id,
@@ -83,8 +84,7 @@ class ConsumerHeartbeats:
             else:
                 response = self._beat(request, body, now, out)
         except GroupError as error:
-            # What was prepared is dropped with its outcome.
-            out = Outcome()
+            out = dropped(self.store.consumer_groups.get(body.group_id), out)
             self.store.making.pop(body.group_id, None)
             response = ConsumerGroupHeartbeatResponse(
                 error_code=error.code, error_message=error.message[:MESSAGE_CHARS_MAX]

@@ -27,7 +27,7 @@ from kcoord.core.group_cause import (
     Cause,
 )
 from kcoord.core.group_errors import GroupError
-from kcoord.core.outcome import Now, Outcome
+from kcoord.core.outcome import WARNING, Now, Outcome
 from kcoord.protocol import errors
 
 # A broker looks at the topics of a group when they change, and otherwise hardly ever.
@@ -142,9 +142,14 @@ class ConsumerSteps:
         if not subscription_changed and member.is_reconciled_to(target_epoch):
             return member
         subscribed = dict.fromkeys(self.targets.topics.topic_ids(group.topics_of(member)), True)
-        updated = Reconciliation(
-            group, member, target_epoch, target, subscribed, subscription_changed, owned
-        ).next()
+        try:
+            updated = Reconciliation(
+                group, member, target_epoch, target, subscribed, subscription_changed, owned
+            ).next()
+        except GroupError:
+            # The builder may know of an assignment whose records are dropped now.
+            group.forget_builder()
+            raise
         if updated is member or updated.has_same_assignment(member):
             return member
         out.log = group.log
@@ -155,6 +160,23 @@ class ConsumerSteps:
             else:
                 self.membership.cancel_rebalance(group, updated.member_id)
         return updated
+
+
+def dropped(group: ConsumerGroup | None, out: Outcome) -> Outcome:
+    """What is left of an outcome whose request failed: warnings.
+
+    What it would have changed in the group (None for one that was still to be made) is to be tried again.
+    """
+    left = Outcome()
+    for fact in out.facts:
+        if fact.level == WARNING:
+            left.facts.append(fact)
+    if group is not None:
+        if out.records:
+            group.request_refresh()
+        if out.jobs:
+            group.regex_job_running = False
+    return left
 
 
 def known_before(group: ConsumerGroup, member: ConsumerMember) -> ConsumerMember | None:

@@ -23,6 +23,7 @@ from kcoord.core.consumer_steps import (
     ConsumerSteps,
     check_instance,
     check_size,
+    dropped,
     known_before,
     new_member_id,
 )
@@ -72,8 +73,7 @@ class MixedJoin:
         try:
             response = self._join(request, body, group, now, out)
         except GroupError as failure:
-            # What was prepared is dropped with its outcome.
-            out = Outcome()
+            out = dropped(group, out)
             out.reply(request.request_id, join_error(request.version, UNKNOWN_MEMBER_ID, failure.code))
             return out
         if out.records:

@@ -13,7 +13,7 @@ from kcoord.core.consumer_member import (
     ConsumerMember,
 )
 from kcoord.core.consumer_membership import ConsumerMembership
-from kcoord.core.consumer_steps import ConsumerSteps, check_instance, known_member
+from kcoord.core.consumer_steps import ConsumerSteps, check_instance, dropped, known_member
 from kcoord.core.consumer_topics import GroupTopics
 from kcoord.core.embedded_protocol import encode_assignment, version_of
 from kcoord.core.group_cause import MEMBER_LEFT, Cause
@@ -142,7 +142,7 @@ class MixedMembers:
             )
         except GroupError:
             # Nothing is assigned, and the member goes on with what it has.
-            out.facts.extend(prepared.facts)
+            out.facts.extend(dropped(group, prepared).facts)
             return group.assignment_epoch
         out.log = prepared.log
         out.records.extend(prepared.records)
