@@ -9,7 +9,6 @@ Topics are known by their 16-byte ids here; a name may be deleted and made again
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Final, final
 
 from mypy_extensions import mypyc_attr
@@ -72,30 +71,33 @@ class GroupSpec:
         return None if topic_owners is None else topic_owners.get(partition)
 
 
-@mypyc_attr(allow_interpreted_subclasses=True)
-class TopicDescriber(ABC):
-    """What is known of topics now."""
+# No abstract base classes below: their compiled subclasses would share one cache of what is an instance of what.
 
-    @abstractmethod
+
+@mypyc_attr(allow_interpreted_subclasses=True)
+class TopicDescriber:
+    """What is known of topics now; of this base class: nothing."""
+
     def partition_count(self, topic_id: bytes) -> int:
         """How many partitions it has, numbered from 0; `UNKNOWN_TOPIC` when there is no such topic."""
+        return UNKNOWN_TOPIC
 
-    @abstractmethod
     def racks(self, topic_id: bytes, partition: int) -> list[str]:
         """The racks that hold a replica, ascending; none for a partition that does not exist."""
+        return []
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class Assignor(ABC):
+class Assignor:
     """Base of all assignors. `name` is what members ask for as their server assignor (`group.remote.assignor`)."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
-    @abstractmethod
     def assign(self, group: GroupSpec, topics: TopicDescriber) -> dict[str, Assignment]:
         """A target for every member; one that is missing in the answer gets nothing.
 
         Must not change anything it was given; may put parts of it (a member's `target`, say) into the answer.
         Raises `AssignorError` where it cannot assign.
         """
+        raise AssignorError(f"assignor {self.name!r} does not say how it assigns")

@@ -93,6 +93,10 @@ def test_a_name_that_two_packages_offer(install: Installer) -> None:
         ("def make(): raise ValueError('no')", "mine_code:make of mine.* failed with ValueError: no"),
         ("def make(): return 1", "makes int, which is no subclass"),
         (
+            "from kcoord.core.assignors.spec import GroupSpec\nmake = lambda: GroupSpec({}, True)",
+            "makes GroupSpec",
+        ),
+        (
             "from kcoord.core.assignors.range_assignor import RangeAssignor as make",
             "calls itself 'range'; members could not ask for it",
         ),

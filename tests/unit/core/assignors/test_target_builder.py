@@ -249,6 +249,21 @@ def plugged(answer: Any) -> Group:
     return group
 
 
+def test_what_is_an_assignor_stays_one() -> None:
+    """Compiled subclasses of an abstract base class share a cache that forgets this after the second question."""
+    for assignor in (UniformAssignor(), RangeAssignor()):
+        assert isinstance(assignor, Assignor)
+        assert isinstance(assignor, UniformAssignor) != isinstance(assignor, RangeAssignor)
+        assert isinstance(assignor, Assignor)
+
+
+def test_a_plug_in_without_a_method() -> None:
+    group = Group(Assignor("empty"), Topics({1: 1}))
+    group.join("a", [1])
+    with pytest.raises(AssignorError, match="'empty' does not say how"):
+        group.compute()
+
+
 def test_a_plug_in_is_put_in_order_and_copied() -> None:
     answer = {"a": {topic(1): [1, 0]}}
     group = plugged(answer)
