@@ -3,8 +3,6 @@
 Every script runs against an engine of its own in this process, under a virtual clock, with the settings that the
 recorded broker had (make_broker_answers_consumer.py). Answers are compared field by field, records batch by batch.
 ALLOWED and ALLOWED_BATCHES list every difference that is meant, with its reason; one that is no longer met fails too.
-
-The APIs are compared before the schemas say that they are served, too: these engines serve them in any case.
 """
 
 from __future__ import annotations
@@ -14,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from kcoord.protocol import apis
 from tests.golden.make_broker_answers_consumer import ANSWERS, read
 from tests.golden.test_broker_answers import Allowed
 from tests.harness.broker_scripts_consumer import SCRIPTS, run
@@ -113,14 +110,6 @@ def unexpected_batches(script: str, expected: list[dict[str, Any]], actual: list
     return found
 
 
-@pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has engines answer what they have handlers for, announced or not."""
-    for key in (apis.CONSUMER_GROUP_HEARTBEAT, apis.CONSUMER_GROUP_DESCRIBE):
-        monkeypatch.setattr(apis.APIS[key], "served", True)
-
-
-@pytest.mark.usefixtures("served")
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_answers_and_records_as_the_recorded_broker(script: str) -> None:
     recorded = read(script)
