@@ -136,10 +136,10 @@ class MixedMembers:
         config = self.membership.topics.group_config(group.group_id)
         prepared = Outcome()
         try:
-            epoch, _ = steps.change_member(group, member, member, member, False, "", now, prepared)
-            epoch, _ = steps.assign(
+            epoch = steps.change_member(group, member, member, member, False, "", now, prepared)[0]
+            epoch = steps.assign(
                 group, member, member, member, epoch, config.assignment_interval_ms, now, prepared
-            )
+            )[0]
         except GroupError:
             # Nothing is assigned, and the member goes on with what it has.
             out.facts.extend(dropped(group, prepared).facts)
