@@ -48,11 +48,12 @@ class CoreConfig:
         self.group_consumer_min_assignment_interval_ms = 0
         self.group_consumer_max_assignment_interval_ms = 15000
         self.group_consumer_regex_refresh_interval_ms = 600000
-        # As for classic groups.
-        self.group_consumer_max_size = 10000
+        self.group_consumer_max_size = 10000  # as for classic groups
         # Names with commas between them; the first is what members get that ask for none.
         self.group_consumer_assignors = "uniform,range"
         self.group_consumer_migration_policy = MIGRATION_BIDIRECTIONAL
+        self.group_events_enable = True
+        self.group_events_retention_ms = 7 * 24 * 3600 * 1000
 
         # Offsets.
         self.offset_metadata_max_bytes = 4096

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from kcoord.core.config import CoreConfig
-from kcoord.core.outcome import METADATA_TOPIC, Now, Outcome, Reply, Request
+from kcoord.core.outcome import GROUP_EVENTS_TOPIC, METADATA_TOPIC, Now, Outcome, Reply, Request
 from kcoord.core.topics import Topic, TopicRegistry, check_topic_name, is_internal_name
 from kcoord.protocol.describe_cluster import (
     DescribeClusterBroker,
@@ -158,7 +158,7 @@ class MetadataHandlers:
         """A name there is no topic of: created when that is allowed, or its error."""
         if check_topic_name(name):
             return MetadataResponseTopic(INVALID_TOPIC_EXCEPTION, name, ZERO_UUID, is_internal_name(name))
-        if not may_create or name == METADATA_TOPIC:
+        if not may_create or name == METADATA_TOPIC or name == GROUP_EVENTS_TOPIC:
             return MetadataResponseTopic(UNKNOWN_TOPIC_OR_PARTITION, name, ZERO_UUID, is_internal_name(name))
         if self.topics.colliding_name(name):
             return MetadataResponseTopic(INVALID_TOPIC_EXCEPTION, name, ZERO_UUID, is_internal_name(name))

@@ -11,7 +11,7 @@ from typing import Final, final
 
 import re2  # type: ignore[import-untyped]
 
-from kcoord.core.outcome import GROUP_EVENTS_TOPIC, Job
+from kcoord.core.outcome import Job
 from kcoord.core.topics import is_internal_name
 
 # A pattern that names a hundred topics of the longest kind fits. Compiling takes time on the loop with the length.
@@ -71,7 +71,7 @@ def check(pattern: str) -> str | None:
 
 def is_matchable(name: str) -> bool:
     """Whether a pattern may match the topic: internal topics are never meant by one."""
-    return not is_internal_name(name) and name != GROUP_EVENTS_TOPIC
+    return not is_internal_name(name)
 
 
 @final

@@ -29,6 +29,7 @@ from kcoord.core.config_defs import (
 from kcoord.core.features import FinalizedFeatures
 from kcoord.core.group_configs import GroupConfig, GroupConfigs
 from kcoord.core.outcome import (
+    GROUP_EVENTS_TOPIC,
     INTERNAL_TOPICS,
     METADATA_TOPIC,
     OFFSETS_TOPIC,
@@ -119,7 +120,7 @@ class TopicRemoved:
 
 def is_internal_name(name: str) -> bool:
     """Whether clients are told that a topic of this name is internal."""
-    return name in INTERNAL_TOPICS or name == SHARE_STATE_TOPIC
+    return name in INTERNAL_TOPICS or name == SHARE_STATE_TOPIC or name == GROUP_EVENTS_TOPIC
 
 
 def check_topic_name(name: str) -> str:

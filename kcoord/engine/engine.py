@@ -50,6 +50,7 @@ from kcoord.core.refusals import error_response
 from kcoord.engine.api_versions import api_versions_response, unsupported_api_versions
 from kcoord.engine.coordinator_log import BatchTooLarge, CoordinatorLog, EncodedRecords
 from kcoord.engine.data_plane import DATA_PLANE_APIS, DataPlane
+from kcoord.engine.group_events_topic import GroupEventsTopic
 from kcoord.engine.metadata_snapshot import MetadataState
 from kcoord.engine.session import OUTPUT_BYTES_MAX, Session
 from kcoord.engine.state_checkpoint import StateCheckpoints
@@ -148,6 +149,7 @@ class Engine:
         self.timers = TimerQueue()
         self.coordinator_logs: dict[LogId, CoordinatorLog] = {}
         self.states = StateCheckpoints()
+        self.group_events = GroupEventsTopic(config, self.core.topics, self.data_plane, journal)
         # Of the metadata log; there once it is loaded.
         self.metadata: MetadataState | None = None
         self.facts: list[Fact] = []
@@ -203,15 +205,19 @@ class Engine:
         self._follow_topics(now)
         self.data_plane.drop_leftovers()
         self.facts.extend(self.data_plane.table.take_facts())
+        self.group_events.read_marks(now)
         for log_id in core.offsets_logs():
             log = self.directory.get(log_id.topic, log_id.partition)
             if log is None:
                 raise RuntimeError(f"{log_id} has no directory")
-            self.facts.extend(self.states.load(core, log_id, log))
+            events = self.group_events.begin(log_id.partition, log.end_offset)
+            self.facts.extend(self.states.load(core, log_id, log, events))
             self._open_coordinator_log(log_id)
         self._apply(core.loaded(now), now)
         if self.jobs:
             raise RuntimeError(f"loading led to jobs: {self.jobs}")
+        # What was replayed is durable: opening a log syncs its end.
+        self._project(now)
 
     def _open_coordinator_log(self, log_id: LogId) -> None:
         log = self.directory.get(log_id.topic, log_id.partition)
@@ -559,6 +565,7 @@ class Engine:
     def _store(self, log: CoordinatorLog, encoded: EncodedRecords, outcome: Outcome, now: Now) -> None:
         self.open_bytes += encoded.size_bytes
         offset = log.append(encoded, now.wall_ms)
+        self.group_events.note(self.open_seq, log.log_id, offset, outcome.records, now)
         core = self.core
         for record in outcome.records:
             core.replay(log.log_id, offset, record.key, record.value)
@@ -568,6 +575,12 @@ class Engine:
             changes = core.topics.take_changes()
             if changes is not None:
                 outcome.follow_ups.insert(0, changes)
+
+    def _project(self, now: Now) -> None:
+        """Append what happened to groups as far as it is durable; it goes with the next commit."""
+        if self.group_events.take(self.durable_seq, self.open_seq, self.disk_full):
+            self._apply(self.group_events.creation(self.entropy(ENTROPY_BYTES)), now)
+            self.group_events.append()
 
     def _follow_topics(self, now: Now) -> None:
         """Partition directories follow the records that create and delete topics."""
@@ -714,6 +727,7 @@ class Engine:
 
     def _committed(self, now: Now) -> None:
         self.durable_seq = self.open_seq - 1
+        self._project(now)
         for reply in self.data_plane.on_durable(now):
             self._give(reply, 0)
         if self.data_plane.removals:

@@ -12,6 +12,8 @@ from typing import Final, final
 from kcoord.core.coordinator import Core
 from kcoord.core.outcome import METADATA_TOPIC, LogId
 from kcoord.engine.batch_walk import BatchWalk
+from kcoord.engine.cause_header import decode_cause
+from kcoord.engine.group_events import GroupEvents
 from kcoord.log.partition_log import Extent, PartitionLog
 from kcoord.log.serde import decode_metadata_record, decode_record
 from kcoord.log.storage import Storage
@@ -25,7 +27,15 @@ from kcoord.wire.primitives import (
     read_i32_be,
     read_i64_be,
 )
-from kcoord.wire.record_batch import BatchHeader, record_end, records_reader, skip_headers
+from kcoord.wire.record_batch import (
+    LOG_APPEND_TIME_FLAG,
+    BatchHeader,
+    Headers,
+    headers_at,
+    record_end,
+    records_reader,
+    skip_headers,
+)
 
 # Our own batches are not compressed; imported ones may be.
 DECOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
@@ -46,9 +56,10 @@ def load_coordinator_log(core: Core, log_id: LogId, log: PartitionLog) -> int:
 
 @final
 class LogLoader:
-    """Replays records of one log."""
+    """Replays records of one log. What is not a commit also goes to `events`."""
 
-    def __init__(self, core: Core, log_id: LogId) -> None:
+    def __init__(self, core: Core, log_id: LogId, events: GroupEvents | None = None) -> None:
+        self.events = events
         self.core = core
         self.log_id = log_id
         self.is_metadata = log_id.topic == METADATA_TOPIC
@@ -97,7 +108,7 @@ class LogLoader:
         while left > 0:
             left -= 1
             end = record_end(r)
-            r.varlong()
+            time_delta = r.varlong()
             delta = r.varint()
             if delta < 0 or delta > header.last_offset_delta:
                 raise DecodeError(f"offset delta {delta} in a batch that ends at {header.last_offset_delta}")
@@ -106,6 +117,7 @@ class LogLoader:
             key = r.take(key_size) if key_size > 0 else r.pos
             value_size = r.varint()
             value = r.take(value_size) if value_size > 0 else r.pos
+            headers = r.pos
             skip_headers(r)
             if r.pos != end:
                 raise DecodeError("record does not match its size")
@@ -114,11 +126,14 @@ class LogLoader:
             count += 1
             if is_offsets and self._replay_commit(buf, key, key_size, value, value_size, offset):
                 continue
-            self._replay(
-                None if key_size < 0 else buf[key : key + key_size],
-                None if value_size < 0 else buf[value : value + value_size],
-                offset,
-            )
+            key_bytes = None if key_size < 0 else buf[key : key + key_size]
+            value_bytes = None if value_size < 0 else buf[value : value + value_size]
+            self._replay(key_bytes, value_bytes, offset)
+            if self.events is not None and key_bytes is not None:
+                timestamp = header.base_timestamp + time_delta
+                if header.attributes & LOG_APPEND_TIME_FLAG:
+                    timestamp = header.max_timestamp
+                self._tell(key_bytes, value_bytes, offset, timestamp, headers_at(buf, headers, end))
         if r.pos != r.end:
             raise DecodeError(f"{r.end - r.pos} bytes after the last record")
         return count
@@ -133,6 +148,15 @@ class LogLoader:
             self.core.replay(self.log_id, offset, key, value)
             if self.others is not None:
                 self.others.append((key, value))
+
+    def _tell(
+        self, key_bytes: bytes, value_bytes: bytes | None, offset: int, time_ms: int, headers: Headers
+    ) -> None:
+        if self.events is not None:
+            key, value = decode_record(key_bytes, value_bytes)
+            cause = decode_cause(headers) if headers else None
+            partition = self.log_id.partition
+            self.events.loaded(partition, offset, time_ms, key, value, cause)
 
     def _replay_commit(
         self, buf: bytes, key: i64, key_size: i64, value: i64, value_size: i64, offset: i64

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from kcoord.core.config import CoreConfig
-from kcoord.core.outcome import INTERNAL_TOPICS, Now, Request
+from kcoord.core.outcome import GROUP_EVENTS_TOPIC, INTERNAL_TOPICS, Now, Request
 from kcoord.engine.partitions import (
     CODEC_OF_PRODUCER,
     PartitionTable,
@@ -208,7 +208,7 @@ class ProduceRoom:
             return refused(index, UNKNOWN_TOPIC_OR_PARTITION)
         if body.acks < -1 or body.acks > 1:
             return refused(index, INVALID_REQUIRED_ACKS)
-        if served.name in INTERNAL_TOPICS:
+        if served.name in INTERNAL_TOPICS or served.name == GROUP_EVENTS_TOPIC:
             return refused(index, INVALID_TOPIC_EXCEPTION)
         if is_transactional(data.records):
             # No transactional id was ever given out by us, so none maps to this producer.

@@ -18,6 +18,7 @@ from typing import Final, final
 from kcoord.core.coordinator import Core
 from kcoord.core.outcome import INFO, WARNING, Fact, LogId
 from kcoord.engine.batch_walk import BatchWalk
+from kcoord.engine.group_events import GroupEvents
 from kcoord.engine.loader import DECOMPRESSED_BYTES_MAX, LogLoader
 from kcoord.log.partition_log import Extent, PartitionLog
 from kcoord.log.state_file import (
@@ -94,17 +95,22 @@ class LogState:
         self.log = log
         self.end_offset = 0
         self.records = 0
+        # What has to be on the disk before a checkpoint stands for the records it tells of.
+        self.events: GroupEvents | None = None
+        self.partition = 0
         # After a failure the next try waits for as many records again.
         self.tried_at = 0
         self.records_min = RECORDS_MIN
 
-    def load(self, core: Core, log_id: LogId) -> str:
+    def load(self, core: Core, log_id: LogId, events: GroupEvents | None = None) -> str:
         """Replay the checkpoint, if there is a good one, and the log after it. Why one was not used, or nothing.
 
         Raises LogDamaged and OSError.
         """
+        self.events = events
+        self.partition = log_id.partition
         log = self.log
-        loader = LogLoader(core, log_id)
+        loader = LogLoader(core, log_id, events)
         start = log.log_start_offset
         reason = ""
         found: StateFile | None = None
@@ -136,6 +142,8 @@ class LogState:
         """What to write now; None when too little was added since the last time. Raises LogDamaged."""
         log = self.log
         end = log.durable_end
+        if self.events is not None:
+            end = min(end, self.events.projected_end(self.partition))
         start = log.log_start_offset
         wanted = max(self.records_min, self.records)
         if at_stop:
@@ -155,11 +163,16 @@ class StateCheckpoints:
         # By the name of the log.
         self.logs: dict[str, LogState] = {}
 
-    def load(self, core: Core, log_id: LogId, log: PartitionLog) -> list[Fact]:
-        """Replay a log, with its checkpoint where there is a good one. Raises LogDamaged and OSError."""
+    def load(
+        self, core: Core, log_id: LogId, log: PartitionLog, events: GroupEvents | None = None
+    ) -> list[Fact]:
+        """Replay a log, with its checkpoint where there is a good one. Raises LogDamaged and OSError.
+
+        `events` gets what it tells of groups, see LogLoader.
+        """
         state = LogState(log)
         self.logs[log.name] = state
-        reason = state.load(core, log_id)
+        reason = state.load(core, log_id, events)
         if not reason:
             return []
         fields: dict[str, object] = {"file": state_path(log.name), "reason": reason}

@@ -359,6 +359,14 @@ GROUP_SETTINGS: Final = (
         minimum=10000, maximum=INT32_MAX,
     ),
     Setting(
+        "group.events.enable", "core.group_events_enable", True, "",
+        "Whether what happens to groups, and why, is written to the topic `__group_events`. Kafka has no such thing.",
+    ),
+    Setting(
+        "group.events.retention.ms", "core.group_events_retention_ms", 7 * DAY_MS, "ms",
+        "`retention.ms` of `__group_events`, when the topic is made.", minimum=1000,
+    ),
+    Setting(
         "empty_group_id_commit", "core.empty_group_id_commit", core.EMPTY_GROUP_INVALID_GROUP_ID, "",
         "What a commit with an empty group id gets from OffsetCommit v4 on (KIP-289): error 24, the proposal's own "
         "code (73, which names something else by now), or nothing, as released brokers do.",
@@ -441,6 +449,7 @@ BY_NAME: Final[dict[str, Setting]] = {setting.name: setting for setting in SETTI
 PROFILES: Final[dict[str, dict[str, str]]] = {
     # For fixtures: nothing on disk, a free port, sessions that a test can let expire.
     "test": {
+        "group.events.enable": "false",
         "log.sync": SYNC_MEMORY,
         "listeners": "127.0.0.1:0",
         "group.min.session.timeout.ms": "100",

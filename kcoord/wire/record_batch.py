@@ -266,6 +266,13 @@ def skip_headers(r: Reader) -> None:
         _headers(r)
 
 
+def headers_at(buf: bytes, pos: i64, end: i64) -> Headers:
+    """A record's headers, which stand between `pos` and `end`. Raises DecodeError."""
+    r = Reader(buf, pos)
+    r.end = end
+    return _headers(r)
+
+
 def decode_records(buf: bytes, pos: i64, header: BatchHeader, max_decompressed: int) -> list[Record]:
     """The records of the batch at `pos`, whose header is `header`, in their order.
 

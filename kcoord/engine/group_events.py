@@ -1,0 +1,292 @@
+"""`__group_events`: what happened to groups, as a topic that any client can read.
+
+It is a projection of `__consumer_offsets`. What is replayed live waits here until it is durable; then the events that
+it leads to go to the journal, with a later commit. No answer waits for them.
+
+Each batch says in a header of its last record how far each coordinator log is projected. At start-up the logs are
+replayed through the same timeline, and events from those offsets on are written that a crash kept from it: neither
+gaps nor repeats. Where there is no such mark (the topic is new, or was deleted) all that the logs still tell is
+written, unless it is older than the topic's retention.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final, final
+
+from kcoord.core.group_cause import NO_TIME, Cause
+from kcoord.core.group_timeline import UNKNOWN, GroupEvent, GroupTimeline
+from kcoord.core.outcome import OFFSETS_TOPIC
+from kcoord.engine.batch_walk import BatchWalk
+from kcoord.log.partition_log import INT64_MAX, PartitionLog
+from kcoord.wire.compression import DecompressionError
+from kcoord.wire.message import Message
+from kcoord.wire.primitives import DecodeError
+from kcoord.wire.record_batch import BatchBuilder, BatchHeader, Headers, decode_records
+
+MARKS_HEADER: Final = "kcoord.projected"
+# A batch is closed when it has grown beyond this. A record of the coordinator log never has its events in two.
+BATCH_BYTES_TARGET: Final = 512 * 1024
+# How much of the end of the log is looked at for the last batch: more than any batch takes.
+END_BYTES: Final = 4 * 1024 * 1024
+DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
+# Records that wait to be projected, while the disk is full. Beyond it the rest is left to the next start.
+WAITING_MAX: Final = 200_000
+
+
+@final
+class _Told:
+    """A record of a coordinator log that goes with commit `seq`."""
+
+    def __init__(
+        self,
+        seq: int,
+        partition: int,
+        offset: int,
+        time_ms: int,
+        key: Message | None,
+        value: Message | None,
+        cause: Cause | None,
+    ) -> None:
+        self.seq = seq
+        self.partition = partition
+        self.offset = offset
+        self.time_ms = time_ms
+        self.key = key
+        self.value = value
+        self.cause = cause
+
+
+@final
+class EventBatch:
+    """A batch to append, which holds `count` records."""
+
+    def __init__(self, builder: BatchBuilder) -> None:
+        self.builder = builder
+        self.count = int(builder.count)
+        self.max_timestamp = int(builder.max_timestamp)
+
+
+@final
+class GroupEvents:
+    """Takes records of the coordinator logs and gives batches for the topic."""
+
+    def __init__(self) -> None:
+        # By partition of `__consumer_offsets`.
+        self._timelines: dict[int, GroupTimeline] = {}
+        # Up to which offset each log is projected; what lies below led to events that are written.
+        self.marks: dict[int, int] = {}
+        # What happened before is not worth writing at start-up: the topic would not keep it.
+        self.oldest_ms = 0
+        self._waiting: list[_Told] = []
+        self._events: list[tuple[int, GroupEvent]] = []
+        self.has_overflowed = False
+        self.durable_seq = 0
+        # Events on their way to the disk: their commit, and how far every coordinator log is projected with them.
+        self._unsynced: list[tuple[int, dict[int, int]]] = []
+        # The last of those that arrived there.
+        self._safe_ends: dict[int, int] = {}
+
+    # ---- start-up
+
+    def read_marks(self, log: PartitionLog) -> None:
+        """Find out from the topic's log how far it goes. Raises LogDamaged and OSError."""
+        start = log.offset_before(log.end_offset, END_BYTES)
+        for extent in log.extents(start, log.end_offset):
+            walk = BatchWalk(log.storage, extent)
+            try:
+                while True:
+                    header = walk.advance()
+                    if header is None:
+                        break
+                    if not header.is_control:
+                        self._read_marks_of(walk.buf, header)
+            finally:
+                walk.close()
+
+    def _read_marks_of(self, buf: bytes, header: BatchHeader) -> None:
+        try:
+            records = decode_records(buf, header.pos, header, DECOMPRESSED_BYTES_MAX)
+        except (DecodeError, DecompressionError):
+            return
+        if not records:
+            return
+        for name, value in records[-1].headers:
+            if name == MARKS_HEADER and value is not None:
+                for partition, offset in decode_marks(value).items():
+                    self.marks[partition] = max(self.marks.get(partition, 0), offset)
+
+    def begin(self, partition: int, end_offset: int) -> None:
+        """A coordinator log that ends at `end_offset` is about to be replayed."""
+        mark = self.marks.get(partition, 0)
+        if mark > end_offset:
+            # The log was put back since: what comes at these offsets is news.
+            self.marks[partition] = end_offset
+
+    def loaded(
+        self,
+        partition: int,
+        offset: int,
+        time_ms: int,
+        key: Message | None,
+        value: Message | None,
+        cause: Cause | None,
+    ) -> None:
+        """A record that is in the log already."""
+        timeline = self._timeline(partition)
+        timeline.replay(offset, time_ms, key, value, cause)
+        mark = self.marks.get(partition, 0)
+        for event in timeline.take():
+            if event.offset >= mark and event.time_ms >= self.oldest_ms:
+                self._events.append((partition, event))
+
+    # ---- live
+
+    def note(
+        self,
+        seq: int,
+        partition: int,
+        offset: int,
+        time_ms: int,
+        key: Message | None,
+        value: Message | None,
+        cause: Cause | None,
+    ) -> None:
+        """A record was replayed and goes with commit `seq`."""
+        if len(self._waiting) >= WAITING_MAX:
+            self.has_overflowed = True
+            return
+        self._waiting.append(_Told(seq, partition, offset, time_ms, key, value, cause))
+
+    def committed(self, durable_seq: int) -> bool:
+        """Commits up to this one are durable; whether there may be something to write."""
+        self.durable_seq = durable_seq
+        if self._events:
+            return True
+        return bool(self._waiting) and self._waiting[0].seq <= durable_seq
+
+    def projected_end(self, partition: int) -> int:
+        """Up to which offset of a coordinator log all events are on the disk; INT64_MAX for all that is durable.
+
+        A state checkpoint must not go further: it leaves out what happened in between.
+        """
+        self._forget_synced()
+        is_behind = bool(self._unsynced or self._events)
+        if not is_behind and self._waiting:
+            is_behind = self._waiting[0].seq <= self.durable_seq
+        return self._safe_ends.get(partition, 0) if is_behind else INT64_MAX
+
+    def _forget_synced(self) -> None:
+        while self._unsynced and self._unsynced[0][0] <= self.durable_seq:
+            self._safe_ends = self._unsynced.pop(0)[1]
+
+    def take_batches(self, open_seq: int, durable_ends: dict[int, int]) -> list[EventBatch]:
+        """What is durable, as batches in their order, which are to go with commit `open_seq`.
+
+        `durable_ends` are those of the coordinator logs.
+        """
+        waiting = self._waiting
+        count = 0
+        for told in waiting:
+            if told.seq > self.durable_seq:
+                break
+            count += 1
+            timeline = self._timeline(told.partition)
+            timeline.replay(told.offset, told.time_ms, told.key, told.value, told.cause)
+            for event in timeline.take():
+                self._events.append((told.partition, event))
+        if count:
+            del waiting[:count]
+        events = self._events
+        self._events = []
+        if events:
+            self._forget_synced()
+            self._unsynced.append((open_seq, durable_ends))
+        return self._batches(events)
+
+    def _batches(self, events: list[tuple[int, GroupEvent]]) -> list[EventBatch]:
+        batches: list[EventBatch] = []
+        builder = BatchBuilder()
+        last = len(events) - 1
+        for i, (partition, event) in enumerate(events):
+            self.marks[partition] = event.offset + 1
+            key = event_key(event)
+            value = encode_event(event, partition)
+            is_end = i == last
+            if not is_end and builder.size_bytes() > BATCH_BYTES_TARGET:
+                next_partition, following = events[i + 1]
+                is_end = next_partition != partition or following.offset != event.offset
+            headers: Headers | None = None
+            if is_end:
+                headers = [(MARKS_HEADER, encode_marks(self.marks))]
+            builder.append(event.time_ms, key, value, headers)
+            if is_end:
+                batches.append(EventBatch(builder))
+                builder = BatchBuilder()
+        return batches
+
+    def _timeline(self, partition: int) -> GroupTimeline:
+        timeline = self._timelines.get(partition)
+        if timeline is None:
+            timeline = GroupTimeline()
+            self._timelines[partition] = timeline
+        return timeline
+
+
+def event_key(event: GroupEvent) -> bytes:
+    """`group|epoch|offset`, of the record in the coordinator log."""
+    return f"{event.group}|{event.epoch}|{event.offset}".encode("utf-8", "replace")
+
+
+def event_document(event: GroupEvent, partition: int) -> dict[str, object]:
+    """An event as it stands in the topic, see docs/group-events.md."""
+    document: dict[str, object] = {
+        "version": 1,
+        "event": event.event,
+        "group": event.group,
+        "protocol": event.protocol,
+        "epoch": event.epoch,
+        "time_ms": event.time_ms,
+    }
+    if event.started_ms != NO_TIME:
+        document["started_ms"] = event.started_ms
+        document["duration_ms"] = max(event.time_ms - event.started_ms, 0)
+    cause = event.cause
+    if cause is not None:
+        document["cause"] = cause.kind
+        document["member"] = cause.member_id or None
+        document["detail"] = cause.detail or None
+    elif event.started_ms == NO_TIME:
+        # Written by a broker, or before causes were.
+        document["cause"] = None
+        document["member"] = None
+        document["detail"] = None
+    document["members"] = None if event.members == UNKNOWN else event.members
+    document["partitions"] = None if event.partitions == UNKNOWN else event.partitions
+    document["log"] = f"{OFFSETS_TOPIC}-{partition}"
+    document["offset"] = event.offset
+    return document
+
+
+def encode_event(event: GroupEvent, partition: int) -> bytes:
+    text = json.dumps(event_document(event, partition), ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace")
+
+
+def encode_marks(marks: dict[int, int]) -> bytes:
+    by_name: dict[str, int] = {str(partition): marks[partition] for partition in sorted(marks)}
+    return json.dumps(by_name, separators=(",", ":")).encode("ascii")
+
+
+def decode_marks(data: bytes) -> dict[int, int]:
+    """Next offsets by partition of `__consumer_offsets`; nothing where it is not understood."""
+    marks: dict[int, int] = {}
+    try:
+        document = json.loads(data.decode("utf-8"))
+    except ValueError:
+        return marks
+    if isinstance(document, dict):
+        for name, offset in document.items():
+            if isinstance(name, str) and name.isdigit() and isinstance(offset, int):
+                marks[int(name)] = offset
+    return marks
