@@ -35,7 +35,11 @@ def open_engine(
     random_bytes = (rng or random.Random(7)).randbytes
     directory = open_directory(storage, 1, CLUSTER_ID, CLUSTER_ID)
     journal = Journal(directory, sync)
-    core_config = config or CoreConfig()
+    core_config = config
+    if core_config is None:
+        core_config = CoreConfig()
+        # A topic that tests which are about others would meet everywhere.
+        core_config.group_events_enable = False
     core_config.cluster_id = CLUSTER_ID
     engine = Engine(core_config, directory, journal, random_bytes, frame_limits(load_config().server), assignors)
     engine.strict = True

@@ -19,6 +19,7 @@ COMMANDS: Final = {
     "restore": "kcoord.cli.log.snapshot_commands:restore",
     "snapshot": "kcoord.cli.log.snapshot_commands:snapshot",
     "state": "kcoord.cli.log.state:state",
+    "timeline": "kcoord.cli.log.timeline:timeline",
     "verify": "kcoord.cli.log.verify:verify",
 }
 

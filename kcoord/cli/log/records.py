@@ -6,7 +6,9 @@ import base64
 import re
 from typing import Any, Final, final
 
+from kcoord.core.group_cause import NO_TIME, Cause
 from kcoord.core.outcome import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTION_TOPIC
+from kcoord.engine.cause_header import decode_cause
 from kcoord.log.serde import UnknownRecord, decode_metadata_record, decode_record, decode_transaction_record
 from kcoord.protocol.records.config_record import ConfigRecord
 from kcoord.protocol.records.consumer_protocol_assignment import decode_consumer_protocol_assignment
@@ -222,6 +224,10 @@ def typed_plain(typed: TypedRecord) -> dict[str, Any]:
         document["value"] = plain(typed.value)
     if typed.error:
         document["error"] = typed.error
+    cause = decode_cause(record.headers)
+    if cause is not None:
+        document["cause"] = {"kind": cause.kind, "member": cause.member_id or None, "detail": cause.detail or None}
+        document["cause"]["since_ms"] = None if cause.since_ms == NO_TIME else cause.since_ms
     if record.headers:
         document["headers"] = [{"key": name, "value": bytes_plain(value)} for name, value in record.headers]
     return document
@@ -232,6 +238,18 @@ def typed_plain(typed: TypedRecord) -> dict[str, Any]:
 
 def summary(typed: TypedRecord) -> str:
     """The record in a line for people."""
+    cause = decode_cause(typed.record.headers)
+    return _content(typed) if cause is None else f"{_content(typed)}; cause {cause_text(cause)}"
+
+
+def cause_text(cause: Cause) -> str:
+    text = cause.kind
+    if cause.member_id:
+        text += f" {cause.member_id}"
+    return f"{text}: {cause.detail}" if cause.detail else text
+
+
+def _content(typed: TypedRecord) -> str:
     key, value = typed.key, typed.value
     if isinstance(key, OffsetCommitKey):
         where = f"{typed.kind} {key.group} {key.topic}-{key.partition}"

@@ -1,0 +1,114 @@
+"""`kcoord log timeline`: the same story from the topic and from the log, in a table that fits, and its errors."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kcoord.core.config import CoreConfig
+from kcoord.log.storage import DiskStorage
+from tests.harness.engine import Client, open_engine
+from tests.unit.cli.rig import LogRig, at, run, run_json
+
+FIELDS = ("epoch", "cause", "duration_ms", "members_before", "members_after", "partitions_before", "partitions_after")
+
+
+def rig_with_events(path: Path) -> LogRig:
+    rig = LogRig(path)
+    rig.engine.stop()
+    rig.engine = open_engine(DiskStorage(str(path)), at(0), random.Random(5), config=CoreConfig())
+    rig.client = Client(rig.engine)
+    return rig
+
+
+def story(rig: LogRig) -> None:
+    """`workers` gets a member twice, and another group only commits."""
+    rig.history()
+    rig.join(8)
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> Path:
+    rig = rig_with_events(tmp_path)
+    story(rig)
+    rig.stop()
+    return tmp_path
+
+
+def rows(document: dict[str, Any]) -> list[tuple[Any, ...]]:
+    return [tuple(row[name] for name in FIELDS) for row in document["epochs"]]
+
+
+EXPECTED = [
+    (1, "member_joined", 0, 0, 1, 0, 2),
+    (2, "member_left", 0, 1, 0, 2, 0),
+    (3, "member_joined", 0, 0, 1, 0, 2),
+]
+
+
+def test_the_topic_and_the_log_tell_the_same(stopped: Path) -> None:
+    by_topic = run_json("timeline", stopped, "--group", "workers")
+    by_log = run_json("timeline", stopped, "--group", "workers", "--source", "log")
+    assert by_topic["source"] == "__group_events-0"
+    assert by_log["source"] == "__consumer_offsets-0"
+    assert rows(by_topic) == rows(by_log) == EXPECTED
+    assert by_topic["epochs"] == by_log["epochs"]
+
+
+def test_a_log_without_the_topic(tmp_path: Path) -> None:
+    rig = LogRig(tmp_path)
+    story(rig)
+    rig.stop()
+    document = run_json("timeline", tmp_path, "-g", "workers")
+    assert document["source"] == "__consumer_offsets-0"
+    assert rows(document) == EXPECTED
+
+
+def test_the_table_fits(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    result = run("timeline", stopped, "--group", "workers")
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0] == "workers: 3 epochs, from __group_events-0"
+    assert lines[1].split() == ["EPOCH", "TIME", "TOOK", "MEMBERS", "PARTITIONS"]
+    assert lines[2].split() == ["1", "2025-10-09T08:53:22.000Z", "0", "ms", "0", "->", "1", "0", "->", "2"]
+    assert lines[3].startswith("    (classic) member_joined test-")
+    assert all(len(line) <= 80 for line in lines), result.stdout
+
+
+def test_since_until_and_limit(stopped: Path) -> None:
+    assert [row[0] for row in rows(run_json("timeline", stopped, "-g", "workers", "-n", "1"))] == [3]
+    since = run_json("timeline", stopped, "-g", "workers", "--since", "2025-10-09T08:53:26")
+    assert [row[0] for row in rows(since)] == [2, 3]
+    until = run_json("timeline", stopped, "-g", "workers", "--until", "2025-10-09T08:53:26")
+    assert [row[0] for row in rows(until)] == [1, 2]
+
+
+def test_groups_that_never_rebalanced(stopped: Path) -> None:
+    for group in ("report", "nobody"):
+        result = run("timeline", stopped, "--group", group)
+        assert result.exit_code == 2
+        assert f"tells of a rebalance of group {group}" in result.stderr
+
+
+def test_a_running_server_is_read_up_to_its_mark(tmp_path: Path) -> None:
+    rig = rig_with_events(tmp_path)
+    story(rig)
+    rig.marks()
+    result = run("timeline", tmp_path, "--group", "workers")
+    assert result.exit_code == 0
+    assert "a running server's log" in result.stderr
+    assert "workers: 3 epochs" in result.stdout
+    rig.stop()
+
+
+def test_dump_shows_the_cause(stopped: Path) -> None:
+    result = run("dump", stopped, "--group", "workers", "--type", "group_metadata")
+    text = " ".join(result.stdout.split())
+    assert "cause member_joined test-" in text
+    assert "cause member_left test-" in text
+    lines = run("dump", stopped, "-g", "workers", "--type", "group_metadata", "-o", "json").stdout
+    assert '"cause":{"kind":"member_left","member":"test-' in lines
