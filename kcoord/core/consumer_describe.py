@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from kcoord.core.assignors.spec import Assignment
+from kcoord.core.client_assignors import chosen_name
 from kcoord.core.consumer_group import ConsumerGroup
 from kcoord.core.consumer_member import ConsumerMember
 from kcoord.core.consumer_targets import ConsumerTargets
@@ -71,7 +72,9 @@ class ConsumerDescribe:
         return out
 
     def _describe(self, group: ConsumerGroup, operations: int) -> DescribedGroup:
-        preferred = group.preferred_assignor(None, None)
+        preferred = chosen_name(group)
+        if preferred is None:
+            preferred = group.preferred_assignor(None, None)
         return DescribedGroup(
             group_id=group.group_id,
             group_state=group.state(),

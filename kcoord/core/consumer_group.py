@@ -15,7 +15,8 @@ from typing import Final, final
 
 from kcoord.core.assignors.spec import Assignment
 from kcoord.core.assignors.target_builder import TargetBuilder
-from kcoord.core.consumer_member import ConsumerMember, PartitionEpochs
+from kcoord.core.client_computation import ClientComputation
+from kcoord.core.consumer_member import NO_ANSWER, AssignorAnswer, ConsumerMember, PartitionEpochs
 from kcoord.core.outcome import LogId
 
 # The states, spelled as describe and list show them.
@@ -77,6 +78,8 @@ class ConsumerGroup:
         self.assignment_epoch = 1
         self.assignment_timestamp_ms = 0
         self.targets: dict[str, Assignment] = {}
+        # What a client-side assignor said with its targets; for members to whom it said nothing there is none.
+        self.answers: dict[str, AssignorAnswer] = {}
         self.resolved_regexes: dict[str, ResolvedRegex] = {}
         # How many members there were, and whether they had to be assigned anew, when the group's tombstones began.
         self.last_size = 0
@@ -93,6 +96,8 @@ class ConsumerGroup:
         self.regex_topic_counts: dict[str, int] = {}
         self.assignor_counts: dict[str, int] = {}
         self.classic_members = 0
+        # Members that could do with an assignor of their own.
+        self.client_assignor_members = 0
         self.classic_protocol_counts: dict[str, int] = {}
 
         # Soft part. Losing it costs work, never a promise.
@@ -102,6 +107,8 @@ class ConsumerGroup:
         self.builder: TargetBuilder | None = None
         # Who computed last; "" is not known.
         self.builder_assignor = ""
+        # A member that was asked for the next assignment.
+        self.computation: ClientComputation | None = None
         # What happened to topics of the group since it looked at them, for people.
         self.topic_changes: list[str] = []
         # Members that changed since the builder computed last.
@@ -132,6 +139,9 @@ class ConsumerGroup:
     def target(self, member_id: str) -> Assignment:
         target = self.targets.get(member_id)
         return {} if target is None else target
+
+    def answer(self, member_id: str) -> AssignorAnswer:
+        return self.answers.get(member_id, NO_ANSWER)
 
     def partition_epoch(self, topic_id: bytes, partition: int) -> int:
         """The epoch of the member that has it, or NO_OWNER."""
@@ -274,6 +284,8 @@ class ConsumerGroup:
             increment(self.name_counts, name)
         increment(self.regex_counts, member.regex())
         increment(self.assignor_counts, member.server_assignor)
+        if member.client_assignors:
+            self.client_assignor_members += 1
         if member.classic is not None:
             self.classic_members += 1
             for protocol in member.classic.supported_protocols:
@@ -316,6 +328,8 @@ class ConsumerGroup:
             decrement(self.name_counts, name)
         decrement(self.regex_counts, member.regex())
         decrement(self.assignor_counts, member.server_assignor)
+        if member.client_assignors:
+            self.client_assignor_members -= 1
         if member.classic is not None:
             self.classic_members -= 1
             for protocol in member.classic.supported_protocols:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from kcoord.core.client_assignors import check_client_assignors, stored_assignors, tell_answer
 from kcoord.core.config import CoreConfig
 from kcoord.core.consumer_group import ConsumerGroup
 from kcoord.core.consumer_member import (
@@ -126,6 +127,8 @@ class ConsumerHeartbeats:
                 raise invalid("InstanceId can't be null.")
         elif epoch < STATIC_LEAVE_EPOCH:
             raise invalid("MemberEpoch is invalid.")
+        if body.client_assignors is not None:
+            check_client_assignors(body.client_assignors)
         assignor = body.server_assignor
         if assignor is not None and assignor not in self.targets.assignors:
             raise GroupError(
@@ -198,8 +201,15 @@ class ConsumerHeartbeats:
             and (body.subscribed_topic_names is not None or body.subscribed_topic_regex is not None)
             and body.topic_partitions is not None
         )
-        if joins or is_full or reconciled.assigned != member.assigned:
+        is_changed = reconciled.assigned != member.assigned or reconciled.answer != member.answer
+        if joins or is_full or is_changed:
             response.assignment = assignment_message(reconciled.assigned)
+            if reconciled.client_assignors:
+                tell_answer(response.assignment, reconciled.answer)
+        if group.computation is not None:
+            response.should_compute_assignment = steps.client_assignors.should_compute(
+                group, reconciled.member_id, epoch, target_epoch, joins
+            )
         if group.group_id not in self.store.consumer_groups:
             self._made(group, now, out)
         return response
@@ -288,11 +298,13 @@ class ConsumerHeartbeats:
             and body.subscribed_topic_names is None
             and body.subscribed_topic_regex is None
             and body.server_assignor is None
+            and body.client_assignors is None
             and body.instance_id is None
             and body.rack_id is None
             and member.client_id == request.client_id
             and member.client_host == request.client_host
             and member.classic is None
+            and not (body.member_epoch == JOIN_EPOCH and member.client_assignors)
         ):
             # What nearly all heartbeats are.
             return member
@@ -309,6 +321,11 @@ class ConsumerHeartbeats:
             updated.topic_names = sorted_unique(body.subscribed_topic_names)
         if body.subscribed_topic_regex is not None:
             updated.topic_regex = body.subscribed_topic_regex
+        if body.client_assignors is not None:
+            updated.client_assignors = stored_assignors(body.client_assignors)
+        elif body.member_epoch == JOIN_EPOCH:
+            # Who joins says all there is, and a successor of a static member may have none.
+            updated.client_assignors = []
         updated.client_id = request.client_id
         updated.client_host = request.client_host
         updated.classic = None

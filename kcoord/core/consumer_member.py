@@ -13,10 +13,15 @@ from typing import Final, final
 
 from kcoord.protocol.records.consumer_group_member_metadata import (
     ClassicMemberMetadata,
+    ClientAssignor,
     ConsumerGroupMemberMetadataValue,
 )
 
 PartitionEpochs = dict[bytes, dict[int, int]]
+# What a client-side assignor said along with an assignment: error, version of its metadata, metadata.
+AssignorAnswer = tuple[int, int, bytes]
+
+NO_ANSWER: Final[AssignorAnswer] = (0, 0, b"")
 
 # States of a member, as record 8 stores them.
 STABLE: Final = 0
@@ -48,12 +53,15 @@ class ConsumerMember:
         self.server_assignor: str | None = None
         # What a member that speaks the classic protocol joined with; None for one that speaks the new one.
         self.classic: ClassicMemberMetadata | None = None
+        # The client-side assignors it has, the one it likes best first; released clients have none.
+        self.client_assignors: list[ClientAssignor] = []
         # The current assignment.
         self.member_epoch = 0
         self.previous_epoch = NOT_GIVEN
         self.state: int = STABLE
         self.assigned: PartitionEpochs = {}
         self.revoking: PartitionEpochs = {}
+        self.answer: AssignorAnswer = NO_ANSWER
 
     def copy(self) -> ConsumerMember:
         return self.copy_as(self.member_id)
@@ -70,11 +78,13 @@ class ConsumerMember:
         other.topic_regex = self.topic_regex
         other.server_assignor = self.server_assignor
         other.classic = self.classic
+        other.client_assignors = self.client_assignors
         other.member_epoch = self.member_epoch
         other.previous_epoch = self.previous_epoch
         other.state = self.state
         other.assigned = self.assigned
         other.revoking = self.revoking
+        other.answer = self.answer
         return other
 
     def take_metadata(self, value: ConsumerGroupMemberMetadataValue) -> None:
@@ -88,6 +98,7 @@ class ConsumerMember:
         self.rebalance_timeout_ms = value.rebalance_timeout_ms
         self.server_assignor = value.server_assignor
         self.classic = value.classic_member_metadata
+        self.client_assignors = value.client_assignors if value.client_assignors is not None else []
 
     def has_same_metadata(self, other: ConsumerMember) -> bool:
         """Whether record 5 would say the same of both."""
@@ -101,6 +112,7 @@ class ConsumerMember:
             and self.topic_regex == other.topic_regex
             and self.server_assignor == other.server_assignor
             and self.classic == other.classic
+            and self.client_assignors == other.client_assignors
         )
 
     def has_same_assignment(self, other: ConsumerMember) -> bool:
@@ -111,10 +123,17 @@ class ConsumerMember:
             and self.state == other.state
             and self.assigned == other.assigned
             and self.revoking == other.revoking
+            and self.answer == other.answer
         )
 
     def uses_classic_protocol(self) -> bool:
         return self.classic is not None
+
+    def client_assignor(self, name: str) -> ClientAssignor | None:
+        for assignor in self.client_assignors:
+            if assignor.name == name:
+                return assignor
+        return None
 
     def regex(self) -> str | None:
         """The regular expression it subscribes with, None for none."""

@@ -12,10 +12,12 @@ from typing import final
 from kcoord.core.assignors.spec import Assignment
 from kcoord.core.consumer_group import NO_OWNER, ConsumerGroup
 from kcoord.core.consumer_member import (
+    NO_ANSWER,
     STABLE,
     UNKNOWN_STATE,
     UNRELEASED_PARTITIONS,
     UNREVOKED_PARTITIONS,
+    AssignorAnswer,
     ConsumerMember,
     PartitionEpochs,
 )
@@ -39,6 +41,7 @@ class Reconciliation:
         subscribed: dict[bytes, bool],
         subscription_changed: bool,
         owned: Owned | None,
+        answer: AssignorAnswer = NO_ANSWER,
     ) -> None:
         self.group = group
         self.member = member
@@ -47,6 +50,8 @@ class Reconciliation:
         self.subscribed = subscribed
         self.subscription_changed = subscription_changed
         self.owned = owned
+        # What the target's assignor says to this member; it is told with the target's epoch.
+        self.answer = answer
 
     def next(self) -> ConsumerMember:
         """The member after this step: the same object where it cannot move."""
@@ -154,4 +159,5 @@ class Reconciliation:
         updated.state = UNRELEASED_PARTITIONS if waits else STABLE
         updated.advance_to(self.target_epoch)
         updated.revoking = {}
+        updated.answer = self.answer
         return updated

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kcoord.core.assignors.spec import Assignment
 from kcoord.core.consumer_group import ConsumerGroup, ResolvedRegex
-from kcoord.core.consumer_member import ConsumerMember, PartitionEpochs
+from kcoord.core.consumer_member import NO_ANSWER, AssignorAnswer, ConsumerMember, PartitionEpochs
 from kcoord.core.outcome import CoordinatorRecord
 from kcoord.protocol.records.consumer_group_current_member_assignment import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -64,6 +64,7 @@ def member_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
             member.rebalance_timeout_ms,
             member.server_assignor,
             member.classic,
+            member.client_assignors if member.client_assignors and member.classic is None else None,
         ),
     )
 
@@ -80,12 +81,18 @@ def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> Coordin
     )
 
 
-def target_record(group_id: str, member_id: str, target: Assignment) -> CoordinatorRecord:
-    """Record 7: what a member is to have."""
+def target_record(
+    group_id: str, member_id: str, target: Assignment, answer: AssignorAnswer = NO_ANSWER
+) -> CoordinatorRecord:
+    """Record 7: what a member is to have, and what a client-side assignor says to it."""
+    error, version, metadata = answer
     return CoordinatorRecord(
         ConsumerGroupTargetAssignmentMemberKey(group_id, member_id),
         ConsumerGroupTargetAssignmentMemberValue(
-            [TopicPartition(topic_id, partitions) for topic_id, partitions in target.items()]
+            [TopicPartition(topic_id, partitions) for topic_id, partitions in target.items()],
+            error,
+            version,
+            metadata,
         ),
     )
 
@@ -96,6 +103,7 @@ def target_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
 
 def current_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
     """Record 8: what a member has, what it is giving up, and its epochs."""
+    error, version, metadata = member.answer
     return CoordinatorRecord(
         ConsumerGroupCurrentMemberAssignmentKey(group_id, member.member_id),
         ConsumerGroupCurrentMemberAssignmentValue(
@@ -104,6 +112,9 @@ def current_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
             member.state,
             _topic_partitions(member.assigned),
             _topic_partitions(member.revoking),
+            error,
+            version,
+            metadata,
         ),
     )
 
@@ -137,7 +148,8 @@ def replaced_member(group: ConsumerGroup, old_id: str, new: ConsumerMember) -> l
     """A static member goes on under another id, with its target assignment."""
     records = removed_member(group.group_id, old_id)
     records.append(member_record(group.group_id, new))
-    records.append(target_record(group.group_id, new.member_id, group.target(old_id)))
+    target = target_record(group.group_id, new.member_id, group.target(old_id), group.answer(old_id))
+    records.append(target)
     records.append(current_record(group.group_id, new))
     return records
 

@@ -11,7 +11,7 @@ from typing import Final, cast, final
 
 from kcoord.core.assignors.spec import Assignment
 from kcoord.core.consumer_group import NO_ASSIGNMENT_EPOCH, ConsumerGroup, ResolvedRegex
-from kcoord.core.consumer_member import LEAVE_EPOCH, ConsumerMember, PartitionEpochs
+from kcoord.core.consumer_member import LEAVE_EPOCH, NO_ANSWER, ConsumerMember, PartitionEpochs
 from kcoord.core.group_store import EndedGroup, GroupStore
 from kcoord.protocol.records.consumer_group_current_member_assignment import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -145,6 +145,7 @@ class ConsumerReplay:
             member.previous_epoch = LEAVE_EPOCH
             member.assigned = {}
             member.revoking = {}
+            member.answer = NO_ANSWER
         else:
             member = ConsumerMember(key.member_id) if old is None else old.copy()
             member.member_epoch = value.member_epoch
@@ -152,6 +153,7 @@ class ConsumerReplay:
             member.state = value.state if value.state in _KNOWN_STATES else _UNKNOWN_STATE
             member.assigned = _partition_epochs(value.assigned_partitions, value.member_epoch)
             member.revoking = _partition_epochs(value.partitions_pending_revocation, value.member_epoch)
+            member.answer = (value.error, value.metadata_version, value.metadata_bytes)
         group.put_member(member)
 
     def _target(
@@ -160,6 +162,7 @@ class ConsumerReplay:
         key: ConsumerGroupTargetAssignmentMemberKey,
         value: ConsumerGroupTargetAssignmentMemberValue | None,
     ) -> None:
+        group.answers.pop(key.member_id, None)
         if value is None:
             if group.targets.pop(key.member_id, None) is not None:
                 group.changed_members[key.member_id] = True
@@ -168,6 +171,9 @@ class ConsumerReplay:
         for topic in value.topic_partitions:
             target[topic.topic_id] = topic.partitions
         group.targets[key.member_id] = target
+        answer = (value.error, value.metadata_version, value.metadata_bytes)
+        if answer != NO_ANSWER:
+            group.answers[key.member_id] = answer
 
     def _target_epoch(
         self, group: ConsumerGroup, value: ConsumerGroupTargetAssignmentMetadataValue | None
@@ -225,6 +231,10 @@ def consumer_hard_state(store: GroupStore) -> list[str]:
                 f"{member.member_epoch} {member.previous_epoch} {member.state} "
                 f"{_sorted(member.assigned)} {_sorted(member.revoking)}"
             )
+            if member.client_assignors or member.answer != NO_ANSWER:
+                lines.append(f"  client assignors {member.client_assignors!r} {member.answer!r}")
+        for member_id in sorted(group.answers):
+            lines.append(f"  answer {member_id!r} {group.answers[member_id]!r}")
         for member_id in sorted(group.targets):
             target = group.targets[member_id]
             lines.append(f"  target {member_id!r} {sorted((t.hex(), ps) for t, ps in target.items())}")

@@ -11,6 +11,8 @@ import base64
 from typing import Final, final
 
 from kcoord.core.assignors.spec import Assignment
+from kcoord.core.client_assignors import ClientAssignors, answer_for, assignors_text
+from kcoord.core.client_computation import NO_EPOCH
 from kcoord.core.consumer_group import ConsumerGroup
 from kcoord.core.consumer_member import UNREVOKED_PARTITIONS, ConsumerMember
 from kcoord.core.consumer_membership import ConsumerMembership
@@ -19,6 +21,7 @@ from kcoord.core.consumer_records import current_record, member_record
 from kcoord.core.consumer_regex import CHANGED_AND_RESOLVED, UNCHANGED, ConsumerRegexes
 from kcoord.core.consumer_targets import ConsumerTargets
 from kcoord.core.group_cause import (
+    CLIENT_ASSIGNORS_CHANGED,
     MEMBER_JOINED,
     MEMBER_REJOINED,
     STATIC_MEMBER_REPLACED,
@@ -42,6 +45,7 @@ class ConsumerSteps:
         self.targets = targets
         self.regexes = regexes
         self.membership = membership
+        self.client_assignors = ClientAssignors()
 
     def change_member(
         self,
@@ -70,12 +74,16 @@ class ConsumerSteps:
             regex_status = self.regexes.update(group, before, updated, now, out)
         epoch = group.epoch
         # Of an expression that is not resolved yet the group hears when it is.
-        bump = names_changed or regex_status == CHANGED_AND_RESOLVED
+        subscription_changed = names_changed or regex_status == CHANGED_AND_RESOLVED
+        bump = subscription_changed or updated.client_assignors != member.client_assignors
         if bump or now.mono_ms >= group.refresh_deadline_ms:
             topics = group.subscribed_topics_after([] if before is None else [before], updated)
             metadata_hash = self.targets.topics.metadata_hash(topics)
             if bump or metadata_hash != group.metadata_hash:
                 cause = self._cause(group, before, updated, bump, joins, reason)
+                if cause.kind == SUBSCRIPTION_CHANGED and before is not None and not subscription_changed:
+                    detail = f"{assignors_text(before)} -> {assignors_text(updated)}"
+                    cause = Cause(CLIENT_ASSIGNORS_CHANGED, updated.member_id, detail)
                 epoch = self.targets.bump_epoch(group, metadata_hash, cause, out)
             group.topic_changes = []
             group.refresh_deadline_ms = now.mono_ms + REFRESH_INTERVAL_MS
@@ -115,7 +123,11 @@ class ConsumerSteps:
         out: Outcome,
     ) -> tuple[int, Assignment]:
         """The epoch of the target assignment in force and the member's part of it. Raises GroupError."""
-        if group.assignment_epoch < epoch and self.targets.may_compute(group, interval_ms, now):
+        if (
+            group.assignment_epoch < epoch
+            and self.targets.may_compute(group, interval_ms, now)
+            and not self.client_assignors.ask(group, before, updated, epoch, now, out)
+        ):
             return epoch, self.targets.compute(group, epoch, before, updated, now, out)
         return group.assignment_epoch, self.inherited(group, before, member)
 
@@ -144,7 +156,14 @@ class ConsumerSteps:
         subscribed = dict.fromkeys(self.targets.topics.topic_ids(group.topics_of(member)), True)
         try:
             updated = Reconciliation(
-                group, member, target_epoch, target, subscribed, subscription_changed, owned
+                group,
+                member,
+                target_epoch,
+                target,
+                subscribed,
+                subscription_changed,
+                owned,
+                answer_for(group, member, target_epoch),
             ).next()
         except GroupError:
             # The builder may know of an assignment whose records are dropped now.
@@ -174,6 +193,8 @@ def dropped(group: ConsumerGroup | None, out: Outcome) -> Outcome:
     if group is not None:
         if out.records:
             group.request_refresh()
+            if group.computation is not None:
+                group.computation.epoch = NO_EPOCH
         if out.jobs:
             group.regex_job_running = False
     return left

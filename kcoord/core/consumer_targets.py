@@ -110,13 +110,14 @@ class ConsumerTargets:
             if replaced_id is not None:
                 inherited = group.targets.pop(updated.member_id, None)
         target = group.target(updated.member_id) if inherited is None else inherited
-        is_listed = False
+        listed: dict[str, bool] = {}
         for member_id, assignment in changed:
+            listed[member_id] = True
             if member_id == updated.member_id:
                 target = assignment
-                is_listed = True
             self._add(group, target_record(group.group_id, member_id, assignment), out)
-        if inherited is not None and not is_listed:
+        self._take_back_answers(group, replaced_id, listed, out)
+        if inherited is not None and updated.member_id not in listed:
             self._add(group, target_record(group.group_id, updated.member_id, inherited), out)
         record = target_epoch_record(group.group_id, epoch, now.wall_ms)
         fields: dict[str, object] = {"group": group.group_id, "epoch": epoch, "assignor": assignor.name}
@@ -132,6 +133,14 @@ class ConsumerTargets:
         out.facts.append(Fact(INFO, "consumer_group_assignment", fields))
         group.builder = builder
         return target
+
+    def _take_back_answers(
+        self, group: ConsumerGroup, replaced_id: str | None, listed: dict[str, bool], out: Outcome
+    ) -> None:
+        """A server says nothing besides its assignment: what a client-side assignor said last is over."""
+        for member_id in group.answers:
+            if member_id in group.members and member_id != replaced_id and member_id not in listed:
+                self._add(group, target_record(group.group_id, member_id, group.target(member_id)), out)
 
     def _builder(self, group: ConsumerGroup, assignor: Assignor) -> TargetBuilder:
         """The group's builder, told of every member that changed since it computed last."""

@@ -17,6 +17,7 @@ from kcoord.core.classic_join import ClassicJoin
 from kcoord.core.classic_membership import ClassicMembership
 from kcoord.core.classic_rebalance import ClassicRebalance
 from kcoord.core.classic_sync import ClassicSync
+from kcoord.core.client_assignments import ClientAssignments
 from kcoord.core.config import CoreConfig
 from kcoord.core.configs import ConfigHandlers
 from kcoord.core.consumer_describe import ConsumerDescribe
@@ -57,6 +58,8 @@ from kcoord.core.topics import TopicRegistry
 from kcoord.protocol import apis
 from kcoord.protocol.consumer_group_describe import ConsumerGroupDescribeRequest
 from kcoord.protocol.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kcoord.protocol.consumer_group_install_assignment import ConsumerGroupInstallAssignmentRequest
+from kcoord.protocol.consumer_group_prepare_assignment import ConsumerGroupPrepareAssignmentRequest
 from kcoord.protocol.create_partitions import CreatePartitionsRequest
 from kcoord.protocol.create_topics import CreateTopicsRequest
 from kcoord.protocol.delete_groups import DeleteGroupsRequest
@@ -114,6 +117,9 @@ class Core:
             config, self.groups, self.joins, self.consumers, self.migration, self.consumer_steps
         )
         self.mixed_members = MixedMembers(self.groups, self.group_topics, self.consumers, self.consumer_steps)
+        self.client_assignments = ClientAssignments(
+            self.groups, self.group_topics, self.consumer_steps.client_assignors
+        )
         self.consumer_replay = ConsumerReplay(self.groups)
         self.consumer_describe = ConsumerDescribe(
             self.groups, self.topics, self.targets, GROUP_OPERATIONS, OPERATIONS_NOT_ASKED
@@ -249,6 +255,12 @@ class Core:
             return self.group_admin.handle_describe_groups(request, cast(DescribeGroupsRequest, body), now)
         if key == apis.CONSUMER_GROUP_DESCRIBE:
             return self.consumer_describe.handle_describe(request, cast(ConsumerGroupDescribeRequest, body))
+        if key == apis.CONSUMER_GROUP_PREPARE_ASSIGNMENT:
+            prepared = cast(ConsumerGroupPrepareAssignmentRequest, body)
+            return self.client_assignments.handle_prepare(request, prepared, now)
+        if key == apis.CONSUMER_GROUP_INSTALL_ASSIGNMENT:
+            installed = cast(ConsumerGroupInstallAssignmentRequest, body)
+            return self.client_assignments.handle_install(request, installed, now)
         if key == apis.LIST_GROUPS:
             return self.group_admin.handle_list_groups(request, cast(ListGroupsRequest, body), now)
         if key == apis.DELETE_GROUPS:

@@ -13,6 +13,8 @@ REBALANCE_TIMEOUT: Final = "rebalance_timeout"
 JOIN_TIMEOUT: Final = "join_timeout"
 SYNC_TIMEOUT: Final = "sync_timeout"
 SUBSCRIPTION_CHANGED: Final = "subscription_changed"
+# The client-side assignors of a member, or what it tells them.
+CLIENT_ASSIGNORS_CHANGED: Final = "client_assignors_changed"
 REGEX_RESOLVED: Final = "regex_resolved"
 TOPICS_CHANGED: Final = "topics_changed"
 ASSIGNOR_CHANGED: Final = "assignor_changed"

@@ -98,7 +98,7 @@ _WRITING_APIS: Final = frozenset(
 )
 # APIs that may append much. They wait while a commit would become too large; others are heard meanwhile.
 _APPENDING_APIS: Final = _WRITING_APIS | frozenset(
-    (apis.JOIN_GROUP, apis.SYNC_GROUP, apis.DELETE_GROUPS, apis.DELETE_TOPICS)
+    (apis.JOIN_GROUP, apis.SYNC_GROUP, apis.DELETE_GROUPS, apis.DELETE_TOPICS, apis.CONSUMER_GROUP_INSTALL_ASSIGNMENT)
 )
 # APIs whose handlers touch files for other than reading. What fails there must not be tried again.
 _STORING_APIS: Final = _APPENDING_APIS | frozenset((apis.DELETE_RECORDS,))

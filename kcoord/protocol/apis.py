@@ -137,8 +137,8 @@ APIS: Final[dict[int, Api]] = {
     69: Api(69, "ConsumerGroupDescribe", 0, 1, 0, 0, True),
     74: Api(74, "ListConfigResources", 0, 1, 0, 0, True),
     75: Api(75, "DescribeTopicPartitions", 0, 0, 0, 0, True),
-    10000: Api(10000, "ConsumerGroupPrepareAssignment", 0, 0, 0, 0, False),
-    10001: Api(10001, "ConsumerGroupInstallAssignment", 0, 0, 0, 0, False),
+    10000: Api(10000, "ConsumerGroupPrepareAssignment", 0, 0, 0, 0, True),
+    10001: Api(10001, "ConsumerGroupInstallAssignment", 0, 0, 0, 0, True),
 }
 
 

@@ -68,6 +68,22 @@ def encode_consumer_group_prepare_assignment_request(w: BytesWriter, m: Consumer
 
 
 @final
+class MemberAssignor(Message):
+    __slots__ = ("reason", "metadata_version", "metadata_bytes")
+    FIELDS: ClassVar[tuple[str, ...]] = ("reason", "metadata_version", "metadata_bytes")
+
+    def __init__(
+        self,
+        reason: int = 0,
+        metadata_version: int = 0,
+        metadata_bytes: bytes = b"",
+    ) -> None:
+        self.reason = reason
+        self.metadata_version = metadata_version
+        self.metadata_bytes = metadata_bytes
+
+
+@final
 class TargetTopicPartitions(Message):
     __slots__ = ("topic_id", "partitions")
     FIELDS: ClassVar[tuple[str, ...]] = ("topic_id", "partitions")
@@ -89,9 +105,7 @@ class AssignableMember(Message):
         "instance_id",
         "rack_id",
         "subscribed_topic_ids",
-        "reason",
-        "metadata_version",
-        "metadata_bytes",
+        "assignor",
         "topic_partitions",
     )
     FIELDS: ClassVar[tuple[str, ...]] = (
@@ -100,9 +114,7 @@ class AssignableMember(Message):
         "instance_id",
         "rack_id",
         "subscribed_topic_ids",
-        "reason",
-        "metadata_version",
-        "metadata_bytes",
+        "assignor",
         "topic_partitions",
     )
 
@@ -113,9 +125,7 @@ class AssignableMember(Message):
         instance_id: str | None = None,
         rack_id: str | None = None,
         subscribed_topic_ids: list[bytes] | None = None,
-        reason: int = 0,
-        metadata_version: int = 0,
-        metadata_bytes: bytes = b"",
+        assignor: MemberAssignor | None = None,
         topic_partitions: list[TargetTopicPartitions] | None = None,
     ) -> None:
         self.member_id = member_id
@@ -123,40 +133,24 @@ class AssignableMember(Message):
         self.instance_id = instance_id
         self.rack_id = rack_id
         self.subscribed_topic_ids: list[bytes] = subscribed_topic_ids if subscribed_topic_ids is not None else []
-        self.reason = reason
-        self.metadata_version = metadata_version
-        self.metadata_bytes = metadata_bytes
+        self.assignor: MemberAssignor = assignor if assignor is not None else MemberAssignor()
         self.topic_partitions: list[TargetTopicPartitions] = topic_partitions if topic_partitions is not None else []
 
 
 @final
-class AssignablePartition(Message):
-    __slots__ = ("partition", "racks")
-    FIELDS: ClassVar[tuple[str, ...]] = ("partition", "racks")
-
-    def __init__(
-        self,
-        partition: int = 0,
-        racks: list[str] | None = None,
-    ) -> None:
-        self.partition = partition
-        self.racks: list[str] = racks if racks is not None else []
-
-
-@final
 class AssignableTopic(Message):
-    __slots__ = ("topic_id", "topic_name", "partitions")
-    FIELDS: ClassVar[tuple[str, ...]] = ("topic_id", "topic_name", "partitions")
+    __slots__ = ("topic_id", "topic_name", "num_partitions")
+    FIELDS: ClassVar[tuple[str, ...]] = ("topic_id", "topic_name", "num_partitions")
 
     def __init__(
         self,
         topic_id: bytes = ZERO_UUID,
         topic_name: str = "",
-        partitions: list[AssignablePartition] | None = None,
+        num_partitions: int = 0,
     ) -> None:
         self.topic_id = topic_id
         self.topic_name = topic_name
-        self.partitions: list[AssignablePartition] = partitions if partitions is not None else []
+        self.num_partitions = num_partitions
 
 
 @final
@@ -201,6 +195,21 @@ class ConsumerGroupPrepareAssignmentResponse(Message):
         self.topics: list[AssignableTopic] = topics if topics is not None else []
 
 
+def _decode_member_assignor(r: Reader, version: int) -> MemberAssignor:
+    reason: int = r.int8()
+    metadata_version: int = r.int16()
+    metadata_bytes: bytes = r.compact_bytes()
+    r.skip_tags()
+    return MemberAssignor(reason, metadata_version, metadata_bytes)
+
+
+def _encode_member_assignor(w: BytesWriter, m: MemberAssignor, version: int) -> None:
+    write_int8(w, m.reason)
+    write_i16_be(w, m.metadata_version)
+    write_compact_bytes(w, m.metadata_bytes)
+    w.append(0)
+
+
 def _decode_target_topic_partitions(r: Reader, version: int) -> TargetTopicPartitions:
     topic_id: bytes = r.uuid()
     n_partitions: i64 = r.compact_array_len(4)
@@ -229,9 +238,7 @@ def _decode_assignable_member(r: Reader, version: int) -> AssignableMember:
     subscribed_topic_ids: list[bytes] = []
     for _ in range(n_subscribed_topic_ids):
         subscribed_topic_ids.append(r.uuid())
-    reason: int = r.int8()
-    metadata_version: int = r.int16()
-    metadata_bytes: bytes = r.compact_bytes()
+    assignor: MemberAssignor = _decode_member_assignor(r, version)
     n_topic_partitions: i64 = r.compact_array_len(18)
     topic_partitions: list[TargetTopicPartitions] = []
     for _ in range(n_topic_partitions):
@@ -243,9 +250,7 @@ def _decode_assignable_member(r: Reader, version: int) -> AssignableMember:
         instance_id,
         rack_id,
         subscribed_topic_ids,
-        reason,
-        metadata_version,
-        metadata_bytes,
+        assignor,
         topic_partitions,
     )
 
@@ -259,9 +264,7 @@ def _encode_assignable_member(w: BytesWriter, m: AssignableMember, version: int)
     write_compact_array_len(w, len(a_subscribed_topic_ids))
     for x_subscribed_topic_ids in a_subscribed_topic_ids:
         write_uuid(w, x_subscribed_topic_ids)
-    write_int8(w, m.reason)
-    write_i16_be(w, m.metadata_version)
-    write_compact_bytes(w, m.metadata_bytes)
+    _encode_member_assignor(w, m.assignor, version)
     a_topic_partitions = m.topic_partitions
     write_compact_array_len(w, len(a_topic_partitions))
     for x_topic_partitions in a_topic_partitions:
@@ -269,43 +272,18 @@ def _encode_assignable_member(w: BytesWriter, m: AssignableMember, version: int)
     w.append(0)
 
 
-def _decode_assignable_partition(r: Reader, version: int) -> AssignablePartition:
-    partition: int = r.int32()
-    n_racks: i64 = r.compact_array_len(1)
-    racks: list[str] = []
-    for _ in range(n_racks):
-        racks.append(r.compact_string())
-    r.skip_tags()
-    return AssignablePartition(partition, racks)
-
-
-def _encode_assignable_partition(w: BytesWriter, m: AssignablePartition, version: int) -> None:
-    write_i32_be(w, m.partition)
-    a_racks = m.racks
-    write_compact_array_len(w, len(a_racks))
-    for x_racks in a_racks:
-        write_compact_string(w, x_racks)
-    w.append(0)
-
-
 def _decode_assignable_topic(r: Reader, version: int) -> AssignableTopic:
     topic_id: bytes = r.uuid()
     topic_name: str = r.compact_string()
-    n_partitions: i64 = r.compact_array_len(6)
-    partitions: list[AssignablePartition] = []
-    for _ in range(n_partitions):
-        partitions.append(_decode_assignable_partition(r, version))
+    num_partitions: int = r.int32()
     r.skip_tags()
-    return AssignableTopic(topic_id, topic_name, partitions)
+    return AssignableTopic(topic_id, topic_name, num_partitions)
 
 
 def _encode_assignable_topic(w: BytesWriter, m: AssignableTopic, version: int) -> None:
     write_uuid(w, m.topic_id)
     write_compact_string(w, m.topic_name)
-    a_partitions = m.partitions
-    write_compact_array_len(w, len(a_partitions))
-    for x_partitions in a_partitions:
-        _encode_assignable_partition(w, x_partitions, version)
+    write_i32_be(w, m.num_partitions)
     w.append(0)
 
 
@@ -318,11 +296,11 @@ def decode_consumer_group_prepare_assignment_response(r: Reader, version: int) -
     error_message: str | None = r.compact_nullable_string()
     group_epoch: int = r.int32()
     assignor_name: str = r.compact_string()
-    n_members: i64 = r.compact_array_len(14)
+    n_members: i64 = r.compact_array_len(15)
     members: list[AssignableMember] = []
     for _ in range(n_members):
         members.append(_decode_assignable_member(r, version))
-    n_topics: i64 = r.compact_array_len(19)
+    n_topics: i64 = r.compact_array_len(22)
     topics: list[AssignableTopic] = []
     for _ in range(n_topics):
         topics.append(_decode_assignable_topic(r, version))

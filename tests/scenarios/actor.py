@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from kcoord.protocol.consumer_group_heartbeat import ConsumerGroupHeartbeatResponse
+from kcoord.protocol.consumer_group_heartbeat import ClientAssignor, ConsumerGroupHeartbeatResponse
+from kcoord.protocol.consumer_group_prepare_assignment import ConsumerGroupPrepareAssignmentResponse
 from kcoord.protocol.join_group import JoinGroupResponse
 from kcoord.wire.message import Message
 from tests.scenarios.printing import Printer
@@ -25,6 +26,9 @@ class Actor:
         self.topics: list[str] | None = None
         self.regex: str | None = None
         self.assignment: dict[bytes, list[int]] = {}
+        # Its client-side assignors, and the group epoch that it was told to compute for.
+        self.assignors: list[ClientAssignor] | None = None
+        self.prepared_epoch = -1
 
     def learn(self, response: Message) -> None:
         if isinstance(response, JoinGroupResponse):
@@ -34,6 +38,8 @@ class Actor:
                 self.generation_id = response.generation_id
                 self.protocol_type = response.protocol_type
                 self.protocol_name = response.protocol_name
+        elif isinstance(response, ConsumerGroupPrepareAssignmentResponse) and response.error_code == 0:
+            self.prepared_epoch = response.group_epoch
         elif isinstance(response, ConsumerGroupHeartbeatResponse) and response.error_code == 0:
             if response.member_id:
                 self.member_id = response.member_id

@@ -35,7 +35,12 @@ from kcoord.protocol.sync_group import SyncGroupRequest, SyncGroupRequestAssignm
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import ZERO_UUID
 from tests.scenarios.actor import Actor, Actors, instance_of, member_id_of
-from tests.scenarios.consumer_requests import build_beat, build_describe_consumer
+from tests.scenarios.consumer_requests import (
+    build_beat,
+    build_describe_consumer,
+    build_install,
+    build_prepare,
+)
 from tests.scenarios.embedded import VERSION_MAX, assignment, subscription
 from tests.scenarios.printing import Printer, milliseconds
 from tests.scenarios.script import Command
@@ -238,6 +243,8 @@ REQUESTS: dict[str, tuple[int, Builder]] = {
     "delete-groups": (apis.DELETE_GROUPS, build_delete_groups),
     "delete-topics": (apis.DELETE_TOPICS, build_delete_topics),
     "beat": (apis.CONSUMER_GROUP_HEARTBEAT, build_beat),
+    "prepare": (apis.CONSUMER_GROUP_PREPARE_ASSIGNMENT, build_prepare),
+    "install": (apis.CONSUMER_GROUP_INSTALL_ASSIGNMENT, build_install),
     "describe-consumer": (apis.CONSUMER_GROUP_DESCRIBE, build_describe_consumer),
     "describe": (apis.DESCRIBE_GROUPS, build_describe),
     "list": (apis.LIST_GROUPS, build_list),
