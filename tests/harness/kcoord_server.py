@@ -30,7 +30,8 @@ class KcoordServer:
         self.data = data or self._home / "data"
         self.log = self._home / "server.log"
         self.port = 0
-        self._settings = dict(settings or {})
+        # A broker, beside which most tests put it, has no such topic.
+        self._settings = {"group.events.enable": "false", **(settings or {})}
         self._process: subprocess.Popen[str] | None = None
 
     @property

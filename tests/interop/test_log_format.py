@@ -322,6 +322,10 @@ def test_the_dumper_reads_our_producers(directories: Directories) -> None:
 def test_the_dumper_decodes_our_records(directories: Directories) -> None:
     offsets = dump("--offsets-decoder", directories.ours / "__consumer_offsets-0" / f"{FIRST}.log")
     assert {record["key"]["type"] for record in offsets} == {"1", "2"}
+    # Why a group has a new generation, as a header: past which the dumper reads.
+    shown = dumped([directories.ours / "__consumer_offsets-0" / f"{FIRST}.log"], "--offsets-decoder")
+    causes = [line for line in shown.splitlines() if "headerKeys: [kcoord.cause]" in line]
+    assert len(causes) >= 2 and all('"type":"2"' in line for line in causes), shown
     metadata = dump("--cluster-metadata-decoder", directories.ours / "__cluster_metadata-0" / f"{FIRST}.log")
     types = {record["payload"]["type"] for record in metadata if isinstance(record["payload"], dict)}
     assert {"TOPIC_RECORD", "PARTITION_RECORD", "CONFIG_RECORD", "PRODUCER_IDS_RECORD"} <= types
