@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from kcoord.core.config import CoreConfig
+from kcoord.log.reader import StoredBatch, read_batches
 from kcoord.log.storage import DiskStorage
 from tests.harness.engine import Client, open_engine
-from tests.unit.cli.rig import LogRig, at, run, run_json
+from tests.unit.cli.rig import OFFSETS, LogRig, at, run, run_json
 
 FIELDS = ("epoch", "cause", "duration_ms", "members_before", "members_after", "partitions_before", "partitions_after")
 
@@ -112,3 +113,38 @@ def test_dump_shows_the_cause(stopped: Path) -> None:
     assert "cause member_left test-" in text
     lines = run("dump", stopped, "-g", "workers", "--type", "group_metadata", "-o", "json").stdout
     assert '"cause":{"kind":"member_left","member":"test-' in lines
+
+
+def causes(path: Path) -> dict[bytes, bytes]:
+    """The causes in the log, by the value of their record."""
+    found: dict[bytes, bytes] = {}
+    for item in read_batches(str(path / OFFSETS)):
+        assert isinstance(item, StoredBatch)
+        for record in item.records(1 << 20):
+            for name, value in record.headers:
+                assert name == "kcoord.cause" and value is not None
+                found[record.value or b""] = value
+    return found
+
+
+def test_compaction_export_and_import_keep_causes(tmp_path: Path) -> None:
+    ours = tmp_path / "ours"
+    rig = LogRig(ours)
+    story(rig)
+    rig.stop()
+    before = causes(ours)
+    assert len(before) == 3
+    assert run("export", tmp_path / "theirs", "--data", ours).exit_code == 0
+    assert run("import", tmp_path / "theirs", "--data", tmp_path / "back").exit_code == 0
+    last = before.popitem()
+    for path in (tmp_path / "theirs", tmp_path / "back"):
+        assert last in causes(path).items()
+    # Of a log that is compacted the last record of each group is left.
+    again = LogRig(ours)
+    log = again.engine.directory.get("__consumer_offsets", 0)
+    assert log is not None
+    again.engine.journal.roll(log)
+    again.commit("later", 20, orders_0=1)
+    again.stop()
+    assert run("compact", ours, "--history", "0").exit_code == 0
+    assert causes(ours) == dict([last])

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kcoord.core import group_cause
 from kcoord.core.config import CoreConfig
 from kcoord.core.group_timeline import GroupTimeline
 from kcoord.core.outcome import Now
@@ -348,3 +350,23 @@ def step(groups: Groups, rng: random.Random) -> None:
         groups.beat(group, member, rng.choice([["t"], ["t", "u"]]), epoch=0)
     else:
         groups.beat(group, member, rng.choice([None, None, ["t"], ["u"]]))
+
+
+def test_events_are_what_the_schema_says() -> None:
+    path = Path(__file__).resolve().parents[3] / "schemas" / "records" / "json" / "GroupEvent.schema.json"
+    schema = json.loads(path.read_text())
+    types = {"string": str, "integer": int, "null": type(None)}
+    kinds = {value for name, value in vars(group_cause).items() if name.isupper() and isinstance(value, str)}
+    assert "member_left" in kinds and kinds <= set(schema["properties"]["cause"]["enum"])
+    groups = Groups(MemoryStorage())
+    story(groups)
+    for event in events_of(groups.engine):
+        is_end = event["event"] == "rebalance_finished"
+        more = {"started_ms", "duration_ms"} if is_end else {"cause", "member", "detail"}
+        assert set(event) == set(schema["required"]) | more
+        for name, value in event.items():
+            rule = schema["properties"][name]
+            wanted = rule.get("type", [])
+            wanted = [wanted] if isinstance(wanted, str) else wanted
+            assert not wanted or isinstance(value, tuple(types[kind] for kind in wanted)), (name, value)
+            assert value in rule.get("enum", [value]) and value == rule.get("const", value), (name, value)
