@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from kcoord.core.group_cause import Cause
+from kcoord.core.group_cause import MEMBER_REJOINED, Cause
 from kcoord.core.hashing import java_string_hash
 from kcoord.core.outcome import LogId
 from kcoord.protocol import errors
@@ -478,6 +478,13 @@ class ClassicGroup:
                 counts.pop(protocol.name, None)
 
     # ---- to and from the log
+
+    def note_cause(self, cause: Cause) -> None:
+        """Why the group rebalances, or what else came before that was over. That members join again is no news."""
+        if self.cause is None:
+            self.cause = cause
+        elif cause.kind != MEMBER_REJOINED:
+            self.cause = self.cause.followed_by(cause)
 
     def take_cause(self) -> Cause | None:
         """Why the group has the generation that is about to be written down; asked for once."""

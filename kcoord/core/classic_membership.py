@@ -101,6 +101,7 @@ class ClassicMembership:
                 reason = f"{gone} members left; client reason: {client_reason(leaving[0].reason)}"
                 self.rebalance.prepare_or_complete(group, reason, now, out, _cause_of_leaving(leaving, gone))
             elif group.state == PREPARING_REBALANCE:
+                group.note_cause(_cause_of_leaving(leaving, gone))
                 self.rebalance.maybe_complete_join(group, now, out)
         if request.version < 3:
             out.reply(request.request_id, LeaveGroupResponse(error_code=responses[0].error_code))

@@ -26,7 +26,7 @@ from kcoord.core.classic_group import (
     ClassicMember,
 )
 from kcoord.core.config import CoreConfig
-from kcoord.core.group_cause import REBALANCED, Cause
+from kcoord.core.group_cause import JOIN_TIMEOUT, REBALANCED, Cause
 from kcoord.core.group_store import GroupStore
 from kcoord.core.outcome import (
     INFO,
@@ -154,6 +154,8 @@ class ClassicRebalance:
         if group.can_rebalance():
             self.prepare_rebalance(group, reason, now, out, cause)
         else:
+            if cause is not None:
+                group.note_cause(cause)
             self.maybe_complete_join(group, now, out)
 
     def prepare_rebalance(
@@ -162,12 +164,9 @@ class ClassicRebalance:
         """Start a rebalance. `reason` goes into the server's log, `cause` into the record of the new generation."""
         if cause is None:
             cause = Cause(REBALANCED, "", reason)
-        if group.cause is not None:
-            # What began before has not come to an assignment.
-            group.cause = group.cause.followed_by(cause)
-        else:
-            group.cause = cause
+        if group.cause is None:
             cause.since_ms = now.wall_ms
+        group.note_cause(cause)
         if group.state == COMPLETING_REBALANCE:
             # Those who wait for an assignment will get none from this generation.
             self.fail_sync(group, errors.REBALANCE_IN_PROGRESS, out)
@@ -265,6 +264,7 @@ class ClassicRebalance:
     def _remove_absent_dynamic_members(self, group: ClassicGroup, out: Outcome) -> None:
         if group.awaiting_join == len(group.members):
             return
+        timeout_ms = group.rebalance_timeout_ms()
         absent: list[ClassicMember] = []
         for member in group.members.values():
             if not member.is_awaiting_join() and member.group_instance_id is None:
@@ -272,6 +272,8 @@ class ClassicRebalance:
         for member in absent:
             self.remove_member(group, member, out)
         if absent:
+            detail = f"{len(absent)} members did not join again within {timeout_ms} ms"
+            group.note_cause(Cause(JOIN_TIMEOUT, absent[0].member_id, detail))
             out.facts.append(
                 Fact(
                     WARNING,
@@ -365,6 +367,7 @@ class ClassicRebalance:
         if group.state == STABLE or group.state == COMPLETING_REBALANCE:
             self.prepare_or_complete(group, reason, now, out, cause)
         else:
+            group.note_cause(cause)
             self.complete_join_if_all_there(group, now, out)
 
     def remove_pending_member(self, group: ClassicGroup, member_id: str, now: Now, out: Outcome) -> None:
