@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,14 @@ from tests.interop.oracle import Oracle
 HERE = Path(__file__).parent
 
 Target = KcoordServer | RealBroker
+
+# Members of consumer groups hear of changes at once, and may be missed soon.
+QUICK = {
+    "group.consumer.min.session.timeout.ms": "500",
+    "group.consumer.min.heartbeat.interval.ms": "50",
+    "group.consumer.heartbeat.interval.ms": "100",
+    "group.consumer.assignment.interval.ms": "100",
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -33,9 +41,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.interop)
 
 
-def start_target(config: pytest.Config) -> Target:
+def start_target(config: pytest.Config, settings: Mapping[str, str] | None = None) -> Target:
     """A fresh server of the kind that --target names, not yet started."""
-    return RealBroker() if config.getoption("--target", "kcoord") == "kafka" else KcoordServer()
+    kind = RealBroker if config.getoption("--target", "kcoord") == "kafka" else KcoordServer
+    return kind(settings)
 
 
 @pytest.fixture(scope="session")
@@ -48,4 +57,11 @@ def oracle() -> Iterator[Oracle]:
 def target(request: pytest.FixtureRequest) -> Iterator[Target]:
     """One server for a module's tests."""
     with start_target(request.config) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def quick_target(request: pytest.FixtureRequest) -> Iterator[Target]:
+    """The same with the settings QUICK."""
+    with start_target(request.config, QUICK) as running:
         yield running

@@ -6,24 +6,14 @@ import json
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
-
-import pytest
 
 from tests.e2e.movers import Worker
 from tests.e2e.ownership import Ownership
 from tests.e2e.rolling import Load, Member, Rolling
 from tests.harness import java
-from tests.harness.kcoord_server import KcoordServer
-from tests.harness.real_broker import RealBroker
 from tests.interop.conftest import Target
 
 END_S = 30.0
-SETTINGS = {
-    "group.consumer.min.heartbeat.interval.ms": "50",
-    "group.consumer.heartbeat.interval.ms": "100",
-    "group.consumer.assignment.interval.ms": "100",
-}
 PACKAGE = "org.apache.kafka.clients.consumer."
 CLASSIC = {"heartbeat.interval.ms": "100", "session.timeout.ms": "6000"}
 KINDS = {
@@ -83,27 +73,19 @@ def begin(kind: str, bootstrap: str, group: str, topic: str, notes: Ownership) -
     return (JavaWorker if kind in KINDS else Worker)(kind, bootstrap, group, topic, notes)
 
 
-@pytest.fixture
-def server(request: pytest.FixtureRequest) -> Iterator[Target]:
-    kind = RealBroker if request.config.getoption("--target") == "kafka" else KcoordServer
-    with kind(SETTINGS) as running:
-        yield running
-
-
-@pytest.mark.parametrize("first", ["java-eager", "java-cooperative"])
-def test_upgrade_and_downgrade_under_load(server: Target, first: str) -> None:
-    rolling = Rolling(server.bootstrap, begin)
+def test_upgrade_and_downgrade_under_load(quick_target: Target) -> None:
+    rolling = Rolling(quick_target.bootstrap, begin)
     rolling.create_topic()
-    load = Load(server.bootstrap)
+    load = Load(quick_target.bootstrap)
     types: list[str] = []
     try:
-        for kind in (first, "confluent", "aiokafka"):
+        for kind in ("java-cooperative", "confluent", "aiokafka"):
             rolling.start(kind)
         types.append(rolling.type_of_group())
         for kind in ("java-consumer", "consumer", "java-consumer"):
             rolling.replace(kind)
             types.append(rolling.type_of_group())
-        for kind in ("kafka-python", first, "confluent"):
+        for kind in ("kafka-python", "java-eager", "confluent"):
             rolling.replace(kind)
             types.append(rolling.type_of_group())
         rolling.check(load)

@@ -17,9 +17,11 @@ import java.util.concurrent.TimeUnit;
 import java.util.function.BooleanSupplier;
 import org.apache.kafka.clients.admin.Admin;
 import org.apache.kafka.clients.admin.NewTopic;
+import org.apache.kafka.clients.consumer.CloseOptions;
 import org.apache.kafka.clients.consumer.ConsumerRebalanceListener;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.SubscriptionPattern;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
@@ -133,6 +135,11 @@ public final class Scenarios {
         p.put("default.api.timeout.ms", "20000");
         p.put("request.timeout.ms", "15000");
         for (int i = 0; i < settings.length; i += 2) p.put(settings[i], settings[i + 1]);
+        if ("consumer".equals(p.get("group.protocol"))) {
+            // These are the server's there.
+            p.remove("heartbeat.interval.ms");
+            p.remove("session.timeout.ms");
+        }
         return new KafkaConsumer<>(p, new StringDeserializer(), new StringDeserializer());
     }
 
@@ -195,11 +202,18 @@ public final class Scenarios {
         private final Set<TopicPartition> owned = new HashSet<>();
         private final Thread thread = new Thread(this);
         private volatile boolean stopping;
+        private volatile CloseOptions.GroupMembershipOperation atClose = CloseOptions.GroupMembershipOperation.DEFAULT;
         private volatile Throwable failure;
 
         Member(String group, String topic, String... settings) {
             consumer = consumer(group, settings);
             consumer.subscribe(List.of(topic), this);
+            thread.start();
+        }
+
+        Member(String group, SubscriptionPattern pattern, String... settings) {
+            consumer = consumer(group, settings);
+            consumer.subscribe(pattern, this);
             thread.start();
         }
 
@@ -218,7 +232,7 @@ public final class Scenarios {
             } catch (Throwable e) {
                 failure = e;
             } finally {
-                consumer.close();
+                consumer.close(CloseOptions.groupMembershipOperation(atClose));
             }
         }
 
@@ -258,6 +272,16 @@ public final class Scenarios {
             return new ArrayList<>(events);
         }
 
+        void close(CloseOptions.GroupMembershipOperation operation) throws Exception {
+            atClose = operation;
+            close();
+        }
+
+        /** Simple name of the error that ended it, or "none". */
+        String error() {
+            return failure == null ? "none" : failure.getClass().getSimpleName();
+        }
+
         @Override
         public void close() throws Exception {
             stopping = true;
@@ -271,6 +295,7 @@ public final class Scenarios {
         RecordScenarios.addTo(all);
         GroupScenarios.addTo(all);
         AdminScenarios.addTo(all);
+        ConsumerGroupScenarios.addTo(all);
         return all;
     }
 
