@@ -2,6 +2,9 @@
 
     python -m tests.crash.kill_client LIBRARY BOOTSTRAP
 
+The consumers of three libraries commit what they like without being members of their groups; `consumer-protocol` is a
+member of a consumer group (KIP-848), with confluent-kafka.
+
 On standard output, after the acknowledgement: `record OFFSET VALUE` and `commit NUMBER`; before a commit is sent,
 `asked NUMBER`. Errors while the server is away are ignored: what they were about may be there or not.
 """
@@ -75,14 +78,21 @@ def run_kafka_python(bootstrap: str, topic: str) -> None:
             say("commit", number)
 
 
-def run_confluent(bootstrap: str, topic: str) -> None:
+def run_confluent(bootstrap: str, topic: str, member: bool) -> None:
     from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 
     quick = {"bootstrap.servers": bootstrap, "reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 200}
     quiet = {"log_level": 0, "error_cb": lambda error: None}
     producer = Producer({**quick, **quiet, "acks": "all", "linger.ms": 1})
-    consumer = Consumer({**quick, **quiet, "group.id": topic, "enable.auto.commit": False})
-    consumer.assign([TopicPartition(topic, 0)])
+    protocol = {"group.protocol": "consumer", "topic.metadata.refresh.interval.ms": 500} if member else {}
+    consumer = Consumer({**quick, **quiet, **protocol, "group.id": topic, "enable.auto.commit": False})
+    if member:
+        producer.list_topics(topic, TIMEOUT_S)  # which makes it
+        consumer.subscribe([topic])
+        while not consumer.assignment():
+            consumer.poll(0.05)
+    else:
+        consumer.assign([TopicPartition(topic, 0)])
 
     def delivered(error: Any, message: Any) -> None:
         if error is None:
@@ -94,6 +104,8 @@ def run_confluent(bootstrap: str, topic: str) -> None:
             number += 1
             producer.produce(topic, f"{topic}-{number}".encode(), partition=0, on_delivery=delivered)
         producer.flush(TIMEOUT_S)
+        if member:
+            consumer.poll(0)  # what it is told of its group; a member that never polls has to go
         with suppress(KafkaException):
             say("asked", number)
             for done in consumer.commit(offsets=[TopicPartition(topic, 0, number)], asynchronous=False):
@@ -109,7 +121,7 @@ def main() -> None:
     elif library == "kafka-python":
         run_kafka_python(bootstrap, topic)
     else:
-        run_confluent(bootstrap, topic)
+        run_confluent(bootstrap, topic, member=library == "consumer-protocol")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
 
 The clients live on while the server dies and comes back on the same port and data. A kill leaves the page cache, so
 this proves the process's part of the promise with real files, sockets and clients; loss of power is what
-`make crash-states` is about.
+`make crash-states` is about. One client is a member of a consumer group (KIP-848): it must go on with the epochs that
+it had, without joining again.
 """
 
 from __future__ import annotations
@@ -20,13 +21,19 @@ import time
 from pathlib import Path
 
 from kcoord.protocol import apis
+from kcoord.protocol.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
 from kcoord.protocol.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kcoord.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
 from kcoord.server.probe import Probe
 from kcoord.wire.record_batch import decode_records, parse_batches
 from tests.e2e.process import ServerProcess, clean_environment
 
-LIBRARIES = ("aiokafka", "confluent-kafka", "kafka-python")
+LIBRARIES = ("aiokafka", "confluent-kafka", "kafka-python", "consumer-protocol")
+# The one that is a member of its group.
+MEMBER = "consumer-protocol"
 FIRST_TRAFFIC_S = 20.0
 TRAFFIC_S = (0.2, 1.5)
 FETCH_BYTES = 1 << 22
@@ -117,6 +124,15 @@ def committed_offset(probe: Probe, topic: str) -> int:
     return answer.topics[0].partitions[0].committed_offset
 
 
+def epochs_of(probe: Probe, group: str) -> list[tuple[str, int]]:
+    """The epoch of a consumer group, and those of its members by their ids."""
+    request = ConsumerGroupDescribeRequest([group], False)
+    answer = probe.ask(apis.CONSUMER_GROUP_DESCRIBE, 1, request, ConsumerGroupDescribeResponse)
+    found = answer.groups[0]
+    members = sorted((one.member_id, one.member_epoch) for one in found.members)
+    return [(f"{found.group_state} {found.error_message or ''}".strip(), found.group_epoch), *members]
+
+
 class Loop:
     """The server, its clients, and what was lost."""
 
@@ -127,6 +143,7 @@ class Loop:
         self.clients: list[ClientProcess] = []
         self.checked_to: dict[str, int] = {}
         self.checks = 0
+        self.epochs: list[tuple[str, int]] = []
         self.problems: list[str] = []
 
     def run(self, cycles: int) -> None:
@@ -134,6 +151,10 @@ class Loop:
         try:
             self.clients = [ClientProcess(library, self.listen) for library in LIBRARIES]
             self.wait_traffic({client.topic: (0, -1) for client in self.clients})
+            with Probe(self.listen) as probe:
+                self.epochs = epochs_of(probe, f"kill-{MEMBER}")
+            if len(self.epochs) != 2:
+                self.problems.append(f"the consumer group has no single member: {self.epochs}")
             for cycle in range(cycles):
                 time.sleep(self.rng.uniform(*TRAFFIC_S))
                 told = {client.topic: client.told() for client in self.clients}
@@ -169,6 +190,10 @@ class Loop:
 
     def check(self, told: dict[str, tuple[dict[int, str], int]], when: str) -> None:
         with Probe(self.listen) as probe:
+            epochs = epochs_of(probe, f"kill-{MEMBER}")
+            if epochs != self.epochs:
+                self.problems.append(f"{when}: the consumer group was {self.epochs} and is {epochs}")
+                self.epochs = epochs
             for client in self.clients:
                 records, committed = told[client.topic]
                 # The last stretch is looked at twice, as acknowledgements may have come in out of order.
