@@ -28,7 +28,7 @@ MARKS_HEADER: Final = "kcoord.projected"
 # A batch is closed when it has grown beyond this. A record of the coordinator log never has its events in two.
 BATCH_BYTES_TARGET: Final = 512 * 1024
 # How much of the end of the log is looked at for the last batch: more than any batch takes.
-END_BYTES: Final = 4 * 1024 * 1024
+END_BYTES: Final = 1024 * 1024
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 # Records that wait to be projected, while the disk is full. Beyond it the rest is left to the next start.
 WAITING_MAX: Final = 200_000
@@ -92,6 +92,8 @@ class GroupEvents:
     def read_marks(self, log: PartitionLog) -> None:
         """Find out from the topic's log how far it goes. Raises LogDamaged and OSError."""
         start = log.offset_before(log.end_offset, END_BYTES)
+        buf = b""
+        last: BatchHeader | None = None
         for extent in log.extents(start, log.end_offset):
             walk = BatchWalk(log.storage, extent)
             try:
@@ -99,10 +101,12 @@ class GroupEvents:
                     header = walk.advance()
                     if header is None:
                         break
-                    if not header.is_control:
-                        self._read_marks_of(walk.buf, header)
+                    last = header
+                    buf = walk.buf
             finally:
                 walk.close()
+        if last is not None:
+            self._read_marks_of(buf, last)
 
     def _read_marks_of(self, buf: bytes, header: BatchHeader) -> None:
         try:
