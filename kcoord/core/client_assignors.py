@@ -148,7 +148,8 @@ class ClientAssignors:
         if group.computation is None and not updated.client_assignors:
             return False
         computation = group.computation
-        if computation is None or computation.epoch != epoch or epoch != group.epoch:
+        has_none = not updated.client_assignors or updated.classic is not None
+        if computation is None or computation.epoch != epoch or epoch != group.epoch or has_none:
             choice = choose(group, before, updated)
             if choice is None:
                 group.computation = None
