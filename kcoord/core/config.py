@@ -48,6 +48,7 @@ class CoreConfig:
         self.group_consumer_min_assignment_interval_ms = 0
         self.group_consumer_max_assignment_interval_ms = 15000
         self.group_consumer_regex_refresh_interval_ms = 600000
+        self.group_consumer_regex_min_refresh_interval_ms = 10000
         self.group_consumer_max_size = 10000  # as for classic groups
         # Names with commas between them; the first is what members get that ask for none.
         self.group_consumer_assignors = "uniform,range"

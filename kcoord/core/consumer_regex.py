@@ -1,9 +1,10 @@
 """Subscriptions by regular expression: when expressions are matched with the topics, and what comes of it.
 
 Matching is a job, so a heartbeat never waits for it. All expressions of a group are matched together, so that topics
-that appear lead to one rebalance: at most every REFRESH_MS_MIN, when an expression has no result yet, when topics
-were created since, or when the last time is `group.consumer.regex.refresh.interval.ms` ago. Results are records, so
-they survive a restart, and the group's epoch goes up only when they differ from those before.
+that appear lead to one rebalance: at most every `group.consumer.regex.min.refresh.interval.ms` (10 s, as in Kafka),
+when an expression has no result yet, when topics were created since, or when the last time is
+`group.consumer.regex.refresh.interval.ms` ago. Results are records, so they survive a restart, and the group's epoch
+goes up only when they differ from those before.
 """
 
 from __future__ import annotations
@@ -22,8 +23,6 @@ from kcoord.core.outcome import WARNING, CoordinatorRecord, Fact, JobDone, Now, 
 from kcoord.core.topic_regex import ResolveRegexJob, check
 from kcoord.core.topics import TopicRegistry
 from kcoord.protocol import errors
-
-REFRESH_MS_MIN: Final = 10_000
 
 # What a heartbeat did to the member's expression.
 UNCHANGED: Final = 0
@@ -93,7 +92,8 @@ class ConsumerRegexes:
             return
         last_ms, last_version = group.last_regex_refresh()
         # A last time in the future says that the clock was put back.
-        if last_ms >= 0 and last_ms <= now.wall_ms <= last_ms + REFRESH_MS_MIN:
+        earliest_ms = last_ms + self.config.group_consumer_regex_min_refresh_interval_ms
+        if last_ms >= 0 and last_ms <= now.wall_ms <= earliest_ms:
             return
         counts = dict(group.regex_counts)
         decrement(counts, old)

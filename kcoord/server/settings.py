@@ -359,6 +359,12 @@ GROUP_SETTINGS: Final = (
         minimum=10000, maximum=INT32_MAX,
     ),
     Setting(
+        "group.consumer.regex.min.refresh.interval.ms", "core.group_consumer_regex_min_refresh_interval_ms", 10000,
+        "ms", "How long after one resolution of a group's regular expressions the next one may be, whatever it is for. "
+        "Not a setting in Kafka, where it is the same.",
+        maximum=INT32_MAX,
+    ),
+    Setting(
         "group.events.enable", "core.group_events_enable", True, "",
         "Whether what happens to groups, and why, is written to the topic `__group_events`. Kafka has no such thing.",
     ),
@@ -457,6 +463,7 @@ PROFILES: Final[dict[str, dict[str, str]]] = {
         "group.consumer.min.heartbeat.interval.ms": "50",
         "group.consumer.heartbeat.interval.ms": "200",
         "group.consumer.assignment.interval.ms": "0",
+        "group.consumer.regex.min.refresh.interval.ms": "100",
         "logging.level": "warning",
     },
 }

@@ -34,6 +34,7 @@ SETTINGS = {
     "group.consumer.min.heartbeat.interval.ms": 50,
     "group.consumer.heartbeat.interval.ms": 100,
     "group.consumer.assignment.interval.ms": 100,
+    "group.consumer.regex.min.refresh.interval.ms": 500,
 }
 ARGUMENTS = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
 DEADLINE_S = 20.0
@@ -185,7 +186,7 @@ def test_topics_by_expression_that_grow_and_appear(bootstrap: str) -> None:
     settle(members, ["regex-a-0", "regex-b-0", "regex-b-1"])
     admin.create_partitions([NewPartitions("regex-a", 3)])["regex-a"].result(10)
     settle(members, [*named("regex-a", 3), *named("regex-b", 2)])
-    create(bootstrap, regex_c=1)  # new topics are looked for at most every 10 s, as in a broker
+    create(bootstrap, regex_c=1)
     settle(members, [*named("regex-a", 3), *named("regex-b", 2), "regex-c-0"])
     admin.delete_topics(["regex-b"])["regex-b"].result(10)
     settle(members, [*named("regex-a", 3), "regex-c-0"])

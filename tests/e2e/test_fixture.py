@@ -91,6 +91,15 @@ def test_consumer_groups_are_seen_and_quick(kcoord: KcoordServer) -> None:
     assert kcoord.committed("billing") == {("orders", 0): 5}
     assert kcoord.state("billing") == "Empty"
 
+    by_expression = ConfluentConsumer({**settings, "group.id": "audit", "group.protocol": "consumer"})
+    by_expression.subscribe(["^orders.*"])
+    for number in (1, 2):  # the second of them appears when the expression was matched already
+        while len(by_expression.assignment()) < number:
+            by_expression.poll(0.01)
+            assert time.monotonic() < started + 10
+        produce(kcoord.bootstrap, f"orders-{number}", 1)
+    by_expression.close()
+
 
 @pytest.mark.parametrize("_", range(3))
 def test_each_test_has_an_empty_server(kcoord: KcoordServer, _: int) -> None:
