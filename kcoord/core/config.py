@@ -34,8 +34,7 @@ class CoreConfig:
         self.group_max_session_timeout_ms = 1800000
         # Kafka waits 3 s for more members of an empty group; people develop and test with this, so 0.
         self.group_initial_rebalance_delay_ms = 0
-        # Kafka has no limit; 10,000 members are a goal, and an unbounded group is an attack.
-        self.group_max_size = 10000
+        self.group_max_size = 10000  # Kafka has no limit; an unbounded group is an attack
 
         # Consumer groups (KIP-848).
         self.group_consumer_session_timeout_ms = 45000
