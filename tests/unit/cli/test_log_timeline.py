@@ -148,3 +148,9 @@ def test_compaction_export_and_import_keep_causes(tmp_path: Path) -> None:
     again.stop()
     assert run("compact", ours, "--history", "0").exit_code == 0
     assert causes(ours) == dict([last])
+
+
+def test_the_topic_is_sound(stopped: Path) -> None:
+    result = run("verify", stopped, "--strict")
+    assert result.exit_code == 0, result.output
+    assert run("state", stopped, "--group", "workers").exit_code == 0
