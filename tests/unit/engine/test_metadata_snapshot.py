@@ -368,28 +368,15 @@ def test_a_start_from_a_snapshot(tmp_path: Path) -> None:
     assert engine.core.digest() == digest and facts == []
 
 
-def test_deletions_below_a_snapshot_are_not_looked_at_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from kcoord.core.offsets import OffsetStore
-
-    seen: list[str] = []
-    handle = OffsetStore.handle_topic_deleted
-    monkeypatch.setattr(
-        OffsetStore,
-        "handle_topic_deleted",
-        lambda self, event, now: seen.append(event.topic) or handle(self, event, now),
-    )
-    rig = make(tmp_path)
-    seen.clear()
-    rig.stop()
-    engine, _ = reopen(tmp_path)
-    assert seen == ["gone"]
-    take_snapshot(engine, at(101))
-    engine.stop()
-    seen.clear()
-    reopen(tmp_path)[0].stop()
-    assert seen == []
+def test_deletions_below_a_snapshot_are_not_looked_at_again() -> None:
+    writer = Writer()
+    writer.put(TopicRecord("gone", b"g" * 16), PartitionRecord(0, b"g" * 16, [1], [1]))
+    writer.put(RemoveTopicRecord(b"g" * 16))
+    core, _, state = writer.load()
+    assert [event.topic for event in core.topics.unfinished_deletions()] == ["gone"]
+    writer.snapshot(state)
+    core, _, _ = writer.load()
+    assert core.topics.unfinished_deletions() == []
 
 
 def damage(path: Path) -> None:
