@@ -79,7 +79,7 @@ def test_upgrade_and_downgrade_under_load(quick_target: Target) -> None:
     load = Load(quick_target.bootstrap)
     types: list[str] = []
     try:
-        for kind in ("java-cooperative", "confluent", "aiokafka"):
+        for kind in ("aiokafka", "java-cooperative", "confluent"):
             rolling.start(kind)
         types.append(rolling.type_of_group())
         for kind in ("java-consumer", "consumer", "java-consumer"):
