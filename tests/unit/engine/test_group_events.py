@@ -370,3 +370,32 @@ def test_events_are_what_the_schema_says() -> None:
             wanted = [wanted] if isinstance(wanted, str) else wanted
             assert not wanted or isinstance(value, tuple(types[kind] for kind in wanted)), (name, value)
             assert value in rule.get("enum", [value]) and value == rule.get("const", value), (name, value)
+
+
+def test_events_wait_while_the_disk_is_full() -> None:
+    groups = Groups(MemoryStorage())
+    groups.topic("t", 4)
+    groups.engine.set_disk_full(True)
+    groups.beat("c", "a", ["t"])
+    assert events_of(groups.engine) == []
+    groups.engine.set_disk_full(False)
+    groups.beat("c", "b", ["t"])
+    groups.settle("c", "a", "b")
+    assert [record.value for record in records_of(groups.engine, TOPIC)] == projected(groups.engine)
+    assert len(events_of(groups.engine)) == 4
+
+
+def test_too_much_that_waits_is_left_to_the_next_start() -> None:
+    groups = Groups(MemoryStorage())
+    groups.topic("t", 4)
+    groups.engine.set_disk_full(True)
+    groups.beat("c", "a", ["t"])
+    groups.engine.group_events.events.has_overflowed = True
+    groups.engine.set_disk_full(False)
+    groups.beat("c", "b", ["t"])
+    assert events_of(groups.engine) == []
+    assert "group_events_stopped" in [fact.event for fact in groups.engine.data_plane.table.facts]
+    groups.engine.stop()
+    groups.open()
+    finish_turn(groups.engine, at(groups.ms))
+    assert [record.value for record in records_of(groups.engine, TOPIC)] == projected(groups.engine) != []
