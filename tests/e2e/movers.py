@@ -205,7 +205,7 @@ def run_confluent(worker: Worker, settings: dict[str, Any]) -> None:
     consumer = Consumer(
         {
             "bootstrap.servers": worker.bootstrap, "group.id": worker.group, "enable.auto.commit": False,
-            "auto.offset.reset": "earliest", "log_level": 0, **settings,
+            "auto.offset.reset": "earliest", "log_level": 0, "reconnect.backoff.max.ms": 200, **settings,
         }
     )  # fmt: skip
 
