@@ -179,6 +179,7 @@ def test_stop_waits_for_nobody_and_says_nothing_more() -> None:
 def test_a_thread_that_outlives_the_loop() -> None:
     gate = threading.Event()
     faults: list[object] = []
+    others = threading.enumerate()
     hook, threading.excepthook = threading.excepthook, lambda args: faults.append(args)
     try:
 
@@ -188,7 +189,9 @@ def test_a_thread_that_outlives_the_loop() -> None:
             await asyncio.sleep(0.02)
 
         asyncio.run(main())
-        workers = [thread for thread in threading.enumerate() if thread.name == "kcoord-job"]
+        workers = [
+            thread for thread in threading.enumerate() if thread.name == "kcoord-job" and thread not in others
+        ]
         assert all(thread.daemon for thread in workers)
         gate.set()
         for thread in workers:
