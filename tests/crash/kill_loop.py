@@ -34,7 +34,7 @@ from tests.e2e.process import ServerProcess, clean_environment
 LIBRARIES = ("aiokafka", "confluent-kafka", "kafka-python", "consumer-protocol")
 # The one that is a member of its group.
 MEMBER = "consumer-protocol"
-FIRST_TRAFFIC_S = 20.0
+FIRST_TRAFFIC_S = 60.0
 TRAFFIC_S = (0.2, 1.5)
 FETCH_BYTES = 1 << 22
 READ_S = 5.0
