@@ -353,7 +353,8 @@ def verify(directory: str, logs: tuple[str, ...], strict: bool, output: str) -> 
         check_directory(found, invariants, findings)
     core = invariants.core
     replayed = {
-        "groups": sum(1 for group in core.groups.groups.values() if group.value is not None),
+        "groups": sum(1 for group in core.groups.groups.values() if group.value is not None)
+        + len(core.groups.consumer_groups),
         "offsets": core.offsets.count(),
         "topics": len(core.topics.topics),
     }
