@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -285,10 +286,14 @@ def test_a_killed_member_is_missed_after_the_group_s_session(bootstrap: str) -> 
     other = subprocess.Popen(
         [sys.executable, "-c", MEMBER, bootstrap, group, group], stdout=subprocess.PIPE, env=clean_environment()
     )
+    said: list[bytes] = []
+    assert other.stdout is not None
+    # Read beside the polling: the session is short, and what one member waits for may need the other to go on.
+    reader = threading.Thread(target=lambda stream: said.append(stream.readline()), args=(other.stdout,), daemon=True)
+    reader.start()
     try:
-        until("two shares", [one], lambda: len(partitions(one)) == 1)
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"assigned\n"
+        until("two shares", [one], lambda: len(partitions(one)) == 1 and bool(said))
+        assert said == [b"assigned\n"]
     finally:
         other.kill()
         other.wait()
