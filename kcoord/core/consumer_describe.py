@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
 from kcoord.core.assignors.spec import Assignment
 from kcoord.core.client_assignors import chosen_name
@@ -23,8 +23,8 @@ from kcoord.protocol.consumer_group_describe import (
 )
 
 # Member types (KIP-1099).
-CLASSIC_MEMBER = 0
-CONSUMER_MEMBER = 1
+CLASSIC_MEMBER: Final = 0
+CONSUMER_MEMBER: Final = 1
 
 
 @final

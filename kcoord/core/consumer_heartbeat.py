@@ -142,10 +142,7 @@ class ConsumerHeartbeats:
     def _leave(
         self, body: ConsumerGroupHeartbeatRequest, now: Now, out: Outcome
     ) -> ConsumerGroupHeartbeatResponse:
-        group = self.store.consumer_groups.get(body.group_id)
-        if group is None and body.group_id not in self.store.groups:
-            raise GroupError(errors.GROUP_ID_NOT_FOUND, f"Group {body.group_id} not found.")
-        group = self._existing_group(body.group_id)
+        group = self._existing_group(body.group_id, "Group")
         instance_id = body.instance_id
         if instance_id is None:
             member = known_member(group, body.member_id)
@@ -224,13 +221,14 @@ class ConsumerHeartbeats:
                 timeout_ms = self.membership.session_timeout_ms(group, known)
                 self.membership.schedule_session(group, known.member_id, timeout_ms, now, out)
 
-    def _existing_group(self, group_id: str) -> ConsumerGroup:
+    def _existing_group(self, group_id: str, missing: str) -> ConsumerGroup:
+        """The group. `missing` is what a broker calls one that is not there. Raises GroupError."""
         group = self.store.consumer_groups.get(group_id)
         if group is not None:
             return group
         if group_id in self.store.groups:
             raise GroupError(errors.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a consumer group.")
-        raise GroupError(errors.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
+        raise GroupError(errors.GROUP_ID_NOT_FOUND, f"{missing} {group_id} not found.")
 
     def _group(self, group_id: str, joins: bool, out: Outcome) -> ConsumerGroup:
         """The group; one that joins makes it, in place of an empty classic one or out of one with members."""
@@ -238,7 +236,7 @@ class ConsumerHeartbeats:
         if group is not None:
             return group
         if not joins:
-            return self._existing_group(group_id)
+            return self._existing_group(group_id, "Consumer group")
         classic = self.store.groups.get(group_id)
         if classic is not None:
             if not classic.is_empty():

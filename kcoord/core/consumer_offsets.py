@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from kcoord.core.consumer_group import ConsumerGroup
 from kcoord.core.consumer_member import ConsumerMember
 from kcoord.core.group_errors import GroupError
 from kcoord.protocol import errors
 
 # Members of the new protocol commit with this version or a later one: earlier ones do not know STALE_MEMBER_EPOCH.
-COMMIT_VERSION_MIN = 9
+COMMIT_VERSION_MIN: Final = 9
 
 
 def check_commit(group: ConsumerGroup, member_id: str, epoch: int, version: int) -> ConsumerMember | None:

@@ -13,12 +13,11 @@ A pass looks at all groups, a bounded number of offsets at a time, so that other
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, final
 
-from kcoord.core.classic_group import ClassicGroup
-from kcoord.core.consumer_group import ConsumerGroup
 from kcoord.core.consumer_records import group_tombstones
-from kcoord.core.offset_state import NO_EXPIRE_TIMESTAMP, OffsetState, StoredOffset, tombstone
+from kcoord.core.offset_state import NO_EXPIRE_TIMESTAMP, OffsetState, tombstone
 from kcoord.core.outcome import INFO, TIMER_OFFSET_EXPIRY, Fact, LogId, Now, Outcome, Timer
 from kcoord.protocol.records.group_metadata import GroupMetadataKey
 
@@ -77,33 +76,27 @@ class OffsetExpiry:
     def _expire_group(self, group_id: str, log_id: LogId, now: Now, outcome: Outcome) -> None:
         """Append the tombstones of one group."""
         group = self.state.groups.get(group_id)
-        if group is None:
-            consumer_group = self.state.groups.consumer_groups.get(group_id)
-            if consumer_group is not None:
-                self._expire_consumer_group(consumer_group, now, outcome)
-            return
-        expired = 0
-        is_anything_left = group_id in self.state.pending
-        of_group = self.state.by_group.get(group_id)
-        if of_group is not None:
-            if group.offset_expiry_base_ms(0) < 0:
+        consumer_group = self.state.groups.consumer_groups.get(group_id)
+        if group is not None:
+            if group_id in self.state.by_group and group.offset_expiry_base_ms(0) < 0:
                 return
-            for name, of_topic in of_group.items():
-                if group.is_subscribed_to(name):
-                    is_anything_left = True
-                    continue
-                for partition, stored in of_topic.items():
-                    if self._is_expired(group, stored, now.wall_ms) and not self.state.has_pending(
-                        group_id, name, partition
-                    ):
-                        outcome.add(log_id, tombstone(group_id, name, partition).key, None)
-                        expired += 1
-                    else:
-                        is_anything_left = True
-        # A member id that was handed out and is about to come back would be lost with the group.
-        is_deleted = not is_anything_left and group.is_empty() and not group.pending_members
-        if is_deleted:
-            outcome.add(log_id, GroupMetadataKey(group_id), None)
+            expired, is_anything_left = self._expire_offsets(
+                group_id, log_id, group.is_subscribed_to, group.offset_expiry_base_ms, now, outcome
+            )
+            # A member id that was handed out and is about to come back would be lost with the group.
+            is_deleted = not is_anything_left and group.is_empty() and not group.pending_members
+            if is_deleted:
+                outcome.add(log_id, GroupMetadataKey(group_id), None)
+        elif consumer_group is not None:
+            expired, is_anything_left = self._expire_offsets(
+                group_id, log_id, consumer_group.is_subscribed_to, _from_the_commit, now, outcome
+            )
+            is_deleted = not is_anything_left and consumer_group.is_empty()
+            if is_deleted:
+                outcome.log = log_id
+                outcome.records.extend(group_tombstones(consumer_group))
+        else:
+            return
         if expired or is_deleted:
             fields: dict[str, object] = {
                 "group_id": group_id,
@@ -112,40 +105,37 @@ class OffsetExpiry:
             }
             outcome.facts.append(Fact(INFO, "offsets_expired", fields))
 
-    def _expire_consumer_group(self, group: ConsumerGroup, now: Now, outcome: Outcome) -> None:
-        """Retention counts from the commit; topics that somebody subscribes to keep their offsets (KIP-848)."""
-        group_id = group.group_id
+    def _expire_offsets(
+        self,
+        group_id: str,
+        log_id: LogId,
+        is_subscribed_to: Callable[[str], bool],
+        base_ms: Callable[[int], int],
+        now: Now,
+        outcome: Outcome,
+    ) -> tuple[int, bool]:
+        """How many offsets go, and whether any stays. `base_ms(commit time)` is from when retention counts."""
         expired = 0
         is_anything_left = group_id in self.state.pending
         of_group = self.state.by_group.get(group_id)
-        if of_group is not None:
-            for name, of_topic in of_group.items():
-                if group.is_subscribed_to(name):
+        if of_group is None:
+            return expired, is_anything_left
+        for name, of_topic in of_group.items():
+            if is_subscribed_to(name):
+                is_anything_left = True
+                continue
+            for partition, stored in of_topic.items():
+                until_ms = stored.expire_timestamp_ms
+                if until_ms == NO_EXPIRE_TIMESTAMP:
+                    until_ms = base_ms(stored.commit_timestamp_ms) + self.state.config.offsets_retention_ms
+                if now.wall_ms >= until_ms and not self.state.has_pending(group_id, name, partition):
+                    outcome.add(log_id, tombstone(group_id, name, partition).key, None)
+                    expired += 1
+                else:
                     is_anything_left = True
-                    continue
-                for partition, stored in of_topic.items():
-                    until_ms = stored.expire_timestamp_ms
-                    if until_ms == NO_EXPIRE_TIMESTAMP:
-                        until_ms = stored.commit_timestamp_ms + self.state.config.offsets_retention_ms
-                    if now.wall_ms >= until_ms and not self.state.has_pending(group_id, name, partition):
-                        outcome.add(group.log, tombstone(group_id, name, partition).key, None)
-                        expired += 1
-                    else:
-                        is_anything_left = True
-        is_deleted = not is_anything_left and group.is_empty()
-        if is_deleted:
-            outcome.log = group.log
-            outcome.records.extend(group_tombstones(group))
-        if expired or is_deleted:
-            fields: dict[str, object] = {
-                "group_id": group_id,
-                "expired_offsets": expired,
-                "group_deleted": is_deleted,
-            }
-            outcome.facts.append(Fact(INFO, "offsets_expired", fields))
+        return expired, is_anything_left
 
-    def _is_expired(self, group: ClassicGroup, stored: StoredOffset, wall_ms: int) -> bool:
-        if stored.expire_timestamp_ms != NO_EXPIRE_TIMESTAMP:
-            return wall_ms >= stored.expire_timestamp_ms
-        base_ms = group.offset_expiry_base_ms(stored.commit_timestamp_ms)
-        return wall_ms - base_ms >= self.state.config.offsets_retention_ms
+
+def _from_the_commit(commit_timestamp_ms: int) -> int:
+    """Retention in consumer groups counts from the commit, whoever is a member (KIP-848)."""
+    return commit_timestamp_ms

@@ -22,12 +22,12 @@ from kcoord.core.assignors.uniform import UniformAssignor
 from kcoord.core.config import CoreConfig
 from kcoord.core.consumer_group import ConsumerGroup
 from kcoord.core.consumer_member import UNREVOKED_PARTITIONS
+from kcoord.core.consumer_records import group_records
 from kcoord.core.consumer_replay import consumer_hard_state
 from kcoord.core.coordinator import Core
 from kcoord.core.outcome import (
     TIMER_CONSUMER_REBALANCE,
     TIMER_CONSUMER_SESSION,
-    LogId,
     Now,
     Outcome,
     Request,
@@ -187,8 +187,6 @@ class World:
         self._assignor = assignor
         self.core = self._new_core()
         self.partitions = partitions
-        self._log = LogId("", 0)
-        self._metadata: list[tuple[LogId, int, object, object]] = []
         self._core_request(
             apis.CREATE_TOPICS, 7, CreateTopicsRequest([CreatableTopic(TOPIC, partitions, 1)], 1000, False)
         )
@@ -309,8 +307,7 @@ class World:
         before = consumer_hard_state(self.core.groups)
         group = self.group
         if group is not None:
-            from kcoord.core.consumer_records import group_records  # what a compacted log would hold
-
+            # What a compacted log would hold.
             fresh = ConsumerGroup(GROUP, group.log)
             self.core.groups.consumer_groups.clear()
             self.core.groups.making[GROUP] = fresh
