@@ -9,8 +9,11 @@ import json
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
+
+from kcoord.log.storage import DiskFile, DiskStorage
 
 Child = subprocess.Popen[str]
 
@@ -47,7 +50,33 @@ def run_child(module: str, work: dict[str, Any], started: Callable[[Child | None
             pass  # what it did not read is nobody's
 
 
-def end_with_parent() -> None:
-    """In a thread of the child: wait until the other end of its stdin is closed."""
+# ---- in the child
+
+
+@final
+class LogFiles(DiskStorage):
+    """The server's directory as another process sees it: files that the server has removed stay removed.
+
+    Only files that end in `made_suffix`, which the process writes itself, are made when they are not there.
+    """
+
+    def __init__(self, root: str, made_suffix: str) -> None:
+        super().__init__(root)
+        self._made_suffix = made_suffix
+
+    def open(self, path: str) -> DiskFile:
+        return DiskFile(self._path(path), create=path.endswith(self._made_suffix))
+
+
+def begin_work() -> dict[str, Any]:
+    """What is to be done. From now on the process is as nice as that says, and ends when its parent does."""
+    work: dict[str, Any] = json.loads(sys.stdin.readline())
+    os.nice(work["niceness"])
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    return work
+
+
+def _end_with_parent() -> None:
+    """Wait until the other end of stdin is closed."""
     sys.stdin.read()
     os._exit(1)

@@ -5,24 +5,13 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-import threading
 import time
-from typing import Any, final
+from typing import Any
 
 from kcoord.engine.metadata_writer import SnapshotPlan, WrittenSnapshot, write_snapshot
 from kcoord.log.metadata_checkpoint import PART_SUFFIX
 from kcoord.log.partition_log import Extent
-from kcoord.log.storage import DiskFile, DiskStorage
-from kcoord.server.child import end_with_parent
-
-
-@final
-class LogFiles(DiskStorage):
-    """The server's directory as another process sees it: files that the server has removed stay removed."""
-
-    def open(self, path: str) -> DiskFile:
-        return DiskFile(self._path(path), create=path.endswith(PART_SUFFIX))
+from kcoord.server.child import LogFiles, begin_work
 
 
 def encode_plan(plan: SnapshotPlan) -> dict[str, Any]:
@@ -56,10 +45,8 @@ def encode_result(result: WrittenSnapshot) -> dict[str, int]:
 
 
 def main() -> None:
-    work = json.loads(sys.stdin.readline())
-    os.nice(work["niceness"])
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    storage = LogFiles(work["root"])
+    work = begin_work()
+    storage = LogFiles(work["root"], PART_SUFFIX)
     answer: dict[str, Any]
     try:
         answer = encode_result(

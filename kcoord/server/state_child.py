@@ -8,23 +8,12 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-import threading
-from typing import Any, final
+from typing import Any
 
 from kcoord.engine.state_checkpoint import StatePlan, write_state
 from kcoord.log.partition_log import Extent
 from kcoord.log.state_file import TEMPORARY_SUFFIX
-from kcoord.log.storage import DiskFile, DiskStorage
-from kcoord.server.child import end_with_parent
-
-
-@final
-class LogFiles(DiskStorage):
-    """The server's directory as another process sees it: files that the server has removed stay removed."""
-
-    def open(self, path: str) -> DiskFile:
-        return DiskFile(self._path(path), create=path.endswith(TEMPORARY_SUFFIX))
+from kcoord.server.child import LogFiles, begin_work
 
 
 def encode_plan(plan: StatePlan) -> dict[str, Any]:
@@ -43,10 +32,8 @@ def decode_plan(data: dict[str, Any]) -> StatePlan:
 
 
 def main() -> None:
-    work = json.loads(sys.stdin.readline())
-    os.nice(work["niceness"])
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    storage = LogFiles(work["root"])
+    work = begin_work()
+    storage = LogFiles(work["root"], TEMPORARY_SUFFIX)
     for plan in work["plans"]:
         try:
             answer: dict[str, Any] = {"records": write_state(storage, decode_plan(plan))}
