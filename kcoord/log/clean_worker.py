@@ -11,18 +11,24 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from kcoord.log.cleaner import CleanConfig, CleanedGroup, CleanResult, clean
 from kcoord.log.errors import LogDamaged
-from kcoord.log.storage import DiskStorage, File
+from kcoord.log.pace import GentlePace
+from kcoord.log.storage import DiskStorage
 
 NICENESS: Final = 19
-# After each sync the disk belongs to the others for so many times as long as it took.
-PAUSE_FACTOR: Final = 4.0
-PAUSE_MAX_S: Final = 0.5
+CONFIG_FIELDS: Final = (
+    "delete_retention_ms",
+    "segment_bytes",
+    "index_interval_bytes",
+    "keys_max",
+    "decompressed_bytes_max",
+)
+RESULT_FIELDS: Final = ("end", "bytes_before", "bytes_after", "records_before", "records_after")
+GROUP_FIELDS: Final = ("base", "old_bases")
 
 
 class CleanRequest:
@@ -47,7 +53,12 @@ class CleanRequest:
         self.producers = producers
 
     def encode(self) -> bytes:
-        return json.dumps({**vars(self), "config": vars(self.config)}).encode()
+        return json.dumps({**vars(self), "config": fields_of(self.config, CONFIG_FIELDS)}).encode()
+
+
+def fields_of(thing: object, names: tuple[str, ...]) -> dict[str, Any]:
+    """What `vars` would say, of a native object too."""
+    return {name: getattr(thing, name) for name in names}
 
 
 class CleanFailed(OSError):
@@ -61,7 +72,8 @@ def decode_request(data: bytes) -> CleanRequest:
 
 
 def encode_result(result: CleanResult) -> bytes:
-    return json.dumps({**vars(result), "groups": [vars(group) for group in result.groups]}).encode()
+    groups = [fields_of(group, GROUP_FIELDS) for group in result.groups]
+    return json.dumps({**fields_of(result, RESULT_FIELDS), "groups": groups}).encode()
 
 
 def decode_result(data: bytes, directory: str) -> CleanResult:
@@ -70,15 +82,13 @@ def decode_result(data: bytes, directory: str) -> CleanResult:
     if "damaged" in fields:
         raise LogDamaged(fields["file"], fields["offset"], fields["position"], fields["damaged"])
     result = CleanResult(fields["end"])
-    for name in ("bytes_before", "bytes_after", "records_before", "records_after"):
+    for name in RESULT_FIELDS:
         setattr(result, name, fields[name])
     result.groups = [CleanedGroup(group["base"], group["old_bases"]) for group in fields["groups"]]
     return result
 
 
-def run_worker(
-    request: CleanRequest, started: Callable[[subprocess.Popen[bytes]], None]
-) -> CleanResult:
+def run_worker(request: CleanRequest, started: Callable[[subprocess.Popen[bytes]], None]) -> CleanResult:
     """Clean in a child process and wait for it. Raises CleanFailed, LogDamaged and OSError."""
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", "kcoord.log.clean_worker"],
@@ -92,13 +102,6 @@ def run_worker(
     return decode_result(out, request.directory)
 
 
-def sync_gently(file: File) -> None:
-    """Sync a file and leave the disk to the server's commits for a while."""
-    began = time.monotonic()
-    file.datasync()
-    time.sleep(min((time.monotonic() - began) * PAUSE_FACTOR, PAUSE_MAX_S))
-
-
 def answer(request: CleanRequest) -> bytes:
     producers = None if request.producers is None else frozenset(request.producers)
     try:
@@ -110,7 +113,7 @@ def answer(request: CleanRequest) -> bytes:
             request.config,
             request.now_ms,
             producers,
-            sync_gently,
+            GentlePace(),
         )
     except LogDamaged as damage:
         fields = {

@@ -21,12 +21,13 @@ Transactions are followed through all segments in one go, from the start of the 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kcoord.log.errors import LogDamaged
+from kcoord.log.pace import Pace
 from kcoord.log.segment import RELATIVE_OFFSET_MAX, Segment
-from kcoord.log.storage import File, Storage
+from kcoord.log.storage import Storage
 from kcoord.wire.compression import CODEC_NONE, DecompressionError, compress
 from kcoord.wire.primitives import BytesWriter, DecodeError, varint_size, write_varint
 from kcoord.wire.record_batch import (
@@ -50,6 +51,8 @@ WHOLE_KEY_BYTES_MAX: Final = 32
 WRITE_BYTES: Final = 1 << 18
 # What is written is synced in steps, so that the disk has no mountain before it when a commit needs it.
 SYNC_BYTES: Final = 1 << 18
+# There is a place for a pause before every 32nd record.
+BREATH_MASK: Final = 31
 NO_OFFSET: Final = -1
 INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 
@@ -118,13 +121,14 @@ class _Producer:
 class _Survey:
     """Transactions and producers of all segments, from the headers alone and the markers."""
 
-    def __init__(self, segments: Sequence[Segment], config: CleanConfig) -> None:
+    def __init__(self, segments: Sequence[Segment], config: CleanConfig, pace: Pace) -> None:
         self.aborted: dict[int, list[AbortedTransaction]] = {}
         self.producers: dict[int, _Producer] = {}
         self.end = segments[0].base_offset
         open_since: dict[int, int] = {}
         for segment in segments:
             for header, data in segment.batches(0, False):
+                pace.breathe()
                 self.end = header.last_offset + 1
                 if header.producer_id < 0:
                     continue
@@ -204,13 +208,15 @@ def control_type(segment: Segment, header: BatchHeader, data: bytes, config: Cle
 
 
 def raw_records(
-    segment: Segment, header: BatchHeader, data: bytes, bytes_max: int
+    segment: Segment, header: BatchHeader, data: bytes, bytes_max: int, pace: Pace
 ) -> tuple[bytes, list[_RawRecord]]:
     """The uncompressed bytes of a batch's records, and where each lies. Raises LogDamaged."""
     try:
         r = records_reader(data, header.pos, header, bytes_max)
         found: list[_RawRecord] = []
-        for _ in range(header.count):
+        for number in range(header.count):
+            if number & BREATH_MASK == 0:
+                pace.breathe()
             start = r.pos
             end = record_end(r)
             time_delta = r.varlong()
@@ -236,16 +242,17 @@ def clean(
     config: CleanConfig,
     now_ms: int,
     producers: frozenset[int] | None = None,
-    sync: Callable[[File], None] | None = None,
+    pace: Pace | None = None,
 ) -> CleanResult:
     """Clean the closed segments at `bases` of the log in `directory`: all of its segments up to some one.
 
     Everything below `first_dirty` was cleaned before. With `producers`, the state of others is not kept. The
-    written files are durable when this returns; `sync` syncs one, at its own pace. Raises LogDamaged and OSError.
+    written files are durable when this returns; without a `pace` it works at full speed. Raises LogDamaged and OSError.
     """
     segments = [Segment(storage, directory, base, config.index_interval_bytes).existing() for base in bases]
     try:
-        return _Cleaning(storage, directory, segments, config, now_ms, producers, sync or sync_file).run(first_dirty)
+        cleaning = _Cleaning(storage, directory, segments, config, now_ms, producers, pace or Pace())
+        return cleaning.run(first_dirty)
     finally:
         for segment in segments:
             segment.close()
@@ -262,15 +269,15 @@ class _Cleaning:
         config: CleanConfig,
         now_ms: int,
         producers: frozenset[int] | None,
-        sync: Callable[[File], None],
+        pace: Pace,
     ) -> None:
-        self.sync = sync
+        self.pace = pace
         self.storage = storage
         self.directory = directory
         self.segments = segments
         self.config = config
         self.now_ms = now_ms
-        self.survey = _Survey(segments, config)
+        self.survey = _Survey(segments, config, pace)
         if producers is not None:
             for producer_id in [one for one in self.survey.producers if one not in producers]:
                 del self.survey.producers[producer_id]
@@ -307,7 +314,9 @@ class _Cleaning:
                 if not header.is_control and self.survey.aborted_by(header) is None:
                     if len(self.newest) >= self.config.keys_max:
                         return end
-                    _, records = raw_records(segment, header, data, self.config.decompressed_bytes_max)
+                    _, records = raw_records(
+                        segment, header, data, self.config.decompressed_bytes_max, self.pace
+                    )
                     for record in records:
                         if record.key is not None and record.offset >= first_dirty:
                             self.newest[_short(record.key)] = record.offset
@@ -355,7 +364,7 @@ class _Cleaning:
                     unsynced += pending
                     pending = 0
                 if unsynced >= SYNC_BYTES:
-                    self.sync(target.file())
+                    self.pace.sync(target.file())
                     unsynced = 0
         if target.pending:
             target.write_pending()
@@ -370,7 +379,7 @@ class _Cleaning:
             self.result.bytes_after += before
             return
         self.result.bytes_after += target.size
-        self.sync(target.file())
+        self.pace.sync(target.file())
         target.save_indexes()
         if aborted:
             file = self.storage.open(target.file_path(".txnindex"))
@@ -403,7 +412,7 @@ class _Cleaning:
             if must_stay:
                 return data if header.count == 0 else empty_batch(header)
             return b""
-        buf, records = raw_records(segment, header, data, self.config.decompressed_bytes_max)
+        buf, records = raw_records(segment, header, data, self.config.decompressed_bytes_max, self.pace)
         kept = records
         if not header.is_control:
             kept = [record for record in records if self._stays(record, has_passed)]
@@ -450,10 +459,6 @@ class _Cleaning:
                 if found.last_offset == header.last_offset:
                     self.kept_aborted.append(found)
         return False
-
-
-def sync_file(file: File) -> None:
-    file.datasync()
 
 
 def first_offset_of(segments: Sequence[Segment]) -> int:

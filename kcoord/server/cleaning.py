@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
+import time
 from functools import partial
 from typing import Final, final
 
@@ -34,6 +35,8 @@ from kcoord.server.upkeep import Upkeep
 BYTES_PER_KEY: Final = 192
 # Records may bear old timestamps when they are written: a segment is closed for its age no sooner than this.
 ROLL_INTERVAL_MS: Final = 10 * 60 * 1000
+# A file system that gives a large file's space back lets commits wait meanwhile: not for all files in one go.
+REMOVAL_PAUSE_S: Final = 0.05
 
 
 @final
@@ -272,3 +275,4 @@ def remove_all(segments: list[Segment]) -> None:
             segment.remove()
         except FileNotFoundError:
             continue
+        time.sleep(REMOVAL_PAUSE_S)
