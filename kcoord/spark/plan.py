@@ -1,0 +1,65 @@
+"""What is read, as plain data: it is made on the driver, pickled, and worked through by executors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+# Beyond any offset and any timestamp in ms.
+INT64_MAX = 0x7FFFFFFFFFFFFFFF
+
+
+@dataclass(frozen=True)
+class SegmentFile:
+    """A `.log` file as it was listed: its path in the filesystem, and its size then."""
+
+    path: str
+    base_offset: int
+    size: int
+
+
+@dataclass(frozen=True)
+class LogPartition:
+    """One partition's directory in one data directory.
+
+    `log` names the data directory by its path below the one that is loaded, "." for that itself. `segments` are in
+    the order of their offsets. `files` are the names of the other files in it.
+    """
+
+    log: str
+    topic: str
+    partition: int
+    path: str
+    segments: tuple[SegmentFile, ...]
+    files: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class AbortedRange:
+    """Batches of a producer's aborted transaction: those that begin at `first_offset` to `last_offset`, where its
+    marker is."""
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A byte range of one segment: all batches that begin at `start` or behind it, and before `end`.
+
+    Of these, records from `from_offset` and below `to_offset`, with timestamps from `from_ms` and below `to_ms`.
+    `next_offset` is the lowest offset that the first batch may have, as the files before tell.
+    """
+
+    log: str
+    topic: str
+    partition: int
+    segment: SegmentFile
+    start: int
+    end: int
+    next_offset: int
+    from_offset: int = 0
+    to_offset: int = INT64_MAX
+    from_ms: int = -INT64_MAX
+    to_ms: int = INT64_MAX
+    aborted: tuple[AbortedRange, ...] = field(default=())
