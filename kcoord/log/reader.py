@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final, final
 
 from kcoord.wire.primitives import DecodeError
@@ -131,45 +132,64 @@ def _base_offset_of(file: str) -> int | None:
 
 def _read_segment(file: str) -> Iterator[StoredBatch | DamagedBytes]:
     base = _base_offset_of(file)
-    lowest = base if base is not None else 0
-    highest = lowest + RELATIVE_OFFSET_MAX if base is not None else None
     fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        window = _Window(fd)
-        position = 0
-        next_offset = lowest
-        while position < window.size:
-            batch = window.batch_at(position)
-            if isinstance(batch, str):
-                end = window.next_valid(position + 1)
-                zeros = window.is_zero(position, end)
-                reason = "zeros" if zeros else batch
-                yield DamagedBytes(file, position, end - position, next_offset, reason, zeros)
-                position = end
-                continue
-            header = parse_header(batch)
-            if header.base_offset < next_offset or (highest is not None and header.last_offset > highest):
-                # The checksum covers no base offset. A later batch is judged by where this one would end, if
-                # that is possible at all.
-                reason = f"offsets {header.base_offset}..{header.last_offset} where {next_offset} or later is due"
-                yield DamagedBytes(file, position, header.size, next_offset, reason, False)
-                if lowest <= header.base_offset < next_offset:
-                    next_offset = header.last_offset + 1
-            else:
-                yield StoredBatch(file, position, header, batch)
-                next_offset = header.last_offset + 1
-            position += header.size
+        window = Window(partial(_pread, fd), os.fstat(fd).st_size)
+        yield from batches_between(window, file, 0, window.size, base or 0, base)
     finally:
         os.close(fd)
 
 
-@final
-class _Window:
-    """The part of a file that is being looked at. `size` is what the file had when it was opened."""
+def _pread(fd: int, size: int, position: int) -> bytes:
+    return os.pread(fd, size, position)
 
-    def __init__(self, fd: int) -> None:
-        self.fd = fd
-        self.size = os.fstat(fd).st_size
+
+def batches_between(
+    window: Window, file: str, position: int, end: int, next_offset: int, base: int | None
+) -> Iterator[StoredBatch | DamagedBytes]:
+    """Every batch of a segment that begins at `position` or behind it and before `end`, and what is none.
+
+    The first batch has `next_offset` or a later one. `base` is the segment's base offset, None if it has none.
+    Damage is told as far as it reaches, which may be behind `end`.
+    """
+    lowest = base if base is not None else 0
+    highest = lowest + RELATIVE_OFFSET_MAX if base is not None else None
+    window.next_offset = next_offset
+    while position < min(end, window.size):
+        batch = window.batch_at(position)
+        if isinstance(batch, str):
+            upto = window.next_valid(position + 1)
+            zeros = window.is_zero(position, upto)
+            reason = "zeros" if zeros else batch
+            yield DamagedBytes(file, position, upto - position, window.next_offset, reason, zeros)
+            position = upto
+            continue
+        header = parse_header(batch)
+        due = window.next_offset
+        if header.base_offset < due or (highest is not None and header.last_offset > highest):
+            # The checksum covers no base offset. A later batch is judged by where this one would end, if
+            # that is possible at all.
+            reason = f"offsets {header.base_offset}..{header.last_offset} where {due} or later is due"
+            if lowest <= header.base_offset < due:
+                window.next_offset = header.last_offset + 1
+            yield DamagedBytes(file, position, header.size, due, reason, False)
+        else:
+            window.next_offset = header.last_offset + 1
+            yield StoredBatch(file, position, header, batch)
+        position += header.size
+
+
+@final
+class Window:
+    """The part of a file that is being looked at. `size` is what the file had when it was opened.
+
+    `pread` gives at most so many bytes from a position on. `next_offset` is what `batches_between` expects next.
+    """
+
+    def __init__(self, pread: Callable[[int, int], bytes], size: int) -> None:
+        self.pread = pread
+        self.size = size
+        self.next_offset = 0
         self._start = 0
         self._buf = b""
 
@@ -186,7 +206,7 @@ class _Window:
         wanted = min(size, self.size - position)
         parts: list[bytes] = []
         while wanted > 0:
-            part = os.pread(self.fd, wanted, position)
+            part = self.pread(wanted, position)
             if not part:
                 # The file became shorter meanwhile.
                 self.size = min(self.size, position)

@@ -20,7 +20,9 @@ from librt.strings import (
     write_f64_be,
     write_i16_be,
     write_i32_be,
+    write_i32_le,
     write_i64_be,
+    write_i64_le,
 )
 from mypy_extensions import i32, i64, u8
 
@@ -40,7 +42,9 @@ __all__ = [
     "write_f64_be",
     "write_i16_be",
     "write_i32_be",
+    "write_i32_le",
     "write_i64_be",
+    "write_i64_le",
 ]
 
 ZERO_UUID: Final = b"\x00" * 16

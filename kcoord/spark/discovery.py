@@ -1,0 +1,67 @@
+"""Which logs there are below a path: in a data directory, in a directory of many, or in a partition's own."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from typing import Any
+
+from kcoord.log.reader import PARTITION_DIRECTORY, SEGMENT_FILE
+from kcoord.spark.filesystem import read_file
+from kcoord.spark.plan import LogPartition, SegmentFile
+
+# Copies of a whole data directory, inside of it: they are loaded by their own path.
+SNAPSHOTS = "snapshots"
+CHECKPOINT_BYTES_MAX = 64 << 20
+SELF = "."
+
+
+class NothingToRead(ValueError):
+    """There is no log below the path; the message says what was looked for."""
+
+
+def discover(filesystem: Any, root: str) -> list[LogPartition]:
+    """All partitions below `root`, by data directory, topic and number. Raises OSError."""
+    import pyarrow.fs
+
+    selector = pyarrow.fs.FileSelector(root, recursive=True)
+    segments: dict[str, list[SegmentFile]] = {}
+    others: dict[str, list[str]] = {}
+    for info in filesystem.get_file_info(selector):
+        if info.type != pyarrow.fs.FileType.File:
+            continue
+        directory, _, name = info.path.rpartition("/")
+        if match := SEGMENT_FILE.fullmatch(name):
+            segments.setdefault(directory, []).append(SegmentFile(info.path, int(match.group(1)), info.size))
+        else:
+            others.setdefault(directory, []).append(name)
+    found = []
+    for directory, files in segments.items():
+        below = posixpath.relpath(directory, root)
+        if SNAPSHOTS in below.split("/")[:-1]:
+            continue
+        parent, _, name = directory.rpartition("/")
+        match = PARTITION_DIRECTORY.fullmatch(name)
+        if match is None:
+            continue
+        log = SELF if below == SELF else posixpath.relpath(parent, root)
+        files.sort(key=lambda file: file.base_offset)
+        names = tuple(sorted(others.get(directory, ())))
+        found.append(LogPartition(log, match.group(1), int(match.group(2)), directory, tuple(files), names))
+    found.sort(key=lambda one: (one.log, one.topic, one.partition))
+    return found
+
+
+def read_checkpoint(filesystem: Any, log_directory: str, name: str) -> dict[tuple[str, int], int]:
+    """One of Kafka's checkpoint files: (topic, partition) to offset; empty where there is none or it is damaged."""
+    data = read_file(filesystem, posixpath.join(log_directory, name), CHECKPOINT_BYTES_MAX)
+    found: dict[tuple[str, int], int] = {}
+    for line in data.decode("utf-8", "replace").splitlines()[2:]:
+        match = re.fullmatch(r"(\S+) (\d{1,10}) (\d{1,19})", line.strip())
+        if match:
+            found[(match.group(1), int(match.group(2)))] = int(match.group(3))
+    return found
+
+
+def data_directory(partition: LogPartition) -> str:
+    return partition.path.rpartition("/")[0]

@@ -1,0 +1,93 @@
+"""Files wherever they are: a local path, a URI that Arrow knows (file, s3, hdfs, viewfs, gs, abfs), or one of fsspec.
+
+A `Storage` is what is sent to executors: the path as it was given, and options; each opens it anew.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pyarrow.fs
+
+ARROW_SCHEMES = ("file", "s3", "hdfs", "viewfs", "gs", "gcs", "abfs", "abfss")
+# s3a and s3n are what Hadoop calls it.
+SAME_SCHEMES = {"s3a": "s3", "s3n": "s3"}
+
+
+@dataclass(frozen=True)
+class Storage:
+    """`options` are handed to fsspec, or become the query of an Arrow URI (`endpoint_override`, `access_key`, ...)."""
+
+    path: str
+    options: tuple[tuple[str, str], ...] = ()
+    use_fsspec: bool = False
+
+    def open(self) -> tuple[pyarrow.fs.FileSystem, str]:
+        """The filesystem, and the path in it. Raises OSError and ValueError."""
+        import pyarrow.fs
+
+        scheme, separator, rest = self.path.partition("://")
+        if not separator:
+            return pyarrow.fs.LocalFileSystem(), os.path.abspath(self.path)
+        scheme = SAME_SCHEMES.get(scheme, scheme)
+        if scheme in ARROW_SCHEMES and not self.use_fsspec:
+            uri = f"{scheme}://{rest}"
+            if self.options:
+                from urllib.parse import urlencode
+
+                uri += ("&" if "?" in uri else "?") + urlencode(self.options)
+            filesystem, path = pyarrow.fs.FileSystem.from_uri(uri)
+            return filesystem, path.rstrip("/")
+        return self._open_fsspec()
+
+    def _open_fsspec(self) -> tuple[pyarrow.fs.FileSystem, str]:
+        import pyarrow.fs
+
+        try:
+            import fsspec.core
+        except ImportError:
+            raise ValueError(f"{self.path}: this kind of path needs fsspec (pip install fsspec)") from None
+        filesystem, path = fsspec.core.url_to_fs(self.path, **dict(self.options))
+        handler = pyarrow.fs.FSSpecHandler(filesystem)
+        return pyarrow.fs.PyFileSystem(handler), str(path).rstrip("/")
+
+
+class FileBytes:
+    """Any part of a file. `size` is what it had when it was opened; a smaller one may be given."""
+
+    def __init__(self, filesystem: Any, path: str, size: int | None = None) -> None:
+        self.file = filesystem.open_input_file(path)
+        now = int(self.file.size())
+        self.size = now if size is None else min(size, now)
+
+    def pread(self, size: int, position: int) -> bytes:
+        """At most `size` bytes; fewer only at the end."""
+        wanted = min(size, self.size - position)
+        if wanted <= 0:
+            return b""
+        self.file.seek(position)
+        data: bytes = self.file.read(wanted)
+        return data
+
+    def close(self) -> None:
+        self.file.close()
+
+    def __enter__(self) -> FileBytes:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_file(filesystem: Any, path: str, bytes_max: int) -> bytes:
+    """A small file, whole; empty if there is none. Raises ValueError if it is larger than that."""
+    try:
+        with FileBytes(filesystem, path) as file:
+            if file.size > bytes_max:
+                raise ValueError(f"{path} is larger than {bytes_max} bytes")
+            return file.pread(file.size, 0)
+    except FileNotFoundError:
+        return b""
