@@ -1,6 +1,6 @@
 """Build the compiled tree: a copy of the package whose hot modules are one native library.
 
-The source tree stays as it is. `build/compiled/` gets a copy of `kcoord/`, the modules named under
+The source tree stays as it is. `build/compiled/` gets a copy of the packages, the modules named under
 `[tool.kcoord.compile]` in pyproject.toml are translated to C by mypyc there and compiled next to their
 sources; Python prefers the native file. To use the tree, put it in front: PYTHONPATH=build/compiled.
 
@@ -38,7 +38,9 @@ ROOT = Path(__file__).resolve().parent.parent
 GROUP = "kcoord_native"
 NO_COMPILER = 3
 # The folders whose sources decide what the native code looks like: the hot modules and all they import.
-NATIVE_FOLDERS = ("wire", "protocol", "core", "engine", "log")
+NATIVE_FOLDERS = ("wire", "protocol", "core", "engine", "log", "spark")
+# What the tree takes over: the package, and the module by which Spark's workers find its data source.
+PACKAGES = ("kcoord", "pyspark_kcoord")
 # Calls between the C files of one library need no indirection: nothing is overridden from outside.
 EXTRA_FLAGS = ["-fvisibility=hidden", "-fno-semantic-interposition"]
 
@@ -81,7 +83,8 @@ def fingerprint(modules: list[str], opt_level: str, folders: tuple[str, ...]) ->
         digest.update(part.encode() + b"\0")
     for package in ("mypy", "librt"):
         digest.update(importlib.metadata.version(package).encode() + b"\0")
-    sources = [path for name in folders for path in (ROOT / "kcoord" / name).rglob("*")]
+    roots = [ROOT / package / name for package in PACKAGES for name in folders]
+    sources = [path for root in roots for path in root.rglob("*")]
     sources = [path for path in sources if "__pycache__" not in path.parts]
     for path in sorted(path for path in [*sources, Path(__file__)] if path.is_file()):
         digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
@@ -89,10 +92,11 @@ def fingerprint(modules: list[str], opt_level: str, folders: tuple[str, ...]) ->
 
 
 def copy_sources(target: Path) -> None:
-    """Make `target` hold a fresh copy of the package."""
+    """Make `target` hold a fresh copy of the packages."""
     shutil.rmtree(target, ignore_errors=True)
     ignored = shutil.ignore_patterns("__pycache__", "*.pyc", "*.so")
-    shutil.copytree(ROOT / "kcoord", target / "kcoord", ignore=ignored)
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, target / package, ignore=ignored)
 
 
 def keep_libraries(source: Path, target: Path) -> None:

@@ -46,11 +46,12 @@ def install(folder: Path, kind: str) -> None:
     # Dependency groups need pip 25.1.
     subprocess.run([*pip, "install", "--upgrade", "pip>=25.1"], check=True, cwd=ROOT)
     groups: list[str] = []
+    package = "."
     if kind == "dev":
-        groups = ["--group", "dev"]
+        groups, package = ["--group", "dev"], ".[spark]"
     elif can_compile():
         groups = ["--group", "compile"]
-    subprocess.run([*pip, "install", *groups, "--editable", "."], check=True, cwd=ROOT)
+    subprocess.run([*pip, "install", *groups, "--editable", package], check=True, cwd=ROOT)
 
 
 def main() -> int:

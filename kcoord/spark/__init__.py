@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +17,4 @@ def register(spark: SparkSession) -> None:
 
     Where PySpark's workers find `pyspark_kcoord` it is known without; this takes the place of what was found.
     """
-    from kcoord.spark.source import KcoordDataSource
-
-    spark.dataSource.register(KcoordDataSource)
+    spark.dataSource.register(importlib.import_module("kcoord.spark.source").KcoordDataSource)

@@ -34,6 +34,7 @@ ALLOWED: dict[str, set[str]] = {
     "engine": {"log", "core", "protocol", "wire"},
     "server": {"engine", "log", "core", "protocol", "wire"},
     "client": {"engine", "log", "core", "protocol", "wire"},
+    "spark": {"log", "core", "protocol", "wire"},
     "codegen": set(),
 }
 
@@ -58,7 +59,11 @@ def python_files(folder: Path = PACKAGE) -> list[Path]:
 
 
 def own_python_files() -> list[Path]:
-    return [path for folder in ("kcoord", "tests", "tools", "bench") for path in python_files(ROOT / folder)]
+    return [
+        path
+        for folder in ("kcoord", "pyspark_kcoord", "tests", "tools", "bench")
+        for path in python_files(ROOT / folder)
+    ]
 
 
 def name_of(path: Path) -> str:
@@ -111,7 +116,7 @@ def test_imports_go_one_way() -> None:
             # `from kcoord import __version__` names no room.
             if wrong and ((PACKAGE / parts[1]).is_dir() or (PACKAGE / f"{parts[1]}.py").is_file()):
                 problems.append(f"{name_of(path)}:{line} imports {module}")
-    direction = "cli, console, testing -> client, server -> engine -> log | core -> protocol -> wire"
+    direction = "cli, console, testing -> client, server -> engine, spark -> log | core -> protocol -> wire"
     report(problems, f"imports go one way: {direction}")
 
 
