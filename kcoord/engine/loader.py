@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from kcoord.core.cause_header import decode_cause
 from kcoord.core.coordinator import Core
 from kcoord.core.outcome import METADATA_TOPIC, LogId
 from kcoord.engine.batch_walk import BatchWalk
-from kcoord.engine.cause_header import decode_cause
 from kcoord.engine.group_events import GroupEvents
 from kcoord.log.partition_log import Extent, PartitionLog
 from kcoord.log.serde import decode_metadata_record, decode_record

@@ -6,9 +6,9 @@ import base64
 import re
 from typing import Any, Final, final
 
+from kcoord.core.cause_header import decode_cause
 from kcoord.core.group_cause import NO_TIME, Cause
 from kcoord.core.outcome import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTION_TOPIC
-from kcoord.engine.cause_header import decode_cause
 from kcoord.log.serde import UnknownRecord, decode_metadata_record, decode_record, decode_transaction_record
 from kcoord.protocol.records.config_record import ConfigRecord
 from kcoord.protocol.records.consumer_protocol_assignment import decode_consumer_protocol_assignment

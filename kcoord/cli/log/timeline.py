@@ -26,9 +26,9 @@ from kcoord.cli.log.common import (
 from kcoord.cli.log.points import parse_time
 from kcoord.cli.log.records import DECOMPRESSED_BYTES_MAX, RecordReader
 from kcoord.cli.log.replay import coordinator_logs
+from kcoord.core.cause_header import decode_cause
 from kcoord.core.group_timeline import ASSIGNOR, EPOCH_CHANGED, REBALANCE_FINISHED, GroupTimeline
 from kcoord.core.outcome import GROUP_EVENTS_TOPIC
-from kcoord.engine.cause_header import decode_cause
 from kcoord.engine.group_events import event_document
 from kcoord.log.inspect import DataDirectory, PartitionFiles
 from kcoord.log.reader import DamagedBytes

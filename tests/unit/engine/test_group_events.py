@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from kcoord.core import group_cause
+from kcoord.core.cause_header import CAUSE_HEADER, decode_cause
 from kcoord.core.config import CoreConfig
 from kcoord.core.group_timeline import GroupTimeline
 from kcoord.core.outcome import Now
-from kcoord.engine.cause_header import CAUSE_HEADER, decode_cause
 from kcoord.engine.engine import Engine
 from kcoord.engine.group_events import decode_marks, encode_event
 from kcoord.engine.state_checkpoint import write_state
