@@ -23,19 +23,18 @@ from kcoord.cli.log.common import (
     wrapped,
 )
 from kcoord.cli.log.points import parse_offsets, parse_time
-from kcoord.cli.log.records import (
-    COORDINATOR_TOPICS,
-    DECOMPRESSED_BYTES_MAX,
-    RecordReader,
-    TypedRecord,
-    summary,
-    typed_plain,
-)
+from kcoord.cli.log.records import summary, typed_plain
 from kcoord.cli.log.state_start import LookedAtStorage
 from kcoord.log.inspect import DataDirectory, PartitionFiles
 from kcoord.log.metadata_checkpoint import SUFFIX, find_base
 from kcoord.log.partition_log import INT64_MAX
 from kcoord.log.reader import DamagedBytes, PartitionDirectory, StoredBatch, read_batches
+from kcoord.log.typed_records import (
+    COORDINATOR_TOPICS,
+    DECOMPRESSED_BYTES_MAX,
+    RecordReader,
+    TypedRecord,
+)
 from kcoord.server.failures import EXIT_CONFIG, EXIT_DAMAGED
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.primitives import DecodeError

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
-from kcoord.cli.log.records import TypedRecord
 from kcoord.core.classic_group import GENERATION_MAX
 from kcoord.core.config import CoreConfig
 from kcoord.core.coordinator import Core
 from kcoord.core.hashing import coordinator_partition
 from kcoord.core.outcome import METADATA_TOPIC, OFFSETS_TOPIC, LogId
+from kcoord.log.typed_records import TypedRecord
 from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetadataValue
 from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.producer_ids_record import ProducerIdsRecord

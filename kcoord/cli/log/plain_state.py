@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from kcoord.cli.log.common import format_time
-from kcoord.cli.log.records import member_plain, uuid_text
 from kcoord.cli.log.replay import STAND_IN_ID, PastState
 from kcoord.cli.log.typed_groups import Names, typed_plain
 from kcoord.core.coordinator import Core
 from kcoord.core.outcome import OFFSETS_TOPIC
+from kcoord.log.record_plain import member_plain, uuid_text
 
 
 def group_plain(core: Core, group_id: str) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import click
 from kcoord.cli.compiled import is_compiled
 from kcoord.cli.log.common import fail, format_bytes, format_time, note, plural
 from kcoord.cli.log.points import Point
-from kcoord.cli.log.records import DECOMPRESSED_BYTES_MAX
 from kcoord.cli.log.state_start import LookedAtStorage, start_for
 from kcoord.cli.log.typed_groups import TypedGroups
 from kcoord.core.config import CoreConfig
@@ -27,6 +26,7 @@ from kcoord.log.partition_log import INT64_MAX
 from kcoord.log.reader import DamagedBytes, StoredBatch
 from kcoord.log.serde import decode_metadata_record, decode_record
 from kcoord.log.state_file import StateFile
+from kcoord.log.typed_records import DECOMPRESSED_BYTES_MAX
 from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.topic_record import TopicRecord
 from kcoord.server.failures import EXIT_CONFIG

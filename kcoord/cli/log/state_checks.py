@@ -6,10 +6,10 @@ import os
 from typing import Final, final
 
 from kcoord.cli.log.findings import Findings
-from kcoord.cli.log.records import DECOMPRESSED_BYTES_MAX
 from kcoord.log.inspect import PartitionFiles
 from kcoord.log.reader import DamagedBytes, read_batches
 from kcoord.log.state_file import CRC_BYTES, FOOTER, MAGIC, STATE_FILE, VERSION
+from kcoord.log.typed_records import DECOMPRESSED_BYTES_MAX
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.crc import crc32c
 from kcoord.wire.primitives import DecodeError

@@ -24,7 +24,6 @@ from kcoord.cli.log.common import (
     wrapped,
 )
 from kcoord.cli.log.points import parse_time
-from kcoord.cli.log.records import DECOMPRESSED_BYTES_MAX, RecordReader
 from kcoord.cli.log.replay import coordinator_logs
 from kcoord.core.cause_header import decode_cause
 from kcoord.core.group_timeline import ASSIGNOR, EPOCH_CHANGED, REBALANCE_FINISHED, GroupTimeline
@@ -32,6 +31,7 @@ from kcoord.core.outcome import GROUP_EVENTS_TOPIC
 from kcoord.engine.group_events import event_document
 from kcoord.log.inspect import DataDirectory, PartitionFiles
 from kcoord.log.reader import DamagedBytes
+from kcoord.log.typed_records import DECOMPRESSED_BYTES_MAX, RecordReader
 from kcoord.server.failures import EXIT_CONFIG, EXIT_DAMAGED
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.message import Message

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Final, final
 
-from kcoord.cli.log.records import plain
+from kcoord.log.record_plain import plain
 from kcoord.wire.message import Message
 
 CONSUMER: Final = "consumer"

@@ -25,7 +25,6 @@ from kcoord.cli.log.index_checks import IndexChecks, check_snapshots, check_txn_
 from kcoord.cli.log.invariants import Invariants
 from kcoord.cli.log.lost_logs import lost_logs
 from kcoord.cli.log.metadata_checks import SnapshotCheck
-from kcoord.cli.log.records import COORDINATOR_TOPICS, DECOMPRESSED_BYTES_MAX, RecordReader
 from kcoord.cli.log.state_checks import StateCheck
 from kcoord.core.outcome import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTION_TOPIC, LogId
 from kcoord.log.errors import StorageError
@@ -37,6 +36,7 @@ from kcoord.log.inspect import (
     inspect_directory,
 )
 from kcoord.log.reader import DamagedBytes, StoredBatch
+from kcoord.log.typed_records import COORDINATOR_TOPICS, DECOMPRESSED_BYTES_MAX, RecordReader
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.primitives import DecodeError
 from kcoord.wire.record_batch import LOG_APPEND_TIME

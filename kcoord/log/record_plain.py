@@ -1,0 +1,75 @@
+"""Records as plain data that JSON can hold, for everything that shows them."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any, Final
+
+from kcoord.protocol.records.consumer_protocol_assignment import decode_consumer_protocol_assignment
+from kcoord.protocol.records.consumer_protocol_subscription import decode_consumer_protocol_subscription
+from kcoord.protocol.records.group_metadata import GroupMetadataValue, MemberMetadata
+from kcoord.wire.message import Message
+from kcoord.wire.primitives import DecodeError, Reader
+
+CONSUMER: Final = "consumer"
+# Schemas of what consumers say about themselves; newer ones begin with the fields of this.
+CONSUMER_PROTOCOL_MAX: Final = 3
+_UUID_LISTS: Final = frozenset({"directories"})
+
+
+def uuid_text(data: bytes) -> str:
+    """A 16-byte id as Kafka spells it."""
+    return base64.urlsafe_b64encode(data).decode("ascii").rstrip("=")
+
+
+def bytes_plain(data: bytes | None) -> Any:
+    """Text as it is; anything else as `{"base64": …}`."""
+    if data is None:
+        return None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(data).decode("ascii")}
+
+
+def plain(value: Any, name: str = "") -> Any:
+    """A message, or a field of one called `name`, as JSON can hold it."""
+    if isinstance(value, GroupMetadataValue):
+        document = {field: plain(getattr(value, field), field) for field in value.FIELDS if field != "members"}
+        document["members"] = [member_plain(value.protocol_type, member) for member in value.members]
+        return document
+    if isinstance(value, Message):
+        return {field: plain(getattr(value, field), field) for field in value.FIELDS}
+    if isinstance(value, list):
+        return [plain(item, name) for item in value]
+    if isinstance(value, bytes):
+        if len(value) == 16 and (name.endswith("_id") or name in _UUID_LISTS):
+            return uuid_text(value)
+        return {"base64": base64.b64encode(value).decode("ascii")}
+    return value
+
+
+def member_plain(protocol_type: str, member: MemberMetadata) -> dict[str, Any]:
+    """A classic member; what a consumer says of itself is decoded."""
+    document = {field: plain(getattr(member, field), field) for field in member.FIELDS}
+    if protocol_type == CONSUMER:
+        document["subscription"] = consumer_plain(member.subscription, True)
+        document["assignment"] = consumer_plain(member.assignment, False)
+    return document
+
+
+def consumer_plain(data: bytes, is_subscription: bool) -> Any:
+    """A consumer's subscription or assignment; its bytes where it is neither, None where there is none."""
+    if not data:
+        return None
+    try:
+        r = Reader(data)
+        version = r.int16()
+        if version < 0:
+            raise DecodeError(f"version {version}")
+        version = min(version, CONSUMER_PROTOCOL_MAX)
+        if is_subscription:
+            return plain(decode_consumer_protocol_subscription(r, version))
+        return plain(decode_consumer_protocol_assignment(r, version))
+    except DecodeError:
+        return plain(data)
