@@ -1,0 +1,1 @@
+"""The tables: which columns each has, and how they are made from records."""
