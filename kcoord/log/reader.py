@@ -193,7 +193,7 @@ class Window:
         self._start = 0
         self._buf = b""
 
-    def _bytes_at(self, position: int, size: int) -> bytes:
+    def bytes_at(self, position: int, size: int) -> bytes:
         """At most `size` bytes; less only at the end of the file."""
         at = position - self._start
         if at < 0 or at + size > len(self._buf):
@@ -219,13 +219,13 @@ class Window:
     def batch_at(self, position: int) -> bytes | str:
         """The bytes of the batch at `position`, or why there is none."""
         try:
-            header = parse_header(self._bytes_at(position, HEADER_BYTES), 0, True)
+            header = parse_header(self.bytes_at(position, HEADER_BYTES), 0, True)
         except DecodeError as error:
             return str(error)
         size: int = header.size
         if size > self.size - position:
             return f"batch of {size} bytes, {self.size - position} left"
-        data = self._bytes_at(position, size)
+        data = self.bytes_at(position, size)
         if len(data) < size or not check_crc(data, 0, header):
             return "wrong checksum"
         return data
@@ -233,7 +233,7 @@ class Window:
     def next_valid(self, position: int) -> int:
         """Where the next valid batch begins at or after `position`, found by its magic byte; else the end."""
         while position < self.size:
-            part = self._bytes_at(position, READ_BYTES)
+            part = self.bytes_at(position, READ_BYTES)
             at = part.find(MAGIC, MAGIC_AT)
             while at >= 0:
                 candidate = position + at - MAGIC_AT
@@ -246,7 +246,7 @@ class Window:
 
     def is_zero(self, position: int, end: int) -> bool:
         while position < end:
-            part = self._bytes_at(position, min(READ_BYTES, end - position))
+            part = self.bytes_at(position, min(READ_BYTES, end - position))
             if not part or part.count(0) != len(part):
                 return False
             position += len(part)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from kcoord.log.reader import RELATIVE_OFFSET_MAX, DamagedBytes, StoredBatch, Window, batches_between
@@ -36,13 +36,12 @@ def stored_batches(filesystem: Any, part: Slice) -> Iterator[StoredBatch | Damag
 
 
 def scan_slice(
-    filesystem: Any,
-    part: Slice,
-    scan: Scan,
-    full: Callable[[], None],
-    damaged: Callable[[DamagedBytes], None],
-) -> None:
-    """Scan a slice; `full` is called whenever there are many rows in the scan, and it has to take them."""
+    filesystem: Any, part: Slice, scan: Scan, rows_max: int = ROWS_PER_BATCH
+) -> Iterator[DamagedBytes | None]:
+    """Scan a slice: damage as it is met, and None whenever there is much in the scan, which has to be taken then.
+
+    What is in the scan at the end is to be taken, too. Raises OSError.
+    """
     base = part.segment.base_offset
     highest = base + RELATIVE_OFFSET_MAX
     scan.next_offset = part.next_offset
@@ -54,10 +53,10 @@ def scan_slice(
             chunk = file.pread(wanted, position)
             at = 0
             while True:
-                at = scan.feed(chunk, at, end - position, position, highest, ROWS_PER_BATCH)
-                if not scan.is_full(ROWS_PER_BATCH):
+                at = scan.feed(chunk, at, end - position, position, highest, rows_max)
+                if not scan.is_full(rows_max):
                     break
-                full()
+                yield None
             position += at
             if position >= end:
                 return
@@ -74,7 +73,7 @@ def scan_slice(
                 continue
             # Damage, or a batch that ends behind the file.
             item = _damage_at(file, part, position, end, scan)
-            damaged(item)
+            yield item
             position = item.position + item.size_bytes
             wanted = CHUNK_BYTES
 

@@ -48,7 +48,9 @@ class Slice:
     """A byte range of one segment: all batches that begin at `start` or behind it, and before `end`.
 
     Of these, records from `from_offset` and below `to_offset`, with timestamps from `from_ms` and below `to_ms`.
-    `next_offset` is the lowest offset that the first batch may have, as the files before tell.
+    `next_offset` is the lowest offset that the first batch may have, as the files before tell. What cannot be read
+    and reaches the end of the file is no damage if `tail_from` or a later offset is due there: a write that was never
+    acknowledged.
     """
 
     log: str
@@ -63,3 +65,4 @@ class Slice:
     from_ms: int = -INT64_MAX
     to_ms: int = INT64_MAX
     aborted: tuple[AbortedRange, ...] = field(default=())
+    tail_from: int = INT64_MAX

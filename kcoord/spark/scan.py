@@ -24,6 +24,7 @@ from kcoord.wire.record_batch import (
     TRANSACTIONAL_FLAG,
     BatchHeader,
     check_crc,
+    decode_records,
     parse_header,
     record_end,
     records_reader,
@@ -36,6 +37,8 @@ TIME_MAX: Final = 1 << 62
 KEYS_MAX: Final = 1 << 20
 # Bytes of values that are kept; one batch more may be there.
 BYTES_MAX: Final = 32 << 20
+# Of a control record; they are a few bytes.
+MARKER_BYTES_MAX: Final = 1 << 16
 # A record's offset must lie in its batch.
 OUT_OF_BATCH: Final = "a record with an offset outside of its batch"
 
@@ -265,3 +268,54 @@ class Scan:
             self.key_numbers[key] = found
             self.keys.append(key)
         return i32(found)
+
+
+@final
+class TransactionSurvey:
+    """Follows the transactions of one partition, batch after batch, by headers and markers alone.
+
+    `aborted` has (producer id, first offset, offset of the marker) of those that ended so; `open_since` tells where
+    the transactions that have not ended began.
+    """
+
+    def __init__(self) -> None:
+        self.aborted: list[tuple[int, int, int]] = []
+        self.open_since: dict[int, int] = {}
+        # After `feed`: how much to move on behind what it looked at, or how many bytes it needs.
+        self.skip: i64 = 0
+        self.needs: i64 = 0
+
+    def feed(self, buf: bytes) -> i64:
+        """Look at the headers in `buf`; where it stopped. Records that are not markers need not be there whole."""
+        pos: i64 = 0
+        size: i64 = len(buf)
+        self.skip = 0
+        self.needs = HEADER_BYTES
+        while size - pos >= HEADER_BYTES:
+            try:
+                header = parse_header(buf, pos, True)
+            except DecodeError:
+                return pos
+            if header.attributes & CONTROL_FLAG and header.producer_id >= 0:
+                if header.size > size - pos:
+                    self.needs = header.size
+                    return pos
+                self._marker(buf, pos, header)
+            elif header.attributes & TRANSACTIONAL_FLAG and header.producer_id not in self.open_since:
+                self.open_since[header.producer_id] = header.base_offset
+            if header.size > size - pos:
+                self.skip = header.size - (size - pos)
+                return size
+            pos += header.size
+        return pos
+
+    def _marker(self, buf: bytes, pos: i64, header: BatchHeader) -> None:
+        first = self.open_since.pop(header.producer_id, None)
+        try:
+            records = decode_records(buf, pos, header, MARKER_BYTES_MAX)
+        except (DecodeError, DecompressionError):
+            return
+        key = records[0].key if records else None
+        # Version and type of the marker: 0 aborts, 1 commits.
+        if first is not None and key is not None and len(key) >= 4 and key[2] == 0 and key[3] == 0:
+            self.aborted.append((header.producer_id, first, header.base_offset))

@@ -1,0 +1,113 @@
+"""Filters that Spark hands down: they narrow what is read. Spark applies them again to what comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from kcoord.spark.options import MESSAGES
+from kcoord.spark.plan import INT64_MAX, LogPartition, Slice
+
+Values = frozenset[Any]
+
+
+@dataclass(frozen=True)
+class RowFilter:
+    """What rows must be like; None is no matter. Offsets and times (ms) of records are from and below."""
+
+    logs: Values | None = None
+    log_topics: Values | None = None
+    log_partitions: Values | None = None
+    groups: Values | None = None
+    topics: Values | None = None
+    partitions: Values | None = None
+    from_offset: int = 0
+    to_offset: int = INT64_MAX
+    from_ms: int = -INT64_MAX
+    to_ms: int = INT64_MAX
+
+    def wants_commit(self, group: str, topic: str, partition: int) -> bool:
+        return (
+            (self.groups is None or group in self.groups)
+            and (self.topics is None or topic in self.topics)
+            and (self.partitions is None or partition in self.partitions)
+        )
+
+    def wants_partition(self, partition: LogPartition) -> bool:
+        return (
+            (self.logs is None or partition.log in self.logs)
+            and (self.log_topics is None or partition.topic in self.log_topics)
+            and (self.log_partitions is None or partition.partition in self.log_partitions)
+        )
+
+    def narrow(self, part: Slice) -> Slice:
+        return replace(
+            part,
+            from_offset=max(part.from_offset, self.from_offset),
+            to_offset=min(part.to_offset, self.to_offset),
+            from_ms=max(part.from_ms, self.from_ms),
+            to_ms=min(part.to_ms, self.to_ms),
+        )
+
+
+def _places(table: str) -> dict[str, str]:
+    """Columns to fields of a RowFilter."""
+    if table == MESSAGES:
+        return {"log": "logs", "topic": "log_topics", "partition": "log_partitions"}
+    return {
+        "log": "logs",
+        "log_topic": "log_topics",
+        "log_partition": "log_partitions",
+        "group_id": "groups",
+        "topic": "topics",
+        "partition": "partitions",
+    }
+
+
+def row_filter(table: str, filters: Iterable[Any]) -> RowFilter:
+    """As much of Spark's filters as helps reading. What it does not know stays Spark's alone."""
+    result = RowFilter()
+    places = _places(table)
+    offset, time = ("offset", "timestamp") if table == MESSAGES else ("log_offset", "log_timestamp")
+    for one in filters:
+        attribute: tuple[str, ...] = getattr(one, "attribute", ())
+        if len(attribute) != 1:
+            continue
+        column, kind, value = attribute[0], type(one).__name__, getattr(one, "value", None)
+        if column in places and kind in ("EqualTo", "EqualNullSafe", "In") and value is not None:
+            values = frozenset(value) if kind == "In" else frozenset([value])
+            name = places[column]
+            before = getattr(result, name)
+            both: Any = {name: values if before is None else before & values}
+            result = replace(result, **both)
+        elif column == offset and isinstance(value, int):
+            result = _bounded(result, kind, value, "from_offset", "to_offset")
+        elif column == time and isinstance(value, datetime):
+            result = _in_time(result, kind, value)
+    return result
+
+
+def _in_time(result: RowFilter, kind: str, value: datetime) -> RowFilter:
+    """Records have whole milliseconds, Spark asks in microseconds: the bounds are wide by one."""
+    moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    ms = round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
+    if kind in ("EqualTo", "EqualNullSafe"):
+        result = _bounded(result, "GreaterThan", ms - 1, "from_ms", "to_ms")
+        return _bounded(result, "LessThanOrEqual", ms + 1, "from_ms", "to_ms")
+    slack = 1 if kind.startswith("Less") else -1
+    return _bounded(result, kind, ms + slack, "from_ms", "to_ms")
+
+
+def _bounded(result: RowFilter, kind: str, value: int, lower: str, upper: str) -> RowFilter:
+    low, high = getattr(result, lower), getattr(result, upper)
+    if kind in ("EqualTo", "EqualNullSafe", "GreaterThanOrEqual"):
+        low = max(low, value)
+    if kind == "GreaterThan":
+        low = max(low, value + 1)
+    if kind in ("EqualTo", "EqualNullSafe", "LessThanOrEqual"):
+        high = min(high, value + 1)
+    if kind == "LessThan":
+        high = min(high, value)
+    return replace(result, **{lower: low, upper: high})

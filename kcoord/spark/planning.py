@@ -1,0 +1,239 @@
+"""From partitions to slices: where reading begins and ends, and where large segments may be split.
+
+Indexes are hints. An entry of one is used only where a batch with that very offset begins at that position and its
+checksum is right; without one a segment is read from its beginning.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from kcoord.log.directory import LOG_START_OFFSETS, RECOVERY_POINTS
+from kcoord.log.reader import Window
+from kcoord.spark.batches import CHUNK_BYTES, scan_slice
+from kcoord.spark.discovery import data_directory, read_checkpoint
+from kcoord.spark.filesystem import FileBytes, read_file
+from kcoord.spark.options import CORRUPT, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, ByPartition, ReadOptions
+from kcoord.spark.plan import INT64_MAX, LogPartition, SegmentFile, Slice
+from kcoord.spark.scan import Scan, ScanRange
+from kcoord.spark.transactions import Transactions, transactions_of
+from kcoord.wire.record_batch import parse_header
+
+INDEX_BYTES_MAX = 64 << 20
+# Relative offset of a batch's last record, and the batch's position.
+OFFSET_ENTRY = struct.Struct(">ii")
+# Largest timestamp so far, and the relative offset of its batch.
+TIME_ENTRY = struct.Struct(">qi")
+
+
+class Planner:
+    """Plans slices of partitions in one filesystem."""
+
+    def __init__(self, filesystem: Any, options: ReadOptions) -> None:
+        self.filesystem = filesystem
+        self.options = options
+        self._checkpoints: dict[tuple[str, str], dict[tuple[str, int], int]] = {}
+
+    def plan(self, partitions: list[LogPartition]) -> list[Slice]:
+        """Slices of all that is wanted, in the order of logs, partitions and offsets. Raises OSError."""
+        wanted = [one for one in partitions if self.options.wants(one)]
+        total = sum(segment.size for one in wanted for segment in one.segments)
+        most = self.options.bytes_per_partition
+        if self.options.min_partitions > 1:
+            most = max(min(most, total // self.options.min_partitions), 1)
+        slices: list[Slice] = []
+        for partition in wanted:
+            slices += self.between(partition, self.start_of(partition), self.end_of(partition), most)
+        return slices
+
+    # --- where reading begins and ends
+
+    def log_start(self, partition: LogPartition) -> int:
+        """The first offset that exists: DeleteRecords may have moved it into a segment."""
+        start = self._checkpoint(partition, LOG_START_OFFSETS).get((partition.topic, partition.partition), 0)
+        return max(start, partition.segments[0].base_offset)
+
+    def durable_end(self, partition: LogPartition) -> int:
+        """Below this offset the log was synced; its beginning, if nothing says so."""
+        marks = self._checkpoint(partition, RECOVERY_POINTS)
+        return marks.get((partition.topic, partition.partition), partition.segments[0].base_offset)
+
+    def _checkpoint(self, partition: LogPartition, name: str) -> dict[tuple[str, int], int]:
+        directory = data_directory(partition)
+        if (directory, name) not in self._checkpoints:
+            self._checkpoints[(directory, name)] = read_checkpoint(self.filesystem, directory, name)
+        return self._checkpoints[(directory, name)]
+
+    def start_of(self, partition: LogPartition) -> int:
+        options = self.options
+        key = (partition.topic, partition.partition)
+        log_start = self.log_start(partition)
+        if key in options.starting_ms_by_partition:
+            return self.offset_at(partition, options.starting_ms_by_partition[key])
+        if key in options.starting_by_partition:
+            offset = options.starting_by_partition[key]
+            if offset == LATEST_OFFSET:
+                return INT64_MAX
+            if offset == EARLIEST_OFFSET:
+                return log_start
+            if offset < log_start and options.fail_on_data_loss:
+                raise DataLoss(
+                    f"{partition.topic}-{partition.partition} in {partition.log} begins at {log_start}, "
+                    f"offset {offset} is gone; failOnDataLoss=false reads on from there"
+                )
+            return max(offset, log_start)
+        if options.starting_ms > -INT64_MAX:
+            return self.offset_at(partition, options.starting_ms)
+        return INT64_MAX if options.starting_offsets == LATEST else log_start
+
+    def end_of(self, partition: LogPartition) -> int:
+        options = self.options
+        key = (partition.topic, partition.partition)
+        if key in options.ending_ms_by_partition:
+            return self.offset_at(partition, options.ending_ms_by_partition[key])
+        if key in options.ending_by_partition:
+            offset = options.ending_by_partition[key]
+            return INT64_MAX if offset == LATEST_OFFSET else offset
+        if options.ending_ms < INT64_MAX:
+            return self.offset_at(partition, options.ending_ms)
+        return INT64_MAX
+
+    def offset_at(self, partition: LogPartition, timestamp_ms: int) -> int:
+        """The first offset whose record is not older than that; INT64_MAX if there is none."""
+        last = len(partition.segments) - 1
+        for number, segment in enumerate(partition.segments):
+            if number < last and self._newest(partition, segment) < timestamp_ms:
+                continue
+            wanted = ScanRange(0, INT64_MAX, timestamp_ms, INT64_MAX, {}, self.options.decompressed_bytes_max)
+            scan = Scan(wanted, True, False)
+            offset = self._first_row(partition, segment, scan)
+            if offset is not None:
+                return offset
+        return INT64_MAX
+
+    def _newest(self, partition: LogPartition, segment: SegmentFile) -> int:
+        """The largest timestamp of a closed segment as its time index says; INT64_MAX without one."""
+        name = f"{segment.base_offset:020d}.timeindex"
+        if name not in partition.files:
+            return INT64_MAX
+        data = read_file(self.filesystem, f"{partition.path}/{name}", INDEX_BYTES_MAX)
+        if len(data) < TIME_ENTRY.size or len(data) % TIME_ENTRY.size:
+            return INT64_MAX
+        newest = max(TIME_ENTRY.unpack_from(data, at)[0] for at in range(0, len(data), TIME_ENTRY.size))
+        return newest if newest > 0 else INT64_MAX
+
+    def _first_row(self, partition: LogPartition, segment: SegmentFile, scan: Scan) -> int | None:
+        part = Slice(
+            partition.log, partition.topic, partition.partition, segment, 0, segment.size, segment.base_offset
+        )
+        for damage in scan_slice(self.filesystem, part, scan, 1):
+            if damage is None:
+                break
+        columns = scan.take()
+        if columns.count == 0:
+            return None
+        return int.from_bytes(columns.offsets.getvalue()[:8], "little", signed=True)
+
+    # --- slices
+
+    def between(self, partition: LogPartition, start: int, end: int, bytes_max: int) -> list[Slice]:
+        """Slices of the partition's records from offset `start` and below `end`."""
+        transactions = Transactions([], INT64_MAX)
+        if self.options.is_committed_only and self.options.table != CORRUPT:
+            transactions = transactions_of(self.filesystem, partition)
+        end = min(end, transactions.stable_end)
+        slices: list[Slice] = []
+        last = len(partition.segments) - 1
+        mark = self.durable_end(partition)
+        for number, segment in enumerate(partition.segments):
+            beyond = partition.segments[number + 1].base_offset if number < last else INT64_MAX
+            if beyond <= start or segment.base_offset >= end:
+                continue
+            if segment.size == 0:
+                continue
+            tail_from = mark if number == last else INT64_MAX
+            slices += self._cut(partition, segment, start, end, bytes_max, tail_from)
+        if not transactions.aborted:
+            return slices
+        return [dataclasses.replace(one, aborted=_overlapping(transactions, one)) for one in slices]
+
+    def _cut(
+        self,
+        partition: LogPartition,
+        segment: SegmentFile,
+        start: int,
+        end: int,
+        bytes_max: int,
+        tail_from: int,
+    ) -> Iterator[Slice]:
+        """A segment in slices that are not much larger than `bytes_max`, from where `start` may be at the latest."""
+        entries = self._entries(partition, segment)
+        first = (0, segment.base_offset)
+        cuts: list[tuple[int, int]] = []
+        with FileBytes(self.filesystem, segment.path, segment.size) as file:
+            window = Window(file.pread, file.size)
+            for offset, position in reversed(entries):
+                if offset < start and _is_batch(window, position, offset):
+                    first = (position, offset)
+                    break
+            begin = first[0]
+            for offset, position in entries:
+                if position - begin >= bytes_max and offset < end and _is_batch(window, position, offset):
+                    # The index has a batch's last offset: its first one is read from it.
+                    header = parse_header(window.bytes_at(position, 61), 0, True)
+                    cuts.append((position, header.base_offset))
+                    begin = position
+        if first[0] > 0:
+            first = (first[0], segment.base_offset)
+        points = [first, *cuts]
+        for i, (position, next_offset) in enumerate(points):
+            upto = points[i + 1][0] if i + 1 < len(points) else segment.size
+            yield Slice(
+                partition.log, partition.topic, partition.partition, segment, position, upto, next_offset,
+                max(start, 0), end, tail_from=tail_from,
+            )  # fmt: skip
+
+    def _entries(self, partition: LogPartition, segment: SegmentFile) -> list[tuple[int, int]]:
+        """(offset, position) of the segment's index, as far as they can be true."""
+        name = f"{segment.base_offset:020d}.index"
+        if name not in partition.files or segment.size <= CHUNK_BYTES // 8:
+            return []
+        data = read_file(self.filesystem, f"{partition.path}/{name}", INDEX_BYTES_MAX)
+        entries: list[tuple[int, int]] = []
+        before = (-1, 0)
+        for at in range(0, len(data) - OFFSET_ENTRY.size + 1, OFFSET_ENTRY.size):
+            relative, position = OFFSET_ENTRY.unpack_from(data, at)
+            # A preallocated index ends in zeros.
+            if relative <= before[0] or position <= before[1] or position >= segment.size:
+                break
+            before = (relative, position)
+            entries.append((segment.base_offset + relative, position))
+        return entries
+
+
+class DataLoss(Exception):
+    """Records that were asked for are gone."""
+
+
+def _is_batch(window: Window, position: int, last_offset: int) -> bool:
+    batch = window.batch_at(position)
+    return not isinstance(batch, str) and parse_header(batch).last_offset == last_offset
+
+
+def _overlapping(transactions: Transactions, part: Slice) -> tuple[Any, ...]:
+    return tuple(
+        one
+        for one in transactions.aborted
+        if one.last_offset >= part.next_offset and one.first_offset < part.to_offset
+    )
+
+
+def by_partition(mapping: ByPartition) -> dict[str, dict[str, int]]:
+    """As JSON has it: topic to partition to number."""
+    found: dict[str, dict[str, int]] = {}
+    for (topic, partition), value in sorted(mapping.items()):
+        found.setdefault(topic, {})[str(partition)] = value
+    return found

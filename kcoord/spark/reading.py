@@ -1,0 +1,242 @@
+"""A slice becomes batches of rows: what executors do. Knows nothing of Spark."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from kcoord.core.outcome import METADATA_TOPIC
+from kcoord.log.metadata_checkpoint import CHECKPOINT_FILE
+from kcoord.log.reader import DamagedBytes
+from kcoord.spark.batches import scan_slice, stored_batches, wanted_range
+from kcoord.spark.filters import RowFilter
+from kcoord.spark.options import (
+    ASSIGNMENTS,
+    COORDINATOR_TOPICS,
+    CORRUPT,
+    MESSAGES,
+    OFFSET_COMMITS,
+    RECORDS,
+    ReadOptions,
+)
+from kcoord.spark.plan import INT64_MAX, LogPartition, SegmentFile, Slice
+from kcoord.spark.scan import Scan
+from kcoord.spark.tables.schemas import CORRUPT_SCHEMA
+from kcoord.wire.compression import DecompressionError
+from kcoord.wire.primitives import DecodeError
+from kcoord.wire.record_batch import BatchHeader, Record
+
+TORN_TAIL = "torn tail: "
+CORRUPT_ROWS = 10_000
+DECODERS = {
+    RECORDS: ("records", "RecordsDecoder"),
+    "group_metadata": ("group_metadata", "GroupMetadataDecoder"),
+    "members": ("members", "MembersDecoder"),
+    "assignments": ("assignments", "AssignmentsDecoder"),
+    "transactions": ("transactions", "TransactionsDecoder"),
+}
+
+
+class CorruptLog(ValueError):
+    """Something in the log cannot be read; the message says where and what to do."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What one executor reads at a time. `names_from` is where topic ids get their names from, if that is needed."""
+
+    part: Slice
+    names_from: LogPartition | None = None
+
+
+class Sink:
+    """Where corrupt things go: to rows, to nowhere, or up the stack."""
+
+    def __init__(self, options: ReadOptions, part: Slice) -> None:
+        self.part = part
+        self.fails = options.fails_on_corrupt
+        self.keeps = options.table == CORRUPT
+        self.rows: list[tuple[Any, ...]] = []
+
+    def damaged(self, item: DamagedBytes) -> None:
+        part = self.part
+        is_tail = item.position + item.size_bytes >= part.segment.size and item.next_offset >= part.tail_from
+        reason = TORN_TAIL + item.reason if is_tail else item.reason
+        self._add(
+            item.file, item.position, item.size_bytes, item.next_offset, reason, self.fails and not is_tail
+        )
+
+    def record(self, offset: int, position: int, reason: str) -> None:
+        """A record that cannot be understood, in the batch at `position`."""
+        if self.part.from_offset <= offset < self.part.to_offset:
+            self._add(self.part.segment.path, position, 0, offset, reason, self.fails)
+
+    def _add(self, file: str, position: int, size_bytes: int, offset: int, reason: str, fails: bool) -> None:
+        part = self.part
+        if fails:
+            raise CorruptLog(
+                f"{file} at byte {position}, offset {offset}: {reason}. "
+                "The option onCorrupt=collect reads on, and the table _corrupt lists what was left out"
+            )
+        if self.keeps:
+            self.rows.append(
+                (part.log, part.topic, part.partition, file, position, size_bytes, offset, reason)
+            )
+
+    def take(self) -> pa.RecordBatch:
+        rows, self.rows = self.rows, []
+        columns: list[Any] = [list(column) for column in zip(*rows, strict=True)] or [
+            [] for _ in CORRUPT_SCHEMA
+        ]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, CORRUPT_SCHEMA, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=CORRUPT_SCHEMA)
+
+
+def read_task(task: Task, options: ReadOptions, rows: RowFilter | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of a slice, in the order of the log. Raises OSError and CorruptLog."""
+    filesystem, _ = options.storage.open()
+    sink = Sink(options, task.part)
+    rows = rows or RowFilter()
+    if options.table == OFFSET_COMMITS or options.table == MESSAGES:
+        yield from _scanned(filesystem, task.part, options, sink, rows)
+    elif options.table == CORRUPT:
+        yield from _corrupt(filesystem, task, options, sink)
+    else:
+        yield from _decoded(filesystem, task, options, sink, rows)
+
+
+def _scanned(
+    filesystem: Any, part: Slice, options: ReadOptions, sink: Sink, rows: RowFilter
+) -> Iterator[pa.RecordBatch]:
+    from kcoord.spark.tables.messages import MessageTable
+    from kcoord.spark.tables.offset_commits import CommitTable
+
+    is_commits = options.table == OFFSET_COMMITS
+    scan = Scan(wanted_range(part, options.decompressed_bytes_max), is_commits, not is_commits)
+    table: CommitTable | MessageTable
+    if is_commits:
+        table = CommitTable(scan, part, sink.record, rows.wants_commit)
+    else:
+        table = MessageTable(scan, part, sink.record)
+    for item in scan_slice(filesystem, part, scan):
+        if item is not None:
+            sink.damaged(item)
+            continue
+        batch = table.take()
+        if batch is not None:
+            yield batch
+    batch = table.take()
+    if batch is not None:
+        yield batch
+
+
+def _records(
+    filesystem: Any, part: Slice, options: ReadOptions, sink: Sink
+) -> Iterator[tuple[int, BatchHeader, Record]]:
+    """(position, header, record) of all records that are wanted; control batches where uncommitted ones are."""
+    wanted = wanted_range(part, options.decompressed_bytes_max)
+    for item in stored_batches(filesystem, part):
+        if isinstance(item, DamagedBytes):
+            sink.damaged(item)
+            continue
+        header = item.header
+        if header.last_offset < part.from_offset or header.base_offset >= part.to_offset or header.count == 0:
+            continue
+        if options.is_committed_only and (
+            header.is_control or (header.is_transactional and wanted.is_aborted(header))
+        ):
+            continue
+        try:
+            records = item.records(options.decompressed_bytes_max)
+        except (DecodeError, DecompressionError) as error:
+            sink.damaged(
+                DamagedBytes(item.file, item.position, header.size, header.base_offset, str(error), False)
+            )
+            continue
+        for record in records:
+            if (
+                part.from_offset <= record.offset < part.to_offset
+                and part.from_ms <= record.timestamp < part.to_ms
+            ):
+                yield item.position, header, record
+
+
+def _decoded(
+    filesystem: Any, task: Task, options: ReadOptions, sink: Sink, rows: RowFilter
+) -> Iterator[pa.RecordBatch]:
+    part = task.part
+    decoder = _decoder(filesystem, task, options)
+    place = _place(part)
+    for position, header, record in _records(filesystem, part, options, sink):
+        try:
+            decoder.add(place, record, header)
+        except DecodeError as error:
+            sink.record(record.offset, position, str(error))
+        if decoder.is_full:
+            yield decoder.take()
+    while len(decoder):
+        yield decoder.take()
+
+
+def _decoder(filesystem: Any, task: Task, options: ReadOptions) -> Any:
+    module, name = DECODERS[options.table]
+    kind = getattr(importlib.import_module(f"kcoord.spark.tables.{module}"), name)
+    if options.table == ASSIGNMENTS:
+        return kind(_topic_names(filesystem, task, options))
+    return kind()
+
+
+def _place(part: Slice) -> Any:
+    from kcoord.spark.tables.rows import RecordPlace
+
+    return RecordPlace(part.log, part.topic, part.partition)
+
+
+def _topic_names(filesystem: Any, task: Task, options: ReadOptions) -> dict[bytes, str]:
+    """Topic ids of the data directory's metadata log and its snapshots, as far as those can be read."""
+    from kcoord.spark.tables.topic_names import topic_names
+
+    source = task.names_from
+    if source is None:
+        return {}
+    files = list(source.segments)
+    files += [
+        SegmentFile(f"{source.path}/{name}", 0, INT64_MAX)
+        for name in source.files
+        if CHECKPOINT_FILE.fullmatch(name)
+    ]
+    records: list[Record] = []
+    for file in files:
+        part = Slice(source.log, METADATA_TOPIC, 0, file, 0, file.size, file.base_offset)
+        for item in stored_batches(filesystem, part):
+            if isinstance(item, DamagedBytes) or item.header.is_control:
+                continue
+            try:
+                records += item.records(options.decompressed_bytes_max)
+            except (DecodeError, DecompressionError):
+                continue
+    return topic_names(records)
+
+
+def _corrupt(filesystem: Any, task: Task, options: ReadOptions, sink: Sink) -> Iterator[pa.RecordBatch]:
+    """All damage, and for logs of coordinators all records that no table can show."""
+    from kcoord.spark.tables.records import RecordsDecoder
+
+    part = task.part
+    place = _place(part)
+    decoder = RecordsDecoder()
+    for position, header, record in _records(filesystem, part, options, sink):
+        if part.topic in COORDINATOR_TOPICS:
+            try:
+                decoder.add(place, record, header)
+            except DecodeError as error:
+                sink.record(record.offset, position, str(error))
+            if decoder.is_full:
+                decoder.take()
+        if len(sink.rows) >= CORRUPT_ROWS:
+            yield sink.take()
+    yield sink.take()

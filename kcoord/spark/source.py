@@ -1,0 +1,89 @@
+"""`spark.read.format("kcoord")`: the data source as Spark sees it. All work is done elsewhere.
+
+What Spark pickles are options and slices; files are opened by whoever reads them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+
+from kcoord.core.outcome import METADATA_TOPIC
+from kcoord.spark.discovery import NothingToRead, discover
+from kcoord.spark.filters import RowFilter, row_filter
+from kcoord.spark.options import ASSIGNMENTS, ReadOptions, parse_options
+from kcoord.spark.planning import Planner
+from kcoord.spark.reading import Task, read_task
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+class KcoordDataSource(DataSource):
+    """Tables of kcoord's and Kafka's data directories."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "kcoord"
+
+    def schema(self) -> StructType:
+        from kcoord.spark.tables.schemas import spark_schema
+
+        return spark_schema(parse_options(self.options).table)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        options = parse_options(self.options)
+        return PushdownReader(options) if options.is_pushing_down else KcoordReader(options)
+
+
+class TaskPartition(InputPartition):
+    def __init__(self, task: Task) -> None:
+        super().__init__(task.part.start)
+        self.task = task
+
+
+class KcoordReader(DataSourceReader):
+    """Reads a table once. `rows` is what filters left to be read."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        self.rows = RowFilter()
+
+    def partitions(self) -> list[InputPartition]:
+        return [TaskPartition(task) for task in plan_tasks(self.options, self.rows)]
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        # Spark asks for None where there are no partitions.
+        if partition is not None:
+            yield from read_task(partition.task, self.options, self.rows)
+
+
+class PushdownReader(KcoordReader):
+    """The same where Spark may hand filters down (`spark.sql.python.filterPushdown.enabled`).
+
+    It is a class of its own since Spark refuses a reader that takes filters while it may not give any.
+    """
+
+    def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
+        self.rows = row_filter(self.options.table, filters)
+        return filters
+
+
+def plan_tasks(options: ReadOptions, rows: RowFilter) -> list[Task]:
+    """All there is to be read. Raises NothingToRead, DataLoss and OSError."""
+    filesystem, root = options.storage.open()
+    partitions = discover(filesystem, root)
+    if not partitions:
+        raise NothingToRead(
+            f"{options.storage.path}: no segments of partitions (TOPIC-N/00000000000000000000.log) at or below it"
+        )
+    wanted = [one for one in partitions if rows.wants_partition(one)]
+    slices = Planner(filesystem, options).plan(wanted)
+    slices = [rows.narrow(part) for part in slices]
+    if options.table != ASSIGNMENTS:
+        return [Task(part) for part in slices]
+    metadata = {one.log: one for one in partitions if one.topic == METADATA_TOPIC}
+    return [Task(part, metadata.get(part.log)) for part in slices]
