@@ -1,7 +1,8 @@
 """What must be true of every record of the coordinator, seen in the light of those before it.
 
-Records go through the core's own replay, so that what it cannot take is found, and beside it through the rules here.
-Compaction may take away any record that a later one replaces; the rules hold for what it leaves as well.
+Records go through the core's own replay, so that what it cannot take is found. The rules of groups are the core's
+(`kcoord.core.invariants`); those of topics, and of where a group belongs, stand here. Compaction may take away any
+record that a later one replaces; the rules hold for what it leaves as well.
 """
 
 from __future__ import annotations
@@ -9,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
-from kcoord.core.classic_group import GENERATION_MAX
+from kcoord.cli.log.group_checks import GroupChecks
 from kcoord.core.config import CoreConfig
 from kcoord.core.coordinator import Core
 from kcoord.core.hashing import coordinator_partition
+from kcoord.core.invariants import GroupInvariants, ProducerEpochs
 from kcoord.core.outcome import METADATA_TOPIC, OFFSETS_TOPIC, LogId
 from kcoord.log.typed_records import TypedRecord
-from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetadataValue
 from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.producer_ids_record import ProducerIdsRecord
 from kcoord.protocol.records.remove_topic_record import RemoveTopicRecord
@@ -33,16 +34,19 @@ class Invariants:
         self.core = Core(CoreConfig())
         self.offsets_partitions = offsets_partitions
         self.is_whole = is_whole
-        self.generations: dict[str, int] = {}
+        self.groups = GroupInvariants(self.core)
+        self.producers = ProducerEpochs()
 
-    def check(self, log_id: LogId, typed: TypedRecord, report: Report) -> None:
-        """Look at one record and replay it; `report` takes the name of the rule and what is wrong."""
+    def check(self, log_id: LogId, typed: TypedRecord, report: Report, groups: GroupChecks | None) -> None:
+        """Look at one record and replay it; `report` takes the name of the rule and what is wrong. `groups` are the
+        rules for records of groups in this log, which report on their own."""
         if log_id.topic == METADATA_TOPIC:
             self._check_metadata(typed, report)
         elif log_id.topic == OFFSETS_TOPIC:
             self._check_place(log_id, typed, report)
-            if isinstance(typed.key, GroupMetadataKey):
-                self._check_group(typed.key.group, typed.value, report)
+        if groups is not None:
+            groups.record(typed.record.offset, typed.key, typed.value)
+            return
         try:
             self.core.replay(log_id, typed.record.offset, typed.key, typed.value)
         except Exception as error:
@@ -55,29 +59,6 @@ class Invariants:
         home = coordinator_partition(typed.group, self.offsets_partitions)
         if home != log_id.partition:
             report("placement", f"group {typed.group!r} belongs into partition {home} of {OFFSETS_TOPIC}")
-
-    def _check_group(self, group: str, value: object, report: Report) -> None:
-        if not isinstance(value, GroupMetadataValue):
-            self.generations.pop(group, None)
-            return
-        last = self.generations.get(group, -1)
-        self.generations[group] = value.generation
-        if value.generation < last and not (last == GENERATION_MAX and value.generation == 1):
-            report("generation", f"group {group!r} goes back from generation {last} to {value.generation}")
-        if value.generation < 0:
-            report("generation", f"group {group!r} has generation {value.generation}")
-        ids = [member.member_id for member in value.members]
-        if len(set(ids)) != len(ids):
-            report("members", f"group {group!r} has a member twice")
-        instances = [m.group_instance_id for m in value.members if m.group_instance_id is not None]
-        if len(set(instances)) != len(instances):
-            report("members", f"group {group!r} has two members of one instance id")
-        if not value.members:
-            return
-        if value.leader not in ids:
-            report("members", f"the leader of group {group!r}, {value.leader!r}, is none of its members")
-        if value.protocol is None or not value.protocol_type:
-            report("members", f"group {group!r} has members and no protocol")
 
     def _check_metadata(self, typed: TypedRecord, report: Report) -> None:
         value = typed.value

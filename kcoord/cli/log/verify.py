@@ -21,6 +21,7 @@ from kcoord.cli.log.common import (
 )
 from kcoord.cli.log.dump import choose
 from kcoord.cli.log.findings import Findings
+from kcoord.cli.log.group_checks import GroupChecks
 from kcoord.cli.log.index_checks import IndexChecks, check_snapshots, check_txn_index
 from kcoord.cli.log.invariants import Invariants
 from kcoord.cli.log.lost_logs import lost_logs
@@ -75,7 +76,9 @@ class LogCheck:
         self._indexes: IndexChecks | None = None
         self._damage: DamagedBytes | None = None
         self._is_damaged = False
-        self._state = StateCheck(files, findings) if files.topic == OFFSETS_TOPIC else None
+        is_groups = files.topic == OFFSETS_TOPIC
+        self._state = StateCheck(files, findings) if is_groups else None
+        self._groups = GroupChecks(directory, files, invariants.groups, self._tell) if is_groups else None
 
     def run(self, step: Callable[[int], None]) -> None:
         """Raises OSError."""
@@ -91,6 +94,8 @@ class LogCheck:
             self._enter(item.file)
             self._batch(item)
         self._settle_damage(False)
+        if self._groups is not None:
+            self._groups.finish(self._is_damaged or self.end_offset < self.directory.mark_of(self.files))
         self._leave()
         self._check_files()
         if self.snapshots is not None:
@@ -106,6 +111,8 @@ class LogCheck:
             return
         self._damage = None
         self._is_damaged = True
+        if self._groups is not None and is_inside:
+            self._groups.lost()
         place = (damage.file, damage.position, damage.next_offset)
         text = f"{plural(damage.size_bytes, 'byte')} cannot be read: {damage.reason}"
         if damage.zeros and not self.directory.is_kcoord:
@@ -150,6 +157,12 @@ class LogCheck:
         elif header.leader_epoch > self.epoch:
             self.epoch = header.leader_epoch
             self.epochs.append((self.epoch, int(header.base_offset)))
+        producer, newest = int(header.producer_id), int(header.max_timestamp)
+        fenced = self.invariants.producers.check(self.log_id, producer, int(header.producer_epoch), newest)
+        if fenced:
+            # A warning, since timestamps are mostly clients' own: it may have been forgotten.
+            base = int(header.base_offset)
+            self.findings.warning("producer epoch", self.files.name, fenced, batch.file, batch.position, base)
         self.batches += 1
         self.bytes += header.size
         self.end_offset = max(self.end_offset, int(header.last_offset) + 1)
@@ -158,6 +171,9 @@ class LogCheck:
     def _error(self, check: str, batch: StoredBatch, text: str, offset: int = -1) -> None:
         at = offset if offset >= 0 else int(batch.header.base_offset)
         self.findings.error(check, self.files.name, text, batch.file, batch.position, at)
+
+    def _tell(self, rule: str, text: str, file: str, position: int, offset: int) -> None:
+        self.findings.error(rule, self.files.name, text, file, position, offset)
 
     def _offsets(self, batch: StoredBatch) -> None:
         header = batch.header
@@ -177,10 +193,14 @@ class LogCheck:
 
     def _records(self, batch: StoredBatch) -> None:
         header = batch.header
+        if self._groups is not None:
+            self._groups.begin_batch(batch)
         try:
             records = batch.records(DECOMPRESSED_BYTES_MAX)
         except (DecodeError, DecompressionError) as error:
             self._error("records", batch, f"its records cannot be read: {error}")
+            if self._groups is not None:
+                self._groups.lost()
             return
         self.records += len(records)
         is_typed = self.files.topic in COORDINATOR_TOPICS
@@ -203,9 +223,13 @@ class LogCheck:
             typed = self.reader.read(self.files.topic, header, record)
             if typed.error:
                 self._error("records", batch, f"record {record.offset}: {typed.error}", record.offset)
+                if self._groups is not None:
+                    self._groups.lost()
             elif not header.is_control:
                 report = _Report(self, batch, record.offset)
-                self.invariants.check(self.log_id, typed, report.tell)
+                self.invariants.check(self.log_id, typed, report.tell, self._groups)
+        if self._groups is not None:
+            self._groups.end_batch()
 
     def _check_files(self) -> None:
         files, directory, findings = self.files, self.directory, self.findings
@@ -327,8 +351,9 @@ def verify(directory: str, logs: tuple[str, ...], strict: bool, output: str) -> 
 
     Checksums, offsets without gaps that compaction cannot have made, leader epochs, record encodings; offset, time and
     transaction indexes against the batches; producer snapshots; checkpoints against the logs; directories against the
-    topics. Records of the coordinator are replayed: generations never go back, a leader is a member, a group is in
-    its partition, producer ids are never given out twice. Of a running server what is below its durable mark.
+    topics. Records of the coordinator are replayed: generations and epochs never go back, a leader is a member, a
+    partition has one owner, a group is in its partition, producer ids are never given out twice. Of a running server
+    what is below its durable mark.
 
     An error is something wrong. A warning is something odd that opening the log copes with, such as a write that a
     crash cut short. Exit code 1 where there are errors.
