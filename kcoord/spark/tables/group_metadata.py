@@ -1,0 +1,96 @@
+"""The table `group_metadata`: the epochs of groups of every kind, and what else their own records say.
+
+A classic group has one record, with its generation. The newer kinds have two: one with the group's epoch, and one
+with the epoch of the target assignment; each is a row, and has its own columns only.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final, final
+
+from kcoord.core.cause_header import decode_cause, encode_cause
+from kcoord.protocol.records import (
+    consumer_group_metadata,
+    consumer_group_target_assignment_metadata,
+    group_metadata,
+    share_group_metadata,
+    share_group_target_assignment_metadata,
+    streams_group_metadata,
+    streams_group_target_assignment_metadata,
+)
+from kcoord.spark.options import GROUP_METADATA
+from kcoord.spark.tables.rows import (
+    CLASSIC,
+    CONSUMER,
+    SHARE,
+    STREAMS,
+    RecordPlace,
+    Row,
+    TableDecoder,
+    coordinator_record_type,
+    decode_group_record,
+    group_columns,
+    micros,
+    place_columns,
+)
+from kcoord.wire.message import Message
+from kcoord.wire.record_batch import BatchHeader, Headers, Record
+
+KINDS: Final = {
+    group_metadata.RECORD_TYPE: CLASSIC,
+    consumer_group_metadata.RECORD_TYPE: CONSUMER,
+    consumer_group_target_assignment_metadata.RECORD_TYPE: CONSUMER,
+    share_group_metadata.RECORD_TYPE: SHARE,
+    share_group_target_assignment_metadata.RECORD_TYPE: SHARE,
+    streams_group_metadata.RECORD_TYPE: STREAMS,
+    streams_group_target_assignment_metadata.RECORD_TYPE: STREAMS,
+}
+GROUP_EPOCH_VALUES: Final = (
+    consumer_group_metadata.ConsumerGroupMetadataValue,
+    share_group_metadata.ShareGroupMetadataValue,
+    streams_group_metadata.StreamsGroupMetadataValue,
+)
+ASSIGNMENT_EPOCH_VALUES: Final = (
+    consumer_group_target_assignment_metadata.ConsumerGroupTargetAssignmentMetadataValue,
+    share_group_target_assignment_metadata.ShareGroupTargetAssignmentMetadataValue,
+    streams_group_target_assignment_metadata.StreamsGroupTargetAssignmentMetadataValue,
+)
+
+
+@final
+class GroupMetadataDecoder(TableDecoder):
+    TABLE: ClassVar[str] = GROUP_METADATA
+
+    def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
+        if header.is_control:
+            return
+        kind = KINDS.get(coordinator_record_type(record))
+        if kind is None:
+            return
+        key, value = decode_group_record(record)
+        self._put(
+            place_columns(where, record)
+            + group_columns(kind, key)
+            + _value_columns(value)
+            + (_cause(record.headers), value is None)
+        )
+
+
+def _value_columns(value: Message | None) -> Row:
+    """From `epoch` to `metadata_hash`."""
+    if isinstance(value, group_metadata.GroupMetadataValue):
+        changed = micros(value.current_state_timestamp)
+        about = (value.protocol_type, value.protocol, value.leader, changed, len(value.members))
+        return (value.generation, None, *about, None)
+    nothing = (None, None, None, None, None)
+    if isinstance(value, GROUP_EPOCH_VALUES):
+        return (value.epoch, None, *nothing, value.metadata_hash)
+    if isinstance(value, ASSIGNMENT_EPOCH_VALUES):
+        return (None, value.assignment_epoch, *nothing, None)
+    return (None, None, *nothing, None)
+
+
+def _cause(headers: Headers) -> str | None:
+    """The cause as JSON text: written anew, so that it is what its column promises whatever the header holds."""
+    cause = decode_cause(headers)
+    return None if cause is None else encode_cause(cause).decode("utf-8")

@@ -1,0 +1,123 @@
+"""The table `members`: what members of groups of every kind say of themselves.
+
+A classic group has all its members in one record, which becomes a row for each, and none while the group is empty; the
+record's tombstone is a row without a member. What a classic member subscribes to is told where the group's protocol
+is that of consumers and its bytes are understood; to a coordinator they are the members' own business, so bytes that
+are not are no damage. Which topics a streams member reads is in its group's topology, not here.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final, final
+
+from kcoord.core.embedded_protocol import decode_subscription
+from kcoord.protocol.records import (
+    consumer_group_member_metadata,
+    group_metadata,
+    share_group_member_metadata,
+    streams_group_member_metadata,
+)
+from kcoord.protocol.records.consumer_protocol_subscription import ConsumerProtocolSubscription
+from kcoord.spark.options import MEMBERS
+from kcoord.spark.tables.rows import (
+    CLASSIC,
+    CONSUMER,
+    SHARE,
+    STREAMS,
+    RecordPlace,
+    Row,
+    TableDecoder,
+    coordinator_record_type,
+    decode_group_record,
+    group_columns,
+    known,
+    place_columns,
+)
+from kcoord.wire.message import Message
+from kcoord.wire.primitives import DecodeError
+from kcoord.wire.record_batch import BatchHeader, Record
+
+KINDS: Final = {
+    group_metadata.RECORD_TYPE: CLASSIC,
+    consumer_group_member_metadata.RECORD_TYPE: CONSUMER,
+    share_group_member_metadata.RECORD_TYPE: SHARE,
+    streams_group_member_metadata.RECORD_TYPE: STREAMS,
+}
+# From `instance_id` to `assignor`.
+NOTHING: Final[Row] = (None,) * 10
+
+
+@final
+class MembersDecoder(TableDecoder):
+    TABLE: ClassVar[str] = MEMBERS
+
+    def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
+        if header.is_control:
+            return
+        kind = KINDS.get(coordinator_record_type(record))
+        if kind is None:
+            return
+        key, value = decode_group_record(record)
+        first = place_columns(where, record) + group_columns(kind, key)
+        if isinstance(value, group_metadata.GroupMetadataValue):
+            for member in value.members:
+                self._put((*first, member.member_id, *_classic_columns(value, member), False))
+            return
+        member_id = getattr(key, "member_id", None)
+        self._put((*first, member_id, *_value_columns(value), value is None))
+
+
+def _classic_columns(group: group_metadata.GroupMetadataValue, member: group_metadata.MemberMetadata) -> Row:
+    said = _subscription(member.subscription) if group.protocol_type == CONSUMER else None
+    return (
+        member.group_instance_id,
+        None if said is None else said.rack_id,
+        member.client_id,
+        member.client_host,
+        group.generation,
+        known(member.rebalance_timeout),
+        member.session_timeout,
+        None if said is None else said.topics,
+        None,
+        group.protocol or None,
+    )
+
+
+def _subscription(data: bytes) -> ConsumerProtocolSubscription | None:
+    try:
+        return decode_subscription(data)
+    except DecodeError:
+        return None
+
+
+def _value_columns(value: Message | None) -> Row:
+    if isinstance(value, consumer_group_member_metadata.ConsumerGroupMemberMetadataValue):
+        classic = value.classic_member_metadata
+        return (
+            value.instance_id or None,
+            value.rack_id or None,
+            value.client_id,
+            value.client_host,
+            None,
+            known(value.rebalance_timeout_ms),
+            None if classic is None else classic.session_timeout_ms,
+            value.subscribed_topic_names,
+            value.subscribed_topic_regex or None,
+            value.server_assignor or None,
+        )
+    if isinstance(value, share_group_member_metadata.ShareGroupMemberMetadataValue):
+        about = (value.rack_id or None, value.client_id, value.client_host)
+        return (None, *about, None, None, None, value.subscribed_topic_names, None, None)
+    if isinstance(value, streams_group_member_metadata.StreamsGroupMemberMetadataValue):
+        about = (value.rack_id or None, value.client_id, value.client_host)
+        return (
+            value.instance_id or None,
+            *about,
+            None,
+            known(value.rebalance_timeout_ms),
+            None,
+            None,
+            None,
+            None,
+        )
+    return NOTHING

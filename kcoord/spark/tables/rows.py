@@ -1,0 +1,163 @@
+"""What the tables that are made record by record have in common: rows come together, batches go out.
+
+A decoder is fed records in the order of their log. It takes what is of its table, passes over what certainly is not,
+and raises DecodeError for the rest; then no row of that record is in it, and it can go on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+import pyarrow as pa
+
+from kcoord.log.serde import UnknownRecord, decode_record
+from kcoord.log.typed_records import record_name
+from kcoord.spark.tables.schemas import arrow_schema
+from kcoord.wire.message import Message
+from kcoord.wire.primitives import DecodeError
+from kcoord.wire.record_batch import BatchHeader, Record
+
+# When a batch is large enough. What a record says of its group stands in every row that comes of it, so rows can take
+# far more than their records did; Arrow's columns of text end at 2 GiB.
+ROWS_MAX: Final = 10_000
+ROW_BYTES_MAX: Final = 32 << 20
+# A value in a row, beside its text or bytes.
+CELL_BYTES: Final = 8
+# Beyond what coordinators write (by default at most 1 MiB); taken apart, a record takes many times its size.
+RECORD_BYTES_MAX: Final = 32 << 20
+# Timestamps in ms that a column of microseconds can hold.
+TIME_MS_MAX: Final = 0x7FFFFFFFFFFFFFFF // 1000
+
+CLASSIC: Final = "classic"
+CONSUMER: Final = "consumer"
+SHARE: Final = "share"
+STREAMS: Final = "streams"
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class RecordPlace:
+    """The partition that records are of: `log` is the data directory, as LogPartition names it."""
+
+    log: str
+    log_topic: str
+    log_partition: int
+
+
+class TableDecoder:
+    """Rows of one table in the making. Its length is how many there are."""
+
+    TABLE: ClassVar[str] = ""
+
+    def __init__(self) -> None:
+        self.schema = arrow_schema(self.TABLE)
+        self._rows: list[Row] = []
+        # What each row takes, about.
+        self._sizes: list[int] = []
+        self._size_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether `take` should be called before more comes."""
+        return len(self._rows) >= ROWS_MAX or self._size_bytes >= ROW_BYTES_MAX
+
+    def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
+        """Take what is of this table in a record of a batch with this header. Raises DecodeError."""
+        raise NotImplementedError
+
+    def take(self) -> pa.RecordBatch:
+        """The rows that are there, oldest first, as one batch; they are gone from here then.
+
+        As many as ROWS_MAX and ROW_BYTES_MAX allow, at least one: a record of very many members may leave more behind.
+        Call it until the length is 0.
+        """
+        count = 0
+        size_bytes = 0
+        for size in self._sizes:
+            if count == ROWS_MAX or (count > 0 and size_bytes + size > ROW_BYTES_MAX):
+                break
+            count += 1
+            size_bytes += size
+        rows = self._rows[:count]
+        del self._rows[:count], self._sizes[:count]
+        self._size_bytes -= size_bytes
+        columns: list[Any] = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in self.schema]
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _put(self, row: Row) -> None:
+        size = _size_of(row)
+        self._rows.append(row)
+        self._sizes.append(size)
+        self._size_bytes += size
+
+
+def _size_of(value: Any) -> int:
+    if isinstance(value, (str, bytes)):
+        return CELL_BYTES + len(value)
+    if isinstance(value, dict):
+        return sum(_size_of(item) for item in value.values())
+    if isinstance(value, (list, tuple)):
+        return CELL_BYTES + sum(_size_of(item) for item in value)
+    return CELL_BYTES
+
+
+# --- columns
+
+
+def place_columns(where: RecordPlace, record: Record) -> Row:
+    """The columns that the tables begin with."""
+    return where.log, where.log_topic, where.log_partition, record.offset, micros(record.timestamp)
+
+
+def micros(timestamp_ms: int) -> int | None:
+    """A timestamp for its column; None for none (-1), and for one that is beyond what the column can hold."""
+    if timestamp_ms < 0 or timestamp_ms > TIME_MS_MAX:
+        return None
+    return timestamp_ms * 1000
+
+
+def known(number: int) -> int | None:
+    """None for -1, which stands for none in ids and epochs."""
+    return None if number == -1 else number
+
+
+# --- records of __consumer_offsets
+
+
+def coordinator_record_type(record: Record) -> int:
+    """The type in the key. Raises DecodeError where there is none, and for what is too large to be looked into."""
+    key = record.key
+    if key is None:
+        raise DecodeError("a record without a key")
+    if len(key) < 2:
+        raise DecodeError(f"a record with a key of {len(key)} bytes")
+    check_size(record)
+    return int.from_bytes(key[:2], "big", signed=True)
+
+
+def check_size(record: Record) -> None:
+    """Raises DecodeError."""
+    size = len(record.key or b"") + len(record.value or b"")
+    if size > RECORD_BYTES_MAX:
+        raise DecodeError(f"a record of {size} bytes, more than {RECORD_BYTES_MAX}")
+
+
+def decode_group_record(record: Record) -> tuple[Message, Message | None]:
+    """Key and value of a record whose type is known. Raises DecodeError, also for a form that is not known."""
+    if record.key is None:
+        raise DecodeError("a record without a key")
+    key, value = decode_record(record.key, record.value)
+    if isinstance(key, UnknownRecord):
+        raise DecodeError(f"record type {key.record_type} in a form that is not known")
+    return key, value
+
+
+def group_columns(kind: str, key: Message) -> Row:
+    """Group id, kind and record name."""
+    return getattr(key, "group", "") or getattr(key, "group_id", ""), kind, record_name(key)
