@@ -7,7 +7,6 @@ When a session meets its first Python data source, Spark imports every top-level
 
 from __future__ import annotations
 
-import importlib
 import sys
 
 
@@ -15,9 +14,9 @@ def __getattr__(name: str) -> type:
     if name != "DefaultSource":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        source: type = importlib.import_module("kcoord.spark.source").KcoordDataSource
+        from kcoord.spark.source import KcoordDataSource
     except ImportError as error:
         # Raised as it is, it would keep Spark from finding anybody else's sources too.
         print(f"kcoord: its data source cannot be used: {error}", file=sys.stderr)
         raise AttributeError(f"module {__name__!r} needs `pip install kcoord[spark]`: {error}") from error
-    return source
+    return KcoordDataSource

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,4 +16,6 @@ def register(spark: SparkSession) -> None:
 
     Where PySpark's workers find `pyspark_kcoord` it is known without; this takes the place of what was found.
     """
-    spark.dataSource.register(importlib.import_module("kcoord.spark.source").KcoordDataSource)
+    from kcoord.spark.source import KcoordDataSource
+
+    spark.dataSource.register(KcoordDataSource)

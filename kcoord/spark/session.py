@@ -7,7 +7,6 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -56,8 +55,7 @@ def session(app_name: str, master: str | None = None, **conf: str | int | bool) 
     else:
         with _environment(_variables(local)):
             spark = builder.getOrCreate()
-    if find_spec("kcoord.spark.source"):
-        register(spark)
+    register(spark)
     return spark
 
 

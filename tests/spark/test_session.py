@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 import kcoord
 from kcoord.spark import session as module
 from kcoord.spark.session import session
+from tests.unit.cli.rig import LogRig
 
 ROOT = str(Path(kcoord.__file__).resolve().parent.parent)
 
@@ -53,6 +54,21 @@ def test_workers_run_this_interpreter_and_this_kcoord(spark: SparkSession) -> No
 
     [row] = spark.range(1, numPartitions=1).mapInPandas(where, "python string, file string").collect()
     assert (row.python, row.file) == (sys.executable, primitives.__file__)
+
+
+@pytest.mark.parametrize("registered", [True, False])
+def test_the_source_is_known_also_where_nothing_was_registered(
+    spark: SparkSession, tmp_path: Path, registered: bool
+) -> None:
+    """A new session has registrations of its own; there Spark finds `pyspark_kcoord`."""
+    rig = LogRig(tmp_path)
+    rig.create("orders", 1, 1)
+    rig.commit("billing", 2, orders_0=5)
+    rig.stop()
+    used = spark if registered else spark.newSession()
+    table = used.read.format("kcoord").option("table", "offset_commits").load(str(tmp_path))
+    rows = table.where("group_id = 'billing'").select("topic", "partition", "committed_offset").collect()
+    assert [tuple(row) for row in rows] == [("orders", 0, 5)]
 
 
 @pytest.mark.parametrize(
