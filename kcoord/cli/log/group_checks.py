@@ -58,6 +58,10 @@ class GroupChecks:
                 self._gap(base)
             else:
                 self.lost()
+        if base > self.due:
+            # What was compacted may end in the gap.
+            for violation in self.rules.end_batch(self.log_id, base):
+                self._found(violation)
         self.due = max(self.due, end)
         if base >= self.last_segment_start:
             self._release()
