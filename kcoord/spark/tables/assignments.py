@@ -1,0 +1,170 @@
+"""The table `assignments`: which partitions members are to have (`target`) and have (`current`), a row for each topic.
+
+`partitions` is empty in the one row of a member that has nothing, and null where the record does not tell partitions
+of topics: the tasks of streams groups, and classic members whose assignment is not that of consumers or is not
+understood (to a coordinator these bytes are the members' own business, so that is no damage). Such members have one
+row too. A classic group's record holds the current assignment of all its members; its tombstone is a row without a
+member.
+
+Records of the newer kinds name topics by their id only. Their names come from the metadata log, if it was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, final
+
+from kcoord.core.embedded_protocol import decode_assignment
+from kcoord.log.record_plain import uuid_text
+from kcoord.protocol.records import (
+    consumer_group_current_member_assignment,
+    consumer_group_target_assignment_member,
+    group_metadata,
+    share_group_current_member_assignment,
+    share_group_target_assignment_member,
+    streams_group_current_member_assignment,
+    streams_group_target_assignment_member,
+)
+from kcoord.spark.options import ASSIGNMENTS
+from kcoord.spark.tables.rows import (
+    CLASSIC,
+    CONSUMER,
+    SHARE,
+    STREAMS,
+    RecordPlace,
+    Row,
+    TableDecoder,
+    coordinator_record_type,
+    decode_group_record,
+    group_columns,
+    known,
+    place_columns,
+)
+from kcoord.wire.message import Message
+from kcoord.wire.primitives import DecodeError
+from kcoord.wire.record_batch import BatchHeader, Record
+
+TARGET: Final = "target"
+CURRENT: Final = "current"
+# By record type: kind of group and role.
+KINDS: Final = {
+    group_metadata.RECORD_TYPE: (CLASSIC, CURRENT),
+    consumer_group_target_assignment_member.RECORD_TYPE: (CONSUMER, TARGET),
+    consumer_group_current_member_assignment.RECORD_TYPE: (CONSUMER, CURRENT),
+    share_group_target_assignment_member.RECORD_TYPE: (SHARE, TARGET),
+    share_group_current_member_assignment.RECORD_TYPE: (SHARE, CURRENT),
+    streams_group_target_assignment_member.RECORD_TYPE: (STREAMS, TARGET),
+    streams_group_current_member_assignment.RECORD_TYPE: (STREAMS, CURRENT),
+}
+STATES: Final = {0: "stable", 1: "unrevoked_partitions", 2: "unreleased_partitions"}
+STREAMS_STATES: Final = {1: "stable", 2: "unrevoked_tasks", 3: "unreleased_tasks"}
+# `topic_id`, `topic`, `partitions` and `pending_partitions` where no partitions are told.
+UNTOLD: Final[Row] = (None, None, None, None)
+
+Partitions = dict[bytes, list[int]]
+
+
+@final
+class AssignmentsDecoder(TableDecoder):
+    """`topic_names` are names of topics by their id of 16 bytes, as `topic_names` finds them."""
+
+    TABLE: ClassVar[str] = ASSIGNMENTS
+
+    def __init__(self, topic_names: Mapping[bytes, str] | None = None) -> None:
+        super().__init__()
+        self.topic_names = topic_names if topic_names is not None else {}
+
+    def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
+        if header.is_control:
+            return
+        about = KINDS.get(coordinator_record_type(record))
+        if about is None:
+            return
+        kind, role = about
+        key, value = decode_group_record(record)
+        first = place_columns(where, record) + group_columns(kind, key)
+        if isinstance(value, group_metadata.GroupMetadataValue):
+            for member in value.members:
+                epochs = (value.generation, None, None)
+                for topic in _classic_topics(value.protocol_type, member.assignment):
+                    self._put((*first, member.member_id, role, *epochs, *topic, False))
+            return
+        epochs = _epochs(value)
+        for topic in self._topics(value):
+            self._put((*first, getattr(key, "member_id", None), role, *epochs, *topic, value is None))
+
+    def _topics(self, value: Message | None) -> list[Row]:
+        if isinstance(
+            value,
+            (
+                consumer_group_target_assignment_member.ConsumerGroupTargetAssignmentMemberValue,
+                share_group_target_assignment_member.ShareGroupTargetAssignmentMemberValue,
+            ),
+        ):
+            return self._topic_columns(_by_topic(value.topic_partitions), None)
+        if isinstance(
+            value, consumer_group_current_member_assignment.ConsumerGroupCurrentMemberAssignmentValue
+        ):
+            return self._topic_columns(
+                _by_topic(value.assigned_partitions), _by_topic(value.partitions_pending_revocation)
+            )
+        if isinstance(value, share_group_current_member_assignment.ShareGroupCurrentMemberAssignmentValue):
+            return self._topic_columns(_by_topic(value.assigned_partitions), None)
+        return [UNTOLD]
+
+    def _topic_columns(self, assigned: Partitions, pending: Partitions | None) -> list[Row]:
+        """Columns for each topic. `pending` is still to be given up; None where the record has no such thing."""
+        topic_ids = list(assigned)
+        if pending is not None:
+            topic_ids += [topic_id for topic_id in pending if topic_id not in assigned]
+        rows: list[Row] = []
+        for topic_id in topic_ids:
+            given_up = None if pending is None else pending.get(topic_id, [])
+            name = self.topic_names.get(topic_id)
+            rows.append((uuid_text(topic_id), name, assigned.get(topic_id, []), given_up))
+        return rows or [(None, None, [], None if pending is None else [])]
+
+
+def _by_topic(parts: list[Any]) -> Partitions:
+    """Partitions by topic id. `parts` are the structures of any of the record types."""
+    found: Partitions = {}
+    for part in parts:
+        found.setdefault(part.topic_id, []).extend(part.partitions)
+    return found
+
+
+def _classic_topics(protocol_type: str, data: bytes) -> list[Row]:
+    if protocol_type != CONSUMER:
+        return [UNTOLD]
+    # A member that is given nothing may also be given no bytes at all.
+    nothing: Row = (None, None, [], None)
+    if not data:
+        return [nothing]
+    try:
+        assignment = decode_assignment(data)
+    except DecodeError:
+        return [UNTOLD]
+    found: dict[str, list[int]] = {}
+    for part in assignment.assigned_partitions:
+        found.setdefault(part.topic, []).extend(part.partitions)
+    return [(None, topic, partitions, None) for topic, partitions in found.items()] or [nothing]
+
+
+def _epochs(value: Message | None) -> Row:
+    """`epoch`, `previous_epoch` and `state`."""
+    if isinstance(
+        value,
+        (
+            consumer_group_current_member_assignment.ConsumerGroupCurrentMemberAssignmentValue,
+            share_group_current_member_assignment.ShareGroupCurrentMemberAssignmentValue,
+        ),
+    ):
+        return (
+            value.member_epoch,
+            known(value.previous_member_epoch),
+            STATES.get(value.state, f"state {value.state}"),
+        )
+    if isinstance(value, streams_group_current_member_assignment.StreamsGroupCurrentMemberAssignmentValue):
+        state = STREAMS_STATES.get(value.state, f"state {value.state}")
+        return value.member_epoch, known(value.previous_member_epoch), state
+    return None, None, None

@@ -1,0 +1,77 @@
+"""The table `transactions`: each record of `__transaction_state`, the state of a transactional id at that moment.
+
+`last_producer_epoch` is null: a broker keeps it in memory only, and no version of the record has it.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, Final, final
+
+from kcoord.log.serde import TRANSACTION_LOG, decode_transaction_record
+from kcoord.protocol.records.transaction_log import PartitionsSchema, TransactionLogKey, TransactionLogValue
+from kcoord.spark.options import TRANSACTIONS
+from kcoord.spark.tables.rows import (
+    RecordPlace,
+    Row,
+    TableDecoder,
+    coordinator_record_type,
+    known,
+    micros,
+    place_columns,
+)
+from kcoord.wire.primitives import DecodeError
+from kcoord.wire.record_batch import BatchHeader, Record
+
+# Kafka's names (KIP-664, KIP-890).
+STATUSES: Final = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "Dead",
+    "PrepareEpochFence",
+)
+# Of a tombstone: all columns between the id and `is_tombstone`.
+NOTHING: Final[Row] = (None,) * 11
+
+
+@final
+class TransactionsDecoder(TableDecoder):
+    TABLE: ClassVar[str] = TRANSACTIONS
+
+    def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
+        if header.is_control or coordinator_record_type(record) != TRANSACTION_LOG:
+            return
+        key, value = decode_transaction_record(record.key or b"", record.value)
+        if not isinstance(key, TransactionLogKey):
+            raise DecodeError("a record of another type")
+        about = _value_columns(value) if isinstance(value, TransactionLogValue) else NOTHING
+        self._put((*place_columns(where, record), key.transactional_id, *about, value is None))
+
+
+def _value_columns(value: TransactionLogValue) -> Row:
+    """Raises DecodeError for a status that is not known."""
+    status = value.transaction_status
+    if not 0 <= status < len(STATUSES):
+        raise DecodeError(f"transaction status {status}")
+    return (
+        known(value.producer_id),
+        known(value.previous_producer_id),
+        known(value.next_producer_id),
+        known(value.producer_epoch),
+        None,
+        value.transaction_timeout_ms,
+        STATUSES[status],
+        _partitions(value.transaction_partitions),
+        micros(value.transaction_last_update_timestamp_ms),
+        micros(value.transaction_start_timestamp_ms),
+        value.client_transaction_version,
+    )
+
+
+def _partitions(topics: list[PartitionsSchema] | None) -> list[dict[str, object]] | None:
+    if topics is None:
+        return None
+    return [{"topic": one.topic, "partitions": one.partition_ids} for one in topics]
