@@ -139,6 +139,11 @@ class Core:
             self._logs = [LogId(OFFSETS_TOPIC, partition) for partition in range(count)]
         return self._logs
 
+    def assume_offsets_logs(self, count: int) -> None:
+        """How many partitions `__consumer_offsets` has, where no metadata log says it: logs that are only looked at."""
+        if not self.offsets_logs():
+            self._logs = [LogId(OFFSETS_TOPIC, partition) for partition in range(count)]
+
     def log_of(self, group_id: str) -> LogId:
         """The log that holds a group."""
         logs = self._logs

@@ -334,6 +334,8 @@ def verify_directory(
             LogCheck(directory, metadata, Findings(), invariants, snapshots).run(lambda _: None)
     checks = []
     for files in sorted(chosen, key=lambda files: files is not metadata):
+        if files is not metadata:
+            invariants.core.assume_offsets_logs(count)
         check = LogCheck(directory, files, findings, invariants, snapshots if files is metadata else None)
         check.run(step)
         checks.append(check)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from kcoord.core.consumer_records import (
 from kcoord.core.outcome import CoordinatorRecord
 from kcoord.log.serde import encode_record
 from kcoord.wire.record_batch import BatchBuilder
-from tests.unit.cli.rig import OFFSETS, START_MS, batches_of, run, stopped
+from tests.unit.cli.rig import METADATA, OFFSETS, START_MS, batches_of, run, stopped
 
 FIRST = 10  # where the history that was there ends
 TOPIC = b"t" * 16
@@ -196,3 +197,13 @@ def test_epochs_of_producers_are_a_warning(log: Written) -> None:
     log.add(member("c"), producer=(7, 2))
     log.add(member("c"), producer=(7, 1))
     assert problems(log.path) == [] and problems(log.path, "warning") == [("producer epoch", 16)]
+
+
+def test_without_a_metadata_log(log: Written) -> None:
+    """A directory of a broker that is no controller."""
+    log.add(current("b", 3, 1, 2))
+    shutil.rmtree(log.path / METADATA)
+    (log.path / "meta.properties").unlink()
+    document = json.loads(run("verify", log.path, "-o", "json").stdout)
+    assert [found["check"] for found in document["problems"]] == ["ownership"]
+    assert document["replayed"] == {"groups": 2, "offsets": 2, "topics": 0}
