@@ -8,7 +8,7 @@ from typing import Any
 
 from kcoord.log.reader import PARTITION_DIRECTORY, SEGMENT_FILE
 from kcoord.spark.filesystem import read_file
-from kcoord.spark.plan import LogPartition, SegmentFile
+from kcoord.spark.plan import LogPartition, SegmentFile, Slice
 
 # Copies of a whole data directory, inside of it: they are loaded by their own path.
 SNAPSHOTS = "snapshots"
@@ -52,9 +52,36 @@ def discover(filesystem: Any, root: str) -> list[LogPartition]:
     return found
 
 
-def read_checkpoint(filesystem: Any, log_directory: str, name: str) -> dict[tuple[str, int], int]:
-    """One of Kafka's checkpoint files: (topic, partition) to offset; empty where there is none or it is damaged."""
+def list_partition(filesystem: Any, directory: str, like: Slice) -> LogPartition | None:
+    """A partition's directory as it is now; None if it is gone, or empty. Raises OSError."""
+    import pyarrow.fs
+
+    try:
+        infos = filesystem.get_file_info(pyarrow.fs.FileSelector(directory))
+    except FileNotFoundError:
+        return None
+    segments = []
+    names = []
+    for info in infos:
+        if info.type != pyarrow.fs.FileType.File:
+            continue
+        if match := SEGMENT_FILE.fullmatch(info.base_name):
+            segments.append(SegmentFile(info.path, int(match.group(1)), info.size))
+        else:
+            names.append(info.base_name)
+    if not segments:
+        return None
+    segments.sort(key=lambda file: file.base_offset)
+    return LogPartition(
+        like.log, like.topic, like.partition, directory, tuple(segments), tuple(sorted(names))
+    )
+
+
+def read_checkpoint(filesystem: Any, log_directory: str, name: str) -> dict[tuple[str, int], int] | None:
+    """One of Kafka's checkpoint files: (topic, partition) to offset; None where there is none."""
     data = read_file(filesystem, posixpath.join(log_directory, name), CHECKPOINT_BYTES_MAX)
+    if not data:
+        return None
     found: dict[tuple[str, int], int] = {}
     for line in data.decode("utf-8", "replace").splitlines()[2:]:
         match = re.fullmatch(r"(\S+) (\d{1,10}) (\d{1,19})", line.strip())

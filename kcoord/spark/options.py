@@ -42,7 +42,7 @@ KNOWN = (
     "path", "table", "startingoffsets", "endingoffsets", "startingtimestamp", "endingtimestamp",
     "startingoffsetsbytimestamp", "endingoffsetsbytimestamp", "minpartitions", "maxoffsetspertrigger",
     "maxbytesperpartition", "failondataloss", "subscribe", "subscribepattern", "assign", "isolationlevel", "oncorrupt",
-    "pushdown", "filesystem", "decompressedbytesmax", "includeheaders",
+    "pushdown", "filesystem", "decompressedbytesmax", "includeheaders", "until",
 )  # fmt: skip
 
 # (topic, partition) to an offset or a timestamp.
@@ -76,6 +76,7 @@ class ReadOptions:
     is_committed_only: bool
     fails_on_corrupt: bool
     is_pushing_down: bool
+    is_durable_only: bool
     decompressed_bytes_max: int
 
     def wants(self, partition: LogPartition) -> bool:
@@ -144,6 +145,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         == "read_committed",
         fails_on_corrupt=_choice(given, "oncorrupt", ("fail", "collect")) == "fail" and table != CORRUPT,
         is_pushing_down=_flag(given, "pushdown", False),
+        is_durable_only=_choice(given, "until", ("durable", "written")) == "durable",
         decompressed_bytes_max=_number(given, "decompressedbytesmax", DECOMPRESSED_BYTES_MAX, 1),
     )
 

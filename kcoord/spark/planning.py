@@ -14,7 +14,7 @@ from typing import Any
 from kcoord.log.directory import LOG_START_OFFSETS, RECOVERY_POINTS
 from kcoord.log.reader import Window
 from kcoord.spark.batches import CHUNK_BYTES, scan_slice
-from kcoord.spark.discovery import data_directory, read_checkpoint
+from kcoord.spark.discovery import data_directory, list_partition, read_checkpoint
 from kcoord.spark.filesystem import FileBytes, read_file
 from kcoord.spark.options import CORRUPT, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, ByPartition, ReadOptions
 from kcoord.spark.plan import INT64_MAX, LogPartition, SegmentFile, Slice
@@ -36,6 +36,8 @@ class Planner:
         self.filesystem = filesystem
         self.options = options
         self._checkpoints: dict[tuple[str, str], dict[tuple[str, int], int]] = {}
+        # Data directories of which nothing says what is durable.
+        self.unmarked: set[str] = set()
 
     def plan(self, partitions: list[LogPartition]) -> list[Slice]:
         """Slices of all that is wanted, in the order of logs, partitions and offsets. Raises OSError."""
@@ -53,18 +55,21 @@ class Planner:
 
     def log_start(self, partition: LogPartition) -> int:
         """The first offset that exists: DeleteRecords may have moved it into a segment."""
-        start = self._checkpoint(partition, LOG_START_OFFSETS).get((partition.topic, partition.partition), 0)
+        start = self.checkpoint(partition, LOG_START_OFFSETS).get((partition.topic, partition.partition), 0)
         return max(start, partition.segments[0].base_offset)
 
     def durable_end(self, partition: LogPartition) -> int:
         """Below this offset the log was synced; its beginning, if nothing says so."""
-        marks = self._checkpoint(partition, RECOVERY_POINTS)
+        marks = self.checkpoint(partition, RECOVERY_POINTS)
         return marks.get((partition.topic, partition.partition), partition.segments[0].base_offset)
 
-    def _checkpoint(self, partition: LogPartition, name: str) -> dict[tuple[str, int], int]:
+    def checkpoint(self, partition: LogPartition, name: str) -> dict[tuple[str, int], int]:
         directory = data_directory(partition)
         if (directory, name) not in self._checkpoints:
-            self._checkpoints[(directory, name)] = read_checkpoint(self.filesystem, directory, name)
+            found = read_checkpoint(self.filesystem, directory, name)
+            self._checkpoints[(directory, name)] = found or {}
+            if found is None and name == RECOVERY_POINTS:
+                self.unmarked.add(directory)
         return self._checkpoints[(directory, name)]
 
     def start_of(self, partition: LogPartition) -> int:
@@ -79,10 +84,10 @@ class Planner:
                 return INT64_MAX
             if offset == EARLIEST_OFFSET:
                 return log_start
-            if offset < log_start and options.fail_on_data_loss:
-                raise DataLoss(
+            if offset < log_start:
+                self.lost(
                     f"{partition.topic}-{partition.partition} in {partition.log} begins at {log_start}, "
-                    f"offset {offset} is gone; failOnDataLoss=false reads on from there"
+                    f"offset {offset} is gone"
                 )
             return max(offset, log_start)
         if options.starting_ms > -INT64_MAX:
@@ -139,6 +144,43 @@ class Planner:
 
     # --- slices
 
+    def replan(self, part: Slice) -> list[Slice]:
+        """The same records as they lie now, after files of the partition were replaced or went.
+
+        Raises DataLoss where its beginning is gone, if that is not to be skipped.
+        """
+        directory, _, _ = part.segment.path.rpartition("/")
+        partition = list_partition(self.filesystem, directory, part)
+        lowest = max(part.from_offset, part.next_offset)
+        if partition is None or partition.segments[0].base_offset > lowest:
+            self.lost(f"{part.topic}-{part.partition} in {part.log}: offset {lowest} went while it was read")
+        if partition is None:
+            return []
+        found = []
+        last = len(partition.segments) - 1
+        for number, segment in enumerate(partition.segments):
+            beyond = partition.segments[number + 1].base_offset if number < last else INT64_MAX
+            if beyond <= lowest or segment.base_offset >= part.to_offset or segment.size == 0:
+                continue
+            tail_from = self.durable_end(partition) if number == last else INT64_MAX
+            found.append(
+                dataclasses.replace(
+                    part,
+                    segment=segment,
+                    start=0,
+                    end=segment.size,
+                    next_offset=segment.base_offset,
+                    from_offset=lowest,
+                    tail_from=tail_from,
+                )  # fmt: skip
+            )
+        return found
+
+    def lost(self, message: str) -> None:
+        """Raises DataLoss, unless such is to be skipped."""
+        if self.options.fail_on_data_loss:
+            raise DataLoss(f"{message}; failOnDataLoss=false reads on from where the log begins")
+
     def between(self, partition: LogPartition, start: int, end: int, bytes_max: int) -> list[Slice]:
         """Slices of the partition's records from offset `start` and below `end`."""
         transactions = Transactions([], INT64_MAX)
@@ -155,7 +197,7 @@ class Planner:
             if segment.size == 0:
                 continue
             tail_from = mark if number == last else INT64_MAX
-            slices += self._cut(partition, segment, start, end, bytes_max, tail_from)
+            slices += self._cut(partition, segment, start, min(end, beyond), bytes_max, tail_from)
         if not transactions.aborted:
             return slices
         return [dataclasses.replace(one, aborted=_overlapping(transactions, one)) for one in slices]
@@ -190,10 +232,10 @@ class Planner:
             first = (first[0], segment.base_offset)
         points = [first, *cuts]
         for i, (position, next_offset) in enumerate(points):
-            upto = points[i + 1][0] if i + 1 < len(points) else segment.size
+            upto, to_offset = points[i + 1] if i + 1 < len(points) else (segment.size, end)
             yield Slice(
                 partition.log, partition.topic, partition.partition, segment, position, upto, next_offset,
-                max(start, 0), end, tail_from=tail_from,
+                max(start, 0), min(to_offset, end), tail_from=tail_from,
             )  # fmt: skip
 
     def _entries(self, partition: LogPartition, segment: SegmentFile) -> list[tuple[int, int]]:

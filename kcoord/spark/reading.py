@@ -24,6 +24,7 @@ from kcoord.spark.options import (
     ReadOptions,
 )
 from kcoord.spark.plan import INT64_MAX, LogPartition, SegmentFile, Slice
+from kcoord.spark.planning import Planner
 from kcoord.spark.scan import Scan
 from kcoord.spark.tables.schemas import CORRUPT_SCHEMA
 from kcoord.wire.compression import DecompressionError
@@ -32,6 +33,8 @@ from kcoord.wire.record_batch import BatchHeader, Record
 
 TORN_TAIL = "torn tail: "
 CORRUPT_ROWS = 10_000
+# How often files may go while a slice is about to be read.
+REPLANS_MAX = 10
 DECODERS = {
     RECORDS: ("records", "RecordsDecoder"),
     "group_metadata": ("group_metadata", "GroupMetadataDecoder"),
@@ -97,10 +100,30 @@ class Sink:
 
 
 def read_task(task: Task, options: ReadOptions, rows: RowFilter | None = None) -> Iterator[pa.RecordBatch]:
-    """The rows of a slice, in the order of the log. Raises OSError and CorruptLog."""
+    """The rows of a slice, in the order of the log. Raises OSError, CorruptLog and DataLoss.
+
+    Compaction and retention may take the file away before it is opened; then what is there instead is read.
+    """
     filesystem, _ = options.storage.open()
+    waiting = [task]
+    tries = REPLANS_MAX
+    while waiting:
+        task = waiting.pop(0)
+        is_open = False
+        try:
+            for batch in _rows(filesystem, task, options, rows or RowFilter()):
+                is_open = True
+                yield batch
+        except FileNotFoundError:
+            tries -= 1
+            if is_open or tries < 0:
+                raise
+            again = Planner(filesystem, options).replan(task.part)
+            waiting = [Task(part, task.names_from) for part in again] + waiting
+
+
+def _rows(filesystem: Any, task: Task, options: ReadOptions, rows: RowFilter) -> Iterator[pa.RecordBatch]:
     sink = Sink(options, task.part)
-    rows = rows or RowFilter()
     if options.table == OFFSET_COMMITS or options.table == MESSAGES:
         yield from _scanned(filesystem, task.part, options, sink, rows)
     elif options.table == CORRUPT:

@@ -275,18 +275,23 @@ class TransactionSurvey:
     """Follows the transactions of one partition, batch after batch, by headers and markers alone.
 
     `aborted` has (producer id, first offset, offset of the marker) of those that ended so; `open_since` tells where
-    the transactions that have not ended began.
+    the transactions that have not ended began. `end_offset` is the one behind the last batch that is whole in the
+    file; whether its bytes are right was not looked at.
     """
 
     def __init__(self) -> None:
+        self.end_offset: i64 = 0
         self.aborted: list[tuple[int, int, int]] = []
         self.open_since: dict[int, int] = {}
         # After `feed`: how much to move on behind what it looked at, or how many bytes it needs.
         self.skip: i64 = 0
         self.needs: i64 = 0
 
-    def feed(self, buf: bytes) -> i64:
-        """Look at the headers in `buf`; where it stopped. Records that are not markers need not be there whole."""
+    def feed(self, buf: bytes, beyond: i64) -> i64:
+        """Look at the headers in `buf`; where it stopped. Records that are not markers need not be there whole.
+
+        `beyond` is how much more the file has behind `buf`.
+        """
         pos: i64 = 0
         size: i64 = len(buf)
         self.skip = 0
@@ -296,6 +301,8 @@ class TransactionSurvey:
                 header = parse_header(buf, pos, True)
             except DecodeError:
                 return pos
+            if header.size > size - pos + beyond:
+                return pos
             if header.attributes & CONTROL_FLAG and header.producer_id >= 0:
                 if header.size > size - pos:
                     self.needs = header.size
@@ -303,6 +310,7 @@ class TransactionSurvey:
                 self._marker(buf, pos, header)
             elif header.attributes & TRANSACTIONAL_FLAG and header.producer_id not in self.open_since:
                 self.open_since[header.producer_id] = header.base_offset
+            self.end_offset = header.last_offset + 1
             if header.size > size - pos:
                 self.skip = header.size - (size - pos)
                 return size

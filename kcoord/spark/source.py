@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+)
 
 from kcoord.core.outcome import METADATA_TOPIC
 from kcoord.spark.discovery import NothingToRead, discover
@@ -37,6 +42,11 @@ class KcoordDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_options(self.options)
         return PushdownReader(options) if options.is_pushing_down else KcoordReader(options)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from kcoord.spark.stream import KcoordStreamReader
+
+        return KcoordStreamReader(parse_options(self.options))
 
 
 class TaskPartition(InputPartition):

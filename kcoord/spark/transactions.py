@@ -20,11 +20,12 @@ ENTRY = struct.Struct(">hqqqq")
 
 @final
 class Transactions:
-    """Below `stable_end` every transaction of the partition has ended."""
+    """Below `stable_end` every transaction of the partition has ended; at `end_offset` the log ends."""
 
-    def __init__(self, aborted: list[AbortedRange], stable_end: int) -> None:
+    def __init__(self, aborted: list[AbortedRange], stable_end: int, end_offset: int = INT64_MAX) -> None:
         self.aborted = aborted
         self.stable_end = stable_end
+        self.end_offset = end_offset
 
 
 def transactions_of(filesystem: Any, partition: LogPartition) -> Transactions:
@@ -43,7 +44,7 @@ def transactions_of(filesystem: Any, partition: LogPartition) -> Transactions:
             found.update(_indexed(filesystem, f"{partition.path}/{name}"))
     stable_end = min(survey.open_since.values(), default=INT64_MAX)
     ordered = sorted(found, key=lambda one: (one.first_offset, one.producer_id))
-    return Transactions(ordered, stable_end)
+    return Transactions(ordered, stable_end, max(survey.end_offset, partition.segments[-1].base_offset))
 
 
 def _begin(filesystem: Any, partition: LogPartition, survey: TransactionSurvey) -> int:
@@ -68,7 +69,7 @@ def _walk(file: FileBytes, survey: TransactionSurvey) -> None:
     wanted = CHUNK_BYTES
     while position < file.size:
         chunk = file.pread(wanted, position)
-        at = survey.feed(chunk)
+        at = survey.feed(chunk, file.size - position - len(chunk))
         position += at + survey.skip
         if at == 0 and survey.skip == 0:
             if survey.needs > len(chunk) and position + survey.needs <= file.size:

@@ -1,0 +1,201 @@
+"""`spark.readStream.format("kcoord")`: follows the logs of running servers, and of stopped ones as they are copied.
+
+An offset of the stream is, for each data directory, topic and partition, the next offset of the log. What Spark has
+read once cannot be unread, so a stream ends where the log is durable, and before the oldest open transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from kcoord.core.outcome import METADATA_TOPIC
+from kcoord.log.directory import HIGH_WATERMARKS, RECOVERY_POINTS
+from kcoord.spark.discovery import data_directory, discover
+from kcoord.spark.options import ASSIGNMENTS, EARLIEST, ReadOptions
+from kcoord.spark.plan import INT64_MAX, LogPartition
+from kcoord.spark.planning import Planner
+from kcoord.spark.reading import Task, read_task
+from kcoord.spark.source import TaskPartition
+from kcoord.spark.transactions import transactions_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# Data directory to topic to partition to offset.
+Offsets = dict[str, dict[str, dict[str, int]]]
+Place = tuple[str, str, int]
+
+
+class KcoordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Micro-batches of one table."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        # Where a query with Trigger.AvailableNow ends.
+        self.target: dict[Place, int] | None = None
+
+    def initialOffset(self) -> dict[str, Any]:
+        found = _Now(self.options)
+        from_latest = not self.options.starting_offsets or self.options.starting_offsets != EARLIEST
+        offsets: dict[Place, int] = {}
+        for place, partition in found.partitions.items():
+            is_given = (
+                (partition.topic, partition.partition) in self.options.starting_by_partition
+                or (partition.topic, partition.partition) in self.options.starting_ms_by_partition
+                or self.options.starting_ms > -INT64_MAX
+            )
+            end = found.end_of(partition)
+            if from_latest and not is_given:
+                offsets[place] = end
+            else:
+                offsets[place] = min(found.planner.start_of(partition), end)
+        return nested(offsets)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        most = self.options.offsets_per_trigger
+        return ReadMaxRows(most) if most else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self.target = _Now(self.options).ends()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        now = _Now(self.options)
+        before = flat(start)
+        ends = now.ends() if self.target is None else dict(self.target)
+        begins: dict[Place, int] = {}
+        for place, end in ends.items():
+            partition = now.partitions.get(place)
+            lowest = now.planner.log_start(partition) if partition is not None else 0
+            begin = before.get(place, lowest)
+            if partition is not None and begin > end and self.target is None:
+                now.planner.lost(f"{_name(place)} ends at {end}, before offset {begin} where the stream is")
+            begins[place] = begin
+            ends[place] = max(end, begin)
+        for place, begin in before.items():
+            if place not in ends:
+                # Gone, or not there yet: the stream stays where it was, and says so when it is read.
+                begins[place] = ends[place] = begin
+        if isinstance(limit, ReadMaxRows):
+            ends = share(begins, ends, limit.max_rows)
+        return nested(ends)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return nested(_Now(self.options).ends())
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        now = _Now(self.options)
+        before = flat(start)
+        tasks: list[InputPartition] = []
+        for place, upto in flat(end).items():
+            partition = now.partitions.get(place)
+            begin = before.get(place)
+            if begin is not None and begin >= upto:
+                continue
+            if partition is None:
+                now.planner.lost(f"{_name(place)} is gone, with what was to be read below offset {upto}")
+                continue
+            log_start = now.planner.log_start(partition)
+            if begin is None:
+                begin = log_start
+            if begin < log_start:
+                now.planner.lost(f"{_name(place)} begins at {log_start}, offset {begin} is gone")
+                begin = log_start
+            names = now.metadata.get(partition.log) if self.options.table == ASSIGNMENTS else None
+            for part in now.planner.between(partition, begin, upto, self.options.bytes_per_partition):
+                tasks.append(TaskPartition(Task(part, names)))
+        return tasks
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        if partition is not None:
+            yield from read_task(partition.task, self.options)
+
+
+class _Now:
+    """The logs at one moment."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        filesystem, root = options.storage.open()
+        self.filesystem = filesystem
+        self.planner = Planner(filesystem, options)
+        everything = discover(filesystem, root)
+        self.partitions: dict[Place, LogPartition] = {
+            (one.log, one.topic, one.partition): one for one in everything if options.wants(one)
+        }
+        self.metadata = {one.log: one for one in everything if one.topic == METADATA_TOPIC}
+
+    def ends(self) -> dict[Place, int]:
+        return {place: self.end_of(partition) for place, partition in self.partitions.items()}
+
+    def end_of(self, partition: LogPartition) -> int:
+        """Where reading may go on to at most: durable, and below it no transaction is open.
+
+        A broker's high watermark says what is durable, or else the mark of a running kcoord. Where there are no
+        marks at all, and with `until=written`, it is the end of what is in the files.
+        """
+        transactions = transactions_of(self.filesystem, partition)
+        end = min(transactions.end_offset, self._mark(partition))
+        if self.options.is_committed_only:
+            end = min(end, transactions.stable_end)
+        return max(end, partition.segments[0].base_offset)
+
+    def _mark(self, partition: LogPartition) -> int:
+        if not self.options.is_durable_only:
+            return INT64_MAX
+        key = (partition.topic, partition.partition)
+        for name in (HIGH_WATERMARKS, RECOVERY_POINTS):
+            marks = self.planner.checkpoint(partition, name)
+            if marks:
+                return marks.get(key, 0)
+        if data_directory(partition) in self.planner.unmarked:
+            return INT64_MAX
+        return 0
+
+
+def nested(offsets: dict[Place, int]) -> Offsets:
+    found: Offsets = {}
+    for (log, topic, partition), offset in sorted(offsets.items()):
+        found.setdefault(log, {}).setdefault(topic, {})[str(partition)] = offset
+    return found
+
+
+def flat(offsets: Offsets) -> dict[Place, int]:
+    return {
+        (log, topic, int(partition)): int(offset)
+        for log, topics in offsets.items()
+        for topic, partitions in topics.items()
+        for partition, offset in partitions.items()
+    }
+
+
+def share(begins: dict[Place, int], ends: dict[Place, int], most: int) -> dict[Place, int]:
+    """`most` offsets, shared out in proportion to what each partition has; every partition with something gets on."""
+    waiting = {place: ends[place] - begins[place] for place in ends if ends[place] > begins[place]}
+    total = sum(waiting.values())
+    if total <= most:
+        return ends
+    shared = dict(begins)
+    left = most
+    for place, count in sorted(waiting.items(), key=lambda item: item[1]):
+        part = min(count, max(1, most * count // total), left)
+        shared[place] = begins[place] + part
+        left -= part
+    for place, _ in sorted(waiting.items(), key=lambda item: -item[1]):
+        more = min(left, ends[place] - shared[place])
+        shared[place] += more
+        left -= more
+    return shared
+
+
+def _name(place: Place) -> str:
+    log, topic, partition = place
+    return f"{topic}-{partition} in {log}"
