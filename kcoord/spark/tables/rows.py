@@ -26,8 +26,8 @@ ROW_BYTES_MAX: Final = 32 << 20
 CELL_BYTES: Final = 8
 # Beyond what coordinators write (by default at most 1 MiB); taken apart, a record takes many times its size.
 RECORD_BYTES_MAX: Final = 32 << 20
-# Timestamps in ms that a column of microseconds can hold.
-TIME_MS_MAX: Final = 0x7FFFFFFFFFFFFFFF // 1000
+# The end of the year 9999: where Spark's timestamps end, and Python's, which rows are collected into.
+TIME_MS_MAX: Final = 253_402_300_799_999
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
@@ -116,7 +116,7 @@ def place_columns(where: RecordPlace, record: Record) -> Row:
 
 
 def micros(timestamp_ms: int) -> int | None:
-    """A timestamp for its column; None for none (-1), and for one that is beyond what the column can hold."""
+    """A timestamp for its column; None for none (-1), and for one that no column can hold."""
     if timestamp_ms < 0 or timestamp_ms > TIME_MS_MAX:
         return None
     return timestamp_ms * 1000

@@ -44,18 +44,24 @@ class TransactionsDecoder(TableDecoder):
     def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
         if header.is_control or coordinator_record_type(record) != TRANSACTION_LOG:
             return
-        key, value = decode_transaction_record(record.key or b"", record.value)
-        if not isinstance(key, TransactionLogKey):
-            raise DecodeError("a record of another type")
-        about = _value_columns(value) if isinstance(value, TransactionLogValue) else NOTHING
-        self._put((*place_columns(where, record), key.transactional_id, *about, value is None))
+        transactional_id, value = decode_transaction(record)
+        about = NOTHING if value is None else _value_columns(value)
+        self._put((*place_columns(where, record), transactional_id, *about, value is None))
+
+
+def decode_transaction(record: Record) -> tuple[str, TransactionLogValue | None]:
+    """Transactional id and value of a record of that type. Raises DecodeError, also for a status that is not known."""
+    key, value = decode_transaction_record(record.key or b"", record.value)
+    if not isinstance(key, TransactionLogKey):
+        raise DecodeError("a record of another type")
+    if not isinstance(value, TransactionLogValue):
+        return key.transactional_id, None
+    if not 0 <= value.transaction_status < len(STATUSES):
+        raise DecodeError(f"transaction status {value.transaction_status}")
+    return key.transactional_id, value
 
 
 def _value_columns(value: TransactionLogValue) -> Row:
-    """Raises DecodeError for a status that is not known."""
-    status = value.transaction_status
-    if not 0 <= status < len(STATUSES):
-        raise DecodeError(f"transaction status {status}")
     return (
         known(value.producer_id),
         known(value.previous_producer_id),
@@ -63,7 +69,7 @@ def _value_columns(value: TransactionLogValue) -> Row:
         known(value.producer_epoch),
         None,
         value.transaction_timeout_ms,
-        STATUSES[status],
+        STATUSES[value.transaction_status],
         _partitions(value.transaction_partitions),
         micros(value.transaction_last_update_timestamp_ms),
         micros(value.transaction_start_timestamp_ms),

@@ -41,7 +41,13 @@ NOTHING: dict[str, Any] = {
     "pending_partitions": None,
     "is_tombstone": False,
 }
-CLASSIC = {**PLACE, "group_id": "billing", "kind": "classic", "record_name": "group_metadata", "role": "current"}
+CLASSIC = {
+    **PLACE,
+    "group_id": "billing",
+    "kind": "classic",
+    "record_name": "group_metadata",
+    "role": "current",
+}
 
 
 def same(kind: str, record_name: str, role: str) -> dict[str, Any]:
@@ -101,14 +107,23 @@ def test_a_topic_that_is_named_twice_is_one_row() -> None:
     decoder = AssignmentsDecoder()
     data = assigned(1, ("orders", [0]), ("payments", [1]), ("orders", [2]))
     add(decoder, GroupMetadataKey("billing"), classic(member("a-1", data)))
-    assert [(row["topic"], row["partitions"]) for row in rows(decoder)] == [("orders", [0, 2]), ("payments", [1])]
+    assert [(row["topic"], row["partitions"]) for row in rows(decoder)] == [
+        ("orders", [0, 2]),
+        ("payments", [1]),
+    ]
 
 
-@pytest.mark.parametrize("data", [b"\x00", b"\xff\xff\x00\x00\x00\x00", b"\x00\x00\x7f\xff\xff\xff", b"custom bytes"])
+@pytest.mark.parametrize(
+    "data", [b"\x00", b"\xff\xff\x00\x00\x00\x00", b"\x00\x00\x7f\xff\xff\xff", b"custom bytes"]
+)
 def test_bytes_that_are_no_assignment_are_no_damage(data: bytes) -> None:
     """And nobody can take them for an empty assignment."""
     decoder = AssignmentsDecoder()
-    add(decoder, GroupMetadataKey("billing"), classic(member("a-1", data), member("b-1", assigned(1, ("t", [1])))))
+    add(
+        decoder,
+        GroupMetadataKey("billing"),
+        classic(member("a-1", data), member("b-1", assigned(1, ("t", [1])))),
+    )
     first, last = rows(decoder)
     assert first == {**CLASSIC, **NOTHING, "epoch": 7, "member_id": "a-1"}
     assert (last["topic"], last["partitions"]) == ("t", [1])
@@ -153,7 +168,10 @@ def test_current_assignments_of_consumer_groups() -> None:
     decoder = AssignmentsDecoder(NAMES)
     key = consumer_current.ConsumerGroupCurrentMemberAssignmentKey("g", "m-1")
     has = [consumer_current.TopicPartitions(ORDERS, [0, 1])]
-    gives_up = [consumer_current.TopicPartitions(ORDERS, [2]), consumer_current.TopicPartitions(PAYMENTS, [4, 5])]
+    gives_up = [
+        consumer_current.TopicPartitions(ORDERS, [2]),
+        consumer_current.TopicPartitions(PAYMENTS, [4, 5]),
+    ]
     value = consumer_current.ConsumerGroupCurrentMemberAssignmentValue
     add(decoder, key, value(9, 8, 1, has, gives_up))
     add(decoder, key, value(10, 9, 0, has, []))
@@ -205,7 +223,9 @@ def test_streams_groups_have_tasks_and_no_partitions_of_topics() -> None:
     target_tasks = [streams_target.TaskIds("sub-0", [0, 1])]
     current_tasks = [streams_current.TaskIds("sub-0", [0, 1])]
     add(decoder, target_key, streams_target.StreamsGroupTargetAssignmentMemberValue(target_tasks, [], []))
-    add(decoder, current_key, streams_current.StreamsGroupCurrentMemberAssignmentValue(3, 2, 2, current_tasks))
+    add(
+        decoder, current_key, streams_current.StreamsGroupCurrentMemberAssignmentValue(3, 2, 2, current_tasks)
+    )
     add(decoder, target_key, None)
     add(decoder, current_key, None)
     target = same("streams", "streams_group_target_assignment_member", "target")

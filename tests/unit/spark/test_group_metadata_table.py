@@ -48,7 +48,9 @@ NOTHING = {
     "cause": None,
     "is_tombstone": False,
 }
-CLASSIC = GroupMetadataValue("consumer", 7, "range", "a-1", TIME_MS, [MemberMetadata("a-1"), MemberMetadata("b-1")])
+CLASSIC = GroupMetadataValue(
+    "consumer", 7, "range", "a-1", TIME_MS, [MemberMetadata("a-1"), MemberMetadata("b-1")]
+)
 
 
 @pytest.mark.parametrize("version", range(5))
@@ -86,12 +88,21 @@ def test_a_classic_group_without_members() -> None:
         (
             consumer.ConsumerGroupMetadataKey("g"),
             consumer.ConsumerGroupMetadataValue(4, -(1 << 63)),
-            {"kind": "consumer", "record_name": "consumer_group_metadata", "epoch": 4, "metadata_hash": -(1 << 63)},
+            {
+                "kind": "consumer",
+                "record_name": "consumer_group_metadata",
+                "epoch": 4,
+                "metadata_hash": -(1 << 63),
+            },
         ),
         (
             consumer_target.ConsumerGroupTargetAssignmentMetadataKey("g"),
             consumer_target.ConsumerGroupTargetAssignmentMetadataValue(3),
-            {"kind": "consumer", "record_name": "consumer_group_target_assignment_metadata", "assignment_epoch": 3},
+            {
+                "kind": "consumer",
+                "record_name": "consumer_group_target_assignment_metadata",
+                "assignment_epoch": 3,
+            },
         ),
         (
             share.ShareGroupMetadataKey("g"),
@@ -111,7 +122,11 @@ def test_a_classic_group_without_members() -> None:
         (
             streams_target.StreamsGroupTargetAssignmentMetadataKey("g"),
             streams_target.StreamsGroupTargetAssignmentMetadataValue(3),
-            {"kind": "streams", "record_name": "streams_group_target_assignment_metadata", "assignment_epoch": 3},
+            {
+                "kind": "streams",
+                "record_name": "streams_group_target_assignment_metadata",
+                "assignment_epoch": 3,
+            },
         ),
     ],
 )
@@ -128,14 +143,24 @@ def test_groups_of_the_newer_kinds(key: Message, value: Message, expected: dict[
 def test_a_tombstone_of_a_classic_group() -> None:
     decoder = GroupMetadataDecoder()
     add(decoder, GroupMetadataKey("billing"), None)
-    expected = {"group_id": "billing", "kind": "classic", "record_name": "group_metadata", "is_tombstone": True}
+    expected = {
+        "group_id": "billing",
+        "kind": "classic",
+        "record_name": "group_metadata",
+        "is_tombstone": True,
+    }
     assert only(decoder) == {**PLACE, **NOTHING, **expected}
 
 
 def test_the_cause_is_json() -> None:
     decoder = GroupMetadataDecoder()
     cause = Cause("session_timeout", "zoë-1", 'no "heartbeat"', 99)
-    add(decoder, GroupMetadataKey("g"), CLASSIC, headers=[("trace", b"x"), (CAUSE_HEADER, encode_cause(cause))])
+    add(
+        decoder,
+        GroupMetadataKey("g"),
+        CLASSIC,
+        headers=[("trace", b"x"), (CAUSE_HEADER, encode_cause(cause))],
+    )
     text = only(decoder)["cause"]
     assert json.loads(text) == {
         "kind": "session_timeout", "member": "zoë-1", "detail": 'no "heartbeat"', "since_ms": 99
@@ -178,7 +203,9 @@ def test_values_that_cannot_be_decoded(record_type: int, value: bytes) -> None:
     assert len(decoder) == 0
 
 
-@pytest.mark.parametrize("key", [None, b"", b"\x00", b"\x00\x02", b"\x00\x0b\x00\x05g", b"\x00\x02\x00\x01\xff"])
+@pytest.mark.parametrize(
+    "key", [None, b"", b"\x00", b"\x00\x02", b"\x00\x0b\x00\x05g", b"\x00\x02\x00\x01\xff"]
+)
 def test_keys_that_cannot_be_decoded(key: bytes | None) -> None:
     decoder = GroupMetadataDecoder()
     with pytest.raises(DecodeError, match=r"."):

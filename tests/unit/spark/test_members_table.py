@@ -101,7 +101,9 @@ def test_subscriptions_of_every_version(version: int) -> None:
     assert row == {"subscribed_topics": ["orders"], "rack_id": "east" if version >= 3 else None}
 
 
-@pytest.mark.parametrize("said", [b"", b"\x00", b"\xff\xff\x00\x00\x00\x00", b"\x00\x00\x7f\xff\xff\xff", b"custom"])
+@pytest.mark.parametrize(
+    "said", [b"", b"\x00", b"\xff\xff\x00\x00\x00\x00", b"\x00\x00\x7f\xff\xff\xff", b"custom"]
+)
 def test_bytes_that_are_no_subscription_are_no_damage(said: bytes) -> None:
     decoder = MembersDecoder()
     add(decoder, GroupMetadataKey("billing"), classic(MemberMetadata("a-1", subscription=said)))
@@ -112,7 +114,10 @@ def test_other_protocols_than_that_of_consumers() -> None:
     decoder = MembersDecoder()
     member = MemberMetadata("worker-1", subscription=subscription(0, "orders"))
     add(decoder, GroupMetadataKey("billing"), classic(member, protocol_type="connect"))
-    assert only(decoder, "member_id", "subscribed_topics") == {"member_id": "worker-1", "subscribed_topics": None}
+    assert only(decoder, "member_id", "subscribed_topics") == {
+        "member_id": "worker-1",
+        "subscribed_topics": None,
+    }
 
 
 def test_an_empty_classic_group_has_no_row_and_a_removed_one_has_one() -> None:

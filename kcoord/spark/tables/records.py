@@ -1,0 +1,195 @@
+"""The table `records`: every record as it is, and typed as far as it is understood.
+
+Records of `__consumer_offsets`, `__transaction_state` and `__cluster_metadata` have type, name and, as
+`kcoord log dump --output json` shows them, key and value as JSON. One of a type or version that is not known has no
+name and no JSON; bytes of key and value are always there. A type that is known with a body that is not is damage.
+Markers and other control records have type and name; records of other topics neither.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final, final
+
+from kcoord.log.record_codecs import METADATA_BY_TYPE, PAIRS_BY_TYPE
+from kcoord.log.record_plain import plain
+from kcoord.log.serde import (
+    GROUP_METADATA,
+    GROUP_METADATA_VERSION_MAX,
+    LEGACY_OFFSET_COMMIT,
+    METADATA_FRAME_VERSION,
+    OFFSET_COMMIT,
+    OFFSET_COMMIT_VERSION_MAX,
+    TRANSACTION_LOG,
+    TRANSACTION_LOG_VERSION_MAX,
+    UnknownRecord,
+)
+from kcoord.log.typed_records import (
+    CONTROL_TYPES,
+    METADATA_TOPIC,
+    OFFSETS_TOPIC,
+    TRANSACTION_TOPIC,
+    RecordReader,
+    TypedRecord,
+)
+from kcoord.protocol.records.transaction_log import TransactionLogKey
+from kcoord.spark.options import RECORDS
+from kcoord.spark.tables.rows import (
+    RecordPlace,
+    Row,
+    TableDecoder,
+    check_size,
+    coordinator_record_type,
+    known,
+    place_columns,
+)
+from kcoord.wire.message import Message
+from kcoord.wire.primitives import DecodeError, Reader
+from kcoord.wire.record_batch import BatchHeader, Headers, Record
+
+# Newest known version of a value by record type.
+OFFSETS_VERSIONS: Final[dict[int, int]] = {
+    LEGACY_OFFSET_COMMIT: 0,
+    OFFSET_COMMIT: OFFSET_COMMIT_VERSION_MAX,
+    GROUP_METADATA: GROUP_METADATA_VERSION_MAX,
+    **dict.fromkeys(PAIRS_BY_TYPE, 0),
+}
+VERSIONS: Final[dict[str, dict[int, int]]] = {
+    OFFSETS_TOPIC: OFFSETS_VERSIONS,
+    TRANSACTION_TOPIC: {TRANSACTION_LOG: TRANSACTION_LOG_VERSION_MAX},
+    METADATA_TOPIC: {record_type: codec.version_max for record_type, codec in METADATA_BY_TYPE.items()},
+}
+# Kafka's record types and versions are of 16 bits; varints could say more than a column holds.
+INT16_MAX: Final = 0x7FFF
+# From `record_name` to `value_json`, of a record that is not typed.
+UNTYPED: Final[Row] = (None,) * 8
+
+
+@final
+class RecordsDecoder(TableDecoder):
+    """`topic_names` are names of topics by their id; records of the metadata log that come through here add theirs."""
+
+    TABLE: ClassVar[str] = RECORDS
+
+    def __init__(self, topic_names: Mapping[bytes, str] | None = None) -> None:
+        super().__init__()
+        self.reader = RecordReader(dict(topic_names or {}))
+
+    def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
+        about: Row
+        if header.is_control:
+            about = _control_columns(record)
+        elif where.log_topic in VERSIONS:
+            about = self._typed_columns(where.log_topic, record)
+        else:
+            about = (None, None, *UNTYPED)
+        is_tombstone = not header.is_control and record.key is not None and record.value is None
+        self._put(
+            (
+                *place_columns(where, record),
+                *about,
+                record.key,
+                record.value,
+                _headers(record.headers),
+                known(header.producer_id),
+                known(header.producer_epoch),
+                known(header.leader_epoch),
+                is_tombstone,
+            )
+        )
+
+    def _typed_columns(self, topic: str, record: Record) -> Row:
+        """From `record_type` to `value_json`."""
+        record_type, version, is_known = record_frame(topic, record)
+        if not is_known:
+            return (record_type, version, *UNTYPED)
+        typed = self.reader.decode(topic, record)
+        if isinstance(typed.key, UnknownRecord) or isinstance(typed.value, UnknownRecord):
+            # Of a kind of group that is still changing.
+            return (record_type, version, *UNTYPED)
+        return (
+            record_type,
+            version,
+            typed.kind,
+            *self._subject_columns(typed),
+            _json(typed.key),
+            _json(typed.value),
+        )
+
+    def _subject_columns(self, typed: TypedRecord) -> Row:
+        """From `group_id` to `transactional_id`: what a record is about."""
+        key, value = typed.key, typed.value
+        if isinstance(key, TransactionLogKey):
+            return None, None, None, None, key.transactional_id
+        is_of_group = key is not None
+        topic = typed.topic
+        partition: Any = known(typed.partition)
+        if not is_of_group and not topic:
+            topic = self.reader.names.get(getattr(value, "topic_id", b""), "")
+            partition = getattr(value, "partition_id", None)
+        group = typed.group if is_of_group else None
+        return group, topic or None, partition, getattr(key, "member_id", None), None
+
+
+def record_frame(topic: str, record: Record) -> tuple[int, int | None, bool]:
+    """Record type, version of the value (None: there is none), and whether both are known. Raises DecodeError."""
+    version: int | None
+    record_type, version = _metadata_frame(record) if topic == METADATA_TOPIC else _coordinator_frame(record)
+    version_max = VERSIONS[topic].get(record_type)
+    is_known = version_max is not None and (version is None or 0 <= version <= version_max)
+    return record_type, version, is_known
+
+
+def _coordinator_frame(record: Record) -> tuple[int, int | None]:
+    record_type = coordinator_record_type(record)
+    if record.value is None or len(record.value) < 2:
+        return record_type, None
+    return record_type, Reader(record.value).int16()
+
+
+def _metadata_frame(record: Record) -> tuple[int, int]:
+    if record.value is None:
+        raise DecodeError("a metadata record without a value")
+    check_size(record)
+    r = Reader(record.value)
+    frame_version = int(r.uvarint())
+    if frame_version != METADATA_FRAME_VERSION:
+        raise DecodeError(f"metadata frame of version {frame_version}")
+    record_type = int(r.uvarint())
+    version = int(r.uvarint())
+    if record_type > INT16_MAX or version > INT16_MAX:
+        raise DecodeError(f"metadata record type {record_type} of version {version}")
+    return record_type, version
+
+
+def control_frame(record: Record) -> tuple[int, int]:
+    """Type and version in the key of a control record. Raises DecodeError."""
+    if record.key is None:
+        raise DecodeError("a control record without a key")
+    r = Reader(record.key)
+    version = r.int16()
+    record_type = r.int16()
+    return record_type, version
+
+
+def _control_columns(record: Record) -> Row:
+    """From `record_type` to `value_json`."""
+    record_type, version = control_frame(record)
+    return (record_type, version, CONTROL_TYPES.get(record_type), *UNTYPED[1:])
+
+
+def _json(message: Message | None) -> str | None:
+    if message is None:
+        return None
+    return json.dumps(plain(message), ensure_ascii=False, separators=(",", ":"))
+
+
+def _headers(headers: Headers) -> list[dict[str, Any]] | None:
+    """None for none, as in Spark's Kafka source. Names that are not UTF-8 are in it as far as they are."""
+    return [{"key": _text(name), "value": value} for name, value in headers] or None
+
+
+def _text(name: str) -> str:
+    """Bytes that are not UTF-8, which stand in names of headers as lone surrogates, become U+FFFD."""
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
