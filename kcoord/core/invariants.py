@@ -1,11 +1,14 @@
 """What must be true of the records of groups, in the order of their log, whoever wrote them: a broker or kcoord.
 
-A rule stands here only if no correct log can break it. There are two kinds. Those about one key (generations and
-epochs do not go back) hold wherever the log begins and whatever compaction took: the records of a key that it leaves
-are in order, and a tombstone never goes before what it removes. Those about a state (who owns what, which records a
-member has) need all records that made it: they count from the offset that `expect` names. Below the offset that a
-log is compacted to, what later records replaced is gone, and states that never were appear; from there on the newest
-record of every key is all there is to know.
+A rule stands here only if no log of a broker can break it. There are two kinds. Those about one record, or one key
+(generations do not go back) hold wherever the log begins and whatever compaction took: the records of a key that it
+leaves are in order, and a tombstone never goes before what it removes. Those about a state (who owns what, which
+records a member has) need all records that made it: they count from the offset that `expect` names. Below the offset
+that a log is compacted to, what later records replaced is gone, and states that never were appear; from there on the
+newest record of every key is all there is to know.
+
+A broker forgets an empty consumer group, without a tombstone, when a classic member asks to join it under an id that
+is unknown. So whoever comes next may begin with the first epochs, or a classic group, over records of the old one.
 
 An atomic batch may take a partition from one member after it gave it to another, so states are looked at between
 batches, and the caller says where those are. Whoever expects a log to be whole and then finds that something is
@@ -67,8 +70,13 @@ class _ConsumerRules:
     """What the rules remember of one consumer group, beside what the core knows."""
 
     def __init__(self) -> None:
+        # The epochs of the last records, and where those were.
         self.epoch = -1
+        self.epoch_offset = -1
         self.assignment_epoch = NO_ASSIGNMENT_EPOCH
+        self.assignment_offset = -1
+        # There was no member at some time since the last epoch: a broker may have forgotten the group.
+        self.may_begin_again = True
         # Members with a member record, and with a current assignment.
         self.described: dict[str, bool] = {}
         self.current: dict[str, bool] = {}
@@ -92,11 +100,6 @@ class _ConsumerRules:
                 self.changed.setdefault(member_id, self.offset)
         self.held = {}
         self.owners = {}
-
-    def has_records(self) -> bool:
-        """Whether records are left that a correct log removes before the group may be of the other kind."""
-        is_numbered = self.epoch >= 0 or self.assignment_epoch != NO_ASSIGNMENT_EPOCH
-        return is_numbered or len(self.described) > 0 or len(self.current) > 0
 
     def release(self, member_id: str) -> None:
         member = self.held.pop(member_id, None)
@@ -234,8 +237,8 @@ class GroupInvariants:
         name = f"group {group_id!r}"
         state = rules.consumers.pop(group_id, None)
         is_known = offset >= rules.expected_from
-        if state is not None and is_known and not state.is_broken and state.has_records():
-            text = f"{name} is one of the classic protocol, while records of the new one are left"
+        if state is not None and is_known and not state.is_broken and (state.described or state.current):
+            text = f"{name} is one of the classic protocol, while members of the new one are left"
             found.append(Violation("kind", text, group_id, offset, True))
         last = rules.generations.get(group_id, -1)
         rules.generations[group_id] = value.generation
@@ -281,21 +284,29 @@ class GroupInvariants:
                 rules.touched.pop(group_id, None)
             elif isinstance(value, ConsumerGroupMetadataValue):
                 if value.epoch < state.epoch:
-                    text = f"group {group_id!r} goes back from epoch {state.epoch} to {value.epoch}"
-                    found.append(Violation("group epoch", text, group_id, offset, False))
+                    if state.may_begin_again:
+                        state.assignment_epoch = NO_ASSIGNMENT_EPOCH
+                    elif offset >= rules.expected_from:
+                        text = f"group {group_id!r} goes back from epoch {state.epoch} to {value.epoch}"
+                        found.append(Violation("group epoch", text, group_id, offset, True))
                 state.epoch = value.epoch
+                state.epoch_offset = offset
+                state.may_begin_again = not state.described
         elif isinstance(key, ConsumerGroupTargetAssignmentMetadataKey):
             if isinstance(value, ConsumerGroupTargetAssignmentMetadataValue):
                 epoch = value.assignment_epoch
-                if epoch < state.assignment_epoch:
+                if epoch < state.assignment_epoch and offset >= rules.expected_from:
                     text = f"group {group_id!r} goes back from assignment epoch {state.assignment_epoch} to {epoch}"
-                    found.append(Violation("assignment epoch", text, group_id, offset, False))
+                    found.append(Violation("assignment epoch", text, group_id, offset, True))
                 state.assignment_epoch = epoch
+                state.assignment_offset = offset
             else:
                 state.assignment_epoch = NO_ASSIGNMENT_EPOCH
         elif isinstance(key, ConsumerGroupMemberMetadataKey):
             _note(state.described, key.member_id, value)
             state.changed[key.member_id] = offset
+            if not state.described:
+                state.may_begin_again = True
         elif isinstance(key, ConsumerGroupCurrentMemberAssignmentKey):
             _note(state.current, key.member_id, value)
             state.changed[key.member_id] = offset
@@ -326,7 +337,8 @@ class GroupInvariants:
         if group is None or state.is_broken:
             return
         name = f"group {group_id!r}"
-        if group.assignment_epoch > group.epoch:
+        # An assignment from before the epoch is one of a group that was forgotten.
+        if group.assignment_epoch > group.epoch and state.assignment_offset > state.epoch_offset:
             text = f"{name} is in epoch {group.epoch}, its assignment of epoch {group.assignment_epoch}"
             found.append(Violation("assignment epoch", text, group_id, state.offset, True))
         for member_id in changed:
