@@ -6,6 +6,7 @@ and raises DecodeError for the rest; then no row of that record is in it, and it
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -46,7 +47,7 @@ class RecordPlace:
     log_partition: int
 
 
-class TableDecoder:
+class TableDecoder(ABC):
     """Rows of one table in the making. Its length is how many there are."""
 
     TABLE: ClassVar[str] = ""
@@ -66,9 +67,9 @@ class TableDecoder:
         """Whether `take` should be called before more comes."""
         return len(self._rows) >= ROWS_MAX or self._size_bytes >= ROW_BYTES_MAX
 
+    @abstractmethod
     def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
         """Take what is of this table in a record of a batch with this header. Raises DecodeError."""
-        raise NotImplementedError
 
     def take(self) -> pa.RecordBatch:
         """The rows that are there, oldest first, as one batch; they are gone from here then.
