@@ -75,7 +75,7 @@ class Bench:
         self.streams: dict[str, dict[str, float]] = {}
         self.compactions: dict[str, dict[str, float]] = {}
         self.assignments: dict[str, assignors.Figures | str] = {}
-        self.groups: dict[str, members.Figures] = {}
+        self.groups: dict[str, members.Figures | str] = {}
 
     def note(self, text: str) -> None:
         print(f"  {text}", file=sys.stderr, flush=True)
@@ -153,11 +153,13 @@ class Bench:
         self.assignments = assignors.run(sorted({compiled for compiled, _ in self.variants}, reverse=True))
 
     def consumer_groups(self) -> None:
-        """Members of the new protocol that join at once, and their heartbeats afterwards."""
+        """Members of the new protocol that join at once, and their heartbeats afterwards, beside a Kafka broker."""
         for compiled, sync in self.variants:
             label = name_of(compiled, sync)
             self.note(f"members, {label}")
             self.groups[label] = members.kcoord(compiled, sync, self.seconds)
+        self.note(f"members, {members.KAFKA}")
+        self.groups[members.KAFKA] = members.kafka(self.seconds)
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -2,8 +2,15 @@
 
 How long a group takes from the first join until all members agree and own every partition (as many partitions as
 members), with 1,000 and 5,000 members that come at once, and how many heartbeats a second it answers when nothing
-happens. The assignment interval is 0, so that what is measured is work and not waiting. A Kafka broker is measured in
-the same way where Java and its jars are there.
+happens. It is measured with an assignment interval of 0, where each join is a new assignment, so that what is measured
+is work and not waiting, and with the second that is the default, where the members wait for most of it: the first one
+is given everything at once, and all the others get theirs when the second is over.
+
+A Kafka broker is measured in the same way where Java and its jars are there, and a line says why where they are not:
+one node that is broker and controller, with the defaults of its start script and its settings. It does not wait for
+the disk, so it compares with `os`. Every server is a new process for each size, on the loopback interface, and meets
+the same compiled clients. Every server, though only a JVM needs it, has WARM_UP_GROUPS unmeasured groups of
+WARM_UP_MEMBERS members before the one that counts; without them a broker takes about twice as long.
 """
 
 from __future__ import annotations
@@ -13,83 +20,139 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
-from bench import servers, workload
+from bench import members_child, servers, workload
 from bench.load import Traffic, measure
 from kcoord.protocol import apis
-from kcoord.protocol.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kcoord.protocol.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 
 SIZES = (1000, 5000)
+# Milliseconds. The heartbeats are measured after the last.
+INTERVALS = (0, 1000)
+WARM_UP_GROUPS = 5
+WARM_UP_MEMBERS = 400
 DEADLINE_S = 180.0
 LOADS = ((8, 1), (8, 32), (64, 1))
-SETTINGS = {
-    "group.consumer.assignment.interval.ms": "0",
-    "group.consumer.min.assignment.interval.ms": "0",
-}
+KAFKA = "Kafka 4.3"
 
-# {"1000": seconds, ..., "8x1": heartbeats a second, ...}
+# {"1000": seconds, ..., "1000 at 1000 ms": seconds, ..., "8x1": heartbeats a second, ...}
 Figures = dict[str, float]
+# Starts a server with these settings that keeps its data in the directory, which does not exist yet.
+Start = Callable[[Path, dict[str, str]], AbstractContextManager[servers.Address]]
 
 
-def join(host: str, port: int, count: int, compiled: bool) -> float:
-    child = [sys.executable, "-m", "bench.members_child", host, str(port), str(count)]
-    environment = servers.environment(compiled)
-    if not compiled:
-        environment["PYTHONPATH"] = str(servers.ROOT)
-    else:
-        environment["PYTHONPATH"] += f":{servers.ROOT}"
+def settings(interval_ms: int) -> dict[str, str]:
+    return {
+        "group.consumer.assignment.interval.ms": str(interval_ms),
+        "group.consumer.min.assignment.interval.ms": "0",
+    }
+
+
+def key(count: int, interval_ms: int) -> str:
+    return f"{count} at {interval_ms} ms" if interval_ms else str(count)
+
+
+def join(address: servers.Address, count: int) -> float:
+    """Seconds until `count` members agree."""
+    sizes = [str(number) for number in (count, WARM_UP_GROUPS, WARM_UP_MEMBERS)]
+    child = [sys.executable, "-P", "-m", "bench.members_child", address.host, str(address.port), *sizes]
+    environment = servers.environment(compiled=True)
+    environment["PYTHONPATH"] += f":{servers.ROOT}"
     done = subprocess.run(
         child, env=environment, cwd=tempfile.gettempdir(), capture_output=True, text=True, timeout=DEADLINE_S
     )
     if done.returncode != 0:
         raise RuntimeError(f"{count} members did not join:\n{done.stderr[-2000:]}")
-    seconds: float = json.loads(done.stdout)["seconds"]
+    answer = json.loads(done.stdout)
+    if not answer["compiled"]:
+        raise RuntimeError("the clients are not the compiled ones: is build/compiled there?")
+    seconds: float = answer["seconds"]
     return seconds
 
 
-def steady(host: str, port: int, seconds: float) -> Figures:
+def steady(address: servers.Address, seconds: float) -> Figures:
     """Heartbeats a second of members that own what they are to own: one group for each connection."""
     lanes: list[Traffic] = []
-    client = workload.Client(host, port)
-    workload.create_topic(client, workload.TOPIC, workload.PARTITIONS)
+    client = workload.Client(address.host, address.port)
+    members_child.make_topic(client, workload.TOPIC, workload.PARTITIONS)
     for number in range(max(connections for connections, _ in LOADS)):
-        body = ConsumerGroupHeartbeatRequest(f"steady-{number}", "member", 0, None, None, 60_000)
+        group_id = f"steady-{number}"
+        members_child.find_coordinator(client, group_id)
+        body = ConsumerGroupHeartbeatRequest(
+            group_id, "member", 0, None, None, members_child.REBALANCE_TIMEOUT_MS
+        )
         body.subscribed_topic_names = [workload.TOPIC]
         body.topic_partitions = []
-        frame = client.exchange(workload.request_frame(apis.CONSUMER_GROUP_HEARTBEAT, 1, body))
-        epoch = workload.decode(apis.CONSUMER_GROUP_HEARTBEAT, 1, frame).member_epoch  # type: ignore[attr-defined]
-        beat = ConsumerGroupHeartbeatRequest(f"steady-{number}", "member", epoch)
+        answer = client.call(apis.CONSUMER_GROUP_HEARTBEAT, 1, body, ConsumerGroupHeartbeatResponse)
+        workload.check(answer.error_code, "join")
+        beat = ConsumerGroupHeartbeatRequest(group_id, "member", answer.member_epoch)
         request = workload.request_frame(apis.CONSUMER_GROUP_HEARTBEAT, 1, beat)
-        lanes.append(Traffic(request, client.exchange(request)))
+        frame = client.exchange(request)
+        settled = workload.decode(apis.CONSUMER_GROUP_HEARTBEAT, 1, frame)
+        assert isinstance(settled, ConsumerGroupHeartbeatResponse)
+        workload.check(settled.error_code, "heartbeat")
+        lanes.append(Traffic(request, frame))
     client.close()
     figures: Figures = {}
     for connections, in_flight in LOADS:
-        result = measure(host, port, lanes[:connections], in_flight, seconds)
+        result = measure(address.host, address.port, lanes[:connections], in_flight, seconds)
         figures[f"{connections}x{in_flight}"] = result.per_second
     return figures
 
 
-def kcoord(compiled: bool, sync: str, seconds: float) -> Figures:
+def measured(start: Start, seconds: float) -> Figures:
+    """The figures of one kind of server."""
     figures: Figures = {}
     scratch = servers.ROOT / "build" / "bench"
     scratch.mkdir(parents=True, exist_ok=True)
-    for count in SIZES:
+    runs = [(count, interval_ms) for interval_ms in INTERVALS for count in SIZES]
+    for count, interval_ms in runs:
         data = Path(tempfile.mkdtemp(dir=scratch))
         try:
-            with servers.kcoord(compiled, data / "data", sync, *[f"{k}={v}" for k, v in SETTINGS.items()]) as server:
-                figures[str(count)] = join(server.host, server.port, count, compiled)
-                if count == SIZES[-1]:
-                    figures.update(steady(server.host, server.port, seconds))
+            with start(data / "data", settings(interval_ms)) as address:
+                figures[key(count, interval_ms)] = join(address, count)
+                if (count, interval_ms) == runs[-1]:
+                    figures.update(steady(address, seconds))
         finally:
             shutil.rmtree(data, ignore_errors=True)
     return figures
 
 
-def print_table(results: dict[str, Figures]) -> None:
-    columns = [f"{count:,} join, s" for count in SIZES] + [f"beats/s {c}x{n}" for c, n in LOADS]
-    print(f"\n{'consumer group':<20}" + "".join(f"{column:>16}" for column in columns))
+def kcoord(compiled: bool, sync: str, seconds: float) -> Figures:
+    @contextmanager
+    def start(data: Path, chosen: dict[str, str]) -> Iterator[servers.Address]:
+        with servers.kcoord(compiled, data, sync, *[f"{name}={value}" for name, value in chosen.items()]) as server:
+            yield servers.Address(server.host, server.port)
+
+    return measured(start, seconds)
+
+
+def kafka(seconds: float) -> Figures | str:
+    """The same figures of a Kafka broker; a text where Java, Maven or the jars are missing."""
+    from tests.harness.java import ToolchainMissing
+
+    try:
+        return measured(servers.kafka, seconds)
+    except ToolchainMissing as e:
+        return str(e).splitlines()[0]
+
+
+def print_table(results: dict[str, Figures | str]) -> None:
+    runs = [(count, interval_ms) for interval_ms in INTERVALS for count in SIZES]
+    columns = [f"{count:,} at {interval_ms / 1000:g} s" for count, interval_ms in runs]
+    columns += [f"beats/s {c}x{n}" for c, n in LOADS]
+    print("\nseconds until all members agree, by members and assignment interval; heartbeats, connections x in flight")
+    print(f"{'consumer group':<20}" + "".join(f"{column:>16}" for column in columns))
     for label, figures in results.items():
-        cells = [f"{figures[str(count)]:>16.2f}" for count in SIZES]
+        if isinstance(figures, str):
+            print(f"{label:<20}not measured: {figures}")
+            continue
+        cells = [f"{figures[key(count, interval_ms)]:>16.2f}" for count, interval_ms in runs]
         cells += [f"{figures[f'{c}x{n}']:>16,.0f}" for c, n in LOADS]
         print(f"{label:<20}" + "".join(cells))

@@ -1,4 +1,4 @@
-"""The processes that are measured: kcoord, interpreted and compiled, and a bare echo."""
+"""The processes that are measured: kcoord, interpreted and compiled, a Kafka broker, and a bare echo."""
 
 from __future__ import annotations
 
@@ -9,13 +9,30 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import cast
+from typing import NamedTuple, cast
 
 ROOT = Path(__file__).resolve().parent.parent
 READY_SECONDS = 30.0
 STOP_SECONDS = 15.0
+
+# What Kafka's own start script says to the JVM, and all compiler tiers. The tests' harness, which starts the broker,
+# asks for a small collector and one tier; of the ways to give options this variable is the one that goes before them.
+KAFKA_JVM_VARIABLE = "_JAVA_OPTIONS"
+KAFKA_JVM = (
+    "-XX:TieredStopAtLevel=4 -XX:-UseSerialGC -XX:+UseG1GC -XX:MaxGCPauseMillis=20"
+    " -XX:InitiatingHeapOccupancyPercent=35 -XX:+ExplicitGCInvokesConcurrent -Xms1g -Xmx1g"
+)
+# The harness spares partitions and waits less; here the broker has its defaults.
+KAFKA_DEFAULTS = {"offsets.topic.num.partitions": "50", "log.initial.task.delay.ms": "30000"}
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
 
 
 class Server:
@@ -93,6 +110,24 @@ def kcoord(compiled: bool, data: Path, sync: str, *settings: str) -> Server:
     for setting in (f"log.sync={sync}", *settings):
         command += ["--set", setting]
     return Server([*command, "--data", str(data)], environment(compiled))
+
+
+@contextmanager
+def kafka(data: Path, settings: Mapping[str, str]) -> Iterator[Address]:
+    """A Kafka broker of one node. Raises `java.ToolchainMissing` without Java or Maven."""
+    # The tests are no package of ours; the bench is run from the checkout, where they are beside it.
+    from tests.harness.real_broker import RealBroker
+
+    before = os.environ.get(KAFKA_JVM_VARIABLE)
+    os.environ[KAFKA_JVM_VARIABLE] = KAFKA_JVM
+    try:
+        with RealBroker({**KAFKA_DEFAULTS, **settings}, data=data) as broker:
+            yield Address("127.0.0.1", broker.port)
+    finally:
+        if before is None:
+            del os.environ[KAFKA_JVM_VARIABLE]
+        else:
+            os.environ[KAFKA_JVM_VARIABLE] = before
 
 
 def echo() -> Server:
