@@ -24,6 +24,7 @@ from kcoord.core.consumer_records import (
 from kcoord.core.coordinator import Core
 from kcoord.core.invariants import NEVER, GroupInvariants, ProducerEpochs
 from kcoord.core.outcome import LogId, Outcome
+from kcoord.log.serde import decode_record
 from kcoord.protocol.records.consumer_group_metadata import ConsumerGroupMetadataKey
 from kcoord.protocol.records.consumer_group_target_assignment_metadata import (
     ConsumerGroupTargetAssignmentMetadataKey,
@@ -44,6 +45,7 @@ from tests.harness.group_records import (
 )
 from tests.scenarios.runner import Scenario
 from tests.scenarios.script import parse_script
+from tests.unit.core.mixed_crowd import Crowd
 
 TOPIC = b"t" * 16
 SCENARIOS = Path(__file__).resolve().parents[2] / "scenarios"
@@ -305,8 +307,23 @@ FILES = sorted(path for room in ROOMS for path in (SCENARIOS / room).glob("*.txt
 @pytest.mark.parametrize("path", FILES, ids=[path.relative_to(SCENARIOS).as_posix() for path in FILES])
 def test_nothing_is_wrong_with_what_the_core_writes(path: Path) -> None:
     batches, core = batches_of(path)
-    if core.topics.partition_count(LOG.topic) == 1:
-        sound(whole(batches), len(path.name), 6)
+    assert core.topics.partition_count(LOG.topic) == 1
+    sound(whole(batches), len(path.name), 6)
+
+
+@pytest.mark.parametrize("seed", range(40, 44))
+def test_nothing_is_wrong_while_members_of_both_protocols_come_and_go(seed: int) -> None:
+    crowd = Crowd(seed)
+    batches: list[list[Pair]] = []
+    seen = 0
+    for _ in range(250):
+        crowd.step()
+        stored = crowd.scenario.logs.get(repr(LOG), [])
+        # One step is a few batches at most.
+        batches.append([decode_record(key or b"", value) for key, value in stored[seen:]])
+        seen = len(stored)
+    assert seen > 50
+    sound(whole(batches), seed, 6)
 
 
 def test_records_that_are_left_out_are_missed() -> None:
