@@ -36,6 +36,7 @@ except ImportError:  # not on Windows
 
 ROOT = Path(__file__).resolve().parent.parent
 GROUP = "kcoord_native"
+MYPYC_SETTINGS = Path(__file__).with_name("mypyc.ini").resolve()
 NO_COMPILER = 3
 # The folders whose sources decide what the native code looks like: the hot modules and all they import.
 NATIVE_FOLDERS = ("wire", "protocol", "core", "engine", "log", "spark")
@@ -86,7 +87,8 @@ def fingerprint(modules: list[str], opt_level: str, folders: tuple[str, ...]) ->
     roots = [ROOT / package / name for package in PACKAGES for name in folders]
     sources = [path for root in roots for path in root.rglob("*")]
     sources = [path for path in sources if "__pycache__" not in path.parts]
-    for path in sorted(path for path in [*sources, Path(__file__)] if path.is_file()):
+    sources += [Path(__file__).resolve(), MYPYC_SETTINGS]
+    for path in sorted(path for path in sources if path.is_file()):
         digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
@@ -164,7 +166,7 @@ def native_build(target: Path, modules: list[str], opt_level: str, jobs: int) ->
     sys.path.insert(0, str(target))
     os.environ["MYPYPATH"] = str(target)
     extensions = mypycify(
-        ["--config-file=", "--no-warn-unused-configs", "--cache-dir", "../mypyc-cache", *modules],
+        ["--config-file", str(MYPYC_SETTINGS), "--cache-dir", "../mypyc-cache", *modules],
         opt_level=opt_level, debug_level="0", multi_file=True, target_dir="../c", group_name=GROUP,
     )  # fmt: skip
     cache = ObjectCache(jobs)
