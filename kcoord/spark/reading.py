@@ -246,20 +246,16 @@ def _topic_names(filesystem: Any, task: Task, options: ReadOptions) -> dict[byte
 
 
 def _corrupt(filesystem: Any, task: Task, options: ReadOptions, sink: Sink) -> Iterator[pa.RecordBatch]:
-    """All damage, and for logs of coordinators all records that no table can show."""
-    from kcoord.spark.tables.records import RecordsDecoder
+    """All damage, and for logs of coordinators all records that a table they belong to cannot show."""
+    from kcoord.spark.tables.checks import check_record
 
     part = task.part
-    place = _place(part)
-    decoder = RecordsDecoder()
     for position, header, record in _records(filesystem, part, options, sink):
         if part.topic in COORDINATOR_TOPICS:
             try:
-                decoder.add(place, record, header)
+                check_record(part.topic, record, header)
             except DecodeError as error:
                 sink.record(record.offset, position, str(error))
-            if decoder.is_full:
-                decoder.take()
         if len(sink.rows) >= CORRUPT_ROWS:
             yield sink.take()
     yield sink.take()
