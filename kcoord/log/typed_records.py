@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Final, final
 
@@ -144,5 +145,9 @@ class RecordReader:
 
 def record_name(message: Message) -> str:
     """`offset_commit` for OffsetCommitKey, `topic_record` for TopicRecord."""
-    name = type(message).__name__.removesuffix("Key")
+    return _snake(type(message).__name__.removesuffix("Key"))
+
+
+@functools.cache
+def _snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

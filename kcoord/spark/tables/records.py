@@ -62,6 +62,7 @@ VERSIONS: Final[dict[str, dict[int, int]]] = {
 }
 # Kafka's record types and versions are of 16 bits; varints could say more than a column holds.
 INT16_MAX: Final = 0x7FFF
+JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 # From `record_name` to `value_json`, of a record that is not typed.
 UNTYPED: Final[Row] = (None,) * 8
 
@@ -182,7 +183,7 @@ def _control_columns(record: Record) -> Row:
 def _json(message: Message | None) -> str | None:
     if message is None:
         return None
-    return json.dumps(plain(message), ensure_ascii=False, separators=(",", ":"))
+    return JSON.encode(plain(message))
 
 
 def _headers(headers: Headers) -> list[dict[str, Any]] | None:

@@ -7,6 +7,7 @@ and raises DecodeError for the rest; then no row of that record is in it, and it
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -92,20 +93,25 @@ class TableDecoder(ABC):
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def _put(self, row: Row) -> None:
-        size = _size_of(row)
+        size = size_of(row)
         self._rows.append(row)
         self._sizes.append(size)
         self._size_bytes += size
 
 
-def _size_of(value: Any) -> int:
-    if isinstance(value, (str, bytes)):
-        return CELL_BYTES + len(value)
-    if isinstance(value, dict):
-        return sum(_size_of(item) for item in value.values())
-    if isinstance(value, (list, tuple)):
-        return CELL_BYTES + sum(_size_of(item) for item in value)
-    return CELL_BYTES
+def size_of(values: Iterable[Any]) -> int:
+    """What the cells of a row take, or the items of one of them, about."""
+    size = 0
+    for value in values:
+        size += CELL_BYTES
+        kind = type(value)
+        if kind is str or kind is bytes:
+            size += len(value)
+        elif kind is list:
+            size += size_of(value)
+        elif kind is dict:
+            size += size_of(value.values())
+    return size
 
 
 # --- columns

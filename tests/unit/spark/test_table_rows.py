@@ -23,7 +23,15 @@ from kcoord.spark.tables.checks import check_record
 from kcoord.spark.tables.group_metadata import GroupMetadataDecoder
 from kcoord.spark.tables.members import MembersDecoder
 from kcoord.spark.tables.records import RecordsDecoder
-from kcoord.spark.tables.rows import ROW_BYTES_MAX, ROWS_MAX, TIME_MS_MAX, RecordPlace, TableDecoder, micros
+from kcoord.spark.tables.rows import (
+    ROW_BYTES_MAX,
+    ROWS_MAX,
+    TIME_MS_MAX,
+    RecordPlace,
+    TableDecoder,
+    micros,
+    size_of,
+)
 from kcoord.spark.tables.transactions import TransactionsDecoder
 from kcoord.wire.primitives import DecodeError
 from tests.unit.spark.table_rig import (
@@ -247,3 +255,13 @@ def _damage(chance: random.Random, data: bytes) -> bytes:
     for _ in range(chance.randrange(3)):
         changed[chance.randrange(len(changed))] = chance.randrange(256)
     return bytes(changed[: chance.randrange(len(changed) + 1)] if chance.random() < 0.3 else changed)
+
+
+def test_the_size_of_a_row() -> None:
+    assert size_of(()) == 0
+    assert size_of((None, 1, True, "abc", b"de")) == 5 * 8 + 5
+    assert size_of(([],)) == 8
+    assert (
+        size_of((["abc", "d"], [{"key": "k", "value": b"12"}], [1, 2]))
+        == 3 * 8 + (16 + 4) + (8 + 16 + 3) + 16
+    )
