@@ -32,7 +32,8 @@ from kcoord.protocol.metadata import MetadataRequest, MetadataRequestTopic, Meta
 CONNECTIONS = 16
 GROUP = "members"
 TOPIC = "members"
-DEADLINE_S = 120.0
+# Of each single wait. A broker that computes an assignment for each of 5,000 joins takes long on a busy machine.
+DEADLINE_S = 300.0
 REBALANCE_TIMEOUT_MS = 60_000
 # How often a coordinator or a topic that is not there yet is asked for again.
 WAIT_S = 0.05
