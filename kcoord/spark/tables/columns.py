@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from kcoord.spark.scan import Columns
+from kcoord.spark.tables.rows import TIME_MS_MAX
 
-# Beyond these milliseconds there are no microseconds of 64 bits.
-MS_MAX = (1 << 63) // 1000 - 1
 Array = Any
 
 
@@ -48,9 +47,9 @@ def numbers_at(data: Array, positions: Array, size: int) -> Array:
 
 
 def timestamps(ms: Array, is_null: Array | None = None) -> pa.Array:
-    """Timestamps in UTC from milliseconds; null where that is asked for, at -1, and where there are no such years."""
+    """Timestamps in UTC from milliseconds; null where that is asked for, below 0, and beyond TIME_MS_MAX."""
     ms = ms.astype(np.int64)
-    nulls = (ms == -1) | (ms > MS_MAX) | (ms < -MS_MAX)
+    nulls = (ms < 0) | (ms > TIME_MS_MAX)
     if is_null is not None:
         nulls |= is_null
     us = np.where(nulls, 0, ms) * 1000
