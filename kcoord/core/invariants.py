@@ -75,7 +75,7 @@ class _ConsumerRules:
         self.epoch_offset = -1
         self.assignment_epoch = NO_ASSIGNMENT_EPOCH
         self.assignment_offset = -1
-        # There was no member at some time since the last epoch: a broker may have forgotten the group.
+        # There was no member when the last epoch began: a broker may have forgotten the group since.
         self.may_begin_again = True
         # Members with a member record, and with a current assignment.
         self.described: dict[str, bool] = {}
@@ -273,7 +273,6 @@ class GroupInvariants:
         if is_classic and value is not None and offset >= rules.expected_from:
             text = f"group {group_id!r} is one of the new protocol, while its classic record is left"
             found.append(Violation("kind", text, group_id, offset, True))
-        rules.generations.pop(group_id, None)
         rules.touched[group_id] = True
         state.offset = offset
         if isinstance(key, ConsumerGroupMetadataKey):
@@ -305,8 +304,6 @@ class GroupInvariants:
         elif isinstance(key, ConsumerGroupMemberMetadataKey):
             _note(state.described, key.member_id, value)
             state.changed[key.member_id] = offset
-            if not state.described:
-                state.may_begin_again = True
         elif isinstance(key, ConsumerGroupCurrentMemberAssignmentKey):
             _note(state.current, key.member_id, value)
             state.changed[key.member_id] = offset

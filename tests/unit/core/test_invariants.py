@@ -99,6 +99,16 @@ def classic(generation: int, *members: str, leader: str | None = None, instance:
     return GroupMetadataKey("g"), GroupMetadataValue("consumer", generation, protocol, lead, 1, listed)
 
 
+def commit() -> Pair:
+    return OffsetCommitKey("g", "t", 0), OffsetCommitValue(1)
+
+
+def without_protocol() -> GroupMetadataValue:
+    return GroupMetadataValue(
+        "consumer", 4, None, "a", 1, [MemberMetadata("a", None, "c", "/h", 1, 1, b"", b"")]
+    )
+
+
 # Two members, a has partitions 0 and 1 and b has 2, in epoch 3. Offsets 0 to 8.
 GROUP: list[Pair] = [
     member("a"),
@@ -138,6 +148,9 @@ def broken(*batches: list[Pair], expect: int = 0) -> list[tuple[str, int]]:
         ([*ALL_GONE, classic(4, "a"), *GROUP], [("kind", 18)]),
         ([*ALL_GONE, classic(4, "a"), classic(3, "a")], [("generation", 18)]),
         ([*ALL_GONE, classic(-4)], [("generation", 17)]),
+        ([*ALL_GONE, (GroupMetadataKey("g"), without_protocol())], [("members", 17)]),
+        # Once it is said, what was left is forgotten.
+        ([no_target_epoch(), no_group(), classic(4, "a")], [("removal", 10)]),
         ([*ALL_GONE, classic(4, "a", "a")], [("members", 17)]),
         ([*ALL_GONE, classic(4, "a", leader="b")], [("members", 17)]),
         ([*ALL_GONE, classic(4, "a", "b", instance="i")], [("members", 17)]),
@@ -225,6 +238,22 @@ def test_states_count_from_where_they_are_known() -> None:
     assert check(left, expect=100) == [] and check(left, expect=NEVER) == []
 
 
+def test_what_compaction_took_may_be_the_reason() -> None:
+    """Below where states are known, none of these says anything."""
+    steps = [
+        [epoch(2)],
+        [target_epoch(3), target_epoch(2)],
+        [no_group()],
+        GROUP,
+        [classic(4, "a")],
+        [member("b")],
+    ]
+    log = whole([GROUP, *steps])
+    found = [violation.rule for violation in check(log)]
+    assert found == ["group epoch", "assignment epoch", "removal", "kind", "kind"]
+    assert check(log, expect=NEVER) == []
+
+
 def test_what_is_wrong_at_the_end_of_what_was_compacted_is_found() -> None:
     log = whole([GROUP, [current("b", 3, 1, 2)], [epoch(4)], [epoch(5)]])
     for upto in (10, 11, 12, 100):
@@ -235,7 +264,7 @@ def test_what_is_wrong_at_the_end_of_what_was_compacted_is_found() -> None:
 
 def test_a_log_that_turns_out_to_be_compacted() -> None:
     rules = GroupInvariants(offsets_core())
-    log = whole([GROUP, [current("b", 3, 1, 2)], [epoch(4)], [epoch(5)]])
+    log = whole([GROUP, [current("b", 3, 1, 2)], [commit()], [commit()]])
     found = []
     for end, records in log:
         for offset, key, value in records:
