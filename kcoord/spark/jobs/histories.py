@@ -1,0 +1,225 @@
+"""The history of one group, or of one transactional id, replayed and held against the rules. Knows nothing of Spark.
+
+The records of one key come in the order of their log, those of others between them are not seen. So it is not seen
+either where batches end, between which states are looked at (`kcoord.core.invariants`). But what a coordinator writes
+at once lies side by side and has one timestamp: where a record of somebody else came between, or time went on, a state
+was complete. Where neither happened the look comes later.
+
+Nor does a single history show whether its log was compacted. Whatever is found says for which logs it holds (`holds`);
+whoever knows all histories of the log picks (`kcoord.spark.jobs.verify`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Protocol, final
+
+from kcoord.core.config import CoreConfig
+from kcoord.core.coordinator import Core
+from kcoord.core.invariants import NEVER, GroupInvariants, Violation
+from kcoord.core.outcome import OFFSETS_TOPIC, LogId
+from kcoord.log.serde import (
+    GROUP_METADATA,
+    LEGACY_OFFSET_COMMIT,
+    OFFSET_COMMIT,
+    UnknownRecord,
+    decode_record,
+    decode_transaction_record,
+)
+from kcoord.protocol.records import consumer_group_metadata
+from kcoord.protocol.records.offset_commit import OffsetCommitKey
+from kcoord.protocol.records.transaction_log import TransactionLogValue
+from kcoord.spark.jobs.transaction_rules import TransactionRules
+from kcoord.wire.primitives import DecodeError
+
+# For any log.
+ALWAYS: Final = "always"
+# For a log without gaps.
+WHOLE: Final = "whole"
+# For a log without gaps from the floor on.
+ABOVE_FLOOR: Final = "above floor"
+# For a log with gaps, but none from the floor on: with WHOLE or ABOVE_FLOOR the same was said already.
+AT_FLOOR: Final = "at floor"
+# For a log with gaps above the floor: the end of a log is right in any case.
+AT_END: Final = "at end"
+# A floor above all offsets: how far a log was compacted is not known.
+UNKNOWN_FLOOR: Final = NEVER - 1
+
+OFFSET_TYPES: Final = (LEGACY_OFFSET_COMMIT, OFFSET_COMMIT)
+# Groups are independent; those of one core share what is costly to make.
+GROUPS_PER_CORE: Final = 1_000
+
+
+@dataclass(frozen=True)
+class Found:
+    offset: int
+    rule: str
+    message: str
+    holds: str
+
+
+class History(Protocol):
+    def record(
+        self, offset: int, timestamp_ms: int, key: bytes, value: bytes | None, in_transaction: bool
+    ) -> list[Found]:
+        """The next record of the key."""
+
+    def finish(self) -> list[Found]:
+        """There are no more."""
+
+
+def new_core() -> Core:
+    """To replay groups in, one after the other, whichever log they are of."""
+    core = Core(CoreConfig())
+    core.assume_offsets_logs(1)
+    return core
+
+
+@final
+class GroupHistory:
+    """One group. Up to `floor` its log may have been compacted; NEVER if no state of it can be known."""
+
+    def __init__(self, group_id: str, core: Core, floor: int = UNKNOWN_FLOOR) -> None:
+        self.group_id = group_id
+        self.core = core
+        self.floor = floor
+        self.rules = GroupInvariants(core)
+        self.offsets = OffsetsLeft(group_id, core)
+        self.log = LogId(OFFSETS_TOPIC, 0)
+        self.holds = WHOLE
+        self._due = 0
+        self._timestamp_ms = -1
+        self._is_open = False
+
+    def record(
+        self, offset: int, timestamp_ms: int, key: bytes, value: bytes | None, in_transaction: bool
+    ) -> list[Found]:
+        found: list[Found] = []
+        if self._is_open and (offset != self._due or timestamp_ms != self._timestamp_ms):
+            self._end_step(found)
+        if self.holds == WHOLE and self.floor <= offset < NEVER:
+            self._reach_floor(found)
+        self._due = offset + 1
+        self._timestamp_ms = timestamp_ms
+        self._is_open = True
+        try:
+            key_message, value_message = decode_record(key, value)
+        except DecodeError as error:
+            return [*found, Found(offset, "record", f"the record cannot be decoded: {error}", ALWAYS)]
+        if isinstance(key_message, UnknownRecord):
+            return found
+        # Whatever of it the core does not run it passes over.
+        self._tell(self.rules.replay(self.log, offset, key_message, value_message), found)
+        partition = ("", -1)
+        if isinstance(key_message, OffsetCommitKey):
+            partition = (key_message.topic, key_message.partition)
+        record_type = int.from_bytes(key[:2], "big")
+        self.offsets.note(record_type, offset, partition, value is not None, in_transaction)
+        return found
+
+    def finish(self) -> list[Found]:
+        found: list[Found] = []
+        if self._is_open:
+            self._end_step(found)
+        if self.floor == NEVER:
+            return found
+        if self.holds == WHOLE and self.floor < UNKNOWN_FLOOR:
+            self._reach_floor(found)
+        self.holds = AT_END
+        self.rules.expect(self.log, UNKNOWN_FLOOR)
+        self._tell(self.rules.end_log(self.log), found)
+        return found
+
+    def _end_step(self, found: list[Found]) -> None:
+        self._is_open = False
+        self._tell(self.rules.end_batch(self.log, self._due), found)
+        self._tell(self.offsets.end_step(), found)
+
+    def _reach_floor(self, found: list[Found]) -> None:
+        self.holds = AT_FLOOR
+        self.rules.expect(self.log, self.floor)
+        self._tell(self.rules.end_batch(self.log, self.floor), found)
+        self.holds = ABOVE_FLOOR
+
+    def _tell(self, violations: list[Violation], found: list[Found]) -> None:
+        for one in violations:
+            holds = self.holds if one.is_of_state else ALWAYS
+            found.append(Found(one.offset, one.rule, one.text, holds))
+
+
+@final
+class OffsetsLeft:
+    """No offset without its group's epoch: what removes a group removes its offsets.
+
+    Certain where a classic group's record goes and none of another kind comes in the same step, or where a consumer
+    group goes together with some of its offsets. (A consumer group without members also goes when a classic member
+    comes, and then keeps its offsets.) Offsets that were committed without a group, or later, are nobody's but right;
+    so may be those of transactions, which count from the end of the transaction only.
+    """
+
+    def __init__(self, group_id: str, core: Core) -> None:
+        self.group_id = group_id
+        self.core = core
+        self._transactional: dict[tuple[str, int], bool] = {}
+        self._removed_at = -1
+        self._is_certain = False
+        self._has_tombstones = False
+
+    def note(
+        self, record_type: int, offset: int, partition: tuple[str, int], has_value: bool, in_transaction: bool
+    ) -> None:
+        """One record was replayed; `partition` is an offset's."""
+        if record_type in OFFSET_TYPES:
+            if in_transaction:
+                self._transactional[partition] = True
+            else:
+                self._transactional.pop(partition, None)
+                self._has_tombstones = self._has_tombstones or not has_value
+        elif has_value:
+            self._removed_at = -1
+        elif record_type in (GROUP_METADATA, consumer_group_metadata.RECORD_TYPE):
+            self._removed_at = offset
+            self._is_certain = record_type == GROUP_METADATA
+
+    def end_step(self) -> list[Violation]:
+        removed_at = self._removed_at
+        is_certain = self._is_certain or self._has_tombstones
+        self._removed_at = -1
+        self._has_tombstones = False
+        if removed_at < 0 or not is_certain:
+            return []
+        found: list[Violation] = []
+        for topic, of_topic in self.core.offsets.state.by_group.get(self.group_id, {}).items():
+            for partition, stored in of_topic.items():
+                if stored.record_offset < removed_at and (topic, partition) not in self._transactional:
+                    text = f"group {self.group_id!r} is removed, but not its offset of {topic}-{partition}"
+                    found.append(Violation("offsets", text, self.group_id, removed_at, True))
+        return found
+
+
+@final
+class TransactionHistory:
+    """One transactional id."""
+
+    def __init__(self, transactional_id: str, floor: int = UNKNOWN_FLOOR) -> None:
+        self.rules = TransactionRules(transactional_id)
+        self.floor = floor
+
+    def record(
+        self, offset: int, timestamp_ms: int, key: bytes, value: bytes | None, in_transaction: bool
+    ) -> list[Found]:
+        try:
+            key_message, message = decode_transaction_record(key, value)
+        except DecodeError as error:
+            return [Found(offset, "record", f"the record cannot be decoded: {error}", ALWAYS)]
+        if isinstance(key_message, UnknownRecord):
+            return []
+        known = message if isinstance(message, TransactionLogValue) else None
+        of_state = ABOVE_FLOOR if self.floor <= offset < NEVER else WHOLE
+        return [
+            Found(offset, rule, text, of_state if is_of_state else ALWAYS)
+            for rule, text, is_of_state in self.rules.replay(known)
+        ]
+
+    def finish(self) -> list[Found]:
+        return []
