@@ -12,6 +12,7 @@ from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
     DataSourceStreamReader,
+    DataSourceWriter,
     InputPartition,
 )
 
@@ -47,6 +48,12 @@ class KcoordDataSource(DataSource):
         from kcoord.spark.stream import KcoordStreamReader
 
         return KcoordStreamReader(parse_options(self.options))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from kcoord.spark.write_options import parse_write_options
+        from kcoord.spark.writer import KcoordWriter
+
+        return KcoordWriter(schema.fieldNames(), overwrite, parse_write_options(self.options))
 
 
 class TaskPartition(InputPartition):
