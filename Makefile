@@ -1,7 +1,7 @@
 # Every verb is one line. `make run` and `make test` set themselves up: they need Python >= 3.11, nothing else.
 # Variables: PYTHON (the interpreter that makes .venv), VENV, ARGS (more arguments for the tool that is called).
 .DEFAULT_GOAL := help
-.PHONY: help setup run gen gen-check compile lint type test test-compiled interop image bench bench-open fuzz explore crash-states io-faults bit-flips crash check clean
+.PHONY: help setup run gen gen-check compile lint type test test-compiled interop image bench bench-open bench-spark fuzz explore crash-states io-faults bit-flips crash check clean
 
 VENV ?= .venv
 PYTHON ?= $(shell tools/find_python.sh)
@@ -58,6 +58,9 @@ bench: compile ## requests/s, latency, start-up, memory; interpreted and compile
 
 bench-open: compile ## opening a log with a million committed offsets: time and memory
 	$(PY) -m bench.open $(ARGS)
+
+bench-spark: compile ## how fast logs become rows: into Arrow, through Spark, beside kafka-dump-log
+	$(PY) -m bench.spark $(ARGS)
 
 fuzz: compile ## a million hostile inputs to native code (ARGS="--seconds 60 --seed 1" for a sample)
 	$(COMPILED) $(PY) -m tests.fuzz.engine_fuzz $(or $(ARGS),--executions 1000000 --seed 1)

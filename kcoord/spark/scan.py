@@ -12,6 +12,7 @@ from kcoord.wire.compression import DecompressionError
 from kcoord.wire.primitives import (
     BytesWriter,
     DecodeError,
+    Reader,
     i32,
     i64,
     write_i32_le,
@@ -34,11 +35,13 @@ from kcoord.wire.record_batch import (
 # Timestamps beyond are not believed: their sums would not fit into 64 bits.
 TIME_MAX: Final = 1 << 62
 # Different keys that are kept; then the scan asks to be emptied.
-KEYS_MAX: Final = 1 << 20
+KEYS_MAX: Final = 1 << 19
 # Bytes of values that are kept; one batch more may be there.
 BYTES_MAX: Final = 32 << 20
 # Of a control record; they are a few bytes.
 MARKER_BYTES_MAX: Final = 1 << 16
+# Types of offset commits: 0 for the oldest brokers', 1.
+COMMIT_KEY_MAX: Final = 1
 # A record's offset must lie in its batch.
 OUT_OF_BATCH: Final = "a record with an offset outside of its batch"
 
@@ -268,6 +271,17 @@ class Scan:
             self.key_numbers[key] = found
             self.keys.append(key)
         return i32(found)
+
+
+def commit_key(key: bytes) -> tuple[str, str, int] | None:
+    """Group, topic and partition of a commit's key; None for a key of another record. Raises DecodeError."""
+    r = Reader(key)
+    kind = r.int16()
+    if kind < 0 or kind > COMMIT_KEY_MAX:
+        return None
+    found = (r.string(), r.string(), r.int32())
+    r.expect_end()
+    return found
 
 
 @final

@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from kcoord.log.serde import decode_record
 from kcoord.protocol.records.offset_commit import (
-    OffsetCommitKey,
     OffsetCommitValue,
     decode_offset_commit_value,
 )
 from kcoord.spark.plan import Slice
-from kcoord.spark.scan import Scan
+from kcoord.spark.scan import KEYS_MAX, Scan, commit_key
 from kcoord.spark.tables.columns import (
     ScanArrays,
     binary,
@@ -43,6 +41,7 @@ V3_FIXED = 24
 V4_FIXED = 24
 V4_TOPIC_ID = 18
 NO_EPOCH = -1
+NO_KEY = ("", "", -1)
 NO_TIME = -1
 
 
@@ -58,10 +57,8 @@ class CommitTable:
         self._forget()
 
     def _forget(self) -> None:
-        self.groups: list[str | None] = []
-        self.topics: list[str | None] = []
-        self.partitions: list[int] = []
-        self.is_commit: list[bool] = []
+        # Of each key: what it says; None where that is no commit, or none that is wanted.
+        self.found: list[tuple[str, str, int] | None] = []
         self.reasons: dict[int, str] = {}
 
     def take(self) -> pa.RecordBatch | None:
@@ -70,31 +67,27 @@ class CommitTable:
         if arrays.count == 0:
             return None
         self._learn()
-        is_commit = np.array([*self.is_commit, False])[arrays.key_ids]
         self._report(arrays)
-        rows = np.flatnonzero(is_commit)
-        batch = self._rows(arrays, rows) if len(rows) else None
-        if len(self.scan.keys) >= KEYS_KEPT:
+        numbers, key_of = np.unique(arrays.key_ids, return_inverse=True)
+        keys = [self.found[number] if number >= 0 else None for number in numbers.tolist()]
+        rows = np.flatnonzero(np.array([key is not None for key in keys])[key_of])
+        batch = self._rows(arrays, rows, keys, key_of) if len(rows) else None
+        if len(self.scan.keys) >= KEYS_MAX:
             self.scan.forget_keys()
             self._forget()
         return batch
 
     def _learn(self) -> None:
         """Decode the keys that are new."""
-        for number in range(len(self.is_commit), len(self.scan.keys)):
-            group: str | None = None
-            topic: str | None = None
-            partition = -1
+        for number in range(len(self.found), len(self.scan.keys)):
+            found = None
             try:
-                key, _ = decode_record(self.scan.keys[number], None)
-                if isinstance(key, OffsetCommitKey):
-                    group, topic, partition = key.group, key.topic, key.partition
+                found = commit_key(self.scan.keys[number])
             except DecodeError as error:
                 self.reasons[number] = str(error)
-            self.groups.append(group)
-            self.topics.append(topic)
-            self.partitions.append(partition)
-            self.is_commit.append(group is not None and self.wants(group, topic or "", partition))
+            if found is not None and not self.wants(*found):
+                found = None
+            self.found.append(found)
 
     def _report(self, arrays: ScanArrays) -> None:
         bad = arrays.key_ids < 0
@@ -104,7 +97,9 @@ class CommitTable:
             reason = self.reasons.get(int(arrays.key_ids[row]), "a record without a key")
             self.corrupt(int(arrays.offsets[row]), int(arrays.positions[arrays.batch_of[row]]), reason)
 
-    def _rows(self, arrays: ScanArrays, rows: Any) -> pa.RecordBatch | None:
+    def _rows(
+        self, arrays: ScanArrays, rows: Any, keys: list[tuple[str, str, int] | None], key_of: Any
+    ) -> pa.RecordBatch | None:
         values = _Values(arrays, rows)
         values.decode()
         if values.bad:
@@ -117,7 +112,8 @@ class CommitTable:
             if not len(rows):
                 return None
             values.keep(keep)
-        ids = arrays.key_ids[rows]
+        groups, topics, partitions = zip(*[key or NO_KEY for key in keys], strict=True)
+        ids = pa.array(key_of[rows])
         count = len(rows)
         part = self.part
         nulls = values.is_null
@@ -129,9 +125,9 @@ class CommitTable:
                 constant(part.partition, pa.int32(), count),
                 pa.array(arrays.offsets[rows], pa.int64()),
                 timestamps(arrays.timestamps[rows]),
-                pa.array(self.groups, pa.string()).take(pa.array(ids)),
-                pa.array(self.topics, pa.string()).take(pa.array(ids)),
-                pa.array(np.array(self.partitions, np.int32)[ids], pa.int32()),
+                pa.array(groups, pa.string()).take(ids),
+                pa.array(topics, pa.string()).take(ids),
+                pa.array(partitions, pa.int32()).take(ids),
                 pa.array(values.offsets, pa.int64(), mask=nulls),
                 pa.array(
                     values.epochs.astype(np.int32), pa.int32(), mask=nulls | (values.epochs == NO_EPOCH)
@@ -145,9 +141,6 @@ class CommitTable:
             ],
             self.schema,
         )
-
-
-KEYS_KEPT = 1 << 20
 
 
 class _Values:
