@@ -153,9 +153,11 @@ def live(home: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
                 second_life(life, broker.port)
             else:
                 victims = last_life(life)
-                found = known(life, started_ms)
-                for victim in victims:
-                    victim.kill()
+                try:
+                    found = known(life, started_ms)
+                finally:
+                    for victim in victims:
+                        victim.kill()
             life.note("broker", "stops", life=number)
             stop(broker)
         print(f"life {number} over after {(now_ms() - started_ms) / 1000:.0f} s", flush=True)
