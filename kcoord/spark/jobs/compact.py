@@ -1,0 +1,51 @@
+"""A log that is as short as one with the same state can be: of every key of the coordinators its newest record.
+
+Values stay byte for byte, also of types that are not known here, and the records of a partition stay in their order.
+Their offsets do not, unless the writer is told to keep them. Offsets of committed transactions become plain ones; of
+those that are open nothing is in it: `open_transactions` counts them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from kcoord.spark.jobs.state import LOG_COLUMNS, MARKERS, latest
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+COLUMNS: Final = ("log_topic", "log_partition", "log_offset", "log_timestamp", "key", "value", "headers")
+
+
+def compact(records: DataFrame) -> DataFrame:
+    """Rows for `df.write.format("kcoord")`: log_topic, log_partition, log_offset, log_timestamp, key, value, headers.
+
+    `records` is the table of that name with isolationLevel=read_committed, of one log. The rows are sorted by log and
+    offset. Topics are not in it, since the writer makes the metadata log anew.
+    """
+    return latest(records).select(*COLUMNS).orderBy("log_topic", "log_partition", "log_offset")
+
+
+def open_transactions(records: DataFrame) -> DataFrame:
+    """Records of transactions without an end: log, log_topic, log_partition, producer_id, records, first_offset.
+
+    `records` with isolationLevel=read_uncommitted. This is what `compact` leaves out.
+    """
+    is_marker = F.coalesce(F.col("record_name").isin(*MARKERS), F.lit(False))
+    of_transactions = records.where(
+        F.col("log_topic").isin(OFFSETS_TOPIC, TRANSACTION_TOPIC) & F.col("producer_id").isNotNull()
+    )
+    ended = (
+        of_transactions.where(is_marker)
+        .groupBy(*LOG_COLUMNS, "producer_id")
+        .agg(F.max("log_offset").alias("ended"))
+    )
+    left = of_transactions.where(~is_marker).join(ended, [*LOG_COLUMNS, "producer_id"], "left")
+    return (
+        left.where(F.col("ended").isNull() | (F.col("log_offset") > F.col("ended")))
+        .groupBy(*LOG_COLUMNS, "producer_id")
+        .agg(F.count("*").alias("records"), F.min("log_offset").alias("first_offset"))
+    )

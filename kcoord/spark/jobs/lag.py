@@ -1,0 +1,192 @@
+"""How far groups were behind: in records and in seconds, at each commit or at regular times.
+
+Both come from two histories of each partition, laid side by side: its messages and what groups had committed. Nothing
+is joined by range. Messages and samples of a partition are one sequence, sorted once by time and once by offset, and
+each sample takes the last message that it comes upon. Sorting spills to disk.
+
+**The time of a message** is the newest timestamp in its partition up to it: what was stamped long before it came
+(a backfill, a phone that was offline) was not there before what lies before it.
+**The end** at a time is behind the last message of that time. Messages are those of the table, so with `read_committed`
+neither those of open or aborted transactions nor markers count: a reader that has seen all there is to see has no lag.
+**The log start** is the first message that there still is. Lag counts from there: what retention took cannot be read.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+PARTITION = ("log", "topic", "partition")
+KEYS = ("log", "group_id", "topic", "partition")
+# Samples of one group and partition at regular times; more is taken for a mistake.
+TICKS_MAX = 1_000_000
+
+
+def lag(
+    commits: DataFrame,
+    messages: DataFrame,
+    assignments: DataFrame | None = None,
+    every_s: float = 0,
+    until: datetime | None = None,
+) -> DataFrame:
+    """`commits`, `messages` and `assignments` are the tables `offset_commits`, `messages` and `assignments`.
+
+    Without `every_s` there is a row for each commit; with it one at each multiple of that many seconds from a group's
+    first commit on. In either case there is one for the end, `until`, or else the newest time in `commits` and
+    `messages`: a group that stopped is shown as it stands there. Nothing later than `until` is looked at.
+
+    While a group has no offset (it was deleted, expired, or is -1) it has no rows. Where it cannot be known, lag is
+    null: messages are gone, or were not given.
+    """
+    found = _messages(messages)
+    states = _states(commits)
+    if until is not None:
+        found = found.where(F.col("at") <= F.lit(until))
+        states = states.where(F.col("at") <= F.lit(until))
+    samples = _samples(states, found, every_s, until)
+    rows = _measured(samples, found)
+    if assignments is None:
+        return rows.withColumn("is_left", F.lit(None).cast("boolean"))
+    return rows.join(_held_topics(assignments), ["log", "group_id"], "left").select(
+        *rows.columns, _is_left().alias("is_left")
+    )
+
+
+def log_starts(messages: DataFrame) -> DataFrame:
+    """(log, topic, partition, log_start) of partitions that have messages."""
+    return messages.groupBy(*PARTITION).agg(F.min("offset").alias("log_start"))
+
+
+# --- the two histories
+
+
+def _messages(messages: DataFrame) -> DataFrame:
+    """A partition's messages: offset, and the time at which they were there."""
+    up_to = Window.partitionBy(*PARTITION).orderBy("offset")
+    up_to = up_to.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    return messages.select(*PARTITION, "offset", F.max("timestamp").over(up_to).alias("at"))
+
+
+def _states(commits: DataFrame) -> DataFrame:
+    """Every change of what a group has committed, in the order of the log; null is nothing."""
+    order = Window.partitionBy(*KEYS, "log_partition").orderBy("log_offset")
+    order = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    is_gone = F.coalesce("is_tombstone", F.lit(False)) | (F.col("committed_offset") < 0)
+    time = F.max(F.coalesce("commit_timestamp", "log_timestamp")).over(order)
+    return commits.select(
+        *KEYS, "log_offset", time.alias("at"), F.when(~is_gone, F.col("committed_offset")).alias("committed_offset")
+    )  # fmt: skip
+
+
+def _samples(states: DataFrame, found: DataFrame, every_s: float, until: datetime | None) -> DataFrame:
+    """When lag is measured, and what was committed then. `is_last` is the one at the end."""
+    if until is not None:
+        end = states.sparkSession.range(1).select(F.lit(until).cast("timestamp").alias("_end"))
+    else:
+        newest = states.select("at").union(found.select("at"))
+        end = newest.agg(F.max("at").alias("_end"))
+    groups = states.groupBy(*KEYS).agg(F.min("at").alias("_begin")).crossJoin(F.broadcast(end))
+    times = F.array(F.struct(F.col("_end").alias("at"), F.lit(True).alias("is_last")))
+    if every_s > 0:
+        times = F.concat(_ticks(every_s), times)
+    ticks = groups.select(*KEYS, F.explode(times).alias("_tick")).select(
+        *KEYS, F.lit(None).cast("bigint").alias("log_offset"), "_tick.*"
+    )
+    both = states.withColumn("is_last", F.lit(False)).withColumn("_is_state", F.lit(True)).unionByName(
+        ticks.withColumn("committed_offset", F.lit(None).cast("bigint")).withColumn("_is_state", F.lit(False))
+    )  # fmt: skip
+    # A tick has what was committed by its very moment.
+    order = Window.partitionBy(*KEYS).orderBy("at", F.desc("_is_state"), "log_offset")
+    order = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    state = F.when(F.col("_is_state"), F.struct("committed_offset", F.col("at").alias("committed_at")))
+    rows = both.withColumn("_state", F.last(state, ignorenulls=True).over(order))
+    wanted = ~F.col("_is_state") if every_s > 0 else F.lit(True)
+    return rows.where(wanted & F.col("_state.committed_offset").isNotNull()).select(
+        *KEYS, "at", "is_last", "_state.committed_offset", "_state.committed_at"
+    )
+
+
+def _ticks(every_s: float) -> Column:
+    """Multiples of `every_s` since 1970 from `_begin` on and before `_end`."""
+    step = round(every_s * 1_000_000)
+    begin, end = F.unix_micros("_begin"), F.unix_micros("_end")
+    first = F.ceil(begin / F.lit(step)) * step
+    count = F.floor((end - 1 - first) / F.lit(step)) + 1
+    too_many = F.raise_error(
+        F.lit(f"more than {TICKS_MAX} samples of one partition; ask for them less often than every {every_s:g} s")
+    )
+    numbers = (
+        F.when(count > TICKS_MAX, too_many.cast("array<bigint>"))
+        .when(count > 0, F.sequence(F.lit(0).cast("bigint"), count - 1))
+        .otherwise(F.array().cast("array<bigint>"))
+    )
+    return F.transform(
+        numbers,
+        lambda n: F.struct(F.timestamp_micros(first + n * step).alias("at"), F.lit(False).alias("is_last")),
+    )
+
+
+# --- side by side
+
+
+def _measured(samples: DataFrame, found: DataFrame) -> DataFrame:
+    message = found.withColumn("_is_message", F.lit(True))
+    sample = samples.withColumn("_is_message", F.lit(False)).withColumn("offset", F.lit(None).cast("bigint"))
+    both = message.unionByName(sample, allowMissingColumns=True)
+    whole = Window.partitionBy(*PARTITION)
+    # By time, messages first: the end is behind the last one that came by.
+    by_time = whole.orderBy("at", F.desc("_is_message"))
+    by_time = by_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    rows = both.withColumn("log_start", F.min("offset").over(whole)).withColumn(
+        "_end", F.max(F.col("offset") + 1).over(by_time)
+    )
+    rows = rows.withColumn("_from", F.greatest("committed_offset", "log_start"))
+    # By offset and backwards, messages first: the last one that came by is the first that is still to be read.
+    # (A window that looked ahead would be gone through anew for every row.)
+    place = F.when(F.col("_is_message"), F.col("offset")).otherwise(F.col("_from"))
+    by_offset = whole.orderBy(place.desc_nulls_last(), F.desc("_is_message"))
+    by_offset = by_offset.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    waiting = F.last(F.when(F.col("_is_message"), F.col("at")), ignorenulls=True).over(by_offset)
+    rows = rows.withColumn("_waiting_since", waiting).where(~F.col("_is_message"))
+    # A partition that begins with its first message ever was empty before it. Otherwise nobody knows.
+    end = F.coalesce("_end", F.when(F.col("log_start") == 0, F.lit(0).cast("bigint")))
+    records = F.when(end.isNotNull(), F.greatest(end - F.col("_from"), F.lit(0).cast("bigint")))
+    seconds = (F.unix_micros("at") - F.unix_micros("_waiting_since")) / F.lit(1_000_000.0)
+    return rows.select(
+        *KEYS, "at", "is_last", "committed_offset", "committed_at", "log_start",
+        end.alias("end_offset"),
+        records.alias("lag_records"),
+        F.when(records == 0, F.lit(0.0)).when(records > 0, seconds).alias("lag_seconds"),
+    )  # fmt: skip
+
+
+# --- topics that a group has left
+
+
+def _held_topics(assignments: DataFrame) -> DataFrame:
+    """What members of a group have as of the end of the log: `_topics`, and how many members it has."""
+    group = Window.partitionBy("log", "group_id")
+    is_classic = F.col("kind") == "classic"
+    # A classic group's record has all its members at once, so those of an older one are gone.
+    of_group = F.max(F.when(is_classic, F.col("log_offset"))).over(group)
+    of_member = F.max("log_offset").over(Window.partitionBy("log", "group_id", "member_id"))
+    newest = (
+        assignments.where("role = 'current'")
+        .withColumn("_last", F.when(is_classic, of_group).otherwise(of_member))
+        .where("log_offset = _last and not is_tombstone and member_id is not null")
+    )
+    is_unnamed = F.col("topic").isNull() & (F.col("topic_id").isNotNull() | F.col("partitions").isNull())
+    return newest.groupBy("log", "group_id").agg(
+        F.collect_set("topic").alias("_topics"), F.max(is_unnamed).alias("_has_unnamed")
+    )
+
+
+def _is_left() -> Column:
+    """Whether the group has members, and none of them has the topic; null where names of topics are missing."""
+    return (
+        F.when(F.col("_topics").isNull() | F.array_contains("_topics", F.col("topic")), F.lit(False))
+        .when(F.col("_has_unnamed"), F.lit(None))
+        .otherwise(F.lit(True))
+    )  # fmt: skip

@@ -1,0 +1,90 @@
+"""Every commit there was, with what it changed since the one before, and until when it was valid.
+
+Commits of a group for a partition are in the order of their log. Clocks of brokers are set back at times: a commit is
+valid from the newest time that any up to it has, so that at every moment one commit is valid, or none.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F
+
+# Commits of these are one history.
+KEYS = ("log", "log_partition", "group_id", "topic", "partition")
+# Why a commit counts as a reset.
+TOMBSTONE = "tombstone"
+LOG_START = "log_start"
+TOPIC_RECREATED = "topic_recreated"
+
+
+def offsets_history(commits: DataFrame, log_starts: DataFrame | None = None) -> DataFrame:
+    """`commits` is the table `offset_commits`; a row for each of its rows. Compaction leaves a history with gaps.
+
+    `log_starts` (log, topic, partition, log_start), if it is known where partitions begin: a commit that goes back to
+    there is a reset. One that goes back to 0 is in any case.
+    """
+    history = Window.partitionBy(*KEYS).orderBy("log_offset")
+    so_far = history.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    # A commit of -1 says that there is none.
+    is_gone = F.coalesce("is_tombstone", F.lit(False)) | (F.col("committed_offset") < 0)
+    rows = (
+        commits.withColumn("is_tombstone", is_gone)
+        .withColumn("committed_offset", F.when(~F.col("is_tombstone"), F.col("committed_offset")))
+        .withColumn("valid_from", F.max(_time()).over(so_far))
+        .withColumn("valid_to", F.lead("valid_from").over(history))
+        .withColumn("previous_offset", F.lag("committed_offset").over(history))
+        .withColumn("_previous_time", F.lag(_time()).over(history))
+        .withColumn("_was_gone", F.lag("is_tombstone").over(history))
+        .withColumn("_previous_topic_id", F.lag("topic_id").over(history))
+    )
+    if log_starts is None:
+        rows = rows.withColumn("log_start", F.lit(None).cast("bigint"))
+    else:
+        rows = rows.join(F.broadcast(log_starts), ["log", "topic", "partition"], "left")
+    gap = F.col("committed_offset") - F.col("previous_offset")
+    seconds = _seconds(_time()) - _seconds(F.col("_previous_time"))
+    reason = _reset_reason(gap)
+    return rows.select(
+        *KEYS[:1], "group_id", "topic", "partition", "valid_from", "valid_to", "committed_offset",
+        "previous_offset",
+        gap.alias("offset_gap"),
+        seconds.alias("seconds_since_previous"),
+        F.when((gap >= 0) & (seconds > 0), gap / seconds).alias("rate"),
+        F.coalesce(gap < 0, F.lit(False)).alias("is_rewind"),
+        reason.isNotNull().alias("is_reset"),
+        reason.alias("reset_reason"),
+        "is_tombstone", "leader_epoch", "metadata", "commit_timestamp", "expire_timestamp", "topic_id", "producer_id",
+        "log_topic", "log_partition", "log_offset", "log_timestamp",
+    )  # fmt: skip
+
+
+def offset_of(history: DataFrame, at: datetime | Column) -> DataFrame:
+    """Which offsets groups had at a time: at most one row for each group, topic and partition.
+
+    A slowly changing table is what `history` is: "the offset of G on T-P as of time X" is the row with
+    `valid_from <= X < valid_to`, where a `valid_to` of null is open. A datetime without a zone is the session's.
+    """
+    when = at if isinstance(at, Column) else F.lit(at)
+    is_open = F.col("valid_to").isNull() | (when < F.col("valid_to"))
+    return history.where((F.col("valid_from") <= when) & is_open & ~F.col("is_tombstone"))
+
+
+def _time() -> Column:
+    """When a commit was made. Tombstones have no time of their own but that of their record."""
+    return F.coalesce("commit_timestamp", "log_timestamp")
+
+
+def _seconds(time: Column) -> Column:
+    return F.unix_micros(time) / F.lit(1_000_000.0)
+
+
+def _reset_reason(gap: Column) -> Column:
+    begins = (F.col("committed_offset") == F.col("log_start")) | (F.col("committed_offset") == 0)
+    return (
+        F.when(F.col("is_tombstone"), F.lit(None))
+        .when(F.col("_was_gone"), F.lit(TOMBSTONE))
+        .when(F.col("topic_id") != F.col("_previous_topic_id"), F.lit(TOPIC_RECREATED))
+        .when((gap < 0) & begins, F.lit(LOG_START))
+    )

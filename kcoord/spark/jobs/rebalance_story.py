@@ -1,0 +1,268 @@
+"""The rebalances of one group, from its records and from what `__group_events` has about it.
+
+The timeline of the core tells from records when an epoch changed, why, and when a rebalance was over. The topic has
+the same events, word for word, as long as the log was not compacted; after that it still knows what happened, and the
+records that are left tell less. So the topic wins from its first event of a group to its last one; before and behind
+that the records tell.
+
+Records and events come in the order of their offsets, at the same offset the record first. Nothing here knows Spark.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kcoord.core.group_cause import NO_TIME, Cause
+from kcoord.core.group_timeline import (
+    CONSUMER,
+    EPOCH_CHANGED,
+    NO_EPOCH,
+    REBALANCE_FINISHED,
+    UNKNOWN,
+    GroupEvent,
+    GroupTimeline,
+)
+from kcoord.spark.jobs.group_members import Changes, GroupMembers, Member
+from kcoord.wire.message import Message
+
+# Where a cause is from.
+EVENTS: Final = "events"
+RECORD: Final = "record"
+DERIVED: Final = "derived"
+# Epochs of one rebalance that are listed; one that never ends may have any number.
+CAUSES_MAX: Final = 1000
+INT32_MAX: Final = 0x7FFFFFFF
+
+
+@dataclass
+class Told:
+    """An event, wherever it is from. None is what is not known."""
+
+    event: str
+    protocol: str
+    epoch: int
+    time_ms: int
+    started_ms: int | None
+    cause: Cause | None
+    cause_source: str | None
+    members: int | None
+    partitions: int | None
+    offset: int
+    changes: Changes | None = None
+
+
+@dataclass
+class Rebalance:
+    """From the first epoch that changed until all members are where they are wanted. Times are Unix times in ms."""
+
+    protocol: str
+    from_epoch: int | None
+    to_epoch: int
+    started_ms: int
+    first_offset: int
+    last_offset: int
+    members_before: int | None
+    partitions_before: int | None
+    epochs: int = 0
+    finished_ms: int | None = None
+    members_after: int | None = None
+    partitions_after: int | None = None
+    changes: Changes | None = None
+    # (epoch, time, cause, where from), the first ones
+    causes: list[tuple[int, int, Cause | None, str | None]] = field(default_factory=list)
+
+
+class RebalanceStory:
+    """One group. Feed it with `record` and `event`, take what is complete with `take`, and end it with `finish`."""
+
+    def __init__(self) -> None:
+        self._timeline = GroupTimeline()
+        self._members = GroupMembers()
+        self._row: Rebalance | None = None
+        self._done: list[Rebalance] = []
+        # Of the events that records tell: the last epoch, and whether all that led to it was seen.
+        self._epoch = NO_EPOCH
+        self._is_complete = True
+        # What records told since the last event of the topic. It counts if no other follows.
+        self._waiting: list[Told] = []
+        self._topic_offset = -1
+
+    def record(self, offset: int, time_ms: int, key: Message, value: Message | None, cause: Cause | None) -> None:
+        self._members.replay(key, value)
+        self._timeline.replay(offset, time_ms, key, value, cause)
+        for event in self._timeline.take():
+            told = self._from_record(event)
+            if self._topic_offset >= 0:
+                self._waiting.append(told)
+            else:
+                self._apply(told)
+
+    def event(self, document: dict[str, Any]) -> None:
+        """A value of `__group_events`. One of no known form is passed over."""
+        told = _from_topic(document)
+        if told is None:
+            return
+        waiting: list[Told] = []
+        for one in self._waiting:
+            if (one.event, one.epoch) == (told.event, told.epoch):
+                told.changes = one.changes
+            elif one.offset >= told.offset:
+                waiting.append(one)
+        self._waiting = waiting
+        self._topic_offset = max(self._topic_offset, told.offset)
+        self._apply(told)
+
+    def take(self) -> list[Rebalance]:
+        """Rebalances that are complete, in the order of their time."""
+        done, self._done = self._done, []
+        return done
+
+    def finish(self) -> list[Rebalance]:
+        """The rest; a rebalance that was not over has no `finished_ms`."""
+        for one in self._waiting:
+            if one.offset > self._topic_offset:
+                self._apply(one)
+        self._waiting = []
+        row, self._row = self._row, None
+        if row is not None:
+            if row.finished_ms is None and self._is_complete and self._epoch == row.to_epoch:
+                row.changes = self._members.take()
+            self._done.append(row)
+        return self.take()
+
+    # ----
+
+    def _from_record(self, event: GroupEvent) -> Told:
+        cause, source = event.cause, RECORD
+        changes: Changes | None = None
+        if event.event == EPOCH_CHANGED:
+            # Compaction took epochs away: then members that are new to us may have been there for long.
+            is_gap = self._epoch != NO_EPOCH and event.protocol == CONSUMER and event.epoch != self._epoch + 1
+            if is_gap or (self._epoch == NO_EPOCH and event.members == UNKNOWN):
+                self._is_complete = False
+            self._epoch = event.epoch
+            derived = self._members.take_cause()
+            if cause is None and self._is_complete:
+                cause, source = derived, DERIVED
+        elif event.event == REBALANCE_FINISHED:
+            changes = self._members.take()
+            if not self._is_complete:
+                changes = None
+            self._is_complete = True
+        return Told(
+            event.event,
+            event.protocol,
+            event.epoch,
+            event.time_ms,
+            None if event.started_ms == NO_TIME else event.started_ms,
+            cause,
+            None if cause is None else source,
+            None if event.members == UNKNOWN else event.members,
+            None if event.partitions == UNKNOWN else event.partitions,
+            event.offset,
+            changes,
+        )
+
+    def _apply(self, told: Told) -> None:
+        if told.event == EPOCH_CHANGED:
+            self._change_epoch(told)
+        elif told.event == REBALANCE_FINISHED:
+            self._end(told)
+
+    def _change_epoch(self, told: Told) -> None:
+        row = self._row
+        if row is not None and (row.protocol, row.to_epoch) == (told.protocol, told.epoch):
+            # The topic has an event of which the record told already.
+            if row.causes and told.cause is not None:
+                row.causes[-1] = (told.epoch, told.time_ms, told.cause, told.cause_source)
+            if row.epochs == 1:
+                row.members_before = _or(told.members, row.members_before)
+                row.partitions_before = _or(told.partitions, row.partitions_before)
+            return
+        if row is None or row.finished_ms is not None:
+            row = self._begin(told, told.time_ms)
+            row.members_before, row.partitions_before = told.members, told.partitions
+        row.protocol = told.protocol
+        row.to_epoch = told.epoch
+        row.last_offset = told.offset
+        row.epochs += 1
+        if len(row.causes) < CAUSES_MAX:
+            row.causes.append((told.epoch, told.time_ms, told.cause, told.cause_source))
+
+    def _end(self, told: Told) -> None:
+        row = self._row
+        if row is None or (row.protocol, row.to_epoch) != (told.protocol, told.epoch):
+            # How it began is not told any more.
+            row = self._begin(told, told.time_ms)
+            row.from_epoch = None
+        if told.started_ms is not None:
+            row.started_ms = told.started_ms
+        row.finished_ms = told.time_ms
+        row.last_offset = told.offset
+        row.members_after = _or(told.members, row.members_after)
+        row.partitions_after = _or(told.partitions, row.partitions_after)
+        if told.changes is not None:
+            row.changes = told.changes
+
+    def _begin(self, told: Told, started_ms: int) -> Rebalance:
+        before = self._row
+        from_epoch: int | None = None
+        if before is not None:
+            self._done.append(before)
+            from_epoch = before.to_epoch
+        elif told.event == EPOCH_CHANGED and told.members is not None:
+            # A group that has just been made.
+            from_epoch = 0
+        self._row = Rebalance(
+            told.protocol, from_epoch, told.epoch, started_ms, told.offset, told.offset, None, None
+        )  # fmt: skip
+        return self._row
+
+
+def _or(value: int | None, other: int | None) -> int | None:
+    return other if value is None else value
+
+
+def _from_topic(document: dict[str, Any]) -> Told | None:
+    event, protocol = document.get("event"), document.get("protocol")
+    epoch, time_ms, offset = document.get("epoch"), document.get("time_ms"), document.get("offset")
+    if not (isinstance(event, str) and isinstance(protocol, str) and isinstance(epoch, int)):
+        return None
+    if not (isinstance(time_ms, int) and isinstance(offset, int) and 0 <= epoch <= INT32_MAX):
+        return None
+    kind = document.get("cause")
+    started_ms = document.get("started_ms")
+    cause: Cause | None = None
+    if isinstance(kind, str):
+        cause = Cause(kind, _text(document.get("member")), _text(document.get("detail")))
+    return Told(
+        event,
+        protocol,
+        epoch,
+        time_ms,
+        started_ms if isinstance(started_ms, int) else None,
+        cause,
+        None if cause is None else EVENTS,
+        _number(document.get("members")),
+        _number(document.get("partitions")),
+        offset,
+    )
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _number(value: object) -> int | None:
+    return value if isinstance(value, int) and 0 <= value <= INT32_MAX else None
+
+
+def member_document(member: Member) -> dict[str, str | None]:
+    """A member as its column has it."""
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id or None,
+        "client_id": member.client_id,
+        "client_host": member.client_host,
+    }

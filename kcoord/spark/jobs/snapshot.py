@@ -1,0 +1,150 @@
+"""The state of groups at a point as tables: offsets, groups and members as the records say that made it.
+
+Each has the columns of the table that it is named after (`offset_commits`, `group_metadata`, `members`), made by the
+same decoders; `is_tombstone` is false everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, ClassVar, Final, final
+
+import pyarrow as pa
+from pyspark.sql import functions as F
+
+from kcoord.core.outcome import OFFSETS_TOPIC
+from kcoord.log.record_plain import uuid_text
+from kcoord.log.serde import LEGACY_OFFSET_COMMIT, OFFSET_COMMIT
+from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
+from kcoord.spark.jobs.state import Offsets, committed_at, latest
+from kcoord.spark.options import GROUP_METADATA, MEMBERS, OFFSET_COMMITS
+from kcoord.spark.tables.group_metadata import GroupMetadataDecoder
+from kcoord.spark.tables.members import MembersDecoder
+from kcoord.spark.tables.rows import (
+    RecordPlace,
+    TableDecoder,
+    coordinator_record_type,
+    decode_group_record,
+    known,
+    micros,
+    place_columns,
+)
+from kcoord.spark.tables.schemas import spark_schema
+from kcoord.wire.primitives import ZERO_UUID
+from kcoord.wire.record_batch import BatchBuilder, BatchHeader, Record, parse_header
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# What decoders need of a record.
+RAW_COLUMNS: Final = (
+    "log",
+    "log_topic",
+    "log_partition",
+    "log_offset",
+    "log_timestamp",
+    "key",
+    "value",
+    "headers",
+)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """`records` are the rows of the table `records` that make the state; the others what they say."""
+
+    records: DataFrame
+    offsets: DataFrame
+    groups: DataFrame
+    members: DataFrame
+
+
+def snapshot(
+    records: DataFrame, time: datetime | None = None, before_offset: Offsets | None = None
+) -> Snapshot:
+    """The state at a point, or at the end.
+
+    `records` is the table of that name: with isolationLevel=read_uncommitted where a point is given, since then a
+    transaction may have been open that is committed now; read_committed, and without a point, is read only once.
+    """
+    is_past = time is not None or before_offset is not None
+    counted = committed_at(records, time, before_offset) if is_past else records
+    state = latest(counted)
+    return Snapshot(state, offsets_of(state), groups_of(state), members_of(state))
+
+
+def offsets_of(state: DataFrame) -> DataFrame:
+    return _decoded(state, OFFSET_COMMITS, OffsetsDecoder)
+
+
+def groups_of(state: DataFrame) -> DataFrame:
+    return _decoded(state, GROUP_METADATA, GroupMetadataDecoder)
+
+
+def members_of(state: DataFrame) -> DataFrame:
+    return _decoded(state, MEMBERS, MembersDecoder)
+
+
+def _decoded(state: DataFrame, table: str, decoder: Callable[[], TableDecoder]) -> DataFrame:
+    def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return decode_rows(batches, decoder())
+
+    rows = state.where(F.col("log_topic") == OFFSETS_TOPIC).select(*RAW_COLUMNS)
+    return rows.mapInArrow(decode, spark_schema(table))
+
+
+def decode_rows(batches: Iterator[pa.RecordBatch], decoder: TableDecoder) -> Iterator[pa.RecordBatch]:
+    """Rows of RAW_COLUMNS through the decoder of a table. Raises DecodeError."""
+    header = plain_header()
+    for batch in batches:
+        millis = batch.column("log_timestamp").cast(pa.int64())
+        columns = [batch.column(name) if name != "log_timestamp" else millis for name in RAW_COLUMNS]
+        for row in zip(*(column.to_pylist() for column in columns), strict=True):
+            log, topic, partition, offset, timestamp_us, key, value, headers = row
+            timestamp_ms = -1 if timestamp_us is None else timestamp_us // 1000
+            named = [(one["key"], one["value"]) for one in headers or ()]
+            record = Record(offset, timestamp_ms, key, value, named)
+            decoder.add(RecordPlace(log, topic, partition), record, header)
+            if decoder.is_full:
+                yield decoder.take()
+    while len(decoder):
+        yield decoder.take()
+
+
+def plain_header() -> BatchHeader:
+    """That of a batch outside of transactions."""
+    builder = BatchBuilder()
+    builder.append(0, b"", b"")
+    return parse_header(builder.build(0, -1))
+
+
+@final
+class OffsetsDecoder(TableDecoder):
+    """Offsets from single records; where whole segments are read they come by a faster way."""
+
+    TABLE: ClassVar[str] = OFFSET_COMMITS
+
+    def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
+        if coordinator_record_type(record) not in (LEGACY_OFFSET_COMMIT, OFFSET_COMMIT):
+            return
+        key, value = decode_group_record(record)
+        if isinstance(key, OffsetCommitKey):
+            about = (key.group, key.topic, key.partition)
+            committed = _value_columns(value if isinstance(value, OffsetCommitValue) else None)
+            self._put(place_columns(where, record) + about + committed + (None, value is None))
+
+
+def _value_columns(value: OffsetCommitValue | None) -> tuple[Any, ...]:
+    """From `committed_offset` to `topic_id`."""
+    if value is None:
+        return (None,) * 6
+    return (
+        value.offset,
+        known(value.leader_epoch),
+        value.metadata,
+        micros(value.commit_timestamp),
+        micros(value.expire_timestamp),
+        None if value.topic_id == ZERO_UUID else uuid_text(value.topic_id),
+    )

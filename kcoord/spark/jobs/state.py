@@ -1,0 +1,109 @@
+"""The state that logs of coordinators hold, as the records that make it: of every key the newest, without tombstones.
+
+That is what compaction leaves when nothing is too young for it, and what a server has after it replayed the log.
+Records are rows of the table `records`, and stay so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+from pyspark.sql.window import Window
+
+from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from kcoord.log.serde import LEGACY_OFFSET_COMMIT, OFFSET_COMMIT
+from kcoord.log.typed_records import CONTROL_TYPES
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+LOG_COLUMNS: Final = ("log", "log_topic", "log_partition")
+COMMIT_MARKER: Final = CONTROL_TYPES[1]
+MARKERS: Final = (CONTROL_TYPES[0], CONTROL_TYPES[1])
+# An offset, or one for each (log_topic, log_partition).
+Offsets = int | Mapping[tuple[str, int], int]
+
+
+def latest(records: DataFrame) -> DataFrame:
+    """Of every key of `__consumer_offsets` and `__transaction_state` the newest record, unless it is a tombstone.
+
+    `records` are those that count: read with isolationLevel=read_committed, or from `committed_at`. Each log is for
+    itself; `newest_replicas` chooses where several logs are copies of one.
+    """
+    of_coordinators = records.where(
+        F.col("log_topic").isin(OFFSETS_TOPIC, TRANSACTION_TOPIC) & F.col("key").isNotNull() & ~_is_control()
+    )
+    # The oldest form of commits has keys of its own, for the same state.
+    is_of_type = F.col("record_type").isin(LEGACY_OFFSET_COMMIT, OFFSET_COMMIT)
+    is_commit = F.coalesce((F.col("log_topic") == OFFSETS_TOPIC) & is_of_type, F.lit(False))
+    record = F.struct(*records.columns)
+    newest = of_coordinators.groupBy(
+        *LOG_COLUMNS,
+        F.when(is_commit, F.col("group_id")).alias("of_group"),
+        F.when(is_commit, F.col("topic")).alias("of_topic"),
+        F.when(is_commit, F.col("partition")).alias("of_partition"),
+        F.when(~is_commit, F.col("key")).alias("of_key"),
+    ).agg(F.max_by(record, "log_offset").alias("newest"))
+    return newest.select("newest.*").where(~F.col("is_tombstone"))
+
+
+def committed_at(
+    records: DataFrame, time: datetime | None = None, before_offset: Offsets | None = None
+) -> DataFrame:
+    """The records that counted at a point: those up to a time (inclusive), or below an offset.
+
+    Of transactions those that were committed by then, so `records` must have been read with
+    isolationLevel=read_uncommitted: a transaction counts from its marker on. Records without a timestamp are left out
+    where a time is asked for. What compaction has taken is not there; where a log was compacted beyond the point, its
+    state then cannot be known (`kcoord log state` refuses there).
+    """
+    counted = records
+    if time is not None:
+        counted = counted.where(F.col("log_timestamp") <= F.lit(time))
+    if before_offset is not None:
+        counted = counted.where(_below(before_offset))
+    outside = counted.where(F.col("producer_id").isNull() & ~_is_control())
+    following = (
+        Window.partitionBy(*LOG_COLUMNS, "producer_id")
+        .orderBy("log_offset")
+        .rowsBetween(1, Window.unboundedFollowing)
+    )
+    marker = F.first(F.when(F.col("record_name").isin(*MARKERS), F.col("record_name")), ignorenulls=True)
+    inside = (
+        counted.where(F.col("producer_id").isNotNull())
+        .withColumn("marker", marker.over(following))
+        .where(~_is_control() & (F.col("marker") == COMMIT_MARKER))
+        .drop("marker")
+    )
+    return outside.unionByName(inside)
+
+
+def newest_replicas(records: DataFrame, cluster_of: Callable[[str], str]) -> DataFrame:
+    """The records of one log of those that hold the same partition of a cluster: of the one that goes furthest.
+
+    `cluster_of` says which cluster a `log` is of; executors call it. All records are looked at twice.
+    """
+    named = F.udf(cluster_of, "string")
+    copies = records.groupBy(*LOG_COLUMNS).agg(F.max("log_offset").alias("last"))
+    furthest = F.max_by("log", F.struct("last", "log"))
+    by_cluster = copies.withColumn("cluster", named("log")).groupBy("cluster", "log_topic", "log_partition")
+    chosen = by_cluster.agg(furthest.alias("log")).drop("cluster")
+    return records.join(F.broadcast(chosen), list(LOG_COLUMNS), "left_semi")
+
+
+def _below(offsets: Offsets) -> Column:
+    if isinstance(offsets, int):
+        return F.col("log_offset") < offsets
+    # Of a partition that is not named nothing counts.
+    below = F.lit(False)
+    for (topic, partition), offset in offsets.items():
+        same = (F.col("log_topic") == topic) & (F.col("log_partition") == partition)
+        below = below | (same & (F.col("log_offset") < offset))
+    return below
+
+
+def _is_control() -> Column:
+    return F.coalesce(F.col("record_name").isin(list(CONTROL_TYPES.values())), F.lit(False))
