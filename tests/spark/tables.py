@@ -23,7 +23,13 @@ def frame(spark: SparkSession, table: str, rows: list[dict[str, Any]]) -> DataFr
 
 
 def commit(
-    offset: int, seconds: float, committed: int | None, group: str = "g", topic: str = "t", partition: int = 0, **more: Any
+    offset: int,
+    seconds: float,
+    committed: int | None,
+    group: str = "g",
+    topic: str = "t",
+    partition: int = 0,
+    **more: Any,
 ) -> dict[str, Any]:
     """A commit at this offset of the log; None is a tombstone."""
     row: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Lag in records and in seconds, and every trap that tools for it have fallen into. Answers are written down by hand."""
+"""Lag in records and in seconds, and every trap that tools for it have fallen into; answers are by hand."""
 
 from __future__ import annotations
 
@@ -123,7 +123,9 @@ def test_partitions_groups_and_logs_are_apart(spark: SparkSession) -> None:
     ]  # fmt: skip
 
 
-def held(offset: int, group: str, member: str | None, topic: str | None, kind: str = "classic", **more: Any) -> dict[str, Any]:
+def held(
+    offset: int, group: str, member: str | None, topic: str | None, kind: str = "classic", **more: Any
+) -> dict[str, Any]:
     return {
         "log_offset": offset, "group_id": group, "kind": kind, "role": "current", "member_id": member, "topic": topic,
         "partitions": [0], "is_tombstone": member is None, **more,
@@ -140,7 +142,7 @@ def test_topics_that_a_group_has_left(spark: SparkSession) -> None:
         held(5, "consumer", "a", "t", "consumer"), held(6, "consumer", "b", "u", "consumer"),
         held(7, "consumer", "b", None, "consumer", is_tombstone=True),
         held(8, "consumer", "c", "u", "consumer", role="target"),
-        held(9, "unnamed", "a", "t", "consumer"), held(10, "unnamed", "a", None, "consumer", topic_id="X", log_offset=9),
+        held(9, "unnamed", "a", "t", "consumer"), held(9, "unnamed", "a", None, "consumer", topic_id="X"),
     ]  # fmt: skip
     messages = [message(offset, 100, topic=topic) for offset in range(10) for topic in ("t", "u")]
     rows = {(row[0], row[1]): row[6] for row in measure(spark, commits, messages, assignments)}

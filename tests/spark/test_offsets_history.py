@@ -61,7 +61,8 @@ def test_gaps_and_rates(rows: list[Any]) -> None:
 
 
 def test_rewinds_and_resets(rows: list[Any]) -> None:
-    told = {offset: value for offset, value in column(rows, "is_rewind", "is_reset", "reset_reason").items() if any(value)}
+    values = column(rows, "is_rewind", "is_reset", "reset_reason")
+    told = {offset: value for offset, value in values.items() if any(value)}
     assert told == {
         14: (True, False, None),
         17: (False, True, "tombstone"),
