@@ -1,0 +1,65 @@
+"""Where logs lie: how far each was compacted, and which file an offset is in. Looks at directories, not at records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as F
+
+from kcoord.core.invariants import NEVER
+from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from kcoord.log.directory import CLEANER_OFFSETS, LOG_START_OFFSETS
+from kcoord.spark.discovery import data_directory, discover, read_checkpoint
+from kcoord.spark.jobs.verify import Place
+from kcoord.spark.options import parse_options
+from kcoord.spark.plan import INT64_MAX, LogPartition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+SEGMENTS_SQL: Final = "log string, log_topic string, log_partition int, base_offset bigint, next_base_offset bigint, file string"
+
+
+def floors_of(options: Mapping[str, str]) -> dict[Place, int]:
+    """For `verify`: up to where the logs of coordinators may have been compacted; NEVER where the beginning is lost.
+
+    `options` are the reader's, with the path. A cleaner leaves the last segment alone, and its checkpoint says how far
+    it came. Raises BadOption and OSError.
+    """
+    filesystem, partitions = _partitions(options)
+    floors: dict[Place, int] = {}
+    for one in partitions:
+        directory = data_directory(one)
+        name = (one.topic, one.partition)
+        last = one.segments[-1].base_offset
+        start = (read_checkpoint(filesystem, directory, LOG_START_OFFSETS) or {}).get(name, 0)
+        cleaned = (read_checkpoint(filesystem, directory, CLEANER_OFFSETS) or {}).get(name, last)
+        floors[(one.log, one.topic, one.partition)] = NEVER if start > 0 else min(cleaned, last)
+    return floors
+
+
+def with_files(rows: DataFrame, options: Mapping[str, str]) -> DataFrame:
+    """Rows with a log, log_topic, log_partition and log_offset and the `file` that this is in, as far as it is there.
+
+    Raises BadOption and OSError.
+    """
+    _, partitions = _partitions(options)
+    segments: list[tuple[Any, ...]] = []
+    for one in partitions:
+        ends = [segment.base_offset for segment in one.segments[1:]] + [INT64_MAX]
+        for segment, end in zip(one.segments, ends, strict=True):
+            segments.append((one.log, one.topic, one.partition, segment.base_offset, end, segment.path))
+    files = rows.sparkSession.createDataFrame(segments, SEGMENTS_SQL)
+    place = ["log", "log_topic", "log_partition"]
+    same = [rows[name] == files[name] for name in place]
+    same.append(rows["log_offset"] >= files["base_offset"])
+    same.append(rows["log_offset"] < files["next_base_offset"])
+    return rows.join(F.broadcast(files), same, "left").select(*(rows[name] for name in rows.columns), "file")
+
+
+def _partitions(options: Mapping[str, str]) -> tuple[Any, list[LogPartition]]:
+    parsed = parse_options(options)
+    filesystem, root = parsed.storage.open()
+    found = discover(filesystem, root)
+    return filesystem, [one for one in found if one.topic in (OFFSETS_TOPIC, TRANSACTION_TOPIC)]
