@@ -1,7 +1,8 @@
 """The Java side of the interop tests: jars from Maven Central, compiled helpers, and how to run them.
 
 `libs()` fills build/interop/libs once from the checked-in pom and reuses it; INTEROP_LIBS names a directory that
-is already filled. `classes()` compiles tests/interop/java once per content. A missing java, javac or mvn raises
+is already filled. `spark_libs()` does the same with what Spark's Kafka source needs, and INTEROP_SPARK_LIBS.
+`classes()` compiles tests/interop/java once per content. A missing java, javac or mvn raises
 `ToolchainMissing`: these tests fail without their toolchain, they never pass by not running.
 """
 
@@ -58,21 +59,32 @@ def _build_lock(name: str) -> Iterator[None]:
 @cache
 def libs() -> Path:
     """Directory that holds Kafka's jars and all they need."""
-    given = os.environ.get("INTEROP_LIBS")
+    return _filled("INTEROP_LIBS", "libs", "pom.xml", "kafka-clients-*.jar")
+
+
+@cache
+def spark_libs() -> Path:
+    """Directory that holds Spark's own Kafka source and what it needs beside Spark."""
+    return _filled("INTEROP_SPARK_LIBS", "spark-libs", "spark-pom.xml", "spark-sql-kafka-*.jar")
+
+
+def _filled(variable: str, name: str, pom: str, proof: str) -> Path:
+    """The directory that `variable` names, or build/interop/`name`, filled by Maven when `pom` is new or has changed."""
+    given = os.environ.get(variable)
     if given:
         return Path(given)
-    target = BUILD / "libs"
+    target = BUILD / name
     stamp = target / ".complete"
-    wanted = hashlib.sha256((SOURCES / "pom.xml").read_bytes()).hexdigest()
-    with _build_lock("libs"):
+    wanted = hashlib.sha256((SOURCES / pom).read_bytes()).hexdigest()
+    with _build_lock(name):
         if stamp.exists() and stamp.read_text() == wanted:
             return target
         shutil.rmtree(target, ignore_errors=True)
-        command = [tool("mvn"), "-q", "-B", "-f", str(SOURCES / "pom.xml"), "dependency:copy-dependencies"]
+        command = [tool("mvn"), "-q", "-B", "-f", str(SOURCES / pom), "dependency:copy-dependencies"]
         command.append(f"-DoutputDirectory={target}")
         done = subprocess.run(command, capture_output=True, text=True, timeout=MAVEN_DEADLINE_S)
-        if done.returncode != 0 or not list(target.glob("kafka-clients-*.jar")):
-            raise ToolchainMissing(f"Maven could not fetch Kafka's jars:\n{done.stdout}{done.stderr}")
+        if done.returncode != 0 or not list(target.glob(proof)):
+            raise ToolchainMissing(f"Maven could not fetch the jars of {pom}:\n{done.stdout}{done.stderr}")
         stamp.write_text(wanted)
     return target
 
