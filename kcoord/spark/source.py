@@ -73,8 +73,8 @@ class KcoordReader(DataSourceReader):
         return [TaskPartition(task) for task in plan_tasks(self.options, self.rows)]
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
-        # Spark asks for None where there are no partitions.
-        if partition is not None:
+        # Where there are no partitions, Spark makes one of its own.
+        if isinstance(partition, TaskPartition):
             yield from read_task(partition.task, self.options, self.rows)
 
 
