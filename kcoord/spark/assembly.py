@@ -121,8 +121,12 @@ def assemble(
         for name in sorted(topics):
             for partition in range(topics[name]):
                 log = directory.get(name, partition) or directory.create_log(name, partition, ids[name])
+                has_gaps = False
                 for one in staged.get((name, partition), ()):
-                    _take_over(journal, log, one, options.keeps_offsets)
+                    has_gaps |= _take_over(journal, log, one, options.keeps_offsets)
+                if has_gaps:
+                    # Nothing is missing from a segment that a server still appends to.
+                    journal.roll(log)
                 journal.write()
                 # There may be more partitions than files that can be open.
                 log.close(save=True)
@@ -159,8 +163,10 @@ def _begin_later(storage: DiskStorage, staged: dict[Place, list[StagedLog]], ids
     storage.write_atomic(LOG_START_OFFSETS, encode_checkpoint(writer.starts))
 
 
-def _take_over(journal: Journal, log: PartitionLog, staged: StagedLog, keeps_offsets: bool) -> None:
+def _take_over(journal: Journal, log: PartitionLog, staged: StagedLog, keeps_offsets: bool) -> bool:
+    """Append a staged file, and remove it; whether that left gaps in the offsets."""
     size = 0
+    has_gaps = False
     if staged.size_bytes and not os.path.exists(staged.path):
         raise NotWritten(
             f"{staged.path}: a task wrote it, and it is not there: the path has to be on a file system that the "
@@ -170,7 +176,7 @@ def _take_over(journal: Journal, log: PartitionLog, staged: StagedLog, keeps_off
         header = batch.header
         base = log.end_offset
         if keeps_offsets:
-            _fill_gap(journal, log, header.base_offset)
+            has_gaps |= _fill_gap(journal, log, header.base_offset)
             base = header.base_offset
         last = base + header.last_offset_delta
         data = with_offsets(batch.data, base, LEADER_EPOCH)
@@ -185,24 +191,26 @@ def _take_over(journal: Journal, log: PartitionLog, staged: StagedLog, keeps_off
         )
     journal.write()
     os.remove(staged.path)
+    return has_gaps
 
 
-def _fill_gap(journal: Journal, log: PartitionLog, offset: int) -> None:
-    """Batches without records from the log's end up to `offset`, as compaction leaves them: the log has no holes,
-    since in one that nothing was taken out of a hole is damage."""
-    if offset < log.end_offset:
+def _fill_gap(journal: Journal, log: PartitionLog, offset: int) -> bool:
+    """Batches without records from the log's end up to `offset`, as compaction leaves them; whether there are any."""
+    end = log.end_offset
+    if offset < end:
         raise NotWritten(
-            f"{log.name}: offset {offset} after {log.end_offset - 1}: with keepOffsets rows come in order of topic, "
+            f"{log.name}: offset {offset} after {end - 1}: with keepOffsets rows come in order of topic, "
             'partition and offset, also from task to task (.orderBy("topic", "partition", "offset"))'
         )
-    if offset - log.end_offset > GAP_MAX:
-        raise NotWritten(f"{log.name}: {offset - log.end_offset} offsets are missing before {offset}")
+    if offset - end > GAP_MAX:
+        raise NotWritten(f"{log.name}: {offset - end} offsets are missing before {offset}")
     while log.end_offset < offset:
         base = log.end_offset
         delta = min(offset - base - 1, INT32_MAX)
         none = NO_TIMESTAMP
         data = encode_batch(base, LEADER_EPOCH, 0, delta, none, none, -1, -1, -1, 0, b"")
         journal.append(log, data, base, base + delta, none, LEADER_EPOCH)
+    return log.end_offset > end
 
 
 def _write_metadata(
