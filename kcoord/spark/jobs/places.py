@@ -18,7 +18,10 @@ from kcoord.spark.plan import INT64_MAX, LogPartition
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-SEGMENTS_SQL: Final = "log string, log_topic string, log_partition int, base_offset bigint, next_base_offset bigint, file string"
+SEGMENTS_SQL: Final = (
+    "log string, log_topic string, log_partition int, base_offset bigint, next_base_offset bigint, "
+    "file string"
+)
 
 
 def floors_of(options: Mapping[str, str]) -> dict[Place, int]:

@@ -86,7 +86,8 @@ def newest_replicas(records: DataFrame, cluster_of: Callable[[str], str]) -> Dat
 
     `cluster_of` says which cluster a `log` is of; executors call it. All records are looked at twice.
     """
-    named = F.udf(cluster_of, "string")
+    # Spark would look at the hints of the function itself.
+    named = F.udf(lambda log: cluster_of(log), "string")
     copies = records.groupBy(*LOG_COLUMNS).agg(F.max("log_offset").alias("last"))
     furthest = F.max_by("log", F.struct("last", "log"))
     by_cluster = copies.withColumn("cluster", named("log")).groupBy("cluster", "log_topic", "log_partition")
