@@ -18,7 +18,7 @@ ADDRESS: Final = "[NAME://]HOST:PORT"
 
 @click.group(
     cls=LazyGroup,
-    lazy={"log": "kcoord.cli.log:log"},
+    lazy={"log": "kcoord.cli.log:log", "pipeline": "kcoord.cli.pipeline:pipeline"},
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, prog_name="kcoord", message="%(prog)s %(version)s")

@@ -61,6 +61,11 @@ def with_files(rows: DataFrame, options: Mapping[str, str]) -> DataFrame:
     return rows.join(F.broadcast(files), same, "left").select(*(rows[name] for name in rows.columns), "file")
 
 
+def partitions_of(options: Mapping[str, str]) -> list[LogPartition]:
+    """The logs of coordinators. Raises BadOption and OSError."""
+    return _partitions(options)[1]
+
+
 def _partitions(options: Mapping[str, str]) -> tuple[Any, list[LogPartition]]:
     parsed = parse_options(options)
     filesystem, root = parsed.storage.open()

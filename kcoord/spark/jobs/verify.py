@@ -9,7 +9,7 @@ a whole: each task counts what it saw of which log, and what only holds for othe
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 import pyarrow as pa
@@ -72,17 +72,21 @@ CHECKED_SQL: Final = (
 
 
 def verify(
-    records: DataFrame, floors: Mapping[Place, int] | None = None, offsets_partitions: int = 0
+    records: DataFrame,
+    floors: Mapping[Place, int] | None = None,
+    offsets_partitions: int = 0,
+    ids: Sequence[str] = (),
 ) -> DataFrame:
     """Violations: kind (`group` or `transaction`), id, log, log_topic, log_partition, log_offset, rule, message.
 
     `records` is the table of that name with isolationLevel=read_uncommitted: markers have offsets, too. `floors` are
     offsets up to which logs were compacted (`kcoord.spark.jobs.places` finds them; NEVER: a log lost its beginning);
     without, what comes of states of a compacted log is only looked at where it ends. With `offsets_partitions`, how
-    many partitions `__consumer_offsets` has, also where a group lies is checked.
+    many partitions `__consumer_offsets` has, also where a group lies is checked. `ids` are the only groups and
+    transactional ids to look at; `records` have to be those of all, or what compaction took cannot be told.
     """
     known = dict(floors or {})
-    sorted_records = _by_history(records)
+    sorted_records = _by_history(records, ids)
 
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return check_histories(batches, known, offsets_partitions)
@@ -91,18 +95,21 @@ def verify(
     return _that_hold(checked)
 
 
-def _by_history(records: DataFrame) -> DataFrame:
+def _by_history(records: DataFrame, ids: Sequence[str]) -> DataFrame:
     is_control = F.coalesce(F.col("record_name").isin(list(CONTROL_TYPES.values())), F.lit(False))
-    key_id = F.coalesce("group_id", "transactional_id")
+    key_id = F.when(~is_control, F.coalesce("group_id", "transactional_id"))
+    if ids:
+        key_id = F.when(key_id.isin(*ids), key_id)
     wanted = records.where(F.col("log_topic").isin(OFFSETS_TOPIC, TRANSACTION_TOPIC))
     return (
         wanted.select(
             *LOG_COLUMNS,
             "log_offset",
             F.coalesce(F.unix_millis("log_timestamp"), F.lit(-1)).alias("timestamp_ms"),
-            F.when(~is_control, key_id).alias("id"),
-            "key",
-            "value",
+            key_id.alias("id"),
+            # The others only count.
+            F.when(key_id.isNotNull(), F.col("key")).alias("key"),
+            F.when(key_id.isNotNull(), F.col("value")).alias("value"),
             F.col("producer_id").isNotNull().alias("in_transaction"),
         )
         .repartition(*LOG_COLUMNS, "id")

@@ -1,0 +1,66 @@
+"""`kcoord pipeline compact`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import click
+
+from kcoord.cli.log.common import emit_json, note, plural
+from kcoord.cli.log.points import Point, parse_point
+from kcoord.cli.pipeline.options import RunOptions, pipeline_options
+from kcoord.cli.pipeline.run import Run
+from kcoord.cli.pipeline.states import (
+    COMMITTED,
+    UNCOMMITTED,
+    of_groups,
+    one_log,
+    read_records,
+    refuse,
+    write_log,
+)
+
+
+@click.command("compact")
+@pipeline_options
+@click.option(
+    "--as-of", "point", type=parse_point, default="end", metavar="POINT", help="OFFSET, TIME or end."
+)
+@click.option(
+    "--offsets-partitions", type=click.IntRange(1), default=None, metavar="N",
+    help="How many partitions __consumer_offsets is to have; as many as in PATH if not given.",
+)  # fmt: skip
+def compact(options: RunOptions, point: Point, offsets_partitions: int | None) -> None:
+    """Write the shortest log with the same groups, offsets and transactional ids as PATH to --output.
+
+    Of every key the newest record. Open transactions are left out. `kcoord log compact` compacts a directory of
+    kcoord's in place instead.
+
+    \b
+    Example:
+      kcoord pipeline compact /archive/broker-1 --output data
+    """
+    refuse(options, "since_ms", "until_ms", "topics")
+    if not options.output:
+        raise click.UsageError("--output DIR is needed: where the log is to be")
+    with Run("compact", options) as run:
+        from kcoord.spark.jobs import compact as job
+        from kcoord.spark.jobs.state import committed_at
+
+        count = offsets_partitions or one_log(options)
+        records = read_records(run, UNCOMMITTED)
+        time = datetime.fromtimestamp(point.time_ms / 1000, UTC) if point.time_ms >= 0 else None
+        before = point.offset if point.offset >= 0 else None
+        counted = read_records(run, COMMITTED) if point.is_end else committed_at(records, time, before)
+        rows = job.compact(of_groups(counted, options))
+        write_log(run, rows, count)
+        left = job.open_transactions(records).selectExpr("coalesce(sum(records), 0) as records").first()
+        left_out = 0 if left is None or not point.is_end else left.records
+        kept = run.spark.read.format("kcoord").option("table", "records").load(options.output)
+        written = kept.where("log_topic in ('__consumer_offsets', '__transaction_state')").count()
+    if options.is_json:
+        emit_json({"job": "compact", "output": options.output, "records": written, "open": left_out})
+        return
+    note(plural(written, "record"))
+    if left_out:
+        note(f"{plural(left_out, 'record')} of open transactions left out")

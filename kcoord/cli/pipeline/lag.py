@@ -1,0 +1,47 @@
+"""`kcoord pipeline lag`."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import click
+
+from kcoord.cli.pipeline.options import RunOptions, pipeline_options
+from kcoord.cli.pipeline.run import Result, Run
+
+SHOWN = {
+    "group_id": "GROUP", "topic": "TOPIC", "partition": "P", "at": "AT", "lag_records": "LAG", "lag_seconds": "LAG_S",
+    "committed_offset": "OFFSET", "end_offset": "END", "log_start": "START", "is_left": "LEFT",
+}  # fmt: skip
+
+
+@click.command("lag")
+@pipeline_options
+@click.option("--every", default=0.0, metavar="SECONDS", help="Measure so often, instead of at each commit.")
+@click.option("--last", is_flag=True, help="Only lag at the end, or at --until.")
+@click.option("--assigned", is_flag=True, help="Leave out topics that a group with members has left.")
+def lag(options: RunOptions, every: float, last: bool, assigned: bool) -> None:
+    """How far groups were behind in PATH, in records and in seconds: at each commit and at the end of the log.
+
+    Groups that have stopped are there. Lag counts from the log's start; a group without an offset has none.
+
+    \b
+    Example:
+      kcoord pipeline lag data --every 60 --output lag
+    """
+    if every < 0:
+        raise click.BadParameter("--every is a number of seconds")
+    with Run("lag", options) as run:
+        from kcoord.spark.jobs import lag as job
+
+        until = None
+        if options.until_ms >= 0:
+            until = datetime.fromtimestamp(options.until_ms / 1000, UTC)
+        rows = job.lag(
+            run.table("offset_commits"), run.table("messages"), run.assignments(), 0 if last else every, until
+        )
+        if last:
+            rows = rows.where("is_last")
+        if assigned:
+            rows = rows.where("not coalesce(is_left, false)")
+        run.finish(Result("lag", rows, "at", SHOWN))

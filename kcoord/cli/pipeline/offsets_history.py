@@ -1,0 +1,39 @@
+"""`kcoord pipeline offsets-history`."""
+
+from __future__ import annotations
+
+import click
+
+from kcoord.cli.log.points import parse_time
+from kcoord.cli.pipeline.options import RunOptions, pipeline_options
+from kcoord.cli.pipeline.run import Result, Run
+
+SHOWN = {
+    "group_id": "GROUP", "topic": "TOPIC", "partition": "P", "valid_from": "FROM", "committed_offset": "OFFSET",
+    "offset_gap": "GAP", "rate": "RATE/S", "is_rewind": "REWIND", "reset_reason": "RESET",
+}  # fmt: skip
+
+
+@click.command("offsets-history")
+@pipeline_options
+@click.option("--at", type=parse_time, default=-1, metavar="TIME", help="Only which offsets groups had at TIME.")
+@click.option("--log-starts", is_flag=True, help="Read messages, too: a rewind to a log's start is a reset.")
+def offsets_history(options: RunOptions, at: int, log_starts: bool) -> None:
+    """Every commit in PATH: what it changed since the one before, its rate, rewinds and resets, and until when it was
+    valid.
+
+    \b
+    Example:
+      kcoord pipeline offsets-history data --group billing --at 2026-01-31T12:00
+    """
+    with Run("offsets-history", options) as run:
+        from pyspark.sql import functions as F
+
+        from kcoord.spark.jobs import lag
+        from kcoord.spark.jobs import offsets_history as job
+
+        starts = lag.log_starts(run.table("messages")) if log_starts else None
+        history = job.offsets_history(run.table("offset_commits"), starts)
+        if at >= 0:
+            history = job.offset_of(history, F.timestamp_millis(F.lit(at)))
+        run.finish(Result("offsets_history", history, "valid_from", SHOWN))

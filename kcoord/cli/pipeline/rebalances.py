@@ -1,0 +1,47 @@
+"""`kcoord pipeline rebalances`."""
+
+from __future__ import annotations
+
+import click
+
+from kcoord.cli.pipeline.options import RunOptions, pipeline_options
+from kcoord.cli.pipeline.run import Result, Run
+from kcoord.core.outcome import GROUP_EVENTS_TOPIC, OFFSETS_TOPIC
+
+SHOWN = {
+    "group_id": "GROUP", "started": "STARTED", "to_epoch": "EPOCH", "duration_ms": "MS", "members_before": "WAS",
+    "members_after": "IS", "partitions_moved": "MOVED", "cause": "CAUSE", "cause_member": "MEMBER",
+}  # fmt: skip
+RANKED = {
+    "finding": "FINDING", "rank": "RANK", "group_id": "GROUP", "member": "MEMBER", "first": "FIRST",
+    "rebalances": "COUNT", "returns": "RETURNS", "duration_ms": "MS", "cause": "CAUSE",
+}  # fmt: skip
+
+
+@click.command("rebalances")
+@pipeline_options
+@click.option("--storm-gap", default=60.0, show_default=True, metavar="SECONDS", help="Less apart: one storm.")
+@click.option("--storm-size", default=3, show_default=True, metavar="N", help="So many rebalances are a storm.")
+@click.option("--flaps", default=2, show_default=True, metavar="N", help="Who comes back so often flaps.")
+def rebalances(options: RunOptions, storm_gap: float, storm_size: int, flaps: int) -> None:
+    """Every rebalance in PATH: from which epoch to which, how long it took and why, who came, who went, and how many
+    partitions moved. A second table ranks storms of rebalances and members that come and go.
+
+    \b
+    Example:
+      kcoord pipeline rebalances data --group billing --show 50
+    """
+    with Run("rebalances", options) as run:
+        from pyspark.sql import functions as F
+
+        from kcoord.spark.jobs import rebalances as job
+
+        records = run.table("records", subscribe=OFFSETS_TOPIC)
+        found = job.rebalances(records, run.table("messages", subscribe=GROUP_EVENTS_TOPIC))
+        if options.groups:
+            found = found.where(F.col("group_id").isin(*options.groups))
+        found = found.persist()
+        ranked = job.ranking(found, storm_gap, storm_size, flaps)
+        run.finish(
+            Result("rebalances", found, "started", SHOWN), Result("rebalance_ranking", ranked, "first", RANKED)
+        )

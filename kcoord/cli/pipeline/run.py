@@ -1,0 +1,301 @@
+"""One run of a job: what has to be right before Spark starts, the session, tables to read, and what becomes of results.
+
+PySpark is imported here only when it is known to be there. Everything that can be found wrong without Spark is found
+before it starts, which takes seconds.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from kcoord.cli.log.common import emit_json, fail, note, plural
+from kcoord.cli.pipeline.options import DELTA, ICEBERG, PARQUET, RunOptions
+from kcoord.server.failures import EXIT_CONFIG, EXIT_DAMAGED, EXIT_NOT_WRITABLE, EXIT_STORAGE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NEEDED: Final = ("pyspark", "pyarrow", "pandas")
+DATE: Final = "date"
+BUCKET: Final = "group_bucket"
+# Spark's own default of 200 is for clusters; each one costs a task that starts.
+SHUFFLES_PER_CORE: Final = 4
+PACKAGES: Final = {
+    DELTA: "io.delta:delta-spark_2.13:VERSION",
+    ICEBERG: "org.apache.iceberg:iceberg-spark-runtime-VERSION",
+}
+# What our readers raise, on executors too, and the exit code of each.
+OUR_ERRORS: Final = {
+    "BadOption": EXIT_CONFIG,
+    "NothingToRead": EXIT_CONFIG,
+    "CorruptLog": EXIT_DAMAGED,
+    "DataLoss": EXIT_DAMAGED,
+    "FileNotFoundError": EXIT_STORAGE,
+    "PermissionError": EXIT_NOT_WRITABLE,
+    "OSError": EXIT_STORAGE,
+}
+# What users can mend among Spark's own errors.
+USER_CONDITIONS: Final = ("PATH_ALREADY_EXISTS", "TABLE_OR_VIEW_ALREADY_EXISTS", "USER_RAISED_EXCEPTION")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A table that a job made. `time` is its column of times; `shown` are those for a terminal, with titles."""
+
+    name: str
+    frame: DataFrame
+    time: str
+    shown: dict[str, str]
+
+
+class Run:
+    """Use it as `with Run("lag", options) as run:`; errors that a user can mend become one line."""
+
+    def __init__(self, job: str, options: RunOptions) -> None:
+        self.job = job
+        self.options = options
+        self.spark: SparkSession = None  # type: ignore[assignment]
+        self._is_ours = False
+
+    def __enter__(self) -> Run:
+        with friendly():
+            _check_installed()
+            _check_output(self.options)
+            _check_path(self.options)
+            from pyspark.sql import SparkSession
+
+            self._is_ours = SparkSession.getActiveSession() is None
+            self.spark = _session(self.job, self.options)
+            _check_format(self.spark, self.options)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        if self._is_ours:
+            # Else tasks that still run tell at length that the end of the process took them by surprise.
+            self.spark.stop()
+        if error is not None:
+            with friendly():
+                raise error
+
+    def table(self, name: str, **more: str) -> DataFrame:
+        """A table of the logs, of the groups that were asked for. `more` are options of the reader."""
+        from pyspark.sql import functions as F
+
+        options = {"pushdown": "true", **dict(self.options.source), **more, "table": name}
+        found = self.spark.read.format("kcoord").options(**options).load(self.options.path)
+        if self.options.groups and "group_id" in found.columns:
+            found = found.where(F.col("group_id").isin(*self.options.groups))
+        if self.options.topics and name in ("offset_commits", "messages"):
+            found = found.where(F.col("topic").isin(*self.options.topics))
+        if self.options.one_cluster:
+            from kcoord.spark.jobs.brokers import one_cluster
+
+            found = one_cluster(found)
+        return found
+
+    def assignments(self) -> DataFrame:
+        """The table `assignments`, in one log if all are one cluster. Rows of replicas are repeated, and alike."""
+        from pyspark.sql import functions as F
+
+        found = self.spark.read.format("kcoord").options(**{**dict(self.options.source), "table": "assignments"})
+        table = found.load(self.options.path)
+        return table.withColumn("log", F.lit(".")) if self.options.one_cluster else table
+
+    def finish(self, *results: Result) -> None:
+        """Write and show what was asked for."""
+        from kcoord.cli.pipeline.progress import watch
+        from kcoord.cli.pipeline.shown import print_rows, rows_of
+
+        documents: dict[str, Any] = {}
+        for result in results:
+            frame = self._between(result)
+            document: dict[str, Any] = {}
+            if self.options.output:
+                with watch(self.spark, f"Writing {result.name}", self.options.is_json):
+                    frame = self._write(result, frame, document)
+                if not self.options.is_json:
+                    note(f"{plural(document['written'], 'row')} in {document['output']}")
+            if self.options.shown:
+                with watch(self.spark, f"Reading {result.name}", self.options.is_json):
+                    rows = frame.orderBy(result.time).limit(self.options.shown + 1).collect()
+                more = len(rows) > self.options.shown
+                rows = rows[: self.options.shown]
+                if self.options.is_json:
+                    document["rows"] = rows_of(rows)
+                else:
+                    print_rows(result.name, rows, result.shown, more)
+            documents[result.name] = document
+        if self.options.is_json:
+            emit_json({"job": self.job, "tables": documents})
+
+    def _between(self, result: Result) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        frame, time = result.frame, F.unix_millis(result.time)
+        if self.options.since_ms >= 0:
+            frame = frame.where(time >= self.options.since_ms)
+        if self.options.until_ms >= 0:
+            frame = frame.where(time <= self.options.until_ms)
+        return frame
+
+    def _write(self, result: Result, frame: DataFrame, document: dict[str, Any]) -> DataFrame:
+        """By day (UTC) and bucket of groups, so that reading a day or a group opens few files."""
+        from pyspark.sql import Observation
+        from pyspark.sql import functions as F
+
+        options = self.options
+        counted = Observation()
+        bucket = F.pmod(F.xxhash64("group_id"), F.lit(options.buckets)).cast("int")
+        rows = (
+            frame.observe(counted, F.count(F.lit(1)).alias("rows"))
+            .withColumn(DATE, F.to_date(result.time))
+            .withColumn(BUCKET, bucket)
+            .repartition(DATE, BUCKET)
+            .sortWithinPartitions(DATE, BUCKET, "group_id", result.time)
+        )
+        place = place_of(options, result.name)
+        document["output"] = place
+        if options.format == ICEBERG:
+            table = rows.writeTo(place).using(ICEBERG).partitionedBy(F.col(DATE), F.col(BUCKET))
+            if options.overwrite:
+                table.createOrReplace()
+            else:
+                table.create()
+            found = self.spark.table(place)
+        else:
+            mode = "overwrite" if options.overwrite else "errorifexists"
+            rows.write.format(options.format).mode(mode).partitionBy(DATE, BUCKET).save(place)
+            reader = self.spark.read.format(options.format)
+            # A table of no rows has no file that could tell its schema.
+            found = (reader.schema(rows.schema) if options.format == PARQUET else reader).load(place)
+        document["written"] = counted.get["rows"]
+        return found
+
+
+def place_of(options: RunOptions, name: str) -> str:
+    if options.format == ICEBERG:
+        return f"{options.output}.{name}"
+    return f"{options.output.rstrip('/')}/{name}"
+
+
+# --- before work begins
+
+
+def _check_installed() -> None:
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        fail(
+            f"the pipeline needs {' and '.join(missing)}: pip install 'kcoord[spark]'",
+            EXIT_CONFIG,
+        )
+
+
+def _check_output(options: RunOptions) -> None:
+    if not options.output or options.format == ICEBERG or "://" in options.output or options.overwrite:
+        return
+    if os.path.isdir(options.output) and os.listdir(options.output):
+        fail(f"{options.output} is there already and not empty; --overwrite replaces tables in it", EXIT_CONFIG)
+
+
+def _check_path(options: RunOptions) -> None:
+    """Raises BadOption, NothingToRead and OSError."""
+    from kcoord.spark.discovery import NothingToRead, discover
+    from kcoord.spark.options import parse_options
+
+    parsed = parse_options({**dict(options.source), "path": options.path})
+    try:
+        filesystem, root = parsed.storage.open()
+    except ValueError as error:
+        fail(str(error), EXIT_CONFIG)
+    try:
+        found = discover(filesystem, root)
+    except NotADirectoryError:
+        fail(f"{options.path} is not a directory", EXIT_CONFIG)
+    except FileNotFoundError:
+        fail(f"{options.path} is not there", EXIT_CONFIG)
+    if not found:
+        raise NothingToRead(
+            f"{options.path}: no logs in it or below (directories such as __consumer_offsets-0 with .log files)"
+        )
+
+
+def _session(job: str, options: RunOptions) -> SparkSession:
+    from kcoord.spark.java import JavaNotFoundError
+    from kcoord.spark.session import session
+
+    settings: dict[str, str | int | bool] = {}
+    if options.master.startswith("local"):
+        settings["spark.sql.shuffle.partitions"] = SHUFFLES_PER_CORE * (os.cpu_count() or 1)
+    settings.update(dict(options.conf))
+    try:
+        return session(f"kcoord pipeline {job}", options.master, **settings)
+    except JavaNotFoundError as error:
+        fail(str(error), EXIT_CONFIG)
+        raise
+
+
+def _check_format(spark: SparkSession, options: RunOptions) -> None:
+    if not options.output or options.format == PARQUET:
+        return
+    if not _has_format(spark, options.format):
+        fail(
+            f"this Spark cannot write {options.format}. "
+            f"Add it with --conf spark.jars.packages={PACKAGES[options.format]} "
+            f"and the settings that its documentation asks for, or write --format {PARQUET}",
+            EXIT_CONFIG,
+        )
+
+
+def _has_format(spark: SparkSession, name: str) -> bool:
+    java: Any = spark
+    try:
+        sources = java._jvm.org.apache.spark.sql.execution.datasources.DataSource
+        sources.lookupDataSource(name, java._jsparkSession.sessionState().conf())
+    except Exception:
+        # Whichever way it says so.
+        return False
+    return True
+
+
+# --- when something is wrong
+
+
+@contextmanager
+def friendly() -> Iterator[None]:
+    """Errors of the user's making become one line on stderr and an exit code; ours keep their trace."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        name = type(error).__name__
+        code = OUR_ERRORS.get(name, EXIT_STORAGE if isinstance(error, OSError) else 0)
+        if not code:
+            raise
+        fail(str(error), code)
+    except Exception as error:
+        said = what_it_says(error)
+        if said is None:
+            raise
+        fail(*said)
+
+
+def what_it_says(error: BaseException) -> tuple[str, int] | None:
+    """Message and exit code of an error that came through Spark, if a user can do something about it."""
+    import re
+
+    text = str(error)
+    names = "|".join(OUR_ERRORS)
+    found = re.findall(rf"^(?:[\w.]*\.)?({names}): (.+)$", text, re.MULTILINE)
+    if found:
+        name, message = found[-1]
+        return message.strip(), OUR_ERRORS[name]
+    condition = getattr(error, "getCondition", lambda: None)()
+    for known in USER_CONDITIONS:
+        if condition == known or f"[{known}]" in text:
+            line = next((line for line in text.splitlines() if f"[{known}]" in line), text.splitlines()[0])
+            return line.split("] ", 1)[-1].strip(), EXIT_CONFIG
+    return None

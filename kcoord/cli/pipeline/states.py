@@ -1,0 +1,131 @@
+"""What the jobs about states have in common: records of whole logs, tables without a time of their own, and limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from kcoord.cli.log.common import fail, note
+from kcoord.cli.pipeline.options import ICEBERG, RunOptions
+from kcoord.cli.pipeline.progress import watch
+from kcoord.cli.pipeline.run import Run, place_of
+from kcoord.cli.pipeline.shown import print_rows, rows_of
+from kcoord.server.failures import EXIT_CONFIG
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+UNCOMMITTED: Final = "read_uncommitted"
+COMMITTED: Final = "read_committed"
+# Options that all jobs have, and what they are called.
+GIVEN: Final = {"since_ms": "--since", "until_ms": "--until", "topics": "--topic", "groups": "--group"}
+
+
+def refuse(options: RunOptions, *names: str) -> None:
+    """Options that a job does nothing with must not be given. Raises UsageError."""
+    for name in names:
+        value = getattr(options, name)
+        if value not in (-1, (), False, ""):
+            shown = GIVEN.get(name, "--" + name.replace("_", "-"))
+            raise click.UsageError(f"this job has no use for {shown}")
+
+
+def source_of(options: RunOptions) -> dict[str, str]:
+    """The reader's options, with the path."""
+    return {**dict(options.source), "path": options.path}
+
+
+def read_records(run: Run, isolation: str) -> DataFrame:
+    """The records of all groups, with markers where uncommitted ones are asked for; of replicas only one's."""
+    options = {**dict(run.options.source), "isolationLevel": isolation, "table": "records"}
+    found = run.spark.read.format("kcoord").options(**options).load(run.options.path)
+    if run.options.one_cluster:
+        from kcoord.spark.jobs.state import newest_replicas
+
+        return newest_replicas(found, one_name)
+    return found
+
+
+def one_name(_log: str) -> str:
+    """Every log is of the same cluster."""
+    return "."
+
+
+def of_groups(rows: DataFrame, options: RunOptions) -> DataFrame:
+    from pyspark.sql import functions as F
+
+    return rows.where(F.col("group_id").isin(*options.groups)) if options.groups else rows
+
+
+def one_log(options: RunOptions) -> int:
+    """Refuses several data directories, unless they are one cluster's; how many partitions __consumer_offsets has.
+
+    Raises BadOption and OSError.
+    """
+    from kcoord.spark.jobs.places import partitions_of
+
+    found = partitions_of(source_of(options))
+    logs = sorted({one.log for one in found})
+    if len(logs) > 1 and not options.one_cluster:
+        named = ", ".join(logs[:5]) + (", ..." if len(logs) > 5 else "")
+        fail(
+            f"{options.path} has {len(logs)} data directories ({named}), whose groups must not be mixed: name one, "
+            "give --one-cluster if they are brokers of one cluster, or use `kcoord pipeline migrate`",
+            EXIT_CONFIG,
+        )
+    return max((one.partition for one in found if one.topic == "__consumer_offsets"), default=0) + 1
+
+
+def present(
+    run: Run,
+    name: str,
+    rows: DataFrame,
+    titles: dict[str, str],
+    order: tuple[str, ...],
+    is_written: bool = True,
+) -> dict[str, Any]:
+    """Write and print a table as was asked for; the document for JSON. Spark runs here."""
+    options = run.options
+    document: dict[str, Any] = {}
+    if options.output and is_written:
+        place = place_of(options, name)
+        document["output"] = place
+        with watch(run.spark, f"Writing {name}", options.is_json):
+            _write(run, rows, place)
+        if not options.is_json:
+            note(f"{name} in {place}")
+    if options.shown:
+        with watch(run.spark, f"Reading {name}", options.is_json):
+            found = rows.orderBy(*order).limit(options.shown + 1).collect()
+        if options.is_json:
+            document["rows"] = rows_of(found[: options.shown])
+        else:
+            print_rows(name, found[: options.shown], titles, len(found) > options.shown)
+    return document
+
+
+def _write(run: Run, rows: DataFrame, place: str) -> None:
+    options = run.options
+    if options.format == ICEBERG:
+        table = rows.writeTo(place).using(ICEBERG)
+        if options.overwrite:
+            table.createOrReplace()
+        else:
+            table.create()
+        return
+    mode = "overwrite" if options.overwrite else "errorifexists"
+    rows.write.format(options.format).mode(mode).save(place)
+
+
+def write_log(run: Run, rows: DataFrame, offsets_partitions: int) -> None:
+    """A new log directory at --output."""
+    options = run.options
+    if options.format != "parquet":
+        raise click.UsageError("--format is for tables; a log is written as a log")
+    mode = "overwrite" if options.overwrite else "append"
+    writer = rows.write.format("kcoord").option("offsetsPartitions", offsets_partitions)
+    with watch(run.spark, "Writing the log", options.is_json):
+        writer.mode(mode).save(options.output)
+    if not options.is_json:
+        note(f"the log is in {options.output}: kcoord serve --data {options.output}")

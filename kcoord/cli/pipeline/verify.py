@@ -1,0 +1,66 @@
+"""`kcoord pipeline verify`."""
+
+from __future__ import annotations
+
+import click
+
+from kcoord.cli.log.common import EXIT_PROBLEMS, emit_json, plural, say
+from kcoord.cli.pipeline.options import RunOptions, pipeline_options
+from kcoord.cli.pipeline.run import Run
+from kcoord.cli.pipeline.states import UNCOMMITTED, present, read_records, refuse, source_of
+
+SHOWN = {
+    "rule": "RULE", "id": "GROUP OR ID", "log_offset": "OFFSET", "file": "FILE", "message": "WHAT",
+}  # fmt: skip
+CORRUPT_SHOWN = {"file": "FILE", "position": "BYTE", "log_offset": "OFFSET", "reason": "WHY"}
+ORDER = ("log", "log_topic", "log_partition", "log_offset", "rule")
+CORRUPT_ORDER = ("log", "log_topic", "log_partition", "position")
+
+
+@click.command("verify")
+@pipeline_options
+@click.option(
+    "--offsets-partitions", type=click.IntRange(1), default=None, metavar="N",
+    help="__consumer_offsets has N partitions: check that groups are where they belong.",
+)  # fmt: skip
+def verify(options: RunOptions, offsets_partitions: int | None) -> None:
+    """Replay every group's and transaction's history in PATH and check what must be true of it.
+
+    Epochs never go back, a partition has one owner, no offsets are left without their group, every transaction ends
+    once. Exit code 1 if something is wrong. `kcoord log verify` checks the bytes of one data directory as well.
+
+    \b
+    Example:
+      kcoord pipeline verify /archive --option onCorrupt=collect --output found
+    """
+    refuse(options, "since_ms", "until_ms", "topics", "one_cluster")
+    with Run("verify", options) as run:
+        from kcoord.core.invariants import NEVER
+        from kcoord.spark.jobs import verify as job
+        from kcoord.spark.jobs.places import floors_of, with_files
+
+        source = source_of(options)
+        floors = floors_of(source)
+        documents = {}
+        damaged = 0
+        if {name.lower(): value for name, value in options.source}.get("oncorrupt") == "collect":
+            corrupt = (
+                run.table("_corrupt")
+                .where("log_topic in ('__consumer_offsets', '__transaction_state')")
+                .cache()
+            )
+            for row in corrupt.select("log", "log_topic", "log_partition").distinct().collect():
+                # What is missing there may be anything.
+                floors[(row.log, row.log_topic, row.log_partition)] = NEVER
+            damaged = corrupt.count()
+            documents["corrupt"] = present(run, "corrupt", corrupt, CORRUPT_SHOWN, CORRUPT_ORDER)
+        found = job.verify(read_records(run, UNCOMMITTED), floors, offsets_partitions or 0, options.groups)
+        rows = with_files(found, source).cache()
+        documents["violations"] = present(run, "violations", rows, SHOWN, ORDER)
+        count = rows.count()
+    if options.is_json:
+        emit_json({"job": "verify", "violations": count, "corrupt": damaged, "tables": documents})
+    else:
+        say(f"{plural(count, 'violation')}" + (f", {plural(damaged, 'damaged place')}" if damaged else ""))
+    if count or damaged:
+        raise SystemExit(EXIT_PROBLEMS)
