@@ -194,19 +194,20 @@ def test_after_a_kill(tmp_path: Path) -> None:
 
 def test_more_keys_than_fit_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed_segments(tmp_path)
-    real = CleanConfig.__init__
     rounds: list[int] = []
+    clean, exchange = compact_command.clean, compact_command.exchange
 
-    def small(self: CleanConfig, *arguments: Any, **named: Any) -> None:
-        real(self, *arguments, **{**named, "keys_max": 1})
-
-    exchange = compact_command.exchange
+    def with_little_memory(
+        storage: Any, name: str, bases: Any, dirty: int, config: CleanConfig, now: int
+    ) -> Any:
+        config.keys_max = 1
+        return clean(storage, name, bases, dirty, config, now)
 
     def count(log: Any, result: CleanResult) -> None:
         rounds.append(result.end)
         exchange(log, result)
 
-    monkeypatch.setattr(CleanConfig, "__init__", small)
+    monkeypatch.setattr(compact_command, "clean", with_little_memory)
     monkeypatch.setattr(compact_command, "exchange", count)
     run_json("compact", tmp_path, "--history", "0")
     assert rounds[0] < 2 * COMMITS and rounds[-1] == 2 * COMMITS
