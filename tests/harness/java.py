@@ -4,6 +4,9 @@
 is already filled. `spark_libs()` does the same with what Spark's Kafka source needs, and INTEROP_SPARK_LIBS.
 `classes()` compiles tests/interop/java once per content. A missing java, javac or mvn raises
 `ToolchainMissing`: these tests fail without their toolchain, they never pass by not running.
+
+`make_archive()` keeps the classes of one run in the form in which a JVM has them in memory (class data sharing). With
+it a tool starts with half the work; a JVM that cannot use it goes on without.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ JVM_FLAGS = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-Xshare:auto",
+    # An archive that does not fit is not worth a line in a tool's output.
+    "-Xlog:cds*=off",
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
 )
 
@@ -101,7 +106,10 @@ def classes() -> Path:
         if target.exists():
             return target
         for old in BUILD.glob("classes-*"):
-            shutil.rmtree(old, ignore_errors=True)
+            if old.is_dir():
+                shutil.rmtree(old, ignore_errors=True)
+            else:
+                old.unlink()
         scratch = BUILD / "classes.tmp"
         shutil.rmtree(scratch, ignore_errors=True)
         command = [tool("javac"), "-nowarn", "-d", str(scratch), "-cp", f"{libs()}/*"]
@@ -113,7 +121,46 @@ def classes() -> Path:
     return target
 
 
+@cache
+def _helpers() -> Path:
+    """The same classes as a jar: archives take no directories."""
+    target = BUILD / f"{classes().name}.jar"
+    with _build_lock("helpers"):
+        if not target.exists():
+            scratch = BUILD / "helpers.tmp"
+            subprocess.run(
+                [tool("jar"), "--create", "--file", str(scratch), "-C", str(classes()), "."],
+                check=True, capture_output=True, timeout=JAVAC_DEADLINE_S,
+            )  # fmt: skip
+            scratch.rename(target)
+    return target
+
+
+@cache
+def archive() -> Path:
+    """Where `make_archive` puts its file, for this Java and these very jars; it need not be there."""
+    parts = (tool("java"), libs(), libs().stat().st_mtime_ns, _helpers().stat().st_mtime_ns)
+    return BUILD / f"archive-{hashlib.sha256(repr(parts).encode()).hexdigest()[:16]}.jsa"
+
+
+def make_archive(main_class: str, *args: str) -> None:
+    """Runs a class of Kafka's and keeps what it had loaded at its end, if that was not done yet."""
+    target = archive()
+    with _build_lock("archive"):
+        if target.exists():
+            return
+        for old in BUILD.glob("archive-*"):
+            old.unlink()
+        scratch = BUILD / "archive-new.jsa"
+        run = command(main_class, *args, options=(f"-XX:ArchiveClassesAtExit={scratch}",))
+        done = subprocess.run(run, capture_output=True, text=True, timeout=JAVAC_DEADLINE_S)
+        if done.returncode != 0 or not scratch.exists():
+            raise RuntimeError(f"no archive was made:\n{done.stdout}{done.stderr}")
+        scratch.rename(target)
+
+
 def command(main_class: str, *args: str, heap_mb: int = 256, options: tuple[str, ...] = ()) -> list[str]:
     """Command line that runs a class of Kafka's or of ours."""
-    classpath = f"{classes()}{os.pathsep}{libs()}/*"
-    return [tool("java"), f"-Xmx{heap_mb}m", *JVM_FLAGS, *options, "-cp", classpath, main_class, *args]
+    classpath = f"{_helpers()}{os.pathsep}{libs()}/*"
+    shared = (f"-XX:SharedArchiveFile={archive()}",) if archive().exists() else ()
+    return [tool("java"), f"-Xmx{heap_mb}m", *JVM_FLAGS, *shared, *options, "-cp", classpath, main_class, *args]

@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import java
 from tests.harness.kcoord_server import KcoordServer
 from tests.harness.real_broker import RealBroker
+from tests.interop import tools
 from tests.interop.oracle import Oracle
 
 HERE = Path(__file__).parent
@@ -45,6 +47,14 @@ def start_target(config: pytest.Config, settings: Mapping[str, str] | None = Non
     """A fresh server of the kind that --target names, not yet started."""
     kind = RealBroker if config.getoption("--target", "kcoord") == "kafka" else KcoordServer
     return kind(settings)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def archive() -> None:
+    """More than a hundred JVMs are started; with this each has half the work."""
+    if not java.archive().exists():
+        with KcoordServer() as server:
+            java.make_archive(tools.GROUPS, "--bootstrap-server", server.bootstrap, "--list")
 
 
 @pytest.fixture(scope="session")
