@@ -21,7 +21,10 @@ class NothingToRead(ValueError):
 
 
 def discover(filesystem: Any, root: str) -> list[LogPartition]:
-    """All partitions below `root`, by data directory, topic and number. Raises OSError."""
+    """All partitions below `root`, by data directory, topic and number. Raises OSError.
+
+    Directories whose names begin with a dot do not count: what is in them is being made or replaced.
+    """
     import pyarrow.fs
 
     selector = pyarrow.fs.FileSelector(root, recursive=True)
@@ -38,7 +41,10 @@ def discover(filesystem: Any, root: str) -> list[LogPartition]:
     found = []
     for directory, files in segments.items():
         below = posixpath.relpath(directory, root)
-        if SNAPSHOTS in below.split("/")[:-1]:
+        names_below = below.split("/")
+        if SNAPSHOTS in names_below[:-1] or any(
+            name.startswith(".") and name != SELF for name in names_below
+        ):
             continue
         parent, _, name = directory.rpartition("/")
         match = PARTITION_DIRECTORY.fullmatch(name)

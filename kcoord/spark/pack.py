@@ -129,6 +129,7 @@ class Packer:
         transaction_partitions: int,
         keeps_offsets: bool,
         partition_max: int,
+        pending_bytes_max: int = PENDING_BYTES_MAX,
     ) -> None:
         self.write = write
         self.codec = codec
@@ -137,6 +138,7 @@ class Packer:
         self.transaction_partitions = transaction_partitions
         self.keeps_offsets = keeps_offsets
         self.partition_max = partition_max
+        self.pending_bytes_max = pending_bytes_max
         self.packs: dict[tuple[str, int], Pack] = {}
         self.pending_bytes = 0
         # Of transactional ids: new producers need others.
@@ -288,7 +290,7 @@ class Packer:
         self.pending_bytes += size
         if builder.count >= self.batch_records:
             self._emit(pack)
-        elif self.pending_bytes > PENDING_BYTES_MAX:
+        elif self.pending_bytes > self.pending_bytes_max:
             self.flush()
 
     def _emit(self, pack: Pack) -> None:
