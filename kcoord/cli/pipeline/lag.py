@@ -17,7 +17,10 @@ SHOWN = {
 
 @click.command("lag")
 @pipeline_options
-@click.option("--every", default=0.0, metavar="SECONDS", help="Measure so often, instead of at each commit.")
+@click.option(
+    "--every", type=click.FloatRange(0), default=0.0, metavar="SECONDS",
+    help="Measure so often, instead of at each commit.",
+)  # fmt: skip
 @click.option("--last", is_flag=True, help="Only lag at the end, or at --until.")
 @click.option("--assigned", is_flag=True, help="Leave out topics that a group with members has left.")
 def lag(options: RunOptions, every: float, last: bool, assigned: bool) -> None:
@@ -29,8 +32,6 @@ def lag(options: RunOptions, every: float, last: bool, assigned: bool) -> None:
     Example:
       kcoord pipeline lag data --every 60 --output lag
     """
-    if every < 0:
-        raise click.BadParameter("--every is a number of seconds")
     with Run("lag", options) as run:
         from kcoord.spark.jobs import lag as job
 

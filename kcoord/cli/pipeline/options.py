@@ -78,7 +78,10 @@ _OPTIONS: Final[list[Any]] = [
         "--format", type=click.Choice(FORMATS), default=PARQUET, show_default=True,
         help="What is written. Delta and Iceberg if Spark has them; for Iceberg DIR is CATALOG.DATABASE.",
     ),
-    click.option("--buckets", default=BUCKETS_DEFAULT, show_default=True, help="Groups are written to so many."),
+    click.option(
+        "--buckets", type=click.IntRange(1), default=BUCKETS_DEFAULT, show_default=True,
+        help="Groups are written to so many.",
+    ),
     click.option("--overwrite", is_flag=True, help="Replace tables that are there."),
     click.option(
         "--show", "shown", type=click.IntRange(0), default=None, metavar="N",
@@ -99,8 +102,6 @@ def pipeline_options(command: F) -> F:
         if shown is None:
             shown = 0 if given["output"] else SHOWN_DEFAULT
         is_json = kwargs.pop("output_format") == "json"
-        if given["buckets"] < 1:
-            raise click.BadParameter("--buckets is at least 1")
         return command(*args, options=RunOptions(**given, shown=shown, is_json=is_json), **kwargs)
 
     decorated: Any = run

@@ -71,6 +71,9 @@ class Run:
 
             self._is_ours = SparkSession.getActiveSession() is None
             self.spark = _session(self.job, self.options)
+            if self._is_ours:
+                # What tasks fail with comes back as an exception, and is told in one line.
+                self.spark.sparkContext.setLogLevel("FATAL")
             _check_format(self.spark, self.options)
         return self
 

@@ -1,0 +1,131 @@
+"""`kcoord pipeline` from a log that kcoord wrote to tables on the disk, in the tests' own session."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
+
+from kcoord.cli.main import main
+from kcoord.cli.pipeline import progress
+from tests.unit.cli.rig import LogRig, batches_of
+
+
+def pipeline(job: str, *arguments: str | Path) -> Result:
+    # The session is shared: the command's own number of shuffles would stay with it.
+    words = ["pipeline", job, *map(str, arguments), "--conf", "spark.sql.shuffle.partitions=2"]
+    return CliRunner().invoke(main, [*words, "--master", "local[2]"], catch_exceptions=False)
+
+
+def documents(job: str, *arguments: str | Path) -> Any:
+    result = pipeline(job, *arguments, "--output-format", "json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)["tables"]
+
+
+@pytest.fixture(scope="module")
+def data(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The history of LogRig, and five messages in orders-0, one each second from second 1 on."""
+    path = tmp_path_factory.mktemp("pipeline") / "data"
+    rig = LogRig(path)
+    rig.create("orders", 2, 0)
+    for second in range(1, 6):
+        rig.produce("orders", b"value", second)
+    rig.join(6)
+    rig.commit("workers", 7, orders_0=5, orders_1=0)
+    rig.commit("workers", 8, orders_0=2)
+    rig.leave(9)
+    rig.commit("report", 10, orders_0=4)
+    rig.delete_group("report", 11)
+    rig.stop()
+    return path
+
+
+def test_offsets_history_is_written_and_shown(data: Path, spark: SparkSession, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    found = documents("offsets-history", data, "--group", "workers", "--output", output, "--show", "9")
+    told = found["offsets_history"]
+    assert (told["output"], told["written"]) == (f"{output}/offsets_history", 3)
+    assert [(row["partition"], row["committed_offset"], row["is_rewind"]) for row in told["rows"]] in (
+        [(0, 5, False), (1, 0, False), (0, 2, True)], [(1, 0, False), (0, 5, False), (0, 2, True)]
+    )  # fmt: skip
+    # By day and bucket, and any reader of Parquet can tell.
+    [file] = output.glob("offsets_history/date=2025-10-09/group_bucket=*/*.parquet")
+    assert 0 <= int(file.parent.name.partition("=")[2]) < 16
+    written = spark.read.parquet(f"{output}/offsets_history")
+    assert written.where("committed_offset = 2").count() == 1
+    again = pipeline("offsets-history", data, "--output", output)
+    assert (again.exit_code, again.stdout) == (2, "") and "--overwrite" in again.stderr
+
+
+def test_lag_of_a_log(data: Path) -> None:
+    rows = documents("lag", data, "--last")["lag"]["rows"]
+    told = {
+        (row["group_id"], row["partition"]): (row["lag_records"], row["lag_seconds"], row["is_left"])
+        for row in rows
+    }
+    # The end is at second 11; offset 2 came at second 3. Nobody ever wrote to orders-1.
+    assert told == {("workers", 0): (3, 8.0, False), ("workers", 1): (None, None, False)}
+
+
+def test_rebalances_of_a_log(data: Path) -> None:
+    result = pipeline("rebalances", data)
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert lines[0] == "rebalances: 2 rows" and lines[1].split()[:3] == ["GROUP", "STARTED", "EPOCH"]
+    assert [line.split()[:6] for line in lines[2:4]] == [
+        ["workers", "2025-10-09T08:53:26.000Z", "1", "0", "0", "1"],
+        ["workers", "2025-10-09T08:53:29.000Z", "2", "0", "1", "0"],
+    ]
+    assert lines[4:] == ["rebalance_ranking: nothing"] and max(map(len, lines)) <= 80
+
+
+def test_formats_that_this_spark_has_not(data: Path, tmp_path: Path) -> None:
+    for name in ("delta", "iceberg"):
+        result = pipeline("lag", data, "--output", tmp_path / "out", "--format", name)
+        assert result.exit_code == 2 and f"this Spark cannot write {name}" in result.stderr
+        assert not (tmp_path / "out").exists()
+
+
+def test_damage_is_one_line(data: Path, tmp_path: Path) -> None:
+    segment = data / "__consumer_offsets-0" / f"{0:020d}.log"
+    broken = tmp_path / "broken" / "__consumer_offsets-0"
+    broken.mkdir(parents=True)
+    # The first commit, of two partitions, behind the records of the group.
+    position = sum(map(len, batches_of(segment)[:2]))
+    damaged = bytearray(segment.read_bytes())
+    damaged[position + 80] ^= 1
+    (broken / segment.name).write_bytes(damaged)
+    result = pipeline("offsets-history", broken.parent)
+    assert result.exit_code == 7 and len(result.stderr.splitlines()) == 1, result.stderr
+    assert f"{segment.name} at byte {position}" in result.stderr and "onCorrupt=collect" in result.stderr
+    collected = documents("offsets-history", broken.parent, "--option", "onCorrupt=collect")
+    assert len(collected["offsets_history"]["rows"]) == 3
+
+
+def test_progress_is_what_spark_says_of_its_tasks(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with progress.watch(spark, "Counting", False):
+        spark.range(0, 1000, numPartitions=3).selectExpr("id % 7 as k").groupBy("k").count().collect()
+        stages = progress.Stages(spark.sparkContext.statusTracker(), "kcoord Counting")
+        stages.look()
+    shown = capsys.readouterr().err
+    assert "Counting" in shown and "100%" in shown
+    # Three tasks at least that read, and one that counts; all are done.
+    assert stages.tasks >= 4 and stages.tasks_done == stages.tasks and stages.stages_done == stages.stages
+    with progress.watch(spark, "Quiet", True):
+        pass
+    assert capsys.readouterr().err == ""
+
+
+def test_times_are_of_the_log(data: Path) -> None:
+    rows = documents("offsets-history", data, "--at", "2025-10-09T08:53:30")["offsets_history"]["rows"]
+    assert sorted((row["group_id"], row["partition"], row["committed_offset"]) for row in rows) == [
+        ("report", 0, 4), ("workers", 0, 2), ("workers", 1, 0)
+    ]  # fmt: skip

