@@ -41,10 +41,9 @@ def discover(filesystem: Any, root: str) -> list[LogPartition]:
     found = []
     for directory, files in segments.items():
         below = posixpath.relpath(directory, root)
-        names_below = below.split("/")
-        if SNAPSHOTS in names_below[:-1] or any(
-            name.startswith(".") and name != SELF for name in names_below
-        ):
+        # The last name may begin with a dot: topics' may.
+        above = below.split("/")[:-1]
+        if SNAPSHOTS in above or any(folder.startswith(".") for folder in above):
             continue
         parent, _, name = directory.rpartition("/")
         match = PARTITION_DIRECTORY.fullmatch(name)

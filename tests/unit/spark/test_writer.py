@@ -214,13 +214,14 @@ def test_text_counts_as_bytes_and_the_names_of_columns_have_no_case(tmp_path: Pa
 
 
 def test_topics_have_the_partitions_there_are_and_those_asked_for(tmp_path: Path) -> None:
-    rows = [message(0, 2), message(1, 0, topic="clicks")]
+    rows = [message(0, 2), message(1, 0, topic="clicks"), message(2, topic=".hidden")]
     plan = '{"clicks": {"partitions": 4, "configs": {"retention.ms": "-1"}}, "empty": {"partitions": 1}}'
     save(tmp_path / "log", messages(rows), topics=plan)
     image = read_cluster_image(str(tmp_path / "log"))
     assert image is not None
     counts = {topic.name: topic.partition_count for topic in image.topics.values()}
-    assert counts == {"orders": 3, "clicks": 4, "empty": 1}
+    assert counts == {"orders": 3, "clicks": 4, "empty": 1, ".hidden": 1}
+    assert len(read(tmp_path / "log", "messages")) == len(read(tmp_path, "messages")) == 3
     assert image.configs_of(2, "clicks") == {"retention.ms": "-1"}
     assert (tmp_path / "log" / "orders-1" / ("0" * 20 + ".log")).stat().st_size == 0
 
