@@ -23,10 +23,12 @@ COLUMNS: Final = ("log_topic", "log_partition", "log_offset", "log_timestamp", "
 def compact(records: DataFrame) -> DataFrame:
     """Rows for `df.write.format("kcoord")`: log_topic, log_partition, log_offset, log_timestamp, key, value, headers.
 
-    `records` is the table of that name with isolationLevel=read_committed, of one log. The rows are sorted by log and
-    offset. Topics are not in it, since the writer makes the metadata log anew.
+    `records` is the table of that name with isolationLevel=read_committed, of one log. The rows of a partition are
+    with one task, in their order. Topics are not in it, since the writer makes the metadata log anew.
     """
-    return latest(records).select(*COLUMNS).orderBy("log_topic", "log_partition", "log_offset")
+    # Not a sort of all: that would read the log once more, to learn where to cut.
+    of_partitions = latest(records).select(*COLUMNS).repartition("log_topic", "log_partition")
+    return of_partitions.sortWithinPartitions("log_topic", "log_partition", "log_offset")
 
 
 def open_transactions(records: DataFrame) -> DataFrame:
