@@ -42,7 +42,7 @@ KNOWN = (
     "path", "table", "startingoffsets", "endingoffsets", "startingtimestamp", "endingtimestamp",
     "startingoffsetsbytimestamp", "endingoffsetsbytimestamp", "minpartitions", "maxoffsetspertrigger",
     "maxbytesperpartition", "failondataloss", "subscribe", "subscribepattern", "assign", "isolationlevel", "oncorrupt",
-    "pushdown", "filesystem", "decompressedbytesmax", "includeheaders", "until",
+    "pushdown", "filesystem", "decompressedbytesmax", "until",
 )  # fmt: skip
 
 # (topic, partition) to an offset or a timestamp.
