@@ -8,7 +8,8 @@ import pyarrow as pa
 import pytest
 
 from kcoord.core.invariants import NEVER
-from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC, LogId
+from kcoord.log.import_logs import id_in_key
 from kcoord.log.serde import encode_record
 from kcoord.protocol.records.consumer_group_current_member_assignment import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -48,6 +49,7 @@ from kcoord.spark.jobs.transaction_rules import (
 )
 from kcoord.spark.jobs.verify import check_histories
 from kcoord.wire.message import Message
+from tests.unit.core.mixed_crowd import Crowd
 
 G = "billing"
 TOPIC_ID = bytes(range(16))
@@ -164,6 +166,34 @@ def test_records_that_cannot_be_decoded_are_told() -> None:
     found = history.record(4, 1, key, value[:-3], False)
     assert rules(found) == [(4, "record", ALWAYS)]
     assert history.record(5, 1, b"\x03\x00xyz", b"", False) == []
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_members_of_both_protocols_come_and_go(seed: int) -> None:
+    """What the server wrote, group by group, has nothing; without one of its records in five it has."""
+    crowd = Crowd(seed)
+    stored: list[tuple[int, bytes, bytes | None]] = []
+    for step in range(250):
+        crowd.step()
+        log = crowd.scenario.logs.get(repr(LogId(OFFSETS_TOPIC, 0)), [])
+        stored += [(step, key or b"", value) for key, value in log[len(stored) :]]
+    assert len(stored) > 50
+
+    def replay(left_out: int) -> list[Found]:
+        histories: dict[str, GroupHistory] = {}
+        core = new_core()
+        found: list[Found] = []
+        for offset, (step, key, value) in enumerate(stored):
+            group = id_in_key(key)
+            if offset % 5 != left_out:
+                history = histories.setdefault(group, GroupHistory(group, core))
+                found += history.record(offset, step, key, value, False)
+        for history in histories.values():
+            found += history.finish()
+        return found
+
+    assert replay(-1) == []
+    assert all(replay(left_out) for left_out in range(5))
 
 
 # --- transactions
