@@ -8,6 +8,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from kcoord.spark.jobs.brokers import one_cluster
 from kcoord.spark.jobs.lag import lag, log_starts
 from tests.spark.tables import at, commit, frame, message, seconds_of
 
@@ -121,6 +122,13 @@ def test_partitions_groups_and_logs_are_apart(spark: SparkSession) -> None:
     assert sorted(map(tuple, rows)) == [
         (".", "g", 0, 2, 10.0), (".", "g", 1, 1, 10.0), (".", "h", 0, 7, 60.0), ("b", "g", 0, 2, 5.0)
     ]  # fmt: skip
+
+
+def test_brokers_of_one_cluster_find_each_other_s_messages(spark: SparkSession) -> None:
+    commits = frame(spark, "offset_commits", [commit(1, 100, 8, log=log) for log in ("a", "b")])
+    messages = frame(spark, "messages", [one | {"log": log} for one in STEADY for log in ("b", "c")])
+    rows = lag(one_cluster(commits), one_cluster(messages)).where("is_last").collect()
+    assert [(row.log, row.lag_records, row.lag_seconds) for row in rows] == [(".", 2, 10.0)]
 
 
 def held(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from kcoord.cli.log.common import emit_json, fail, note, plural
-from kcoord.cli.pipeline.options import DELTA, ICEBERG, PARQUET, RunOptions
+from kcoord.cli.pipeline.options import ICEBERG, PARQUET, RunOptions
 from kcoord.server.failures import EXIT_CONFIG, EXIT_DAMAGED, EXIT_NOT_WRITABLE, EXIT_STORAGE
 
 if TYPE_CHECKING:
@@ -25,10 +25,6 @@ DATE: Final = "date"
 BUCKET: Final = "group_bucket"
 # Spark's own default of 200 is for clusters; each one costs a task that starts.
 SHUFFLES_PER_CORE: Final = 4
-PACKAGES: Final = {
-    DELTA: "io.delta:delta-spark_2.13:VERSION",
-    ICEBERG: "org.apache.iceberg:iceberg-spark-runtime-VERSION",
-}
 # What our readers raise, on executors too, and the exit code of each.
 OUR_ERRORS: Final = {
     "BadOption": EXIT_CONFIG,
@@ -248,8 +244,8 @@ def _check_format(spark: SparkSession, options: RunOptions) -> None:
     if not _has_format(spark, options.format):
         fail(
             f"this Spark cannot write {options.format}. "
-            f"Add it with --conf spark.jars.packages={PACKAGES[options.format]} "
-            f"and the settings that its documentation asks for, or write --format {PARQUET}",
+            "Add it with --conf spark.jars.packages=... and the settings that its documentation asks for, "
+            f"or write --format {PARQUET}",
             EXIT_CONFIG,
         )
 
