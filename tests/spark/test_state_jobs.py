@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kcoord.cli.log.plain_state import group_plain
 from kcoord.cli.log.points import parse_point
 from kcoord.cli.log.replay import coordinator_logs, replay_until
+from kcoord.cli.main import main
 from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from kcoord.log.inspect import inspect_directory
 from kcoord.protocol.records.consumer_group_current_member_assignment import (
@@ -220,6 +222,10 @@ def state_of(path: Path) -> dict[str, Any]:
     return state
 
 
+def is_sound(path: Path) -> bool:
+    return CliRunner().invoke(main, ["log", "verify", str(path)]).exit_code == 0
+
+
 def test_a_compacted_log_has_the_same_state(spark: SparkSession, tmp_path: Path, life: DataFrame) -> None:
     rig = LogRig(tmp_path / "old")
     rig.history()
@@ -232,6 +238,7 @@ def test_a_compacted_log_has_the_same_state(spark: SparkSession, tmp_path: Path,
         ("workers", "orders", 0, 2), ("workers", "orders", 1, 7),
     }  # fmt: skip
     compact(records).write.format("kcoord").mode("append").save(str(tmp_path / "new"))
+    assert is_sound(tmp_path / "new")
     after = state_of(tmp_path / "new")
     assert after == {"workers": state_of(tmp_path / "old")["workers"]}
     assert len(after["workers"]["members"]) == 1
@@ -298,6 +305,7 @@ def test_clusters_become_one(spark: SparkSession, tmp_path: Path) -> None:
     assert counted == [("dropped", 2, 1, 1, 1), ("kept", 2, 1, 1, 0), ("renamed", 1, 1, 1, 1)]
 
     rows(migration).write.format("kcoord").mode("append").save(str(tmp_path / "new"))
+    assert is_sound(tmp_path / "new")
     state = state_of(tmp_path / "new")
     assert {name: group["generation"] for name, group in state.items()} == {"both": -1, "pay": 4}
     lines = io.StringIO()
