@@ -99,6 +99,18 @@ def test_late_messages_came_when_they_came(spark: SparkSession) -> None:
     ]  # fmt: skip
 
 
+def test_stamps_from_the_future_are_not_believed(spark: SparkSession) -> None:
+    """Else the end of the log would be there, and all behind such a message would seem to come then."""
+    far = 5000 * 365 * 86400.0
+    messages = [message(0, far), message(1, 20), message(2, far), message(3, 40)]
+    commits = [commit(1, 25, 1), commit(2, 50, 1)]
+    for more in ({}, {"until": at(50)}):
+        assert measure(spark, commits, messages, now=at(86400), **more) == [
+            ("g", "t-0", 25, 1, 2, 5.0),  # offset 2 counts from when 1 came
+            ("g", "t-0", 50, 1, 3, 30.0), ("g", "t-0", 50, 1, 3, 30.0),
+        ]  # fmt: skip
+
+
 def test_offsets_that_compaction_took_are_passed_over(spark: SparkSession) -> None:
     messages = [message(0, 10), message(7, 20), message(9, 30)]
     rows = measure(spark, [commit(1, 30, 3)], messages)

@@ -5,7 +5,7 @@ is joined by range. Messages and samples of a partition are one sequence, sorted
 each sample takes the last message that it comes upon. Sorting spills to disk.
 
 **The time of a message** is the newest timestamp in its partition up to it: what was stamped long before it came
-(a backfill, a phone that was offline) was not there before what lies before it.
+(a backfill, a phone that was offline) was not there before what lies before it. Stamps later than now are not believed.
 **The end** at a time is behind the last message of that time. Messages are those of the table, so with `read_committed`
 neither those of open or aborted transactions nor markers count: a reader that has seen all there is to see has no lag.
 **The log start** is the first message that there still is. Lag counts from there: what retention took cannot be read.
@@ -30,20 +30,22 @@ def lag(
     assignments: DataFrame | None = None,
     every_s: float = 0,
     until: datetime | None = None,
+    now: datetime | None = None,
 ) -> DataFrame:
     """`commits`, `messages` and `assignments` are the tables `offset_commits`, `messages` and `assignments`.
 
     Without `every_s` there is a row for each commit; with it one at each multiple of that many seconds from a group's
     first commit on. In either case there is one for the end, `until`, or else the newest time in `commits` and
-    `messages`: a group that stopped is shown as it stands there. Nothing later than `until` is looked at.
+    `messages`: a group that stopped is shown as it stands there. Nothing later than `until` is looked at. `now` is the
+    machine's time, if it is not given: where a log is read, no message can be from later.
 
     While a group has no offset (it was deleted, expired, or is -1) it has no rows. Where it cannot be known, lag is
     null: messages are gone, or were not given.
     """
-    found = _messages(messages)
+    found = _messages(messages, F.current_timestamp() if now is None else F.lit(now))
     states = _states(commits)
     if until is not None:
-        found = found.where(F.col("at") <= F.lit(until))
+        found = found.where(F.col("at").isNull() | (F.col("at") <= F.lit(until)))
         states = states.where(F.col("at") <= F.lit(until))
     samples = _samples(states, found, every_s, until)
     rows = _measured(samples, found)
@@ -62,11 +64,12 @@ def log_starts(messages: DataFrame) -> DataFrame:
 # --- the two histories
 
 
-def _messages(messages: DataFrame) -> DataFrame:
-    """A partition's messages: offset, and the time at which they were there."""
+def _messages(messages: DataFrame, now: Column) -> DataFrame:
+    """A partition's messages: offset, and the time at which they were there; null is before all that is known."""
     up_to = Window.partitionBy(*PARTITION).orderBy("offset")
     up_to = up_to.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    return messages.select(*PARTITION, "offset", F.max("timestamp").over(up_to).alias("at"))
+    time = F.max(F.when(F.col("timestamp") <= now, F.col("timestamp"))).over(up_to)
+    return messages.select(*PARTITION, "offset", time.alias("at"))
 
 
 def _states(commits: DataFrame) -> DataFrame:

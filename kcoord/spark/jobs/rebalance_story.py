@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kcoord.core.group_cause import NO_TIME, Cause
+from kcoord.core.group_cause import NO_TIME, PROTOCOL_DOWNGRADED, PROTOCOL_UPGRADED, Cause
 from kcoord.core.group_timeline import (
     CONSUMER,
     EPOCH_CHANGED,
@@ -83,6 +83,7 @@ class RebalanceStory:
         self._done: list[Rebalance] = []
         # Of the events that records tell: the last epoch, and whether all that led to it was seen.
         self._epoch = NO_EPOCH
+        self._protocol = ""
         self._is_complete = True
         # What records told since the last event of the topic. It counts if no other follows.
         self._waiting: list[Told] = []
@@ -138,11 +139,15 @@ class RebalanceStory:
         changes: Changes | None = None
         if event.event == EPOCH_CHANGED:
             # Compaction took epochs away: then members that are new to us may have been there for long.
-            is_gap = self._epoch != NO_EPOCH and event.protocol == CONSUMER and event.epoch != self._epoch + 1
+            is_next = event.epoch == self._epoch + 1 or self._protocol != event.protocol
+            is_gap = self._epoch != NO_EPOCH and event.protocol == CONSUMER and not is_next
             if is_gap or (self._epoch == NO_EPOCH and event.members == UNKNOWN):
                 self._is_complete = False
             self._epoch = event.epoch
             derived = self._members.take_cause()
+            if self._protocol not in ("", event.protocol):
+                derived = Cause(PROTOCOL_UPGRADED if event.protocol == CONSUMER else PROTOCOL_DOWNGRADED)
+            self._protocol = event.protocol
             if cause is None and self._is_complete:
                 cause, source = derived, DERIVED
         elif event.event == REBALANCE_FINISHED:

@@ -198,6 +198,21 @@ def test_a_group_that_changes_its_protocol_keeps_its_members() -> None:
     assert [(row[0], row[2], row[5], row[6]) for row in rows[1:]] == [((1, 2), "protocol_upgraded", ["b"], [])]
 
 
+def test_a_broker_s_log_tells_of_protocols_by_itself() -> None:
+    """A broker keeps the epoch when it upgrades a group."""
+    log = Log()
+    log.classic(1, a=(0, 1))
+    log.add(GroupMetadataKey("g"), None)
+    log.member("a")
+    log.epoch(1)
+    log.assigned(1)
+    log.current("a", 1, 0, 1)
+    log.remove("a")
+    log.classic(2, a=(0, 1))
+    rows = [(row[0], row[2], row[5], row[6]) for row in log.tell()]
+    assert rows[1:] == [((1, 1), "protocol_upgraded", [], []), ((1, 2), "protocol_downgraded", [], [])]
+
+
 # ---- with the topic
 
 
