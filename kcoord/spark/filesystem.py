@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -34,11 +35,7 @@ class Storage:
             return pyarrow.fs.LocalFileSystem(), os.path.abspath(self.path)
         scheme = SAME_SCHEMES.get(scheme, scheme)
         if scheme in ARROW_SCHEMES and not self.use_fsspec:
-            uri = f"{scheme}://{rest}"
-            if self.options:
-                from urllib.parse import urlencode
-
-                uri += ("&" if "?" in uri else "?") + urlencode(self.options)
+            uri = _arrow_uri(scheme, rest, dict(self.options))
             filesystem, path = pyarrow.fs.FileSystem.from_uri(uri)
             return filesystem, path.rstrip("/")
         return self._open_fsspec()
@@ -53,6 +50,17 @@ class Storage:
         filesystem, path = fsspec.core.url_to_fs(self.path, **dict(self.options))
         handler = pyarrow.fs.FSSpecHandler(filesystem)
         return pyarrow.fs.PyFileSystem(handler), str(path).rstrip("/")
+
+
+def _arrow_uri(scheme: str, rest: str, options: dict[str, str]) -> str:
+    """The URI with the options where Arrow looks for them: keys of a store as its user, the others as the query."""
+    if "access_key" in options and "secret_key" in options:
+        user = quote(options.pop("access_key"), safe="")
+        rest = f"{user}:{quote(options.pop('secret_key'), safe='')}@{rest}"
+    uri = f"{scheme}://{rest}"
+    if options:
+        uri += ("&" if "?" in uri else "?") + urlencode(options)
+    return uri
 
 
 class FileBytes:

@@ -81,12 +81,12 @@ def commit(
     return encode_record(OffsetCommitKey(group, topic, partition), value)
 
 
-def options(root: Path, table: str = "messages", **given: str) -> ReadOptions:
+def options(root: Path | str, table: str = "messages", **given: str) -> ReadOptions:
     return parse_options({"path": str(root), "table": table, **given})
 
 
 def rows(
-    root: Path, table: str = "messages", rows: RowFilter | None = None, **given: str
+    root: Path | str, table: str = "messages", rows: RowFilter | None = None, **given: str
 ) -> list[dict[str, Any]]:
     """All rows of a table, in the order of the tasks."""
     chosen = options(root, table, **given)
