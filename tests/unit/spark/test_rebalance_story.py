@@ -42,7 +42,10 @@ class Log:
 
     def member(self, name: str, instance: str = "", topics: tuple[str, ...] = ("t",)) -> None:
         value = ConsumerGroupMemberMetadataValue(
-            instance_id=instance or None, client_id="c-" + name, client_host="/h", subscribed_topic_names=[*topics]
+            instance_id=instance or None,
+            client_id="c-" + name,
+            client_host="/h",
+            subscribed_topic_names=[*topics],
         )
         self.add(ConsumerGroupMemberMetadataKey("g", name), value)
 
@@ -195,7 +198,9 @@ def test_a_group_that_changes_its_protocol_keeps_its_members() -> None:
     log.current("a", 2, 0)
     log.current("b", 2, 1)
     rows = log.tell()
-    assert [(row[0], row[2], row[5], row[6]) for row in rows[1:]] == [((1, 2), "protocol_upgraded", ["b"], [])]
+    assert [(row[0], row[2], row[5], row[6]) for row in rows[1:]] == [
+        ((1, 2), "protocol_upgraded", ["b"], [])
+    ]
 
 
 def test_a_broker_s_log_tells_of_protocols_by_itself() -> None:
