@@ -179,7 +179,11 @@ class ConsumerMigration:
             own: PartitionEpochs = {}
             for topic_id, of_topic in partitions.items():
                 own[topic_id] = dict.fromkeys(sorted(of_topic), classic.generation_id)
-                owned.setdefault(topic_id, {}).update(dict.fromkeys(of_topic, True))
+                of_others = owned.setdefault(topic_id, {})
+                for partition in own[topic_id]:
+                    if partition in of_others:
+                        raise self._two_owners(classic, member)
+                    of_others[partition] = True
             assigned[member.member_id] = own
         unsure: list[tuple[int, str]] = []
         for member_id in classic.members:
@@ -199,6 +203,14 @@ class ConsumerMigration:
                     }
                     assigned[member_id][topic_id] = dict(sorted(merged.items()))
         return assigned
+
+    def _two_owners(self, classic: ClassicGroup, member: ClassicMember) -> GroupError:
+        """The leader gave a partition to two members. A broker stumbles over that, with this very answer."""
+        return GroupError(
+            errors.UNKNOWN_SERVER_ERROR,
+            f"Cannot upgrade classic group {classic.group_id} to consumer group because member {member.member_id} was "
+            "assigned a partition that another member was assigned, too.",
+        )
 
     def _last_assignment(self, classic: ClassicGroup, member: ClassicMember) -> Assignment:
         """What the leader assigned to the member last. Raises GroupError."""
