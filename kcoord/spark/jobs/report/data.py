@@ -1,0 +1,169 @@
+"""What a report is made of: plain data, a few thousand values at most. Times are Unix times in ms, UTC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+# What a page has at most; it says so itself.
+POINTS_MAX: Final = 200
+LINES_MAX: Final = 6
+LANES_MAX: Final = 10
+# Rebalances of a lane that begin in the same of so many parts of the time become one bar.
+SLOTS_MAX: Final = 60
+ROWS_MAX: Final = 10
+# Steps of axes and of buckets that people know.
+STEPS_MS: Final = tuple(
+    1000 * seconds
+    for seconds in (
+        *(1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800),
+        *(hours * 3600 for hours in (1, 2, 3, 6, 12)),
+        *(days * 86_400 for days in (1, 2, 7, 14, 30, 60, 90, 180, 365)),
+    )
+)
+
+
+def step_ms(span_ms: int, most: int) -> int:
+    """The shortest step of which at most `most` fit into `span_ms`."""
+    for step in STEPS_MS:
+        if span_ms <= step * most:
+            return step
+    step = STEPS_MS[-1]
+    while span_ms > step * most:
+        step *= 2
+    return step
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A group in one of the data directories."""
+
+    log: str
+    group_id: str
+
+
+@dataclass(frozen=True)
+class LagSeries:
+    """`points` are (time, lag); None where it is not known."""
+
+    owner: Owner
+    points: tuple[tuple[int, float | None], ...]
+
+
+@dataclass(frozen=True)
+class LagPeak:
+    """The most there was, and what there was at the end; None where it is not known."""
+
+    owner: Owner
+    partitions: int
+    records_peak: int | None
+    records_end: int | None
+    seconds_peak: float | None
+    seconds_end: float | None
+
+
+@dataclass(frozen=True)
+class Bar:
+    """`count` rebalances that follow each other. `end_ms` is None if the last of them was not over.
+
+    Of causes and members: the most frequent cause, the first one's member, and how many members there were before the
+    first and after the last.
+    """
+
+    begin_ms: int
+    end_ms: int | None
+    count: int
+    cause: str | None
+    cause_member: str | None
+    from_epoch: int | None
+    to_epoch: int | None
+    members_before: int | None
+    members_after: int | None
+    partitions_moved: int | None
+
+
+@dataclass(frozen=True)
+class Lane:
+    owner: Owner
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True)
+class GroupMoves:
+    owner: Owner
+    rebalances: int
+    partitions_moved: int | None
+    duration_ms: int | None
+    longest_ms: int | None
+    cause: str | None
+
+
+@dataclass(frozen=True)
+class MemberMoves:
+    owner: Owner
+    member: str
+    rebalances: int
+    joined: int
+    left: int
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A row of `rebalance_ranking`."""
+
+    finding: str
+    owner: Owner
+    member: str | None
+    first_ms: int
+    last_ms: int
+    rebalances: int
+    returns: int | None
+    cause: str | None
+
+
+@dataclass(frozen=True)
+class Jumps:
+    """Rewinds and resets of a group's offset in one partition. `farthest` is the most negative gap."""
+
+    owner: Owner
+    topic: str
+    partition: int
+    rewinds: int
+    resets: int
+    farthest: int | None
+    last_ms: int
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """`path` is where the logs are, `made_ms` when the report was made; begin and end are None if there is nothing.
+
+    `bucket_ms` is the width of the buckets of `commits`, which are (begin, commits), and how often lag was measured.
+    `later` counts commits that say they are of a time after `made_ms`: they are in no other number.
+    """
+
+    path: str
+    made_ms: int
+    begin_ms: int | None = None
+    end_ms: int | None = None
+    bucket_ms: int = 1000
+    logs: int = 0
+    groups: int = 0
+    partitions: int = 0
+    commits_total: int = 0
+    tombstones: int = 0
+    later: int = 0
+    rebalances_total: int = 0
+    rewinds_total: int = 0
+    resets_total: int = 0
+    commits: tuple[tuple[int, int], ...] = ()
+    lag_records: tuple[LagSeries, ...] = ()
+    lag_seconds: tuple[LagSeries, ...] = ()
+    lag_peaks: tuple[LagPeak, ...] = ()
+    lanes: tuple[Lane, ...] = ()
+    by_rebalances: tuple[GroupMoves, ...] = ()
+    by_partitions: tuple[GroupMoves, ...] = ()
+    members: tuple[MemberMoves, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    jumps: tuple[Jumps, ...] = ()

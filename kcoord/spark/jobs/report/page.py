@@ -1,0 +1,362 @@
+"""The page: one HTML document that needs nothing else, neither scripts nor anything from a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from kcoord.spark.jobs.report import text
+from kcoord.spark.jobs.report.data import (
+    LANES_MAX,
+    LINES_MAX,
+    ROWS_MAX,
+    SLOTS_MAX,
+    Bar,
+    Finding,
+    GroupMoves,
+    Jumps,
+    LagSeries,
+    Lane,
+    Owner,
+    Report,
+)
+from kcoord.spark.jobs.report.style import STYLE
+from kcoord.spark.jobs.report.svg import (
+    LANE_LEFT,
+    Axis,
+    Line,
+    Span,
+    axis_of,
+    bar_chart,
+    lane_chart,
+    line_chart,
+    swatch,
+)
+from kcoord.spark.jobs.report.text import count, duration, escaped, when
+from kcoord.spark.jobs.report.words import EXPLAINED, WORDS
+
+# Causes that look alike, by colour: what is in none of them is the last.
+FAMILIES: Final = (
+    ("members came", ("member_joined", "member_rejoined", "static_member_replaced", "leader_rejoined")),
+    ("members left", ("member_left",)),
+    ("a timeout", ("session_timeout", "rebalance_timeout", "join_timeout", "sync_timeout")),
+    ("topics or subscriptions", ("subscription_changed", "regex_resolved", "topics_changed", "metadata_changed")),
+    ("protocol or assignor", (
+        "assignor_changed", "client_assignors_changed", "protocol_upgraded", "protocol_downgraded",
+    )),
+    ("anything else", ()),
+)  # fmt: skip
+STYLE_OF: Final = {cause: number for number, (_, causes) in enumerate(FAMILIES, 1) for cause in causes}
+
+# Should a name ever get by, it can run and load nothing.
+POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
+SECTIONS: Final = (
+    ("commits", "Commits"),
+    ("lag", "Lag"),
+    ("rebalances", "Rebalances"),
+    ("movers", "Top movers"),
+    ("storms", "Storms and flapping members"),
+    ("jumps", "Rewinds and resets"),
+    ("words", "What the words mean"),
+)
+
+
+def page(report: Report) -> str:
+    """HTML5. The same report makes the same page."""
+    has_logs = report.logs > 1
+    body = [_head(report)]
+    if report.begin_ms is None or report.end_ms is None:
+        body.append(
+            _note("There are no commits and no rebalances in these logs, or none in the time asked for.")
+        )
+    else:
+        axis = axis_of(report.begin_ms, report.end_ms)
+        body += [
+            _commits(report, axis),
+            _lag(report, axis, has_logs),
+            _rebalances(report, axis_of(report.begin_ms, report.end_ms, LANE_LEFT), has_logs),
+            _movers(report, has_logs),
+            _storms(report.findings, has_logs),
+            _jumps(report, has_logs),
+        ]
+    body.append(_words())
+    title = f"Consumer groups of {text.visible(report.path)}"
+    lines = [
+        "<!DOCTYPE html>",
+        '<html lang="en">',
+        "<head>",
+        '<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        f"<title>{escaped(title)}</title>",
+        f"<style>{STYLE}</style>",
+        "</head>",
+        "<body>",
+        *body,
+        "</body>",
+        "</html>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+# --- sections
+
+
+def _head(report: Report) -> str:
+    span = "nothing"
+    if report.begin_ms is not None and report.end_ms is not None:
+        length = duration((report.end_ms - report.begin_ms) / 1000)
+        span = f"{when(report.begin_ms)} to {when(report.end_ms)} UTC ({length})"
+    numbers = (
+        ("Logs", report.logs), ("Groups", report.groups), ("Partitions with commits", report.partitions),
+        ("Commits", report.commits_total), ("Offsets removed", report.tombstones),
+        ("Rebalances", report.rebalances_total), ("Rewinds", report.rewinds_total), ("Resets", report.resets_total),
+    )  # fmt: skip
+    tiles = "".join(f"<div><dt>{name}</dt><dd>{count(value)}</dd></div>" for name, value in numbers)
+    links = ""
+    if report.begin_ms is not None:
+        links = "".join(f'<a href="#{name}">{title}</a>' for name, title in SECTIONS)
+    later = ""
+    if report.later:
+        later = _note(
+            f"{report.later:,} commits say that they are of a time later than this page: they are not in it."
+        )
+    return (
+        f"<h1>Consumer groups of {escaped(report.path)}</h1>"
+        f'<p>{escaped(span)}</p><p class="note">Made by kcoord pipeline report at {when(report.made_ms)} UTC. '
+        f'All times are UTC.</p><nav aria-label="Sections">{links}</nav><dl class="numbers">{tiles}</dl>{later}'
+    )
+
+
+def _commits(report: Report, axis: Axis) -> str:
+    every = duration(report.bucket_ms / 1000)
+    if not report.commits:
+        return _section("commits", _note("No commits in this time."))
+    chart = bar_chart("Commits over time", f"Commits in {every}", axis, report.commits, report.bucket_ms)
+    return _section(
+        "commits", _figure(chart, f"Each bar is {every}. Offsets that were removed are not counted.")
+    )
+
+
+def _lag(report: Report, axis: Axis, has_logs: bool) -> str:
+    if not report.lag_peaks:
+        return _section("lag", _note("No group has an offset in this time, so none has lag."))
+    every = duration(report.bucket_ms / 1000)
+    records = [Line(one.points, _name(one.owner, has_logs)) for one in report.lag_records]
+    top = max(
+        (value for one in report.lag_seconds for _, value in one.points if value is not None), default=0.0
+    )
+    size, unit = text.unit_of(top)
+    seconds = [
+        Line(
+            [(at, None if value is None else value / size) for at, value in one.points],
+            _name(one.owner, has_logs),
+        )
+        for one in report.lag_seconds
+    ]
+    most = f"The {LINES_MAX} groups with the highest peak at most, measured every {every} and at the end."
+    rows = [
+        (_owner(one.owner, has_logs), count(one.partitions), count(one.records_peak), count(one.records_end),
+         duration(one.seconds_peak), duration(one.seconds_end))
+        for one in report.lag_peaks
+    ]  # fmt: skip
+    return _section(
+        "lag",
+        _lines("Lag over time, in records", "Lag (records)", axis, records, report.lag_records, has_logs, most),
+        _lines("Lag over time, in time", f"Lag ({unit})", axis, seconds, report.lag_seconds, has_logs, most),
+        _table(
+            f"The {ROWS_MAX} groups with the most lag at most, by their peak in records",
+            ("Group", "Partitions", "Peak, records", "At the end", "Peak, time", "At the end"),
+            rows, 1,
+        ),
+    )  # fmt: skip
+
+
+def _lines(
+    title: str, unit: str, axis: Axis, lines: list[Line], of: Sequence[LagSeries], has_logs: bool, most: str
+) -> str:
+    if not any(value is not None for line in lines for _, value in line.points):
+        return _note(f"{title}: not known, since no messages of these topics are in the logs.")
+    names = "".join(
+        f"<li>{swatch(number, True)}{_owner(one.owner, has_logs)}</li>" for number, one in enumerate(of, 1)
+    )
+    return _figure(line_chart(title, unit, axis, lines), most, names)
+
+
+def _rebalances(report: Report, axis: Axis, has_logs: bool) -> str:
+    if not report.lanes:
+        return _section("rebalances", _note("No rebalances in this time."))
+    lanes = [_lane(lane, report.end_ms or 0, has_logs) for lane in report.lanes]
+    used = {span.style for _, spans in lanes for span in spans}
+    names = "".join(
+        f"<li>{swatch(number, False)}{name}</li>"
+        for number, (name, _) in enumerate(FAMILIES, 1)
+        if number in used
+    )
+    caption = (
+        f"The {LANES_MAX} groups with the most rebalances at most. A bar goes from a rebalance's start to its end; "
+        f"those that begin within one {SLOTS_MAX}th of the time are one bar. Colours are causes."
+    )
+    chart = lane_chart("Rebalances over time", "Group", axis, lanes)
+    return _section("rebalances", _figure(chart, caption, names))
+
+
+def _lane(lane: Lane, end_ms: int, has_logs: bool) -> tuple[str, list[Span]]:
+    spans = []
+    for bar in lane.bars:
+        end = end_ms if bar.end_ms is None else bar.end_ms
+        style = STYLE_OF.get(bar.cause or "", len(FAMILIES))
+        spans.append(Span(bar.begin_ms, end, style, bar.end_ms is None, _hint(lane.owner, bar, has_logs)))
+    return _name(lane.owner, has_logs), spans
+
+
+def _hint(owner: Owner, bar: Bar, has_logs: bool) -> str:
+    parts = [_name(owner, has_logs)]
+    parts.append("1 rebalance" if bar.count == 1 else f"{bar.count:,} rebalances")
+    if bar.end_ms is None:
+        parts.append(f"{when(bar.begin_ms)}, not over")
+    else:
+        parts.append(f"{when(bar.begin_ms)} for {duration((bar.end_ms - bar.begin_ms) / 1000)}")
+    cause = f"{bar.cause or 'cause not known'}" + (" most often" if bar.count > 1 else "")
+    parts.append(cause + (f", {bar.cause_member}" if bar.cause_member and bar.count == 1 else ""))
+    parts.append(f"epoch {count(bar.from_epoch)} to {count(bar.to_epoch)}")
+    parts.append(f"members {count(bar.members_before)} to {count(bar.members_after)}")
+    parts.append(f"partitions moved: {count(bar.partitions_moved)}")
+    return "; ".join(text.visible(part) for part in parts)
+
+
+def _movers(report: Report, has_logs: bool) -> str:
+    if not report.by_rebalances:
+        return _section("movers", _note("Nothing moved in this time."))
+    titles = (
+        "Group",
+        "Most frequent cause",
+        "Rebalances",
+        "Partitions moved",
+        "Time in rebalances",
+        "Longest",
+    )
+    members = [
+        (
+            _owner(one.owner, has_logs),
+            escaped(one.member),
+            count(one.rebalances),
+            count(one.joined),
+            count(one.left),
+        )
+        for one in report.members
+    ]
+    return _section(
+        "movers",
+        _table(f"{ROWS_MAX} groups at most, by rebalances", titles, _moves(report.by_rebalances, has_logs), 2),
+        _table(f"{ROWS_MAX} groups at most, by partitions moved", titles, _moves(report.by_partitions, has_logs), 2),
+        _table(
+            f"{ROWS_MAX} members at most, by the rebalances that they came or went in",
+            ("Group", "Member", "Rebalances", "Came", "Went"),
+            members, 2,
+        ),
+    )  # fmt: skip
+
+
+def _moves(rows: Iterable[GroupMoves], has_logs: bool) -> list[tuple[str, ...]]:
+    return [
+        (_owner(one.owner, has_logs), escaped(one.cause or text.NONE), count(one.rebalances),
+         count(one.partitions_moved), _milliseconds(one.duration_ms), _milliseconds(one.longest_ms))
+        for one in rows
+    ]  # fmt: skip
+
+
+def _storms(findings: Sequence[Finding], has_logs: bool) -> str:
+    if not findings:
+        return _section(
+            "storms", _note("No storm of rebalances, and no member that went and came back repeatedly.")
+        )
+    rows = [
+        (escaped(one.finding.replace("_", " ")), _owner(one.owner, has_logs), escaped(one.member or text.NONE),
+         escaped(one.cause or text.NONE), when(one.first_ms), when(one.last_ms), count(one.rebalances),
+         count(one.returns))
+        for one in findings
+    ]  # fmt: skip
+    titles = ("Finding", "Group", "Member", "Cause", "From", "Until", "Rebalances", "Returns")
+    return _section("storms", _table(f"{ROWS_MAX} of each kind at most, the worst first", titles, rows, 6))
+
+
+def _jumps(report: Report, has_logs: bool) -> str:
+    if not report.jumps:
+        return _section("jumps", _note("No offset went back or began anew in this time."))
+    return _section(
+        "jumps",
+        _table(
+            f"{ROWS_MAX} partitions of groups at most, those with the most first",
+            ("Group", "Topic and partition", "Why reset", "Last one at", "Rewinds", "Resets", "Farthest back"),
+            [_jump(one, has_logs) for one in report.jumps], 4,
+        ),
+    )  # fmt: skip
+
+
+def _jump(one: Jumps, has_logs: bool) -> tuple[str, ...]:
+    back = None if one.farthest is None or one.farthest >= 0 else -one.farthest
+    return (
+        _owner(one.owner, has_logs), f"{escaped(one.topic)}-{one.partition}",
+        escaped(", ".join(one.reasons) or text.NONE), when(one.last_ms), count(one.rewinds), count(one.resets),
+        count(back),
+    )  # fmt: skip
+
+
+def _words() -> str:
+    words = "".join(f'<dt id="word-{name}">{title}</dt><dd>{what}</dd>' for name, title, what in WORDS)
+    return _section("words", f'<dl class="words">{words}</dl>')
+
+
+# --- pieces
+
+
+def _section(name: str, *parts: str) -> str:
+    title = dict(SECTIONS)[name]
+    return f'<section><h2 id="{name}">{title}</h2>{"".join(parts)}</section>'
+
+
+def _note(said: str) -> str:
+    return f'<p class="note">{escaped(said, 400)}</p>'
+
+
+def _figure(chart: str, caption: str, legend: str = "") -> str:
+    names = f'<ul class="legend">{legend}</ul>' if legend else ""
+    return f'<figure><div class="wide">{chart}</div>{names}<figcaption>{escaped(caption, 400)}</figcaption></figure>'
+
+
+def _table(caption: str, titles: Sequence[str], rows: Sequence[Sequence[str]], names: int) -> str:
+    """`rows` are HTML; the first `names` columns are words, the others numbers. Without rows nothing."""
+    if not rows:
+        return ""
+    heads = []
+    for number, title in enumerate(titles):
+        word = EXPLAINED.get(title)
+        shown = f'<a href="#word-{word}">{title}</a>' if word else title
+        heads.append(f'<th scope="col"{_class(number, names)}>{shown}</th>')
+    lines = [
+        "<tr>"
+        + "".join(f"<td{_class(number, names)}>{cell}</td>" for number, cell in enumerate(row))
+        + "</tr>"
+        for row in rows
+    ]
+    return (
+        f'<div class="wide"><table><caption>{escaped(caption)}</caption><thead><tr>{"".join(heads)}</tr></thead>'
+        f"<tbody>{''.join(lines)}</tbody></table></div>"
+    )
+
+
+def _class(number: int, names: int) -> str:
+    return ' class="name"' if number < names else ' class="n"'
+
+
+def _name(owner: Owner, has_logs: bool) -> str:
+    return f"{owner.log}: {owner.group_id}" if has_logs else owner.group_id
+
+
+def _owner(owner: Owner, has_logs: bool) -> str:
+    return escaped(_name(owner, has_logs))
+
+
+def _milliseconds(value: int | None) -> str:
+    return duration(None if value is None else value / 1000)

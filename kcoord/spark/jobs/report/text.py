@@ -1,0 +1,65 @@
+"""Text for the page. Names come out of logs, so anybody may have chosen them: all goes through `escaped`."""
+
+from __future__ import annotations
+
+import html
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+TEXT_MAX: Final = 200
+LABEL_MAX: Final = 26
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+TIME_MS_MIN: Final = -62_135_596_800_000
+TIME_MS_MAX: Final = 253_402_300_799_999
+NONE: Final = "–"
+
+
+def visible(value: object, limit: int = TEXT_MAX) -> str:
+    """At most `limit` characters, none of which ends a line, turns the direction of writing or is not to be seen."""
+    text = str(value)
+    cut = text if len(text) <= limit else text[: limit - 1] + "…"
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in cut)
+
+
+def escaped(value: object, limit: int = TEXT_MAX) -> str:
+    """`visible`, and fit for HTML and XML, in text and between quotes."""
+    return html.escape(visible(value, limit), quote=True)
+
+
+def count(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.0f}"
+
+
+def short_number(value: float) -> str:
+    """For axes: 0.5, 20, 1,500, 2.5 M."""
+    for size, unit in ((1e15, None), (1e12, "T"), (1e9, "G"), (1e6, "M")):
+        if abs(value) >= size:
+            return f"{value:.1e}" if unit is None else f"{value / size:,.6g} {unit}"
+    return f"{value:,.6g}"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return NONE
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if abs(seconds) >= size:
+            return f"{seconds / size:,.1f} {unit}"
+    if abs(seconds) < 1 and seconds:
+        return f"{seconds * 1000:.0f} ms"
+    return f"{seconds:.3g} s"
+
+
+def unit_of(seconds: float) -> tuple[int, str]:
+    """In what unit an axis up to so many seconds is read best: its length in seconds, and its name."""
+    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return size, unit
+    return 1, "s"
+
+
+def time_of(at_ms: int) -> datetime:
+    return EPOCH + timedelta(milliseconds=min(max(at_ms, TIME_MS_MIN), TIME_MS_MAX))
+
+
+def when(at_ms: int | None) -> str:
+    return NONE if at_ms is None else f"{time_of(at_ms):%Y-%m-%d %H:%M:%S}"

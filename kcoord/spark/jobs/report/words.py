@@ -1,0 +1,36 @@
+"""What the columns and plots of the page mean, in words. docs/pipeline.md has every column of the jobs."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# (anchor, word, meaning)
+WORDS: Final = (
+    ("lag", "Lag, records", "How many messages lay between what a group had committed and the end of the partition at "
+     "that time, summed over its partitions. It counts from the first message that is still there and is never "
+     "negative. Partitions whose beginning or end is not known are not in the sum."),
+    ("lag-time", "Lag, time", "For how long the first message that was not read had been there, in the partition of "
+     "the group where that was longest. Groups that stopped stay, and their lag grows until the end."),
+    ("rebalance", "Rebalance", "From the first new epoch (generation) of a group until every member is where the "
+     "assignment wants it. Epochs that begin meanwhile belong to it. One that was not over at the end of the log is "
+     "drawn faintly, until there."),
+    ("cause", "Cause", "Of the first epoch of a rebalance: as the log tells it, or derived from what changed. In logs "
+     "of Kafka's brokers, which keep no causes, a member that left and one that was missed for too long are both "
+     "member_left."),
+    ("moved", "Partitions moved", "Partitions that went from one member to another: not those that nobody had before "
+     "or has after."),
+    ("storm", "Storm", "At least 3 rebalances of a group, each begun less than 60 seconds after the one before was "
+     "over."),
+    ("flapping", "Flapping member", "A member that went away and came back at least twice. A static member goes by its "
+     "instance id, another by client id and host, since it has a new member id each time."),
+    ("rewind", "Rewind", "A commit of a lower offset than the one before."),
+    ("reset", "Reset", "The first commit after the offset was deleted or had expired (tombstone), after the topic was "
+     "made anew (topic_recreated), or one that goes back to the beginning (log_start)."),
+)  # fmt: skip
+
+# Which titles of columns are explained, and where.
+EXPLAINED: Final = {
+    "Peak, records": "lag", "Peak, time": "lag-time", "Rebalances": "rebalance", "Partitions moved": "moved",
+    "Most frequent cause": "cause", "Cause": "cause", "Finding": "storm", "Returns": "flapping", "Rewinds": "rewind",
+    "Resets": "reset", "Why reset": "reset",
+}  # fmt: skip

@@ -1,0 +1,232 @@
+"""The report's page: well formed whatever the names, honest about what there is not, and the same each time."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import pytest
+
+from kcoord.spark.jobs.report.data import LagPeak, LagSeries, Owner, Report, step_ms
+from kcoord.spark.jobs.report.page import FAMILIES, SECTIONS, page
+from kcoord.spark.jobs.report.text import escaped, visible
+from kcoord.spark.jobs.report.words import EXPLAINED, WORDS
+from tests.unit.spark.report_rig import BEGIN_MS, HOSTILE, full_report
+
+VOID = ("meta", "br", "hr", "img", "link", "input")
+# All that a page is made of. Anything else came out of a name.
+TAGS = set(
+    "html head meta title style body h1 h2 h3 p nav a dl dt dd div section figure figcaption ul li table caption thead "
+    "tbody tr th td svg g text line rect circle polyline".split()
+)
+ATTRIBUTES = set(
+    "lang charset http-equiv content name class id href scope aria-label aria-hidden role viewbox x y x1 x2 y1 y2 cx "
+    "cy r rx width height points transform text-anchor".split()
+)
+
+
+class Parser(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: dict[str, int] = {}
+        self.attributes: dict[str, bool] = {}
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] = self.tags.get(tag, 0) + 1
+        for name, value in attrs:
+            self.attributes[name] = True
+            if name == "id":
+                self.ids.append(value or "")
+            if name == "href":
+                self.links.append(value or "")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def parsed(text: str) -> Parser:
+    """The page, after everything that must be true of any."""
+    text.encode("utf-8")
+    parser = Parser()
+    parser.feed(text)
+    parser.close()
+    assert parser.open == []
+    assert {*parser.tags} <= TAGS, {*parser.tags} - TAGS
+    assert {*parser.attributes} <= ATTRIBUTES, {*parser.attributes} - ATTRIBUTES
+    assert len(set(parser.ids)) == len(parser.ids)
+    assert all(link[0] == "#" and link[1:] in parser.ids for link in parser.links)
+    assert not re.search(r"https?:|@import|url\(", re.sub(r"<body>.*</body>", "", text, flags=re.DOTALL))
+    for plot in plots(text):
+        inside(plot)
+    return parser
+
+
+def plots(text: str) -> list[ElementTree.Element]:
+    """SVG in HTML may be sloppy; ours is XML."""
+    return [ElementTree.fromstring(one) for one in re.findall(r"<svg.*?</svg>", text, re.DOTALL)]
+
+
+def inside(plot: ElementTree.Element) -> None:
+    """All that is drawn is within the picture, and no number is a NaN."""
+    _, _, width, height = map(float, plot.attrib["viewBox"].split())
+    for one in plot.iter():
+        for x in ("x", "x1", "x2", "cx"):
+            assert 0 <= float(one.get(x, "0")) <= width, one.attrib
+        for y in ("y", "y1", "y2", "cy"):
+            assert 0 <= float(one.get(y, "0")) <= height, one.attrib
+        assert float(one.get("width", "0")) >= 0 and float(one.get("height", "0")) >= 0
+        assert float(one.get("x", "0")) + float(one.get("width", "0")) <= width + 1
+        for pair in one.get("points", "").split():
+            px, py = map(float, pair.split(","))
+            assert 0 <= px <= width and 0 <= py <= height
+
+
+def test_a_page_with_everything() -> None:
+    report = full_report(("billing", "audit", "search"))
+    text = page(report)
+    parser = parsed(text)
+    assert text == page(report) and text.startswith("<!DOCTYPE html>\n") and "default-src 'none'" in text
+    said = " ".join(parser.words)
+    for name, title in SECTIONS:
+        assert name in parser.ids and title in said
+    charts = [one for one in plots(text) if one.get("class") == "plot"]
+    titles = [one.findtext("text[@class='title']") for one in charts]
+    assert titles == [
+        "Commits over time",
+        "Lag over time, in records",
+        "Lag over time, in time",
+        "Rebalances over time",
+    ]
+    units = [[unit.text for unit in one.findall("text[@class='unit']")] for one in charts]
+    assert [sorted(map(str, one)) for one in units] == [
+        ["Commits in 1.0 min", "Time (UTC), 2025-10-09"],
+        ["Lag (records)", "Time (UTC), 2025-10-09"],
+        ["Lag (min)", "Time (UTC), 2025-10-09"],
+        ["Group", "Time (UTC), 2025-10-09"],
+    ]
+    # A line is parted where lag is not known.
+    lines = charts[1].findall("g")
+    assert [len(line.findall("polyline")) for line in lines] == [2, 2, 2]
+    bars = charts[3].findall("rect")
+    assert len(bars) == 18 and len([bar for bar in bars if "open" in bar.attrib["class"]]) == 3
+    # The third group's first bar begins two minutes in.
+    assert bars[12].findtext("title") == (
+        "log-0-search: search; 1 rebalance; 2025-10-09 08:55:20 for 700 ms; member_joined, search; epoch 0 to 1; "
+        "members 3 to 4; partitions moved: 0"
+    )
+    assert "123,456" in said and "2 commits say" in said
+
+
+def test_names_are_only_ever_words() -> None:
+    text = page(full_report(HOSTILE))
+    parser = parsed(text)
+    assert "script" not in parser.tags and "img" not in parser.tags
+    # It is there to be read, letter by letter.
+    said = " ".join(parser.words)
+    assert (
+        "</title><script>alert(1)</script>" in said
+        and "\\u202egnp.exe\\u2066\\x00\\x1b[31m\\ud800\\n\\t" in said
+    )
+    assert not re.search("[\u202e\u2066\x00\x1b\ud800]", text)
+    assert "&lt;b&gt; &#x3c;" in said
+    # Long ones are cut, so that nobody's name makes the page a large one.
+    assert len(text) < 200_000
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_escaped_is_fit_for_text_and_attributes(name: str) -> None:
+    one = ElementTree.fromstring(f"<a b=\"{escaped(name)}\" c='{escaped(name)}'>{escaped(name)}</a>")
+    assert one.get("b") == one.get("c") == (one.text or "") == visible(name)
+    assert len(visible(name, 26).replace("\\", "")) <= 26 * 10
+
+
+def test_nothing_at_all() -> None:
+    parser = parsed(page(Report("data", BEGIN_MS)))
+    said = " ".join(parser.words)
+    assert "There are no commits and no rebalances" in said and "svg" not in parser.tags
+
+
+def test_sections_without_anything_say_so() -> None:
+    parser = parsed(page(Report("data", BEGIN_MS, BEGIN_MS, BEGIN_MS, logs=1)))
+    said = " ".join(parser.words)
+    for what in (
+        "No commits",
+        "none has lag",
+        "No rebalances",
+        "Nothing moved",
+        "No storm",
+        "No offset went back",
+    ):
+        assert what in said
+
+
+def test_one_point_is_seen() -> None:
+    owner = Owner(".", "only")
+    series = (LagSeries(owner, ((BEGIN_MS, 5.0),)),)
+    report = Report(
+        "data", BEGIN_MS, BEGIN_MS, BEGIN_MS, logs=1, groups=1, commits_total=1, commits=((BEGIN_MS, 1),),
+        lag_records=series, lag_seconds=series, lag_peaks=(LagPeak(owner, 1, 5, 5, 5.0, 5.0),),
+    )  # fmt: skip
+    text = page(report)
+    parsed(text)
+    bars, records, seconds = (one for one in plots(text) if one.get("class") == "plot")
+    assert len(bars.findall("rect")) == 1 and float(bars.findall("rect")[0].attrib["width"]) >= 1
+    assert len(records.findall("g/circle")) == len(seconds.findall("g/circle")) == 1
+    # One data directory needs no name.
+    assert ".: only" not in text
+
+
+def test_lag_that_is_not_known_is_told() -> None:
+    owner = Owner(".", "only")
+    series = (LagSeries(owner, ((BEGIN_MS, None), (BEGIN_MS + 1000, None))),)
+    report = Report(
+        "data", BEGIN_MS, BEGIN_MS, BEGIN_MS + 1000, logs=1, lag_records=series, lag_seconds=series,
+        lag_peaks=(LagPeak(owner, 1, None, None, None, None),),
+    )  # fmt: skip
+    said = " ".join(parsed(page(report)).words)
+    assert "in records: not known" in said and "–" in said
+
+
+@pytest.mark.parametrize("begin_ms", [-(2**62), -1, 0, 253_402_300_799_000, 2**62])
+@pytest.mark.parametrize("length_ms", [0, 1, 10**6, 10**10, 10**13])
+def test_any_time_has_a_page(begin_ms: int, length_ms: int) -> None:
+    report = full_report(("billing",))
+    parsed(
+        page(dataclasses.replace(report, begin_ms=begin_ms, end_ms=begin_ms + length_ms, made_ms=begin_ms))
+    )
+
+
+def test_every_word_that_columns_point_to_is_there() -> None:
+    assert {*EXPLAINED.values()} <= {name for name, _, _ in WORDS}
+
+
+def test_every_cause_of_the_coordinator_has_a_colour() -> None:
+    from kcoord.core import group_cause
+
+    known = [value for name, value in vars(group_cause).items() if name.isupper() and isinstance(value, str)]
+    coloured = [cause for _, causes in FAMILIES for cause in causes]
+    assert len(known) >= 20 and set(coloured) <= set(known) and len(set(coloured)) == len(coloured)
+    assert sorted(set(known) - set(coloured)) == ["assignment_too_large", "group_too_large", "rebalanced"]
+
+
+@pytest.mark.parametrize("most", [7, 200])
+@pytest.mark.parametrize("span_ms", [0, 1, 999, 200_000, 200_001, 10**9, 10**12, 10**15, 2**62])
+def test_steps_are_few_and_short(span_ms: int, most: int) -> None:
+    step = step_ms(span_ms, most)
+    assert step % 1000 == 0 and step * most >= span_ms
+    assert step == 1000 or span_ms > step // 3 * most
