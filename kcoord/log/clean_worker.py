@@ -1,8 +1,9 @@
 """The cleaner as a process of its own: `python -m kcoord.log.clean_worker`, a request on standard input.
 
-The request is one JSON object with the fields of `CleanRequest`; the answer, on standard output, is one with the
-result, or with `damaged` (a message) where a segment cannot be read. The process reads closed segments and writes
-`.cleaned` files in the log's directory, nothing else, and gives way to everybody.
+The request is one line, a JSON object with the fields of `CleanRequest`, and when standard input ends before the work
+does, so does the process: a server that was killed leaves nobody behind who writes files. The answer, on standard
+output, is one object with the result, or with `damaged` (a message) where a segment cannot be read. The process reads
+closed segments and writes `.cleaned` files in the log's directory, nothing else, and gives way to everybody.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from typing import Any, Final
 from kcoord.log.cleaner import CleanConfig, CleanedGroup, CleanResult, clean
 from kcoord.log.errors import LogDamaged
 from kcoord.log.pace import GentlePace
+from kcoord.log.parent import end_with_parent
 from kcoord.log.storage import DiskStorage
 
 NICENESS: Final = 19
@@ -95,7 +97,18 @@ def run_worker(request: CleanRequest, started: Callable[[subprocess.Popen[bytes]
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     started(process)
-    out, err = process.communicate(request.encode())
+    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+    with process.stdin, process.stdout, process.stderr:
+        try:
+            process.stdin.write(request.encode() + b"\n")
+            process.stdin.flush()
+        except BrokenPipeError:
+            # It says below why it ended.
+            pass
+        # Both are short: the answer is one line, and of errors there is a last one.
+        out = process.stdout.read()
+        err = process.stderr.read()
+        process.wait()
     if process.returncode != 0:
         last = err.decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise CleanFailed(f"the cleaner ended with {process.returncode}: {last}")
@@ -128,7 +141,9 @@ def answer(request: CleanRequest) -> bytes:
 
 def main() -> None:
     os.nice(NICENESS)
-    sys.stdout.buffer.write(answer(decode_request(sys.stdin.buffer.read())))
+    request = decode_request(sys.stdin.buffer.readline())
+    end_with_parent()
+    sys.stdout.buffer.write(answer(request))
 
 
 if __name__ == "__main__":

@@ -45,7 +45,11 @@ def settle(storage: Storage, directory: str, interval: int) -> bool:
     if not leftovers and not swaps:
         return False
     for name in leftovers:
-        storage.remove(f"{directory}/{name}")
+        try:
+            storage.remove(f"{directory}/{name}")
+        except FileNotFoundError:
+            # The cleaner of a server that was killed a moment ago has begun the file anew.
+            continue
     segments = [
         Segment(storage, directory, int(name[:BASE_DIGITS]), interval, SWAP_SUFFIX).existing()
         for name in swaps

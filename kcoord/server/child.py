@@ -9,10 +9,10 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any, final
 
+from kcoord.log.parent import end_with_parent
 from kcoord.log.storage import DiskFile, DiskStorage
 
 Child = subprocess.Popen[str]
@@ -72,11 +72,5 @@ def begin_work() -> dict[str, Any]:
     """What is to be done. From now on the process is as nice as that says, and ends when its parent does."""
     work: dict[str, Any] = json.loads(sys.stdin.readline())
     os.nice(work["niceness"])
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     return work
-
-
-def _end_with_parent() -> None:
-    """Wait until the other end of stdin is closed."""
-    sys.stdin.read()
-    os._exit(1)

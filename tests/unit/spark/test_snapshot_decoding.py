@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 
 from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetadataValue, MemberMetadata
@@ -51,6 +52,6 @@ def test_nothing_is_passed_over_that_cannot_be_decoded() -> None:
     log.put_bytes(0, b"\x00\x63whatever", b"\x00\x00")
     batch = log.batch().select(RAW_COLUMNS)
     assert list(decode_rows(iter([batch]), OffsetsDecoder())) == []
-    broken = batch.set_column(5, "key", [[b"\x00\x01\x00"]])
+    broken = batch.set_column(5, "key", pa.array([b"\x00\x01\x00"], pa.binary()))
     with pytest.raises(DecodeError):
         list(decode_rows(iter([broken]), OffsetsDecoder()))
