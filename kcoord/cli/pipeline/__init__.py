@@ -14,6 +14,7 @@ JOBS: Final = {
     "migrate": "kcoord.cli.pipeline.migrate:migrate",
     "offsets-history": "kcoord.cli.pipeline.offsets_history:offsets_history",
     "rebalances": "kcoord.cli.pipeline.rebalances:rebalances",
+    "report": "kcoord.cli.pipeline.report:report",
     "snapshot": "kcoord.cli.pipeline.snapshot:snapshot",
     "verify": "kcoord.cli.pipeline.verify:verify",
 }

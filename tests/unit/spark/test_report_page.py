@@ -109,12 +109,12 @@ def test_a_page_with_everything() -> None:
     assert titles == [
         "Commits over time",
         "Lag over time, in records",
-        "Lag over time, in time",
+        "Age of the first message not read, over time",
         "Rebalances over time",
     ]
     units = [[unit.text for unit in one.findall("text[@class='unit']")] for one in charts]
     assert [sorted(map(str, one)) for one in units] == [
-        ["Commits in 1.0 min", "Time (UTC), 2025-10-09"],
+        ["Commits in 1 min", "Time (UTC), 2025-10-09"],
         ["Lag (records)", "Time (UTC), 2025-10-09"],
         ["Lag (min)", "Time (UTC), 2025-10-09"],
         ["Group", "Time (UTC), 2025-10-09"],

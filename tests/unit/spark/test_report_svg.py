@@ -96,7 +96,7 @@ def test_numbers_for_people() -> None:
         "0", "0.2", "1,500", "2.5 M", "1 T", "1.0e+18"
     ]  # fmt: skip
     assert [duration(one) for one in (None, 0, 0.25, 1.5, 90, 7200, 172_800)] == [
-        "–", "0 s", "250 ms", "1.5 s", "1.5 min", "2.0 h", "2.0 d"
+        "–", "0 s", "250 ms", "1.5 s", "1.5 min", "2 h", "2 d"
     ]  # fmt: skip
     assert [unit_of(one)[1] for one in (0, 119, 120, 7200, 200_000)] == ["s", "s", "min", "h", "d"]
     assert when(T0) == "2025-10-09 09:00:00" and when(None) == "–"

@@ -154,7 +154,7 @@ def _lag(report: Report, axis: Axis, has_logs: bool) -> str:
         )
         for one in report.lag_seconds
     ]
-    most = f"The {LINES_MAX} groups with the highest peak at most, measured every {every} and at the end."
+    most = f"Up to {LINES_MAX} groups, those with the highest peaks, measured every {every} and at the end."
     rows = [
         (_owner(one.owner, has_logs), count(one.partitions), count(one.records_peak), count(one.records_end),
          duration(one.seconds_peak), duration(one.seconds_end))
@@ -163,9 +163,12 @@ def _lag(report: Report, axis: Axis, has_logs: bool) -> str:
     return _section(
         "lag",
         _lines("Lag over time, in records", "Lag (records)", axis, records, report.lag_records, has_logs, most),
-        _lines("Lag over time, in time", f"Lag ({unit})", axis, seconds, report.lag_seconds, has_logs, most),
+        _lines(
+            "Age of the first message not read, over time", f"Lag ({unit})", axis, seconds, report.lag_seconds,
+            has_logs, most,
+        ),
         _table(
-            f"The {ROWS_MAX} groups with the most lag at most, by their peak in records",
+            f"Up to {ROWS_MAX} groups, those with the highest peaks in records first",
             ("Group", "Partitions", "Peak, records", "At the end", "Peak, time", "At the end"),
             rows, 1,
         ),
@@ -194,7 +197,7 @@ def _rebalances(report: Report, axis: Axis, has_logs: bool) -> str:
         if number in used
     )
     caption = (
-        f"The {LANES_MAX} groups with the most rebalances at most. A bar goes from a rebalance's start to its end; "
+        f"Up to {LANES_MAX} groups, those with the most rebalances. A bar goes from a rebalance's start to its end; "
         f"those that begin within one {SLOTS_MAX}th of the time are one bar. Colours are causes."
     )
     chart = lane_chart("Rebalances over time", "Group", axis, lanes)
@@ -248,10 +251,16 @@ def _movers(report: Report, has_logs: bool) -> str:
     ]
     return _section(
         "movers",
-        _table(f"{ROWS_MAX} groups at most, by rebalances", titles, _moves(report.by_rebalances, has_logs), 2),
-        _table(f"{ROWS_MAX} groups at most, by partitions moved", titles, _moves(report.by_partitions, has_logs), 2),
         _table(
-            f"{ROWS_MAX} members at most, by the rebalances that they came or went in",
+            f"Up to {ROWS_MAX} groups, those with the most rebalances first",
+            titles, _moves(report.by_rebalances, has_logs), 2,
+        ),
+        _table(
+            f"Up to {ROWS_MAX} groups, those with the most partitions moved first",
+            titles, _moves(report.by_partitions, has_logs), 2,
+        ),
+        _table(
+            f"Up to {ROWS_MAX} members, those that came or went in the most rebalances first",
             ("Group", "Member", "Rebalances", "Came", "Went"),
             members, 2,
         ),
@@ -278,7 +287,7 @@ def _storms(findings: Sequence[Finding], has_logs: bool) -> str:
         for one in findings
     ]  # fmt: skip
     titles = ("Finding", "Group", "Member", "Cause", "From", "Until", "Rebalances", "Returns")
-    return _section("storms", _table(f"{ROWS_MAX} of each kind at most, the worst first", titles, rows, 6))
+    return _section("storms", _table(f"Up to {ROWS_MAX} of each kind, the worst first", titles, rows, 6))
 
 
 def _jumps(report: Report, has_logs: bool) -> str:
@@ -287,7 +296,7 @@ def _jumps(report: Report, has_logs: bool) -> str:
     return _section(
         "jumps",
         _table(
-            f"{ROWS_MAX} partitions of groups at most, those with the most first",
+            f"Up to {ROWS_MAX} partitions of groups, those with the most first",
             ("Group", "Topic and partition", "Why reset", "Last one at", "Rewinds", "Resets", "Farthest back"),
             [_jump(one, has_logs) for one in report.jumps], 4,
         ),

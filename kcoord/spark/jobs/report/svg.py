@@ -15,7 +15,7 @@ from kcoord.spark.jobs.report.text import LABEL_MAX, escaped, short_number, time
 WIDTH: Final = 960
 LEFT: Final = 84
 RIGHT: Final = 44
-TOP: Final = 40
+TOP: Final = 48
 PLOT_HEIGHT: Final = 210
 BOTTOM: Final = 50
 LANE_HEIGHT: Final = 28

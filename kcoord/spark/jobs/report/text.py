@@ -43,7 +43,7 @@ def duration(seconds: float | None) -> str:
         return NONE
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
         if abs(seconds) >= size:
-            return f"{seconds / size:,.1f} {unit}"
+            return f"{seconds / size:,.1f}".removesuffix(".0") + f" {unit}"
     if abs(seconds) < 1 and seconds:
         return f"{seconds * 1000:.0f} ms"
     return f"{seconds:.3g} s"

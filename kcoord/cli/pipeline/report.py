@@ -1,0 +1,88 @@
+"""`kcoord pipeline report`."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+
+import click
+
+from kcoord.cli.log.common import emit_json, fail, note
+from kcoord.cli.pipeline.options import BUCKETS_DEFAULT, PARQUET, SHOWN_DEFAULT, RunOptions, pipeline_options
+from kcoord.cli.pipeline.progress import watch
+from kcoord.cli.pipeline.run import Run
+from kcoord.core.outcome import GROUP_EVENTS_TOPIC, OFFSETS_TOPIC
+from kcoord.server.failures import EXIT_CONFIG
+
+
+@click.command("report")
+@pipeline_options
+def report(options: RunOptions) -> None:
+    """One HTML page about PATH, with plots: commits, lag, rebalances, who causes them, rewinds and resets.
+
+    --output is the page's file. It needs no network and no scripts, and can be sent by mail.
+
+    \b
+    Example:
+      kcoord pipeline report data --since 2025-10-01 --output groups.html
+    """
+    _check(options)
+    with Run("report", options) as run:
+        from kcoord.spark.jobs.report.collect import collect
+        from kcoord.spark.jobs.report.page import page
+
+        with watch(run.spark, "Reading", options.is_json):
+            found = collect(
+                run.table("offset_commits"),
+                run.table("messages"),
+                run.table("records", subscribe=OFFSETS_TOPIC),
+                run.table("messages", subscribe=GROUP_EVENTS_TOPIC),
+                options.path,
+                datetime.now(UTC),
+                _time(options.since_ms),
+                _time(options.until_ms),
+                options.groups,
+            )
+        size = _write(options, page(found))
+    if options.is_json:
+        emit_json({"job": "report", "output": options.output, "bytes": size})
+    else:
+        note(f"the page is {options.output}")
+
+
+def _check(options: RunOptions) -> None:
+    """Before Spark starts."""
+    if not options.output:
+        raise click.UsageError("--output FILE is needed: where the page is to be")
+    if (
+        options.format != PARQUET
+        or options.buckets != BUCKETS_DEFAULT
+        or options.shown not in (0, SHOWN_DEFAULT)
+    ):
+        raise click.UsageError("a page has no --format, --buckets or --show")
+    if "://" in options.output:
+        fail(f"{options.output}: the page is written to a file of this machine", EXIT_CONFIG)
+    if os.path.isdir(options.output):
+        fail(
+            f"{options.output} is a directory; --output is to be a file, groups.html for instance",
+            EXIT_CONFIG,
+        )
+    if os.path.exists(options.output) and not options.overwrite:
+        fail(f"{options.output} is there already; --overwrite replaces it", EXIT_CONFIG)
+    folder = os.path.dirname(options.output) or "."
+    if not os.path.isdir(folder):
+        fail(f"{folder} is not there", EXIT_CONFIG)
+
+
+def _write(options: RunOptions, text: str) -> int:
+    """All of it or nothing. Raises OSError."""
+    data = text.encode()
+    staged = f"{options.output}.part"
+    with open(staged, "wb") as file:
+        file.write(data)
+    os.replace(staged, options.output)
+    return len(data)
+
+
+def _time(at_ms: int) -> datetime | None:
+    return datetime.fromtimestamp(at_ms / 1000, UTC) if at_ms >= 0 else None

@@ -1,0 +1,350 @@
+"""Summing up in Spark: whatever the logs are, a few thousand small rows come to the driver.
+
+Times come as ms, since Python's own end with the year 9999, and what is later than now is left out: a single commit
+from the future would make every plot a line at its left edge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Final, final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from kcoord.spark.jobs.lag import lag
+from kcoord.spark.jobs.offsets_history import offsets_history
+from kcoord.spark.jobs.rebalances import ranking, rebalances
+from kcoord.spark.jobs.report.data import (
+    LANES_MAX,
+    LINES_MAX,
+    POINTS_MAX,
+    ROWS_MAX,
+    SLOTS_MAX,
+    Bar,
+    Finding,
+    GroupMoves,
+    Jumps,
+    LagPeak,
+    LagSeries,
+    Lane,
+    MemberMoves,
+    Owner,
+    Report,
+    step_ms,
+)
+from kcoord.spark.jobs.report.text import time_of
+
+OWNER: Final = ("log", "group_id")
+# Reasons for resets that are told of one partition.
+REASONS_MAX: Final = 3
+
+
+def collect(
+    commits: DataFrame,
+    messages: DataFrame,
+    records: DataFrame,
+    events: DataFrame | None,
+    path: str,
+    now: datetime,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    groups: Sequence[str] = (),
+) -> Report:
+    """`commits`, `messages` and `records` are the tables `offset_commits`, `messages` and `records`; `events` is what
+    `messages` has of `__group_events`. All times have a zone. Only what is from `since` to `until` is told of, and
+    with `groups` only of these.
+    """
+    now_ms = _ms(now)
+    end_ms = now_ms if until is None else min(_ms(until), now_ms)
+    begin_ms = None if since is None else _ms(since)
+    found = rebalances(records, events)
+    if groups:
+        found = found.where(F.col("group_id").isin(*groups))
+    found = found.persist()
+    try:
+        span = _span(commits, messages, found, begin_ms, end_ms)
+        if span is None:
+            return Report(path, now_ms)
+        return _Collector(commits, messages, found, path, now, *span).report()
+    finally:
+        found.unpersist()
+
+
+def _span(
+    commits: DataFrame, messages: DataFrame, found: DataFrame, begin_ms: int | None, end_ms: int
+) -> tuple[int, int] | None:
+    """From the first commit or rebalance to the last one or the last message, within the limits."""
+    at = F.col("at_ms")
+    times = commits.select(_commit_ms().alias("at_ms")).union(found.select(F.unix_millis("started")))
+    times = times.union(found.select(F.unix_millis("finished")))
+    within = at <= end_ms if begin_ms is None else at.between(begin_ms, end_ms)
+    first = times.where(within).agg(F.min("at_ms"), F.max("at_ms")).first()
+    if first is None or first[0] is None:
+        return None
+    newest = (
+        messages.select(F.unix_millis("timestamp").alias("at_ms"))
+        .where(at <= end_ms)
+        .agg(F.max("at_ms"))
+        .first()
+    )
+    last = first[1] if newest is None or newest[0] is None else max(first[1], newest[0])
+    return first[0], last
+
+
+@final
+class _Collector:
+    """One report on the way, from `begin_ms` to `end_ms`."""
+
+    def __init__(
+        self,
+        commits: DataFrame,
+        messages: DataFrame,
+        found: DataFrame,
+        path: str,
+        now: datetime,
+        begin_ms: int,
+        end_ms: int,
+    ) -> None:
+        self.commits = commits
+        self.messages = messages
+        started, over = F.unix_millis("started"), F.unix_millis(F.coalesce("finished", "started"))
+        self.rebalances = found.where((started <= end_ms) & (over >= begin_ms))
+        self.path = path
+        self.now = now
+        self.begin_ms = begin_ms
+        self.end_ms = end_ms
+        self.step = step_ms(end_ms - begin_ms, POINTS_MAX)
+
+    def report(self) -> Report:
+        totals = self._totals()
+        jumps, rewinds, resets = self._jumps()
+        by_records, by_seconds, peaks = self._lag()
+        return Report(
+            self.path, _ms(self.now), self.begin_ms, self.end_ms, self.step,
+            logs=totals.logs, groups=totals.groups, partitions=totals.partitions,
+            commits_total=totals.commits or 0, tombstones=totals.tombstones or 0, later=totals.later or 0,
+            rebalances_total=totals.rebalances or 0, rewinds_total=rewinds, resets_total=resets,
+            commits=self._commits(), lag_records=by_records, lag_seconds=by_seconds, lag_peaks=peaks,
+            lanes=self._lanes(),
+            by_rebalances=self._groups("rebalances", "moved"), by_partitions=self._groups("moved", "rebalances"),
+            members=self._members(), findings=self._findings(), jumps=jumps,
+        )  # fmt: skip
+
+    # --- commits
+
+    def _totals(self) -> Any:
+        of_commits = self.commits.select(
+            *OWNER, "topic", "partition", _is_gone().alias("is_gone"), _commit_ms().alias("at_ms")
+        )
+        both = of_commits.withColumn("is_commit", F.lit(True)).unionByName(
+            self.rebalances.select(*OWNER, F.lit(False).alias("is_commit")), allowMissingColumns=True
+        )
+        is_within = F.col("at_ms").between(self.begin_ms, self.end_ms)
+        is_counted = ~F.col("is_commit") | is_within
+        partition = F.struct("log", "group_id", "topic", "partition")
+        return both.agg(
+            F.count_distinct(F.when(is_counted, F.col("log"))).alias("logs"),
+            F.count_distinct(F.when(is_counted, F.struct(*OWNER))).alias("groups"),
+            F.count_distinct(F.when(is_within, partition)).alias("partitions"),
+            F.count_if(is_within & ~F.col("is_gone")).alias("commits"),
+            F.count_if(is_within & F.col("is_gone")).alias("tombstones"),
+            F.count_if(F.col("at_ms") > _ms(self.now)).alias("later"),
+            F.count_if(~F.col("is_commit")).alias("rebalances"),
+        ).first()
+
+    def _commits(self) -> tuple[tuple[int, int], ...]:
+        bucket = (F.floor(_commit_ms() / self.step) * self.step).alias("at_ms")
+        within = _commit_ms().between(self.begin_ms, self.end_ms) & ~_is_gone()
+        rows = self.commits.where(within).groupBy(bucket).count().orderBy("at_ms").collect()
+        return tuple((row[0], row[1]) for row in rows)
+
+    def _jumps(self) -> tuple[tuple[Jumps, ...], int, int]:
+        """Those of partitions with the most, and how many rewinds and resets there are in all."""
+        history = offsets_history(self.commits).where("is_rewind or is_reset")
+        within = F.unix_millis("valid_from").between(self.begin_ms, self.end_ms)
+        places = history.where(within).groupBy(*OWNER, "topic", "partition").agg(
+            F.count_if("is_rewind").alias("rewinds"),
+            F.count_if("is_reset").alias("resets"),
+            F.min("offset_gap").alias("farthest"),
+            F.unix_millis(F.max("valid_from")).alias("last_ms"),
+            F.slice(F.array_sort(F.collect_set("reset_reason")), 1, REASONS_MAX).alias("reasons"),
+        ).persist()  # fmt: skip
+        totals = places.agg(F.sum("rewinds"), F.sum("resets")).first()
+        most = F.desc(F.col("rewinds") + F.col("resets"))
+        rows = places.orderBy(most, *OWNER, "topic", "partition").limit(ROWS_MAX).collect()
+        places.unpersist()
+        jumps = tuple(
+            Jumps(
+                _owner(row), row.topic, row.partition, row.rewinds, row.resets, row.farthest, row.last_ms,
+                tuple(row.reasons),
+            )
+            for row in rows
+        )  # fmt: skip
+        return jumps, (totals and totals[0]) or 0, (totals and totals[1]) or 0
+
+    # --- lag
+
+    def _lag(self) -> tuple[tuple[LagSeries, ...], tuple[LagSeries, ...], tuple[LagPeak, ...]]:
+        # What was committed before is what was valid at the beginning.
+        begin = F.timestamp_millis(F.lit(self.begin_ms))
+        time = F.greatest(F.coalesce("commit_timestamp", "log_timestamp"), begin)
+        commits = self.commits.where(_commit_ms() <= self.end_ms).withColumn("commit_timestamp", time)
+        rows = lag(commits, self.messages, None, self.step / 1000, time_of(self.end_ms), self.now)
+        groups = rows.groupBy(*OWNER, "at").agg(
+            F.count("*").alias("partitions"),
+            F.sum("lag_records").alias("records"),
+            F.max("lag_seconds").alias("seconds"),
+        ).persist()  # fmt: skip
+        is_end = F.unix_millis("at") == self.end_ms
+        peaks = groups.groupBy(*OWNER).agg(
+            F.max("partitions").alias("partitions"),
+            F.max("records").alias("records"), F.max(F.when(is_end, F.col("records"))).alias("records_end"),
+            F.max("seconds").alias("seconds"), F.max(F.when(is_end, F.col("seconds"))).alias("seconds_end"),
+        ).persist()  # fmt: skip
+        series = []
+        for name in ("records", "seconds"):
+            top = peaks.orderBy(F.desc_nulls_last(name), *OWNER).limit(LINES_MAX).select(*OWNER)
+            points = (
+                groups.join(F.broadcast(top), [*OWNER])
+                .select(*OWNER, F.unix_millis("at").alias("at_ms"), F.col(name).cast("double").alias("value"))
+                .collect()
+            )
+            series.append(_series(points))
+        rows_of_peaks = peaks.orderBy(F.desc_nulls_last("records"), *OWNER).limit(ROWS_MAX).collect()
+        groups.unpersist()
+        peaks.unpersist()
+        found = tuple(
+            LagPeak(_owner(row), row.partitions, row.records, row.records_end, row.seconds, row.seconds_end)
+            for row in rows_of_peaks
+        )
+        return series[0], series[1], found
+
+    # --- rebalances
+
+    def _lanes(self) -> tuple[Lane, ...]:
+        started, finished = F.unix_millis("started"), F.unix_millis("finished")
+        most = self.rebalances.groupBy(*OWNER).count().orderBy(F.desc("count"), *OWNER).limit(LANES_MAX)
+        slot_ms = max((self.end_ms - self.begin_ms) / SLOTS_MAX, 1)
+        slot = F.floor((F.greatest(started, F.lit(self.begin_ms)) - self.begin_ms) / slot_ms).alias("slot")
+        order = F.struct("log_partition", "first_offset", "to_epoch")
+        rows = (
+            self.rebalances.join(F.broadcast(most), [*OWNER])
+            .groupBy(*OWNER, slot)
+            .agg(
+                F.max("count").alias("all"),
+                F.min(started).alias("begin_ms"),
+                F.max(finished).alias("end_ms"),
+                F.max(F.col("finished").isNull()).alias("is_open"),
+                F.count("*").alias("count"),
+                F.mode("cause", True).alias("cause"),
+                F.min_by("cause_member", order).alias("cause_member"),
+                F.min_by("from_epoch", order).alias("from_epoch"),
+                F.max_by("to_epoch", order).alias("to_epoch"),
+                F.min_by("members_before", order).alias("members_before"),
+                F.max_by("members_after", order).alias("members_after"),
+                F.sum("partitions_moved").alias("moved"),
+            )
+            .collect()
+        )
+        lanes: dict[Owner, list[Bar]] = {}
+        for row in sorted(rows, key=lambda row: (-row["all"], row.log, row.group_id, row.slot)):
+            bar = Bar(
+                row.begin_ms, None if row.is_open else row.end_ms, row["count"], row.cause, row.cause_member,
+                row.from_epoch, row.to_epoch, row.members_before, row.members_after, row.moved,
+            )  # fmt: skip
+            lanes.setdefault(_owner(row), []).append(bar)
+        return tuple(Lane(owner, tuple(bars)) for owner, bars in lanes.items())
+
+    def _groups(self, first: str, second: str) -> tuple[GroupMoves, ...]:
+        rows = self.rebalances.groupBy(*OWNER).agg(
+            F.count("*").alias("rebalances"), F.sum("partitions_moved").alias("moved"),
+            F.sum("duration_ms").alias("duration_ms"), F.max("duration_ms").alias("longest_ms"),
+            F.mode("cause", True).alias("cause"),
+        )  # fmt: skip
+        top = (
+            rows.where(F.col(first) > 0)
+            .orderBy(F.desc(first), F.desc_nulls_last(second), *OWNER)
+            .limit(ROWS_MAX)
+            .collect()
+        )
+        return tuple(
+            GroupMoves(_owner(row), row.rebalances, row.moved, row.duration_ms, row.longest_ms, row.cause)
+            for row in top
+        )
+
+    def _members(self) -> tuple[MemberMoves, ...]:
+        went = [
+            self.rebalances.select(
+                *OWNER,
+                "log_partition",
+                "first_offset",
+                F.lit(name).alias("way"),
+                F.explode(name).alias("one"),
+            )
+            for name in ("members_joined", "members_left")
+        ]
+        client = F.concat_ws("@", "one.client_id", "one.client_host")
+        moves = went[0].union(went[1]).withColumn("member", F.coalesce("one.instance_id", client))
+        rows = moves.groupBy(*OWNER, "member").agg(
+            F.count_distinct("log_partition", "first_offset").alias("rebalances"),
+            F.count_if(F.col("way") == "members_joined").alias("joined"),
+            F.count_if(F.col("way") == "members_left").alias("left"),
+        )
+        top = rows.orderBy(F.desc("rebalances"), F.desc("left"), *OWNER, "member").limit(ROWS_MAX).collect()
+        return tuple(
+            MemberMoves(_owner(row), row.member, row.rebalances, row.joined, row.left) for row in top
+        )
+
+    def _findings(self) -> tuple[Finding, ...]:
+        rows = ranking(self.rebalances).where(F.col("rank") <= ROWS_MAX).orderBy(F.desc("finding"), "rank")
+        first, last = F.unix_millis("first").alias("first_ms"), F.unix_millis("last").alias("last_ms")
+        return tuple(
+            Finding(
+                row.finding,
+                _owner(row),
+                row.member,
+                row.first_ms,
+                row.last_ms,
+                row.rebalances,
+                row.returns,
+                row.cause,
+            )
+            for row in rows.select("*", first, last).collect()
+        )
+
+
+# --- pieces
+
+
+def _ms(time: datetime) -> int:
+    return round(time.timestamp() * 1000)
+
+
+def _commit_ms() -> Column:
+    return F.unix_millis(F.coalesce("commit_timestamp", "log_timestamp"))
+
+
+def _is_gone() -> Column:
+    return F.coalesce("is_tombstone", F.lit(False)) | (F.col("committed_offset") < 0)
+
+
+def _owner(row: Any) -> Owner:
+    return Owner(row.log, row.group_id)
+
+
+def _series(rows: list[Any]) -> tuple[LagSeries, ...]:
+    """The highest first, as colours are given."""
+    points: dict[Owner, list[tuple[int, float | None]]] = {}
+    for row in sorted(rows, key=lambda row: row.at_ms):
+        points.setdefault(_owner(row), []).append((row.at_ms, row.value))
+
+    def rank(owner: Owner) -> tuple[float, str, str]:
+        return (
+            -max((value for _, value in points[owner] if value is not None), default=-1.0),
+            owner.log,
+            owner.group_id,
+        )
+
+    return tuple(LagSeries(owner, tuple(points[owner])) for owner in sorted(points, key=rank))

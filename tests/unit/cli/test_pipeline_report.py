@@ -1,0 +1,38 @@
+"""`kcoord pipeline report` up to where Spark starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kcoord.cli.main import main
+from tests.unit.cli.rig import stopped
+
+
+def refused(*arguments: str | Path) -> tuple[int, str]:
+    result = CliRunner().invoke(main, ["pipeline", "report", *map(str, arguments)], catch_exceptions=False)
+    assert not result.stdout
+    return result.exit_code, result.stderr
+
+
+def test_a_page_needs_a_file_to_be_in(tmp_path: Path) -> None:
+    data = stopped(tmp_path / "data")
+    assert refused(data)[0] == 2 and "--output FILE is needed" in refused(data)[1]
+    (tmp_path / "there.html").write_text("mine")
+    for output, said in (
+        (tmp_path, "is a directory"),
+        (tmp_path / "there.html", "is there already; --overwrite replaces it"),
+        (tmp_path / "none" / "groups.html", "none is not there"),
+        ("s3://bucket/groups.html", "a file of this machine"),
+    ):
+        code, stderr = refused(data, "--output", output)
+        assert code == 2 and said in stderr and len(stderr.splitlines()) == 1, output
+    assert (tmp_path / "there.html").read_text() == "mine"
+
+
+@pytest.mark.parametrize("option", [("--format", "delta"), ("--buckets", "3"), ("--show", "5")])
+def test_options_of_tables_are_not_a_page_s(tmp_path: Path, option: tuple[str, str]) -> None:
+    code, stderr = refused(stopped(tmp_path / "data"), "--output", tmp_path / "groups.html", *option)
+    assert code == 2 and "a page has no --format, --buckets or --show" in stderr
