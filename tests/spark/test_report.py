@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from pyspark.sql import SparkSession
 from kcoord.cli.main import main
 from kcoord.spark.jobs.report import collect as module
 from kcoord.spark.jobs.report.data import Report
+from kcoord.spark.jobs.report.page import page
+from tests.spark.tables import at, commit, frame, message
+from tests.spark.test_rebalances import generation
 from tests.unit.spark.test_report_page import parsed, plots
 
 BROKER = Path(__file__).parents[1] / "data" / "broker"
@@ -48,6 +52,62 @@ def test_a_page_about_a_broker_s_logs(
     said = " ".join(parsed(text).words)
     assert all(one.owner.group_id in said for one in report.lag_peaks)
     assert len([one for one in plots(text) if one.get("class") == "plot"]) == 4
+
+
+def test_what_lies_outside_of_the_time_asked_for(spark: SparkSession) -> None:
+    name = "<script>alert('\u202e')</script>"
+    commits = frame(
+        spark,
+        "offset_commits",
+        [
+            commit(0, 10, 1, group=name),
+            commit(1, 20, 5, group=name),
+            commit(2, 30, 4, group=name),
+            # From the future, and of somebody who was not asked for.
+            commit(3, 10_000, 9, group=name),
+            commit(4, 40, 6, group=name),
+            commit(5, 25, 7, group="other"),
+        ],
+    )
+    messages = frame(spark, "messages", [message(number, number * 4) for number in range(20)])
+    records = frame(
+        spark, "records", [generation(6, 28, 1, name, a1=(0,)), generation(7, 200, 2, name, a1=(0,))]
+    )
+
+    def report(since: float | None, until: float | None, groups: Sequence[str] = (name,)) -> Report:
+        times = [None if one is None else at(one) for one in (since, until)]
+        return module.collect(commits, messages, records, None, "data", at(100), times[0], times[1], groups)
+
+    def seconds(ms: int | None) -> float:
+        return ((ms or 0) - at(0).timestamp() * 1000) / 1000
+
+    # The last message is of second 76.
+    whole = report(None, None)
+    assert (seconds(whole.begin_ms), seconds(whole.end_ms), whole.bucket_ms) == (10, 76, 1000)
+    assert (whole.logs, whole.groups, whole.partitions) == (1, 1, 1)
+    assert (whole.commits_total, whole.later, whole.rebalances_total, whole.rewinds_total) == (4, 1, 1, 1)
+    assert [(seconds(at_ms), count) for at_ms, count in whole.commits] == [(10, 1), (20, 1), (30, 1), (40, 1)]
+    [line] = whole.lag_records
+    lag = {seconds(at_ms): value for at_ms, value in line.points}
+    # Messages 0 to 2 are there at second 10, one of them read; 6 of 20 at the end.
+    assert (lag[10], lag[29], lag[30], lag[40], lag[76], len(lag)) == (2, 3, 4, 5, 14, 67)
+    [peak] = whole.lag_peaks
+    # Message 6 is of second 24.
+    assert (peak.records_peak, peak.records_end, peak.seconds_end) == (14, 14, 52.0)
+    [jump] = whole.jumps
+    assert (jump.rewinds, jump.resets, jump.farthest, seconds(jump.last_ms)) == (1, 0, -1, 30)
+    parsed(page(whole))
+    # Nothing was committed then, but there was lag.
+    late = report(50, 60)
+    assert (seconds(late.begin_ms), seconds(late.end_ms), late.commits_total, late.rewinds_total) == (
+        50,
+        60,
+        0,
+        0,
+    )
+    assert [len(one.points) for one in late.lag_records] == [11] and late.lag_peaks[0].records_end == 10
+    assert late.lanes == () and parsed(page(late))
+    assert report(200, None) == report(None, None, ("nobody",)) == Report("data", whole.made_ms)
 
 
 def _check(report: Report, answers: Any) -> None:

@@ -54,43 +54,36 @@ def collect(
 ) -> Report:
     """`commits`, `messages` and `records` are the tables `offset_commits`, `messages` and `records`; `events` is what
     `messages` has of `__group_events`. All times have a zone. Only what is from `since` to `until` is told of, and
-    with `groups` only of these.
+    with `groups` only of these. Lag is measured in all of that time, whenever it was that something was committed last.
     """
-    now_ms = _ms(now)
-    end_ms = now_ms if until is None else min(_ms(until), now_ms)
-    begin_ms = None if since is None else _ms(since)
+    limit = now if until is None else min(until, now)
     found = rebalances(records, events)
     if groups:
         found = found.where(F.col("group_id").isin(*groups))
+        commits = commits.where(F.col("group_id").isin(*groups))
     found = found.persist()
     try:
-        span = _span(commits, messages, found, begin_ms, end_ms)
-        if span is None:
-            return Report(path, now_ms)
-        return _Collector(commits, messages, found, path, now, *span).report()
+        span = _span(commits, messages, found, _ms(limit))
+        if span is None or (since is not None and since > limit):
+            return Report(path, _ms(now))
+        begin_ms = span[0] if since is None else _ms(since)
+        end_ms = _ms(limit) if until is not None else max(span[1], begin_ms)
+        return _Collector(commits, messages, found, path, now, begin_ms, end_ms).report()
     finally:
         found.unpersist()
 
 
-def _span(
-    commits: DataFrame, messages: DataFrame, found: DataFrame, begin_ms: int | None, end_ms: int
-) -> tuple[int, int] | None:
-    """From the first commit or rebalance to the last one or the last message, within the limits."""
+def _span(commits: DataFrame, messages: DataFrame, found: DataFrame, limit_ms: int) -> tuple[int, int] | None:
+    """From the first commit or rebalance to the last one or the last message; None if there is none."""
     at = F.col("at_ms")
     times = commits.select(_commit_ms().alias("at_ms")).union(found.select(F.unix_millis("started")))
     times = times.union(found.select(F.unix_millis("finished")))
-    within = at <= end_ms if begin_ms is None else at.between(begin_ms, end_ms)
-    first = times.where(within).agg(F.min("at_ms"), F.max("at_ms")).first()
+    first = times.where(at <= limit_ms).agg(F.min("at_ms"), F.max("at_ms")).first()
     if first is None or first[0] is None:
         return None
-    newest = (
-        messages.select(F.unix_millis("timestamp").alias("at_ms"))
-        .where(at <= end_ms)
-        .agg(F.max("at_ms"))
-        .first()
-    )
-    last = first[1] if newest is None or newest[0] is None else max(first[1], newest[0])
-    return first[0], last
+    newest = messages.select(F.unix_millis("timestamp").alias("at_ms")).where(at <= limit_ms)
+    last = newest.agg(F.max("at_ms")).first()
+    return first[0], first[1] if last is None or last[0] is None else max(first[1], last[0])
 
 
 @final
@@ -107,7 +100,9 @@ class _Collector:
         begin_ms: int,
         end_ms: int,
     ) -> None:
-        self.commits = commits
+        self.all_commits = commits
+        # Those without a time are nowhere on a plot, but offsets went on from them.
+        self.commits = commits.where(_commit_ms().isNull() | (_commit_ms() <= end_ms))
         self.messages = messages
         started, over = F.unix_millis("started"), F.unix_millis(F.coalesce("finished", "started"))
         self.rebalances = found.where((started <= end_ms) & (over >= begin_ms))
@@ -135,7 +130,7 @@ class _Collector:
     # --- commits
 
     def _totals(self) -> Any:
-        of_commits = self.commits.select(
+        of_commits = self.all_commits.select(
             *OWNER, "topic", "partition", _is_gone().alias("is_gone"), _commit_ms().alias("at_ms")
         )
         both = of_commits.withColumn("is_commit", F.lit(True)).unionByName(
@@ -190,7 +185,7 @@ class _Collector:
         # What was committed before is what was valid at the beginning.
         begin = F.timestamp_millis(F.lit(self.begin_ms))
         time = F.greatest(F.coalesce("commit_timestamp", "log_timestamp"), begin)
-        commits = self.commits.where(_commit_ms() <= self.end_ms).withColumn("commit_timestamp", time)
+        commits = self.commits.withColumn("commit_timestamp", time)
         rows = lag(commits, self.messages, None, self.step / 1000, time_of(self.end_ms), self.now)
         groups = rows.groupBy(*OWNER, "at").agg(
             F.count("*").alias("partitions"),
