@@ -13,6 +13,8 @@ from kcoord.spark.scan import Scan, ScanRange
 # What is read at once, and the most that one batch may take.
 CHUNK_BYTES = 8 << 20
 BATCH_BYTES_MAX = 256 << 20
+# Of a file beside a segment, which is read whole.
+INDEX_BYTES_MAX = 64 << 20
 ROWS_PER_BATCH = 65_536
 DECOMPRESSED_BYTES_MAX = 256 << 20
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from kcoord.log.reader import PARTITION_DIRECTORY, SEGMENT_FILE
@@ -28,18 +29,8 @@ def discover(filesystem: Any, root: str) -> list[LogPartition]:
     import pyarrow.fs
 
     selector = pyarrow.fs.FileSelector(root, recursive=True)
-    segments: dict[str, list[SegmentFile]] = {}
-    others: dict[str, list[str]] = {}
-    for info in filesystem.get_file_info(selector):
-        if info.type != pyarrow.fs.FileType.File:
-            continue
-        directory, _, name = info.path.rpartition("/")
-        if match := SEGMENT_FILE.fullmatch(name):
-            segments.setdefault(directory, []).append(SegmentFile(info.path, int(match.group(1)), info.size))
-        else:
-            others.setdefault(directory, []).append(name)
     found = []
-    for directory, files in segments.items():
+    for directory, files in _by_directory(filesystem.get_file_info(selector)).items():
         below = posixpath.relpath(directory, root)
         # The last name may begin with a dot: topics' may.
         above = below.split("/")[:-1]
@@ -50,9 +41,7 @@ def discover(filesystem: Any, root: str) -> list[LogPartition]:
         if match is None:
             continue
         log = SELF if below == SELF else posixpath.relpath(parent, root)
-        files.sort(key=lambda file: file.base_offset)
-        names = tuple(sorted(others.get(directory, ())))
-        found.append(LogPartition(log, match.group(1), int(match.group(2)), directory, tuple(files), names))
+        found.append(LogPartition(log, match.group(1), int(match.group(2)), directory, *files))
     found.sort(key=lambda one: (one.log, one.topic, one.partition))
     return found
 
@@ -65,21 +54,31 @@ def list_partition(filesystem: Any, directory: str, like: Slice) -> LogPartition
         infos = filesystem.get_file_info(pyarrow.fs.FileSelector(directory))
     except FileNotFoundError:
         return None
-    segments = []
-    names = []
+    files = _by_directory(infos).get(directory)
+    return None if files is None else LogPartition(like.log, like.topic, like.partition, directory, *files)
+
+
+def _by_directory(infos: Iterable[Any]) -> dict[str, tuple[tuple[SegmentFile, ...], tuple[str, ...]]]:
+    """Segments in the order of their offsets, and names of the other files, of each directory that has segments."""
+    import pyarrow.fs
+
+    segments: dict[str, list[SegmentFile]] = {}
+    others: dict[str, list[str]] = {}
     for info in infos:
         if info.type != pyarrow.fs.FileType.File:
             continue
-        if match := SEGMENT_FILE.fullmatch(info.base_name):
-            segments.append(SegmentFile(info.path, int(match.group(1)), info.size))
+        directory, _, name = info.path.rpartition("/")
+        if match := SEGMENT_FILE.fullmatch(name):
+            segments.setdefault(directory, []).append(SegmentFile(info.path, int(match.group(1)), info.size))
         else:
-            names.append(info.base_name)
-    if not segments:
-        return None
-    segments.sort(key=lambda file: file.base_offset)
-    return LogPartition(
-        like.log, like.topic, like.partition, directory, tuple(segments), tuple(sorted(names))
-    )
+            others.setdefault(directory, []).append(name)
+    return {
+        directory: (
+            tuple(sorted(files, key=lambda file: file.base_offset)),
+            tuple(sorted(others.get(directory, ()))),
+        )
+        for directory, files in segments.items()
+    }
 
 
 def read_checkpoint(filesystem: Any, log_directory: str, name: str) -> dict[tuple[str, int], int] | None:

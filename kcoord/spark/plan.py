@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from kcoord.log.segment import segment_name
+
 # Beyond any offset and any timestamp in ms.
 INT64_MAX = 0x7FFFFFFFFFFFFFFF
 
@@ -31,6 +33,11 @@ class LogPartition:
     path: str
     segments: tuple[SegmentFile, ...]
     files: tuple[str, ...] = ()
+
+    def beside(self, segment: SegmentFile, suffix: str) -> str | None:
+        """The path of a file that belongs to the segment; None if there is none."""
+        name = segment_name(segment.base_offset) + suffix
+        return f"{self.path}/{name}" if name in self.files else None
 
 
 @dataclass(frozen=True)

@@ -13,16 +13,15 @@ from typing import Any
 
 from kcoord.log.directory import LOG_START_OFFSETS, RECOVERY_POINTS
 from kcoord.log.reader import Window
-from kcoord.spark.batches import CHUNK_BYTES, scan_slice
+from kcoord.spark.batches import CHUNK_BYTES, INDEX_BYTES_MAX, scan_slice
 from kcoord.spark.discovery import data_directory, list_partition, read_checkpoint
 from kcoord.spark.filesystem import FileBytes, read_file
-from kcoord.spark.options import CORRUPT, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, ByPartition, ReadOptions
+from kcoord.spark.options import CORRUPT, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, ReadOptions
 from kcoord.spark.plan import INT64_MAX, LogPartition, SegmentFile, Slice
 from kcoord.spark.scan import Scan, ScanRange
 from kcoord.spark.transactions import Transactions, transactions_of
-from kcoord.wire.record_batch import parse_header
+from kcoord.wire.record_batch import BatchHeader, parse_header
 
-INDEX_BYTES_MAX = 64 << 20
 # Relative offset of a batch's last record, and the batch's position.
 OFFSET_ENTRY = struct.Struct(">ii")
 # Largest timestamp so far, and the relative offset of its batch.
@@ -35,9 +34,7 @@ class Planner:
     def __init__(self, filesystem: Any, options: ReadOptions) -> None:
         self.filesystem = filesystem
         self.options = options
-        self._checkpoints: dict[tuple[str, str], dict[tuple[str, int], int]] = {}
-        # Data directories of which nothing says what is durable.
-        self.unmarked: set[str] = set()
+        self._checkpoints: dict[tuple[str, str], dict[tuple[str, int], int] | None] = {}
 
     def plan(self, partitions: list[LogPartition]) -> list[Slice]:
         """Slices of all that is wanted, in the order of logs, partitions and offsets. Raises OSError."""
@@ -55,21 +52,19 @@ class Planner:
 
     def log_start(self, partition: LogPartition) -> int:
         """The first offset that exists: DeleteRecords may have moved it into a segment."""
-        start = self.checkpoint(partition, LOG_START_OFFSETS).get((partition.topic, partition.partition), 0)
-        return max(start, partition.segments[0].base_offset)
+        starts = self.checkpoint(partition, LOG_START_OFFSETS) or {}
+        return max(starts.get((partition.topic, partition.partition), 0), partition.segments[0].base_offset)
 
     def durable_end(self, partition: LogPartition) -> int:
         """Below this offset the log was synced; its beginning, if nothing says so."""
-        marks = self.checkpoint(partition, RECOVERY_POINTS)
+        marks = self.checkpoint(partition, RECOVERY_POINTS) or {}
         return marks.get((partition.topic, partition.partition), partition.segments[0].base_offset)
 
-    def checkpoint(self, partition: LogPartition, name: str) -> dict[tuple[str, int], int]:
+    def checkpoint(self, partition: LogPartition, name: str) -> dict[tuple[str, int], int] | None:
+        """A checkpoint of the partition's data directory, read once; None where there is none."""
         directory = data_directory(partition)
         if (directory, name) not in self._checkpoints:
-            found = read_checkpoint(self.filesystem, directory, name)
-            self._checkpoints[(directory, name)] = found or {}
-            if found is None and name == RECOVERY_POINTS:
-                self.unmarked.add(directory)
+            self._checkpoints[(directory, name)] = read_checkpoint(self.filesystem, directory, name)
         return self._checkpoints[(directory, name)]
 
     def start_of(self, partition: LogPartition) -> int:
@@ -121,10 +116,10 @@ class Planner:
 
     def _newest(self, partition: LogPartition, segment: SegmentFile) -> int:
         """The largest timestamp of a closed segment as its time index says; INT64_MAX without one."""
-        name = f"{segment.base_offset:020d}.timeindex"
-        if name not in partition.files:
+        path = partition.beside(segment, ".timeindex")
+        if path is None:
             return INT64_MAX
-        data = read_file(self.filesystem, f"{partition.path}/{name}", INDEX_BYTES_MAX)
+        data = read_file(self.filesystem, path, INDEX_BYTES_MAX)
         if len(data) < TIME_ENTRY.size or len(data) % TIME_ENTRY.size:
             return INT64_MAX
         newest = max(TIME_ENTRY.unpack_from(data, at)[0] for at in range(0, len(data), TIME_ENTRY.size))
@@ -156,25 +151,24 @@ class Planner:
             self.lost(f"{part.topic}-{part.partition} in {part.log}: offset {lowest} went while it was read")
         if partition is None:
             return []
-        found = []
+        return [
+            dataclasses.replace(
+                part, segment=segment, start=0, end=segment.size, next_offset=segment.base_offset,
+                from_offset=lowest, tail_from=tail_from,
+            )
+            for segment, _, tail_from in self._segments(partition, lowest, part.to_offset)
+        ]  # fmt: skip
+
+    def _segments(
+        self, partition: LogPartition, start: int, end: int
+    ) -> Iterator[tuple[SegmentFile, int, int]]:
+        """Segments that may have records from `start` and below `end`, with the offset beyond, and `tail_from`."""
         last = len(partition.segments) - 1
         for number, segment in enumerate(partition.segments):
-            beyond = partition.segments[number + 1].base_offset if number < last else INT64_MAX
-            if beyond <= lowest or segment.base_offset >= part.to_offset or segment.size == 0:
-                continue
-            tail_from = self.durable_end(partition) if number == last else INT64_MAX
-            found.append(
-                dataclasses.replace(
-                    part,
-                    segment=segment,
-                    start=0,
-                    end=segment.size,
-                    next_offset=segment.base_offset,
-                    from_offset=lowest,
-                    tail_from=tail_from,
-                )  # fmt: skip
-            )
-        return found
+            is_last = number == last
+            beyond = INT64_MAX if is_last else partition.segments[number + 1].base_offset
+            if beyond > start and segment.base_offset < end and segment.size > 0:
+                yield segment, beyond, self.durable_end(partition) if is_last else INT64_MAX
 
     def lost(self, message: str) -> None:
         """Raises DataLoss, unless such is to be skipped."""
@@ -188,15 +182,7 @@ class Planner:
             transactions = transactions_of(self.filesystem, partition)
         end = min(end, transactions.stable_end)
         slices: list[Slice] = []
-        last = len(partition.segments) - 1
-        mark = self.durable_end(partition)
-        for number, segment in enumerate(partition.segments):
-            beyond = partition.segments[number + 1].base_offset if number < last else INT64_MAX
-            if beyond <= start or segment.base_offset >= end:
-                continue
-            if segment.size == 0:
-                continue
-            tail_from = mark if number == last else INT64_MAX
+        for segment, beyond, tail_from in self._segments(partition, start, end):
             slices += self._cut(partition, segment, start, min(end, beyond), bytes_max, tail_from)
         if not transactions.aborted:
             return slices
@@ -212,25 +198,29 @@ class Planner:
         tail_from: int,
     ) -> Iterator[Slice]:
         """A segment in slices that are not much larger than `bytes_max`, from where `start` may be at the latest."""
-        entries = self._entries(partition, segment)
-        first = (0, segment.base_offset)
+        first = 0
         cuts: list[tuple[int, int]] = []
-        with FileBytes(self.filesystem, segment.path, segment.size) as file:
-            window = Window(file.pread, file.size)
-            for offset, position in reversed(entries):
-                if offset < start and _is_batch(window, position, offset):
-                    first = (position, offset)
-                    break
-            begin = first[0]
-            for offset, position in entries:
-                if position - begin >= bytes_max and offset < end and _is_batch(window, position, offset):
-                    # The index has a batch's last offset: its first one is read from it.
-                    header = parse_header(window.bytes_at(position, 61), 0, True)
-                    cuts.append((position, header.base_offset))
-                    begin = position
-        if first[0] > 0:
-            first = (first[0], segment.base_offset)
-        points = [first, *cuts]
+        # Most segments are read whole: nothing of them is opened for that.
+        entries: list[tuple[int, int]] = []
+        if start > segment.base_offset or segment.size > bytes_max:
+            entries = self._entries(partition, segment)
+        if entries:
+            with FileBytes(self.filesystem, segment.path, segment.size) as file:
+                window = Window(file.pread, file.size)
+                for offset, position in reversed(entries):
+                    if offset < start and _batch_at(window, position, offset) is not None:
+                        first = position
+                        break
+                begin = first
+                for offset, position in entries:
+                    if position - begin < bytes_max or offset >= end:
+                        continue
+                    header = _batch_at(window, position, offset)
+                    if header is not None:
+                        # The index has a batch's last offset, the next slice begins with its first one.
+                        cuts.append((position, header.base_offset))
+                        begin = position
+        points = [(first, segment.base_offset), *cuts]
         for i, (position, next_offset) in enumerate(points):
             upto, to_offset = points[i + 1] if i + 1 < len(points) else (segment.size, end)
             yield Slice(
@@ -240,10 +230,10 @@ class Planner:
 
     def _entries(self, partition: LogPartition, segment: SegmentFile) -> list[tuple[int, int]]:
         """(offset, position) of the segment's index, as far as they can be true."""
-        name = f"{segment.base_offset:020d}.index"
-        if name not in partition.files or segment.size <= CHUNK_BYTES // 8:
+        path = partition.beside(segment, ".index")
+        if path is None or segment.size <= CHUNK_BYTES // 8:
             return []
-        data = read_file(self.filesystem, f"{partition.path}/{name}", INDEX_BYTES_MAX)
+        data = read_file(self.filesystem, path, INDEX_BYTES_MAX)
         entries: list[tuple[int, int]] = []
         before = (-1, 0)
         for at in range(0, len(data) - OFFSET_ENTRY.size + 1, OFFSET_ENTRY.size):
@@ -260,9 +250,13 @@ class DataLoss(Exception):
     """Records that were asked for are gone."""
 
 
-def _is_batch(window: Window, position: int, last_offset: int) -> bool:
+def _batch_at(window: Window, position: int, last_offset: int) -> BatchHeader | None:
+    """The header of the batch at `position`, if there is one with that last offset."""
     batch = window.batch_at(position)
-    return not isinstance(batch, str) and parse_header(batch).last_offset == last_offset
+    if isinstance(batch, str):
+        return None
+    header = parse_header(batch)
+    return header if header.last_offset == last_offset else None
 
 
 def _overlapping(transactions: Transactions, part: Slice) -> tuple[Any, ...]:
@@ -271,11 +265,3 @@ def _overlapping(transactions: Transactions, part: Slice) -> tuple[Any, ...]:
         for one in transactions.aborted
         if one.last_offset >= part.next_offset and one.first_offset < part.to_offset
     )
-
-
-def by_partition(mapping: ByPartition) -> dict[str, dict[str, int]]:
-    """As JSON has it: topic to partition to number."""
-    found: dict[str, dict[str, int]] = {}
-    for (topic, partition), value in sorted(mapping.items()):
-        found.setdefault(topic, {})[str(partition)] = value
-    return found

@@ -26,6 +26,7 @@ from kcoord.spark.options import (
 from kcoord.spark.plan import INT64_MAX, LogPartition, SegmentFile, Slice
 from kcoord.spark.planning import Planner
 from kcoord.spark.scan import Scan
+from kcoord.spark.tables.rows import RecordPlace, batch_of
 from kcoord.spark.tables.schemas import CORRUPT_SCHEMA
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.primitives import DecodeError
@@ -92,11 +93,7 @@ class Sink:
 
     def take(self) -> pa.RecordBatch:
         rows, self.rows = self.rows, []
-        columns: list[Any] = [list(column) for column in zip(*rows, strict=True)] or [
-            [] for _ in CORRUPT_SCHEMA
-        ]
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, CORRUPT_SCHEMA, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=CORRUPT_SCHEMA)
+        return batch_of(rows, CORRUPT_SCHEMA)
 
 
 def read_task(task: Task, options: ReadOptions, rows: RowFilter | None = None) -> Iterator[pa.RecordBatch]:
@@ -213,9 +210,7 @@ def _decoder(filesystem: Any, task: Task, options: ReadOptions) -> Any:
     return kind()
 
 
-def _place(part: Slice) -> Any:
-    from kcoord.spark.tables.rows import RecordPlace
-
+def _place(part: Slice) -> RecordPlace:
     return RecordPlace(part.log, part.topic, part.partition)
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
 
 from kcoord.core.outcome import METADATA_TOPIC
 from kcoord.log.directory import HIGH_WATERMARKS, RECOVERY_POINTS
-from kcoord.spark.discovery import data_directory, discover
+from kcoord.spark.discovery import discover
 from kcoord.spark.options import ASSIGNMENTS, EARLIEST, ReadOptions
 from kcoord.spark.plan import INT64_MAX, LogPartition
 from kcoord.spark.planning import Planner
@@ -42,10 +42,12 @@ class KcoordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.options = options
         # Where a query with Trigger.AvailableNow ends.
         self.target: dict[Place, int] | None = None
+        # Where the logs ended when `latestOffset` last looked; Spark asks for it again to report it.
+        self.seen: dict[Place, int] | None = None
 
     def initialOffset(self) -> dict[str, Any]:
         found = _Now(self.options)
-        from_latest = not self.options.starting_offsets or self.options.starting_offsets != EARLIEST
+        from_latest = self.options.starting_offsets != EARLIEST
         offsets: dict[Place, int] = {}
         for place, partition in found.partitions.items():
             is_given = (
@@ -70,7 +72,10 @@ class KcoordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         now = _Now(self.options)
         before = flat(start)
-        ends = now.ends() if self.target is None else dict(self.target)
+        known = self.target
+        if known is None:
+            known = self.seen = now.ends()
+        ends = dict(known)
         begins: dict[Place, int] = {}
         for place, end in ends.items():
             partition = now.partitions.get(place)
@@ -89,7 +94,7 @@ class KcoordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return nested(ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return nested(_Now(self.options).ends())
+        return nested(self.seen if self.seen is not None else _Now(self.options).ends())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         now = _Now(self.options)
@@ -156,9 +161,8 @@ class _Now:
             marks = self.planner.checkpoint(partition, name)
             if marks:
                 return marks.get(key, 0)
-        if data_directory(partition) in self.planner.unmarked:
-            return INT64_MAX
-        return 0
+        # Without a file nothing is marked; an empty one says that nothing is durable yet.
+        return INT64_MAX if marks is None else 0
 
 
 def nested(offsets: dict[Place, int]) -> Offsets:

@@ -7,13 +7,12 @@ from typing import Any, final
 
 from kcoord.core.producers import decode_snapshot
 from kcoord.log.reader import Window
+from kcoord.spark.batches import CHUNK_BYTES, INDEX_BYTES_MAX
 from kcoord.spark.filesystem import FileBytes, read_file
 from kcoord.spark.plan import INT64_MAX, AbortedRange, LogPartition
 from kcoord.spark.scan import TransactionSurvey
 from kcoord.wire.primitives import DecodeError
 
-INDEX_BYTES_MAX = 64 << 20
-CHUNK_BYTES = 8 << 20
 # Version, producer id, first offset, last offset, last stable offset.
 ENTRY = struct.Struct(">hqqqq")
 
@@ -39,9 +38,9 @@ def transactions_of(filesystem: Any, partition: LogPartition) -> Transactions:
             _walk(file, survey)
     found = {AbortedRange(producer, first, last) for producer, first, last in survey.aborted}
     for segment in partition.segments:
-        name = f"{segment.base_offset:020d}.txnindex"
-        if name in partition.files:
-            found.update(_indexed(filesystem, f"{partition.path}/{name}"))
+        path = partition.beside(segment, ".txnindex")
+        if path is not None:
+            found.update(_indexed(filesystem, path))
     stable_end = min(survey.open_since.values(), default=INT64_MAX)
     ordered = sorted(found, key=lambda one: (one.first_offset, one.producer_id))
     return Transactions(ordered, stable_end, max(survey.end_offset, partition.segments[-1].base_offset))
@@ -50,11 +49,11 @@ def transactions_of(filesystem: Any, partition: LogPartition) -> Transactions:
 def _begin(filesystem: Any, partition: LogPartition, survey: TransactionSurvey) -> int:
     """The number of the first segment to be walked, once `survey` knows what a snapshot says of those before."""
     for number in range(len(partition.segments) - 1, 0, -1):
-        name = f"{partition.segments[number].base_offset:020d}.snapshot"
-        if name not in partition.files:
+        path = partition.beside(partition.segments[number], ".snapshot")
+        if path is None:
             continue
         try:
-            entries = decode_snapshot(read_file(filesystem, f"{partition.path}/{name}", INDEX_BYTES_MAX))
+            entries = decode_snapshot(read_file(filesystem, path, INDEX_BYTES_MAX))
         except DecodeError:
             continue
         for entry in entries:

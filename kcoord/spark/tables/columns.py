@@ -33,6 +33,10 @@ class ScanArrays:
         self.producer_ids = np.frombuffer(columns.producer_ids.getvalue(), "<i8")
         self.timestamp_types = np.frombuffer(columns.timestamp_types.getvalue(), "u1")
 
+    def place_of(self, row: Any) -> tuple[int, int]:
+        """A record's offset, and the position of its batch in the file."""
+        return int(self.offsets[row]), int(self.positions[self.batch_of[row]])
+
 
 def starts_of(sizes: Array) -> Array:
     """Where each of so many bytes begins, all one after the other; negative sizes are nulls, and take none."""

@@ -56,9 +56,7 @@ class MessageTable:
             try:
                 headers = headers_at(arrays.headers, start, start + int(arrays.header_sizes[row]))
             except DecodeError as error:
-                self.corrupt(
-                    int(arrays.offsets[row]), int(arrays.positions[arrays.batch_of[row]]), str(error)
-                )
+                self.corrupt(*arrays.place_of(row), str(error))
                 continue
             found[row] = [
                 {"key": key.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), "value": value}

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from kcoord.log.record_plain import uuid_text
 from kcoord.protocol.records.offset_commit import (
     OffsetCommitValue,
     decode_offset_commit_value,
@@ -95,7 +96,7 @@ class CommitTable:
             bad |= np.isin(arrays.key_ids, list(self.reasons))
         for row in np.flatnonzero(bad):
             reason = self.reasons.get(int(arrays.key_ids[row]), "a record without a key")
-            self.corrupt(int(arrays.offsets[row]), int(arrays.positions[arrays.batch_of[row]]), reason)
+            self.corrupt(*arrays.place_of(row), reason)
 
     def _rows(
         self, arrays: ScanArrays, rows: Any, keys: list[tuple[str, str, int] | None], key_of: Any
@@ -105,7 +106,7 @@ class CommitTable:
         if values.bad:
             for index, reason in values.bad.items():
                 row = rows[index]
-                self.corrupt(int(arrays.offsets[row]), int(arrays.positions[arrays.batch_of[row]]), reason)
+                self.corrupt(*arrays.place_of(row), reason)
             keep = np.ones(len(rows), bool)
             keep[list(values.bad)] = False
             rows = rows[keep]
@@ -264,10 +265,3 @@ class _Values:
 
 def _both(rows: Any, sizes: Any, wanted: Any) -> tuple[Any, Any]:
     return rows[wanted], sizes[wanted]
-
-
-def uuid_text(raw: bytes) -> str:
-    """A topic id as Kafka writes it."""
-    import base64
-
-    return base64.urlsafe_b64encode(raw).decode().rstrip("=")

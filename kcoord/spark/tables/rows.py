@@ -88,15 +88,19 @@ class TableDecoder(ABC):
         rows = self._rows[:count]
         del self._rows[:count], self._sizes[:count]
         self._size_bytes -= size_bytes
-        columns: list[Any] = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in self.schema]
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        return batch_of(rows, self.schema)
 
     def _put(self, row: Row) -> None:
         size = size_of(row)
         self._rows.append(row)
         self._sizes.append(size)
         self._size_bytes += size
+
+
+def batch_of(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
+    columns: list[Any] = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in schema]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def size_of(values: Iterable[Any]) -> int:
