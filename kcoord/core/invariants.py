@@ -403,19 +403,18 @@ def _classic_members(value: GroupMetadataValue) -> list[str]:
 
 def group_id_of(key: Message) -> str:
     """The group that a record is about, if it is one of a consumer group; or ""."""
-    if isinstance(key, ConsumerGroupCurrentMemberAssignmentKey):
-        return key.group_id
-    if isinstance(key, ConsumerGroupTargetAssignmentMemberKey):
-        return key.group_id
-    if isinstance(key, ConsumerGroupMemberMetadataKey):
-        return key.group_id
-    if isinstance(key, ConsumerGroupMetadataKey):
-        return key.group_id
-    if isinstance(key, ConsumerGroupTargetAssignmentMetadataKey):
-        return key.group_id
-    if isinstance(key, ConsumerGroupRegularExpressionKey):
-        return key.group_id
-    if isinstance(key, ConsumerGroupPartitionMetadataKey):
+    if isinstance(
+        key,
+        (
+            ConsumerGroupCurrentMemberAssignmentKey,
+            ConsumerGroupTargetAssignmentMemberKey,
+            ConsumerGroupMemberMetadataKey,
+            ConsumerGroupMetadataKey,
+            ConsumerGroupTargetAssignmentMetadataKey,
+            ConsumerGroupRegularExpressionKey,
+            ConsumerGroupPartitionMetadataKey,
+        ),
+    ):
         return key.group_id
     return ""
 

@@ -49,10 +49,6 @@ SOURCE: Final = ("cluster", "group_id")
 NAMED_MAX: Final = 5
 
 DECIDED_SQL: Final = "cluster string, group_id string, new_group string, action string, reason string"
-PLAN_COLUMNS: Final = (
-    "action", "cluster", "group_id", "kind", "new_group", "offsets", "offsets_renamed", "offsets_dropped",
-    "last_commit", "reason",
-)  # fmt: skip
 ROWS_SQL: Final = (
     "log_topic string, log_partition int, log_timestamp timestamp, key binary, value binary, "
     "headers array<struct<key: string, value: binary>>"

@@ -31,18 +31,14 @@ from kcoord.spark.tables.rows import (
     CONSUMER,
     SHARE,
     STREAMS,
-    RecordPlace,
+    GroupTableDecoder,
     Row,
-    TableDecoder,
-    coordinator_record_type,
-    decode_group_record,
     group_columns,
     known,
-    place_columns,
 )
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import DecodeError
-from kcoord.wire.record_batch import BatchHeader, Record
+from kcoord.wire.record_batch import Record
 
 TARGET: Final = "target"
 CURRENT: Final = "current"
@@ -65,24 +61,21 @@ Partitions = dict[bytes, list[int]]
 
 
 @final
-class AssignmentsDecoder(TableDecoder):
+class AssignmentsDecoder(GroupTableDecoder):
     """`topic_names` are names of topics by their id of 16 bytes, as `topic_names` finds them."""
 
     TABLE: ClassVar[str] = ASSIGNMENTS
+    KINDS: ClassVar[Mapping[int, tuple[str, str]]] = KINDS
 
     def __init__(self, topic_names: Mapping[bytes, str] | None = None) -> None:
         super().__init__()
         self.topic_names = topic_names if topic_names is not None else {}
 
-    def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
-        if header.is_control:
-            return
-        about = KINDS.get(coordinator_record_type(record))
-        if about is None:
-            return
+    def _add(
+        self, about: tuple[str, str], place: Row, key: Message, value: Message | None, record: Record
+    ) -> None:
         kind, role = about
-        key, value = decode_group_record(record)
-        first = place_columns(where, record) + group_columns(kind, key)
+        first = place + group_columns(kind, key)
         if isinstance(value, group_metadata.GroupMetadataValue):
             for member in value.members:
                 epochs = (value.generation, None, None)

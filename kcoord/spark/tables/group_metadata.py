@@ -6,6 +6,7 @@ with the epoch of the target assignment; each is a row, and has its own columns 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Final, final
 
 from kcoord.core.cause_header import decode_cause, encode_cause
@@ -24,17 +25,13 @@ from kcoord.spark.tables.rows import (
     CONSUMER,
     SHARE,
     STREAMS,
-    RecordPlace,
+    GroupTableDecoder,
     Row,
-    TableDecoder,
-    coordinator_record_type,
-    decode_group_record,
     group_columns,
     micros,
-    place_columns,
 )
 from kcoord.wire.message import Message
-from kcoord.wire.record_batch import BatchHeader, Headers, Record
+from kcoord.wire.record_batch import Headers, Record
 
 KINDS: Final = {
     group_metadata.RECORD_TYPE: CLASSIC,
@@ -58,19 +55,14 @@ ASSIGNMENT_EPOCH_VALUES: Final = (
 
 
 @final
-class GroupMetadataDecoder(TableDecoder):
+class GroupMetadataDecoder(GroupTableDecoder):
     TABLE: ClassVar[str] = GROUP_METADATA
+    KINDS: ClassVar[Mapping[int, str]] = KINDS
 
-    def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
-        if header.is_control:
-            return
-        kind = KINDS.get(coordinator_record_type(record))
-        if kind is None:
-            return
-        key, value = decode_group_record(record)
+    def _add(self, about: str, place: Row, key: Message, value: Message | None, record: Record) -> None:
         self._put(
-            place_columns(where, record)
-            + group_columns(kind, key)
+            place
+            + group_columns(about, key)
             + _value_columns(value)
             + (_cause(record.headers), value is None)
         )

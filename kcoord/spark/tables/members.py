@@ -8,6 +8,7 @@ are not are no damage. Which topics a streams member reads is in its group's top
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar, Final, final
 
 from kcoord.core.embedded_protocol import decode_subscription
@@ -24,18 +25,14 @@ from kcoord.spark.tables.rows import (
     CONSUMER,
     SHARE,
     STREAMS,
-    RecordPlace,
+    GroupTableDecoder,
     Row,
-    TableDecoder,
-    coordinator_record_type,
-    decode_group_record,
     group_columns,
     known,
-    place_columns,
 )
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import DecodeError
-from kcoord.wire.record_batch import BatchHeader, Record
+from kcoord.wire.record_batch import Record
 
 KINDS: Final = {
     group_metadata.RECORD_TYPE: CLASSIC,
@@ -48,17 +45,12 @@ NOTHING: Final[Row] = (None,) * 10
 
 
 @final
-class MembersDecoder(TableDecoder):
+class MembersDecoder(GroupTableDecoder):
     TABLE: ClassVar[str] = MEMBERS
+    KINDS: ClassVar[Mapping[int, str]] = KINDS
 
-    def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
-        if header.is_control:
-            return
-        kind = KINDS.get(coordinator_record_type(record))
-        if kind is None:
-            return
-        key, value = decode_group_record(record)
-        first = place_columns(where, record) + group_columns(kind, key)
+    def _add(self, about: str, place: Row, key: Message, value: Message | None, record: Record) -> None:
+        first = place + group_columns(about, key)
         if isinstance(value, group_metadata.GroupMetadataValue):
             for member in value.members:
                 self._put((*first, member.member_id, *_classic_columns(value, member), False))

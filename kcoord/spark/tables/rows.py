@@ -7,7 +7,7 @@ and raises DecodeError for the rest; then no row of that record is in it, and it
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -95,6 +95,24 @@ class TableDecoder(ABC):
         self._rows.append(row)
         self._sizes.append(size)
         self._size_bytes += size
+
+
+class GroupTableDecoder(TableDecoder):
+    """A table of records of `__consumer_offsets` whose types are the keys of KINDS."""
+
+    KINDS: ClassVar[Mapping[int, Any]] = {}
+
+    def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
+        if header.is_control:
+            return
+        about = self.KINDS.get(coordinator_record_type(record))
+        if about is not None:
+            key, value = decode_group_record(record)
+            self._add(about, place_columns(where, record), key, value, record)
+
+    @abstractmethod
+    def _add(self, about: Any, place: Row, key: Message, value: Message | None, record: Record) -> None:
+        """Put the rows of a record of a type that KINDS says `about` of."""
 
 
 def batch_of(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
