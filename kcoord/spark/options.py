@@ -42,7 +42,7 @@ KNOWN = (
     "path", "table", "startingoffsets", "endingoffsets", "startingtimestamp", "endingtimestamp",
     "startingoffsetsbytimestamp", "endingoffsetsbytimestamp", "minpartitions", "maxoffsetspertrigger",
     "maxbytesperpartition", "failondataloss", "subscribe", "subscribepattern", "assign", "isolationlevel", "oncorrupt",
-    "pushdown", "filesystem", "decompressedbytesmax", "until",
+    "pushdown", "filesystem", "decompressedbytesmax", "until", "columns",
 )  # fmt: skip
 
 # (topic, partition) to an offset or a timestamp.
@@ -78,6 +78,12 @@ class ReadOptions:
     is_pushing_down: bool
     is_durable_only: bool
     decompressed_bytes_max: int
+    # The columns that rows are to have, in that order; none stands for all.
+    columns: tuple[str, ...] = ()
+
+    def makes(self, column: str) -> bool:
+        """Whether rows have this column."""
+        return not self.columns or column in self.columns
 
     def wants(self, partition: LogPartition) -> bool:
         """Whether the table is made from this partition, and it was asked for."""
@@ -147,7 +153,27 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         is_pushing_down=_flag(given, "pushdown", False),
         is_durable_only=_choice(given, "until", ("durable", "written")) == "durable",
         decompressed_bytes_max=_number(given, "decompressedbytesmax", DECOMPRESSED_BYTES_MAX, 1),
+        columns=_columns(given, table),
     )
+
+
+def _columns(given: Mapping[str, str], table: str) -> tuple[str, ...]:
+    """Names in the spelling of the table; Spark takes any case for the same."""
+    text = given.get("columns")
+    if text is None:
+        return ()
+    from kcoord.spark.tables.schemas import arrow_schema
+
+    known = {name.lower(): name for name in arrow_schema(table).names}
+    names = [name.strip() for name in text.split(",")]
+    wrong = [name for name in names if name.lower() not in known]
+    if wrong:
+        named = ", ".join(name or '""' for name in wrong)
+        raise BadOption(f"columns: the table {table} has no {named}; it has {', '.join(known.values())}")
+    found = tuple(known[name.lower()] for name in names)
+    if len(set(found)) < len(found):
+        raise BadOption(f"columns: each at most once, not {text}")
+    return found
 
 
 def _offsets(given: Mapping[str, str], name: str, default: str) -> tuple[str, ByPartition]:

@@ -136,22 +136,23 @@ def _scanned(
     from kcoord.spark.tables.offset_commits import CommitTable
 
     is_commits = options.table == OFFSET_COMMITS
-    scan = Scan(wanted_range(part, options.decompressed_bytes_max), is_commits, not is_commits)
+    with_headers = not is_commits and options.makes("headers")
+    scan = Scan(wanted_range(part, options.decompressed_bytes_max), is_commits, with_headers)
     table: CommitTable | MessageTable
     if is_commits:
         table = CommitTable(scan, part, sink.record, rows.wants_commit)
     else:
-        table = MessageTable(scan, part, sink.record)
+        table = MessageTable(scan, part, sink.record, options.columns)
     for item in scan_slice(filesystem, part, scan):
         if item is not None:
             sink.damaged(item)
             continue
         batch = table.take()
         if batch is not None:
-            yield batch
+            yield _chosen(batch, options)
     batch = table.take()
     if batch is not None:
-        yield batch
+        yield _chosen(batch, options)
 
 
 def _records(
@@ -206,8 +207,14 @@ def _decoder(filesystem: Any, task: Task, options: ReadOptions) -> Any:
     module, name = DECODERS[options.table]
     kind = getattr(importlib.import_module(f"kcoord.spark.tables.{module}"), name)
     if options.table == ASSIGNMENTS:
-        return kind(_topic_names(filesystem, task, options))
-    return kind()
+        names = _topic_names(filesystem, task, options) if options.makes("topic") else {}
+        return kind(names, columns=options.columns)
+    return kind(columns=options.columns)
+
+
+def _chosen(batch: pa.RecordBatch, options: ReadOptions) -> pa.RecordBatch:
+    """The columns that were asked for, where the table is made as a whole."""
+    return batch.select(list(options.columns)) if options.columns else batch
 
 
 def _place(part: Slice) -> RecordPlace:
@@ -252,5 +259,5 @@ def _corrupt(filesystem: Any, task: Task, options: ReadOptions, sink: Sink) -> I
             except DecodeError as error:
                 sink.record(record.offset, position, str(error))
         if len(sink.rows) >= CORRUPT_ROWS:
-            yield sink.take()
-    yield sink.take()
+            yield _chosen(sink.take(), options)
+    yield _chosen(sink.take(), options)

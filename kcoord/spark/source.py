@@ -6,6 +6,7 @@ What Spark pickles are options and slices; files are opened by whoever reads the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
@@ -19,7 +20,7 @@ from pyspark.sql.datasource import (
 from kcoord.core.outcome import METADATA_TOPIC
 from kcoord.spark.discovery import NothingToRead, discover
 from kcoord.spark.filters import RowFilter, row_filter
-from kcoord.spark.options import ASSIGNMENTS, ReadOptions, parse_options
+from kcoord.spark.options import ASSIGNMENTS, BadOption, ReadOptions, parse_options
 from kcoord.spark.planning import Planner
 from kcoord.spark.reading import Task, read_task
 
@@ -38,22 +39,36 @@ class KcoordDataSource(DataSource):
     def schema(self) -> StructType:
         from kcoord.spark.tables.schemas import spark_schema
 
-        return spark_schema(parse_options(self.options).table)
+        options = parse_options(self.options)
+        return spark_schema(options.table, options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = parse_options(self.options)
+        options = with_columns_of(parse_options(self.options), schema)
         return PushdownReader(options) if options.is_pushing_down else KcoordReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from kcoord.spark.stream import KcoordStreamReader
 
-        return KcoordStreamReader(parse_options(self.options))
+        return KcoordStreamReader(with_columns_of(parse_options(self.options), schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from kcoord.spark.write_options import parse_write_options
         from kcoord.spark.writer import KcoordWriter
 
         return KcoordWriter(schema.fieldNames(), overwrite, parse_write_options(self.options))
+
+
+def with_columns_of(options: ReadOptions, schema: StructType) -> ReadOptions:
+    """The options with the columns of the schema that Spark goes by, which may be a user's. Raises BadOption."""
+    from kcoord.spark.tables.schemas import columns_of, spark_schema
+
+    columns = columns_of(options.table, schema)
+    if options.columns and options.columns != columns:
+        raise BadOption(
+            f"columns is {','.join(options.columns)}, and the schema has {','.join(columns)}: give one of them"
+        )
+    is_all = columns == tuple(spark_schema(options.table).names)
+    return options if is_all else replace(options, columns=columns)
 
 
 class TaskPartition(InputPartition):

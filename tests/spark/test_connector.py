@@ -40,6 +40,20 @@ def test_filters_give_the_same_whether_handed_down_or_not(spark: SparkSession) -
     assert found[0] == found[1] != []
 
 
+def test_columns_by_option_and_by_schema(spark: SparkSession, tmp_path: Path) -> None:
+    log = LogRig(tmp_path, "__consumer_offsets")
+    log.append(commit("g", "t", 0, 1), commit("g", "t", 1, 2))
+    chosen = read(spark, tmp_path, columns="committed_offset,group_id")
+    given = spark.read.format("kcoord").schema("committed_offset bigint, group_id string").load(str(tmp_path))
+    for found in (chosen, given):
+        assert found.columns == ["committed_offset", "group_id"]
+        assert [tuple(row) for row in found.collect()] == [(1, "g"), (2, "g")]
+    with pytest.raises(PySparkException, match="has no nothing; it has log, log_topic"):
+        read(spark, tmp_path, columns="nothing")
+    with pytest.raises(PySparkException, match="group_id is bigint; in the table offset_commits it is string"):
+        spark.read.format("kcoord").schema("group_id bigint").load(str(tmp_path)).collect()
+
+
 def test_what_is_wrong_is_said(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PySparkException, match="no table nonsense"):
         read(spark, tmp_path, table="nonsense")
@@ -55,7 +69,10 @@ def test_what_is_wrong_is_said(spark: SparkSession, tmp_path: Path) -> None:
 
 def run(spark: SparkSession, data: Path, out: Path, **options: str) -> list[int]:
     """A query with Trigger.AvailableNow from its checkpoint; rows of each batch."""
-    given = {"table": "messages", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "40", **options}
+    given = {
+        "table": "messages", "columns": "partition,offset,value", "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": "40", **options,
+    }  # fmt: skip
     query = (
         spark.readStream.format("kcoord").options(**given).load(str(data))
         .selectExpr("partition", "offset", "cast(value as string) as value")

@@ -45,18 +45,24 @@ def compact(options: RunOptions, point: Point, offsets_partitions: int | None) -
         raise click.UsageError("--output DIR is needed: where the log is to be")
     with Run("compact", options) as run:
         from kcoord.spark.jobs import compact as job
-        from kcoord.spark.jobs.state import committed_at
+        from kcoord.spark.jobs.state import RECORD_COLUMNS, committed_at
 
         count = offsets_partitions or one_log(options)
-        records = read_records(run, UNCOMMITTED)
         time = datetime.fromtimestamp(point.time_ms / 1000, UTC) if point.time_ms >= 0 else None
         before = point.offset if point.offset >= 0 else None
-        counted = read_records(run, COMMITTED) if point.is_end else committed_at(records, time, before)
+        if point.is_end:
+            counted = read_records(run, COMMITTED, RECORD_COLUMNS)
+        else:
+            counted = committed_at(read_records(run, UNCOMMITTED, RECORD_COLUMNS), time, before)
         rows = job.compact(of_groups(counted, options))
         write_log(run, rows, count)
-        left = job.open_transactions(records).selectExpr("coalesce(sum(records), 0) as records").first()
-        left_out = 0 if left is None or not point.is_end else left.records
-        kept = run.spark.read.format("kcoord").option("table", "records").load(options.output)
+        left_out = 0
+        if point.is_end:
+            open_now = job.open_transactions(read_records(run, UNCOMMITTED, job.OPEN_COLUMNS))
+            left = open_now.selectExpr("coalesce(sum(records), 0) as records").first()
+            left_out = 0 if left is None else left.records
+        reader = run.spark.read.format("kcoord").option("table", "records").option("columns", "log_topic")
+        kept = reader.load(options.output)
         written = kept.where("log_topic in ('__consumer_offsets', '__transaction_state')").count()
     if options.is_json:
         emit_json({"job": "compact", "output": options.output, "records": written, "open": left_out})

@@ -39,7 +39,11 @@ def lag(options: RunOptions, every: float, last: bool, assigned: bool) -> None:
         if options.until_ms >= 0:
             until = datetime.fromtimestamp(options.until_ms / 1000, UTC)
         rows = job.lag(
-            run.table("offset_commits"), run.table("messages"), run.assignments(), 0 if last else every, until
+            run.table("offset_commits", job.COMMIT_COLUMNS),
+            run.table("messages", job.MESSAGE_COLUMNS),
+            run.assignments(job.ASSIGNMENT_COLUMNS),
+            0 if last else every,
+            until,
         )
         if last:
             rows = rows.where("is_last")

@@ -69,7 +69,8 @@ def migrate(
     with Run("migrate", options) as run:
         from kcoord.spark.jobs import migrate as job
 
-        found = job.migrate(of_groups(read_records(run, COMMITTED), options), rules)
+        records = read_records(run, COMMITTED, job.RECORD_COLUMNS)
+        found = job.migrate(of_groups(records, options), rules)
         # What comes out of the logs is small beside them, and needed several times.
         details = found.details.cache()
         plan = job.of_details(details, rules).plan.cache()

@@ -32,7 +32,7 @@ def offsets_history(options: RunOptions, at: int, log_starts: bool) -> None:
         from kcoord.spark.jobs import lag
         from kcoord.spark.jobs import offsets_history as job
 
-        starts = lag.log_starts(run.table("messages")) if log_starts else None
+        starts = lag.log_starts(run.table("messages", lag.MESSAGE_COLUMNS)) if log_starts else None
         history = job.offsets_history(run.table("offset_commits"), starts)
         if at >= 0:
             history = job.offset_of(history, F.timestamp_millis(F.lit(at)))

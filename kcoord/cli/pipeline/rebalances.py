@@ -36,8 +36,9 @@ def rebalances(options: RunOptions, storm_gap: float, storm_size: int, flaps: in
 
         from kcoord.spark.jobs import rebalances as job
 
-        records = run.table("records", subscribe=OFFSETS_TOPIC)
-        found = job.rebalances(records, run.table("messages", subscribe=GROUP_EVENTS_TOPIC))
+        records = run.table("records", job.RECORD_COLUMNS, subscribe=OFFSETS_TOPIC)
+        events = run.table("messages", job.MESSAGE_COLUMNS, subscribe=GROUP_EVENTS_TOPIC)
+        found = job.rebalances(records, events)
         if options.groups:
             found = found.where(F.col("group_id").isin(*options.groups))
         found = found.persist()

@@ -28,15 +28,16 @@ def report(options: RunOptions) -> None:
     """
     _check(options)
     with Run("report", options) as run:
+        from kcoord.spark.jobs import lag, rebalances
         from kcoord.spark.jobs.report.collect import collect
         from kcoord.spark.jobs.report.page import page
 
         with watch(run.spark, "Reading", options.is_json):
             found = collect(
                 run.table("offset_commits"),
-                run.table("messages"),
-                run.table("records", subscribe=OFFSETS_TOPIC),
-                run.table("messages", subscribe=GROUP_EVENTS_TOPIC),
+                run.table("messages", lag.MESSAGE_COLUMNS),
+                run.table("records", rebalances.RECORD_COLUMNS, subscribe=OFFSETS_TOPIC),
+                run.table("messages", rebalances.MESSAGE_COLUMNS, subscribe=GROUP_EVENTS_TOPIC),
                 options.path,
                 datetime.now(UTC),
                 _time(options.since_ms),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -81,11 +81,14 @@ class Run:
             with friendly():
                 raise error
 
-    def table(self, name: str, **more: str) -> DataFrame:
-        """A table of the logs, of the groups that were asked for. `more` are options of the reader."""
+    def table(self, name: str, columns: Sequence[str] = (), **more: str) -> DataFrame:
+        """A table of the logs, of the groups that were asked for; with `columns` it has just these. `more` are options
+        of the reader."""
         from pyspark.sql import functions as F
 
         options = {"pushdown": "true", **dict(self.options.source), **more, "table": name}
+        if columns:
+            options["columns"] = ",".join(columns)
         found = self.spark.read.format("kcoord").options(**options).load(self.options.path)
         if self.options.groups and "group_id" in found.columns:
             found = found.where(F.col("group_id").isin(*self.options.groups))
@@ -97,12 +100,13 @@ class Run:
             found = one_cluster(found)
         return found
 
-    def assignments(self) -> DataFrame:
-        """The table `assignments`, in one log if all are one cluster. Rows of replicas are repeated, and alike."""
+    def assignments(self, columns: Sequence[str]) -> DataFrame:
+        """These columns of the table `assignments`, in one log if all are one cluster. Rows of replicas are repeated,
+        and alike."""
         from pyspark.sql import functions as F
 
-        found = self.spark.read.format("kcoord").options(**{**dict(self.options.source), "table": "assignments"})
-        table = found.load(self.options.path)
+        options = {**dict(self.options.source), "table": "assignments", "columns": ",".join(columns)}
+        table = self.spark.read.format("kcoord").options(**options).load(self.options.path)
         return table.withColumn("log", F.lit(".")) if self.options.one_cluster else table
 
     def finish(self, *results: Result) -> None:

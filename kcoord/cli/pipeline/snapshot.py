@@ -47,10 +47,12 @@ def snapshot(options: RunOptions, point: Point) -> None:
         from pyspark.sql import functions as F
 
         from kcoord.spark.jobs import snapshot as job
+        from kcoord.spark.jobs.state import RECORD_COLUMNS
 
         time = datetime.fromtimestamp(point.time_ms / 1000, UTC) if point.time_ms >= 0 else None
         before = point.offset if point.offset >= 0 else None
-        found = job.snapshot(read_records(run, COMMITTED if point.is_end else UNCOMMITTED), time, before)
+        records = read_records(run, COMMITTED if point.is_end else UNCOMMITTED, RECORD_COLUMNS)
+        found = job.snapshot(records, time, before)
         found.records.cache()
         offsets = of_groups(found.offsets, options)
         if options.topics:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -36,9 +37,12 @@ def source_of(options: RunOptions) -> dict[str, str]:
     return {**dict(options.source), "path": options.path}
 
 
-def read_records(run: Run, isolation: str) -> DataFrame:
-    """The records of all groups, with markers where uncommitted ones are asked for; of replicas only one's."""
-    options = {**dict(run.options.source), "isolationLevel": isolation, "table": "records"}
+def read_records(run: Run, isolation: str, columns: Sequence[str]) -> DataFrame:
+    """These columns of the records of all groups, with markers where uncommitted ones are asked for; of replicas only
+    one's."""
+    options = {
+        **dict(run.options.source), "isolationLevel": isolation, "table": "records", "columns": ",".join(columns),
+    }  # fmt: skip
     found = run.spark.read.format("kcoord").options(**options).load(run.options.path)
     if run.options.one_cluster:
         from kcoord.spark.jobs.state import newest_replicas

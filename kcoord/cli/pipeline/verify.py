@@ -54,7 +54,8 @@ def verify(options: RunOptions, offsets_partitions: int | None) -> None:
                 floors[(row.log, row.log_topic, row.log_partition)] = NEVER
             damaged = corrupt.count()
             documents["corrupt"] = present(run, "corrupt", corrupt, CORRUPT_SHOWN, CORRUPT_ORDER)
-        found = job.verify(read_records(run, UNCOMMITTED), floors, offsets_partitions or 0, options.groups)
+        records = read_records(run, UNCOMMITTED, job.RECORD_COLUMNS)
+        found = job.verify(records, floors, offsets_partitions or 0, options.groups)
         rows = with_files(found, source).cache()
         documents["violations"] = present(run, "violations", rows, SHOWN, ORDER)
         count = rows.count()

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 COLUMNS: Final = ("log_topic", "log_partition", "log_offset", "log_timestamp", "key", "value", "headers")
+# What `open_transactions` needs of the table `records`.
+OPEN_COLUMNS: Final = (*LOG_COLUMNS, "log_offset", "record_name", "producer_id")
 
 
 def compact(records: DataFrame) -> DataFrame:

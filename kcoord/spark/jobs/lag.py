@@ -20,6 +20,15 @@ from pyspark.sql import functions as F
 
 PARTITION = ("log", "topic", "partition")
 KEYS = ("log", "group_id", "topic", "partition")
+# What is needed of the tables; where logs are copies of one, also what tells that.
+COMMIT_COLUMNS = (
+    *KEYS, "log_topic", "log_partition", "log_offset", "log_timestamp", "committed_offset", "commit_timestamp",
+    "is_tombstone",
+)  # fmt: skip
+MESSAGE_COLUMNS = (*PARTITION, "offset", "timestamp")
+ASSIGNMENT_COLUMNS = (
+    "log", "log_offset", "group_id", "kind", "member_id", "role", "topic_id", "topic", "partitions", "is_tombstone",
+)  # fmt: skip
 # Samples of one group and partition at regular times; more is taken for a mistake.
 TICKS_MAX = 1_000_000
 

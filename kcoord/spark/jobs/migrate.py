@@ -30,6 +30,7 @@ from kcoord.protocol.records.consumer_group_target_assignment_metadata import (
 )
 from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetadataValue
 from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
+from kcoord.spark.jobs import state
 from kcoord.spark.jobs.migration_details import DETAILS_SQL, details_of
 from kcoord.spark.jobs.migration_rules import NEWEST, Rules
 from kcoord.spark.jobs.state import latest, newest_replicas
@@ -44,6 +45,8 @@ KEPT: Final = "kept"
 RENAMED: Final = "renamed"
 DROPPED: Final = "dropped"
 CONFLICT: Final = "conflict"
+# What is needed of the table `records`.
+RECORD_COLUMNS: Final = tuple(name for name in state.RECORD_COLUMNS if name != "headers")
 SOURCE: Final = ("cluster", "group_id")
 # How many sources a sentence names.
 NAMED_MAX: Final = 5

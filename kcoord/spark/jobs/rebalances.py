@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 GROUP: Final = ("log", "log_partition", "group_id")
 # What the story is told from: classic groups (2), and members, epochs and assignments of consumer groups (3 to 8).
 RECORD_TYPES: Final = (2, 3, 4, 5, 6, 7, 8)
+# What is needed of the tables `records` and `messages`; where logs are copies of one, also what tells that.
+RECORD_COLUMNS: Final = (
+    *GROUP, "log_topic", "log_offset", "log_timestamp", "record_type", "key", "value", "headers",
+)  # fmt: skip
+MESSAGE_COLUMNS: Final = ("log", "topic", "partition", "offset", "timestamp", "key", "value")
 ROWS_MAX: Final = 1000
 # The end of the year 9999, where timestamps end.
 TIME_MS_MAX: Final = 253_402_300_799_999

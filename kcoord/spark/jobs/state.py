@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 LOG_COLUMNS: Final = ("log", "log_topic", "log_partition")
+# What is needed of the table `records`, by whoever goes on with key, value and headers.
+RECORD_COLUMNS: Final = (
+    *LOG_COLUMNS, "log_offset", "log_timestamp", "record_type", "record_name", "group_id", "topic", "partition", "key",
+    "value", "headers", "producer_id", "is_tombstone",
+)  # fmt: skip
 COMMIT_MARKER: Final = CONTROL_TYPES[1]
 MARKERS: Final = (CONTROL_TYPES[0], CONTROL_TYPES[1])
 # An offset, or one for each (log_topic, log_partition).

@@ -40,6 +40,11 @@ if TYPE_CHECKING:
 # (log, log_topic, log_partition).
 Place = tuple[str, str, int]
 LOG_COLUMNS: Final = ("log", "log_topic", "log_partition")
+# What is needed of the table `records`.
+RECORD_COLUMNS: Final = (
+    *LOG_COLUMNS, "log_offset", "log_timestamp", "record_name", "group_id", "transactional_id", "key", "value",
+    "producer_id",
+)  # fmt: skip
 COLUMNS: Final = ("kind", "id", *LOG_COLUMNS, "log_offset", "rule", "message")
 ROWS_MAX: Final = 10_000
 # From `log_offset` to `holds`, and from there on.

@@ -11,7 +11,7 @@ Records of the newer kinds name topics by their id only. Their names come from t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, final
 
 from kcoord.core.embedded_protocol import decode_assignment
@@ -67,8 +67,8 @@ class AssignmentsDecoder(GroupTableDecoder):
     TABLE: ClassVar[str] = ASSIGNMENTS
     KINDS: ClassVar[Mapping[int, tuple[str, str]]] = KINDS
 
-    def __init__(self, topic_names: Mapping[bytes, str] | None = None) -> None:
-        super().__init__()
+    def __init__(self, topic_names: Mapping[bytes, str] | None = None, columns: Sequence[str] = ()) -> None:
+        super().__init__(columns)
         self.topic_names = topic_names if topic_names is not None else {}
 
     def _add(

@@ -64,7 +64,7 @@ class GroupMetadataDecoder(GroupTableDecoder):
             place
             + group_columns(about, key)
             + _value_columns(value)
-            + (_cause(record.headers), value is None)
+            + (_cause(record.headers) if self.makes("cause") else None, value is None)
         )
 
 

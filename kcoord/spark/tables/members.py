@@ -52,15 +52,20 @@ class MembersDecoder(GroupTableDecoder):
     def _add(self, about: str, place: Row, key: Message, value: Message | None, record: Record) -> None:
         first = place + group_columns(about, key)
         if isinstance(value, group_metadata.GroupMetadataValue):
+            is_consumers = value.protocol_type == CONSUMER and self.makes("rack_id", "subscribed_topics")
             for member in value.members:
-                self._put((*first, member.member_id, *_classic_columns(value, member), False))
+                said = _subscription(member.subscription) if is_consumers else None
+                self._put((*first, member.member_id, *_classic_columns(value, member, said), False))
             return
         member_id = getattr(key, "member_id", None)
         self._put((*first, member_id, *_value_columns(value), value is None))
 
 
-def _classic_columns(group: group_metadata.GroupMetadataValue, member: group_metadata.MemberMetadata) -> Row:
-    said = _subscription(member.subscription) if group.protocol_type == CONSUMER else None
+def _classic_columns(
+    group: group_metadata.GroupMetadataValue,
+    member: group_metadata.MemberMetadata,
+    said: ConsumerProtocolSubscription | None,
+) -> Row:
     return (
         member.group_instance_id,
         None if said is None else said.rack_id,

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pyarrow as pa
 
+from kcoord.spark.options import MESSAGES
 from kcoord.spark.plan import Slice
 from kcoord.spark.scan import Scan
 from kcoord.spark.tables.columns import ScanArrays, binary, constant, record_batch, starts_of, timestamps
-from kcoord.spark.tables.schemas import MESSAGES_SCHEMA
+from kcoord.spark.tables.schemas import arrow_schema
 from kcoord.wire.primitives import DecodeError
 from kcoord.wire.record_batch import headers_at
 
@@ -18,33 +19,40 @@ Corrupt = Callable[[int, int, str], None]
 
 
 class MessageTable:
-    """Messages of the slice that `scan` goes through."""
+    """Messages of the slice that `scan` goes through; with `columns` rows have just these, in that order."""
 
-    def __init__(self, scan: Scan, part: Slice, corrupt: Corrupt) -> None:
+    def __init__(self, scan: Scan, part: Slice, corrupt: Corrupt, columns: Sequence[str] = ()) -> None:
         self.scan = scan
         self.part = part
-        self.schema = MESSAGES_SCHEMA
+        self.schema = arrow_schema(MESSAGES, columns)
         self.corrupt = corrupt
 
     def take(self) -> pa.RecordBatch | None:
         """What the scan has, as rows; None if there is nothing."""
         arrays = ScanArrays(self.scan.take())
-        count = arrays.count
-        if count == 0:
+        if arrays.count == 0:
             return None
-        part = self.part
-        columns = {
-            "key": binary(arrays.keys, arrays.key_sizes),
-            "value": binary(arrays.values, arrays.value_sizes),
-            "topic": constant(part.topic, pa.string(), count),
-            "partition": constant(part.partition, pa.int32(), count),
-            "offset": pa.array(arrays.offsets, pa.int64()),
-            "timestamp": timestamps(arrays.timestamps),
-            "timestampType": pa.array(arrays.timestamp_types[arrays.batch_of].astype(np.int32), pa.int32()),
-            "headers": self._headers(arrays),
-            "log": constant(part.log, pa.string(), count),
-        }
-        return record_batch([columns[name] for name in self.schema.names], self.schema)
+        return record_batch([self._column(name, arrays) for name in self.schema.names], self.schema)
+
+    def _column(self, name: str, arrays: ScanArrays) -> pa.Array:
+        count = arrays.count
+        if name == "key":
+            return binary(arrays.keys, arrays.key_sizes)
+        if name == "value":
+            return binary(arrays.values, arrays.value_sizes)
+        if name == "topic":
+            return constant(self.part.topic, pa.string(), count)
+        if name == "partition":
+            return constant(self.part.partition, pa.int32(), count)
+        if name == "offset":
+            return pa.array(arrays.offsets, pa.int64())
+        if name == "timestamp":
+            return timestamps(arrays.timestamps)
+        if name == "timestampType":
+            return pa.array(arrays.timestamp_types[arrays.batch_of].astype(np.int32), pa.int32())
+        if name == "headers":
+            return self._headers(arrays)
+        return constant(self.part.log, pa.string(), count)
 
     def _headers(self, arrays: ScanArrays) -> pa.Array:
         kind = self.schema.field("headers").type

@@ -9,7 +9,7 @@ Markers and other control records have type and name; records of other topics ne
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, final
 
 from kcoord.log.record_codecs import METADATA_BY_TYPE, PAIRS_BY_TYPE
@@ -65,16 +65,27 @@ INT16_MAX: Final = 0x7FFF
 JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 # From `record_name` to `value_json`, of a record that is not typed.
 UNTYPED: Final[Row] = (None,) * 8
+# Of these, what a record says; all others are told without looking into key and value beyond the type.
+DECODED: Final = (
+    "record_name", "group_id", "topic", "partition", "member_id", "transactional_id", "key_json", "value_json",
+)  # fmt: skip
 
 
 @final
 class RecordsDecoder(TableDecoder):
-    """`topic_names` are names of topics by their id; records of the metadata log that come through here add theirs."""
+    """`topic_names` are names of topics by their id; records of the metadata log that come through here add theirs.
+
+    Without any of the columns DECODED, records are not decoded, so what is wrong with them does not show.
+    """
 
     TABLE: ClassVar[str] = RECORDS
 
-    def __init__(self, topic_names: Mapping[bytes, str] | None = None) -> None:
-        super().__init__()
+    def __init__(self, topic_names: Mapping[bytes, str] | None = None, columns: Sequence[str] = ()) -> None:
+        super().__init__(columns)
+        self.decodes = self.makes(*DECODED)
+        self.makes_key_json = self.makes("key_json")
+        self.makes_value_json = self.makes("value_json")
+        self.makes_headers = self.makes("headers")
         self.reader = RecordReader(dict(topic_names or {}))
 
     def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
@@ -92,7 +103,7 @@ class RecordsDecoder(TableDecoder):
                 *about,
                 record.key,
                 record.value,
-                _headers(record.headers),
+                _headers(record.headers) if self.makes_headers else None,
                 known(header.producer_id),
                 known(header.producer_epoch),
                 known(header.leader_epoch),
@@ -103,7 +114,7 @@ class RecordsDecoder(TableDecoder):
     def _typed_columns(self, topic: str, record: Record) -> Row:
         """From `record_type` to `value_json`."""
         record_type, version, is_known = record_frame(topic, record)
-        if not is_known:
+        if not is_known or not self.decodes:
             return (record_type, version, *UNTYPED)
         typed = self.reader.decode(topic, record)
         if isinstance(typed.key, UnknownRecord) or isinstance(typed.value, UnknownRecord):
@@ -114,8 +125,8 @@ class RecordsDecoder(TableDecoder):
             version,
             typed.kind,
             *self._subject_columns(typed),
-            _json(typed.key),
-            _json(typed.value),
+            _json(typed.key) if self.makes_key_json else None,
+            _json(typed.value) if self.makes_value_json else None,
         )
 
     def _subject_columns(self, typed: TypedRecord) -> Row:

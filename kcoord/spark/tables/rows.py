@@ -7,8 +7,9 @@ and raises DecodeError for the rest; then no row of that record is in it, and it
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, ClassVar, Final
 
 import pyarrow as pa
@@ -49,12 +50,18 @@ class RecordPlace:
 
 
 class TableDecoder(ABC):
-    """Rows of one table in the making. Its length is how many there are."""
+    """Rows of one table in the making. Its length is how many there are.
+
+    With `columns` the rows have just these, in that order; what only others need is not made (`makes`).
+    """
 
     TABLE: ClassVar[str] = ""
 
-    def __init__(self) -> None:
-        self.schema = arrow_schema(self.TABLE)
+    def __init__(self, columns: Sequence[str] = ()) -> None:
+        self.schema = arrow_schema(self.TABLE, columns)
+        names = arrow_schema(self.TABLE).names
+        self.made = frozenset(self.schema.names)
+        self._chosen = _chooser([names.index(name) for name in columns]) if columns else None
         self._rows: list[Row] = []
         # What each row takes, about.
         self._sizes: list[int] = []
@@ -67,6 +74,10 @@ class TableDecoder(ABC):
     def is_full(self) -> bool:
         """Whether `take` should be called before more comes."""
         return len(self._rows) >= ROWS_MAX or self._size_bytes >= ROW_BYTES_MAX
+
+    def makes(self, *columns: str) -> bool:
+        """Whether the rows have any of these."""
+        return not self.made.isdisjoint(columns)
 
     @abstractmethod
     def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
@@ -91,6 +102,9 @@ class TableDecoder(ABC):
         return batch_of(rows, self.schema)
 
     def _put(self, row: Row) -> None:
+        """A row of all columns; what is in those that are not made does not matter."""
+        if self._chosen is not None:
+            row = self._chosen(row)
         size = size_of(row)
         self._rows.append(row)
         self._sizes.append(size)
@@ -113,6 +127,14 @@ class GroupTableDecoder(TableDecoder):
     @abstractmethod
     def _add(self, about: Any, place: Row, key: Message, value: Message | None, record: Record) -> None:
         """Put the rows of a record of a type that KINDS says `about` of."""
+
+
+def _chooser(places: list[int]) -> Callable[[Row], Row]:
+    """From a row to the cells at these places."""
+    if len(places) == 1:
+        only = places[0]
+        return lambda row: (row[only],)
+    return itemgetter(*places)
 
 
 def batch_of(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:

@@ -6,6 +6,7 @@ zone "UTC", list elements called "element". A batch that differs in any of it is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from kcoord.spark.options import (
     OFFSET_COMMITS,
     RECORDS,
     TRANSACTIONS,
+    BadOption,
 )
 
 if TYPE_CHECKING:
@@ -180,13 +182,38 @@ OFFSET_COMMITS_SCHEMA: Final = _SCHEMAS[OFFSET_COMMITS]
 CORRUPT_SCHEMA: Final = _SCHEMAS[CORRUPT]
 
 
-def arrow_schema(table: str) -> pa.Schema:
-    """The schema that batches of a table have. Raises KeyError for what is no table."""
-    return _SCHEMAS[table]
+def arrow_schema(table: str, columns: Sequence[str] = ()) -> pa.Schema:
+    """The schema that batches of a table have; with `columns` of just these, in their order.
+
+    Raises KeyError for what is no table, and for what is no column of it.
+    """
+    schema = _SCHEMAS[table]
+    return pa.schema([schema.field(name) for name in columns]) if columns else schema
 
 
-def spark_schema(table: str) -> StructType:
-    """The same for Spark, as `DataSource.schema` gives it. Raises KeyError for what is no table."""
+def spark_schema(table: str, columns: Sequence[str] = ()) -> StructType:
+    """The same for Spark, as `DataSource.schema` gives it. Raises KeyError as `arrow_schema` does."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
-    return from_arrow_schema(arrow_schema(table))
+    return from_arrow_schema(arrow_schema(table, columns))
+
+
+def columns_of(table: str, schema: StructType) -> tuple[str, ...]:
+    """Which columns a schema asks for that Spark was given: some of the table's, in any order, as they are.
+
+    Raises BadOption for one that the table does not have, or has in another way.
+    """
+    known = spark_schema(table)
+    for field in schema.fields:
+        if field.name not in known.names:
+            raise BadOption(
+                f"the schema has a column {field.name}; the table {table} has {', '.join(known.names)}"
+            )
+        ours, theirs = known[field.name].dataType, field.dataType
+        if ours != theirs or not field.nullable:
+            given = theirs.simpleString() + ("" if field.nullable else " not null")
+            raise BadOption(
+                f"the schema's column {field.name} is {given}; in the table {table} it is {ours.simpleString()}, "
+                "and any part of it may be null"
+            )
+    return tuple(schema.names)
