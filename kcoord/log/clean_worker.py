@@ -98,7 +98,7 @@ def run_worker(request: CleanRequest, started: Callable[[subprocess.Popen[bytes]
     )  # fmt: skip
     started(process)
     assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-    with process.stdin, process.stdout, process.stderr:
+    with process.stdout, process.stderr:
         try:
             process.stdin.write(request.encode() + b"\n")
             process.stdin.flush()
@@ -109,6 +109,12 @@ def run_worker(request: CleanRequest, started: Callable[[subprocess.Popen[bytes]
         out = process.stdout.read()
         err = process.stderr.read()
         process.wait()
+        try:
+            # Not before: an open one tells the process that we are there.
+            process.stdin.close()
+        except BrokenPipeError:
+            # What it did not read is written once more.
+            pass
     if process.returncode != 0:
         last = err.decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise CleanFailed(f"the cleaner ended with {process.returncode}: {last}")

@@ -18,6 +18,39 @@ from kcoord.log.storage import DiskFile, DiskStorage
 Child = subprocess.Popen[str]
 
 
+@final
+class Leash:
+    """For ending a process that a thread starts: at once, or as soon as it has begun.
+
+    `kill` is called on the loop and `started` in the thread, in any order: a process that is begun when nobody wants
+    it any more would go on beside the next server.
+    """
+
+    def __init__(self) -> None:
+        self._child: subprocess.Popen[Any] | None = None
+        self._is_over = False
+
+    @property
+    def child(self) -> subprocess.Popen[Any] | None:
+        """None before it has begun, and where the thread has said that it is gone."""
+        return self._child
+
+    @property
+    def is_over(self) -> bool:
+        return self._is_over
+
+    def started(self, child: subprocess.Popen[Any] | None) -> None:
+        self._child = child
+        if child is not None and self._is_over:
+            child.kill()
+
+    def kill(self) -> None:
+        self._is_over = True
+        child = self._child
+        if child is not None:
+            child.kill()
+
+
 def run_child(module: str, work: dict[str, Any], started: Callable[[Child | None], None]) -> list[str]:
     """Run a module of ours as a process and wait for it: to be called in a thread. What it printed.
 
@@ -36,8 +69,12 @@ def run_child(module: str, work: dict[str, Any], started: Callable[[Child | None
     assert child.stdin is not None and child.stdout is not None
     started(child)
     try:
-        child.stdin.write(json.dumps(work) + "\n")
-        child.stdin.flush()
+        try:
+            child.stdin.write(json.dumps(work) + "\n")
+            child.stdin.flush()
+        except BrokenPipeError:
+            # What it printed says why it ended.
+            pass
         return child.stdout.read().splitlines()
     finally:
         started(None)

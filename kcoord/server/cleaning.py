@@ -8,7 +8,6 @@ What fails after that ends the server, as any write does.
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import time
 from functools import partial
 from typing import Final, final
@@ -26,6 +25,7 @@ from kcoord.log.partition_log import PartitionLog
 from kcoord.log.segment import Segment
 from kcoord.log.storage import DiskStorage
 from kcoord.server.assembly import Assembly
+from kcoord.server.child import Leash
 from kcoord.server.config import ServerConfig
 from kcoord.server.pump import read_clocks
 from kcoord.server.sync_threads import SyncThreads, in_thread
@@ -49,7 +49,6 @@ class Cleaner:
         self.assembly = upkeep.assembly
         self.wake = upkeep.wake
         self.threads = SyncThreads(upkeep.loop)
-        self.child: subprocess.Popen[bytes] | None = None
         # By topic id and partition: where the next cleaning begins, and who cannot be cleaned.
         self.first_dirty: dict[tuple[bytes, int], int] | None = None
         self.damaged: set[tuple[bytes, int]] = set()
@@ -166,23 +165,17 @@ class Cleaner:
             storage.root, tp.log.name, plan.bases, plan.first_dirty, config, now_ms, producers
         )
         results: list[CleanResult] = []
+        leash = Leash()
 
         def work() -> None:
-            results.append(run_worker(request, self._child_started))
+            results.append(run_worker(request, leash.started))
 
         try:
             await in_thread(self.threads, work)
         finally:
-            self._end_child()
+            # The thread does not hear that nobody waits for it any more.
+            leash.kill()
         return results[0]
-
-    def _child_started(self, child: subprocess.Popen[bytes]) -> None:
-        self.child = child
-
-    def _end_child(self) -> None:
-        child, self.child = self.child, None
-        if child is not None and child.poll() is None:
-            child.kill()
 
     async def _promote(self, tp: TopicPartition, result: CleanResult) -> None:
         bases = [group.base for group in result.groups]
@@ -238,7 +231,6 @@ class Cleaner:
             self.log.warning("compaction_failed", file=CLEANER_OFFSETS, reason=str(error))
 
     def stop(self) -> None:
-        self._end_child()
         self.threads.stop()
 
 

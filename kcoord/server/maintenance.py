@@ -8,6 +8,7 @@ commits do not use. A partition is looked at again after each wait, for its topi
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import final
 
@@ -90,6 +91,11 @@ class Maintenance:
     def stop(self) -> None:
         self.cleaner.stop()
         self.threads.stop()
+
+    async def rest(self, is_too_late: Callable[[], bool]) -> None:
+        """Wait for what the threads still do to the files, which are somebody else's once the server is closed."""
+        await self.cleaner.threads.rest(is_too_late)
+        await self.threads.rest(is_too_late)
 
 
 def retention_policy(topics: TopicRegistry, name: str) -> RetentionPolicy:

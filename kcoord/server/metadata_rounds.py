@@ -21,7 +21,7 @@ from kcoord.log.journal import SYNC_OS
 from kcoord.log.partition_log import PartitionLog
 from kcoord.log.storage import DiskStorage
 from kcoord.server.assembly import Assembly
-from kcoord.server.child import Child, run_child
+from kcoord.server.child import Leash, run_child
 from kcoord.server.metadata_child import encode_plan
 from kcoord.server.pump import read_clocks
 from kcoord.server.sync_threads import SyncThreads, in_thread
@@ -44,7 +44,7 @@ class MetadataRounds:
         self.wake = upkeep.wake
         # Of its own: a snapshot may take long.
         self.threads = SyncThreads(upkeep.loop)
-        self._job: _Job | None = None
+        self._job: Leash | None = None
         self._is_killed = False
         # When the last snapshot was begun, or this server, on the monotonic clock.
         self._last_ms = read_clocks().mono_ms
@@ -108,7 +108,8 @@ class MetadataRounds:
             work = {"root": storage.root, "niceness": niceness, "plan": encode_plan(plan)}
             result = await self._run_child(work)
         except (LogError, OSError) as error:
-            self.log.facts([state.failed(str(error))])
+            if not self._is_killed:
+                self.log.facts([state.failed(str(error))])
             return False
         if isinstance(result, str):
             if not self._is_killed:
@@ -127,7 +128,7 @@ class MetadataRounds:
     async def _run_child(self, work: dict[str, object]) -> WrittenSnapshot | str:
         """The result, or why there is none."""
         lines: list[str] = []
-        job = _Job()
+        job = Leash()
         self._job = job
         try:
             await in_thread(self.threads, lambda: lines.extend(run_child(CHILD, work, job.started)))
@@ -187,22 +188,6 @@ class MetadataRounds:
             self._job.kill()
         self.threads.stop()
 
-
-@final
-class _Job:
-    """A process that can be ended whether or not it has begun."""
-
-    def __init__(self) -> None:
-        self._child: Child | None = None
-        self._is_over = False
-
-    def started(self, child: Child | None) -> None:
-        self._child = child
-        if child is not None and self._is_over:
-            child.kill()
-
-    def kill(self) -> None:
-        self._is_over = True
-        child = self._child
-        if child is not None:
-            child.kill()
+    async def rest(self, is_too_late: Callable[[], bool]) -> None:
+        """Wait for what the threads still do to the files."""
+        await self.threads.rest(is_too_late)

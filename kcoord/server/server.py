@@ -236,7 +236,11 @@ class Server:
     async def _stop_cleanly(self) -> None:
         self.log.info("stopping", connections=len(self.pump.connections))
         began = self.loop.time()
-        drained = await self.pump.drain(lambda: self.loop.time() - began >= self._deadline_s)
+
+        def is_too_late() -> bool:
+            return self.loop.time() - began >= self._deadline_s
+
+        drained = await self.pump.drain(is_too_late)
         if self._error is not None:
             return
         if not drained:
@@ -246,10 +250,12 @@ class Server:
         if self._error is not None or self.assembly is None:
             return
         if self._states is not None:
-            await self._states.finish(lambda: self.loop.time() - began >= self._deadline_s)
+            await self._states.finish(is_too_late)
         if self._metadata is not None:
-            await self._metadata.finish(self.assembly, lambda: self.loop.time() - began >= self._deadline_s)
+            await self._metadata.finish(self.assembly, is_too_late)
             self._metadata.kill()
+            await self._metadata.rest(is_too_late)
+        await self.maintenance.rest(is_too_late)
         self.pump.threads.stop()
         try:
             self.assembly.close()

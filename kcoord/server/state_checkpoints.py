@@ -15,7 +15,7 @@ from typing import Final, final
 from kcoord.engine.state_checkpoint import StateCheckpoints, StatePlan
 from kcoord.log.errors import LogError
 from kcoord.log.storage import DiskStorage
-from kcoord.server.child import Child, run_child
+from kcoord.server.child import Leash, run_child
 from kcoord.server.logs import ServerLog
 from kcoord.server.state_child import encode_plan
 
@@ -37,7 +37,8 @@ class StateRounds:
         self._states = states
         self._log = log
         self._root = storage.root
-        self._child: Child | None = None
+        # Of the round that is under way, or the last one.
+        self._leash = Leash()
         self._is_killed = False
         self.is_busy = False
 
@@ -60,9 +61,7 @@ class StateRounds:
     def kill(self) -> None:
         """End a round that is under way, for good; the old checkpoint stays."""
         self._is_killed = True
-        child = self._child
-        if child is not None:
-            child.kill()
+        self._leash.kill()
 
     def _begin(self, at_stop: bool) -> bool:
         try:
@@ -74,16 +73,17 @@ class StateRounds:
         if not plans:
             return False
         self.is_busy = True
+        leash = self._leash = Leash()
         # Answers come first where the processors are busy; at a stop there are none any more.
         niceness = 0 if at_stop else NICENESS
-        threading.Thread(target=self._run, args=(plans, niceness), name="kcoord-state", daemon=True).start()
+        threading.Thread(target=self._run, args=(plans, niceness, leash), name="kcoord-state", daemon=True).start()
         return True
 
-    def _run(self, plans: list[StatePlan], niceness: int) -> None:
+    def _run(self, plans: list[StatePlan], niceness: int, leash: Leash) -> None:
         """In a thread: start the process, wait for it, and report."""
         lines: list[str] = []
         try:
-            lines = self._run_child(plans, niceness)
+            lines = self._run_child(plans, niceness, leash)
         except OSError as error:
             lines = [str(error)]
         try:
@@ -91,13 +91,10 @@ class StateRounds:
         except RuntimeError:
             return  # the loop is closed: the server failed meanwhile
 
-    def _run_child(self, plans: list[StatePlan], niceness: int) -> list[str]:
+    def _run_child(self, plans: list[StatePlan], niceness: int, leash: Leash) -> list[str]:
         encoded = [encode_plan(plan) for plan in plans]
         work = {"root": self._root, "niceness": niceness, "plans": encoded}
-        return run_child("kcoord.server.state_child", work, self._started)
-
-    def _started(self, child: Child | None) -> None:
-        self._child = child
+        return run_child("kcoord.server.state_child", work, leash.started)
 
     def _done(self, plans: list[StatePlan], lines: list[str]) -> None:
         self.is_busy = False

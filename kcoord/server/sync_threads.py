@@ -13,6 +13,7 @@ from typing import Final, final
 
 # A disk gains nothing from more syncs at once.
 THREADS_MAX: Final = 8
+REST_POLL_S: Final = 0.005
 
 Work = Callable[[], None]
 Done = Callable[[BaseException | None], None]
@@ -53,6 +54,7 @@ class SyncThreads:
         self.loop = loop
         self._queue: SimpleQueue[tuple[Work, Round] | None] = SimpleQueue()
         self._threads = 0
+        self._under_way = 0
 
     def run(self, work: Sequence[Work], done: Done) -> None:
         """Run all of `work`, in any order; then `done(first error or None)` on the loop."""
@@ -62,11 +64,23 @@ class SyncThreads:
         if not work:
             self.loop.call_soon(done, None)
             return
-        together = Round(len(work), done)
+        self._under_way += 1
+
+        def over(error: BaseException | None) -> None:
+            self._under_way -= 1
+            done(error)
+
+        together = Round(len(work), over)
         for item in work:
             self._queue.put((item, together))
 
+    async def rest(self, is_too_late: Callable[[], bool]) -> None:
+        """Wait until nothing is under way: a thread goes on with its work where a cancelled task no longer waits."""
+        while self._under_way and not is_too_late():
+            await asyncio.sleep(REST_POLL_S)
+
     def stop(self) -> None:
+        """The threads end when what they were given is done."""
         for _ in range(self._threads):
             self._queue.put(None)
         self._threads = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,6 @@ import pytest
 
 from kcoord.protocol import apis
 from kcoord.protocol.delete_topics import DeleteTopicsRequest
-from kcoord.protocol.incremental_alter_configs import (
-    AlterableConfig,
-    AlterConfigsResource,
-    IncrementalAlterConfigsRequest,
-)
 from kcoord.protocol.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -23,12 +19,10 @@ from kcoord.protocol.offset_commit import (
 from kcoord.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kcoord.wire.record_batch import BatchBuilder, decode_records, parse_batches
-from tests.unit.server.test_maintenance import create, event, fetch, files, now_ms, until
-from tests.unit.server.test_server import Peer, Rig, run, serving
+from tests.unit.server.test_maintenance import configure, create, fetch, files, now_ms
+from tests.unit.server.test_server import WAIT_S, Peer, Rig, event, run, serving, until
 
 FAST = ("log.cleaner.backoff.ms=30", "log.history=0", "log.sync=os")
-SET = 0
-TOPIC = 2
 
 
 async def put(peer: Peer, topic: str, pairs: dict[bytes, bytes | None]) -> None:
@@ -55,13 +49,6 @@ async def read_all(peer: Peer, topic: str) -> list[tuple[bytes | None, bytes | N
                 if record.offset >= offset:
                     found.append((record.key, record.value))
             offset = header.last_offset + 1
-
-
-async def configure(peer: Peer, topic: str, **configs: str) -> None:
-    settings = [AlterableConfig(name.replace("_", "."), SET, value) for name, value in configs.items()]
-    request = IncrementalAlterConfigsRequest([AlterConfigsResource(TOPIC, topic, settings)], False)
-    answer = await peer.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, request)
-    assert answer.responses[0].error_code == 0, answer.responses[0].error_message
 
 
 async def commit(peer: Peer, group: str, offset: int, note: str = "") -> None:
@@ -112,7 +99,7 @@ def test_a_compacted_topic_shrinks_to_its_newest_values(tmp_path: Path) -> None:
         async with serving(tmp_path, *FAST) as rig:
             peer = await rig.connect()
             assert dict(await read_all(peer, "c")) == newest
-            await asyncio.sleep(0.3)
+            await until_idle(rig)
             # What was cleaned is known to be.
             assert not event(rig, "compacted")
             assert (tmp_path / "cleaner-offset-checkpoint").read_text().splitlines()[2].startswith("c 0 ")
@@ -133,9 +120,9 @@ def test_tombstones_go_and_old_segments_are_closed_for_it(tmp_path: Path) -> Non
             await until(lambda: len(event(rig, "compacted")) > 0, "the active segment to be closed and cleaned")
             await put(peer, "c", {b"b": b"2"})
             # One cleaning gives the tombstone its time, a later one that has something to do takes it.
-            for _ in range(100):
-                if (b"a", None) not in await read_all(peer, "c"):
-                    break
+            end = time.monotonic() + WAIT_S
+            while (b"a", None) in await read_all(peer, "c"):
+                assert time.monotonic() < end, "the tombstone is still there"
                 await asyncio.sleep(0.1)
                 await put(peer, "c", {b"b": b"3"})
             found = await read_all(peer, "c")
@@ -175,7 +162,7 @@ def test_history_is_left_alone_up_to_its_size(tmp_path: Path, limit: str, is_kep
         async with serving(tmp_path, *settings) as rig:
             await fill_offsets(rig)
             if is_kept:
-                await asyncio.sleep(0.5)
+                await until_idle(rig)
                 assert not event(rig, "compacted") and size_of(tmp_path, "__consumer_offsets") > 4_500_000
             else:
                 await until(lambda: bool(event(rig, "compacted")), "compaction")
@@ -223,7 +210,7 @@ def test_an_open_transaction_is_not_tried_again_and_again(tmp_path: Path) -> Non
         path.write_bytes(builder.build(0, 0, 7, 0, 0, True))
         async with serving(tmp_path, *FAST) as rig:
             await until(lambda: bool(event(rig, "compacted")), "the first try")
-            await asyncio.sleep(1)
+            await until_idle(rig)
             assert len(event(rig, "compacted")) == 1 and len(files(tmp_path, "c")) == 4
 
     run(work)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,20 @@ from kcoord.protocol import apis
 from kcoord.protocol.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kcoord.protocol.delete_topics import DeleteTopicsRequest
 from kcoord.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from kcoord.protocol.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+)
 from kcoord.protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kcoord.server import cleaning
 from kcoord.wire.record_batch import BatchBuilder
-from tests.unit.server.test_server import Peer, Rig, run, serving
+from tests.unit.server.test_server import Peer, event, run, serving, until
 
 OFFSET_OUT_OF_RANGE = 1
+SET = 0
+TOPIC = 2
 
 
 def now_ms() -> int:
@@ -30,6 +37,13 @@ async def create(peer: Peer, topic: str, **configs: str) -> None:
     made = [CreatableTopicConfig(name.replace("_", "."), value) for name, value in configs.items()]
     answer = await peer.ask(apis.CREATE_TOPICS, 5, CreateTopicsRequest([CreatableTopic(topic, 1, 1, [], made)]))
     assert answer.topics[0].error_code == 0, answer.topics[0].error_message
+
+
+async def configure(peer: Peer, topic: str, **configs: str) -> None:
+    settings = [AlterableConfig(name.replace("_", "."), SET, value) for name, value in configs.items()]
+    request = IncrementalAlterConfigsRequest([AlterConfigsResource(TOPIC, topic, settings)], False)
+    answer = await peer.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, request)
+    assert answer.responses[0].error_code == 0, answer.responses[0].error_message
 
 
 async def produce(peer: Peer, topic: str, timestamp: int, size: int = 100, key: bytes | None = None) -> int:
@@ -56,19 +70,8 @@ async def fetch(peer: Peer, topic: str, offset: int) -> Any:
     return answer.responses[0].partitions[0]
 
 
-async def until(is_true: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
-    end = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < end, f"waited {seconds} s for {what}"
-        await asyncio.sleep(0.02)
-
-
 def files(data: Path, topic: str, suffix: str = ".log") -> list[str]:
     return sorted(path.name for path in (data / f"{topic}-0").glob(f"*{suffix}"))
-
-
-def event(rig: Rig, name: str) -> list[dict[str, object]]:
-    return [line for line in rig.server.log.recent if line["event"] == name]
 
 
 def test_old_segments_go_while_the_server_runs(tmp_path: Path) -> None:
@@ -88,6 +91,28 @@ def test_old_segments_go_while_the_server_runs(tmp_path: Path) -> None:
             peer = await rig.connect()
             assert await earliest(peer, "old") == 2
             assert await produce(peer, "old", now_ms()) == 4
+
+    run(work)
+
+
+def test_nothing_happens_to_the_files_once_the_server_has_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread that removes segments does not hear that its task was cancelled, and the next server opens them."""
+    monkeypatch.setattr(cleaning, "REMOVAL_PAUSE_S", 0.3)
+
+    async def work() -> None:
+        patient = "shutdown.deadline.ms=3600000"
+        async with serving(tmp_path, "log.retention.check.interval.ms=50", patient) as rig:
+            peer = await rig.connect()
+            await create(peer, "old", segment_bytes="1048576", retention_ms="-1")
+            for timestamp in (1000, 1000, 1000, 1000, now_ms()):
+                await produce(peer, "old", timestamp, 600_000)
+            await configure(peer, "old", retention_ms="3600000")
+            await until(lambda: len(files(tmp_path, "old")) < 5, "the first to go")
+        assert files(tmp_path, "old") == [f"{4:020d}.log"]
+        async with serving(tmp_path) as rig:
+            assert await earliest(await rig.connect(), "old") == 4
 
     run(work)
 

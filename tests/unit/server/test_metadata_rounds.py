@@ -17,8 +17,8 @@ from kcoord.protocol import apis
 from kcoord.protocol.delete_topics import DeleteTopicsRequest
 from kcoord.protocol.metadata import MetadataRequest
 from kcoord.server import metadata_rounds
-from tests.unit.server.test_maintenance import create, event, files, until
-from tests.unit.server.test_server import Peer, Rig, run, serving
+from tests.unit.server.test_maintenance import create, files
+from tests.unit.server.test_server import Peer, Rig, event, run, serving, until
 
 LOG = "__cluster_metadata"
 SMALL = "metadata.log.max.record.bytes.between.snapshots=2000"
@@ -52,6 +52,20 @@ def start_of(rig: Rig) -> int:
     return assembly.engine.metadata.log.log_start_offset
 
 
+async def until_rested(rig: Rig) -> None:
+    """Until the last round is over, with its line in the log, and no other is due.
+
+    What came while a snapshot was written may be worth another.
+    """
+    rounds, assembly = rig.server._metadata, rig.server.assembly
+    assert rounds is not None and assembly is not None
+
+    def is_at_rest() -> bool:
+        return (rounds._job is None or rounds._job.is_over) and not rounds._is_due(assembly)
+
+    await until(is_at_rest, "the rounds to be over")
+
+
 def written(rig: Rig) -> list[dict[str, object]]:
     return event(rig, "metadata_snapshot_written")
 
@@ -66,8 +80,9 @@ def test_the_log_stays_short_under_traffic(tmp_path: Path, sync: str) -> None:
             await create(peer, "kept", retention_ms="1234567")
             while len(written(rig)) < 2:
                 await create_and_delete(peer, 5)
-            count = len(written(rig))
-            await until(lambda: len(event(rig, "metadata_log_shortened")) >= count, "the log to be shortened")
+            await until_rested(rig)
+            await until(lambda: len(checkpoints(tmp_path)) == 1, "the log to be shortened")
+            await until(lambda: len(event(rig, "metadata_log_shortened")) >= len(written(rig)), "the line of it")
             # Whatever came since the last one is at most in one segment more.
             assert len(checkpoints(tmp_path)) == 1 and len(files(tmp_path, LOG)) <= 2
             assert start_of(rig) > 0
@@ -91,7 +106,7 @@ def test_history_stays_for_its_time(tmp_path: Path) -> None:
             peer = await rig.connect()
             while len(written(rig)) < 2:
                 await create_and_delete(peer, 5)
-            await asyncio.sleep(0.1)
+            await until_rested(rig)
             assert start_of(rig) == 0 and len(checkpoints(tmp_path)) == len(written(rig))
             assert not event(rig, "metadata_log_shortened")
 
@@ -118,7 +133,7 @@ def test_a_snapshot_after_some_time_if_there_is_anything_new(tmp_path: Path) -> 
 def test_a_stop_writes_one_where_it_pays(tmp_path: Path, limit: int, count: int) -> None:
     async def work() -> None:
         setting = f"metadata.log.max.record.bytes.between.snapshots={limit}"
-        async with serving(tmp_path, setting) as rig:
+        async with serving(tmp_path, setting, "shutdown.deadline.ms=60000") as rig:
             await create(await rig.connect(), "t")
             assert not checkpoints(tmp_path)
         found = checkpoints(tmp_path)
@@ -142,13 +157,8 @@ def test_a_snapshot_that_fails_costs_a_line(tmp_path: Path, monkeypatch: pytest.
             await create_and_delete(peer, 20)
             await until(lambda: bool(event(rig, "metadata_snapshot_not_written")), "the line")
             assert "no_such_module" in str(event(rig, "metadata_snapshot_not_written")[0]["reason"])
-            rounds = rig.server._metadata
-            assert rounds is not None
-            job = None
-            while job is not rounds._job:
-                # Until what came meanwhile was tried as well.
-                job = rounds._job
-                await asyncio.sleep(0.5)
+            # Until what came meanwhile was tried as well.
+            await until_rested(rig)
             count = len(event(rig, "metadata_snapshot_not_written"))
             await asyncio.sleep(0.3)
             # Not tried again before the log has grown as much.
@@ -189,7 +199,7 @@ def test_a_stop_does_not_wait_for_a_snapshot_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow = tmp_path / "slow_child.py"
-    slow.write_text("import sys, time\nsys.stdin.readline()\ntime.sleep(60)\n")
+    slow.write_text("import sys, time\nsys.stdin.readline()\ntime.sleep(600)\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(metadata_rounds, "CHILD", "slow_child")
 
@@ -200,7 +210,7 @@ def test_a_stop_does_not_wait_for_a_snapshot_for_ever(
             await create_and_delete(peer, 20)
             rounds = rig.server._metadata
             assert rounds is not None
-            await until(lambda: rounds._job is not None and rounds._job._child is not None, "the child")
+            await until(lambda: rounds._job is not None and rounds._job.child is not None, "the child")
         assert (data / ".kafka_cleanshutdown").exists() and not checkpoints(data)
 
     run(work)
@@ -208,7 +218,7 @@ def test_a_stop_does_not_wait_for_a_snapshot_for_ever(
 
 def test_a_child_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = tmp_path / "slow_child.py"
-    slow.write_text("import sys, time\nsys.stdin.readline()\ntime.sleep(60)\n")
+    slow.write_text("import sys, time\nsys.stdin.readline()\ntime.sleep(600)\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(metadata_rounds, "CHILD", "slow_child")
 
@@ -218,10 +228,10 @@ def test_a_child_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             await create_and_delete(peer, 20)
             rounds = rig.server._metadata
             assert rounds is not None
-            await until(lambda: rounds._job is not None and rounds._job._child is not None, "the child")
+            await until(lambda: rounds._job is not None and rounds._job.child is not None, "the child")
             monkeypatch.setattr(metadata_rounds, "CHILD", "kcoord.server.metadata_child")
-            assert rounds._job is not None and rounds._job._child is not None
-            rounds._job._child.send_signal(signal.SIGKILL)
+            assert rounds._job is not None and rounds._job.child is not None
+            rounds._job.child.send_signal(signal.SIGKILL)
             await until(lambda: bool(event(rig, "metadata_snapshot_not_written")), "the line")
             while not written(rig):
                 await create_and_delete(peer, 5)

@@ -182,6 +182,8 @@ def test_a_log_that_cannot_be_looked_through_costs_a_line_in_the_log(
 
 async def with_injected_storage(folder: Path) -> None:
     assignments = [f"log.dirs={folder / 'unused'}", "listeners=127.0.0.1:0", "log.sync=os"]
+    # The process that writes it is given the time that a busy machine takes.
+    assignments.append("shutdown.deadline.ms=60000")
     elsewhere = folder / "elsewhere"
     server = Server(load(assignments=assignments), ServerLog(io.StringIO()), DiskStorage(str(elsewhere)))
     await server.start()
