@@ -94,6 +94,10 @@ def test_what_lies_outside_of_the_time_asked_for(spark: SparkSession) -> None:
     [peak] = whole.lag_peaks
     # Message 6 is of second 24.
     assert (peak.records_peak, peak.records_end, peak.seconds_end) == (14, 14, 52.0)
+    # What it was a tenth of the time before, and what there is to say of why.
+    assert seconds(whole.trend_ms) == 69 and peak.records_before == lag[69] == 12
+    assert (seconds(peak.last_commit_ms), peak.rebalances, peak.is_rebalancing) == (40, 1, False)
+    assert peak.cause == whole.by_rebalances[0].cause
     [jump] = whole.jumps
     assert (jump.rewinds, jump.resets, jump.farthest, seconds(jump.last_ms)) == (1, 0, -1, 30)
     parsed(page(whole))
@@ -106,6 +110,7 @@ def test_what_lies_outside_of_the_time_asked_for(spark: SparkSession) -> None:
         0,
     )
     assert [len(one.points) for one in late.lag_records] == [11] and late.lag_peaks[0].records_end == 10
+    assert late.lag_peaks[0].last_commit_ms is None and late.lag_peaks[0].rebalances == 0
     assert late.lanes == () and parsed(page(late))
     assert report(200, None) == report(None, None, ("nobody",)) == Report("data", whole.made_ms)
 
@@ -139,6 +144,11 @@ def _check(report: Report, answers: Any) -> None:
         assert peak.records_end == behind and peak.records_peak is not None and peak.records_peak >= behind
         checked += 1
     assert checked >= 1
+    # Those that are behind the most come first, in records and in time by turns.
+    ends = [peak.records_end or 0 for peak in report.lag_peaks]
+    assert ends[0] == max(ends) and all(
+        peak.last_commit_ms is not None for peak in report.lag_peaks if peak.records_end
+    )
     for series in (report.lag_records, report.lag_seconds):
         assert 1 <= len(series) <= 6
         for one in series:

@@ -39,6 +39,7 @@ def full_report(names: tuple[str, ...]) -> Report:
         begin_ms=BEGIN_MS,
         end_ms=BEGIN_MS + 60 * MINUTE_MS,
         bucket_ms=MINUTE_MS,
+        trend_ms=BEGIN_MS + 54 * MINUTE_MS,
         logs=2,
         groups=len(names),
         partitions=12,
@@ -63,7 +64,13 @@ def full_report(names: tuple[str, ...]) -> Report:
             LagSeries(owner, tuple((BEGIN_MS + minute * MINUTE_MS, minute * 5.0 * number) for minute in minutes))
             for number, owner in enumerate(owners[:6])
         ),
-        lag_peaks=tuple(LagPeak(owner, 12, 3880, 120, 1500.0, None) for owner in owners),
+        lag_peaks=tuple(
+            LagPeak(
+                owner, 12, 3880, 120, 1500.0, 30.0 if number else None, 20 * number, BEGIN_MS + 57 * MINUTE_MS, 6,
+                number % 2 == 1, owner.group_id,
+            )
+            for number, owner in enumerate(owners)
+        ),
         lanes=tuple(
             Lane(
                 owner,

@@ -33,6 +33,7 @@ from kcoord.spark.jobs.report.data import (
     Owner,
     Report,
     step_ms,
+    trend_of,
 )
 from kcoord.spark.jobs.report.text import time_of
 
@@ -111,13 +112,14 @@ class _Collector:
         self.begin_ms = begin_ms
         self.end_ms = end_ms
         self.step = step_ms(end_ms - begin_ms, POINTS_MAX)
+        self.trend_ms = trend_of(begin_ms, end_ms, self.step)
 
     def report(self) -> Report:
         totals = self._totals()
         jumps, rewinds, resets = self._jumps()
         by_records, by_seconds, peaks = self._lag()
         return Report(
-            self.path, _ms(self.now), self.begin_ms, self.end_ms, self.step,
+            self.path, _ms(self.now), self.begin_ms, self.end_ms, self.step, self.trend_ms,
             logs=totals.logs, groups=totals.groups, partitions=totals.partitions,
             commits_total=totals.commits or 0, tombstones=totals.tombstones or 0, later=totals.later or 0,
             rebalances_total=totals.rebalances or 0, rewinds_total=rewinds, resets_total=resets,
@@ -182,21 +184,27 @@ class _Collector:
     # --- lag
 
     def _lag(self) -> tuple[tuple[LagSeries, ...], tuple[LagSeries, ...], tuple[LagPeak, ...]]:
-        # What was committed before is what was valid at the beginning.
-        begin = F.timestamp_millis(F.lit(self.begin_ms))
-        time = F.greatest(F.coalesce("commit_timestamp", "log_timestamp"), begin)
+        # What was committed before is what was valid at the beginning, and is told from what was committed then.
+        before = F.timestamp_millis(F.lit(self.begin_ms - 1))
+        time = F.greatest(F.coalesce("commit_timestamp", "log_timestamp"), before)
         commits = self.commits.withColumn("commit_timestamp", time)
         rows = lag(commits, self.messages, None, self.step / 1000, time_of(self.end_ms), self.now)
+        rows = rows.where(F.unix_millis("at") >= self.begin_ms)
         groups = rows.groupBy(*OWNER, "at").agg(
             F.count("*").alias("partitions"),
             F.sum("lag_records").alias("records"),
             F.max("lag_seconds").alias("seconds"),
+            F.unix_millis(F.max("committed_at")).alias("committed_ms"),
         ).persist()  # fmt: skip
         is_end = F.unix_millis("at") == self.end_ms
+        is_before = F.unix_millis("at") == (-1 if self.trend_ms is None else self.trend_ms)
+        committed = F.when(is_end & (F.col("committed_ms") >= self.begin_ms), F.col("committed_ms"))
         peaks = groups.groupBy(*OWNER).agg(
             F.max("partitions").alias("partitions"),
             F.max("records").alias("records"), F.max(F.when(is_end, F.col("records"))).alias("records_end"),
             F.max("seconds").alias("seconds"), F.max(F.when(is_end, F.col("seconds"))).alias("seconds_end"),
+            F.max(F.when(is_before, F.col("records"))).alias("records_before"),
+            F.max(committed).alias("committed_ms"),
         ).persist()  # fmt: skip
         series = []
         for name in ("records", "seconds"):
@@ -207,14 +215,31 @@ class _Collector:
                 .collect()
             )
             series.append(_series(points))
-        rows_of_peaks = peaks.orderBy(F.desc_nulls_last("records"), *OWNER).limit(ROWS_MAX).collect()
+        worst = [
+            peaks.orderBy(*(F.desc_nulls_last(name) for name in names), *OWNER).limit(ROWS_MAX).collect()
+            for names in (("records_end", "records"), ("seconds_end", "seconds"))
+        ]
         groups.unpersist()
         peaks.unpersist()
-        found = tuple(
-            LagPeak(_owner(row), row.partitions, row.records, row.records_end, row.seconds, row.seconds_end)
-            for row in rows_of_peaks
+        rows_of_peaks = {_owner(row): row for rows in zip(*worst, strict=True) for row in rows}
+        return series[0], series[1], self._peaks([*rows_of_peaks.values()][:ROWS_MAX])
+
+    def _peaks(self, rows: list[Any]) -> tuple[LagPeak, ...]:
+        """With what may be why: the rebalances of these groups."""
+        named = self.rebalances.where(F.col("group_id").isin([row.group_id for row in rows]))
+        of_groups = named.groupBy(*OWNER).agg(
+            F.count("*").alias("rebalances"),
+            F.max(F.col("finished").isNull()).alias("is_open"),
+            F.mode("cause", True).alias("cause"),
         )
-        return series[0], series[1], found
+        found = {_owner(row): (row.rebalances, row.is_open, row.cause) for row in of_groups.collect()}
+        return tuple(
+            LagPeak(
+                _owner(row), row.partitions, row.records, row.records_end, row.seconds, row.seconds_end,
+                row.records_before, row.committed_ms, *found.get(_owner(row), (0, False, None)),
+            )
+            for row in rows
+        )  # fmt: skip
 
     # --- rebalances
 

@@ -12,6 +12,8 @@ LANES_MAX: Final = 10
 # Rebalances of a lane that begin in the same of so many parts of the time become one bar.
 SLOTS_MAX: Final = 60
 ROWS_MAX: Final = 10
+# Lag at the end is compared with what it was one of so many parts of the time before.
+TREND_PARTS: Final = 10
 # Steps of axes and of buckets that people know.
 STEPS_MS: Final = tuple(
     1000 * seconds
@@ -34,6 +36,12 @@ def step_ms(span_ms: int, most: int) -> int:
     return step
 
 
+def trend_of(begin_ms: int, end_ms: int, step: int) -> int | None:
+    """When lag was measured about one of TREND_PARTS before the end; None if that would be before `begin_ms`."""
+    at = (end_ms - (end_ms - begin_ms) // TREND_PARTS) // step * step
+    return at if begin_ms <= at < end_ms else None
+
+
 @dataclass(frozen=True)
 class Owner:
     """A group in one of the data directories."""
@@ -52,7 +60,11 @@ class LagSeries:
 
 @dataclass(frozen=True)
 class LagPeak:
-    """The most there was, and what there was at the end; None where it is not known."""
+    """The most there was, and what there was at the end; None where it is not known.
+
+    And what may be why: `records_before` is what there was at the report's `trend_ms`, `last_commit_ms` when the group
+    committed last, None if not in the report's time. `cause` is the most frequent one of its rebalances.
+    """
 
     owner: Owner
     partitions: int
@@ -60,6 +72,11 @@ class LagPeak:
     records_end: int | None
     seconds_peak: float | None
     seconds_end: float | None
+    records_before: int | None = None
+    last_commit_ms: int | None = None
+    rebalances: int = 0
+    is_rebalancing: bool = False
+    cause: str | None = None
 
 
 @dataclass(frozen=True)
@@ -140,6 +157,7 @@ class Report:
     """`path` is where the logs are, `made_ms` when the report was made; begin and end are None if there is nothing.
 
     `bucket_ms` is the width of the buckets of `commits`, which are (begin, commits), and how often lag was measured.
+    `trend_ms` is what lag at the end is compared with: a tenth of the time before it, None if that is too short.
     `later` counts commits that say they are of a time after `made_ms`: they are in no other number.
     """
 
@@ -148,6 +166,7 @@ class Report:
     begin_ms: int | None = None
     end_ms: int | None = None
     bucket_ms: int = 1000
+    trend_ms: int | None = None
     logs: int = 0
     groups: int = 0
     partitions: int = 0

@@ -20,6 +20,20 @@ from kcoord.spark.jobs.report.data import (
     Owner,
     Report,
 )
+from kcoord.spark.jobs.report.glance import glance, lag_table
+from kcoord.spark.jobs.report.pieces import (
+    NAME,
+    SECTIONS,
+    TIME,
+    WORD,
+    figure,
+    milliseconds,
+    name_of,
+    note,
+    owner_cell,
+    section,
+    table,
+)
 from kcoord.spark.jobs.report.style import STYLE
 from kcoord.spark.jobs.report.svg import (
     LANE_LEFT,
@@ -33,7 +47,7 @@ from kcoord.spark.jobs.report.svg import (
     swatch,
 )
 from kcoord.spark.jobs.report.text import count, duration, escaped, when
-from kcoord.spark.jobs.report.words import EXPLAINED, WORDS
+from kcoord.spark.jobs.report.words import WORDS
 
 # Causes that look alike, by colour: what is in none of them is the last.
 FAMILIES: Final = (
@@ -50,15 +64,6 @@ STYLE_OF: Final = {cause: number for number, (_, causes) in enumerate(FAMILIES, 
 
 # Should a name ever get by, it can run and load nothing.
 POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'"
-SECTIONS: Final = (
-    ("commits", "Commits"),
-    ("lag", "Lag"),
-    ("rebalances", "Rebalances"),
-    ("movers", "Top movers"),
-    ("storms", "Storms and flapping members"),
-    ("jumps", "Rewinds and resets"),
-    ("words", "What the words mean"),
-)
 
 
 def page(report: Report) -> str:
@@ -67,17 +72,18 @@ def page(report: Report) -> str:
     body = [_head(report)]
     if report.begin_ms is None or report.end_ms is None:
         body.append(
-            _note("There are no commits and no rebalances in these logs, or none in the time asked for.")
+            note("There are no commits and no rebalances in these logs, or none in the time asked for.")
         )
     else:
         axis = axis_of(report.begin_ms, report.end_ms)
         body += [
-            _commits(report, axis),
+            glance(report, has_logs),
             _lag(report, axis, has_logs),
             _rebalances(report, axis_of(report.begin_ms, report.end_ms, LANE_LEFT), has_logs),
-            _movers(report, has_logs),
             _storms(report.findings, has_logs),
+            _movers(report, has_logs),
             _jumps(report, has_logs),
+            _commits(report, axis),
         ]
     body.append(_words())
     title = f"Consumer groups of {text.visible(report.path)}"
@@ -118,9 +124,8 @@ def _head(report: Report) -> str:
         links = "".join(f'<a href="#{name}">{title}</a>' for name, title in SECTIONS)
     later = ""
     if report.later:
-        later = _note(
-            f"{report.later:,} commits say that they are of a time later than this page: they are not in it."
-        )
+        says = "commit says that it is" if report.later == 1 else "commits say that they are"
+        later = note(f"{report.later:,} {says} of a time later than this page, and not in it.")
     return (
         f"<h1>Consumer groups of {escaped(report.path)}</h1>"
         f'<p>{escaped(span)}</p><p class="note">Made by kcoord pipeline report at {when(report.made_ms)} UTC. '
@@ -131,66 +136,58 @@ def _head(report: Report) -> str:
 def _commits(report: Report, axis: Axis) -> str:
     every = duration(report.bucket_ms / 1000)
     if not report.commits:
-        return _section("commits", _note("No commits in this time."))
+        return section("commits", note("No commits in this time."))
     chart = bar_chart("Commits over time", f"Commits in {every}", axis, report.commits, report.bucket_ms)
-    return _section(
-        "commits", _figure(chart, f"Each bar is {every}. Offsets that were removed are not counted.")
+    return section(
+        "commits", figure(chart, f"Each bar is {every}. Offsets that were removed are not counted.")
     )
 
 
 def _lag(report: Report, axis: Axis, has_logs: bool) -> str:
     if not report.lag_peaks:
-        return _section("lag", _note("No group has an offset in this time, so none has lag."))
+        return section("lag", note("No group has an offset in this time, so none has lag."))
     every = duration(report.bucket_ms / 1000)
-    records = [Line(one.points, _name(one.owner, has_logs)) for one in report.lag_records]
+    styles = _styles(report)
     top = max(
         (value for one in report.lag_seconds for _, value in one.points if value is not None), default=0.0
     )
     size, unit = text.unit_of(top)
-    seconds = [
-        Line(
-            [(at, None if value is None else value / size) for at, value in one.points],
-            _name(one.owner, has_logs),
-        )
+    scaled = [
+        LagSeries(one.owner, tuple((at, None if value is None else value / size) for at, value in one.points))
         for one in report.lag_seconds
     ]
     most = f"Up to {LINES_MAX} groups, those with the highest peaks, measured every {every} and at the end."
-    rows = [
-        (_owner(one.owner, has_logs), count(one.partitions), count(one.records_peak), count(one.records_end),
-         duration(one.seconds_peak), duration(one.seconds_end))
-        for one in report.lag_peaks
-    ]  # fmt: skip
-    return _section(
-        "lag",
-        _lines("Lag over time, in records", "Lag (records)", axis, records, report.lag_records, has_logs, most),
-        _lines(
-            "Age of the first message not read, over time", f"Lag ({unit})", axis, seconds, report.lag_seconds,
-            has_logs, most,
-        ),
-        _table(
-            f"Up to {ROWS_MAX} groups, those with the highest peaks in records first",
-            ("Group", "Partitions", "Peak, records", "At the end", "Peak, time", "At the end"),
-            rows, 1,
-        ),
-    )  # fmt: skip
+    plots = [
+        ("Lag over time, in records", "Lag (records)", report.lag_records),
+        ("Age of the first message not read, over time", f"Lag ({unit})", scaled),
+    ]
+    figures = []
+    for title, name, series in plots:
+        lines = [Line(one.points, name_of(one.owner, has_logs), styles[one.owner]) for one in series]
+        if any(value is not None for line in lines for _, value in line.points):
+            legend = "".join(f"<li>{swatch(line.style, True)}{escaped(line.hint)}</li>" for line in lines)
+            figures.append(figure(line_chart(title, name, axis, lines), most, legend))
+        else:
+            figures.append(note(f"{title}: not known, since no messages of these topics are in the logs."))
+    return section("lag", lag_table(report, has_logs), *figures)
 
 
-def _lines(
-    title: str, unit: str, axis: Axis, lines: list[Line], of: Sequence[LagSeries], has_logs: bool, most: str
-) -> str:
-    if not any(value is not None for line in lines for _, value in line.points):
-        return _note(f"{title}: not known, since no messages of these topics are in the logs.")
-    names = "".join(
-        f"<li>{swatch(number, True)}{_owner(one.owner, has_logs)}</li>" for number, one in enumerate(of, 1)
-    )
-    return _figure(line_chart(title, unit, axis, lines), most, names)
+def _styles(report: Report) -> dict[Owner, int]:
+    """A group has the same colour in both plots, and another than all in the same plot."""
+    styles = {one.owner: number for number, one in enumerate(report.lag_records, 1)}
+    taken = {one.owner: styles[one.owner] for one in report.lag_seconds if one.owner in styles}
+    free = [number for number in range(1, LINES_MAX + 1) if number not in taken.values()]
+    for one in report.lag_seconds:
+        if one.owner not in styles:
+            styles[one.owner] = free.pop(0)
+    return styles
 
 
 def _rebalances(report: Report, axis: Axis, has_logs: bool) -> str:
     if not report.lanes:
-        return _section("rebalances", _note("No rebalances in this time."))
+        return section("rebalances", note("No rebalances in this time."))
     lanes = [_lane(lane, report.end_ms or 0, has_logs) for lane in report.lanes]
-    used = {span.style for _, spans in lanes for span in spans}
+    used = {span.style for _, _, spans in lanes for span in spans}
     names = "".join(
         f"<li>{swatch(number, False)}{name}</li>"
         for number, (name, _) in enumerate(FAMILIES, 1)
@@ -200,21 +197,23 @@ def _rebalances(report: Report, axis: Axis, has_logs: bool) -> str:
         f"Up to {LANES_MAX} groups, those with the most rebalances. A bar goes from a rebalance's start to its end; "
         f"those that begin within one {SLOTS_MAX}th of the time are one bar. Colours are causes."
     )
+    if any(span.is_open for _, _, spans in lanes for span in spans):
+        names += f"<li>{swatch(len(FAMILIES), False, True)}faint: not over</li>"
     chart = lane_chart("Rebalances over time", "Group", axis, lanes)
-    return _section("rebalances", _figure(chart, caption, names))
+    return section("rebalances", figure(chart, caption, names))
 
 
-def _lane(lane: Lane, end_ms: int, has_logs: bool) -> tuple[str, list[Span]]:
+def _lane(lane: Lane, end_ms: int, has_logs: bool) -> tuple[str, int, list[Span]]:
     spans = []
     for bar in lane.bars:
         end = end_ms if bar.end_ms is None else bar.end_ms
         style = STYLE_OF.get(bar.cause or "", len(FAMILIES))
         spans.append(Span(bar.begin_ms, end, style, bar.end_ms is None, _hint(lane.owner, bar, has_logs)))
-    return _name(lane.owner, has_logs), spans
+    return name_of(lane.owner, has_logs), sum(bar.count for bar in lane.bars), spans
 
 
 def _hint(owner: Owner, bar: Bar, has_logs: bool) -> str:
-    parts = [_name(owner, has_logs)]
+    parts = [name_of(owner, has_logs)]
     parts.append("1 rebalance" if bar.count == 1 else f"{bar.count:,} rebalances")
     if bar.end_ms is None:
         parts.append(f"{when(bar.begin_ms)}, not over")
@@ -230,7 +229,7 @@ def _hint(owner: Owner, bar: Bar, has_logs: bool) -> str:
 
 def _movers(report: Report, has_logs: bool) -> str:
     if not report.by_rebalances:
-        return _section("movers", _note("Nothing moved in this time."))
+        return section("movers", note("Nothing moved in this time."))
     titles = (
         "Group",
         "Most frequent cause",
@@ -241,7 +240,7 @@ def _movers(report: Report, has_logs: bool) -> str:
     )
     members = [
         (
-            _owner(one.owner, has_logs),
+            owner_cell(one.owner, has_logs),
             escaped(one.member),
             count(one.rebalances),
             count(one.joined),
@@ -249,56 +248,57 @@ def _movers(report: Report, has_logs: bool) -> str:
         )
         for one in report.members
     ]
-    return _section(
+    return section(
         "movers",
-        _table(
+        table(
             f"Up to {ROWS_MAX} groups, those with the most rebalances first",
-            titles, _moves(report.by_rebalances, has_logs), 2,
+            titles, _moves(report.by_rebalances, has_logs), (NAME, WORD),
         ),
-        _table(
+        table(
             f"Up to {ROWS_MAX} groups, those with the most partitions moved first",
-            titles, _moves(report.by_partitions, has_logs), 2,
+            titles, _moves(report.by_partitions, has_logs), (NAME, WORD),
         ),
-        _table(
+        table(
             f"Up to {ROWS_MAX} members, those that came or went in the most rebalances first",
             ("Group", "Member", "Rebalances", "Came", "Went"),
-            members, 2,
+            members, (NAME, NAME),
         ),
     )  # fmt: skip
 
 
 def _moves(rows: Iterable[GroupMoves], has_logs: bool) -> list[tuple[str, ...]]:
     return [
-        (_owner(one.owner, has_logs), escaped(one.cause or text.NONE), count(one.rebalances),
-         count(one.partitions_moved), _milliseconds(one.duration_ms), _milliseconds(one.longest_ms))
+        (owner_cell(one.owner, has_logs), escaped(one.cause or text.NONE), count(one.rebalances),
+         count(one.partitions_moved), milliseconds(one.duration_ms), milliseconds(one.longest_ms))
         for one in rows
     ]  # fmt: skip
 
 
 def _storms(findings: Sequence[Finding], has_logs: bool) -> str:
     if not findings:
-        return _section(
-            "storms", _note("No storm of rebalances, and no member that went and came back repeatedly.")
+        return section(
+            "storms", note("No storm of rebalances, and no member that went and came back repeatedly.")
         )
     rows = [
-        (escaped(one.finding.replace("_", " ")), _owner(one.owner, has_logs), escaped(one.member or text.NONE),
+        (escaped(one.finding.replace("_", " ")), owner_cell(one.owner, has_logs), escaped(one.member or text.NONE),
          escaped(one.cause or text.NONE), when(one.first_ms), when(one.last_ms), count(one.rebalances),
          count(one.returns))
         for one in findings
     ]  # fmt: skip
+    kinds = (WORD, NAME, NAME, WORD, TIME, TIME)
     titles = ("Finding", "Group", "Member", "Cause", "From", "Until", "Rebalances", "Returns")
-    return _section("storms", _table(f"Up to {ROWS_MAX} of each kind, the worst first", titles, rows, 6))
+    return section("storms", table(f"Up to {ROWS_MAX} of each kind, the worst first", titles, rows, kinds))
 
 
 def _jumps(report: Report, has_logs: bool) -> str:
     if not report.jumps:
-        return _section("jumps", _note("No offset went back or began anew in this time."))
-    return _section(
+        return section("jumps", note("No offset went back or began anew in this time."))
+    return section(
         "jumps",
-        _table(
+        table(
             f"Up to {ROWS_MAX} partitions of groups, those with the most first",
             ("Group", "Topic and partition", "Why reset", "Last one at", "Rewinds", "Resets", "Farthest back"),
-            [_jump(one, has_logs) for one in report.jumps], 4,
+            [_jump(one, has_logs) for one in report.jumps], (NAME, NAME, WORD, TIME),
         ),
     )  # fmt: skip
 
@@ -306,7 +306,7 @@ def _jumps(report: Report, has_logs: bool) -> str:
 def _jump(one: Jumps, has_logs: bool) -> tuple[str, ...]:
     back = None if one.farthest is None or one.farthest >= 0 else -one.farthest
     return (
-        _owner(one.owner, has_logs), f"{escaped(one.topic)}-{one.partition}",
+        owner_cell(one.owner, has_logs), f"{escaped(one.topic)}-{one.partition}",
         escaped(", ".join(one.reasons) or text.NONE), when(one.last_ms), count(one.rewinds), count(one.resets),
         count(back),
     )  # fmt: skip
@@ -314,58 +314,4 @@ def _jump(one: Jumps, has_logs: bool) -> tuple[str, ...]:
 
 def _words() -> str:
     words = "".join(f'<dt id="word-{name}">{title}</dt><dd>{what}</dd>' for name, title, what in WORDS)
-    return _section("words", f'<dl class="words">{words}</dl>')
-
-
-# --- pieces
-
-
-def _section(name: str, *parts: str) -> str:
-    title = dict(SECTIONS)[name]
-    return f'<section><h2 id="{name}">{title}</h2>{"".join(parts)}</section>'
-
-
-def _note(said: str) -> str:
-    return f'<p class="note">{escaped(said, 400)}</p>'
-
-
-def _figure(chart: str, caption: str, legend: str = "") -> str:
-    names = f'<ul class="legend">{legend}</ul>' if legend else ""
-    return f'<figure><div class="wide">{chart}</div>{names}<figcaption>{escaped(caption, 400)}</figcaption></figure>'
-
-
-def _table(caption: str, titles: Sequence[str], rows: Sequence[Sequence[str]], names: int) -> str:
-    """`rows` are HTML; the first `names` columns are words, the others numbers. Without rows nothing."""
-    if not rows:
-        return ""
-    heads = []
-    for number, title in enumerate(titles):
-        word = EXPLAINED.get(title)
-        shown = f'<a href="#word-{word}">{title}</a>' if word else title
-        heads.append(f'<th scope="col"{_class(number, names)}>{shown}</th>')
-    lines = [
-        "<tr>"
-        + "".join(f"<td{_class(number, names)}>{cell}</td>" for number, cell in enumerate(row))
-        + "</tr>"
-        for row in rows
-    ]
-    return (
-        f'<div class="wide"><table><caption>{escaped(caption)}</caption><thead><tr>{"".join(heads)}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div>"
-    )
-
-
-def _class(number: int, names: int) -> str:
-    return ' class="name"' if number < names else ' class="n"'
-
-
-def _name(owner: Owner, has_logs: bool) -> str:
-    return f"{owner.log}: {owner.group_id}" if has_logs else owner.group_id
-
-
-def _owner(owner: Owner, has_logs: bool) -> str:
-    return escaped(_name(owner, has_logs))
-
-
-def _milliseconds(value: int | None) -> str:
-    return duration(None if value is None else value / 1000)
+    return section("words", f'<dl class="words">{words}</dl>')

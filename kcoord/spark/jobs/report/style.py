@@ -9,9 +9,11 @@ from typing import Final
 
 STYLE: Final = """
 :root { color-scheme: light dark; --page: #ffffff; --ink: #1b1f24; --soft: #57606a; --grid: #d8dee4; --card: #f6f8fa;
+  --shade: rgb(0 0 0 / 22%);
   --c1: #0072b2; --c2: #d55e00; --c3: #00805d; --c4: #b5538c; --c5: #8a6d00; --c6: #24292f; --link: #0550ae; }
 @media (prefers-color-scheme: dark) {
   :root { --page: #12161b; --ink: #e6e9ed; --soft: #a3adb8; --grid: #343c46; --card: #1b2129;
+    --shade: rgb(0 0 0 / 75%);
     --c1: #56b4e9; --c2: #ff9147; --c3: #2fcb9c; --c4: #eb9cc9; --c5: #f0e442; --c6: #d5dbe1; --link: #79b8ff; }
 }
 * { box-sizing: border-box; }
@@ -24,28 +26,38 @@ p { margin: 6px 0; max-width: 80ch; }
 p.note, figcaption { color: var(--soft); font-size: 14px; }
 a { color: var(--link); }
 nav { margin: 10px 0 18px; display: flex; flex-wrap: wrap; gap: 4px 16px; }
-dl.numbers { display: grid; grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); gap: 10px; margin: 16px 0; }
+dl.numbers { display: grid; grid-template-columns: repeat(4, 1fr); gap: 10px; margin: 16px 0; }
 dl.numbers div { background: var(--card); border: 1px solid var(--grid); border-radius: 6px; padding: 8px 12px; }
 dl.numbers dt { color: var(--soft); font-size: 13px; }
 dl.numbers dd { margin: 0; font-size: 21px; font-variant-numeric: tabular-nums; }
 dl.words dt { font-weight: 600; margin-top: 8px; }
 dl.words dd { margin: 0 0 0 20px; max-width: 80ch; }
 figure { margin: 16px 0; }
-.wide { overflow-x: auto; }
+ul.glance { margin: 8px 0; padding-left: 20px; overflow-wrap: anywhere; }
+ul.glance li { margin: 5px 0; }
+.wide { overflow-x: auto; margin: 12px 0 20px; background:
+  linear-gradient(to right, var(--page), var(--page)) left / 20px 100% no-repeat local,
+  linear-gradient(to right, var(--page), var(--page)) right / 20px 100% no-repeat local,
+  linear-gradient(to right, var(--shade), transparent) left / 10px 100% no-repeat scroll,
+  linear-gradient(to left, var(--shade), transparent) right / 10px 100% no-repeat scroll; }
 table { border-collapse: collapse; width: 100%; font-size: 14px; font-variant-numeric: tabular-nums; }
-caption { text-align: left; color: var(--soft); padding: 4px 0; }
+caption { text-align: left; color: var(--soft); padding: 4px 0; position: sticky; left: 0;
+  max-width: min(1040px, 100vw - 28px); }
 th, td { text-align: left; padding: 5px 12px 5px 0; border-bottom: 1px solid var(--grid); vertical-align: top; }
-th { font-weight: 600; white-space: nowrap; }
-th.n, td.n { text-align: right; white-space: nowrap; }
-td.name { max-width: 320px; overflow-wrap: anywhere; }
+th { font-weight: 600; vertical-align: bottom; }
+th.n, td.n { text-align: right; }
+th.n { max-width: 110px; }
+td.n, td.time { white-space: nowrap; }
+td.name { min-width: 150px; max-width: 320px; overflow-wrap: anywhere; }
+td.word { max-width: 240px; overflow-wrap: break-word; }
 ul.legend { list-style: none; display: flex; flex-wrap: wrap; gap: 4px 20px; margin: 4px 0; padding: 0;
   font-size: 14px; }
-ul.legend li { overflow-wrap: anywhere; }
+ul.legend li { display: flex; align-items: baseline; overflow-wrap: anywhere; }
 svg.plot { display: block; width: 100%; min-width: 720px; height: auto; }
 svg.plot text { fill: var(--ink); font-size: 13px; }
 svg.plot text.title { font-size: 15px; font-weight: 600; }
 svg.plot text.unit { fill: var(--soft); }
-svg.swatch { width: 30px; height: 12px; margin-right: 6px; vertical-align: middle; }
+svg.swatch { flex: none; width: 30px; height: 12px; margin-right: 6px; vertical-align: middle; }
 .axis { stroke: var(--soft); stroke-width: 1; }
 .grid { stroke: var(--grid); stroke-width: 1; }
 .line { fill: none; stroke-width: 2; stroke-linejoin: round; }
@@ -59,5 +71,11 @@ svg.swatch { width: 30px; height: 12px; margin-right: 6px; vertical-align: middl
 .line.c2 { stroke-dasharray: 9 3; } .line.c3 { stroke-dasharray: 3 3; } .line.c4 { stroke-dasharray: 12 3 3 3; }
 .line.c5 { stroke-dasharray: 6 6; } .line.c6 { stroke-dasharray: 1 4; stroke-linecap: round; stroke-width: 3; }
 .bar.open { fill-opacity: 0.45; }
-@media print { body { max-width: none; } svg.plot { min-width: 0; } }
+@media screen and (max-width: 760px) { body { padding: 16px 14px 48px; } dl.numbers { grid-template-columns: 1fr 1fr; } }
+@media print {
+  body { max-width: none; padding: 0; font-size: 12px; }
+  table { font-size: 10px; } th, td { padding-right: 8px; } td.name { min-width: 90px; }
+  svg.plot { min-width: 0; } .wide { background: none; } nav { display: none; }
+  h2, h3, caption { break-after: avoid; } figure, tr, dl.numbers div, dl.words div { break-inside: avoid; }
+}
 """

@@ -10,16 +10,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from kcoord.spark.jobs.report.data import STEPS_MS, step_ms
-from kcoord.spark.jobs.report.text import LABEL_MAX, escaped, short_number, time_of
+from kcoord.spark.jobs.report.text import count, escaped, fitted, short_number, time_of
 
 WIDTH: Final = 960
 LEFT: Final = 84
-RIGHT: Final = 44
+RIGHT: Final = 56
 TOP: Final = 48
 PLOT_HEIGHT: Final = 210
 BOTTOM: Final = 50
 LANE_HEIGHT: Final = 28
 LANE_LEFT: Final = 200
+# How much of a lane's name there is room for, in small letters.
+LANE_LETTERS: Final = 27
 BAR_WIDTH_MIN: Final = 3.0
 TIME_TICKS_MAX: Final = 7
 VALUE_TICKS_MAX: Final = 5
@@ -28,10 +30,14 @@ DAY_MS: Final = 86_400_000
 
 @dataclass(frozen=True)
 class Line:
-    """`points` are (Unix time in ms, value); a None parts the line. `hint` is shown where the mouse is on it."""
+    """`points` are (Unix time in ms, value); a None parts the line. `hint` is shown where the mouse is on it.
+
+    `style` is the number of its colour.
+    """
 
     points: Sequence[tuple[int, float | None]]
     hint: str
+    style: int = 1
 
 
 @dataclass(frozen=True)
@@ -94,12 +100,12 @@ def time_ticks(axis: Axis) -> list[tuple[int, str]]:
 
 
 def line_chart(title: str, unit: str, axis: Axis, lines: Sequence[Line]) -> str:
-    """One line each, in the order of colours; `unit` names what is up."""
+    """One line each, the first above all others; `unit` names what is up."""
     top = max((value for line in lines for _, value in line.points if value is not None), default=0.0)
     ticks = value_ticks(top)
     parts = _frame(axis, unit, ticks)
-    for number, line in enumerate(lines, 1):
-        parts.append(f'<g class="line c{number}"><title>{escaped(line.hint)}</title>')
+    for line in reversed(lines):
+        parts.append(f'<g class="line c{line.style}"><title>{escaped(line.hint)}</title>')
         for run in _runs(line.points):
             places = [(axis.x(at), _y(value, ticks[-1])) for at, value in run]
             if len(places) == 1:
@@ -126,19 +132,21 @@ def bar_chart(title: str, unit: str, axis: Axis, bars: Sequence[tuple[int, int]]
     return _picture(title, TOP + PLOT_HEIGHT + BOTTOM, parts)
 
 
-def lane_chart(title: str, unit: str, axis: Axis, lanes: Sequence[tuple[str, Sequence[Span]]]) -> str:
-    """A lane for each (name, bars); `unit` names what lanes are of."""
+def lane_chart(title: str, unit: str, axis: Axis, lanes: Sequence[tuple[str, int, Sequence[Span]]]) -> str:
+    """A lane for each (name, how many in all, bars); `unit` names what lanes are of."""
     base = TOP + LANE_HEIGHT * len(lanes)
     parts = _time_axis(axis, base)
     parts.append(
         f'<text class="unit" x="{axis.left - 8}" y="{TOP - 8}" text-anchor="end">{escaped(unit)}</text>'
+        f'<text class="unit" x="{WIDTH - 2}" y="{TOP - 8}" text-anchor="end">In all</text>'
     )
-    for number, (name, spans) in enumerate(lanes):
+    for number, (name, total, spans) in enumerate(lanes):
         y = TOP + LANE_HEIGHT * number
         parts.append(
             f'<line class="grid" x1="{axis.left}" x2="{WIDTH - RIGHT}" y1="{y + LANE_HEIGHT}" y2="{y + LANE_HEIGHT}"/>'
             f'<text x="{axis.left - 8}" y="{y + LANE_HEIGHT / 2 + 4:.1f}" text-anchor="end">'
-            f"<title>{escaped(name)}</title>{escaped(name, LABEL_MAX)}</text>"
+            f"<title>{escaped(name)}</title>{escaped(fitted(name, LANE_LETTERS))}</text>"
+            f'<text x="{WIDTH - 2}" y="{y + LANE_HEIGHT / 2 + 4:.1f}" text-anchor="end">{count(total)}</text>'
         )
         for span in spans:
             x = min(axis.x(span.begin_ms), WIDTH - RIGHT - BAR_WIDTH_MIN)
@@ -151,10 +159,10 @@ def lane_chart(title: str, unit: str, axis: Axis, lanes: Sequence[tuple[str, Seq
     return _picture(title, base + BOTTOM, parts)
 
 
-def swatch(style: int, is_line: bool) -> str:
+def swatch(style: int, is_line: bool, is_open: bool = False) -> str:
     """A colour, for a legend."""
     shape = '<line x1="0" x2="30" y1="6" y2="6"/>' if is_line else '<rect width="14" height="12" x="8"/>'
-    kind = "line" if is_line else "bar"
+    kind = "line" if is_line else "bar open" if is_open else "bar"
     return f'<svg class="swatch" viewBox="0 0 30 12" aria-hidden="true"><g class="{kind} c{style}">{shape}</g></svg>'
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import html
+import unicodedata
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
 TEXT_MAX: Final = 200
-LABEL_MAX: Final = 26
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 TIME_MS_MIN: Final = -62_135_596_800_000
 TIME_MS_MAX: Final = 253_402_300_799_999
@@ -16,9 +16,43 @@ NONE: Final = "–"
 
 def visible(value: object, limit: int = TEXT_MAX) -> str:
     """At most `limit` characters, none of which ends a line, turns the direction of writing or is not to be seen."""
-    text = str(value)
-    cut = text if len(text) <= limit else text[: limit - 1] + "…"
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in cut)
+    # Whatever is not to be seen becomes longer: no more of a text is looked at than could be shown.
+    given = str(value)
+    parts = [one if one.isprintable() else repr(one)[1:-1] for one in given[: limit + 1]]
+    if len(given) <= limit and sum(map(len, parts)) <= limit:
+        return "".join(parts)
+    length = 0
+    for number, part in enumerate(parts):
+        length += len(part)
+        if length > limit - 1:
+            return "".join(parts[:number]) + "…"
+    return "".join(parts) + "…"
+
+
+def fitted(value: object, width: float) -> str:
+    """`visible`, and cut in the middle to what is about `width` wide, in small letters: ends of names differ most."""
+    text = visible(value)
+    if sum(map(_width, text)) <= width:
+        return text
+    left, right = 0, len(text)
+    room = width - 1
+    while left < right:
+        is_left = left <= len(text) - right
+        need = _width(text[left if is_left else right - 1])
+        if need > room:
+            break
+        room -= need
+        left, right = (left + 1, right) if is_left else (left, right - 1)
+    return f"{text[:left]}…{text[right:]}"
+
+
+def _width(one: str) -> float:
+    """In small letters of a font without serifs: how wide one is at most, in most fonts."""
+    if unicodedata.east_asian_width(one) in "WF":
+        return 2
+    if one in "mwMW@%—…":
+        return 1.7
+    return 1.25 if one.isupper() or ord(one) > 0x2FF else 1
 
 
 def escaped(value: object, limit: int = TEXT_MAX) -> str:

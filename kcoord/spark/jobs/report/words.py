@@ -11,6 +11,11 @@ WORDS: Final = (
      "negative. Partitions whose beginning or end is not known are not in the sum."),
     ("lag-time", "Lag, time", "For how long the first message that was not read had been there, in the partition of "
      "the group where that was longest. Groups that stopped stay, and their lag grows until the end."),
+    ("state", "State", "What a group with lag does, by the last tenth of the time. No commits: it committed nothing. "
+     "Falling behind, catching up: it commits, and its lag grew or shrank by more than a tenth. Steady: neither. "
+     "Rebalancing: a rebalance of it was not over at the end."),
+    ("last-commit", "Last commit, ago", "How long before the end the group committed an offset that it still has; – is "
+     "before all of the time."),
     ("rebalance", "Rebalance", "From the first new epoch (generation) of a group until every member is where the "
      "assignment wants it. Epochs that begin meanwhile belong to it. One that was not over at the end of the log is "
      "drawn faintly, until there."),
@@ -30,7 +35,8 @@ WORDS: Final = (
 
 # Which titles of columns are explained, and where.
 EXPLAINED: Final = {
-    "Peak, records": "lag", "Peak, time": "lag-time", "Rebalances": "rebalance", "Partitions moved": "moved",
+    "Lag, records": "lag", "Lag, time": "lag-time", "Peak, records": "lag", "Peak, time": "lag-time", "State": "state",
+    "Last commit, ago": "last-commit", "Rebalances": "rebalance", "Partitions moved": "moved",
     "Most frequent cause": "cause", "Cause": "cause", "Finding": "storm", "Returns": "flapping", "Rewinds": "rewind",
     "Resets": "reset", "Why reset": "reset",
 }  # fmt: skip
