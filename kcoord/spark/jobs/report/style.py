@@ -71,7 +71,9 @@ svg.swatch { flex: none; width: 30px; height: 12px; margin-right: 6px; vertical-
 .line.c2 { stroke-dasharray: 9 3; } .line.c3 { stroke-dasharray: 3 3; } .line.c4 { stroke-dasharray: 12 3 3 3; }
 .line.c5 { stroke-dasharray: 6 6; } .line.c6 { stroke-dasharray: 1 4; stroke-linecap: round; stroke-width: 3; }
 .bar.open { fill-opacity: 0.45; }
-@media screen and (max-width: 760px) { body { padding: 16px 14px 48px; } dl.numbers { grid-template-columns: 1fr 1fr; } }
+@media screen and (max-width: 760px) {
+  body { padding: 16px 14px 48px; } dl.numbers { grid-template-columns: 1fr 1fr; }
+}
 @media print {
   body { max-width: none; padding: 0; font-size: 12px; }
   table { font-size: 10px; } th, td { padding-right: 8px; } td.name { min-width: 90px; }
