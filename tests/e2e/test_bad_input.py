@@ -16,6 +16,7 @@ from kcoord.server.probe import Probe
 from tests.e2e.process import ServerProcess
 
 METADATA_VERSION = 12
+WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def ask_metadata(probe: Probe) -> None:
 
 def closed_after(server: ServerProcess, data: bytes) -> bytes:
     """What the server says before it closes the connection."""
-    with socket.create_connection(("127.0.0.1", server.port), 5) as raw:
+    with socket.create_connection(("127.0.0.1", server.port), WAIT_S) as raw:
         raw.sendall(data)
         said = b""
         try:
@@ -73,7 +74,7 @@ def test_one_line_and_a_closed_connection(server: ServerProcess, case: str) -> N
         ask_metadata(honest)
         assert closed_after(server, data) == b""
         ask_metadata(honest)
-    end = time.monotonic() + 5
+    end = time.monotonic() + WAIT_S
     while len(server.lines("connection_refused")) == before and time.monotonic() < end:
         time.sleep(0.01)
     (line,) = server.lines("connection_refused")[before:]
@@ -81,35 +82,37 @@ def test_one_line_and_a_closed_connection(server: ServerProcess, case: str) -> N
 
 
 def test_an_unknown_version_of_api_versions_gets_the_list(server: ServerProcess) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), 5) as raw:
+    with socket.create_connection(("127.0.0.1", server.port), WAIT_S) as raw:
         raw.sendall(request(apis.API_VERSIONS, 99))
         answer = raw.recv(65536)
         assert int.from_bytes(answer[8:10], "big") == 35  # UNSUPPORTED_VERSION, in the form of version 0
 
 
-def test_garbage_from_many_hurts_nobody(server: ServerProcess) -> None:
+def test_garbage_from_many_hurts_nobody() -> None:
+    """On a server of its own: the lines about all this may come late, and there is one a second."""
     rng = random.Random(int(os.environ.get("KCOORD_SEED", "1")))
     keys = list(apis.APIS.values())
-    with Probe(server.bootstrap) as honest:
-        for _ in range(300):
-            api = rng.choice(keys)
-            version = rng.randint(api.min_version, api.max_version)
-            data = request(api.key, version, rng.randbytes(rng.randint(0, 60)))
-            if rng.random() < 0.3:
-                data = rng.randbytes(rng.randint(1, 100))
-            with socket.create_connection(("127.0.0.1", server.port), 5) as raw:
-                raw.sendall(data)
-            ask_metadata(honest)
-    assert server.process.poll() is None
-    assert not [line for line in server.stderr if "Traceback" in line]
+    with ServerProcess(None) as server:
+        with Probe(server.bootstrap) as honest:
+            for _ in range(300):
+                api = rng.choice(keys)
+                version = rng.randint(api.min_version, api.max_version)
+                data = request(api.key, version, rng.randbytes(rng.randint(0, 60)))
+                if rng.random() < 0.3:
+                    data = rng.randbytes(rng.randint(1, 100))
+                with socket.create_connection(("127.0.0.1", server.port), WAIT_S) as raw:
+                    raw.sendall(data)
+                ask_metadata(honest)
+        assert server.stop() == 0
+        assert not [line for line in server.stderr if "Traceback" in line]
 
 
 def test_requests_sent_byte_by_byte_are_answered(server: ServerProcess) -> None:
-    with socket.create_connection(("127.0.0.1", server.port), 5) as raw:
+    with socket.create_connection(("127.0.0.1", server.port), WAIT_S) as raw:
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for byte in request(apis.API_VERSIONS, 0) * 2:
             raw.sendall(bytes([byte]))
-        end = time.monotonic() + 5
+        end = time.monotonic() + WAIT_S
         answer = b""
         while len(answer) < 8 or len(answer) < 2 * (4 + int.from_bytes(answer[:4], "big")):
             assert time.monotonic() < end

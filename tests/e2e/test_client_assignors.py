@@ -45,8 +45,9 @@ def test_the_example_does_what_the_text_says(tmp_path: Path) -> None:
         create_topic(server.bootstrap)
         ran = subprocess.run(
             [sys.executable, str(script), server.bootstrap, "t"],
-            capture_output=True, text=True, timeout=60, cwd=Path.cwd(), env=pythonpath(), check=False,
+            capture_output=True, text=True, timeout=110, cwd=Path.cwd(), env=pythonpath(), check=False,
         )  # fmt: skip
+        assert server.stop() == 0
         lines = server.lines("consumer_group_assignment")
     assert ran.stdout.splitlines() == ["a [0, 2] 2", "b [1, 3] 2"], ran.stderr
     assert {line["assignor"] for line in lines} == {"in-turn"}
@@ -96,5 +97,6 @@ def test_a_group_goes_on_after_kill_9(tmp_path: Path, member_class: Any) -> None
         for member in members:
             member.beat()
             assert member.epoch > before[0][0] and member.told == b"2"
+        assert server.stop() == 0
         causes = [line["cause"] for line in server.lines("consumer_group_epoch")]
     assert causes == ["client_assignors_changed"]

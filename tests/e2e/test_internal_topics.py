@@ -41,11 +41,11 @@ async def commit_and_watch(bootstrap: str) -> list[tuple[object, object]]:
 
 def test_a_consumer_watches_commits_and_nobody_writes_them(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
-        seen = asyncio.run(asyncio.wait_for(commit_and_watch(server.bootstrap), 20))
+        seen = asyncio.run(asyncio.wait_for(commit_and_watch(server.bootstrap), 110))
         commits = [(key, value) for key, value in seen if isinstance(key, OffsetCommitKey)]
         key, value = commits[0]
         assert (key.group, key.topic, key.partition) == ("g", "t", 0)
         assert isinstance(value, OffsetCommitValue) and value.offset == 1
-        topics = AdminClient({"bootstrap.servers": server.bootstrap}).list_topics(timeout=10).topics
+        topics = AdminClient({"bootstrap.servers": server.bootstrap}).list_topics(timeout=60).topics
         assert sorted(topics) == ["__consumer_offsets", "__group_events", "__transaction_state", "t"]
         assert server.stop() == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -11,6 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.e2e.process import ServerProcess
 
 CYCLES = 5
+WAIT_S = 60.0
 SETTINGS = (
     "--set", "metadata.log.max.record.bytes.between.snapshots=1500",
     "--set", "metadata.log.max.snapshot.interval.ms=200",
@@ -26,21 +28,23 @@ class Owner:
         self.made: set[str] = set()
         self.deleted: set[str] = set()
 
-    def work_for(self, bootstrap: str, seconds: float) -> None:
+    def work_for(self, bootstrap: str, seconds: float, is_enough: Callable[[], bool]) -> None:
+        """For so long, and until it is enough."""
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
+        begin = time.monotonic()
+        while time.monotonic() < begin + seconds or not is_enough():
+            assert time.monotonic() < begin + WAIT_S, "the log was not shortened"
             name = f"topic-{self.number}"
             self.number += 1
-            admin.create_topics([NewTopic(name, 1, 1)])[name].result(10)
+            admin.create_topics([NewTopic(name, 1, 1)])[name].result(WAIT_S)
             self.made.add(name)
             if self.number % 10:
-                admin.delete_topics([name])[name].result(10)
+                admin.delete_topics([name])[name].result(WAIT_S)
                 self.deleted.add(name)
 
     def check(self, bootstrap: str) -> None:
         admin = AdminClient({"bootstrap.servers": bootstrap})
-        there = {name for name in admin.list_topics(timeout=10).topics if not name.startswith("__")}
+        there = {name for name in admin.list_topics(timeout=WAIT_S).topics if not name.startswith("__")}
         assert there == self.made - self.deleted
 
 
@@ -52,12 +56,16 @@ def test_kills_while_the_metadata_log_is_shortened(tmp_path: Path) -> None:
         with ServerProcess(tmp_path / "data", *SETTINGS) as server:
             if cycle:
                 owner.check(server.bootstrap)
-            owner.work_for(server.bootstrap, rng.uniform(1.0, 2.5))
+
+            def is_enough(server: ServerProcess = server, before: int = shortened) -> bool:
+                return before > 0 or bool(server.lines("metadata_log_shortened"))
+
+            owner.work_for(server.bootstrap, rng.uniform(1.0, 2.5), is_enough)
             # Somewhere in a snapshot, or between two.
             time.sleep(rng.uniform(0, 0.3))
+            server.kill()
             shortened += len(server.lines("metadata_log_shortened"))
             assert not server.lines("metadata_snapshot_damaged")
-            server.kill()
     with ServerProcess(tmp_path / "data", *SETTINGS) as server:
         owner.check(server.bootstrap)
         assert server.stop() == 0

@@ -14,7 +14,7 @@ from kcoord.protocol.errors import INVALID_REGULAR_EXPRESSION
 from tests.e2e.process import ServerProcess
 from tests.harness.engine import decode_answer, request_frame
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 class Client:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import shutil
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.process import ServerProcess, clean_environment, kcoord_command, run_to_end
+from tests.e2e.process import END_SECONDS, ServerProcess, clean_environment, kcoord_command, run_to_end
 
 
 def failure(done: subprocess.CompletedProcess[str], code: int) -> str:
@@ -82,7 +82,7 @@ def test_health_of_something_else() -> None:
         client.recv(1000)
         client.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         client.close()
-        assert process.wait(10) == 1
+        assert process.wait(END_SECONDS) == 1
         assert process.stderr is not None
         assert b"Traceback" not in process.stderr.read()
         process.stderr.close()
@@ -157,20 +157,29 @@ def test_a_disk_without_space(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("signals", [1, 2])
 def test_stop_is_quick_even_with_clients_that_wait(tmp_path: Path, signals: int) -> None:
-    with ServerProcess(tmp_path / "data") as server:
+    # Whoever waits for a client that says nothing waits for longer than this test does.
+    with ServerProcess(tmp_path / "data", "--set", "shutdown.deadline.ms=3600000") as server:
         with socket.create_connection(("127.0.0.1", server.port)):
-            started = time.monotonic()
             for _ in range(signals):
                 server.process.send_signal(signal.SIGTERM)
             assert server.wait() == 0
-            assert time.monotonic() - started < 3
+
+
+def children_seconds() -> float:
+    """The processor's time of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def test_it_is_ready_soon() -> None:
-    """The aim is 200 ms on a quiet machine; this only catches a start-up that became a multiple of that."""
+    """The aim is 200 ms on a quiet machine; this only catches a start-up whose work became a multiple of that.
+
+    In the processor's time, which does not count what else the machine does.
+    """
     times = []
     for _ in range(3):
-        started = time.monotonic()
-        with ServerProcess(None):
-            times.append(time.monotonic() - started)
+        before = children_seconds()
+        with ServerProcess(None) as server:
+            server.kill()
+        times.append(children_seconds() - before)
     assert min(times) < 1.0, times
