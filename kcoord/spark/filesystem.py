@@ -90,12 +90,16 @@ class FileBytes:
         self.close()
 
 
+class FileTooLarge(ValueError):
+    """A file beside the segments is larger than any that is written."""
+
+
 def read_file(filesystem: Any, path: str, bytes_max: int) -> bytes:
-    """A small file, whole; empty if there is none. Raises ValueError if it is larger than that."""
+    """A small file, whole; empty if there is none. Raises FileTooLarge."""
     try:
         with FileBytes(filesystem, path) as file:
             if file.size > bytes_max:
-                raise ValueError(f"{path} is larger than {bytes_max} bytes")
+                raise FileTooLarge(f"{path} is larger than {bytes_max} bytes")
             return file.pread(file.size, 0)
     except FileNotFoundError:
         return b""

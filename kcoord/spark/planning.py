@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from kcoord.log.directory import LOG_START_OFFSETS, RECOVERY_POINTS
-from kcoord.log.reader import Window
+from kcoord.log.reader import RELATIVE_OFFSET_MAX, Window
 from kcoord.spark.batches import CHUNK_BYTES, INDEX_BYTES_MAX, scan_slice
 from kcoord.spark.discovery import data_directory, list_partition, read_checkpoint
-from kcoord.spark.filesystem import FileBytes, read_file
+from kcoord.spark.filesystem import FileBytes, FileTooLarge, read_file
 from kcoord.spark.options import CORRUPT, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, ReadOptions
 from kcoord.spark.plan import INT64_MAX, LogPartition, SegmentFile, Slice
 from kcoord.spark.scan import Scan, ScanRange
@@ -119,7 +119,7 @@ class Planner:
         path = partition.beside(segment, ".timeindex")
         if path is None:
             return INT64_MAX
-        data = read_file(self.filesystem, path, INDEX_BYTES_MAX)
+        data = _hints(self.filesystem, path)
         if len(data) < TIME_ENTRY.size or len(data) % TIME_ENTRY.size:
             return INT64_MAX
         newest = max(TIME_ENTRY.unpack_from(data, at)[0] for at in range(0, len(data), TIME_ENTRY.size))
@@ -159,16 +159,35 @@ class Planner:
             for segment, _, tail_from in self._segments(partition, lowest, part.to_offset)
         ]  # fmt: skip
 
-    def _segments(
-        self, partition: LogPartition, start: int, end: int
-    ) -> Iterator[tuple[SegmentFile, int, int]]:
+    def _segments(self, partition: LogPartition, start: int, end: int) -> list[tuple[SegmentFile, int, int]]:
         """Segments that may have records from `start` and below `end`, with the offset beyond, and `tail_from`."""
-        last = len(partition.segments) - 1
-        for number, segment in enumerate(partition.segments):
-            is_last = number == last
-            beyond = INT64_MAX if is_last else partition.segments[number + 1].base_offset
+        found: list[tuple[SegmentFile, int, int]] = []
+        beyond = INT64_MAX
+        last = partition.segments[-1]
+        for segment in reversed(partition.segments):
             if beyond > start and segment.base_offset < end and segment.size > 0:
-                yield segment, beyond, self.durable_end(partition) if is_last else INT64_MAX
+                found.append((segment, beyond, self.durable_end(partition) if segment is last else INT64_MAX))
+            beyond = min(self._begins_at(segment), beyond)
+            if beyond <= start:
+                break
+        return found[::-1]
+
+    def _begins_at(self, segment: SegmentFile) -> int:
+        """Where the segment before it ends at the latest: where its name says, unless damage is left out.
+
+        A file that is no segment at all, whatever its name says, then takes nothing from the one before it.
+        """
+        if self.options.fails_on_corrupt or segment.size == 0:
+            return segment.base_offset
+        try:
+            with FileBytes(self.filesystem, segment.path, segment.size) as file:
+                window = Window(file.pread, file.size)
+                header = _header_at(window, 0) or _header_at(window, window.next_valid(1))
+        except FileNotFoundError:
+            return segment.base_offset
+        if header is None or not 0 <= header.base_offset - segment.base_offset <= RELATIVE_OFFSET_MAX:
+            return INT64_MAX
+        return header.base_offset
 
     def lost(self, message: str) -> None:
         """Raises DataLoss, unless such is to be skipped."""
@@ -180,13 +199,28 @@ class Planner:
         transactions = Transactions([], INT64_MAX)
         if self.options.is_committed_only and self.options.table != CORRUPT:
             transactions = transactions_of(self.filesystem, partition)
-        end = min(end, transactions.stable_end)
+        stable_end = min(end, transactions.stable_end)
         slices: list[Slice] = []
-        for segment, beyond, tail_from in self._segments(partition, start, end):
-            slices += self._cut(partition, segment, start, min(end, beyond), bytes_max, tail_from)
+        for segment, beyond, tail_from in self._segments(partition, start, stable_end):
+            slices += self._cut(partition, segment, start, min(stable_end, beyond), bytes_max, tail_from)
+        if stable_end < end:
+            slices += self._hidden(partition, max(start, stable_end), end)
         if not transactions.aborted:
             return slices
         return [dataclasses.replace(one, aborted=_overlapping(transactions, one)) for one in slices]
+
+    def _hidden(self, partition: LogPartition, start: int, end: int) -> list[Slice]:
+        """Segments behind the beginning of an open transaction, of which only damage counts.
+
+        It may be what keeps the transaction open: the marker that ended it.
+        """
+        return [
+            Slice(
+                partition.log, partition.topic, partition.partition, segment, 0, segment.size, segment.base_offset,
+                INT64_MAX, INT64_MAX, tail_from=tail_from,
+            )
+            for segment, _, tail_from in self._segments(partition, start, end)
+        ]  # fmt: skip
 
     def _cut(
         self,
@@ -233,7 +267,7 @@ class Planner:
         path = partition.beside(segment, ".index")
         if path is None or segment.size <= CHUNK_BYTES // 8:
             return []
-        data = read_file(self.filesystem, path, INDEX_BYTES_MAX)
+        data = _hints(self.filesystem, path)
         entries: list[tuple[int, int]] = []
         before = (-1, 0)
         for at in range(0, len(data) - OFFSET_ENTRY.size + 1, OFFSET_ENTRY.size):
@@ -250,13 +284,24 @@ class DataLoss(Exception):
     """Records that were asked for are gone."""
 
 
+def _hints(filesystem: Any, path: str) -> bytes:
+    """An index; nothing of one that is too large to be one."""
+    try:
+        return read_file(filesystem, path, INDEX_BYTES_MAX)
+    except FileTooLarge:
+        return b""
+
+
 def _batch_at(window: Window, position: int, last_offset: int) -> BatchHeader | None:
     """The header of the batch at `position`, if there is one with that last offset."""
+    header = _header_at(window, position)
+    return header if header is not None and header.last_offset == last_offset else None
+
+
+def _header_at(window: Window, position: int) -> BatchHeader | None:
+    """The header of the batch at `position`, if there is one whose checksum is right."""
     batch = window.batch_at(position)
-    if isinstance(batch, str):
-        return None
-    header = parse_header(batch)
-    return header if header.last_offset == last_offset else None
+    return None if isinstance(batch, str) else parse_header(batch)
 
 
 def _overlapping(transactions: Transactions, part: Slice) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ from typing import Any, final
 from kcoord.core.producers import decode_snapshot
 from kcoord.log.reader import Window
 from kcoord.spark.batches import CHUNK_BYTES, INDEX_BYTES_MAX
-from kcoord.spark.filesystem import FileBytes, read_file
+from kcoord.spark.filesystem import FileBytes, FileTooLarge, read_file
 from kcoord.spark.plan import INT64_MAX, AbortedRange, LogPartition
 from kcoord.spark.scan import TransactionSurvey
 from kcoord.wire.primitives import DecodeError
@@ -30,17 +30,22 @@ class Transactions:
 def transactions_of(filesystem: Any, partition: LogPartition) -> Transactions:
     """From the indexes of aborted transactions and the newest producer snapshot, and behind that from the batches.
 
-    A log without a snapshot that can be read is walked from its beginning, by headers. Raises OSError.
+    A log without a snapshot that can be read, or with an index that is none, is walked from its beginning, by headers.
+    Raises OSError.
     """
     survey = TransactionSurvey()
-    for segment in partition.segments[_begin(filesystem, partition, survey) :]:
+    begin = _begin(filesystem, partition, survey)
+    found: set[AbortedRange] = set()
+    for number in range(begin):
+        indexed = _indexed(filesystem, partition, number)
+        if indexed is None:
+            begin, survey, found = 0, TransactionSurvey(), set()
+            break
+        found.update(indexed)
+    for segment in partition.segments[begin:]:
         with FileBytes(filesystem, segment.path, segment.size) as file:
             _walk(file, survey)
-    found = {AbortedRange(producer, first, last) for producer, first, last in survey.aborted}
-    for segment in partition.segments:
-        path = partition.beside(segment, ".txnindex")
-        if path is not None:
-            found.update(_indexed(filesystem, path))
+    found.update(AbortedRange(producer, first, last) for producer, first, last in survey.aborted)
     stable_end = min(survey.open_since.values(), default=INT64_MAX)
     ordered = sorted(found, key=lambda one: (one.first_offset, one.producer_id))
     return Transactions(ordered, stable_end, max(survey.end_offset, partition.segments[-1].base_offset))
@@ -54,7 +59,7 @@ def _begin(filesystem: Any, partition: LogPartition, survey: TransactionSurvey) 
             continue
         try:
             entries = decode_snapshot(read_file(filesystem, path, INDEX_BYTES_MAX))
-        except DecodeError:
+        except (DecodeError, FileTooLarge):
             continue
         for entry in entries:
             if entry.txn_first_offset >= 0:
@@ -68,10 +73,13 @@ def _walk(file: FileBytes, survey: TransactionSurvey) -> None:
     wanted = CHUNK_BYTES
     while position < file.size:
         chunk = file.pread(wanted, position)
+        if not chunk:
+            # The file became shorter meanwhile.
+            return
         at = survey.feed(chunk, file.size - position - len(chunk))
         position += at + survey.skip
         if at == 0 and survey.skip == 0:
-            if survey.needs > len(chunk) and position + survey.needs <= file.size:
+            if wanted < survey.needs and position + survey.needs <= file.size:
                 wanted = survey.needs
                 continue
             window = Window(file.pread, file.size)
@@ -79,13 +87,33 @@ def _walk(file: FileBytes, survey: TransactionSurvey) -> None:
         wanted = CHUNK_BYTES
 
 
-def _indexed(filesystem: Any, path: str) -> list[AbortedRange]:
-    """What a `.txnindex` file says; an entry that cannot be ends it."""
-    data = read_file(filesystem, path, INDEX_BYTES_MAX)
+def _indexed(filesystem: Any, partition: LogPartition, number: int) -> list[AbortedRange] | None:
+    """What the `.txnindex` of a segment behind which another one begins says; None if it cannot be one.
+
+    Entries come in the order of their markers, which lie in the segment.
+    """
+    segment = partition.segments[number]
+    path = partition.beside(segment, ".txnindex")
+    if path is None:
+        return []
+    try:
+        data = read_file(filesystem, path, INDEX_BYTES_MAX)
+    except FileTooLarge:
+        return None
+    if len(data) % ENTRY.size:
+        return None
     found: list[AbortedRange] = []
-    for at in range(0, len(data) - ENTRY.size + 1, ENTRY.size):
-        version, producer, first, last, _stable = ENTRY.unpack_from(data, at)
-        if version != 0 or first < 0 or last < first:
-            break
+    lowest, beyond = segment.base_offset, partition.segments[number + 1].base_offset
+    for at in range(0, len(data), ENTRY.size):
+        version, producer, first, last, stable = ENTRY.unpack_from(data, at)
+        if (
+            version != 0
+            or producer < 0
+            or not 0 <= first <= last
+            or not lowest <= last < beyond
+            or stable > last + 1
+        ):
+            return None
+        lowest = last + 1
         found.append(AbortedRange(producer, first, last))
     return found
