@@ -151,18 +151,20 @@ def readings(data: bytes) -> list[tuple[object, ...]] | None:
         return None
 
 
-def flip_all(specimen: Specimen, number: int, seed: int, ends_at: float, tally: Tally) -> None:
-    """Every bit of one segment, or as many as the time allows."""
+def flip_all(
+    specimen: Specimen, number: int, seed: int, ends_at: float, tally: Tally, count: int | None = None
+) -> None:
+    """Every bit of one segment, or as many as the time or `count` allows."""
     active, closed = Bench(specimen), Bench(specimen)
     closed.close_segment()
     active.open(specimen.data, specimen.end, False)
     closed.verify(specimen.data)
     rng = random.Random(seed * 100_000 + number)
     bits = list(range(len(specimen.data) * 8))
-    if ends_at:
+    if ends_at or count is not None:
         rng.shuffle(bits)
     data = bytearray(specimen.data)
-    for bit in bits:
+    for bit in bits[:count]:
         if ends_at and time.monotonic() >= ends_at:
             return
         byte, mask = bit >> 3, 1 << (bit & 7)

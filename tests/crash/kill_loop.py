@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import socket
 import subprocess
 import sys
 import tempfile
@@ -30,6 +29,7 @@ from kcoord.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestT
 from kcoord.server.probe import Probe
 from kcoord.wire.record_batch import decode_records, parse_batches
 from tests.e2e.process import ServerProcess, clean_environment
+from tests.harness.ports import own_port
 
 LIBRARIES = ("aiokafka", "confluent-kafka", "kafka-python", "consumer-protocol")
 # The one that is a member of its group.
@@ -37,7 +37,7 @@ MEMBER = "consumer-protocol"
 FIRST_TRAFFIC_S = 60.0
 TRAFFIC_S = (0.2, 1.5)
 FETCH_BYTES = 1 << 22
-READ_S = 5.0
+READ_S = 60.0
 PROBLEMS_SHOWN = 10
 
 
@@ -89,16 +89,9 @@ class ClientProcess:
     def end(self) -> None:
         self.process.kill()
         self.process.wait()
-        self._reader.join(5)
+        self._reader.join(READ_S)
         assert self.process.stdout is not None
         self.process.stdout.close()
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
-        return port
 
 
 def read_topic(probe: Probe, topic: str, offset: int) -> dict[int, str]:
@@ -139,7 +132,7 @@ class Loop:
     def __init__(self, data: Path, seed: int) -> None:
         self.data = data
         self.rng = random.Random(seed)
-        self.listen = f"127.0.0.1:{free_port()}"
+        self.listen = f"127.0.0.1:{own_port()}"
         self.clients: list[ClientProcess] = []
         self.checked_to: dict[str, int] = {}
         self.checks = 0

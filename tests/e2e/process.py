@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -15,9 +13,6 @@ from pathlib import Path
 # What has to happen happens long before: a machine may be busy with other things for seconds.
 READY_SECONDS = 60.0
 END_SECONDS = 60.0
-# Below what Linux and others give to sockets that ask for any port.
-OWN_PORTS = range(20_000, 30_000)
-ANY_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 def kcoord_command(*arguments: str) -> list[str]:
@@ -27,21 +22,6 @@ def kcoord_command(*arguments: str) -> list[str]:
 def clean_environment() -> dict[str, str]:
     """Ours without settings that somebody exported."""
     return {name: text for name, text in os.environ.items() if not name.startswith("KCOORD_")}
-
-
-def own_port() -> int:
-    """A port for a server that comes back on it: no other socket is given it meanwhile, as one from port 0 might be."""
-    first = int(ANY_PORTS.read_text().split()[0]) if ANY_PORTS.exists() else OWN_PORTS.stop
-    ports = OWN_PORTS if first >= OWN_PORTS.stop else range(min(2_000, first // 2), first)
-    while True:
-        # Not from a seed: tests run beside each other.
-        port = random.SystemRandom().choice(ports)
-        with socket.socket() as sock:
-            try:
-                sock.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        return port
 
 
 class ServerProcess:

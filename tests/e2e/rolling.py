@@ -15,7 +15,7 @@ from tests.e2e.ownership import Ownership
 
 TOPIC = GROUP = "moving"
 PARTITIONS = 4
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 # How long members work between two changes.
 WORK_S = 0.5
 
@@ -57,7 +57,7 @@ class Load(threading.Thread):
             )  # fmt: skip
             number += 1
             producer.poll(0.005)
-        assert producer.flush(10) == 0
+        assert producer.flush(DEADLINE_S) == 0
 
     def stop(self) -> None:
         self.stopping.set()
@@ -102,11 +102,11 @@ class Rolling:
         """For members that may fail."""
 
     def type_of_group(self) -> str:
-        found: str = self.admin.describe_consumer_groups([GROUP])[GROUP].result(10).type.name
+        found: str = self.admin.describe_consumer_groups([GROUP])[GROUP].result(DEADLINE_S).type.name
         return found
 
     def create_topic(self) -> None:
-        self.admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(10)
+        self.admin.create_topics([NewTopic(TOPIC, PARTITIONS)])[TOPIC].result(DEADLINE_S)
 
     def check(self, load: Load) -> None:
         """Ends the load, waits until everything is processed, and ends the members."""

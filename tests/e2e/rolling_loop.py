@@ -19,6 +19,7 @@ from confluent_kafka import KafkaException
 from tests.e2e import rolling
 from tests.e2e.process import ServerProcess
 from tests.e2e.test_confluent_consumer_protocol import ARGUMENTS
+from tests.harness.ports import own_port
 
 KINDS = ("aiokafka", "kafka-python", "confluent", "consumer", "consumer")
 MEMBERS_MAX = 4
@@ -74,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
-        server = ServerProcess(data, *ARGUMENTS, *SESSION)
+        server = ServerProcess(data, *ARGUMENTS, *SESSION, listen=f"127.0.0.1:{own_port()}")
         try:
             loop = RollingLoop(server.bootstrap, options.seed)
             loop.create_topic()

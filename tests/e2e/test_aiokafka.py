@@ -13,6 +13,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from tests.e2e.process import ServerProcess
 
 CODECS = [None, "gzip", "snappy", "lz4", "zstd"]
+WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def consumer(bootstrap: str, *topics: str, group: str | None, **settings: object
 
 
 async def read(one: AIOKafkaConsumer, count: int) -> list[bytes]:
-    return [(await asyncio.wait_for(one.getone(), 10)).value for _ in range(count)]
+    return [(await asyncio.wait_for(one.getone(), WAIT_S)).value for _ in range(count)]
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -92,7 +93,7 @@ def test_members_come_and_go(bootstrap: str) -> None:
                     return
                 await asyncio.sleep(0.02)
 
-        await asyncio.wait_for(shared(), 15)
+        await asyncio.wait_for(shared(), WAIT_S)
 
     async def test() -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
@@ -113,10 +114,10 @@ def test_members_come_and_go(bootstrap: str) -> None:
                             for records in (await one.getmany(timeout_ms=20)).values():
                                 seen.update(record.value for record in records)
 
-                await asyncio.wait_for(gather(), 15)
+                await asyncio.wait_for(gather(), WAIT_S)
 
             for count in range(1, 6):
-                one = consumer(bootstrap, "crowd", group="crowd", heartbeat_interval_ms=100)
+                one = consumer(bootstrap, "crowd", group="crowd", heartbeat_interval_ms=100, session_timeout_ms=30_000)
                 await one.start()
                 members.append(one)
                 await settle(members)

@@ -22,6 +22,7 @@ from confluent_kafka.admin import (
 from tests.e2e.process import ServerProcess
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
+WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +37,7 @@ def consumer(bootstrap: str, group: str, **settings: object) -> Consumer:
     return Consumer(
         {
             "bootstrap.servers": bootstrap, "group.id": group, "auto.offset.reset": "earliest",
-            "enable.auto.commit": False, "session.timeout.ms": 6000, "heartbeat.interval.ms": 100, **settings,
+            "enable.auto.commit": False, "session.timeout.ms": 30_000, "heartbeat.interval.ms": 100, **settings,
         }
     )  # fmt: skip
 
@@ -52,12 +53,12 @@ def produce(bootstrap: str, topic: str, values: list[bytes], **settings: object)
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 5, **settings})
     for value in values:
         producer.produce(topic, value, key=b"k", on_delivery=delivered)
-    assert producer.flush(10) == 0
+    assert producer.flush(WAIT_S) == 0
     assert errors == []
     return offsets
 
 
-def read(one: Consumer, count: int, seconds: float = 10.0) -> list[bytes]:
+def read(one: Consumer, count: int, seconds: float = WAIT_S) -> list[bytes]:
     values: list[bytes] = []
     end = time.monotonic() + seconds
     while len(values) < count:
@@ -88,7 +89,7 @@ def test_a_group_resumes_where_it_was(bootstrap: str) -> None:
     one.commit(offsets=[TopicPartition("resume", 0, 4, "note")], asynchronous=False)
     one.close()
     one = consumer(bootstrap, "resuming")
-    (committed,) = one.committed([TopicPartition("resume", 0)], timeout=5)
+    (committed,) = one.committed([TopicPartition("resume", 0)], timeout=WAIT_S)
     assert (committed.offset, committed.metadata) == (4, "note")
     one.subscribe(["resume"])
     assert read(one, 6) == [b"4", b"5", b"6", b"7", b"8", b"9"]
@@ -99,11 +100,11 @@ def test_a_group_resumes_where_it_was(bootstrap: str) -> None:
 def test_members_come_and_go(bootstrap: str, strategy: str) -> None:
     topic, group = f"crowd-{strategy}", f"crowd-{strategy}"
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic(topic, 6)])[topic].result(10)
+    admin.create_topics([NewTopic(topic, 6)])[topic].result(WAIT_S)
     members: list[Consumer] = []
 
     def settle() -> None:
-        end = time.monotonic() + 15
+        end = time.monotonic() + WAIT_S
         while True:
             for one in members:
                 one.poll(0.02)
@@ -120,7 +121,7 @@ def test_members_come_and_go(bootstrap: str, strategy: str) -> None:
     for _ in range(4):
         members.pop(0).close()
         settle()
-    described = admin.describe_consumer_groups([group])[group].result(10)
+    described = admin.describe_consumer_groups([group])[group].result(WAIT_S)
     assert described.state.name == "STABLE"
     assert [len(member.assignment.topic_partitions) for member in described.members] == [6]
     members.pop().close()
@@ -131,7 +132,8 @@ def test_a_static_member_keeps_its_partitions_over_a_restart(bootstrap: str) -> 
     admin = AdminClient({"bootstrap.servers": bootstrap})
 
     def member_ids() -> list[str]:
-        return [member.member_id for member in admin.describe_consumer_groups(["static"])["static"].result(10).members]
+        described = admin.describe_consumer_groups(["static"])["static"].result(WAIT_S)
+        return [member.member_id for member in described.members]
 
     one = consumer(bootstrap, "static", **{"group.instance.id": "one"})
     one.subscribe(["static"])
@@ -148,42 +150,42 @@ def test_a_static_member_keeps_its_partitions_over_a_restart(bootstrap: str) -> 
 
 def test_admin(bootstrap: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([NewTopic("admin", 2, config={"retention.ms": "1234"})])["admin"].result(10)
+    admin.create_topics([NewTopic("admin", 2, config={"retention.ms": "1234"})])["admin"].result(WAIT_S)
     with pytest.raises(KafkaException, match="TOPIC_ALREADY_EXISTS"):
-        admin.create_topics([NewTopic("admin", 2)])["admin"].result(10)
-    admin.create_partitions([NewPartitions("admin", 4)])["admin"].result(10)
-    assert len(admin.list_topics(timeout=10).topics["admin"].partitions) == 4
+        admin.create_topics([NewTopic("admin", 2)])["admin"].result(WAIT_S)
+    admin.create_partitions([NewPartitions("admin", 4)])["admin"].result(WAIT_S)
+    assert len(admin.list_topics(timeout=WAIT_S).topics["admin"].partitions) == 4
     resource = ConfigResource(ResourceType.TOPIC, "admin")
-    assert admin.describe_configs([resource])[resource].result(10)["retention.ms"].value == "1234"
+    assert admin.describe_configs([resource])[resource].result(WAIT_S)["retention.ms"].value == "1234"
     change = ConfigEntry("retention.ms", "99", incremental_operation=AlterConfigOpType.SET)
     changed = ConfigResource(ResourceType.TOPIC, "admin", incremental_configs=[change])
-    admin.incremental_alter_configs([changed])[changed].result(10)
-    assert admin.describe_configs([resource])[resource].result(10)["retention.ms"].value == "99"
+    admin.incremental_alter_configs([changed])[changed].result(WAIT_S)
+    assert admin.describe_configs([resource])[resource].result(WAIT_S)["retention.ms"].value == "99"
 
     produce(bootstrap, "admin", [b"x"] * 5)
-    cluster = admin.describe_cluster().result(10)
+    cluster = admin.describe_cluster().result(WAIT_S)
     assert [f"{node.host}:{node.port}" for node in cluster.nodes] == [bootstrap]
     wanted = {TopicPartition("admin", number): OffsetSpec.latest() for number in range(4)}
-    ends = {tp.partition: future.result(10).offset for tp, future in admin.list_offsets(wanted).items()}
+    ends = {tp.partition: future.result(WAIT_S).offset for tp, future in admin.list_offsets(wanted).items()}
     assert sum(ends.values()) == 5
     (full,) = [partition for partition, end in ends.items() if end]
     deleted = admin.delete_records([TopicPartition("admin", full, 2)])
-    assert [future.result(10).low_watermark for future in deleted.values()] == [2]
+    assert [future.result(WAIT_S).low_watermark for future in deleted.values()] == [2]
 
     one = consumer(bootstrap, "admins")
     one.commit(offsets=[TopicPartition("admin", full, 3)], asynchronous=False)
     one.close()
-    listed = admin.list_consumer_groups().result(10)
+    listed = admin.list_consumer_groups().result(WAIT_S)
     assert "admins" in [group.group_id for group in listed.valid]
     request = [ConsumerGroupTopicPartitions("admins")]
-    answer = admin.list_consumer_group_offsets(request)["admins"].result(10)
+    answer = admin.list_consumer_group_offsets(request)["admins"].result(WAIT_S)
     assert [(tp.partition, tp.offset) for tp in answer.topic_partitions] == [(full, 3)]
     altered = [ConsumerGroupTopicPartitions("admins", [TopicPartition("admin", full, 5)])]
-    admin.alter_consumer_group_offsets(altered)["admins"].result(10)
-    answer = admin.list_consumer_group_offsets(request)["admins"].result(10)
+    admin.alter_consumer_group_offsets(altered)["admins"].result(WAIT_S)
+    answer = admin.list_consumer_group_offsets(request)["admins"].result(WAIT_S)
     assert [(tp.partition, tp.offset) for tp in answer.topic_partitions] == [(full, 5)]
-    admin.delete_consumer_groups(["admins"])["admins"].result(10)
+    admin.delete_consumer_groups(["admins"])["admins"].result(WAIT_S)
     with pytest.raises(KafkaException, match="GROUP_ID_NOT_FOUND"):
-        admin.delete_consumer_groups(["admins"])["admins"].result(10)
-    admin.delete_topics(["admin"])["admin"].result(10)
-    assert "admin" not in admin.list_topics(timeout=10).topics
+        admin.delete_consumer_groups(["admins"])["admins"].result(WAIT_S)
+    admin.delete_topics(["admin"])["admin"].result(WAIT_S)
+    assert "admin" not in admin.list_topics(timeout=WAIT_S).topics

@@ -16,15 +16,23 @@ from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka.admin import AdminClient
 
+from kcoord.protocol import apis
+from kcoord.protocol.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from kcoord.server.failures import ServerError
+from kcoord.server.probe import Probe
 from kcoord.testing.fixture import KcoordServer, WaitTimeout
+
+WAIT_S = 60.0
 
 
 def produce(bootstrap: str, topic: str, count: int) -> None:
     producer = ConfluentProducer({"bootstrap.servers": bootstrap})
     for number in range(count):
         producer.produce(topic, str(number).encode())
-    assert producer.flush(10) == 0
+    assert producer.flush(WAIT_S) == 0
 
 
 def test_blocking_clients(kcoord: KcoordServer) -> None:
@@ -36,19 +44,20 @@ def test_blocking_clients(kcoord: KcoordServer) -> None:
     read: list[object] = []
 
     def work() -> None:
-        end = time.monotonic() + 10
+        end = time.monotonic() + WAIT_S
         while len(read) < 5 and time.monotonic() < end:
             read.extend(consumer.consume(5, 0.05))
-        joined.wait(10)
+        joined.wait(WAIT_S)
         consumer.close()  # commits
 
     joined = threading.Event()
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
-    kcoord.wait_stable("billing", members=1)
+    kcoord.wait_stable("billing", members=1, timeout=WAIT_S)
     joined.set()
-    kcoord.wait_committed("billing", "orders", 0, 5)
-    thread.join(10)
+    kcoord.wait_committed("billing", "orders", 0, 5, timeout=WAIT_S)
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
     assert kcoord.committed("billing") == {("orders", 0): 5}
     assert kcoord.state("billing") == "Empty"
 
@@ -60,7 +69,7 @@ def test_clients_on_an_event_loop(kcoord: KcoordServer) -> None:
         async with AIOKafkaConsumer(
             "orders", bootstrap_servers=kcoord.bootstrap, group_id="billing", auto_offset_reset="earliest"
         ) as consumer:
-            await kcoord.wait_stable_async("billing")
+            await kcoord.wait_stable_async("billing", timeout=WAIT_S)
             assert (await consumer.getone()).value == b"1"
             await consumer.commit()
             await kcoord.wait_committed_async("billing", "orders", 0, 1)
@@ -70,23 +79,36 @@ def test_clients_on_an_event_loop(kcoord: KcoordServer) -> None:
     asyncio.run(test())
 
 
-def test_consumer_groups_are_seen_and_quick(kcoord: KcoordServer) -> None:
+def test_a_member_of_a_consumer_group_is_told_at_once_what_it_has(kcoord: KcoordServer) -> None:
+    """And is to ask again so soon that no test waits for it."""
+    produce(kcoord.bootstrap, "orders", 1)
+    with Probe(kcoord.bootstrap) as probe:
+        request = ConsumerGroupHeartbeatRequest("billing", "m", 0, None, None, 60_000, ["orders"], None, None, [])
+        answer = probe.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, request, ConsumerGroupHeartbeatResponse)
+    assert answer.error_code == 0 and answer.heartbeat_interval_ms <= 200
+    assert answer.assignment is not None
+    assert [part.partitions for part in answer.assignment.topic_partitions] == [[0]]
+
+
+def test_consumer_groups_are_seen(kcoord: KcoordServer) -> None:
     produce(kcoord.bootstrap, "orders", 5)
     settings = {"bootstrap.servers": kcoord.bootstrap, "group.id": "billing", "auto.offset.reset": "earliest"}
     consumer = ConfluentConsumer({**settings, "group.protocol": "consumer", "client.id": "invoices"})
-    started = time.monotonic()
+    end = time.monotonic() + WAIT_S
     consumer.subscribe(["orders"])
+    seen: list[object] = []
     while not consumer.assignment():
-        consumer.poll(0.01)
-        assert time.monotonic() < started + 10
-    # On a machine with nothing else to do a tenth of that.
-    assert time.monotonic() - started < 1
-    kcoord.wait_stable("billing", members=1)
+        assert time.monotonic() < end
+        seen.extend([consumer.poll(0.01)])
+    seen = [message for message in seen if message is not None]
+    kcoord.wait_stable("billing", members=1, timeout=WAIT_S)
     assert kcoord.state("billing") == "Stable"
     with pytest.raises(WaitTimeout) as caught:
         kcoord.wait_stable("billing", members=2, timeout=0.1)
     assert "'invoices'" in str(caught.value) and "orders[0]" in str(caught.value)
-    consumer.consume(5, 5)
+    while len(seen) < 5:
+        assert time.monotonic() < end
+        seen.extend(consumer.consume(5, 0.05))
     consumer.close()
     assert kcoord.committed("billing") == {("orders", 0): 5}
     assert kcoord.state("billing") == "Empty"
@@ -96,14 +118,14 @@ def test_consumer_groups_are_seen_and_quick(kcoord: KcoordServer) -> None:
     for number in (1, 2):  # the second of them appears when the expression was matched already
         while len(by_expression.assignment()) < number:
             by_expression.poll(0.01)
-            assert time.monotonic() < started + 10
+            assert time.monotonic() < end
         produce(kcoord.bootstrap, f"orders-{number}", 1)
     by_expression.close()
 
 
 @pytest.mark.parametrize("_", range(3))
 def test_each_test_has_an_empty_server(kcoord: KcoordServer, _: int) -> None:
-    topics = AdminClient({"bootstrap.servers": kcoord.bootstrap}).list_topics(timeout=10).topics
+    topics = AdminClient({"bootstrap.servers": kcoord.bootstrap}).list_topics(timeout=WAIT_S).topics
     assert [name for name in topics if not name.startswith("__")] == []
     assert kcoord.committed("billing") == {}
     assert kcoord.state("billing") == "Dead"
@@ -112,17 +134,18 @@ def test_each_test_has_an_empty_server(kcoord: KcoordServer, _: int) -> None:
 
 def test_the_session_s_server_keeps_what_it_has(kcoord_server: KcoordServer) -> None:
     produce(kcoord_server.bootstrap, "kept", 1)
-    assert "kept" in AdminClient({"bootstrap.servers": kcoord_server.bootstrap}).list_topics(timeout=10).topics
+    assert "kept" in AdminClient({"bootstrap.servers": kcoord_server.bootstrap}).list_topics(timeout=WAIT_S).topics
 
 
 def test_reset_takes_milliseconds_and_clients_live_on(kcoord: KcoordServer) -> None:
     producer = ConfluentProducer({"bootstrap.servers": kcoord.bootstrap})
     for _ in range(3):
         producer.produce("orders", b"1")
-        assert producer.flush(10) == 0
-        started = time.monotonic()
+        assert producer.flush(WAIT_S) == 0
+        # In the processor's time, which does not count what else the machine does.
+        used = time.process_time()
         kcoord.reset()
-        assert time.monotonic() - started < 0.5
+        assert time.process_time() - used < 0.5
 
 
 def test_a_wait_that_fails_says_what_it_saw(kcoord: KcoordServer) -> None:
@@ -152,7 +175,7 @@ def test_a_server_of_one_s_own_with_settings() -> None:
         producer = ConfluentProducer({"bootstrap.servers": server.bootstrap, "message.timeout.ms": 500})
         errors: list[str] = []
         producer.produce("orders", b"1", on_delivery=lambda error, _: errors.append(str(error)))
-        producer.flush(10)
+        producer.flush(WAIT_S)
         assert len(errors) == 1 and errors != ["None"]
 
 
@@ -166,7 +189,7 @@ def test_a_server_that_fails_is_raised_and_ends_nobody() -> None:
     server = KcoordServer()
     server.start()
     server._thread.call(lambda running: running.pump.fail(OSError(5, "the disk is gone")))
-    server._thread._thread.join(10)
+    server._thread._thread.join(WAIT_S)
     for action in (server.check, server.reset, server.stop, lambda: server.wait_stable("g", timeout=1)):
         with pytest.raises(ServerError, match="the disk is gone"):
             action()
@@ -179,7 +202,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 @pytest.mark.parametrize("number", range(6))
 def test_alone(kcoord, number, worker_id):
     admin = AdminClient({"bootstrap.servers": kcoord.bootstrap})
-    assert not [name for name in admin.list_topics(timeout=10).topics if not name.startswith("__")]
+    assert not [name for name in admin.list_topics(timeout=60).topics if not name.startswith("__")]
     admin.create_topics([NewTopic(f"topic-{number}", 1)])[f"topic-{number}"].result(10)
     print(worker_id)
 """
@@ -187,7 +210,7 @@ def test_alone(kcoord, number, worker_id):
 
 def pytest_run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", *arguments], cwd=folder, capture_output=True, text=True, timeout=60,
+        [sys.executable, "-m", "pytest", "-q", *arguments], cwd=folder, capture_output=True, text=True, timeout=110,
         env={**os.environ, "PYTHONSAFEPATH": "1"},
     )  # fmt: skip
 

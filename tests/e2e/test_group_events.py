@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.e2e.process import ServerProcess, run_to_end
 
 TOPIC = "__group_events"
-SECONDS = 20.0
+SECONDS = 60.0
 QUICK = (
     "--set", "group.consumer.min.heartbeat.interval.ms=100", "--set", "group.consumer.heartbeat.interval.ms=200",
     "--set", "group.consumer.assignment.interval.ms=0",
@@ -24,7 +24,7 @@ def member(bootstrap: str, group: str, protocol: str, name: str) -> Consumer:
     settings = {"bootstrap.servers": bootstrap, "group.id": group, "client.id": name, "log_level": 0}
     settings |= {"auto.offset.reset": "earliest", "group.protocol": protocol}
     if protocol == "classic":
-        settings |= {"session.timeout.ms": 6000, "partition.assignment.strategy": "range"}
+        settings |= {"session.timeout.ms": 30_000, "partition.assignment.strategy": "range"}
     consumer = Consumer(settings)
     consumer.subscribe(["orders"])
     return consumer

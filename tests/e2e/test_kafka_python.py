@@ -15,6 +15,7 @@ from kafka.structs import OffsetAndMetadata
 from tests.e2e.process import ServerProcess
 
 CODECS = [None, "gzip"]  # the others need libraries that aiokafka and confluent-kafka bring along
+WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
@@ -28,21 +29,21 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def consumer(bootstrap: str, *topics: str, group: str | None, **settings: object) -> KafkaConsumer:
     return KafkaConsumer(
         *topics, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest",
-        enable_auto_commit=False, heartbeat_interval_ms=100, **settings,
+        enable_auto_commit=False, heartbeat_interval_ms=100, session_timeout_ms=30_000, **settings,
     )  # fmt: skip
 
 
 def produce(bootstrap: str, topic: str, values: list[bytes], **settings: object) -> list[int]:
     producer = KafkaProducer(bootstrap_servers=bootstrap, linger_ms=5, **settings)
     futures = [producer.send(topic, value, key=b"k", headers=[("h", b"1")]) for value in values]
-    offsets = [future.get(10).offset for future in futures]
+    offsets = [future.get(WAIT_S).offset for future in futures]
     producer.close()
     return offsets
 
 
 def read(one: KafkaConsumer, count: int) -> list[bytes]:
     values: list[bytes] = []
-    end = time.monotonic() + 10
+    end = time.monotonic() + WAIT_S
     while len(values) < count:
         assert time.monotonic() < end, f"read {len(values)} of {count}"
         for records in one.poll(100, max_records=count - len(values)).values():
@@ -104,7 +105,7 @@ class Member(threading.Thread):
 
     def leave(self) -> None:
         self.leaving.set()
-        self.join(10)
+        self.join(WAIT_S)
         assert not self.is_alive()
 
 
@@ -115,7 +116,7 @@ def test_members_come_and_go(bootstrap: str) -> None:
     members: list[Member] = []
 
     def settle() -> None:
-        end = time.monotonic() + 15
+        end = time.monotonic() + WAIT_S
         while True:
             shares = [member.owned for member in members]
             if sorted(number for share in shares for number in share) == list(range(6)) and all(shares):

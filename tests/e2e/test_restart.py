@@ -8,6 +8,7 @@ import time
 from collections.abc import Coroutine
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -16,11 +17,23 @@ from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka import TopicPartition as KafkaPartition
 
+from kcoord.protocol import apis
+from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from kcoord.protocol.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+    OffsetCommitResponse,
+)
+from kcoord.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
+from kcoord.server.probe import Probe, ProbeError
 from tests.e2e.process import ServerProcess
+from tests.harness.ports import own_port
 
 # What a kill keeps: the page cache. So both are held to the same promise here.
 SYNC_MODES = ["always", "os"]
 TRAFFIC_SECONDS = 1.0
+WAIT_S = 60.0
 
 
 class Acknowledged:
@@ -38,7 +51,7 @@ async def give_up(stopping: Coroutine[None, None, None]) -> None:
 
 
 async def produce_until_dead(bootstrap: str, seen: Acknowledged) -> None:
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True, request_timeout_ms=2000)
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, enable_idempotence=True, request_timeout_ms=20_000)
     await producer.start()
     number = 0
     try:
@@ -54,7 +67,7 @@ async def produce_until_dead(bootstrap: str, seen: Acknowledged) -> None:
 
 async def commit_until_dead(bootstrap: str, group: str, seen: Acknowledged) -> None:
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False, request_timeout_ms=2000,
+        bootstrap_servers=bootstrap, group_id=group, enable_auto_commit=False, request_timeout_ms=20_000,
     )  # fmt: skip
     await consumer.start()
     consumer.assign([TopicPartition("log", 0)])
@@ -76,7 +89,7 @@ async def check(bootstrap: str, seen: Acknowledged) -> None:
         end = (await consumer.end_offsets([tp]))[tp]
         assert end > max(seen.values)
         found: dict[int, bytes] = {}
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + WAIT_S
         while len(found) < end:
             assert time.monotonic() < deadline, f"read {len(found)} of {end}: up to {max(found, default=-1)}"
             for records in (await consumer.getmany(timeout_ms=200)).values():
@@ -101,6 +114,10 @@ def test_kill_in_the_middle_of_traffic(tmp_path: Path, sync: str) -> None:
         for number in range(3):
             tasks.append(asyncio.create_task(commit_until_dead(server.bootstrap, f"group-{number}", seen)))
         await asyncio.sleep(TRAFFIC_SECONDS)
+        deadline = time.monotonic() + WAIT_S
+        while len(seen.values) <= 20 or len(seen.committed) < 3:
+            assert time.monotonic() < deadline, (len(seen.values), seen.committed)
+            await asyncio.sleep(0.05)
         server.kill()
         await asyncio.sleep(0.1)
         for task in tasks:
@@ -124,7 +141,7 @@ def test_clients_go_on_over_a_kill(tmp_path: Path) -> None:
     read: list[bytes] = []
 
     def drive(producer: ConfluentProducer, consumer: ConfluentConsumer, count: int) -> None:
-        end = time.monotonic() + 20
+        end = time.monotonic() + WAIT_S
         while len(read) < count:
             assert time.monotonic() < end, (len(read), len(delivered), count)
             producer.poll(0)
@@ -140,7 +157,7 @@ def test_clients_go_on_over_a_kill(tmp_path: Path) -> None:
                 "live", value, on_delivery=lambda error, _, value=value: error or delivered.append(value)
             )
 
-    with ServerProcess(data) as server:
+    with ServerProcess(data, listen=f"127.0.0.1:{own_port()}") as server:
         bootstrap = server.bootstrap
         quick = {"bootstrap.servers": bootstrap, "reconnect.backoff.max.ms": 100, "log_level": 0}
         producer = ConfluentProducer({**quick, "enable.idempotence": True, "linger.ms": 1, "retry.backoff.ms": 50})
@@ -155,7 +172,7 @@ def test_clients_go_on_over_a_kill(tmp_path: Path) -> None:
     with ServerProcess(data, listen=bootstrap) as server:
         send(producer, 150, 50)
         drive(producer, consumer, 200)
-        assert producer.flush(10) == 0
+        assert producer.flush(WAIT_S) == 0
         assert sorted(delivered, key=int) == [str(number).encode() for number in range(200)]
         assert read == [str(number).encode() for number in range(200)]
         consumer.close()
@@ -164,34 +181,46 @@ def test_clients_go_on_over_a_kill(tmp_path: Path) -> None:
 
 def test_a_clean_stop_answers_what_is_under_way(tmp_path: Path) -> None:
     """No commit may be stored whose client was told nothing, unless the connection was closed before it was read."""
-    seen = Acknowledged()
+    told: dict[str, int] = {}
 
-    async def traffic(server: ServerProcess) -> None:
-        async with AIOKafkaProducer(bootstrap_servers=server.bootstrap) as producer:
-            await producer.send_and_wait("log", b"value", partition=0)
+    def commit_until_closed(bootstrap: str, group: str) -> None:
+        """One request at a time, and everything that comes is read, up to the end of the connection."""
+        with suppress(ProbeError), Probe(bootstrap, WAIT_S) as probe:
+            while True:
+                offset = told.get(group, 0) + 1
+                topics = [OffsetCommitRequestTopic("log", bytes(16), [OffsetCommitRequestPartition(0, offset, -1, "")])]
+                request = OffsetCommitRequest(group, -1, "", None, -1, topics)
+                answer = probe.ask(apis.OFFSET_COMMIT, 8, request, OffsetCommitResponse)
+                assert answer.topics[0].partitions[0].error_code == 0
+                told[group] = offset
+
+    def committed(bootstrap: str, group: str) -> int:
+        with Probe(bootstrap) as probe:
+            request = OffsetFetchRequest(group, [OffsetFetchRequestTopic("log", [0])])
+            answer = probe.ask(apis.OFFSET_FETCH, 7, request, OffsetFetchResponse)
+        return answer.topics[0].partitions[0].committed_offset
+
+    with ServerProcess(tmp_path / "data") as server:
+        with Probe(server.bootstrap) as probe:
+            topic = CreateTopicsRequest([CreatableTopic("log", 1, 1)])
+            assert probe.ask(apis.CREATE_TOPICS, 5, topic, CreateTopicsResponse).topics[0].error_code == 0
         groups = [f"group-{number}" for number in range(5)]
-        tasks = [asyncio.create_task(commit_until_dead(server.bootstrap, group, seen)) for group in groups]
-        await asyncio.sleep(0.5)
-        assert await asyncio.to_thread(server.stop) == 0
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def committed(bootstrap: str) -> dict[str, int]:
-        found: dict[str, int] = {}
-        for group in seen.committed:
-            async with AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=group) as consumer:
-                consumer.assign([TopicPartition("log", 0)])
-                found[group] = await consumer.committed(TopicPartition("log", 0))
-        return found
-
-    with ServerProcess(tmp_path / "data") as server:
-        asyncio.run(traffic(server))
-        assert server.lines("log_recovered") == []
-    with ServerProcess(tmp_path / "data") as server:
-        assert asyncio.run(committed(server.bootstrap)) == seen.committed
-        assert server.lines("log_recovered") == []
+        clients = [Thread(target=commit_until_closed, args=(server.bootstrap, group)) for group in groups]
+        for client in clients:
+            client.start()
+        deadline = time.monotonic() + WAIT_S
+        while len(told) < 5 or min(told.values()) < 20:
+            assert time.monotonic() < deadline, told
+            time.sleep(0.01)
         assert server.stop() == 0
+        for client in clients:
+            client.join(WAIT_S)
+            assert not client.is_alive()
+        assert server.lines("log_recovered") == []
+    with ServerProcess(tmp_path / "data") as server:
+        assert {group: committed(server.bootstrap, group) for group in groups} == told
+        assert server.stop() == 0
+        assert server.lines("log_recovered") == []
 
 
 def test_damage_is_refused_with_file_and_offset(tmp_path: Path) -> None:
@@ -204,7 +233,11 @@ def test_damage_is_refused_with_file_and_offset(tmp_path: Path) -> None:
 
     with ServerProcess(data) as server:
         asyncio.run(fill(server.bootstrap))
-        time.sleep(1.2)  # the durable mark is written each second
+        deadline = time.monotonic() + WAIT_S
+        marks = data / "recovery-point-offset-checkpoint"
+        while not marks.exists() or "log 0 20" not in marks.read_text().splitlines():
+            assert time.monotonic() < deadline, "the durable mark is written each second"
+            time.sleep(0.05)
         server.kill()
     segment = data / "log-0" / "00000000000000000000.log"
     content = bytearray(segment.read_bytes())
@@ -231,21 +264,25 @@ def test_a_write_that_fails_is_not_answered_and_ends_the_server(tmp_path: Path) 
 
     with ServerProcess(tmp_path / "data") as server:
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (limit, limit))
-        producer = ConfluentProducer(
-            {"bootstrap.servers": server.bootstrap, "message.timeout.ms": 3000, "linger.ms": 1, "log_level": 0}
-        )
-        for _ in range(100):
-            producer.produce("log", bytes(5000), on_delivery=on_delivery)
-            producer.poll(0.005)
-        assert server.wait(5) == 9
+        producer = ConfluentProducer({"bootstrap.servers": server.bootstrap, "linger.ms": 1, "log_level": 0})
+        # Some that there is room for, and then more than there is.
+        for count in (5, 100):
+            for _ in range(count):
+                producer.produce("log", bytes(5000), on_delivery=on_delivery)
+                producer.poll(0.005)
+            if count == 5:
+                assert producer.flush(WAIT_S) == 0 and not failed
+        assert server.wait() == 9
         (line,) = server.lines("failed")
         assert "the log failed and the server stops" in str(line["message"])
         assert not [text for text in server.stderr if "Traceback" in text]
-        producer.flush(10)
-    assert delivered and failed
+        # Nobody is there to tell what became of the rest.
+        producer.purge()
+        assert producer.flush(WAIT_S) == 0
+    assert len(delivered) >= 5 and failed
     with ServerProcess(tmp_path / "data") as server:
         consumer = ConfluentConsumer({"bootstrap.servers": server.bootstrap, "group.id": "g"})
-        _, end = consumer.get_watermark_offsets(KafkaPartition("log", 0), timeout=10)
+        _, end = consumer.get_watermark_offsets(KafkaPartition("log", 0), timeout=WAIT_S)
         consumer.close()
         assert end > max(delivered)
         assert server.stop() == 0

@@ -56,7 +56,7 @@ async def consumed(bootstrap: str, count: int, start: dict[TopicPartition, int])
             consumer.seek(partition, offset)
         found: dict[int, list[bytes]] = {}
         for _ in range(count):
-            record = await asyncio.wait_for(consumer.getone(), 10)
+            record = await asyncio.wait_for(consumer.getone(), 60)
             found.setdefault(record.partition, []).append(record.value)
         return found
     finally:
@@ -75,7 +75,7 @@ async def produced(bootstrap: str) -> int:
 
 def offset_of(bootstrap: str, group: str, topic: str, partition: int) -> int:
     consumer = ConfluentConsumer({"bootstrap.servers": bootstrap, "group.id": group})
-    [found] = consumer.committed([KafkaPartition(topic, partition)], timeout=10)
+    [found] = consumer.committed([KafkaPartition(topic, partition)], timeout=60)
     consumer.close()
     return int(found.offset)
 

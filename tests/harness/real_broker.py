@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 from tests.harness import java
+from tests.harness.ports import own_port
 
 START_DEADLINE_S = 60.0
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"
@@ -42,13 +43,6 @@ PROPERTIES = {
 }
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
 class RealBroker:
     """Starts on entering, stops and removes its directory on leaving.
 
@@ -63,7 +57,7 @@ class RealBroker:
         self._keep = keep
         self.home = Path(tempfile.mkdtemp(prefix="kcoord-real-broker-"))
         self.data = data or self.home / "data"
-        self.port = free_port()
+        self.port = own_port()
         self.bootstrap = f"127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -79,7 +73,7 @@ class RealBroker:
         self.stop()
 
     def _start(self) -> None:
-        controller = free_port()
+        controller = own_port()
         settings = dict(PROPERTIES)
         settings["controller.quorum.voters"] = f"1@127.0.0.1:{controller}"
         settings["listeners"] = f"PLAINTEXT://127.0.0.1:{self.port},CONTROLLER://127.0.0.1:{controller}"

@@ -21,7 +21,7 @@ ROOT = str(Path(kcoord.__file__).resolve().parent.parent)
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=300)
 
 
 def test_spark_counts(spark: SparkSession) -> None:

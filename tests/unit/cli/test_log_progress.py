@@ -16,7 +16,7 @@ from kcoord.cli.log import common
 from kcoord.log import snapshot
 from kcoord.log.steps import Step
 from kcoord.server.config import load
-from kcoord.server.control import PROGRESS_S, ask_server
+from kcoord.server.control import ask_server
 from kcoord.server.thread import ServerThread
 from tests.e2e.process import clean_environment, kcoord_command
 from tests.unit.cli.rig import LogRig, run
@@ -136,21 +136,25 @@ def test_a_running_server_tells_how_far_it_is(
 ) -> None:
     subprocess.run(["cp", "-a", str(data), str(tmp_path / "data")], check=True)
     copy = snapshot.copy_open_file
+    watcher = Watcher()
+    copied: list[str] = []
 
     def slowly(fd: int, target: str, size: int, step: Step) -> None:
+        """After each of the first two, until that was told."""
         copy(fd, target, size, step)
-        time.sleep(PROGRESS_S / 2)
+        copied.append(target)
+        ends_at = time.monotonic() + WAIT_S
+        while len(watcher.done) < min(len(copied), 2) and time.monotonic() < ends_at:
+            time.sleep(0.01)
 
     monkeypatch.setattr(snapshot, "copy_open_file", slowly)
     config = load(assignments=["listeners=127.0.0.1:0", f"log.dirs={tmp_path / 'data'}"])
     server = ServerThread(config)
     server.start()
     try:
-        watcher = Watcher()
         made = ask_server(str(tmp_path / "data"), {"command": "snapshot", "name": "slow"}, watcher)
     finally:
         server.stop()
-    # Five logs, each copied and read again, were under way for more than twice the time.
     assert made["name"] == "slow" and len(made["ends"]) == 5
     assert watcher.totals == [2 * sum(path.stat().st_size for path in (tmp_path / "data").glob("*/*.log"))]
     assert len(watcher.done) >= 2 and 0 < sum(watcher.done) <= watcher.totals[0]

@@ -200,7 +200,7 @@ def test_of_a_running_server(data: Path) -> None:
             while not stop.is_set():
                 producer.produce("busy", b"x" * 100)
                 producer.poll(0.001)
-            producer.flush(10)
+            producer.flush(60)
 
         writer = threading.Thread(target=write)
         writer.start()
@@ -237,7 +237,7 @@ def test_the_socket_takes_no_nonsense(data: Path) -> None:
             b"GET / HTTP/1.1",
         ):
             with socket.socket(socket.AF_UNIX) as link:
-                link.settimeout(5)
+                link.settimeout(60)
                 link.connect(str(data / "kcoord.sock"))
                 link.sendall(nonsense)
                 link.shutdown(socket.SHUT_WR)

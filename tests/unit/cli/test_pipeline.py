@@ -26,7 +26,7 @@ def pipeline(*arguments: str | Path) -> Result:
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, **environment}
     command = [sys.executable, "-P", "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
 
 
 def test_help_is_there_and_imports_nothing_heavy() -> None:
