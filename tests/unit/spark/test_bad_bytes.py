@@ -116,7 +116,7 @@ def test_a_log_cut_before_its_mark_is_damaged(tmp_path: Path, table: str) -> Non
     ("table", "codec"), [*((table, 0) for table in TABLES), ("messages", 4), ("records", 1)]
 )
 def test_no_flipped_bit_goes_unsaid(tmp_path: Path, table: str, codec: int) -> None:
-    """A bit of each byte (of tables that are read alike, of every few) that a checksum covers, or that gives a length."""
+    """A bit of each byte (of tables that are read alike, of every few) that a checksum covers, or in a length."""
     log, ends = three_batches(tmp_path, table, codec=codec)
     log.checkpoint("recovery-point-offset-checkpoint", 3)
     data = log.file(".log").read_bytes()
