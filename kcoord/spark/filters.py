@@ -28,6 +28,11 @@ class RowFilter:
     from_ms: int = -INT64_MAX
     to_ms: int = INT64_MAX
 
+    @property
+    def narrows_commits(self) -> bool:
+        """Whether `wants_commit` may say no."""
+        return self.groups is not None or self.topics is not None or self.partitions is not None
+
     def wants_commit(self, group: str, topic: str, partition: int) -> bool:
         return (
             (self.groups is None or group in self.groups)

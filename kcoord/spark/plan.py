@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from kcoord.log.segment import segment_name
 
 # Beyond any offset and any timestamp in ms.
 INT64_MAX = 0x7FFFFFFFFFFFFFFF
+# The end of the year 9999 in ms: where Spark's timestamps end, and Python's, which rows are collected into.
+TIME_MS_MAX: Final = 253_402_300_799_999
 
 
 @dataclass(frozen=True)

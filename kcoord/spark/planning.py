@@ -18,7 +18,7 @@ from kcoord.spark.discovery import data_directory, list_partition, read_checkpoi
 from kcoord.spark.filesystem import FileBytes, FileTooLarge, read_file
 from kcoord.spark.options import CORRUPT, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, ReadOptions
 from kcoord.spark.plan import INT64_MAX, LogPartition, SegmentFile, Slice
-from kcoord.spark.scan import Scan, ScanRange
+from kcoord.spark.scan import MessageScan, ScanRange
 from kcoord.spark.transactions import Transactions, transactions_of
 from kcoord.wire.record_batch import BatchHeader, parse_header
 
@@ -108,7 +108,7 @@ class Planner:
             if number < last and self._newest(partition, segment) < timestamp_ms:
                 continue
             wanted = ScanRange(0, INT64_MAX, timestamp_ms, INT64_MAX, {}, self.options.decompressed_bytes_max)
-            scan = Scan(wanted, True, False)
+            scan = MessageScan(wanted, with_keys=False, with_values=False, with_headers=False)
             offset = self._first_row(partition, segment, scan)
             if offset is not None:
                 return offset
@@ -125,7 +125,7 @@ class Planner:
         newest = max(TIME_ENTRY.unpack_from(data, at)[0] for at in range(0, len(data), TIME_ENTRY.size))
         return newest if newest > 0 else INT64_MAX
 
-    def _first_row(self, partition: LogPartition, segment: SegmentFile, scan: Scan) -> int | None:
+    def _first_row(self, partition: LogPartition, segment: SegmentFile, scan: MessageScan) -> int | None:
         part = Slice(
             partition.log, partition.topic, partition.partition, segment, 0, segment.size, segment.base_offset
         )

@@ -1,7 +1,6 @@
 """Records of many batches into columns, without an object for each: what makes reading fast.
 
-Columns are little-endian numbers in growing buffers, which NumPy and Arrow take as they are. Keys that come again and
-again, as those of commits do, are kept once and stand in the column as numbers.
+Columns are little-endian numbers in growing buffers, which NumPy and Arrow take as they are.
 """
 
 from __future__ import annotations
@@ -12,9 +11,9 @@ from kcoord.wire.compression import DecompressionError
 from kcoord.wire.primitives import (
     BytesWriter,
     DecodeError,
-    Reader,
     i32,
     i64,
+    u8,
     write_i32_le,
     write_i64_le,
 )
@@ -34,14 +33,10 @@ from kcoord.wire.record_batch import (
 
 # Timestamps beyond are not believed: their sums would not fit into 64 bits.
 TIME_MAX: Final = 1 << 62
-# Different keys that are kept; then the scan asks to be emptied.
-KEYS_MAX: Final = 1 << 19
-# Bytes of values that are kept; one batch more may be there.
+# Bytes of keys and values that are kept; one batch more may be there.
 BYTES_MAX: Final = 32 << 20
 # Of a control record; they are a few bytes.
 MARKER_BYTES_MAX: Final = 1 << 16
-# Types of offset commits: 0 for the oldest brokers', 1.
-COMMIT_KEY_MAX: Final = 1
 # A record's offset must lie in its batch.
 OUT_OF_BATCH: Final = "a record with an offset outside of its batch"
 
@@ -77,60 +72,45 @@ class ScanRange:
         return False
 
 
-@final
-class Columns:
-    """One column each, `count` records long; of batches `batches` long.
-
-    `key_ids` are numbers in `keys` (with `shared_keys`, -1 for none); without, `key_sizes` (-1 for none) and
-    `key_bytes`. `batch_of` is each record's number among the batches.
-    """
-
-    def __init__(self) -> None:
-        self.count: i64 = 0
-        self.offsets = BytesWriter()
-        self.timestamps = BytesWriter()
-        self.batch_of = BytesWriter()
-        self.key_ids = BytesWriter()
-        self.key_sizes = BytesWriter()
-        self.key_bytes = BytesWriter()
-        self.value_sizes = BytesWriter()
-        self.value_bytes = BytesWriter()
-        self.header_sizes = BytesWriter()
-        self.header_bytes = BytesWriter()
-        self.batches: i64 = 0
-        self.positions = BytesWriter()
-        self.producer_ids = BytesWriter()
-        self.timestamp_types = BytesWriter()
-
-
-@final
 class Scan:
-    """Batches in, columns out. `take` gives what came together and begins anew; `keys` only grow."""
+    """Batches in, columns out. A subclass says what becomes of a record, and makes columns of its own."""
 
-    def __init__(self, wanted: ScanRange, shared_keys: bool, with_headers: bool) -> None:
+    def __init__(self, wanted: ScanRange) -> None:
         self.wanted = wanted
-        self.shared_keys = shared_keys
-        self.with_headers = with_headers
-        self.key_numbers: dict[bytes, int] = {}
-        self.keys: list[bytes] = []
-        self.columns = Columns()
         # Why `feed` stopped, if it was for damage; where the offsets of the next batch may begin.
         self.reason = ""
         self.next_offset: i64 = 0
 
-    def take(self) -> Columns:
-        columns = self.columns
-        self.columns = Columns()
-        return columns
-
-    def forget_keys(self) -> None:
-        """Between `take` and the next batch: what came before has no use for the keys any more."""
-        self.key_numbers = {}
-        self.keys = []
-
     def is_full(self, records_max: i64) -> bool:
-        c = self.columns
-        return c.count >= records_max or len(c.value_bytes) >= BYTES_MAX or len(self.keys) >= KEYS_MAX
+        """Whether so many records or more are in the columns, or more bytes than should be kept."""
+        raise NotImplementedError
+
+    def begin_batch(self) -> None:
+        """Remember how long the columns are: what comes now belongs to one batch."""
+        raise NotImplementedError
+
+    def undo_batch(self) -> None:
+        """Forget what came since `begin_batch`."""
+        raise NotImplementedError
+
+    def end_batch(self, position: i64, producer_id: i64, timestamp_type: i64) -> None:
+        """What came since `begin_batch` is a batch at `position` of the file; of no transaction if the id is -1."""
+        raise NotImplementedError
+
+    def record(
+        self,
+        data: bytes,
+        offset: i64,
+        timestamp: i64,
+        key_at: i64,
+        key_size: i64,
+        value_at: i64,
+        value_size: i64,
+        headers_at: i64,
+        end: i64,
+    ) -> None:
+        """A record that is wanted: where key, value and headers are in `data`. A size of -1 is a null."""
+        raise NotImplementedError
 
     def feed(self, buf: bytes, pos: i64, end: i64, position: i64, highest: i64, records_max: i64) -> i64:
         """Scan whole batches of `buf` that begin at `pos` or behind it and before `end`; where it stopped.
@@ -179,37 +159,21 @@ class Scan:
 
     def _batch(self, buf: bytes, pos: i64, header: BatchHeader, position: i64) -> str:
         """Take a batch apart; what is wrong with it, and then nothing of it is in the columns."""
-        c = self.columns
-        count = c.count
-        values = len(c.value_bytes)
-        keys = len(c.key_bytes)
-        heads = len(c.header_bytes)
+        self.begin_batch()
         try:
             self._records(buf, pos, header)
         except (DecodeError, DecompressionError) as error:
-            c.count = count
-            c.offsets.truncate(count * 8)
-            c.timestamps.truncate(count * 8)
-            c.batch_of.truncate(count * 4)
-            c.value_sizes.truncate(count * 4)
-            c.value_bytes.truncate(values)
-            if self.shared_keys:
-                c.key_ids.truncate(count * 4)
-            else:
-                c.key_sizes.truncate(count * 4)
-                c.key_bytes.truncate(keys)
-            if self.with_headers:
-                c.header_sizes.truncate(count * 4)
-                c.header_bytes.truncate(heads)
+            self.undo_batch()
             return str(error)
-        c.batches += 1
-        write_i64_le(c.positions, position)
-        write_i64_le(c.producer_ids, header.producer_id if header.attributes & TRANSACTIONAL_FLAG else -1)
-        c.timestamp_types.append(1 if header.attributes & LOG_APPEND_TIME_FLAG else 0)
+        attributes = header.attributes
+        self.end_batch(
+            position,
+            header.producer_id if attributes & TRANSACTIONAL_FLAG else -1,
+            1 if attributes & LOG_APPEND_TIME_FLAG else 0,
+        )
         return ""
 
     def _records(self, buf: bytes, pos: i64, header: BatchHeader) -> None:
-        c = self.columns
         wanted = self.wanted
         r = records_reader(buf, pos, header, wanted.decompressed_bytes_max)
         data = r.buf
@@ -242,46 +206,117 @@ class Scan:
                 continue
             if timestamp < wanted.from_ms or timestamp >= wanted.to_ms:
                 continue
-            c.count += 1
-            write_i64_le(c.offsets, offset)
-            write_i64_le(c.timestamps, timestamp)
-            write_i32_le(c.batch_of, i32(c.batches))
-            if self.shared_keys:
-                write_i32_le(
-                    c.key_ids, i32(-1) if key_size < 0 else self._number(data[key_at : key_at + key_size])
-                )
-            else:
-                write_i32_le(c.key_sizes, i32(key_size) if key_size >= 0 else i32(-1))
-                if key_size > 0:
-                    c.key_bytes.write(data[key_at : key_at + key_size])
-            write_i32_le(c.value_sizes, i32(value_size) if value_size >= 0 else i32(-1))
-            if value_size > 0:
-                c.value_bytes.write(data[value_at : value_at + value_size])
-            if self.with_headers:
-                # One byte, a count of 0, is what most records have.
-                write_i32_le(c.header_sizes, i32(end - headers_at))
-                c.header_bytes.write(data[headers_at:end])
+            self.record(data, offset, timestamp, key_at, key_size, value_at, value_size, headers_at, end)
         if r.pos != r.end:
             raise DecodeError(f"{r.end - r.pos} bytes behind the last record")
 
-    def _number(self, key: bytes) -> i32:
-        found = self.key_numbers.get(key)
-        if found is None:
-            found = len(self.keys)
-            self.key_numbers[key] = found
-            self.keys.append(key)
-        return i32(found)
+
+@final
+class MessageColumns:
+    """One column each, `count` records long; of batches `batches` long.
+
+    Sizes are -1 for nulls. `batch_of` is each record's number among the batches.
+    """
+
+    def __init__(self) -> None:
+        self.count: i64 = 0
+        self.offsets = BytesWriter()
+        self.timestamps = BytesWriter()
+        self.batch_of = BytesWriter()
+        self.key_sizes = BytesWriter()
+        self.key_bytes = BytesWriter()
+        self.value_sizes = BytesWriter()
+        self.value_bytes = BytesWriter()
+        self.header_sizes = BytesWriter()
+        self.header_bytes = BytesWriter()
+        self.batches: i64 = 0
+        self.positions = BytesWriter()
+        self.timestamp_types = BytesWriter()
 
 
-def commit_key(key: bytes) -> tuple[str, str, int] | None:
-    """Group, topic and partition of a commit's key; None for a key of another record. Raises DecodeError."""
-    r = Reader(key)
-    kind = r.int16()
-    if kind < 0 or kind > COMMIT_KEY_MAX:
-        return None
-    found = (r.string(), r.string(), r.int32())
-    r.expect_end()
-    return found
+@final
+class MessageScan(Scan):
+    """Records as they are; columns that are not asked for stay empty. `take` gives what came, and begins anew."""
+
+    def __init__(self, wanted: ScanRange, with_keys: bool, with_values: bool, with_headers: bool) -> None:
+        super().__init__(wanted)
+        self.with_keys = with_keys
+        self.with_values = with_values
+        self.with_headers = with_headers
+        self.columns = MessageColumns()
+        self.count: i64 = 0
+        self.keys: i64 = 0
+        self.values: i64 = 0
+        self.headers: i64 = 0
+
+    def take(self) -> MessageColumns:
+        columns = self.columns
+        self.columns = MessageColumns()
+        return columns
+
+    def is_full(self, records_max: i64) -> bool:
+        c = self.columns
+        return c.count >= records_max or len(c.key_bytes) + len(c.value_bytes) >= BYTES_MAX
+
+    def begin_batch(self) -> None:
+        c = self.columns
+        self.count = c.count
+        self.keys = len(c.key_bytes)
+        self.values = len(c.value_bytes)
+        self.headers = len(c.header_bytes)
+
+    def undo_batch(self) -> None:
+        c = self.columns
+        count = self.count
+        c.count = count
+        c.offsets.truncate(count * 8)
+        c.timestamps.truncate(count * 8)
+        c.batch_of.truncate(count * 4)
+        if self.with_keys:
+            c.key_sizes.truncate(count * 4)
+            c.key_bytes.truncate(self.keys)
+        if self.with_values:
+            c.value_sizes.truncate(count * 4)
+            c.value_bytes.truncate(self.values)
+        if self.with_headers:
+            c.header_sizes.truncate(count * 4)
+            c.header_bytes.truncate(self.headers)
+
+    def end_batch(self, position: i64, producer_id: i64, timestamp_type: i64) -> None:
+        c = self.columns
+        c.batches += 1
+        write_i64_le(c.positions, position)
+        c.timestamp_types.append(u8(timestamp_type))
+
+    def record(
+        self,
+        data: bytes,
+        offset: i64,
+        timestamp: i64,
+        key_at: i64,
+        key_size: i64,
+        value_at: i64,
+        value_size: i64,
+        headers_at: i64,
+        end: i64,
+    ) -> None:
+        c = self.columns
+        c.count += 1
+        write_i64_le(c.offsets, offset)
+        write_i64_le(c.timestamps, timestamp)
+        write_i32_le(c.batch_of, i32(c.batches))
+        if self.with_keys:
+            write_i32_le(c.key_sizes, i32(key_size) if key_size >= 0 else i32(-1))
+            if key_size > 0:
+                c.key_bytes.write(data[key_at : key_at + key_size])
+        if self.with_values:
+            write_i32_le(c.value_sizes, i32(value_size) if value_size >= 0 else i32(-1))
+            if value_size > 0:
+                c.value_bytes.write(data[value_at : value_at + value_size])
+        if self.with_headers:
+            # One byte, a count of 0, is what most records have.
+            write_i32_le(c.header_sizes, i32(end - headers_at))
+            c.header_bytes.write(data[headers_at:end])
 
 
 @final

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from kcoord.spark.options import MESSAGES
 from kcoord.spark.plan import Slice
-from kcoord.spark.scan import Scan
-from kcoord.spark.tables.columns import ScanArrays, binary, constant, record_batch, starts_of, timestamps
+from kcoord.spark.scan import MessageScan
+from kcoord.spark.tables.columns import MessageArrays, binary, constant, record_batch, starts_of, timestamps
 from kcoord.spark.tables.schemas import arrow_schema
 from kcoord.wire.primitives import DecodeError
 from kcoord.wire.record_batch import headers_at
@@ -21,7 +21,7 @@ Corrupt = Callable[[int, int, str], None]
 class MessageTable:
     """Messages of the slice that `scan` goes through; with `columns` rows have just these, in that order."""
 
-    def __init__(self, scan: Scan, part: Slice, corrupt: Corrupt, columns: Sequence[str] = ()) -> None:
+    def __init__(self, scan: MessageScan, part: Slice, corrupt: Corrupt, columns: Sequence[str] = ()) -> None:
         self.scan = scan
         self.part = part
         self.schema = arrow_schema(MESSAGES, columns)
@@ -29,12 +29,12 @@ class MessageTable:
 
     def take(self) -> pa.RecordBatch | None:
         """What the scan has, as rows; None if there is nothing."""
-        arrays = ScanArrays(self.scan.take())
+        arrays = MessageArrays(self.scan.take())
         if arrays.count == 0:
             return None
         return record_batch([self._column(name, arrays) for name in self.schema.names], self.schema)
 
-    def _column(self, name: str, arrays: ScanArrays) -> pa.Array:
+    def _column(self, name: str, arrays: MessageArrays) -> pa.Array:
         count = arrays.count
         if name == "key":
             return binary(arrays.keys, arrays.key_sizes)
@@ -54,7 +54,7 @@ class MessageTable:
             return self._headers(arrays)
         return constant(self.part.log, pa.string(), count)
 
-    def _headers(self, arrays: ScanArrays) -> pa.Array:
+    def _headers(self, arrays: MessageArrays) -> pa.Array:
         kind = self.schema.field("headers").type
         starts = starts_of(arrays.header_sizes)
         with_headers = np.flatnonzero(arrays.header_sizes > 1)
