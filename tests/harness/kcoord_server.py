@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-START_DEADLINE_S = 20.0
-STOP_DEADLINE_S = 10.0
+START_DEADLINE_S = 60.0
+STOP_DEADLINE_S = 60.0
 
 
 class KcoordServer:

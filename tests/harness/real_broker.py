@@ -21,7 +21,7 @@ from types import TracebackType
 from tests.harness import java
 from tests.harness.ports import own_port
 
-START_DEADLINE_S = 60.0
+START_DEADLINE_S = 120.0
 CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"
 
 PROPERTIES = {

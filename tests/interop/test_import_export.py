@@ -15,7 +15,7 @@ from tests.harness.real_broker import RealBroker
 from tests.interop import tools
 
 BROKER = {"offsets.topic.num.partitions": "5", "transaction.state.log.num.partitions": "3"}
-WAIT = ["--timeout-ms", "20000"]
+WAIT = ["--timeout-ms", "60000"]
 
 
 def log(*arguments: str) -> str:

@@ -13,9 +13,9 @@ from tests.e2e.rolling import Load, Member, Rolling
 from tests.harness import java
 from tests.interop.conftest import Target
 
-END_S = 30.0
+END_S = 60.0
 PACKAGE = "org.apache.kafka.clients.consumer."
-CLASSIC = {"heartbeat.interval.ms": "100", "session.timeout.ms": "6000"}
+CLASSIC = {"heartbeat.interval.ms": "100", "session.timeout.ms": "30000"}
 KINDS = {
     "java-eager": {**CLASSIC, "partition.assignment.strategy": PACKAGE + "RangeAssignor"},
     # As the documentation of a move from eager to cooperative has it: both for a while.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
@@ -16,6 +17,7 @@ from kcoord.log.metadata_checkpoint import (
 )
 from kcoord.log.serde import decode_metadata_record
 from kcoord.log.storage import DiskStorage
+from kcoord.protocol.records.topic_record import TopicRecord
 from kcoord.wire.record_batch import HEADER_BYTES, BatchHeader, parse_batches
 from tests.harness.kcoord_server import KcoordServer
 from tests.harness.real_broker import RealBroker
@@ -26,7 +28,7 @@ OFTEN = {
     "metadata.log.max.record.bytes.between.snapshots": "3000",
     "metadata.log.max.snapshot.interval.ms": "3000",
 }
-WAIT_S = 40.0
+WAIT_S = 120.0
 
 
 def work(bootstrap: str) -> None:
@@ -34,39 +36,47 @@ def work(bootstrap: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     topics = [NewTopic(f"topic-{number}", 2, 1, config={"retention.ms": "1234567"}) for number in range(6)]
     for made in admin.create_topics(topics).values():
-        made.result(30)
+        made.result(WAIT_S)
     for grown in admin.create_partitions([NewPartitions("topic-0", 3)]).values():
-        grown.result(30)
+        grown.result(WAIT_S)
     for gone in admin.delete_topics(["topic-4", "topic-5"]).values():
-        gone.result(30)
+        gone.result(WAIT_S)
 
 
 def create(bootstrap: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     for made in admin.create_topics([NewTopic(topic, 1, 1)]).values():
-        made.result(30)
+        made.result(WAIT_S)
 
 
 def snapshot_after_work(bootstrap: str, data: Path) -> Path:
-    """The newest snapshot some time after the work."""
+    """The newest snapshot, which has all of the work: no other comes before there is more."""
     work(bootstrap)
-    after = time.time()
     create(bootstrap, "last")
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline:
-        found = [path for path in (data / METADATA_LOG).glob("*.checkpoint") if path.stat().st_mtime > after]
-        if found:
-            return max(found)
+        found = max((data / METADATA_LOG).glob("*.checkpoint"), default=None)
+        with suppress(FileNotFoundError):  # a newer one has come meanwhile
+            if found is not None and "last" in topics_of(found):
+                return found
         time.sleep(0.1)
     raise AssertionError(f"no snapshot in {data}")
 
 
-def kinds(path: Path) -> list[str]:
-    """Names of the kinds of records in a snapshot, in the order of their first one."""
+def records_of(path: Path) -> list[object]:
     name = parse_name(path.name)
     assert name is not None
     found = read_checkpoint_file(DiskStorage(str(path.parent.parent)), METADATA_LOG, name)
-    return list(dict.fromkeys(type(decode_metadata_record(value)).__name__ for value in found.values))
+    return [decode_metadata_record(value) for value in found.values]
+
+
+def topics_of(path: Path) -> list[str]:
+    return [record.name for record in records_of(path) if isinstance(record, TopicRecord)]
+
+
+def kinds(path: Path) -> list[str]:
+    """Names of the kinds of records in a snapshot, in the order of their first one."""
+    return list(dict.fromkeys(type(record).__name__ for record in records_of(path)))
 
 
 def plain(header: BatchHeader) -> tuple[int, ...]:

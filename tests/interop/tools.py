@@ -27,7 +27,7 @@ DUMP_LOG = TOOLS + "DumpLogSegments"
 FEATURES = TOOLS + "FeatureCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 
-DEADLINE_S = 60
+DEADLINE_S = 180
 # The logging facade announces on stderr that it has nothing to log to.
 NOISE = "SLF4J"
 
