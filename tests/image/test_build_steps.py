@@ -11,15 +11,15 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-READY_SECONDS = 20.0
-CLIENT_SECONDS = 60.0
+READY_SECONDS = 60.0
+CLIENT_SECONDS = 110.0
+END_SECONDS = 60.0
 
 
 def clean_environment() -> dict[str, str]:
@@ -76,17 +76,18 @@ def sample(name: str, address: str) -> str:
 
 
 def test_the_image_serves_the_sample_clients_and_stops_cleanly(
-    prefix: Path, server: tuple[subprocess.Popen[str], str]
+    prefix: Path, server: tuple[subprocess.Popen[str], str], tmp_path: Path
 ) -> None:
     process, address = server
     health = [prefix / "bin" / "kcoord", "health", "--bootstrap", address]
     done = subprocess.run(
-        health, env=clean_environment(), capture_output=True, text=True, timeout=10, check=False
+        health, env=clean_environment(), capture_output=True, text=True, timeout=END_SECONDS, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "order 2" in sample("producer.py", address)
     assert "order 2" in sample("consumer.py", address)
     process.send_signal(signal.SIGTERM)
-    from_now = time.monotonic()
-    assert process.wait(timeout=15) == 0
-    assert time.monotonic() - from_now < 10
+    assert process.wait(timeout=END_SECONDS) == 0
+    # Nobody was waited for: the deadlines of who stops containers are above that of answers under way.
+    said = (tmp_path / "log").read_text()
+    assert "stopped" in said and "not_drained" not in said
