@@ -72,7 +72,7 @@ def test_clients_on_an_event_loop(kcoord: KcoordServer) -> None:
             await kcoord.wait_stable_async("billing", timeout=WAIT_S)
             assert (await consumer.getone()).value == b"1"
             await consumer.commit()
-            await kcoord.wait_committed_async("billing", "orders", 0, 1)
+            await kcoord.wait_committed_async("billing", "orders", 0, 1, timeout=WAIT_S)
             with pytest.raises(RuntimeError, match="wait_stable_async"):
                 kcoord.wait_stable("billing")
 
