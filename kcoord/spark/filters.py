@@ -1,4 +1,7 @@
-"""Filters that Spark hands down: they narrow what is read. Spark applies them again to what comes."""
+"""Filters: those of the option `where`, and those that Spark hands down, which it applies again to what comes.
+
+They narrow what is read, and are answered before records are decoded as far as that is possible.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,40 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
-from kcoord.spark.options import MESSAGES
+from kcoord.core.outcome import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTION_TOPIC
+from kcoord.spark.options import (
+    ASSIGNMENTS,
+    GROUP_METADATA,
+    MEMBERS,
+    MESSAGES,
+    OFFSET_COMMITS,
+    RECORDS,
+    TRANSACTIONS,
+    BadOption,
+    ReadOptions,
+)
 from kcoord.spark.plan import INT64_MAX, LogPartition, Slice
+from kcoord.wire.record_batch import BatchHeader
 
 Values = frozenset[Any]
+# What is answered exactly, beside the place of the log.
+ANSWERED = {
+    OFFSET_COMMITS: ("group_id", "topic", "partition"),
+    RECORDS: ("record_type", "record_name", "group_id", "transactional_id"),
+    GROUP_METADATA: ("kind", "record_name", "group_id"),
+    MEMBERS: ("kind", "record_name", "group_id"),
+    ASSIGNMENTS: ("kind", "record_name", "group_id", "role"),
+    TRANSACTIONS: ("transactional_id",),
+}
+NUMBERS = ("partition", "log_partition", "record_type")
 
 
 @dataclass(frozen=True)
 class RowFilter:
-    """What rows must be like; None is no matter. Offsets and times (ms) of records are from and below."""
+    """What rows must be like; None is no matter. Offsets and times (ms) of records are from and below.
+
+    `has_producer` is whether a producer with an id wrote the batch.
+    """
 
     logs: Values | None = None
     log_topics: Values | None = None
@@ -23,6 +51,12 @@ class RowFilter:
     groups: Values | None = None
     topics: Values | None = None
     partitions: Values | None = None
+    transactional_ids: Values | None = None
+    kinds: Values | None = None
+    roles: Values | None = None
+    record_types: Values | None = None
+    record_names: Values | None = None
+    has_producer: bool | None = None
     from_offset: int = 0
     to_offset: int = INT64_MAX
     from_ms: int = -INT64_MAX
@@ -40,6 +74,9 @@ class RowFilter:
             and (self.partitions is None or partition in self.partitions)
         )
 
+    def wants_batch(self, header: BatchHeader) -> bool:
+        return self.has_producer is None or self.has_producer == (header.producer_id != -1)
+
     def wants_partition(self, partition: LogPartition) -> bool:
         return (
             (self.logs is None or partition.log in self.logs)
@@ -48,6 +85,9 @@ class RowFilter:
         )
 
     def narrow(self, part: Slice) -> Slice:
+        if part.topic == METADATA_TOPIC:
+            # Its first records name the topics that later ones are about.
+            return part
         return replace(
             part,
             from_offset=max(part.from_offset, self.from_offset),
@@ -55,6 +95,9 @@ class RowFilter:
             from_ms=max(part.from_ms, self.from_ms),
             to_ms=min(part.to_ms, self.to_ms),
         )
+
+
+EVERYTHING = RowFilter()
 
 
 def _places(table: str) -> dict[str, str]:
@@ -68,12 +111,33 @@ def _places(table: str) -> dict[str, str]:
         "group_id": "groups",
         "topic": "topics",
         "partition": "partitions",
+        "transactional_id": "transactional_ids",
+        "kind": "kinds",
+        "role": "roles",
+        "record_type": "record_types",
+        "record_name": "record_names",
     }
 
 
-def row_filter(table: str, filters: Iterable[Any]) -> RowFilter:
+def asked_for(options: ReadOptions) -> RowFilter:
+    """The option `where`. Raises BadOption."""
+    table = options.table
+    places = _places(table)
+    result = EVERYTHING
+    known = [*places] if table == MESSAGES else ["log", "log_topic", "log_partition", *ANSWERED.get(table, ())]
+    for column, values in options.where:
+        if column not in known:
+            raise BadOption(f"where: not by {column}; in the table {table} by {', '.join(known)}")
+        kind = int if column in NUMBERS else str
+        if not all(type(value) is kind for value in values):
+            raise BadOption(f"where: {column} is {'a number' if kind is int else 'text'}")
+        result = _one_of(result, places[column], frozenset(values))
+    return _of_topics(table, result)
+
+
+def row_filter(table: str, filters: Iterable[Any], asked: RowFilter = EVERYTHING) -> RowFilter:
     """As much of Spark's filters as helps reading. What it does not know stays Spark's alone."""
-    result = RowFilter()
+    result = asked
     places = _places(table)
     offset, time = ("offset", "timestamp") if table == MESSAGES else ("log_offset", "log_timestamp")
     for one in filters:
@@ -81,17 +145,31 @@ def row_filter(table: str, filters: Iterable[Any]) -> RowFilter:
         if len(attribute) != 1:
             continue
         column, kind, value = attribute[0], type(one).__name__, getattr(one, "value", None)
-        if column in places and kind in ("EqualTo", "EqualNullSafe", "In") and value is not None:
+        if table == RECORDS and column == "producer_id" and kind in ("IsNull", "IsNotNull"):
+            result = replace(result, has_producer=kind == "IsNotNull")
+        elif column in places and kind in ("EqualTo", "EqualNullSafe", "In") and value is not None:
             values = frozenset(value) if kind == "In" else frozenset([value])
-            name = places[column]
-            before = getattr(result, name)
-            both: Any = {name: values if before is None else before & values}
-            result = replace(result, **both)
+            result = _one_of(result, places[column], values)
         elif column == offset and isinstance(value, int):
             result = _bounded(result, kind, value, "from_offset", "to_offset")
         elif column == time and isinstance(value, datetime):
             result = _in_time(result, kind, value)
+    return _of_topics(table, result)
+
+
+def _of_topics(table: str, result: RowFilter) -> RowFilter:
+    """Groups and transactional ids are in one topic each."""
+    if table == RECORDS and result.groups is not None:
+        result = _one_of(result, "log_topics", frozenset([OFFSETS_TOPIC]))
+    if table == RECORDS and result.transactional_ids is not None:
+        result = _one_of(result, "log_topics", frozenset([TRANSACTION_TOPIC]))
     return result
+
+
+def _one_of(result: RowFilter, name: str, values: Values) -> RowFilter:
+    before = getattr(result, name)
+    both: Any = {name: values if before is None else before & values}
+    return replace(result, **both)
 
 
 def _in_time(result: RowFilter, kind: str, value: datetime) -> RowFilter:

@@ -42,7 +42,7 @@ KNOWN = (
     "path", "table", "startingoffsets", "endingoffsets", "startingtimestamp", "endingtimestamp",
     "startingoffsetsbytimestamp", "endingoffsetsbytimestamp", "minpartitions", "maxoffsetspertrigger",
     "maxbytesperpartition", "failondataloss", "subscribe", "subscribepattern", "assign", "isolationlevel", "oncorrupt",
-    "pushdown", "filesystem", "decompressedbytesmax", "until", "columns",
+    "pushdown", "filesystem", "decompressedbytesmax", "until", "columns", "where",
 )  # fmt: skip
 
 # (topic, partition) to an offset or a timestamp.
@@ -80,6 +80,8 @@ class ReadOptions:
     decompressed_bytes_max: int
     # The columns that rows are to have, in that order; none stands for all.
     columns: tuple[str, ...] = ()
+    # Columns and the values that they may have. Whether the table can be asked so is seen where it is read.
+    where: tuple[tuple[str, tuple[str | int, ...]], ...] = ()
 
     def makes(self, column: str) -> bool:
         """Whether rows have this column."""
@@ -154,6 +156,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         is_durable_only=_choice(given, "until", ("durable", "written")) == "durable",
         decompressed_bytes_max=_number(given, "decompressedbytesmax", DECOMPRESSED_BYTES_MAX, 1),
         columns=_columns(given, table),
+        where=_where(given),
     )
 
 
@@ -174,6 +177,20 @@ def _columns(given: Mapping[str, str], table: str) -> tuple[str, ...]:
     if len(set(found)) < len(found):
         raise BadOption(f"columns: each at most once, not {text}")
     return found
+
+
+def _where(given: Mapping[str, str]) -> tuple[tuple[str, tuple[str | int, ...]], ...]:
+    """`{"group_id": ["a", "b"], "record_type": 2}`."""
+    text = given.get("where", "{}")
+    try:
+        document = json.loads(text)
+    except ValueError:
+        document = None
+    if not isinstance(document, dict):
+        raise BadOption(f'where is JSON like {{"group_id": ["a", "b"]}}, not {text}')
+    return tuple(
+        (column, tuple(values) if isinstance(values, list) else (values,)) for column, values in document.items()
+    )
 
 
 def _offsets(given: Mapping[str, str], name: str, default: str) -> tuple[str, ByPartition]:

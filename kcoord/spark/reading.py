@@ -13,8 +13,7 @@ from kcoord.core.outcome import METADATA_TOPIC
 from kcoord.log.metadata_checkpoint import CHECKPOINT_FILE
 from kcoord.log.reader import DamagedBytes
 from kcoord.spark.batches import scan_slice, stored_batches, wanted_range
-from kcoord.spark.commit_scan import CommitScan
-from kcoord.spark.filters import RowFilter
+from kcoord.spark.filters import EVERYTHING, RowFilter, asked_for
 from kcoord.spark.options import (
     ASSIGNMENTS,
     COORDINATOR_TOPICS,
@@ -26,7 +25,7 @@ from kcoord.spark.options import (
 )
 from kcoord.spark.plan import INT64_MAX, LogPartition, SegmentFile, Slice
 from kcoord.spark.planning import Planner
-from kcoord.spark.scan import MessageScan
+from kcoord.spark.scan import Scan
 from kcoord.spark.tables.rows import RecordPlace, batch_of
 from kcoord.spark.tables.schemas import CORRUPT_SCHEMA
 from kcoord.wire.compression import DecompressionError
@@ -103,13 +102,14 @@ def read_task(task: Task, options: ReadOptions, rows: RowFilter | None = None) -
     Compaction and retention may take the file away before it is opened; then what is there instead is read.
     """
     filesystem, _ = options.storage.open()
+    wanted = asked_for(options) if rows is None else rows
     waiting = [task]
     tries = REPLANS_MAX
     while waiting:
         task = waiting.pop(0)
         is_open = False
         try:
-            for batch in _rows(filesystem, task, options, rows or RowFilter()):
+            for batch in _rows(filesystem, task, options, wanted):
                 is_open = True
                 yield batch
         except FileNotFoundError:
@@ -136,14 +136,13 @@ def _scanned(
     from kcoord.spark.tables.messages import MessageTable
     from kcoord.spark.tables.offset_commits import CommitTable
 
-    wanted = wanted_range(part, options.decompressed_bytes_max)
-    scan: CommitScan | MessageScan
+    is_commits = options.table == OFFSET_COMMITS
+    with_headers = not is_commits and options.makes("headers")
+    scan = Scan(wanted_range(part, options.decompressed_bytes_max), is_commits, with_headers)
     table: CommitTable | MessageTable
-    if options.table == OFFSET_COMMITS:
-        scan = CommitScan(wanted, rows.wants_commit if rows.narrows_commits else None)
-        table = CommitTable(scan, part, sink.record, options.columns)
+    if is_commits:
+        table = CommitTable(scan, part, sink.record, rows.wants_commit)
     else:
-        scan = MessageScan(wanted, options.makes("key"), options.makes("value"), options.makes("headers"))
         table = MessageTable(scan, part, sink.record, options.columns)
     for item in scan_slice(filesystem, part, scan):
         if item is not None:
@@ -151,14 +150,14 @@ def _scanned(
             continue
         batch = table.take()
         if batch is not None:
-            yield batch
+            yield _chosen(batch, options)
     batch = table.take()
     if batch is not None:
-        yield batch
+        yield _chosen(batch, options)
 
 
 def _records(
-    filesystem: Any, part: Slice, options: ReadOptions, sink: Sink
+    filesystem: Any, part: Slice, options: ReadOptions, sink: Sink, rows: RowFilter = EVERYTHING
 ) -> Iterator[tuple[int, BatchHeader, Record]]:
     """(position, header, record) of all records that are wanted; control batches where uncommitted ones are."""
     wanted = wanted_range(part, options.decompressed_bytes_max)
@@ -172,6 +171,8 @@ def _records(
         if options.is_committed_only and (
             header.is_control or (header.is_transactional and wanted.is_aborted(header))
         ):
+            continue
+        if not rows.wants_batch(header):
             continue
         try:
             records = item.records(options.decompressed_bytes_max)
@@ -192,9 +193,9 @@ def _decoded(
     filesystem: Any, task: Task, options: ReadOptions, sink: Sink, rows: RowFilter
 ) -> Iterator[pa.RecordBatch]:
     part = task.part
-    decoder = _decoder(filesystem, task, options)
+    decoder = _decoder(filesystem, task, options, rows)
     place = _place(part)
-    for position, header, record in _records(filesystem, part, options, sink):
+    for position, header, record in _records(filesystem, part, options, sink, rows):
         try:
             decoder.add(place, record, header)
         except DecodeError as error:
@@ -205,13 +206,13 @@ def _decoded(
         yield decoder.take()
 
 
-def _decoder(filesystem: Any, task: Task, options: ReadOptions) -> Any:
+def _decoder(filesystem: Any, task: Task, options: ReadOptions, rows: RowFilter) -> Any:
     module, name = DECODERS[options.table]
     kind = getattr(importlib.import_module(f"kcoord.spark.tables.{module}"), name)
     if options.table == ASSIGNMENTS:
         names = _topic_names(filesystem, task, options) if options.makes("topic") else {}
-        return kind(names, columns=options.columns)
-    return kind(columns=options.columns)
+        return kind(names, columns=options.columns, wanted=rows)
+    return kind(columns=options.columns, wanted=rows)
 
 
 def _chosen(batch: pa.RecordBatch, options: ReadOptions) -> pa.RecordBatch:

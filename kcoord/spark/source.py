@@ -19,7 +19,7 @@ from pyspark.sql.datasource import (
 
 from kcoord.core.outcome import METADATA_TOPIC
 from kcoord.spark.discovery import NothingToRead, discover
-from kcoord.spark.filters import RowFilter, row_filter
+from kcoord.spark.filters import RowFilter, asked_for, row_filter
 from kcoord.spark.options import ASSIGNMENTS, BadOption, ReadOptions, parse_options
 from kcoord.spark.planning import Planner
 from kcoord.spark.reading import Task, read_task
@@ -82,7 +82,7 @@ class KcoordReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
-        self.rows = RowFilter()
+        self.rows = asked_for(options)
 
     def partitions(self) -> list[InputPartition]:
         return [TaskPartition(task) for task in plan_tasks(self.options, self.rows)]
@@ -96,11 +96,13 @@ class KcoordReader(DataSourceReader):
 class PushdownReader(KcoordReader):
     """The same where Spark may hand filters down (`spark.sql.python.filterPushdown.enabled`).
 
+    What is read for the filters of one query Spark 4.3 keeps with what was loaded, and reads it for other queries, too.
+
     It is a class of its own since Spark refuses a reader that takes filters while it may not give any.
     """
 
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
-        self.rows = row_filter(self.options.table, filters)
+        self.rows = row_filter(self.options.table, filters, asked_for(self.options))
         return filters
 
 

@@ -20,6 +20,7 @@ from pyspark.sql.streaming.datasource import (
 from kcoord.core.outcome import METADATA_TOPIC
 from kcoord.log.directory import HIGH_WATERMARKS, RECOVERY_POINTS
 from kcoord.spark.discovery import discover
+from kcoord.spark.filters import asked_for
 from kcoord.spark.options import ASSIGNMENTS, EARLIEST, ReadOptions
 from kcoord.spark.plan import INT64_MAX, LogPartition
 from kcoord.spark.planning import Planner
@@ -133,8 +134,11 @@ class _Now:
         self.filesystem = filesystem
         self.planner = Planner(filesystem, options)
         everything = discover(filesystem, root)
+        wanted = asked_for(options)
         self.partitions: dict[Place, LogPartition] = {
-            (one.log, one.topic, one.partition): one for one in everything if options.wants(one)
+            (one.log, one.topic, one.partition): one
+            for one in everything
+            if options.wants(one) and wanted.wants_partition(one)
         }
         self.metadata = {one.log: one for one in everything if one.topic == METADATA_TOPIC}
 

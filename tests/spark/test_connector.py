@@ -40,6 +40,19 @@ def test_filters_give_the_same_whether_handed_down_or_not(spark: SparkSession) -
     assert found[0] == found[1] != []
 
 
+def test_records_of_some_types_whether_handed_down_or_not(spark: SparkSession) -> None:
+    wanted = (
+        "record_type in (2, 3, 4, 5) and log_topic = '__consumer_offsets'", "record_name = 'group_metadata'",
+        "producer_id is not null", "producer_id is null and record_name in ('offset_commit', 'partition_record')",
+    )  # fmt: skip
+    for where in wanted:
+        found = []
+        for pushdown in ("false", "true"):
+            frame = read(spark, LOGS, table="records", pushdown=pushdown).where(where)
+            found.append(sorted(frame.select("log_topic", "log_partition", "log_offset", "topic").collect(), key=str))
+        assert found[0] == found[1] != []
+
+
 def test_columns_by_option_and_by_schema(spark: SparkSession, tmp_path: Path) -> None:
     log = LogRig(tmp_path, "__consumer_offsets")
     log.append(commit("g", "t", 0, 1), commit("g", "t", 1, 2))

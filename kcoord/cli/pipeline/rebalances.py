@@ -36,7 +36,7 @@ def rebalances(options: RunOptions, storm_gap: float, storm_size: int, flaps: in
 
         from kcoord.spark.jobs import rebalances as job
 
-        records = run.table("records", job.RECORD_COLUMNS, subscribe=OFFSETS_TOPIC)
+        records = run.table("records", job.RECORD_COLUMNS, {"record_type": job.RECORD_TYPES}, subscribe=OFFSETS_TOPIC)
         events = run.table("messages", job.MESSAGE_COLUMNS, subscribe=GROUP_EVENTS_TOPIC)
         found = job.rebalances(records, events)
         if options.groups:

@@ -32,11 +32,12 @@ def report(options: RunOptions) -> None:
         from kcoord.spark.jobs.report.collect import collect
         from kcoord.spark.jobs.report.page import page
 
+        of_rebalances = {"record_type": rebalances.RECORD_TYPES}
         with watch(run.spark, "Reading", options.is_json):
             found = collect(
                 run.table("offset_commits"),
                 run.table("messages", lag.MESSAGE_COLUMNS),
-                run.table("records", rebalances.RECORD_COLUMNS, subscribe=OFFSETS_TOPIC),
+                run.table("records", rebalances.RECORD_COLUMNS, of_rebalances, subscribe=OFFSETS_TOPIC),
                 run.table("messages", rebalances.MESSAGE_COLUMNS, subscribe=GROUP_EVENTS_TOPIC),
                 options.path,
                 datetime.now(UTC),

@@ -10,8 +10,9 @@ import click
 from kcoord.cli.log.common import fail, note
 from kcoord.cli.pipeline.options import ICEBERG, RunOptions
 from kcoord.cli.pipeline.progress import watch
-from kcoord.cli.pipeline.run import Run, place_of
+from kcoord.cli.pipeline.run import Run, place_of, where
 from kcoord.cli.pipeline.shown import print_rows, rows_of
+from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from kcoord.server.failures import EXIT_CONFIG
 
 if TYPE_CHECKING:
@@ -41,7 +42,8 @@ def read_records(run: Run, isolation: str, columns: Sequence[str]) -> DataFrame:
     """These columns of the records of all groups, with markers where uncommitted ones are asked for; of replicas only
     one's."""
     options = {
-        **dict(run.options.source), "isolationLevel": isolation, "table": "records", "columns": ",".join(columns),
+        "where": where(log_topic=(OFFSETS_TOPIC, TRANSACTION_TOPIC)), **dict(run.options.source),
+        "isolationLevel": isolation, "table": "records", "columns": ",".join(columns),
     }  # fmt: skip
     found = run.spark.read.format("kcoord").options(**options).load(run.options.path)
     if run.options.one_cluster:

@@ -25,6 +25,7 @@ from kcoord.protocol.records import (
     streams_group_current_member_assignment,
     streams_group_target_assignment_member,
 )
+from kcoord.spark.filters import EVERYTHING, RowFilter
 from kcoord.spark.options import ASSIGNMENTS
 from kcoord.spark.tables.rows import (
     CLASSIC,
@@ -67,9 +68,18 @@ class AssignmentsDecoder(GroupTableDecoder):
     TABLE: ClassVar[str] = ASSIGNMENTS
     KINDS: ClassVar[Mapping[int, tuple[str, str]]] = KINDS
 
-    def __init__(self, topic_names: Mapping[bytes, str] | None = None, columns: Sequence[str] = ()) -> None:
-        super().__init__(columns)
+    def __init__(
+        self,
+        topic_names: Mapping[bytes, str] | None = None,
+        columns: Sequence[str] = (),
+        wanted: RowFilter = EVERYTHING,
+    ) -> None:
+        super().__init__(columns, wanted)
         self.topic_names = topic_names if topic_names is not None else {}
+
+    def _is_wanted(self, about: tuple[str, str]) -> bool:
+        kind, role = about
+        return super()._is_wanted(kind) and (self.wanted.roles is None or role in self.wanted.roles)
 
     def _add(
         self, about: tuple[str, str], place: Row, key: Message, value: Message | None, record: Record

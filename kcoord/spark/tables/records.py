@@ -34,6 +34,7 @@ from kcoord.log.typed_records import (
     TypedRecord,
 )
 from kcoord.protocol.records.transaction_log import TransactionLogKey
+from kcoord.spark.filters import EVERYTHING, RowFilter
 from kcoord.spark.options import RECORDS
 from kcoord.spark.tables.rows import (
     RecordPlace,
@@ -41,8 +42,10 @@ from kcoord.spark.tables.rows import (
     TableDecoder,
     check_size,
     coordinator_record_type,
+    is_about,
     known,
     place_columns,
+    subjects,
 )
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import DecodeError, Reader
@@ -80,22 +83,36 @@ class RecordsDecoder(TableDecoder):
 
     TABLE: ClassVar[str] = RECORDS
 
-    def __init__(self, topic_names: Mapping[bytes, str] | None = None, columns: Sequence[str] = ()) -> None:
-        super().__init__(columns)
-        self.decodes = self.makes(*DECODED)
+    def __init__(
+        self,
+        topic_names: Mapping[bytes, str] | None = None,
+        columns: Sequence[str] = (),
+        wanted: RowFilter = EVERYTHING,
+    ) -> None:
+        super().__init__(columns, wanted)
+        self._subjects = {
+            OFFSETS_TOPIC: subjects(wanted.groups), TRANSACTION_TOPIC: subjects(wanted.transactional_ids),
+        }  # fmt: skip
+        # Of (topic, record type): names that were not wanted.
+        self._unwanted: dict[tuple[str, int], bool] = {}
+        self.makes_topic = self.makes("topic")
+        said = (wanted.record_names, wanted.groups, wanted.transactional_ids)
+        self.decodes = self.makes(*DECODED) or said != (None, None, None)
         self.makes_key_json = self.makes("key_json")
         self.makes_value_json = self.makes("value_json")
         self.makes_headers = self.makes("headers")
         self.reader = RecordReader(dict(topic_names or {}))
 
     def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
-        about: Row
+        about: Row | None
         if header.is_control:
             about = _control_columns(record)
         elif where.log_topic in VERSIONS:
             about = self._typed_columns(where.log_topic, record)
         else:
             about = (None, None, *UNTYPED)
+        if about is None or not self._wants(about):
+            return
         is_tombstone = not header.is_control and record.key is not None and record.value is None
         self._put(
             (
@@ -111,15 +128,44 @@ class RecordsDecoder(TableDecoder):
             )
         )
 
-    def _typed_columns(self, topic: str, record: Record) -> Row:
-        """From `record_type` to `value_json`."""
+    def _wants(self, about: Row) -> bool:
+        """By what is in the columns from `record_type` to `value_json`."""
+        wanted = self.wanted
+        return (
+            (wanted.record_types is None or about[0] in wanted.record_types)
+            and (wanted.record_names is None or about[2] in wanted.record_names)
+            and (wanted.groups is None or about[3] in wanted.groups)
+            and (wanted.transactional_ids is None or about[7] in wanted.transactional_ids)
+        )
+
+    def _may_be_wanted(self, topic: str, record_type: int, record: Record) -> bool:
+        """What can be told before a record is decoded."""
+        types = self.wanted.record_types
+        return (
+            (types is None or record_type in types)
+            and (topic, record_type) not in self._unwanted
+            and (topic == METADATA_TOPIC or is_about(record, self._subjects[topic]))
+        )
+
+    def _typed_columns(self, topic: str, record: Record) -> Row | None:
+        """From `record_type` to `value_json`; None if it certainly is not wanted."""
         record_type, version, is_known = record_frame(topic, record)
+        if not self._may_be_wanted(topic, record_type, record):
+            if topic == METADATA_TOPIC and self.makes_topic and record.value is not None:
+                # Others may need the name that it tells.
+                self.reader.know([record.value])
+            return None
         if not is_known or not self.decodes:
             return (record_type, version, *UNTYPED)
         typed = self.reader.decode(topic, record)
         if isinstance(typed.key, UnknownRecord) or isinstance(typed.value, UnknownRecord):
             # Of a kind of group that is still changing.
             return (record_type, version, *UNTYPED)
+        names = self.wanted.record_names
+        if names is not None and typed.kind not in names:
+            # All records of a type have one name.
+            self._unwanted[(topic, record_type)] = True
+            return None
         return (
             record_type,
             version,

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from kcoord.log.serde import UnknownRecord, decode_record
 from kcoord.log.typed_records import record_name
+from kcoord.spark.filters import EVERYTHING, RowFilter, Values
 from kcoord.spark.tables.schemas import arrow_schema
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import DecodeError
@@ -52,12 +53,14 @@ class RecordPlace:
 class TableDecoder(ABC):
     """Rows of one table in the making. Its length is how many there are.
 
-    With `columns` the rows have just these, in that order; what only others need is not made (`makes`).
+    With `columns` the rows have just these, in that order; what only others need is not made (`makes`). Of records that
+    `wanted` does not want there may be rows, or none.
     """
 
     TABLE: ClassVar[str] = ""
 
-    def __init__(self, columns: Sequence[str] = ()) -> None:
+    def __init__(self, columns: Sequence[str] = (), wanted: RowFilter = EVERYTHING) -> None:
+        self.wanted = wanted
         self.schema = arrow_schema(self.TABLE, columns)
         names = arrow_schema(self.TABLE).names
         self.made = frozenset(self.schema.names)
@@ -116,13 +119,28 @@ class GroupTableDecoder(TableDecoder):
 
     KINDS: ClassVar[Mapping[int, Any]] = {}
 
+    def __init__(self, columns: Sequence[str] = (), wanted: RowFilter = EVERYTHING) -> None:
+        super().__init__(columns, wanted)
+        self._kinds = {number: about for number, about in self.KINDS.items() if self._is_wanted(about)}
+        self._groups = subjects(wanted.groups)
+
     def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
         if header.is_control:
             return
-        about = self.KINDS.get(coordinator_record_type(record))
-        if about is not None:
+        record_type = coordinator_record_type(record)
+        about = self._kinds.get(record_type)
+        if about is not None and is_about(record, self._groups):
             key, value = decode_group_record(record)
+            names = self.wanted.record_names
+            if names is not None and record_name(key) not in names:
+                # All records of a type have one name.
+                del self._kinds[record_type]
+                return
             self._add(about, place_columns(where, record), key, value, record)
+
+    def _is_wanted(self, about: Any) -> bool:
+        """By what KINDS says of a type: the kind of the group."""
+        return self.wanted.kinds is None or about in self.wanted.kinds
 
     @abstractmethod
     def _add(self, about: Any, place: Row, key: Message, value: Message | None, record: Record) -> None:
@@ -190,6 +208,23 @@ def coordinator_record_type(record: Record) -> int:
         raise DecodeError(f"a record with a key of {len(key)} bytes")
     check_size(record)
     return int.from_bytes(key[:2], "big", signed=True)
+
+
+def subjects(wanted: Values | None) -> frozenset[bytes] | None:
+    """Groups or transactional ids for `is_about`."""
+    return None if wanted is None else frozenset(str(one).encode("utf-8", "replace") for one in wanted)
+
+
+def is_about(record: Record, wanted: frozenset[bytes] | None) -> bool:
+    """Whether a coordinator's record is about one of these, as far as its key tells without being decoded.
+
+    All keys whose types are known begin with a group or a transactional id, behind the type; in any other key nothing
+    that is wanted stands there. The type has been looked at.
+    """
+    if wanted is None or record.key is None:
+        return True
+    size = int.from_bytes(record.key[2:4], "big", signed=True)
+    return record.key[4 : 4 + size] in wanted if size >= 0 else True
 
 
 def check_size(record: Record) -> None:

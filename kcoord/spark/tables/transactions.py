@@ -5,19 +5,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Final, final
 
 from kcoord.log.serde import TRANSACTION_LOG, decode_transaction_record
 from kcoord.protocol.records.transaction_log import PartitionsSchema, TransactionLogKey, TransactionLogValue
+from kcoord.spark.filters import EVERYTHING, RowFilter
 from kcoord.spark.options import TRANSACTIONS
 from kcoord.spark.tables.rows import (
     RecordPlace,
     Row,
     TableDecoder,
     coordinator_record_type,
+    is_about,
     known,
     micros,
     place_columns,
+    subjects,
 )
 from kcoord.wire.primitives import DecodeError
 from kcoord.wire.record_batch import BatchHeader, Record
@@ -41,8 +45,14 @@ NOTHING: Final[Row] = (None,) * 11
 class TransactionsDecoder(TableDecoder):
     TABLE: ClassVar[str] = TRANSACTIONS
 
+    def __init__(self, columns: Sequence[str] = (), wanted: RowFilter = EVERYTHING) -> None:
+        super().__init__(columns, wanted)
+        self._ids = subjects(wanted.transactional_ids)
+
     def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
         if header.is_control or coordinator_record_type(record) != TRANSACTION_LOG:
+            return
+        if not is_about(record, self._ids):
             return
         transactional_id, value = decode_transaction(record)
         about = NOTHING if value is None else _value_columns(value)

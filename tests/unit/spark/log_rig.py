@@ -8,7 +8,7 @@ from typing import Any
 
 from kcoord.log.serde import encode_record
 from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
-from kcoord.spark.filters import RowFilter
+from kcoord.spark.filters import RowFilter, asked_for
 from kcoord.spark.options import ReadOptions, parse_options
 from kcoord.spark.reading import read_task
 from kcoord.spark.source import plan_tasks
@@ -90,7 +90,7 @@ def rows(
 ) -> list[dict[str, Any]]:
     """All rows of a table, in the order of the tasks."""
     chosen = options(root, table, **given)
-    wanted = rows or RowFilter()
+    wanted = asked_for(chosen) if rows is None else rows
     found: list[dict[str, Any]] = []
     for task in plan_tasks(chosen, wanted):
         for batch in read_task(task, chosen, wanted):

@@ -160,3 +160,12 @@ def test_a_log_that_is_gone_or_begins_anew(tmp_path: Path) -> None:
     with pytest.raises(DataLoss, match="before offset 2"):
         stream.latestOffset(end, EVERYTHING)
     assert reader(tmp_path, failOnDataLoss="false").latestOffset(end, EVERYTHING) == end
+
+
+def test_it_follows_what_was_asked_for(tmp_path: Path) -> None:
+    for topic in ("red", "blue"):
+        LogRig(tmp_path, topic).append((b"k", b"v"))
+    stream = reader(tmp_path, where='{"topic": "red"}', columns="offset")
+    start = stream.initialOffset()
+    assert start == {".": {"red": {"0": 0}}}
+    assert read(stream, start, stream.latestOffset(start, EVERYTHING)) == [0]
