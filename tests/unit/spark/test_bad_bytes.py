@@ -33,6 +33,7 @@ OFFSETS = "__consumer_offsets"
 TRANSACTIONS = "__transaction_state"
 # Bytes of a batch that no checksum covers: base offset and leader epoch. Its length has to fit.
 UNCOVERED = (*range(8), *range(12, 16))
+# Of the processor, whatever else the machine does meanwhile.
 TIME_S = 20
 # Bytes from one try to the next. Tables that are made record by record differ in records alone.
 STEP = {"group_metadata": 7, "members": 7, "assignments": 7, "transactions": 7, "records": 5}
@@ -236,13 +237,13 @@ def test_counts_that_nothing_follows(tmp_path: Path, what: str) -> None:
         tables = ["assignments"] if "target" in what else ["group_metadata", "members", "assignments"]
     log = LogRig(tmp_path, topic)
     log.append(COUNTS[what])
-    began = time.monotonic()
+    began = time.process_time()
     for table in (*tables, "records"):
         with pytest.raises(CorruptLog, match="at byte 0, offset 0: "):
             rows(tmp_path, table)
         assert rows(tmp_path, table, onCorrupt="collect") == []
     assert len(rows(tmp_path, "_corrupt")) == 1
-    assert time.monotonic() - began < TIME_S
+    assert time.process_time() - began < TIME_S
 
 
 def test_a_hundred_thousand_members(tmp_path: Path) -> None:
@@ -250,10 +251,10 @@ def test_a_hundred_thousand_members(tmp_path: Path) -> None:
     member = MemberMetadata("m", None, "c", "/h", 1000, 1000, b"", b"")
     value = GroupMetadataValue("other", 1, "range", "m", NOW, [member] * 100_000)
     LogRig(tmp_path, OFFSETS).append(encode_record(GroupMetadataKey("g"), value))
-    began = time.monotonic()
+    began = time.process_time()
     assert len(rows(tmp_path, "members")) == 100_000
     assert [row["member_count"] for row in rows(tmp_path, "group_metadata")] == [100_000]
-    assert time.monotonic() - began < TIME_S
+    assert time.process_time() - began < TIME_S
 
 
 UNKNOWN = {
@@ -371,13 +372,13 @@ def test_bombs_are_not_unpacked(tmp_path: Path, what: str) -> None:
     log.next_offset = 1
     log.append(commit("g", "t", 0, 2))
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    began = time.monotonic()
+    began = time.process_time()
     given = {"decompressedBytesMax": str(8 << 20)}
     for table in ("offset_commits", "records"):
         with pytest.raises(CorruptLog, match="at byte 0, offset 0: "):
             rows(tmp_path, table, **given)
         assert [row["log_offset"] for row in rows(tmp_path, table, onCorrupt="collect", **given)] == [1]
     assert [row["log_offset"] for row in rows(tmp_path, "_corrupt", **given)] == [0]
-    assert time.monotonic() - began < TIME_S
+    assert time.process_time() - began < TIME_S
     # In KiB. The peak of the process so far, which making the bomb raised, is passed by less than that.
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory < 200 << 10

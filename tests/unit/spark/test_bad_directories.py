@@ -48,9 +48,9 @@ def test_links_in_circles_are_followed_once(tmp_path: Path) -> None:
             (tmp_path / name / f"to-{to}").symlink_to(tmp_path / to)
         (tmp_path / name / "up").symlink_to("..")
     (tmp_path / "a" / "t-0" / "back").symlink_to(tmp_path)
-    began = time.monotonic()
+    began = time.process_time()
     assert places(tmp_path) == [("a", "t", 0)]
-    assert time.monotonic() - began < 5
+    assert time.process_time() - began < 5
 
 
 def test_what_is_linked_to_is_read(tmp_path: Path) -> None:
