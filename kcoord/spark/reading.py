@@ -13,6 +13,7 @@ from kcoord.core.outcome import METADATA_TOPIC
 from kcoord.log.metadata_checkpoint import CHECKPOINT_FILE
 from kcoord.log.reader import DamagedBytes
 from kcoord.spark.batches import scan_slice, stored_batches, wanted_range
+from kcoord.spark.commit_scan import CommitScan
 from kcoord.spark.filters import EVERYTHING, RowFilter, asked_for
 from kcoord.spark.options import (
     ASSIGNMENTS,
@@ -25,7 +26,7 @@ from kcoord.spark.options import (
 )
 from kcoord.spark.plan import INT64_MAX, LogPartition, SegmentFile, Slice
 from kcoord.spark.planning import Planner
-from kcoord.spark.scan import Scan
+from kcoord.spark.scan import MessageScan
 from kcoord.spark.tables.rows import RecordPlace, batch_of
 from kcoord.spark.tables.schemas import CORRUPT_SCHEMA
 from kcoord.wire.compression import DecompressionError
@@ -136,13 +137,14 @@ def _scanned(
     from kcoord.spark.tables.messages import MessageTable
     from kcoord.spark.tables.offset_commits import CommitTable
 
-    is_commits = options.table == OFFSET_COMMITS
-    with_headers = not is_commits and options.makes("headers")
-    scan = Scan(wanted_range(part, options.decompressed_bytes_max), is_commits, with_headers)
+    wanted = wanted_range(part, options.decompressed_bytes_max)
+    scan: CommitScan | MessageScan
     table: CommitTable | MessageTable
-    if is_commits:
-        table = CommitTable(scan, part, sink.record, rows.wants_commit)
+    if options.table == OFFSET_COMMITS:
+        scan = CommitScan(wanted, rows.wants_commit if rows.narrows_commits else None)
+        table = CommitTable(scan, part, sink.record, options.columns)
     else:
+        scan = MessageScan(wanted, options.makes("key"), options.makes("value"), options.makes("headers"))
         table = MessageTable(scan, part, sink.record, options.columns)
     for item in scan_slice(filesystem, part, scan):
         if item is not None:
@@ -150,10 +152,10 @@ def _scanned(
             continue
         batch = table.take()
         if batch is not None:
-            yield _chosen(batch, options)
+            yield batch
     batch = table.take()
     if batch is not None:
-        yield _chosen(batch, options)
+        yield batch
 
 
 def _records(
