@@ -56,6 +56,7 @@ class _File:
 
     path: str
     size: int
+    modified_ns: int
 
 
 def _files_below(filesystem: Any, root: str) -> Iterable[_File]:
@@ -72,7 +73,7 @@ def _files(infos: Iterable[Any]) -> Iterator[_File]:
 
     for info in infos:
         if info.type == pyarrow.fs.FileType.File:
-            yield _File(info.path, info.size)
+            yield _File(info.path, info.size, info.mtime_ns or 0)
 
 
 def _local_files(root: str) -> Iterator[_File]:
@@ -124,7 +125,7 @@ def _local_file(entry: os.DirEntry[str]) -> Iterator[_File]:
             raise OSError(
                 f"{os.fsencode(entry.path)!r} has a name that is not UTF-8; give it another one"
             ) from None
-        yield _File(entry.path, status.st_size)
+        yield _File(entry.path, status.st_size, status.st_mtime_ns)
 
 
 def list_partition(filesystem: Any, directory: str, like: Slice) -> LogPartition | None:
@@ -148,7 +149,9 @@ def _by_directory(files: Iterable[_File]) -> dict[str, tuple[tuple[SegmentFile, 
         match = SEGMENT_FILE.fullmatch(name)
         if match is not None and name.isascii():
             base_offset = min(int(match.group(1)), BASE_OFFSET_MAX)
-            segments.setdefault(directory, []).append(SegmentFile(file.path, base_offset, file.size))
+            segments.setdefault(directory, []).append(
+                SegmentFile(file.path, base_offset, file.size, file.modified_ns)
+            )
         else:
             others.setdefault(directory, []).append(name)
     return {

@@ -15,11 +15,13 @@ TIME_MS_MAX: Final = 253_402_300_799_999
 
 @dataclass(frozen=True)
 class SegmentFile:
-    """A `.log` file as it was listed: its path in the filesystem, and its size then."""
+    """A `.log` file as it was listed: its path in the filesystem, its size then, and when it was written to (0: not
+    known)."""
 
     path: str
     base_offset: int
     size: int
+    modified_ns: int = 0
 
 
 @dataclass(frozen=True)

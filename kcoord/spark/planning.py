@@ -16,10 +16,11 @@ from kcoord.log.reader import RELATIVE_OFFSET_MAX, Window
 from kcoord.spark.batches import CHUNK_BYTES, INDEX_BYTES_MAX, scan_slice
 from kcoord.spark.discovery import data_directory, list_partition, read_checkpoint
 from kcoord.spark.filesystem import FileBytes, FileTooLarge, read_file
+from kcoord.spark.following import Follower
 from kcoord.spark.options import CORRUPT, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, ReadOptions
 from kcoord.spark.plan import INT64_MAX, LogPartition, SegmentFile, Slice
 from kcoord.spark.scan import MessageScan, ScanRange
-from kcoord.spark.transactions import Transactions, transactions_of
+from kcoord.spark.transactions import Transactions
 from kcoord.wire.record_batch import BatchHeader, parse_header
 
 # Relative offset of a batch's last record, and the batch's position.
@@ -29,10 +30,11 @@ TIME_ENTRY = struct.Struct(">qi")
 
 
 class Planner:
-    """Plans slices of partitions in one filesystem."""
+    """Plans slices of partitions in one filesystem. `follower` knows their transactions from earlier plans."""
 
-    def __init__(self, filesystem: Any, options: ReadOptions) -> None:
+    def __init__(self, filesystem: Any, options: ReadOptions, follower: Follower | None = None) -> None:
         self.filesystem = filesystem
+        self.follower = follower or Follower()
         self.options = options
         self._checkpoints: dict[tuple[str, str], dict[tuple[str, int], int] | None] = {}
 
@@ -198,7 +200,7 @@ class Planner:
         """Slices of the partition's records from offset `start` and below `end`."""
         transactions = Transactions([], INT64_MAX)
         if self.options.is_committed_only and self.options.table != CORRUPT:
-            transactions = transactions_of(self.filesystem, partition)
+            transactions = self.follower.transactions_of(self.filesystem, partition)
         stable_end = min(end, transactions.stable_end)
         slices: list[Slice] = []
         for segment, beyond, tail_from in self._segments(partition, start, stable_end):

@@ -21,12 +21,12 @@ from kcoord.core.outcome import METADATA_TOPIC
 from kcoord.log.directory import HIGH_WATERMARKS, RECOVERY_POINTS
 from kcoord.spark.discovery import discover
 from kcoord.spark.filters import asked_for
+from kcoord.spark.following import Follower
 from kcoord.spark.options import ASSIGNMENTS, EARLIEST, ReadOptions
 from kcoord.spark.plan import INT64_MAX, LogPartition
 from kcoord.spark.planning import Planner
 from kcoord.spark.reading import Task, read_task
 from kcoord.spark.source import TaskPartition
-from kcoord.spark.transactions import transactions_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,9 +45,12 @@ class KcoordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.target: dict[Place, int] | None = None
         # Where the logs ended when `latestOffset` last looked; Spark asks for it again to report it.
         self.seen: dict[Place, int] | None = None
+        # What is known of the logs' transactions, and the logs as they were when offsets were last asked for.
+        self._follower = Follower()
+        self._listed: _Now | None = None
 
     def initialOffset(self) -> dict[str, Any]:
-        found = _Now(self.options)
+        found = self._now()
         from_latest = self.options.starting_offsets != EARLIEST
         offsets: dict[Place, int] = {}
         for place, partition in found.partitions.items():
@@ -68,10 +71,10 @@ class KcoordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(most) if most else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self.target = _Now(self.options).ends()
+        self.target = self._now().ends()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        now = _Now(self.options)
+        now = self._listed = self._now()
         before = flat(start)
         known = self.target
         if known is None:
@@ -95,10 +98,11 @@ class KcoordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return nested(ends)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        return nested(self.seen if self.seen is not None else _Now(self.options).ends())
+        return nested(self.seen if self.seen is not None else self._now().ends())
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        now = _Now(self.options)
+        # What was listed to say where this ends has it all.
+        now, self._listed = self._listed or self._now(), None
         before = flat(start)
         tasks: list[InputPartition] = []
         for place, upto in flat(end).items():
@@ -118,7 +122,11 @@ class KcoordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             names = now.metadata.get(partition.log) if self.options.table == ASSIGNMENTS else None
             for part in now.planner.between(partition, begin, upto, self.options.bytes_per_partition):
                 tasks.append(TaskPartition(Task(part, names)))
+            self._follower.forget(partition, begin)
         return tasks
+
+    def _now(self) -> _Now:
+        return _Now(self.options, self._follower)
 
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         if partition is not None:
@@ -128,11 +136,12 @@ class KcoordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class _Now:
     """The logs at one moment."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(self, options: ReadOptions, follower: Follower) -> None:
         self.options = options
+        self.follower = follower
         filesystem, root = options.storage.open()
         self.filesystem = filesystem
-        self.planner = Planner(filesystem, options)
+        self.planner = Planner(filesystem, options, follower)
         everything = discover(filesystem, root)
         wanted = asked_for(options)
         self.partitions: dict[Place, LogPartition] = {
@@ -140,6 +149,7 @@ class _Now:
             for one in everything
             if options.wants(one) and wanted.wants_partition(one)
         }
+        follower.keep({one.path for one in self.partitions.values()})
         self.metadata = {one.log: one for one in everything if one.topic == METADATA_TOPIC}
 
     def ends(self) -> dict[Place, int]:
@@ -151,7 +161,7 @@ class _Now:
         A broker's high watermark says what is durable, or else the mark of a running kcoord. Where there are no
         marks at all, and with `until=written`, it is the end of what is in the files.
         """
-        transactions = transactions_of(self.filesystem, partition)
+        transactions = self.follower.transactions_of(self.filesystem, partition)
         end = min(transactions.end_offset, self._mark(partition))
         if self.options.is_committed_only:
             end = min(end, transactions.stable_end)

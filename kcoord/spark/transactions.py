@@ -33,19 +33,32 @@ def transactions_of(filesystem: Any, partition: LogPartition) -> Transactions:
     A log without a snapshot that can be read, or with an index that is none, is walked from its beginning, by headers.
     Raises OSError.
     """
+    begin, survey, found = begin_survey(filesystem, partition)
+    for segment in partition.segments[begin:]:
+        with FileBytes(filesystem, segment.path, segment.size) as file:
+            walk(file, survey, 0)
+    return surveyed(partition, survey, found)
+
+
+def begin_survey(
+    filesystem: Any, partition: LogPartition
+) -> tuple[int, TransactionSurvey, set[AbortedRange]]:
+    """The number of the first segment that is to be walked, and what is known of those before it. Raises OSError."""
     survey = TransactionSurvey()
     begin = _begin(filesystem, partition, survey)
     found: set[AbortedRange] = set()
     for number in range(begin):
         indexed = _indexed(filesystem, partition, number)
         if indexed is None:
-            begin, survey, found = 0, TransactionSurvey(), set()
-            break
+            return 0, TransactionSurvey(), set()
         found.update(indexed)
-    for segment in partition.segments[begin:]:
-        with FileBytes(filesystem, segment.path, segment.size) as file:
-            _walk(file, survey)
+    return begin, survey, found
+
+
+def surveyed(partition: LogPartition, survey: TransactionSurvey, found: set[AbortedRange]) -> Transactions:
+    """What a survey that went to the end of the partition tells; its aborted transactions join those that are found."""
     found.update(AbortedRange(producer, first, last) for producer, first, last in survey.aborted)
+    survey.aborted = []
     stable_end = min(survey.open_since.values(), default=INT64_MAX)
     ordered = sorted(found, key=lambda one: (one.first_offset, one.producer_id))
     return Transactions(ordered, stable_end, max(survey.end_offset, partition.segments[-1].base_offset))
@@ -68,14 +81,15 @@ def _begin(filesystem: Any, partition: LogPartition, survey: TransactionSurvey) 
     return 0
 
 
-def _walk(file: FileBytes, survey: TransactionSurvey) -> None:
-    position = 0
+def walk(file: FileBytes, survey: TransactionSurvey, position: int) -> int:
+    """Tell `survey` of all batches from `position` on; where the last of them ends."""
+    done = position
     wanted = CHUNK_BYTES
     while position < file.size:
         chunk = file.pread(wanted, position)
         if not chunk:
             # The file became shorter meanwhile.
-            return
+            break
         at = survey.feed(chunk, file.size - position - len(chunk))
         position += at + survey.skip
         if at == 0 and survey.skip == 0:
@@ -84,7 +98,10 @@ def _walk(file: FileBytes, survey: TransactionSurvey) -> None:
                 continue
             window = Window(file.pread, file.size)
             position = window.next_valid(position + 1)
+        else:
+            done = position
         wanted = CHUNK_BYTES
+    return done
 
 
 def _indexed(filesystem: Any, partition: LogPartition, number: int) -> list[AbortedRange] | None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from kcoord.core.producers import encode_snapshot
-from kcoord.spark import transactions
+from kcoord.spark import following, transactions
 from kcoord.spark.filesystem import FileBytes
 from kcoord.spark.reading import CorruptLog
 from tests.unit.spark.log_rig import LogRig, rows
@@ -286,5 +286,6 @@ def test_a_file_that_becomes_shorter_while_its_transactions_are_looked_for(
             super().__init__(filesystem, path, size)
             os.truncate(path, 150)
 
-    monkeypatch.setattr(transactions, "FileBytes", Shrinks)
+    for module in (transactions, following):
+        monkeypatch.setattr(module, "FileBytes", Shrinks)
     assert [row["offset"] for row in rows(tmp_path, onCorrupt="collect")] == []

@@ -1,0 +1,104 @@
+"""Transactions of partitions that grow: who asks again pays for what is new.
+
+Of each partition the state of the walk over its batches is remembered, with the files that it went over as they were
+listed. It goes on where it ended if these files are still the same, but for those that retention took from the
+beginning and for the last one, which may have grown. What was last read of that one is looked at again: a log that was
+cut and written on has other bytes there. In all other cases (compaction, a log that is another one) all is walked anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, final
+
+from kcoord.spark.filesystem import FileBytes
+from kcoord.spark.plan import AbortedRange, LogPartition, SegmentFile
+from kcoord.spark.scan import TransactionSurvey
+from kcoord.spark.transactions import Transactions, begin_survey, surveyed, walk
+
+# What is looked at again before a file that has changed is read on.
+TAIL_BYTES = 16 << 10
+
+
+@final
+class _Walk:
+    """A walk over one partition. `files` are those that it went over, the last one up to `position`."""
+
+    def __init__(self, survey: TransactionSurvey, found: set[AbortedRange]) -> None:
+        self.survey = survey
+        self.found = found
+        self.files: list[SegmentFile] = []
+        self.position = 0
+        self.tail = b""
+
+    def left(self, filesystem: Any, partition: LogPartition) -> tuple[SegmentFile, ...] | None:
+        """The segments from the last one on that was walked; None where all has to be walked anew. Raises OSError."""
+        segments = partition.segments
+        kept = [file for file in self.files if file.base_offset >= segments[0].base_offset]
+        if not kept:
+            return None
+        first = next((i for i, one in enumerate(segments) if one.base_offset == kept[0].base_offset), -1)
+        last = first + len(kept) - 1
+        if first < 0 or last >= len(segments) or list(segments[first:last]) != kept[:-1]:
+            return None
+        now, before = segments[last], kept[-1]
+        if now != before:
+            if (now.path, now.base_offset) != (before.path, before.base_offset) or now.size < before.size:
+                return None
+            with FileBytes(filesystem, now.path, now.size) as file:
+                if _tail(file, self.position) != self.tail:
+                    return None
+        self.files = kept
+        return segments[last:]
+
+    def go_on(self, filesystem: Any, segments: tuple[SegmentFile, ...]) -> None:
+        """Over the rest of the first of these, and all of the others. Raises OSError."""
+        if self.files and list(segments) == self.files[-1:]:
+            return
+        position = self.position
+        del self.files[-1:]
+        for number, segment in enumerate(segments):
+            with FileBytes(filesystem, segment.path, segment.size) as file:
+                position = walk(file, self.survey, position)
+                if number == len(segments) - 1:
+                    self.position, self.tail = position, _tail(file, position)
+            position = 0
+        self.files += segments
+
+
+@final
+class Follower:
+    """What is known of the partitions of one filesystem."""
+
+    def __init__(self) -> None:
+        # By path.
+        self._walks: dict[str, _Walk] = {}
+
+    def transactions_of(self, filesystem: Any, partition: LogPartition) -> Transactions:
+        """As `kcoord.spark.transactions.transactions_of` tells them. Raises OSError."""
+        # A walk that fails is not gone on with.
+        known = self._walks.pop(partition.path, None)
+        left = known.left(filesystem, partition) if known is not None else None
+        if known is None or left is None:
+            begin, survey, found = begin_survey(filesystem, partition)
+            known, left = _Walk(survey, found), partition.segments[begin:]
+        known.go_on(filesystem, left)
+        self._walks[partition.path] = known
+        return surveyed(partition, known.survey, known.found)
+
+    def forget(self, partition: LogPartition, below: int) -> None:
+        """Aborted transactions that ended below an offset are not asked for any more."""
+        known = self._walks.get(partition.path)
+        if known is not None:
+            known.found = {one for one in known.found if one.last_offset >= below}
+
+    def keep(self, paths: set[str]) -> None:
+        """Forget the partitions that are not among these."""
+        self._walks = {path: known for path, known in self._walks.items() if path in paths}
+
+
+def _tail(file: FileBytes, position: int) -> bytes:
+    """What identifies the bytes before `position`."""
+    begin = max(position - TAIL_BYTES, 0)
+    data = file.pread(position - begin, begin)
+    return hashlib.blake2b(data, digest_size=16).digest()
