@@ -29,13 +29,13 @@ def report(options: RunOptions) -> None:
     _check(options)
     with Run("report", options) as run:
         from kcoord.spark.jobs import lag, rebalances
-        from kcoord.spark.jobs.report.collect import collect
+        from kcoord.spark.jobs.report.collect import COMMIT_COLUMNS, collect
         from kcoord.spark.jobs.report.page import page
 
         of_rebalances = {"record_type": rebalances.RECORD_TYPES}
         with watch(run.spark, "Reading", options.is_json):
             found = collect(
-                run.table("offset_commits"),
+                run.table("offset_commits", COMMIT_COLUMNS),
                 run.table("messages", lag.MESSAGE_COLUMNS),
                 run.table("records", rebalances.RECORD_COLUMNS, of_rebalances, subscribe=OFFSETS_TOPIC),
                 run.table("messages", rebalances.MESSAGE_COLUMNS, subscribe=GROUP_EVENTS_TOPIC),

@@ -51,12 +51,12 @@ def lag(
     While a group has no offset (it was deleted, expired, or is -1) it has no rows. Where it cannot be known, lag is
     null: messages are gone, or were not given.
     """
-    found = _messages(messages, F.current_timestamp() if now is None else F.lit(now))
+    found = _messages(messages, now)
     states = _states(commits)
     if until is not None:
         found = found.where(F.col("at").isNull() | (F.col("at") <= F.lit(until)))
         states = states.where(F.col("at") <= F.lit(until))
-    samples = _samples(states, found, every_s, until)
+    samples = _samples(states, _begins(commits), _end(commits, messages, until, now), every_s)
     rows = _measured(samples, found)
     if assignments is None:
         return rows.withColumn("is_left", F.lit(None).cast("boolean"))
@@ -73,12 +73,17 @@ def log_starts(messages: DataFrame) -> DataFrame:
 # --- the two histories
 
 
-def _messages(messages: DataFrame, now: Column) -> DataFrame:
+def _messages(messages: DataFrame, now: datetime | None) -> DataFrame:
     """A partition's messages: offset, and the time at which they were there; null is before all that is known."""
     up_to = Window.partitionBy(*PARTITION).orderBy("offset")
     up_to = up_to.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    time = F.max(F.when(F.col("timestamp") <= now, F.col("timestamp"))).over(up_to)
-    return messages.select(*PARTITION, "offset", time.alias("at"))
+    return messages.select(*PARTITION, "offset", F.max(_believed(now)).over(up_to).alias("at"))
+
+
+def _believed(now: datetime | None) -> Column:
+    """A message's timestamp, null if it is from later."""
+    limit = F.current_timestamp() if now is None else F.lit(now)
+    return F.when(F.col("timestamp") <= limit, F.col("timestamp"))
 
 
 def _states(commits: DataFrame) -> DataFrame:
@@ -92,14 +97,29 @@ def _states(commits: DataFrame) -> DataFrame:
     )  # fmt: skip
 
 
-def _samples(states: DataFrame, found: DataFrame, every_s: float, until: datetime | None) -> DataFrame:
-    """When lag is measured, and what was committed then. `is_last` is the one at the end."""
+def _begins(commits: DataFrame) -> DataFrame:
+    """`_begin`, when the first state of each group and partition is from. Nothing has to be sorted for that."""
+    time = F.coalesce("commit_timestamp", "log_timestamp")
+    first = F.min_by(time, F.when(time.isNotNull(), F.col("log_offset"))).alias("_begin")
+    return (
+        commits.groupBy(*KEYS, "log_partition").agg(first).groupBy(*KEYS).agg(F.min("_begin").alias("_begin"))
+    )
+
+
+def _end(commits: DataFrame, messages: DataFrame, until: datetime | None, now: datetime | None) -> DataFrame:
+    """One row, `_end`. The newest time of states is the newest of commits, whatever their order."""
     if until is not None:
-        end = states.sparkSession.range(1).select(F.lit(until).cast("timestamp").alias("_end"))
-    else:
-        newest = states.select("at").union(found.select("at"))
-        end = newest.agg(F.max("at").alias("_end"))
-    groups = states.groupBy(*KEYS).agg(F.min("at").alias("_begin")).crossJoin(F.broadcast(end))
+        return commits.sparkSession.range(1).select(F.lit(until).cast("timestamp").alias("_end"))
+    time = F.coalesce("commit_timestamp", "log_timestamp").alias("at")
+    newest = commits.select(time).union(messages.select(_believed(now).alias("at")))
+    return newest.agg(F.max("at").alias("_end"))
+
+
+def _samples(states: DataFrame, begins: DataFrame, end: DataFrame, every_s: float) -> DataFrame:
+    """When lag is measured, and what was committed then. `is_last` is the one at the end."""
+    groups = begins.crossJoin(F.broadcast(end)).where(
+        F.col("_begin").isNull() | (F.col("_begin") <= F.col("_end"))
+    )
     times = F.array(F.struct(F.col("_end").alias("at"), F.lit(True).alias("is_last")))
     if every_s > 0:
         times = F.concat(_ticks(every_s), times)
@@ -127,7 +147,9 @@ def _ticks(every_s: float) -> Column:
     first = F.ceil(begin / F.lit(step)) * step
     count = F.floor((end - 1 - first) / F.lit(step)) + 1
     too_many = F.raise_error(
-        F.lit(f"more than {TICKS_MAX} samples of one partition; ask for them less often than every {every_s:g} s")
+        F.lit(
+            f"more than {TICKS_MAX} samples of one partition; ask for them less often than every {every_s:g} s"
+        )
     )
     numbers = (
         F.when(count > TICKS_MAX, too_many.cast("array<bigint>"))

@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Final, final
 
+from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from kcoord.spark.jobs.lag import lag
+from kcoord.spark.jobs.lag import COMMIT_COLUMNS as LAG_COMMIT_COLUMNS
+from kcoord.spark.jobs.lag import MESSAGE_COLUMNS, lag
 from kcoord.spark.jobs.offsets_history import offsets_history
 from kcoord.spark.jobs.rebalances import ranking, rebalances
 from kcoord.spark.jobs.report.data import (
@@ -38,6 +40,9 @@ from kcoord.spark.jobs.report.data import (
 from kcoord.spark.jobs.report.text import time_of
 
 OWNER: Final = ("log", "group_id")
+# What is needed of the table of commits, and what its history shows otherwise.
+COMMIT_COLUMNS: Final = (*LAG_COMMIT_COLUMNS, "topic_id")
+NOT_NEEDED: Final = ("leader_epoch", "metadata", "expire_timestamp", "producer_id")
 # Reasons for resets that are told of one partition.
 REASONS_MAX: Final = 3
 
@@ -62,7 +67,13 @@ def collect(
     if groups:
         found = found.where(F.col("group_id").isin(*groups))
         commits = commits.where(F.col("group_id").isin(*groups))
-    found = found.persist()
+    # Each plot goes through all of them. Decoded once, and on the disk: the memory is for sorting.
+    kept = [
+        found.persist(),
+        commits.select(*COMMIT_COLUMNS).persist(StorageLevel.DISK_ONLY),
+        messages.select(*MESSAGE_COLUMNS).persist(StorageLevel.DISK_ONLY),
+    ]
+    _, commits, messages = kept
     try:
         span = _span(commits, messages, found, _ms(limit))
         if span is None or (since is not None and since > limit):
@@ -71,7 +82,8 @@ def collect(
         end_ms = _ms(limit) if until is not None else max(span[1], begin_ms)
         return _Collector(commits, messages, found, path, now, begin_ms, end_ms).report()
     finally:
-        found.unpersist()
+        for table in kept:
+            table.unpersist()
 
 
 def _span(commits: DataFrame, messages: DataFrame, found: DataFrame, limit_ms: int) -> tuple[int, int] | None:
@@ -132,23 +144,22 @@ class _Collector:
     # --- commits
 
     def _totals(self) -> Any:
-        of_commits = self.all_commits.select(
-            *OWNER, "topic", "partition", _is_gone().alias("is_gone"), _commit_ms().alias("at_ms")
+        # Partitions first, of which there are few: each count of different ones would make all rows once more.
+        is_within = _commit_ms().between(self.begin_ms, self.end_ms)
+        partitions = self.all_commits.groupBy(*OWNER, "topic", "partition").agg(
+            F.count_if(is_within & ~_is_gone()).alias("commits"),
+            F.count_if(is_within & _is_gone()).alias("tombstones"),
+            F.count_if(_commit_ms() > _ms(self.now)).alias("later"),
         )
-        both = of_commits.withColumn("is_commit", F.lit(True)).unionByName(
-            self.rebalances.select(*OWNER, F.lit(False).alias("is_commit")), allowMissingColumns=True
-        )
-        is_within = F.col("at_ms").between(self.begin_ms, self.end_ms)
-        is_counted = ~F.col("is_commit") | is_within
-        partition = F.struct("log", "group_id", "topic", "partition")
+        groups = self.rebalances.groupBy(*OWNER).agg(F.count("*").alias("rebalances"))
+        both = partitions.unionByName(groups, allowMissingColumns=True)
+        has_commits = F.col("commits") + F.col("tombstones") > 0
+        is_counted = F.col("rebalances").isNotNull() | has_commits
         return both.agg(
             F.count_distinct(F.when(is_counted, F.col("log"))).alias("logs"),
             F.count_distinct(F.when(is_counted, F.struct(*OWNER))).alias("groups"),
-            F.count_distinct(F.when(is_within, partition)).alias("partitions"),
-            F.count_if(is_within & ~F.col("is_gone")).alias("commits"),
-            F.count_if(is_within & F.col("is_gone")).alias("tombstones"),
-            F.count_if(F.col("at_ms") > _ms(self.now)).alias("later"),
-            F.count_if(~F.col("is_commit")).alias("rebalances"),
+            F.count_if(has_commits).alias("partitions"),
+            *(F.sum(name).alias(name) for name in ("commits", "tombstones", "later", "rebalances")),
         ).first()
 
     def _commits(self) -> tuple[tuple[int, int], ...]:
@@ -159,7 +170,8 @@ class _Collector:
 
     def _jumps(self) -> tuple[tuple[Jumps, ...], int, int]:
         """Those of partitions with the most, and how many rewinds and resets there are in all."""
-        history = offsets_history(self.commits).where("is_rewind or is_reset")
+        commits = self.commits.withColumns({name: F.lit(None) for name in NOT_NEEDED})
+        history = offsets_history(commits).where("is_rewind or is_reset")
         within = F.unix_millis("valid_from").between(self.begin_ms, self.end_ms)
         places = history.where(within).groupBy(*OWNER, "topic", "partition").agg(
             F.count_if("is_rewind").alias("rewinds"),
