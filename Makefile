@@ -59,7 +59,7 @@ bench: compile ## requests/s, latency, start-up, memory; interpreted and compile
 bench-open: compile ## opening a log with a million committed offsets: time and memory
 	$(PY) -m bench.open $(ARGS)
 
-bench-spark: compile ## how fast logs become rows: into Arrow, through Spark, beside kafka-dump-log
+bench-spark: compile ## how fast logs become rows, beside kafka-dump-log (ARGS="--jobs 1000000 --log-gb 1": all jobs, and memory)
 	$(PY) -m bench.spark $(ARGS)
 
 fuzz: compile ## a million hostile inputs to native code (ARGS="--seconds 60 --seed 1" for a sample)

@@ -3,6 +3,8 @@
 A data directory with many commits is decoded into Arrow by one process (interpreted and compiled), read through Spark
 with one core and with two, and dumped by Kafka's own `kafka-dump-log --offsets-decoder`, all in the same run. Where
 Java 17 or Maven is missing, the dump's row is missing, too, with a line that says why.
+
+With `--jobs` or `--log-gb` long logs are measured instead, which takes hours: `bench.spark_jobs`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import open as bench_open
-from bench import servers
+from bench import servers, spark_jobs
 
 TABLE = "offset_commits"
 DEADLINE_S = 3600.0
@@ -80,14 +82,44 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=10_000)
     parser.add_argument("--history", type=int, default=4_000_000, help="records in the log")
     parser.add_argument("--json", type=Path, help="write the figures there, too")
+    parser.add_argument(
+        "--jobs", type=int, metavar="N", help="all jobs over N commits, and over ten times as many"
+    )
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="JOB", help="of --jobs only these; repeatable"
+    )
+    parser.add_argument(
+        "--log-gb", type=float, metavar="N", help="memory of reading a log of N GB, and one of a tenth"
+    )
+    parser.add_argument("--driver-memory", default="2g", help="the JVM's heap, for --jobs and --log-gb")
+    parser.add_argument(
+        "--job-groups", type=int, default=5_000, help="groups in the logs of --jobs and --log-gb"
+    )
+    parser.add_argument(
+        "--interpreted", action="store_true", help="--jobs and --log-gb without compiled modules"
+    )
     given = parser.parse_args()
+    results: dict[str, Any] = {}
+    if given.jobs or given.log_gb:
+        settings = (given.job_groups, given.driver_memory)
+        if given.jobs:
+            results["jobs"] = spark_jobs.jobs(not given.interpreted, given.jobs, *settings, given.only)
+        if given.log_gb:
+            results["reading"] = spark_jobs.long_log(not given.interpreted, given.log_gb, *settings)
+    else:
+        results = rows_per_second(given.offsets, given.groups, given.history)
+    if given.json:
+        given.json.write_text(json.dumps(results, indent=2))
+
+
+def rows_per_second(offsets: int, groups: int, history: int) -> dict[str, Any]:
     scratch = servers.ROOT / "build" / "bench"
     scratch.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=scratch))
     results: dict[str, Any] = {}
     try:
         data = folder / "data"
-        bench_open.build(data, given.offsets, given.groups, PER_COMMIT, given.history)
+        bench_open.build(data, offsets, groups, PER_COMMIT, history)
         print(f"{'':34}{'rows':>12}{'s':>10}{'rows/s':>14}{'MiB':>10}")
         runs = [
             ("into Arrow, interpreted", False, ("decode", str(data), TABLE)),
@@ -107,8 +139,9 @@ def main() -> None:
             print(f"kafka-dump-log was not measured: {error}")
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    if given.json:
-        given.json.write_text(json.dumps(results, indent=2))
+    one, two = (results[f"through Spark, {cores}, compiled"]["seconds"] for cores in ("1 core", "2 cores"))
+    print(f"from 1 core to 2: {one / two:.2f} times as fast")
+    return results
 
 
 if __name__ == "__main__":

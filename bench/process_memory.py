@@ -1,0 +1,89 @@
+"""What a Spark application in this process holds of memory: the driver's Python, the JVM, and Python workers (Linux).
+
+Looked at a few times a second, all of them at once. Workers are forks of one daemon and share what was there before
+the fork, so each counts with its part of what it shares (PSS); the JVM and the driver count as a whole (RSS).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+EVERY_S: Final = 0.25
+MIB: Final = 1024.0
+
+
+class Sampler:
+    """Use it in a with statement, in the driver's process; then `peaks()`, in MiB."""
+
+    def __init__(self) -> None:
+        self.jvm = self.workers = self.worker = self.driver = 0.0
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> Sampler:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._over.set()
+        self._thread.join()
+        self._look()
+
+    def peaks(self) -> dict[str, float]:
+        """`worker_mb` is the largest of the workers, `workers_mb` all that were there at once."""
+        return {
+            "jvm_mb": self.jvm, "workers_mb": self.workers, "worker_mb": self.worker, "driver_mb": self.driver,
+        }  # fmt: skip
+
+    def _run(self) -> None:
+        while not self._over.wait(EVERY_S):
+            self._look()
+
+    def _look(self) -> None:
+        self.driver = max(self.driver, _mib(Path("/proc/self/status"), "VmRSS:"))
+        workers = [0.0]
+        for pid, name in descendants(os.getpid()):
+            if name == "java":
+                self.jvm = max(self.jvm, _mib(Path(f"/proc/{pid}/status"), "VmRSS:"))
+            elif name.startswith("python"):
+                workers.append(_mib(Path(f"/proc/{pid}/smaps_rollup"), "Pss:"))
+        self.worker = max(self.worker, *workers)
+        self.workers = max(self.workers, sum(workers))
+
+
+def descendants(root: int) -> list[tuple[int, str]]:
+    """(pid, name) of all processes that `root` started, and that they started."""
+    children: dict[int, list[tuple[int, str]]] = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            stat = Path(f"/proc/{entry}/stat").read_text()
+        except OSError:
+            continue
+        # A name may have anything in it, spaces and brackets too.
+        name = stat[stat.index("(") + 1 : stat.rindex(")")]
+        parent = int(stat[stat.rindex(")") + 2 :].split()[1])
+        children.setdefault(parent, []).append((int(entry), name))
+    found: list[tuple[int, str]] = []
+    waiting = [root]
+    while waiting:
+        for pid, name in children.get(waiting.pop(), []):
+            found.append((pid, name))
+            waiting.append(pid)
+    return found
+
+
+def _mib(file: Path, field: str) -> float:
+    """0 for a process that is gone."""
+    try:
+        lines = file.read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(float(line.split()[1]) for line in lines if line.startswith(field)) / MIB

@@ -1,0 +1,149 @@
+"""The part of `make bench-spark` that takes hours, if it is asked for: long logs.
+
+`--jobs N` runs every job of `kcoord pipeline` over a log with N commits and over one with ten times as many, and shows
+how its time and its memory grew. `--log-gb N` counts and aggregates a log of a tenth of N gigabytes and one of N: what
+Python workers and the JVM hold must not depend on how long the log is. Both have a JVM of the same, fixed size.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from bench import servers, spark_log
+from bench.spark_jobs_child import JOBS, READS
+
+GROWTH: Final = 10
+DEADLINE_S: Final = 6 * 3600.0
+# Rows of the log that make a gigabyte; what it became is measured.
+ROWS_PER_GB: Final = 9_200_000
+MEMORY: Final = ("jvm_mb", "workers_mb", "worker_mb", "driver_mb")
+# Either figure may differ by this much between two runs of the same.
+BOUNDED: Final = 1.25
+
+Child = Callable[..., dict[str, Any]]
+
+
+def child(compiled: bool, module: str, *arguments: str) -> dict[str, Any]:
+    """Its figures, or `error`, the end of what it said."""
+    environment = servers.environment(compiled)
+    environment["PYTHONPATH"] += f":{servers.ROOT}"
+    environment["PYTHONSAFEPATH"] = "1"
+    command = [sys.executable, "-m", f"bench.{module}", *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            cwd=tempfile.gettempdir(),
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+        )
+    except subprocess.TimeoutExpired:
+        return {"error": f"not done after {DEADLINE_S:.0f} s"}
+    if done.returncode != 0:
+        return {"error": done.stderr.strip()[-1500:] or f"exit code {done.returncode}"}
+    figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return figures
+
+
+def make_log(compiled: bool, folder: Path, rows: int, groups: int, memory: str) -> dict[str, Any]:
+    """Raises RuntimeError: without a log there is nothing to measure."""
+    figures = child(compiled, "spark_log", str(folder), str(rows), str(groups), memory)
+    if "error" in figures:
+        raise RuntimeError(f"the log was not written:\n{figures['error']}")
+    print(
+        f"\na log of {rows:,} rows, {figures['bytes'] / 1e9:.2f} GB, written in {figures['seconds']:.0f} s "
+        f"({rows / figures['seconds']:,.0f} rows/s); MiB: {_memory(figures)}",
+        flush=True,
+    )
+    return figures
+
+
+def measure(
+    compiled: bool, names: Sequence[str], sizes: Sequence[int], groups: int, memory: str
+) -> dict[str, Any]:
+    """`names` over logs of `sizes` rows, one log at a time, since the largest fill a disk."""
+    scratch = servers.ROOT / "build" / "bench"
+    scratch.mkdir(parents=True, exist_ok=True)
+    results: dict[str, Any] = {"logs": [], "runs": {name: [] for name in names}}
+    for rows in sizes:
+        folder = Path(tempfile.mkdtemp(dir=scratch))
+        try:
+            log = folder / "data"
+            results["logs"].append(make_log(compiled, log, rows, groups, memory))
+            print(f"{'':20}{'s':>10}{'MiB: JVM':>12}{'workers':>10}{'largest':>10}{'driver':>10}", flush=True)
+            for name in names:
+                output = folder / "output"
+                found = child(compiled, "spark_jobs_child", str(log), memory, str(output), name)
+                results["runs"][name].append(found)
+                show(name, found)
+                shutil.rmtree(output, ignore_errors=True)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+    return results
+
+
+def show(name: str, found: dict[str, Any]) -> None:
+    if "error" in found:
+        print(f"{name:20}  failed: {found['error'].splitlines()[-1][:200]}", flush=True)
+        return
+    memory = "".join(f"{found[one]:>{12 if one == 'jvm_mb' else 10},.0f}" for one in MEMORY)
+    print(f"{name:20}{found['seconds']:>10.1f}{memory}", flush=True)
+
+
+def show_growth(results: dict[str, Any]) -> None:
+    """The second log beside the first."""
+    first, second = results["logs"]
+    times = second["rows"] / first["rows"]
+    print(f"\n{'times as much, of':20}{'time':>10}{'JVM':>12}{'workers':>10}{'largest':>10}{'driver':>10}")
+    print(f"{'rows in the log':20}{times:>10.1f}")
+    for name, (small, large) in ((name, runs) for name, runs in results["runs"].items() if len(runs) == 2):
+        if "error" in small or "error" in large:
+            print(f"{name:20}{'-':>10}")
+            continue
+        grown = {key: large[key] / max(small[key], 1e-9) for key in ("seconds", *MEMORY)}
+        cells = "".join(f"{grown[one]:>{12 if one == 'jvm_mb' else 10}.2f}" for one in MEMORY)
+        print(f"{name:20}{grown['seconds']:>10.1f}{cells}")
+        large["growth"] = grown
+
+
+def jobs(compiled: bool, commits: int, groups: int, memory: str, only: Sequence[str] = ()) -> dict[str, Any]:
+    """`--jobs`. Time, and how it grows; more than ten times as much for ten times the commits is told."""
+    names = [name for name in JOBS if not only or name.split(" ")[0] in only]
+    sizes = [round(commits * size / spark_log.COMMITS_PART) for size in (1, GROWTH)]
+    results = measure(compiled, names, sizes, groups, memory)
+    show_growth(results)
+    return results
+
+
+def long_log(compiled: bool, gigabytes: float, groups: int, memory: str) -> dict[str, Any]:
+    """`--log-gb`. Raises RuntimeError if reading the long log took more memory than the short one."""
+    sizes = [round(gigabytes * ROWS_PER_GB * size) for size in (1 / GROWTH, 1)]
+    results = measure(compiled, list(READS), sizes, groups, memory)
+    show_growth(results)
+    for name, runs in results["runs"].items():
+        for one in runs:
+            if "error" in one:
+                raise RuntimeError(f"{name} failed:\n{one['error']}")
+        if runs[0]["rows"] * GROWTH > runs[1]["rows"] * 1.01:
+            raise RuntimeError(
+                f"{name} did not read all of the log: {runs[0]['rows']} and {runs[1]['rows']} rows"
+            )
+        grown = runs[1]["growth"]["worker_mb"]
+        if grown > BOUNDED:
+            raise RuntimeError(
+                f"{name}: a worker held {grown:.2f} times the memory over {GROWTH} times the log"
+            )
+    return results
+
+
+def _memory(figures: dict[str, Any]) -> str:
+    names = ("JVM", "workers", "the largest worker", "driver")
+    return ", ".join(f"{name} {figures[one]:,.0f}" for name, one in zip(names, MEMORY, strict=True))

@@ -1,0 +1,91 @@
+"""One job, or one way to read, in a process of its own: `spark_jobs_child LOG MEMORY OUTPUT NAME`. JSON.
+
+The session is made first and not counted: at most it takes as long as the smallest jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CORES: Final = 2
+# What people run: whole tables to Parquet, a log to a log, else the first rows of what was found.
+JOBS: Final = {
+    "offsets-history": ("--output", "{}", "--show", "0"),
+    "lag": ("--output", "{}", "--show", "0"),
+    "lag --every 60": ("--every", "60", "--output", "{}", "--show", "0"),
+    "rebalances": ("--output", "{}", "--show", "0"),
+    "snapshot": ("--output", "{}", "--show", "0"),
+    "compact": ("--output", "{}"),
+    "migrate --dry-run": ("--dry-run",),
+    "verify": (),
+    "report": ("--output", "{}.html"),
+}
+
+
+def count(spark: SparkSession, log: str) -> int:
+    """Every column is made."""
+    return spark.read.format("kcoord").option("table", "offset_commits").load(log).count()
+
+
+def aggregate(spark: SparkSession, log: str) -> int:
+    """The newest offset of each group and partition, from the columns that this needs."""
+    from pyspark.sql import functions as F
+
+    key = ("group_id", "topic", "partition")
+    reader = spark.read.format("kcoord").option("table", "offset_commits")
+    frame = reader.option("columns", ",".join((*key, "committed_offset"))).load(log)
+    found = frame.groupBy(*key).agg(F.count("*").alias("count"), F.max("committed_offset"))
+    row = found.agg(F.sum("count")).first()
+    return 0 if row is None else int(row[0])
+
+
+READS: Final[dict[str, Callable[[SparkSession, str], int]]] = {"count": count, "aggregate": aggregate}
+
+
+def command(name: str, log: str, output: str) -> list[str]:
+    words = [word.format(output) for word in JOBS[name]]
+    job = name.split(" ", maxsplit=1)[0]
+    return ["pipeline", job, log, "--master", f"local[{CORES}]", "--output-format", "json", *words]
+
+
+def run(name: str, spark: SparkSession, log: str, output: str) -> int:
+    """What was read; 0 for jobs. Raises RuntimeError if it fails."""
+    if name in READS:
+        return READS[name](spark, log)
+    from click.testing import CliRunner
+
+    from kcoord.cli.main import main as kcoord
+
+    result = CliRunner().invoke(kcoord, command(name, log, output), catch_exceptions=False)
+    if result.exit_code != 0:
+        raise RuntimeError(f"exit code {result.exit_code}: {result.output[-1000:]}")
+    return 0
+
+
+def main() -> None:
+    log, memory, output, name = sys.argv[1:5]
+    import kcoord.wire
+    from bench import process_memory
+    from kcoord.spark.session import session
+
+    spark = session("bench", f"local[{CORES}]", **{"spark.driver.memory": memory})
+    spark.sparkContext.setLogLevel("ERROR")
+    with process_memory.Sampler() as sampler:
+        began = time.perf_counter()
+        rows = run(name, spark, log, output)
+        seconds = time.perf_counter() - began
+    spark.stop()
+    compiled = bool(list(Path(kcoord.wire.__file__).parent.glob("record_batch*.so")))
+    print(json.dumps({"seconds": seconds, "rows": rows, "compiled": compiled, **sampler.peaks()}))
+
+
+if __name__ == "__main__":
+    main()
