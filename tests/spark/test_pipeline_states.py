@@ -89,6 +89,9 @@ def test_compact(spark: SparkSession, clusters: Path, tmp_path: Path) -> None:
     assert run("compact", str(clusters)).exit_code == 2
     found = answer("compact", str(clusters / "east"), "--output", str(tmp_path / "new"))
     assert (found["records"], found["open"]) == (3, 0)
+    words = ("--one-cluster", "--group", "workers", "--output", str(tmp_path / "both"))
+    found = answer("compact", str(clusters), *words)
+    assert (found["records"], found["open"]) == (3, 0)
 
 
 def test_migrate(spark: SparkSession, clusters: Path, tmp_path: Path) -> None:

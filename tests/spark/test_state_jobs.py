@@ -50,6 +50,7 @@ from kcoord.spark.jobs.migrate import (
 from kcoord.spark.jobs.migration_rules import parse_rules
 from kcoord.spark.jobs.places import floors_of, with_files
 from kcoord.spark.jobs.snapshot import snapshot
+from kcoord.spark.jobs.state import newest_replicas, one_cluster
 from kcoord.spark.jobs.transaction_rules import COMPLETE_COMMIT, EMPTY, ONGOING
 from kcoord.spark.jobs.verify import verify
 from tests.data.known import LOGS
@@ -253,6 +254,43 @@ def test_what_is_left_of_records_by_compaction(life: DataFrame) -> None:
     assert bytes(kept[2].value) == b"value" and kept[2].headers[0].key == "name"
     [left] = open_transactions(life).collect()
     assert (left.producer_id, left.records, left.first_offset) == (7, 1, 9)
+
+
+def scans(frame: DataFrame) -> int:
+    """How often it reads what it is made of."""
+    of_java: Any = frame
+    plan = str(of_java._jdf.queryExecution().optimizedPlan().toString())
+    return plan.count("LogicalRDD") + plan.count("LocalRelation")
+
+
+def test_of_replicas_the_one_that_goes_furthest_counts(spark: SparkSession) -> None:
+    ahead, behind = HandLog("1"), HandLog("2")
+    for log in (ahead, behind):
+        commit(log, 0, "stays", "orders", 1)
+        commit(log, 1, "gone", "orders", 2)
+    commit(ahead, 2, "stays", "orders", 3)
+    commit(ahead, 3, "gone", "orders", None)
+    # Elsewhere it is the other one.
+    other = HandLog("2", partition=1)
+    commit(other, 0, "there", "orders", 9)
+    commit(other, 1, "open", "orders", 4, 7)
+    records = spark.createDataFrame(table_of(ahead, behind, other))
+
+    def kept(*groups: str) -> list[tuple[str, int, int]]:
+        found = compact(records, one_cluster(), groups).select("log_partition", "log_offset").collect()
+        return [(row.log_partition, row.log_offset) for row in found]
+
+    assert sorted(kept()) == [(0, 2), (1, 0), (1, 1)]
+    # A group that is gone where the log goes on is not brought back by one that stayed behind.
+    assert kept("gone") == []
+    assert kept("stays") == [(0, 2)]
+    assert len(compact(records).collect()) == 5
+    [left] = open_transactions(newest_replicas(records, one_cluster())).collect()
+    assert (left.log, left.log_partition, left.records, left.first_offset) == ("2", 1, 1, 1)
+    rules = parse_rules({"cluster": [{"name": "all", "logs": ".*"}]})
+    frames = (compact(records, one_cluster()), open_transactions(records), migrate(records, rules).details)
+    assert [scans(frame) for frame in frames] == [1, 1, 1]
+    assert scans(newest_replicas(records, one_cluster())) == 2
 
 
 # --- migrate

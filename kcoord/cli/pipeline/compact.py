@@ -13,7 +13,7 @@ from kcoord.cli.pipeline.run import Run
 from kcoord.cli.pipeline.states import (
     COMMITTED,
     UNCOMMITTED,
-    of_groups,
+    cluster_of,
     one_log,
     read_records,
     refuse,
@@ -45,20 +45,25 @@ def compact(options: RunOptions, point: Point, offsets_partitions: int | None) -
         raise click.UsageError("--output DIR is needed: where the log is to be")
     with Run("compact", options) as run:
         from kcoord.spark.jobs import compact as job
-        from kcoord.spark.jobs.state import RECORD_COLUMNS, committed_at
+        from kcoord.spark.jobs.state import RECORD_COLUMNS, committed_at, newest_replicas, one_cluster
 
         count = offsets_partitions or one_log(options)
         time = datetime.fromtimestamp(point.time_ms / 1000, UTC) if point.time_ms >= 0 else None
         before = point.offset if point.offset >= 0 else None
         if point.is_end:
-            counted = read_records(run, COMMITTED, RECORD_COLUMNS)
+            # Of which log a group is told cannot be seen from its own records.
+            known = () if options.one_cluster else options.groups
+            counted = read_records(run, COMMITTED, RECORD_COLUMNS, known)
         else:
             counted = committed_at(read_records(run, UNCOMMITTED, RECORD_COLUMNS), time, before)
-        rows = job.compact(of_groups(counted, options))
+        rows = job.compact(counted, cluster_of(options), options.groups)
         write_log(run, rows, count)
         left_out = 0
         if point.is_end:
-            open_now = job.open_transactions(read_records(run, UNCOMMITTED, job.OPEN_COLUMNS))
+            everything = read_records(run, UNCOMMITTED, job.OPEN_COLUMNS)
+            if options.one_cluster:
+                everything = newest_replicas(everything, one_cluster())
+            open_now = job.open_transactions(everything)
             left = open_now.selectExpr("coalesce(sum(records), 0) as records").first()
             left_out = 0 if left is None else left.records
         reader = run.spark.read.format("kcoord").option("table", "records").option("columns", "log_topic")

@@ -12,7 +12,7 @@ from kcoord.cli.log.common import emit_json, fail, note, plural
 from kcoord.cli.pipeline.options import RunOptions, pipeline_options
 from kcoord.cli.pipeline.progress import watch
 from kcoord.cli.pipeline.run import Run
-from kcoord.cli.pipeline.states import COMMITTED, of_groups, present, read_records, refuse, write_log
+from kcoord.cli.pipeline.states import COMMITTED, cluster_of, present, read_records, refuse, write_log
 from kcoord.server.failures import EXIT_CONFIG
 
 SHOWN = {
@@ -69,8 +69,10 @@ def migrate(
     with Run("migrate", options) as run:
         from kcoord.spark.jobs import migrate as job
 
-        records = read_records(run, COMMITTED, job.RECORD_COLUMNS)
-        found = job.migrate(of_groups(records, options), rules)
+        # Where several logs are one cluster's, a group may be gone from the one that counts.
+        known = () if options.one_cluster or rules.clusters else options.groups
+        records = read_records(run, COMMITTED, job.RECORD_COLUMNS, known)
+        found = job.migrate(records, rules, cluster_of(options), options.groups)
         # What comes out of the logs is small beside them, and needed several times.
         details = found.details.cache()
         plan = job.of_details(details, rules).plan.cache()

@@ -11,7 +11,15 @@ from kcoord.cli.log.common import emit_json
 from kcoord.cli.log.points import Point, parse_point
 from kcoord.cli.pipeline.options import RunOptions, pipeline_options
 from kcoord.cli.pipeline.run import Run
-from kcoord.cli.pipeline.states import COMMITTED, UNCOMMITTED, of_groups, present, read_records, refuse
+from kcoord.cli.pipeline.states import (
+    COMMITTED,
+    UNCOMMITTED,
+    cluster_of,
+    of_groups,
+    present,
+    read_records,
+    refuse,
+)
 
 OFFSETS_SHOWN = {
     "group_id": "GROUP", "topic": "TOPIC", "partition": "P", "committed_offset": "OFFSET",
@@ -52,7 +60,7 @@ def snapshot(options: RunOptions, point: Point) -> None:
         time = datetime.fromtimestamp(point.time_ms / 1000, UTC) if point.time_ms >= 0 else None
         before = point.offset if point.offset >= 0 else None
         records = read_records(run, COMMITTED if point.is_end else UNCOMMITTED, RECORD_COLUMNS)
-        found = job.snapshot(records, time, before)
+        found = job.snapshot(records, time, before, cluster_of(options))
         found.records.cache()
         offsets = of_groups(found.offsets, options)
         if options.topics:

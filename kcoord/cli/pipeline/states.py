@@ -16,7 +16,7 @@ from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from kcoord.server.failures import EXIT_CONFIG
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 UNCOMMITTED: Final = "read_uncommitted"
 COMMITTED: Final = "read_committed"
@@ -38,24 +38,23 @@ def source_of(options: RunOptions) -> dict[str, str]:
     return {**dict(options.source), "path": options.path}
 
 
-def read_records(run: Run, isolation: str, columns: Sequence[str]) -> DataFrame:
-    """These columns of the records of all groups, with markers where uncommitted ones are asked for; of replicas only
-    one's."""
+def read_records(run: Run, isolation: str, columns: Sequence[str], groups: Sequence[str] = ()) -> DataFrame:
+    """These columns of the records of all groups, or of some; with markers where uncommitted ones are asked for."""
+    wanted: dict[str, Sequence[str]] = {"log_topic": (OFFSETS_TOPIC, TRANSACTION_TOPIC)}
+    if groups:
+        wanted["group_id"] = groups
     options = {
-        "where": where(log_topic=(OFFSETS_TOPIC, TRANSACTION_TOPIC)), **dict(run.options.source),
+        "where": where(**wanted), **dict(run.options.source),
         "isolationLevel": isolation, "table": "records", "columns": ",".join(columns),
     }  # fmt: skip
-    found = run.spark.read.format("kcoord").options(**options).load(run.options.path)
-    if run.options.one_cluster:
-        from kcoord.spark.jobs.state import newest_replicas
-
-        return newest_replicas(found, one_name)
-    return found
+    return run.spark.read.format("kcoord").options(**options).load(run.options.path)
 
 
-def one_name(_log: str) -> str:
-    """Every log is of the same cluster."""
-    return "."
+def cluster_of(options: RunOptions) -> Column | None:
+    """For `latest` in `kcoord.spark.jobs.state`."""
+    from kcoord.spark.jobs.state import one_cluster
+
+    return one_cluster() if options.one_cluster else None
 
 
 def of_groups(rows: DataFrame, options: RunOptions) -> DataFrame:

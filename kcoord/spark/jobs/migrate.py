@@ -11,7 +11,7 @@ says which of them wins, and then nothing is written at all.
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TextIO
 
@@ -33,13 +33,13 @@ from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitV
 from kcoord.spark.jobs import state
 from kcoord.spark.jobs.migration_details import DETAILS_SQL, details_of
 from kcoord.spark.jobs.migration_rules import NEWEST, Rules
-from kcoord.spark.jobs.state import latest, newest_replicas
+from kcoord.spark.jobs.state import cluster_by, latest
 from kcoord.spark.tables.rows import CLASSIC, CONSUMER
 from kcoord.spark.tables.schemas import HEADERS
 from kcoord.wire.message import Message
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 KEPT: Final = "kept"
 RENAMED: Final = "renamed"
@@ -81,21 +81,24 @@ class Migration:
     plan: DataFrame
 
 
-def migrate(records: DataFrame, rules: Rules) -> Migration:
+def migrate(
+    records: DataFrame, rules: Rules, cluster: Column | None = None, groups: Sequence[str] = ()
+) -> Migration:
     """What would become of all groups. Nothing is written, and nothing refused.
 
     `records` is the table of that name with isolationLevel=read_committed, of any number of logs. A log is a cluster
-    of its own unless the rules say of which it is.
+    of its own unless the rules say of which it is, or `cluster` does (see `latest`). `groups` are the only ones to look
+    at.
     """
     offsets = records.where(F.col("log_topic") == OFFSETS_TOPIC)
-    if rules.clusters:
-        offsets = newest_replicas(offsets, rules.cluster_of)
-    state = latest(offsets).select("log", "log_timestamp", "key", "value")
+    if rules.clusters and cluster is None:
+        cluster = cluster_by(rules.cluster_of)
+    newest = latest(offsets, cluster, groups).select("log", "log_timestamp", "key", "value")
 
     def detail(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return details_of(batches, rules)
 
-    return of_details(state.mapInArrow(detail, DETAILS_SQL), rules)
+    return of_details(newest.mapInArrow(detail, DETAILS_SQL), rules)
 
 
 def of_details(details: DataFrame, rules: Rules) -> Migration:

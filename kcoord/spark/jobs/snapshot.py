@@ -36,7 +36,7 @@ from kcoord.wire.primitives import ZERO_UUID
 from kcoord.wire.record_batch import BatchBuilder, BatchHeader, Record, parse_header
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 # What decoders need of a record.
 RAW_COLUMNS: Final = (
@@ -62,16 +62,19 @@ class Snapshot:
 
 
 def snapshot(
-    records: DataFrame, time: datetime | None = None, before_offset: Offsets | None = None
+    records: DataFrame,
+    time: datetime | None = None,
+    before_offset: Offsets | None = None,
+    cluster: Column | None = None,
 ) -> Snapshot:
-    """The state at a point, or at the end.
+    """The state at a point, or at the end; `cluster` is for `latest`.
 
     `records` is the table of that name: with isolationLevel=read_uncommitted where a point is given, since then a
     transaction may have been open that is committed now; read_committed, and without a point, is read only once.
     """
     is_past = time is not None or before_offset is not None
     counted = committed_at(records, time, before_offset) if is_past else records
-    state = latest(counted)
+    state = latest(counted, cluster)
     return Snapshot(state, offsets_of(state), groups_of(state), members_of(state))
 
 

@@ -6,7 +6,7 @@ Records are rows of the table `records`, and stay so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -32,12 +32,15 @@ MARKERS: Final = (CONTROL_TYPES[0], CONTROL_TYPES[1])
 Offsets = int | Mapping[tuple[str, int], int]
 
 
-def latest(records: DataFrame) -> DataFrame:
+def latest(records: DataFrame, cluster: Column | None = None, groups: Sequence[str] = ()) -> DataFrame:
     """Of every key of `__consumer_offsets` and `__transaction_state` the newest record, unless it is a tombstone.
 
     `records` are those that count: read with isolationLevel=read_committed, or from `committed_at`. Each log is for
-    itself; `newest_replicas` chooses where several logs are copies of one.
+    itself, unless `cluster` tells of rows which cluster they are of: of logs that hold the same partition of a cluster
+    the one that goes furthest counts. With `groups` only what is theirs.
     """
+    if groups and cluster is None:
+        records = records.where(F.col("group_id").isin(*groups))
     of_coordinators = records.where(
         F.col("log_topic").isin(OFFSETS_TOPIC, TRANSACTION_TOPIC) & F.col("key").isNotNull() & ~_is_control()
     )
@@ -52,7 +55,16 @@ def latest(records: DataFrame) -> DataFrame:
         F.when(is_commit, F.col("partition")).alias("of_partition"),
         F.when(~is_commit, F.col("key")).alias("of_key"),
     ).agg(F.max_by(record, "log_offset").alias("newest"))
-    return newest.select("newest.*").where(~F.col("is_tombstone"))
+    state = newest.select("newest.*")
+    if cluster is not None:
+        # The last record of a log is the newest one of its key, so the state knows how far its log goes.
+        copies = Window.partitionBy(cluster, "log_topic", "log_partition")
+        furthest = F.max(F.struct("log_offset", "log")).over(copies)["log"]
+        state = state.withColumn("furthest", furthest).where(F.col("log") == F.col("furthest")).drop("furthest")
+        if groups:
+            # Not before: a group may be gone from the log that counts.
+            state = state.where(F.col("group_id").isin(*groups))
+    return state.where(~F.col("is_tombstone"))
 
 
 def committed_at(
@@ -86,18 +98,27 @@ def committed_at(
     return outside.unionByName(inside)
 
 
-def newest_replicas(records: DataFrame, cluster_of: Callable[[str], str]) -> DataFrame:
+def newest_replicas(records: DataFrame, cluster: Column) -> DataFrame:
     """The records of one log of those that hold the same partition of a cluster: of the one that goes furthest.
 
-    `cluster_of` says which cluster a `log` is of; executors call it. All records are looked at twice.
+    All records are looked at twice; for their state `latest` looks once.
     """
-    # Spark would look at the hints of the function itself.
-    named = F.udf(lambda log: cluster_of(log), "string")
     copies = records.groupBy(*LOG_COLUMNS).agg(F.max("log_offset").alias("last"))
     furthest = F.max_by("log", F.struct("last", "log"))
-    by_cluster = copies.withColumn("cluster", named("log")).groupBy("cluster", "log_topic", "log_partition")
+    by_cluster = copies.withColumn("cluster", cluster).groupBy("cluster", "log_topic", "log_partition")
     chosen = by_cluster.agg(furthest.alias("log")).drop("cluster")
     return records.join(F.broadcast(chosen), list(LOG_COLUMNS), "left_semi")
+
+
+def one_cluster() -> Column:
+    """For `latest`: all logs are of one."""
+    return F.lit(".")
+
+
+def cluster_by(cluster_of: Callable[[str], str]) -> Column:
+    """For `latest`: `cluster_of` says which cluster a `log` is of; executors call it."""
+    # Spark would look at the hints of the function itself.
+    return F.udf(lambda log: cluster_of(log), "string")("log")
 
 
 def _below(offsets: Offsets) -> Column:
