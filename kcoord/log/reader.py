@@ -32,6 +32,12 @@ RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
 READ_BYTES: Final = 1 << 20
 MAGIC_AT: Final = 16
 MAGIC: Final = b"\x02"
+# How many bytes are checksummed for each that is passed while a batch is looked for, and how many in any case: bytes
+# that look like headers of long batches, one behind the other, would otherwise take years.
+SEARCH_RATIO: Final = 64
+SEARCH_BYTES_MIN: Final = 1 << 30
+# What looking at a header costs, as bytes that could have been checksummed.
+SEARCH_BYTES: Final = 4096
 
 
 @final
@@ -190,6 +196,7 @@ class Window:
         self.pread = pread
         self.size = size
         self.next_offset = 0
+        self.checked_bytes = 0
         self._start = 0
         self._buf = b""
 
@@ -225,13 +232,19 @@ class Window:
         size: int = header.size
         if size > self.size - position:
             return f"batch of {size} bytes, {self.size - position} left"
+        self.checked_bytes += size
         data = self.bytes_at(position, size)
         if len(data) < size or not check_crc(data, 0, header):
             return "wrong checksum"
         return data
 
     def next_valid(self, position: int) -> int:
-        """Where the next valid batch begins at or after `position`, found by its magic byte; else the end."""
+        """Where the next valid batch begins at or after `position`, found by its magic byte; else the end.
+
+        Bytes that were made to be searched for ever are given up: then, too, it is the end.
+        """
+        begin = position
+        self.checked_bytes = 0
         while position < self.size:
             part = self.bytes_at(position, READ_BYTES)
             at = part.find(MAGIC, MAGIC_AT)
@@ -239,6 +252,9 @@ class Window:
                 candidate = position + at - MAGIC_AT
                 if not isinstance(self.batch_at(candidate), str):
                     return candidate
+                self.checked_bytes += SEARCH_BYTES
+                if self.checked_bytes > SEARCH_BYTES_MIN + SEARCH_RATIO * (candidate - begin):
+                    return self.size
                 at = part.find(MAGIC, at + 1)
             # The magic byte of a batch may stand in the next part.
             position += max(len(part) - MAGIC_AT, 1)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator
 from typing import Any
 
 from kcoord.log.reader import RELATIVE_OFFSET_MAX, DamagedBytes, StoredBatch, Window, batches_between
+from kcoord.log.segment import segment_name
 from kcoord.spark.filesystem import FileBytes
 from kcoord.spark.plan import Slice
 from kcoord.spark.scan import Scan, ScanRange
@@ -32,9 +34,12 @@ def stored_batches(filesystem: Any, part: Slice) -> Iterator[StoredBatch | Damag
     """Batch after batch, as objects. Raises OSError."""
     with FileBytes(filesystem, part.segment.path, part.segment.size) as file:
         base = part.segment.base_offset
-        yield from batches_between(
-            Window(file.pread, file.size), part.segment.path, part.start, part.end, part.next_offset, base
-        )
+        window = Window(file.pread, file.size)
+        yield from batches_between(window, part.segment.path, part.start, part.end, part.next_offset, base)
+        if window.size < file.size:
+            yield _shrunk(file, part, window.size, window.next_offset)
+        elif overlap := _overlap(filesystem, file, part, window.next_offset):
+            yield overlap
 
 
 def scan_slice(
@@ -53,6 +58,9 @@ def scan_slice(
         wanted = CHUNK_BYTES
         while position < end:
             chunk = file.pread(wanted, position)
+            if not chunk:
+                yield _shrunk(file, part, position, scan.next_offset)
+                return
             at = 0
             while True:
                 at = scan.feed(chunk, at, end - position, position, highest, rows_max)
@@ -61,7 +69,7 @@ def scan_slice(
                 yield None
             position += at
             if position >= end:
-                return
+                break
             if not scan.reason and at > 0:
                 wanted = CHUNK_BYTES
                 continue
@@ -78,6 +86,33 @@ def scan_slice(
             yield item
             position = item.position + item.size_bytes
             wanted = CHUNK_BYTES
+        if overlap := _overlap(filesystem, file, part, scan.next_offset):
+            yield overlap
+
+
+def _shrunk(file: FileBytes, part: Slice, position: int, due: int) -> DamagedBytes:
+    reason = "the file became shorter while it was read"
+    return DamagedBytes(part.segment.path, position, file.size - position, due, reason, False)
+
+
+def _overlap(filesystem: Any, file: FileBytes, part: Slice, next_offset: int) -> DamagedBytes | None:
+    """Batches that end behind the next segment's beginning: no checksum covers the offset that damage moved there.
+
+    If that segment is there no more, they are what compaction made of both.
+    """
+    if part.end < file.size or not part.from_offset < part.to_offset < next_offset:
+        return None
+    following = posixpath.join(posixpath.dirname(part.segment.path), segment_name(part.to_offset) + ".log")
+    if filesystem.get_file_info(following).type.name != "File":
+        return None
+    window = Window(file.pread, file.size)
+    base = part.segment.base_offset
+    for item in batches_between(window, part.segment.path, part.start, part.end, part.next_offset, base):
+        if isinstance(item, StoredBatch) and item.header.last_offset >= part.to_offset:
+            last = item.header.last_offset
+            reason = f"offsets up to {last} where the next segment begins at {part.to_offset}"
+            return DamagedBytes(item.file, item.position, item.header.size, part.to_offset, reason, False)
+    return None
 
 
 def _damage_at(file: FileBytes, part: Slice, position: int, end: int, scan: Scan) -> DamagedBytes:

