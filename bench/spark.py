@@ -110,6 +110,9 @@ def main() -> None:
         results = rows_per_second(given.offsets, given.groups, given.history)
     if given.json:
         given.json.write_text(json.dumps(results, indent=2))
+    problems = [one for part in ("jobs", "reading") for one in results.get(part, {}).get("problems", ())]
+    if problems:
+        raise SystemExit("\n\n".join(["", *problems]))
 
 
 def rows_per_second(offsets: int, groups: int, history: int) -> dict[str, Any]:
