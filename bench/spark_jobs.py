@@ -81,7 +81,10 @@ def measure(
         try:
             log = folder / "data"
             results["logs"].append(make_log(compiled, log, rows, groups, memory))
-            print(f"{'':20}{'s':>10}{'MiB: JVM':>12}{'workers':>10}{'largest':>10}{'driver':>10}", flush=True)
+            print(
+                f"{'':20}{'s':>10}{'s CPU':>10}{'MiB: JVM':>12}{'workers':>10}{'largest':>10}{'driver':>10}",
+                flush=True,
+            )
             for name in names:
                 output = folder / "output"
                 found = child(compiled, "spark_jobs_child", str(log), memory, str(output), name)
@@ -98,23 +101,25 @@ def show(name: str, found: dict[str, Any]) -> None:
         print(f"{name:20}  failed: {found['error'].splitlines()[-1][:200]}", flush=True)
         return
     memory = "".join(f"{found[one]:>{12 if one == 'jvm_mb' else 10},.0f}" for one in MEMORY)
-    print(f"{name:20}{found['seconds']:>10.1f}{memory}", flush=True)
+    print(f"{name:20}{found['seconds']:>10.1f}{found['cpu_s']:>10.1f}{memory}", flush=True)
 
 
 def show_growth(results: dict[str, Any]) -> None:
     """The second log beside the first."""
     first, second = results["logs"]
     times = second["rows"] / first["rows"]
-    print(f"\n{'times as much, of':20}{'time':>10}{'JVM':>12}{'workers':>10}{'largest':>10}{'driver':>10}")
+    print(
+        f"\n{'times as much, of':20}{'time':>10}{'CPU':>10}{'JVM':>12}{'workers':>10}{'largest':>10}{'driver':>10}"
+    )
     print(f"{'rows in the log':20}{times:>10.1f}")
     for name, (small, large) in ((name, runs) for name, runs in results["runs"].items() if len(runs) == 2):
         if "error" in small or "error" in large:
             print(f"{name:20}{'-':>10}")
             continue
-        grown = {key: large[key] / max(small[key], 1e-9) for key in ("seconds", *MEMORY)}
+        grown = {key: large[key] / max(small[key], 1e-9) for key in ("seconds", "cpu_s", *MEMORY)}
         cells = "".join(f"{grown[one]:>{12 if one == 'jvm_mb' else 10}.2f}" for one in MEMORY)
-        told = "  more than the log" if grown["seconds"] > LINEAR * times else ""
-        print(f"{name:20}{grown['seconds']:>10.1f}{cells}{told}")
+        told = "  more than the log" if max(grown["seconds"], grown["cpu_s"]) > LINEAR * times else ""
+        print(f"{name:20}{grown['seconds']:>10.1f}{grown['cpu_s']:>10.1f}{cells}{told}")
         large["growth"] = grown
 
 

@@ -23,6 +23,7 @@ def test_the_measured_log(spark: SparkSession, tmp_path: Path) -> None:
     peaks = sampler.peaks()
     assert (
         peaks["jvm_mb"] > 100 and peaks["driver_mb"] > 10 and peaks["workers_mb"] >= peaks["worker_mb"] > 10
+    assert peaks["cpu_s"] > 0.1
     )
 
     def table(name: str, **more: str) -> DataFrame:
