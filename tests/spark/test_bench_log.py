@@ -21,10 +21,8 @@ def test_the_measured_log(spark: SparkSession, tmp_path: Path) -> None:
         spark_log.write(spark, path, ROWS, GROUPS)
     # The JVM and the workers were seen.
     peaks = sampler.peaks()
-    assert (
-        peaks["jvm_mb"] > 100 and peaks["driver_mb"] > 10 and peaks["workers_mb"] >= peaks["worker_mb"] > 10
-    assert peaks["cpu_s"] > 0.1
-    )
+    assert peaks["jvm_mb"] > 100 and peaks["driver_mb"] > 10 and peaks["cpu_s"] > 0.1
+    assert peaks["workers_mb"] >= peaks["worker_mb"] > 10
 
     def table(name: str, **more: str) -> DataFrame:
         return spark.read.format("kcoord").option("table", name).options(**more).load(path)
