@@ -11,10 +11,9 @@ from typing import Final, final
 
 from kcoord.protocol.records.offset_commit import decode_offset_commit_value
 from kcoord.spark.plan import TIME_MS_MAX
-from kcoord.spark.scan import BYTES_MAX, Scan, ScanRange
+from kcoord.spark.scan import Columns, Scan, ScanRange
 from kcoord.wire.primitives import (
     ZERO_UUID,
-    BytesWriter,
     DecodeError,
     Reader,
     i32,
@@ -22,10 +21,10 @@ from kcoord.wire.primitives import (
     read_i16_be,
     read_i32_be,
     read_i64_be,
-    u8,
     write_i32_le,
     write_i64_le,
 )
+from kcoord.wire.record_batch import BatchHeader
 
 # Types of offset commits: 0 for the oldest brokers', 1.
 COMMIT_KEY_MAX: Final = 1
@@ -41,10 +40,14 @@ TEXT_AT: Final = 14
 # Texts that are shorter have a length of one byte in version 4.
 SHORT_TEXT_MAX: Final = 126
 
-# What a row has not, in `flags`.
-NO_VALUE: Final = 1
-NO_EPOCH: Final = 2
-NO_TIMESTAMP: Final = 4
+OTHER_LAYOUT: Final = 0
+LAYOUT_3: Final = 1
+LAYOUT_4: Final = 2
+LAYOUT_4_WITH_ID: Final = 3
+
+# What a row has not, in `flags`, besides NO_TIMESTAMP.
+NO_VALUE: Final = 2
+NO_EPOCH: Final = 4
 NO_COMMIT_TIME: Final = 8
 NO_EXPIRY: Final = 16
 NO_TOPIC_ID: Final = 32
@@ -67,44 +70,59 @@ def commit_key(key: bytes) -> tuple[str, str, int] | None:
     return found
 
 
-@final
-class CommitColumns:
-    """One column each, `count` rows long; of batches `batches` long.
+def group_size_of(data: bytes, key_at: i64, key_size: i64) -> i64:
+    """How long the group is in a commit's key of at least KEY_FIXED bytes; -1 if lengths do not fit together."""
+    size: i64 = i64(read_i16_be(data, key_at + 2))
+    if size < 0 or size > key_size - KEY_FIXED:
+        return -1
+    topic_size: i64 = i64(read_i16_be(data, key_at + 4 + size))
+    return size if topic_size >= 0 and size + topic_size + KEY_FIXED == key_size else -1
 
-    `*_ends` begin with a 0, times are microseconds, and a number that is not there is a 0. `bad` are records that
-    cannot be read: offset, number of the batch, why. `topic_ids` are those that `topic_numbers` mean.
-    """
+
+def value_layout(data: bytes, at: i64, size: i64) -> i64:
+    """Which of the layouts a commit's value has; then all lengths in it are right."""
+    if size < VALUE_FIXED:
+        return OTHER_LAYOUT
+    version: i64 = i64(read_i16_be(data, at))
+    if version == 3:
+        return LAYOUT_3 if i64(read_i16_be(data, at + TEXT_AT)) == size - VALUE_FIXED else OTHER_LAYOUT
+    if version == VALUE_VERSION_MAX:
+        text_size: i64 = i64(data[at + TEXT_AT]) - 1
+        left: i64 = size - VALUE_FIXED - text_size
+        if text_size >= 0 and text_size < SHORT_TEXT_MAX:
+            tags: i64 = at + TEXT_AT + 1 + text_size + 8
+            if left == 0 and data[tags] == 0:
+                return LAYOUT_4
+            if left == TOPIC_ID_BYTES and data[tags] == 1 and data[tags + 1] == 0 and data[tags + 2] == 16:
+                return LAYOUT_4_WITH_ID
+    return OTHER_LAYOUT
+
+
+def text_at_of(layout: i64) -> i64:
+    """Where the text begins in a value of that layout."""
+    return TEXT_AT + 2 if layout == LAYOUT_3 else TEXT_AT + 1
+
+
+def text_size_of(layout: i64, size: i64) -> i64:
+    return size - VALUE_FIXED - TOPIC_ID_BYTES if layout == LAYOUT_4_WITH_ID else size - VALUE_FIXED
+
+
+@final
+class CommitColumns(Columns):
+    """A number that is not there is a 0, times are microseconds. `topic_numbers` are places in `topic_ids`."""
 
     def __init__(self) -> None:
-        self.count: i64 = 0
-        self.offsets = BytesWriter()
-        self.timestamps = BytesWriter()
-        self.batch_of = BytesWriter()
-        self.group_ends = _ends()
-        self.groups = BytesWriter()
-        self.topic_ends = _ends()
-        self.topics = BytesWriter()
-        self.partitions = BytesWriter()
-        self.flags = BytesWriter()
-        self.committed = BytesWriter()
-        self.epochs = BytesWriter()
-        self.text_ends = _ends()
-        self.texts = BytesWriter()
-        self.commit_times = BytesWriter()
-        self.expire_times = BytesWriter()
-        self.topic_numbers = BytesWriter()
+        super().__init__()
+        self.group_ends, self.groups = self.text()
+        self.topic_ends, self.topics = self.text()
+        self.partitions = self.four()
+        self.committed = self.eight()
+        self.epochs = self.four()
+        self.text_ends, self.metadata = self.text()
+        self.commit_times = self.eight()
+        self.expire_times = self.eight()
+        self.topic_numbers = self.four()
         self.topic_ids: list[bytes] = []
-        self.bad: list[tuple[int, int, str]] = []
-        self.batches: i64 = 0
-        self.positions = BytesWriter()
-        self.producer_ids = BytesWriter()
-        self.is_transactional = False
-
-
-def _ends() -> BytesWriter:
-    ends = BytesWriter()
-    write_i32_le(ends, 0)
-    return ends
 
 
 @final
@@ -116,63 +134,20 @@ class CommitScan(Scan):
         self.wants = wants
         self.is_known_wanted: dict[bytes, bool] = {}
         self.columns = CommitColumns()
+        self.base = self.columns
         self.topic_number_of: dict[bytes, int] = {}
-        # How long the columns were when the batch began.
-        self.count: i64 = 0
-        self.group_bytes: i64 = 0
-        self.topic_bytes: i64 = 0
-        self.text_bytes: i64 = 0
-        self.bad_count: i64 = 0
 
     def take(self) -> CommitColumns:
         columns = self.columns
         self.columns = CommitColumns()
+        self.base = self.columns
         self.topic_number_of = {}
         return columns
-
-    def is_full(self, records_max: i64) -> bool:
-        c = self.columns
-        return (
-            c.count >= records_max
-            or len(c.bad) >= records_max
-            or len(c.groups) + len(c.topics) + len(c.texts) >= BYTES_MAX
-        )
-
-    def begin_batch(self) -> None:
-        c = self.columns
-        self.count = c.count
-        self.group_bytes = len(c.groups)
-        self.topic_bytes = len(c.topics)
-        self.text_bytes = len(c.texts)
-        self.bad_count = len(c.bad)
-
-    def undo_batch(self) -> None:
-        c = self.columns
-        count = self.count
-        c.count = count
-        for column in (c.offsets, c.timestamps, c.committed, c.commit_times, c.expire_times):
-            column.truncate(count * 8)
-        for column in (c.batch_of, c.partitions, c.epochs, c.topic_numbers):
-            column.truncate(count * 4)
-        for column in (c.group_ends, c.topic_ends, c.text_ends):
-            column.truncate(count * 4 + 4)
-        c.flags.truncate(count)
-        c.groups.truncate(self.group_bytes)
-        c.topics.truncate(self.topic_bytes)
-        c.texts.truncate(self.text_bytes)
-        del c.bad[self.bad_count :]
-
-    def end_batch(self, position: i64, producer_id: i64, timestamp_type: i64) -> None:
-        c = self.columns
-        c.batches += 1
-        write_i64_le(c.positions, position)
-        write_i64_le(c.producer_ids, producer_id)
-        if producer_id >= 0:
-            c.is_transactional = True
 
     def record(
         self,
         data: bytes,
+        header: BatchHeader,
         offset: i64,
         timestamp: i64,
         key_at: i64,
@@ -182,38 +157,30 @@ class CommitScan(Scan):
         headers_at: i64,
         end: i64,
     ) -> None:
-        c = self.columns
         group_size: i64 = -1
-        topic_size: i64 = -1
         if key_size >= KEY_FIXED:
             kind: i64 = i64(read_i16_be(data, key_at))
             if kind < 0 or kind > COMMIT_KEY_MAX:
                 return
-            group_size = i64(read_i16_be(data, key_at + 2))
-            if group_size >= 0 and group_size <= key_size - KEY_FIXED:
-                topic_size = i64(read_i16_be(data, key_at + 4 + group_size))
-        if topic_size < 0 or group_size + topic_size + KEY_FIXED != key_size:
+            group_size = group_size_of(data, key_at, key_size)
+        if group_size < 0:
             self._bad_key(data, offset, key_at, key_size)
             return
         if self.wants is not None and not self._is_key_wanted(data[key_at : key_at + key_size]):
             return
-        flags: i64 = 0
-        if timestamp < 0 or timestamp > TIME_MS_MAX:
-            flags = NO_TIMESTAMP
-            timestamp = 0
-        if not self._value(data, offset, value_at, value_size, flags):
+        flags: i64 = self._value(data, offset, value_at, value_size)
+        if flags < 0:
             return
-        c.count += 1
-        write_i64_le(c.offsets, offset)
-        write_i64_le(c.timestamps, timestamp * 1000)
-        write_i32_le(c.batch_of, i32(c.batches))
+        c = self.columns
+        c.begin_row(offset, timestamp, flags)
         at: i64 = key_at + 4
         c.groups.write(data[at : at + group_size])
         write_i32_le(c.group_ends, i32(len(c.groups)))
         at += group_size + 2
-        c.topics.write(data[at : at + topic_size])
+        topic_end: i64 = key_at + key_size - 4
+        c.topics.write(data[at:topic_end])
         write_i32_le(c.topic_ends, i32(len(c.topics)))
-        write_i32_le(c.partitions, i32(read_i32_be(data, at + topic_size)))
+        write_i32_le(c.partitions, i32(read_i32_be(data, topic_end)))
 
     def _bad_key(self, data: bytes, offset: i64, key_at: i64, key_size: i64) -> None:
         if key_size < 0:
@@ -244,45 +211,32 @@ class CommitScan(Scan):
             self.is_known_wanted[key] = known
         return known
 
-    def _value(self, data: bytes, offset: i64, at: i64, size: i64, flags: i64) -> bool:
-        """The columns that come from the value; False, and nothing in them, if it cannot be read."""
+    def _value(self, data: bytes, offset: i64, at: i64, size: i64) -> i64:
+        """Write the columns that come from the value; the row's flags, or -1, and nothing in them, if it is bad."""
         if size < 0:
-            self._row(0, 0, data, 0, 0, 0, 0, -1, flags | TOMBSTONE)
-            return True
-        if size >= VALUE_FIXED:
-            version: i64 = i64(read_i16_be(data, at))
-            text_size: i64 = -1
-            if version == 3:
-                text_size = i64(read_i16_be(data, at + TEXT_AT))
-                if text_size >= 0 and VALUE_FIXED + text_size == size:
-                    self._plain(data, at, at + TEXT_AT + 2, text_size, -1, flags)
-                    return True
-            elif version == VALUE_VERSION_MAX:
-                text_size = i64(data[at + TEXT_AT]) - 1
-                if text_size >= 0 and text_size < SHORT_TEXT_MAX:
-                    tags: i64 = at + TEXT_AT + 1 + text_size + 8
-                    left: i64 = size - VALUE_FIXED - text_size
-                    if left == 0 and data[tags] == 0:
-                        self._plain(data, at, at + TEXT_AT + 1, text_size, -1, flags)
-                        return True
-                    if left == TOPIC_ID_BYTES and data[tags] == 1 and data[tags + 1] == 0 and data[tags + 2] == 16:
-                        self._plain(data, at, at + TEXT_AT + 1, text_size, tags + 3, flags)
-                        return True
+            return self._put(0, 0, data, 0, 0, 0, -1, -1) | TOMBSTONE
+        layout = value_layout(data, at, size)
+        if layout != OTHER_LAYOUT:
+            return self._put_plain(data, at, size, layout)
         try:
-            self._decode(data[at : at + size], flags)
+            return self._put_decoded(data[at : at + size])
         except DecodeError as error:
             self._bad(offset, str(error))
-            return False
-        return True
+        return -1
 
-    def _plain(self, data: bytes, at: i64, text_at: i64, text_size: i64, id_at: i64, flags: i64) -> None:
-        commit_ms = read_i64_be(data, text_at + text_size)
+    def _put_plain(self, data: bytes, at: i64, size: i64, layout: i64) -> i64:
+        text_at = at + text_at_of(layout)
+        text_size = text_size_of(layout, size)
+        end: i64 = text_at + text_size
+        number: i64 = -1
+        if layout == LAYOUT_4_WITH_ID:
+            # Behind the time, the number of tags, the tag and its size.
+            number = self._topic_number(data[end + 11 : end + 27])
         epoch: i64 = i64(read_i32_be(data, at + EPOCH_AT))
-        number: i64 = -1 if id_at < 0 else self._topic_number(data[id_at : id_at + 16])
         offset = read_i64_be(data, at + OFFSET_AT)
-        self._row(offset, epoch, data, text_at, text_size, commit_ms, -1, number, flags)
+        return self._put(offset, epoch, data, text_at, text_size, read_i64_be(data, end), -1, number)
 
-    def _decode(self, data: bytes, flags: i64) -> None:
+    def _put_decoded(self, data: bytes) -> i64:
         r = Reader(data)
         version = r.int16()
         if version < 0 or version > VALUE_VERSION_MAX:
@@ -290,11 +244,11 @@ class CommitScan(Scan):
         value = decode_offset_commit_value(r, version)
         r.expect_end()
         text = value.metadata.encode()
-        number = -1 if value.topic_id == ZERO_UUID else self._topic_number(value.topic_id)
+        number = self._topic_number(value.topic_id)
         times = (value.commit_timestamp, value.expire_timestamp)
-        self._row(value.offset, value.leader_epoch, text, 0, len(text), times[0], times[1], number, flags)
+        return self._put(value.offset, value.leader_epoch, text, 0, len(text), times[0], times[1], number)
 
-    def _row(
+    def _put(
         self,
         offset: i64,
         epoch: i64,
@@ -304,16 +258,16 @@ class CommitScan(Scan):
         commit_ms: i64,
         expire_ms: i64,
         topic_number: i64,
-        flags: i64,
-    ) -> None:
+    ) -> i64:
         c = self.columns
+        flags: i64 = 0
         write_i64_le(c.committed, offset)
         if epoch == -1:
             flags |= NO_EPOCH
         write_i32_le(c.epochs, i32(epoch))
         if text_size > 0:
-            c.texts.write(data[text_at : text_at + text_size])
-        write_i32_le(c.text_ends, i32(len(c.texts)))
+            c.metadata.write(data[text_at : text_at + text_size])
+        write_i32_le(c.text_ends, i32(len(c.metadata)))
         if commit_ms < 0 or commit_ms > TIME_MS_MAX:
             flags |= NO_COMMIT_TIME
             commit_ms = 0
@@ -326,7 +280,7 @@ class CommitScan(Scan):
             flags |= NO_TOPIC_ID
             topic_number = 0
         write_i32_le(c.topic_numbers, i32(topic_number))
-        c.flags.append(u8(flags))
+        return flags
 
     def _topic_number(self, topic_id: bytes) -> i64:
         number = self.topic_number_of.get(topic_id)

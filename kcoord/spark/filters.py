@@ -23,7 +23,6 @@ from kcoord.spark.options import (
     ReadOptions,
 )
 from kcoord.spark.plan import INT64_MAX, LogPartition, Slice
-from kcoord.wire.record_batch import BatchHeader
 
 Values = frozenset[Any]
 # What is answered exactly, beside the place of the log.
@@ -74,8 +73,11 @@ class RowFilter:
             and (self.partitions is None or partition in self.partitions)
         )
 
-    def wants_batch(self, header: BatchHeader) -> bool:
-        return self.has_producer is None or self.has_producer == (header.producer_id != -1)
+    @property
+    def narrows_records(self) -> bool:
+        """Whether `records` has less of a log for it, within the bounds of offset and time."""
+        said = (self.record_types, self.record_names, self.groups, self.transactional_ids)
+        return said != (None, None, None, None)
 
     def wants_partition(self, partition: LogPartition) -> bool:
         return (

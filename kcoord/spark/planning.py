@@ -17,9 +17,10 @@ from kcoord.spark.batches import CHUNK_BYTES, INDEX_BYTES_MAX, scan_slice
 from kcoord.spark.discovery import data_directory, list_partition, read_checkpoint
 from kcoord.spark.filesystem import FileBytes, FileTooLarge, read_file
 from kcoord.spark.following import Follower
+from kcoord.spark.message_scan import MessageScan
 from kcoord.spark.options import CORRUPT, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, ReadOptions
 from kcoord.spark.plan import INT64_MAX, LogPartition, SegmentFile, Slice
-from kcoord.spark.scan import MessageScan, ScanRange
+from kcoord.spark.scan import ScanRange
 from kcoord.spark.transactions import Transactions
 from kcoord.wire.record_batch import BatchHeader, parse_header
 

@@ -6,16 +6,18 @@ import importlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from kcoord.core.outcome import METADATA_TOPIC
+from kcoord.core.outcome import METADATA_TOPIC, OFFSETS_TOPIC
 from kcoord.log.metadata_checkpoint import CHECKPOINT_FILE
 from kcoord.log.reader import DamagedBytes
 from kcoord.spark.batches import scan_slice, stored_batches, wanted_range
 from kcoord.spark.commit_scan import CommitScan
-from kcoord.spark.filters import EVERYTHING, RowFilter, asked_for
+from kcoord.spark.filters import RowFilter, asked_for
+from kcoord.spark.message_scan import MessageScan
 from kcoord.spark.options import (
     ASSIGNMENTS,
     COORDINATOR_TOPICS,
@@ -27,7 +29,9 @@ from kcoord.spark.options import (
 )
 from kcoord.spark.plan import INT64_MAX, LogPartition, SegmentFile, Slice
 from kcoord.spark.planning import Planner
-from kcoord.spark.scan import MessageScan
+from kcoord.spark.record_scan import RecordPicker, RecordScan
+from kcoord.spark.tables.columns import ScannedTable
+from kcoord.spark.tables.records import RecordsDecoder
 from kcoord.spark.tables.rows import RecordPlace, batch_of
 from kcoord.spark.tables.schemas import CORRUPT_SCHEMA
 from kcoord.wire.compression import DecompressionError
@@ -41,6 +45,8 @@ TORN = re.compile(
     r"batch header of |batch of \d+ bytes|zeros|wrong checksum|cut short|the file became shorter"
 )
 CORRUPT_ROWS = 10_000
+# Records that are decoded one by one, and kept until then.
+PICKED_MAX = 10_000
 # How often files may go while a slice is about to be read.
 REPLANS_MAX = 10
 DECODERS = {
@@ -133,30 +139,14 @@ def read_task(task: Task, options: ReadOptions, rows: RowFilter | None = None) -
 
 def _rows(filesystem: Any, task: Task, options: ReadOptions, rows: RowFilter) -> Iterator[pa.RecordBatch]:
     sink = Sink(options, task.part)
-    if options.table == OFFSET_COMMITS or options.table == MESSAGES:
-        yield from _scanned(filesystem, task.part, options, sink, rows)
-    elif options.table == CORRUPT:
+    if options.table == CORRUPT:
         yield from _corrupt(filesystem, task, options, sink)
-    else:
+        return
+    table = _scanned_table(task, options, sink, rows)
+    if table is None:
         yield from _decoded(filesystem, task, options, sink, rows)
-
-
-def _scanned(
-    filesystem: Any, part: Slice, options: ReadOptions, sink: Sink, rows: RowFilter
-) -> Iterator[pa.RecordBatch]:
-    from kcoord.spark.tables.messages import MessageTable
-    from kcoord.spark.tables.offset_commits import CommitTable
-
-    wanted = wanted_range(part, options.decompressed_bytes_max)
-    scan: CommitScan | MessageScan
-    table: CommitTable | MessageTable
-    if options.table == OFFSET_COMMITS:
-        scan = CommitScan(wanted, rows.wants_commit if rows.narrows_commits else None)
-        table = CommitTable(scan, part, sink.record, options.columns)
-    else:
-        scan = MessageScan(wanted, options.makes("key"), options.makes("value"), options.makes("headers"))
-        table = MessageTable(scan, part, sink.record, options.columns)
-    for item in scan_slice(filesystem, part, scan):
+        return
+    for item in scan_slice(filesystem, task.part, table.scan):
         if item is not None:
             sink.damaged(item)
             continue
@@ -168,37 +158,49 @@ def _scanned(
         yield batch
 
 
+def _scanned_table(task: Task, options: ReadOptions, sink: Sink, rows: RowFilter) -> ScannedTable | None:
+    """The table, if a scan finds all that its rows have; not if records have to be decoded one by one."""
+    from kcoord.spark.tables.messages import MessageTable
+    from kcoord.spark.tables.offset_commits import CommitTable
+    from kcoord.spark.tables.record_rows import RecordTable
+
+    part = task.part
+    wanted = wanted_range(part, options.decompressed_bytes_max)
+    parts = (options.makes("key"), options.makes("value"), options.makes("headers"))
+    if options.table == OFFSET_COMMITS:
+        commits = CommitScan(wanted, rows.wants_commit if rows.narrows_commits else None)
+        return CommitTable(commits, part, sink.record, options.columns)
+    if options.table == MESSAGES:
+        return MessageTable(MessageScan(wanted, *parts), part, sink.record, options.columns)
+    makes_json = options.makes("key_json") or options.makes("value_json")
+    if options.table != RECORDS or makes_json or rows.narrows_records or part.topic == METADATA_TOPIC:
+        return None
+    wanted.has_producer = rows.has_producer
+    decoder = RecordsDecoder(columns=options.columns)
+    about = partial(decoder.about, part.topic)
+    has_commits = part.topic == OFFSETS_TOPIC and decoder.decodes
+    records = RecordScan(wanted, about, has_commits, not decoder.decodes, not options.is_committed_only, *parts)
+    return RecordTable(records, part, sink.record, options.columns)
+
+
 def _records(
-    filesystem: Any, part: Slice, options: ReadOptions, sink: Sink, rows: RowFilter = EVERYTHING
+    filesystem: Any,
+    part: Slice,
+    options: ReadOptions,
+    sink: Sink,
+    has_producer: bool | None = None,
+    with_commits: bool = True,
 ) -> Iterator[tuple[int, BatchHeader, Record]]:
     """(position, header, record) of all records that are wanted; control batches where uncommitted ones are."""
     wanted = wanted_range(part, options.decompressed_bytes_max)
-    for item in stored_batches(filesystem, part):
-        if isinstance(item, DamagedBytes):
+    wanted.has_producer = has_producer
+    scan = RecordPicker(wanted, not options.is_committed_only, with_commits)
+    for item in scan_slice(filesystem, part, scan, PICKED_MAX):
+        if item is None:
+            yield from scan.take()
+        else:
             sink.damaged(item)
-            continue
-        header = item.header
-        if header.last_offset < part.from_offset or header.base_offset >= part.to_offset or header.count == 0:
-            continue
-        if options.is_committed_only and (
-            header.is_control or (header.is_transactional and wanted.is_aborted(header))
-        ):
-            continue
-        if not rows.wants_batch(header):
-            continue
-        try:
-            records = item.records(options.decompressed_bytes_max)
-        except (DecodeError, DecompressionError) as error:
-            sink.damaged(
-                DamagedBytes(item.file, item.position, header.size, header.base_offset, str(error), False)
-            )
-            continue
-        for record in records:
-            if (
-                part.from_offset <= record.offset < part.to_offset
-                and part.from_ms <= record.timestamp < part.to_ms
-            ):
-                yield item.position, header, record
+    yield from scan.take()
 
 
 def _decoded(
@@ -207,7 +209,8 @@ def _decoded(
     part = task.part
     decoder = _decoder(filesystem, task, options, rows)
     place = _place(part)
-    for position, header, record in _records(filesystem, part, options, sink, rows):
+    found = _records(filesystem, part, options, sink, rows.has_producer, decoder.takes_commits)
+    for position, header, record in found:
         try:
             decoder.add(place, record, header)
         except DecodeError as error:

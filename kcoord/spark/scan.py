@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from kcoord.spark.plan import TIME_MS_MAX
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.primitives import (
     BytesWriter,
@@ -37,6 +38,10 @@ TIME_MAX: Final = 1 << 62
 BYTES_MAX: Final = 32 << 20
 # Of a control record; they are a few bytes.
 MARKER_BYTES_MAX: Final = 1 << 16
+# The first of the flags: a row has no time, or none that a column can hold. Subclasses have more.
+NO_TIMESTAMP: Final = 1
+BY_BROKERS_CLOCK: Final = 1
+IN_TRANSACTION: Final = 2
 # A record's offset must lie in its batch.
 OUT_OF_BATCH: Final = "a record with an offset outside of its batch"
 
@@ -64,6 +69,8 @@ class ScanRange:
         self.to_ms: i64 = to_ms
         self.aborted = aborted
         self.decompressed_bytes_max = decompressed_bytes_max
+        # Whether a producer with an id wrote the batch; None is no matter.
+        self.has_producer: bool | None = None
 
     def is_aborted(self, header: BatchHeader) -> bool:
         for first, last in self.aborted.get(header.producer_id, ()):
@@ -72,34 +79,122 @@ class ScanRange:
         return False
 
 
-class Scan:
-    """Batches in, columns out. A subclass says what becomes of a record, and makes columns of its own."""
+class Columns:
+    """One column each, `count` rows long; of batches `batches` long.
 
-    def __init__(self, wanted: ScanRange) -> None:
+    `flags` say what a row has not. Texts and bytes stand one behind the other, and where each ends in a column that
+    begins with a 0. `batch_of` is each row's number among the batches. `bad` are records that cannot be read: offset,
+    number of the batch, why.
+    """
+
+    def __init__(self) -> None:
+        self.count: i64 = 0
+        self.bad: list[tuple[int, int, str]] = []
+        self.eights: list[BytesWriter] = []
+        self.fours: list[BytesWriter] = []
+        self.texts: list[tuple[BytesWriter, BytesWriter]] = []
+        self.offsets = self.eight()
+        # In microseconds; 0 with NO_TIMESTAMP.
+        self.timestamps = self.eight()
+        self.batch_of = self.four()
+        self.flags = self.four()
+        self.batches: i64 = 0
+        self.positions = BytesWriter()
+        self.producer_ids = BytesWriter()
+        self.producer_epochs = BytesWriter()
+        self.leader_epochs = BytesWriter()
+        # Of each batch, BY_BROKERS_CLOCK and IN_TRANSACTION.
+        self.kinds = BytesWriter()
+        self.is_transactional = False
+
+    def eight(self) -> BytesWriter:
+        """A new column of numbers of 8 bytes."""
+        column = BytesWriter()
+        self.eights.append(column)
+        return column
+
+    def four(self) -> BytesWriter:
+        column = BytesWriter()
+        self.fours.append(column)
+        return column
+
+    def text(self) -> tuple[BytesWriter, BytesWriter]:
+        """A new column of texts or bytes: their ends, and they themselves."""
+        ends = BytesWriter()
+        write_i32_le(ends, 0)
+        column = (ends, BytesWriter())
+        self.texts.append(column)
+        return column
+
+    def size_bytes(self) -> i64:
+        """Of texts and bytes."""
+        size: i64 = 0
+        for column in self.texts:
+            size += len(column[1])
+        return size
+
+    def begin_row(self, offset: i64, timestamp: i64, flags: i64) -> None:
+        self.count += 1
+        write_i64_le(self.offsets, offset)
+        if timestamp < 0 or timestamp > TIME_MS_MAX:
+            flags |= NO_TIMESTAMP
+            timestamp = 0
+        write_i64_le(self.timestamps, timestamp * 1000)
+        write_i32_le(self.batch_of, i32(self.batches))
+        write_i32_le(self.flags, i32(flags))
+
+    def end_batch(self, header: BatchHeader, position: i64) -> None:
+        self.batches += 1
+        kind: i64 = 0
+        if header.attributes & LOG_APPEND_TIME_FLAG:
+            kind |= BY_BROKERS_CLOCK
+        if header.attributes & TRANSACTIONAL_FLAG:
+            kind |= IN_TRANSACTION
+            self.is_transactional = True
+        self.kinds.append(u8(kind))
+        write_i64_le(self.positions, position)
+        write_i64_le(self.producer_ids, header.producer_id)
+        write_i32_le(self.producer_epochs, i32(header.producer_epoch))
+        write_i32_le(self.leader_epochs, i32(header.leader_epoch))
+
+    def truncate(self, count: i64, bad: i64) -> None:
+        self.count = count
+        del self.bad[bad:]
+        for column in self.eights:
+            column.truncate(count * 8)
+        for column in self.fours:
+            column.truncate(count * 4)
+        for ends, data in self.texts:
+            at: i64 = count * 4
+            # No row of a column that nobody asked for has an end.
+            if len(ends) > at + 4:
+                data.truncate(int.from_bytes(ends.getvalue()[at : at + 4], "little"))
+                ends.truncate(at + 4)
+
+
+class Scan:
+    """Batches in, columns out. A subclass says what becomes of a record, and has columns of its own in `base`."""
+
+    def __init__(self, wanted: ScanRange, with_control: bool = False) -> None:
         self.wanted = wanted
+        self.with_control = with_control
+        self.base = Columns()
         # Why `feed` stopped, if it was for damage; where the offsets of the next batch may begin.
         self.reason = ""
         self.next_offset: i64 = 0
 
     def is_full(self, records_max: i64) -> bool:
-        """Whether so many records or more are in the columns, or more bytes than should be kept."""
-        raise NotImplementedError
+        base = self.base
+        return base.count >= records_max or len(base.bad) >= records_max or base.size_bytes() >= BYTES_MAX
 
-    def begin_batch(self) -> None:
-        """Remember how long the columns are: what comes now belongs to one batch."""
-        raise NotImplementedError
-
-    def undo_batch(self) -> None:
-        """Forget what came since `begin_batch`."""
-        raise NotImplementedError
-
-    def end_batch(self, position: i64, producer_id: i64, timestamp_type: i64) -> None:
-        """What came since `begin_batch` is a batch at `position` of the file; of no transaction if the id is -1."""
-        raise NotImplementedError
+    def undo(self, count: i64, bad: i64) -> None:
+        """Back to so many rows, and records that cannot be read."""
+        self.base.truncate(count, bad)
 
     def record(
         self,
         data: bytes,
+        header: BatchHeader,
         offset: i64,
         timestamp: i64,
         key_at: i64,
@@ -148,9 +243,11 @@ class Scan:
 
     def _is_wanted(self, header: BatchHeader) -> bool:
         wanted = self.wanted
-        if header.attributes & CONTROL_FLAG or header.count == 0:
+        if header.count == 0 or (header.attributes & CONTROL_FLAG and not self.with_control):
             return False
         if header.last_offset < wanted.from_offset or header.base_offset >= wanted.to_offset:
+            return False
+        if wanted.has_producer is not None and wanted.has_producer != (header.producer_id != -1):
             return False
         # A batch's largest timestamp is of any use only where it has one.
         if wanted.from_ms > 0 and header.max_timestamp >= 0 and header.max_timestamp < wanted.from_ms:
@@ -159,18 +256,15 @@ class Scan:
 
     def _batch(self, buf: bytes, pos: i64, header: BatchHeader, position: i64) -> str:
         """Take a batch apart; what is wrong with it, and then nothing of it is in the columns."""
-        self.begin_batch()
+        base = self.base
+        count = base.count
+        bad: i64 = len(base.bad)
         try:
             self._records(buf, pos, header)
         except (DecodeError, DecompressionError) as error:
-            self.undo_batch()
+            self.undo(count, bad)
             return str(error)
-        attributes = header.attributes
-        self.end_batch(
-            position,
-            header.producer_id if attributes & TRANSACTIONAL_FLAG else -1,
-            1 if attributes & LOG_APPEND_TIME_FLAG else 0,
-        )
+        base.end_batch(header, position)
         return ""
 
     def _records(self, buf: bytes, pos: i64, header: BatchHeader) -> None:
@@ -206,117 +300,9 @@ class Scan:
                 continue
             if timestamp < wanted.from_ms or timestamp >= wanted.to_ms:
                 continue
-            self.record(data, offset, timestamp, key_at, key_size, value_at, value_size, headers_at, end)
+            self.record(data, header, offset, timestamp, key_at, key_size, value_at, value_size, headers_at, end)
         if r.pos != r.end:
             raise DecodeError(f"{r.end - r.pos} bytes behind the last record")
-
-
-@final
-class MessageColumns:
-    """One column each, `count` records long; of batches `batches` long.
-
-    Sizes are -1 for nulls. `batch_of` is each record's number among the batches.
-    """
-
-    def __init__(self) -> None:
-        self.count: i64 = 0
-        self.offsets = BytesWriter()
-        self.timestamps = BytesWriter()
-        self.batch_of = BytesWriter()
-        self.key_sizes = BytesWriter()
-        self.key_bytes = BytesWriter()
-        self.value_sizes = BytesWriter()
-        self.value_bytes = BytesWriter()
-        self.header_sizes = BytesWriter()
-        self.header_bytes = BytesWriter()
-        self.batches: i64 = 0
-        self.positions = BytesWriter()
-        self.timestamp_types = BytesWriter()
-
-
-@final
-class MessageScan(Scan):
-    """Records as they are; columns that are not asked for stay empty. `take` gives what came, and begins anew."""
-
-    def __init__(self, wanted: ScanRange, with_keys: bool, with_values: bool, with_headers: bool) -> None:
-        super().__init__(wanted)
-        self.with_keys = with_keys
-        self.with_values = with_values
-        self.with_headers = with_headers
-        self.columns = MessageColumns()
-        self.count: i64 = 0
-        self.keys: i64 = 0
-        self.values: i64 = 0
-        self.headers: i64 = 0
-
-    def take(self) -> MessageColumns:
-        columns = self.columns
-        self.columns = MessageColumns()
-        return columns
-
-    def is_full(self, records_max: i64) -> bool:
-        c = self.columns
-        return c.count >= records_max or len(c.key_bytes) + len(c.value_bytes) >= BYTES_MAX
-
-    def begin_batch(self) -> None:
-        c = self.columns
-        self.count = c.count
-        self.keys = len(c.key_bytes)
-        self.values = len(c.value_bytes)
-        self.headers = len(c.header_bytes)
-
-    def undo_batch(self) -> None:
-        c = self.columns
-        count = self.count
-        c.count = count
-        c.offsets.truncate(count * 8)
-        c.timestamps.truncate(count * 8)
-        c.batch_of.truncate(count * 4)
-        if self.with_keys:
-            c.key_sizes.truncate(count * 4)
-            c.key_bytes.truncate(self.keys)
-        if self.with_values:
-            c.value_sizes.truncate(count * 4)
-            c.value_bytes.truncate(self.values)
-        if self.with_headers:
-            c.header_sizes.truncate(count * 4)
-            c.header_bytes.truncate(self.headers)
-
-    def end_batch(self, position: i64, producer_id: i64, timestamp_type: i64) -> None:
-        c = self.columns
-        c.batches += 1
-        write_i64_le(c.positions, position)
-        c.timestamp_types.append(u8(timestamp_type))
-
-    def record(
-        self,
-        data: bytes,
-        offset: i64,
-        timestamp: i64,
-        key_at: i64,
-        key_size: i64,
-        value_at: i64,
-        value_size: i64,
-        headers_at: i64,
-        end: i64,
-    ) -> None:
-        c = self.columns
-        c.count += 1
-        write_i64_le(c.offsets, offset)
-        write_i64_le(c.timestamps, timestamp)
-        write_i32_le(c.batch_of, i32(c.batches))
-        if self.with_keys:
-            write_i32_le(c.key_sizes, i32(key_size) if key_size >= 0 else i32(-1))
-            if key_size > 0:
-                c.key_bytes.write(data[key_at : key_at + key_size])
-        if self.with_values:
-            write_i32_le(c.value_sizes, i32(value_size) if value_size >= 0 else i32(-1))
-            if value_size > 0:
-                c.value_bytes.write(data[value_at : value_at + value_size])
-        if self.with_headers:
-            # One byte, a count of 0, is what most records have.
-            write_i32_le(c.header_sizes, i32(end - headers_at))
-            c.header_bytes.write(data[headers_at:end])
 
 
 @final

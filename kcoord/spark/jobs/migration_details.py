@@ -17,7 +17,8 @@ from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitV
 from kcoord.protocol.records.share_group_metadata import ShareGroupMetadataKey
 from kcoord.protocol.records.streams_group_metadata import StreamsGroupMetadataKey
 from kcoord.spark.jobs.migration_rules import Rules
-from kcoord.spark.tables.rows import CLASSIC, CONSUMER, SHARE, STREAMS, TIME_MS_MAX
+from kcoord.spark.plan import TIME_MS_MAX
+from kcoord.spark.tables.rows import CLASSIC, CONSUMER, SHARE, STREAMS
 
 OFFSET: Final = "offset"
 # `kind` is `offset` or the group's. `why` is the rule for the group; "" for none.

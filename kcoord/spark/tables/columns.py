@@ -1,119 +1,154 @@
-"""Columns of a scan as NumPy and Arrow arrays."""
+"""Columns of a scan as Arrow arrays, which are mostly taken as they are, and what all tables of scans share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 
-from kcoord.spark.plan import TIME_MS_MAX
-from kcoord.spark.scan import MessageColumns
+from kcoord.spark.plan import Slice
+from kcoord.spark.scan import NO_TIMESTAMP, Columns, Scan
+from kcoord.spark.tables.schemas import HEADERS, TIMESTAMP, arrow_schema
 from kcoord.wire.primitives import BytesWriter
+from kcoord.wire.record_batch import headers_at
 
 Array = Any
+# Ends of texts, and the texts.
+Texts = tuple[BytesWriter, BytesWriter]
 # A validity bitmap and how many nulls it has; None for a column without.
 Nulls = tuple[pa.Buffer, int] | None
+# Offset of a record, position of its batch, why it cannot be read.
+Corrupt = Callable[[int, int, str], None]
+# The first two bits of a byte that a character of UTF-8 does not begin with.
 CONTINUES_MASK, CONTINUES = 0xC0, 0x80
 
 
-class MessageArrays:
-    """The numbers of `MessageColumns` as they are."""
+class ScannedRows:
+    """Arrow's columns of what a scan found; `column` knows those that all scans have."""
 
-    def __init__(self, columns: MessageColumns) -> None:
-        self.count = int(columns.count)
-        self.offsets = np.frombuffer(columns.offsets.getvalue(), "<i8")
-        self.timestamps = np.frombuffer(columns.timestamps.getvalue(), "<i8")
-        self.batch_of = np.frombuffer(columns.batch_of.getvalue(), "<i4")
-        self.key_sizes = np.frombuffer(columns.key_sizes.getvalue(), "<i4")
-        self.keys = columns.key_bytes.getvalue()
-        self.value_sizes = np.frombuffer(columns.value_sizes.getvalue(), "<i4")
-        self.values = columns.value_bytes.getvalue()
-        self.header_sizes = np.frombuffer(columns.header_sizes.getvalue(), "<i4")
-        self.headers = columns.header_bytes.getvalue()
-        self.positions = np.frombuffer(columns.positions.getvalue(), "<i8")
-        self.timestamp_types = np.frombuffer(columns.timestamp_types.getvalue(), "u1")
+    def __init__(self, found: Columns) -> None:
+        self.found = found
+        self.count = int(found.count)
+        self.flags = numbers(found.flags, "<i4")
 
-    def place_of(self, row: Any) -> tuple[int, int]:
-        """A record's offset, and the position of its batch in the file."""
-        return int(self.offsets[row]), int(self.positions[self.batch_of[row]])
+    def column(self, name: str) -> pa.Array:
+        raise NotImplementedError
+
+    def offsets(self) -> pa.Array:
+        return self.fixed(pa.int64(), self.found.offsets)
+
+    def timestamps(self) -> pa.Array:
+        return self.fixed(TIMESTAMP, self.found.timestamps, NO_TIMESTAMP)
+
+    def fixed(self, kind: pa.DataType, data: BytesWriter, null_flag: int = 0) -> pa.Array:
+        """Numbers; null in rows with that flag."""
+        bitmap, null_count = self._nulls(null_flag) or (None, 0)
+        return pa.Array.from_buffers(kind, self.count, [bitmap, pa.py_buffer(data.getvalue())], null_count)
+
+    def texts(self, kind: pa.DataType, texts: Texts, null_flag: int = 0) -> pa.Array:
+        """Texts that `broken_texts` looked at, or bytes; null in rows with that flag."""
+        ends, data = texts
+        bitmap, null_count = self._nulls(null_flag) or (None, 0)
+        buffers = [bitmap, pa.py_buffer(ends.getvalue()), pa.py_buffer(data.getvalue())]
+        return pa.Array.from_buffers(kind, self.count, buffers, null_count)
+
+    def named(self, names: Sequence[str], which: BytesWriter, null_flag: int) -> pa.Array:
+        """Of these names the one that a number says."""
+        if not names:
+            return pa.nulls(self.count, pa.string())
+        return pa.array(names, pa.string()).take(self.fixed(pa.int32(), which, null_flag))
+
+    def with_flag(self, flag: int) -> Array:
+        return (self.flags & flag) != 0
+
+    def of_batches(self, data: BytesWriter, kind: str) -> Array:
+        """A number of each row's batch."""
+        return numbers(data, kind)[self.batch_of()]
+
+    def batch_of(self) -> Array:
+        return numbers(self.found.batch_of, "<i4")
+
+    def _nulls(self, flag: int) -> Nulls:
+        nulls = self.with_flag(flag)
+        count = int(np.count_nonzero(nulls))
+        if count == 0:
+            return None
+        return pa.py_buffer(np.packbits(~nulls, bitorder="little").tobytes()), count
 
 
-def starts_of(sizes: Array) -> Array:
-    """Where each of so many bytes begins, all one after the other; negative sizes are nulls, and take none."""
-    ends = np.cumsum(np.maximum(sizes, 0), dtype=np.int64)
-    return ends - np.maximum(sizes, 0)
+class ScannedTable(ABC):
+    """Rows of what a scan found of a slice; with `columns` rows have just these, in that order."""
+
+    TABLE: ClassVar[str] = ""
+
+    def __init__(self, scan: Scan, part: Slice, corrupt: Corrupt, columns: Sequence[str] = ()) -> None:
+        self.scan = scan
+        self.part = part
+        self.schema = arrow_schema(self.TABLE, columns)
+        self.corrupt = corrupt
+
+    @abstractmethod
+    def take(self) -> pa.RecordBatch | None:
+        """What the scan has, as rows; None if there is nothing."""
+
+    def batch(self, rows: ScannedRows) -> pa.RecordBatch | None:
+        found = rows.found
+        for offset, batch, reason in found.bad:
+            self.corrupt(offset, self.position(found, batch), reason)
+        if rows.count == 0:
+            return None
+        arrays = [self._column(name, rows) for name in self.schema.names]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def position(self, found: Columns, batch: int) -> int:
+        """Where in the file a batch is."""
+        return int(numbers(found.positions, "<i8")[batch])
+
+    def report(self, rows: ScannedRows, row: int, reason: str) -> None:
+        found = rows.found
+        offset = int(numbers(found.offsets, "<i8")[row])
+        self.corrupt(offset, self.position(found, int(rows.batch_of()[row])), reason)
+
+    def _column(self, name: str, rows: ScannedRows) -> pa.Array:
+        part = self.part
+        if name == "log":
+            return constant(part.log, pa.string(), rows.count)
+        if name == "log_topic":
+            return constant(part.topic, pa.string(), rows.count)
+        if name == "log_partition":
+            return constant(part.partition, pa.int32(), rows.count)
+        if name == "log_offset":
+            return rows.offsets()
+        if name == "log_timestamp":
+            return rows.timestamps()
+        return rows.column(name)
 
 
-def timestamps(ms: Array, is_null: Array | None = None) -> pa.Array:
-    """Timestamps in UTC from milliseconds; null where that is asked for, below 0, and beyond TIME_MS_MAX."""
-    ms = ms.astype(np.int64)
-    nulls = (ms < 0) | (ms > TIME_MS_MAX)
-    if is_null is not None:
-        nulls |= is_null
-    us = np.where(nulls, 0, ms) * 1000
-    return pa.array(us, pa.int64(), mask=nulls).cast(pa.timestamp("us")).cast(pa.timestamp("us", tz="UTC"))
-
-
-def binary(data: bytes, sizes: Array) -> pa.Array:
-    """A binary array over `data`, which is not copied."""
-    ends = np.zeros(len(sizes) + 1, np.int32)
-    np.cumsum(np.maximum(sizes, 0), out=ends[1:])
-    nulls = sizes < 0
-    bitmap = None
-    if nulls.any():
-        bitmap = pa.py_buffer(np.packbits(~nulls, bitorder="little").tobytes())
-    return pa.Array.from_buffers(
-        pa.binary(), len(sizes), [bitmap, pa.py_buffer(ends.tobytes()), pa.py_buffer(data)], int(nulls.sum())
-    )
+def numbers(data: BytesWriter, kind: str) -> Array:
+    return np.frombuffer(data.getvalue(), kind)
 
 
 def constant(value: Any, kind: pa.DataType, count: int) -> pa.Array:
     return pa.repeat(pa.scalar(value, kind), count)
 
 
-def record_batch(arrays: Sequence[pa.Array], schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays(list(arrays), schema=schema)
-
-
-def flags_set(flags: Array, flag: int) -> Nulls:
-    """Nulls where a row's flags have this one."""
-    nulls = (flags & flag) != 0
-    count = int(np.count_nonzero(nulls))
-    if count == 0:
-        return None
-    return pa.py_buffer(np.packbits(~nulls, bitorder="little").tobytes()), count
-
-
-def fixed(kind: pa.DataType, count: int, data: BytesWriter, nulls: Nulls = None) -> pa.Array:
-    """An array of numbers over little-endian ones."""
-    bitmap, null_count = nulls or (None, 0)
-    return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(data.getvalue())], null_count)
-
-
-def strings(count: int, ends: BytesWriter, data: BytesWriter, nulls: Nulls = None) -> pa.Array:
-    """An array of texts, which `broken_texts` looked at, that end at `ends`; the first of those is a 0."""
-    bitmap, null_count = nulls or (None, 0)
-    buffers = [bitmap, pa.py_buffer(ends.getvalue()), pa.py_buffer(data.getvalue())]
-    return pa.Array.from_buffers(pa.string(), count, buffers, null_count)
-
-
-def broken_texts(ends: BytesWriter, data: BytesWriter) -> list[int]:
-    """Which of the texts that end at `ends` are not UTF-8."""
-    texts = data.getvalue()
-    if texts.isascii():
+def broken_texts(texts: Texts) -> list[int]:
+    """Which of them are not UTF-8."""
+    data = texts[1].getvalue()
+    if data.isascii():
         return []
-    places = np.frombuffer(ends.getvalue(), "<i4")
-    starts = places[:-1][places[:-1] < len(texts)]
-    whole = np.frombuffer(texts, "u1")
+    ends = numbers(texts[0], "<i4")
+    starts = ends[:-1][ends[:-1] < len(data)]
     try:
-        texts.decode()
-        if not ((whole[starts] & CONTINUES_MASK) == CONTINUES).any():
+        data.decode()
+        if not ((np.frombuffer(data, "u1")[starts] & CONTINUES_MASK) == CONTINUES).any():
             return []
     except UnicodeDecodeError:
         pass
-    return [row for row in range(len(places) - 1) if not _is_text(texts[places[row] : places[row + 1]])]
+    return [row for row in range(len(ends) - 1) if not _is_text(data[ends[row] : ends[row + 1]])]
 
 
 def _is_text(data: bytes) -> bool:
@@ -122,3 +157,20 @@ def _is_text(data: bytes) -> bool:
     except UnicodeDecodeError:
         return False
     return True
+
+
+def headers_column(rows: ScannedRows, texts: Texts, flag: int) -> pa.Array:
+    """Lists of headers; null in rows without that flag. Names that are not UTF-8 are in it as far as they are."""
+    with_headers = np.flatnonzero(rows.with_flag(flag))
+    if not len(with_headers):
+        return pa.nulls(rows.count, HEADERS)
+    ends = numbers(texts[0], "<i4")
+    data = texts[1].getvalue()
+    found: list[Any] = [None] * rows.count
+    for row in with_headers.tolist():
+        headers = headers_at(data, int(ends[row]), int(ends[row + 1]))
+        found[row] = [
+            {"key": key.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), "value": value}
+            for key, value in headers
+        ]
+    return pa.array(found, HEADERS)

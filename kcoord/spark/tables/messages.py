@@ -2,74 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import ClassVar, final
 
 import numpy as np
 import pyarrow as pa
 
+from kcoord.spark.message_scan import NO_KEY, NO_VALUE, WITH_HEADERS, MessageColumns, MessageScan
 from kcoord.spark.options import MESSAGES
 from kcoord.spark.plan import Slice
-from kcoord.spark.scan import MessageScan
-from kcoord.spark.tables.columns import MessageArrays, binary, constant, record_batch, starts_of, timestamps
-from kcoord.spark.tables.schemas import arrow_schema
-from kcoord.wire.primitives import DecodeError
-from kcoord.wire.record_batch import headers_at
-
-Corrupt = Callable[[int, int, str], None]
+from kcoord.spark.scan import BY_BROKERS_CLOCK
+from kcoord.spark.tables.columns import Corrupt, ScannedRows, ScannedTable, constant, headers_column
 
 
-class MessageTable:
-    """Messages of the slice that `scan` goes through; with `columns` rows have just these, in that order."""
+@final
+class MessageTable(ScannedTable):
+    """Messages of the slice that `scan` goes through."""
+
+    TABLE: ClassVar[str] = MESSAGES
 
     def __init__(self, scan: MessageScan, part: Slice, corrupt: Corrupt, columns: Sequence[str] = ()) -> None:
-        self.scan = scan
-        self.part = part
-        self.schema = arrow_schema(MESSAGES, columns)
-        self.corrupt = corrupt
+        super().__init__(scan, part, corrupt, columns)
+        self.scan: MessageScan = scan
 
     def take(self) -> pa.RecordBatch | None:
-        """What the scan has, as rows; None if there is nothing."""
-        arrays = MessageArrays(self.scan.take())
-        if arrays.count == 0:
-            return None
-        return record_batch([self._column(name, arrays) for name in self.schema.names], self.schema)
+        return self.batch(_Rows(self.scan.take()))
 
-    def _column(self, name: str, arrays: MessageArrays) -> pa.Array:
-        count = arrays.count
-        if name == "key":
-            return binary(arrays.keys, arrays.key_sizes)
-        if name == "value":
-            return binary(arrays.values, arrays.value_sizes)
+    def _column(self, name: str, rows: ScannedRows) -> pa.Array:
         if name == "topic":
-            return constant(self.part.topic, pa.string(), count)
+            return constant(self.part.topic, pa.string(), rows.count)
         if name == "partition":
-            return constant(self.part.partition, pa.int32(), count)
-        if name == "offset":
-            return pa.array(arrays.offsets, pa.int64())
-        if name == "timestamp":
-            return timestamps(arrays.timestamps)
-        if name == "timestampType":
-            return pa.array(arrays.timestamp_types[arrays.batch_of].astype(np.int32), pa.int32())
-        if name == "headers":
-            return self._headers(arrays)
-        return constant(self.part.log, pa.string(), count)
+            return constant(self.part.partition, pa.int32(), rows.count)
+        return super()._column(name, rows)
 
-    def _headers(self, arrays: MessageArrays) -> pa.Array:
-        kind = self.schema.field("headers").type
-        starts = starts_of(arrays.header_sizes)
-        with_headers = np.flatnonzero(arrays.header_sizes > 1)
-        found: list[list[dict[str, object]] | None] = [None] * arrays.count
-        for row in with_headers:
-            start = int(starts[row])
-            try:
-                headers = headers_at(arrays.headers, start, start + int(arrays.header_sizes[row]))
-            except DecodeError as error:
-                self.corrupt(*arrays.place_of(row), str(error))
-                continue
-            found[row] = [
-                {"key": key.encode("utf-8", "surrogateescape").decode("utf-8", "replace"), "value": value}
-                for key, value in headers
-            ]
-        if not len(with_headers):
-            return pa.nulls(arrays.count, kind)
-        return pa.array(found, kind)
+
+@final
+class _Rows(ScannedRows):
+    def __init__(self, found: MessageColumns) -> None:
+        super().__init__(found)
+        self.found: MessageColumns = found
+
+    def column(self, name: str) -> pa.Array:
+        found = self.found
+        if name == "key":
+            return self.texts(pa.binary(), (found.key_ends, found.keys), NO_KEY)
+        if name == "value":
+            return self.texts(pa.binary(), (found.value_ends, found.values), NO_VALUE)
+        if name == "offset":
+            return self.offsets()
+        if name == "timestamp":
+            return self.timestamps()
+        if name == "timestampType":
+            kinds = self.of_batches(found.kinds, "u1") & BY_BROKERS_CLOCK
+            return pa.array(kinds.astype(np.int32), pa.int32())
+        return headers_column(self, (found.header_ends, found.headers), WITH_HEADERS)

@@ -104,14 +104,8 @@ class RecordsDecoder(TableDecoder):
         self.reader = RecordReader(dict(topic_names or {}))
 
     def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
-        about: Row | None
-        if header.is_control:
-            about = _control_columns(record)
-        elif where.log_topic in VERSIONS:
-            about = self._typed_columns(where.log_topic, record)
-        else:
-            about = (None, None, *UNTYPED)
-        if about is None or not self._wants(about):
+        about = self.about(where.log_topic, record, header)
+        if about is None:
             return
         is_tombstone = not header.is_control and record.key is not None and record.value is None
         self._put(
@@ -127,6 +121,22 @@ class RecordsDecoder(TableDecoder):
                 is_tombstone,
             )
         )
+
+    def about(self, topic: str, record: Record, header: BatchHeader) -> Row | None:
+        """From `record_type` to `value_json`; None if the record is not wanted. Raises DecodeError."""
+        about: Row | None
+        if header.is_control:
+            about = _control_columns(record)
+        elif topic in VERSIONS:
+            about = self._typed_columns(topic, record)
+        else:
+            about = (None, None, *UNTYPED)
+        return about if about is not None and self._wants(about) else None
+
+    @property
+    def takes_commits(self) -> bool:
+        types = self.wanted.record_types
+        return types is None or not types.isdisjoint((LEGACY_OFFSET_COMMIT, OFFSET_COMMIT))
 
     def _wants(self, about: Row) -> bool:
         """By what is in the columns from `record_type` to `value_json`."""

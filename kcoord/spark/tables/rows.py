@@ -17,6 +17,7 @@ import pyarrow as pa
 from kcoord.log.serde import UnknownRecord, decode_record
 from kcoord.log.typed_records import record_name
 from kcoord.spark.filters import EVERYTHING, RowFilter, Values
+from kcoord.spark.plan import TIME_MS_MAX
 from kcoord.spark.tables.schemas import arrow_schema
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import DecodeError
@@ -30,8 +31,6 @@ ROW_BYTES_MAX: Final = 32 << 20
 CELL_BYTES: Final = 8
 # Beyond what coordinators write (by default at most 1 MiB); taken apart, a record takes many times its size.
 RECORD_BYTES_MAX: Final = 32 << 20
-# The end of the year 9999: where Spark's timestamps end, and Python's, which rows are collected into.
-TIME_MS_MAX: Final = 253_402_300_799_999
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
@@ -81,6 +80,11 @@ class TableDecoder(ABC):
     def makes(self, *columns: str) -> bool:
         """Whether the rows have any of these."""
         return not self.made.isdisjoint(columns)
+
+    @property
+    def takes_commits(self) -> bool:
+        """Whether commits of offsets may be of this table; if not they need not come."""
+        return True
 
     @abstractmethod
     def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
@@ -137,6 +141,10 @@ class GroupTableDecoder(TableDecoder):
                 del self._kinds[record_type]
                 return
             self._add(about, place_columns(where, record), key, value, record)
+
+    @property
+    def takes_commits(self) -> bool:
+        return False
 
     def _is_wanted(self, about: Any) -> bool:
         """By what KINDS says of a type: the kind of the group."""

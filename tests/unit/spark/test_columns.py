@@ -14,7 +14,7 @@ from kcoord.spark import reading
 from kcoord.spark.options import CORRUPT, TABLES, BadOption
 from kcoord.spark.reading import CorruptLog
 from kcoord.spark.source import KcoordDataSource, with_columns_of
-from kcoord.spark.tables import group_metadata, members, messages, records
+from kcoord.spark.tables import columns, group_metadata, members, records
 from kcoord.spark.tables.schemas import arrow_schema, spark_schema
 from tests.data.known import LOGS
 from tests.unit.spark.log_rig import LogRig, commit, options, rows
@@ -77,7 +77,7 @@ def test_records_are_decoded_and_json_is_made_where_a_column_needs_it(
     with pytest.raises(AssertionError):
         rows(tmp_path, "records", columns="value_json")
     monkeypatch.setattr(records.RecordReader, "decode", never)
-    monkeypatch.setattr(records, "_headers", never)
+    monkeypatch.setattr(columns, "headers_at", never)
     assert rows(tmp_path, "records", columns=",".join(MADE_OF_NOTHING))[0]["record_version"] == 4
     for column in ("group_id", "headers"):
         with pytest.raises(AssertionError):
@@ -102,7 +102,7 @@ def test_groups_members_and_messages_make_no_more_than_that(
     made = (
         (group_metadata, "_cause", "group_metadata", "epoch", "cause"),
         (members, "_subscription", "members", "client_id", "subscribed_topics"),
-        (messages, "headers_at", "messages", "offset", "headers"),
+        (columns, "headers_at", "messages", "offset", "headers"),
         (reading, "_topic_names", "assignments", "topic_id", "topic"),
     )
     for module, function, table, without, needing in made:

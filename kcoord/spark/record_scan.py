@@ -1,0 +1,346 @@
+"""Records of coordinators' logs into columns: commits, which most are, where they stand; others as decoders say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, final
+
+from kcoord.spark.commit_scan import (
+    COMMIT_KEY_MAX,
+    KEY_FIXED,
+    OTHER_LAYOUT,
+    group_size_of,
+    text_at_of,
+    text_size_of,
+    value_layout,
+)
+from kcoord.spark.scan import BYTES_MAX, Columns, Scan, ScanRange
+from kcoord.wire.primitives import DecodeError, i32, i64, read_i16_be, read_i32_be, write_i32_le
+from kcoord.wire.record_batch import CONTROL_FLAG, BatchHeader, Headers, Record
+from kcoord.wire.record_batch import headers_at as headers_of
+
+# What a row has not, in `flags`, besides NO_TIMESTAMP.
+NO_TYPE: Final = 2
+NO_VERSION: Final = 4
+NO_NAME: Final = 8
+NO_GROUP: Final = 16
+NO_TOPIC: Final = 32
+NO_PARTITION: Final = 64
+NO_MEMBER: Final = 128
+NO_TRANSACTIONAL_ID: Final = 256
+NO_KEY: Final = 512
+NO_VALUE: Final = 1024
+# What it has, and what it is.
+WITH_HEADERS: Final = 2048
+TOMBSTONE: Final = 4096
+
+UNTYPED: Final = NO_NAME | NO_GROUP | NO_TOPIC | NO_PARTITION | NO_MEMBER | NO_TRANSACTIONAL_ID
+
+OFFSET_COMMIT: Final = 1
+# Larger ones are looked at by `typed`, which may refuse them.
+FRAME_BYTES_MAX: Final = 1 << 20
+ASCII_MAX: Final = 127
+
+# From a record to record_type, record_version, record_name, group_id, topic, partition, member_id and
+# transactional_id, and more; None if it is not wanted. Raises DecodeError.
+Typed = Callable[[Record, BatchHeader], tuple[Any, ...] | None]
+
+
+def is_commit(data: bytes, key_at: i64, key_size: i64) -> bool:
+    """Whether the type in a key is that of an offset commit, also of the oldest kind."""
+    if key_size < 2:
+        return False
+    kind: i64 = i64(read_i16_be(data, key_at))
+    return kind >= 0 and kind <= COMMIT_KEY_MAX
+
+
+def is_ascii(data: bytes, at: i64, end: i64) -> bool:
+    while at < end:
+        if i64(data[at]) > ASCII_MAX:
+            return False
+        at += 1
+    return True
+
+
+@final
+class RecordColumns(Columns):
+    """What `records` shows without JSON; headers are as in the record, their count first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.types = self.four()
+        self.versions = self.four()
+        self.name_numbers = self.four()
+        self.group_ends, self.groups = self.text()
+        self.topic_ends, self.topics = self.text()
+        self.partitions = self.four()
+        self.member_ends, self.members = self.text()
+        self.transactional_ends, self.transactional_ids = self.text()
+        self.key_ends, self.keys = self.text()
+        self.value_ends, self.values = self.text()
+        self.header_ends, self.headers = self.text()
+
+
+@final
+class RecordScan(Scan):
+    """Keys, values and headers that are not asked for stay empty. `names` are those that `name_numbers` mean.
+
+    With `has_commits` commits of the layouts that are met are taken apart here; with `is_framed` nothing of any record
+    but type and version. `take` gives what came together.
+    """
+
+    def __init__(
+        self,
+        wanted: ScanRange,
+        typed: Typed,
+        has_commits: bool,
+        is_framed: bool,
+        with_control: bool,
+        with_keys: bool,
+        with_values: bool,
+        with_headers: bool,
+    ) -> None:
+        super().__init__(wanted, with_control)
+        self.typed = typed
+        self.has_commits = has_commits
+        self.is_framed = is_framed
+        self.with_keys = with_keys
+        self.with_values = with_values
+        self.with_headers = with_headers
+        self.names: list[str] = []
+        self.number_of: dict[str, int] = {}
+        # That of the name of commits, once one was decoded.
+        self.commit_name: i64 = -1
+        self.columns = RecordColumns()
+        self.base = self.columns
+
+    def take(self) -> RecordColumns:
+        columns = self.columns
+        self.columns = RecordColumns()
+        self.base = self.columns
+        return columns
+
+    def record(
+        self,
+        data: bytes,
+        header: BatchHeader,
+        offset: i64,
+        timestamp: i64,
+        key_at: i64,
+        key_size: i64,
+        value_at: i64,
+        value_size: i64,
+        headers_at: i64,
+        end: i64,
+    ) -> None:
+        c = self.columns
+        is_control = (header.attributes & CONTROL_FLAG) != 0
+        flags: i64 = -1
+        if not is_control:
+            if self.is_framed:
+                flags = self._frame(data, key_at, key_size, value_at, value_size)
+            elif self.commit_name >= 0:
+                flags = self._commit(data, key_at, key_size, value_at, value_size)
+        if flags < 0:
+            key = None if key_size < 0 else data[key_at : key_at + key_size]
+            value = None if value_size < 0 else data[value_at : value_at + value_size]
+            try:
+                about = self.typed(Record(offset, timestamp, key, value, []), header)
+            except DecodeError as error:
+                c.bad.append((offset, c.batches, str(error)))
+                return
+            if about is None:
+                return
+            flags = self._put(about)
+            if self.has_commits and about[0] == OFFSET_COMMIT and about[2] is not None and not is_control:
+                self.commit_name = self.number_of[about[2]]
+        if key_size < 0:
+            flags |= NO_KEY
+        if value_size < 0:
+            flags |= NO_VALUE
+            if key_size >= 0 and not is_control:
+                flags |= TOMBSTONE
+        # One byte, a count of 0, is what most records have.
+        if end - headers_at > 1:
+            flags |= WITH_HEADERS
+        c.begin_row(offset, timestamp, flags)
+        if self.with_keys:
+            if key_size > 0:
+                c.keys.write(data[key_at : key_at + key_size])
+            write_i32_le(c.key_ends, i32(len(c.keys)))
+        if self.with_values:
+            if value_size > 0:
+                c.values.write(data[value_at : value_at + value_size])
+            write_i32_le(c.value_ends, i32(len(c.values)))
+        if self.with_headers:
+            if end - headers_at > 1:
+                c.headers.write(data[headers_at:end])
+            write_i32_le(c.header_ends, i32(len(c.headers)))
+
+    def _commit(self, data: bytes, key_at: i64, key_size: i64, value_at: i64, value_size: i64) -> i64:
+        """Write the columns of a commit whose layout is plain; the row's flags, or -1, and nothing in them."""
+        if key_size < KEY_FIXED or i64(read_i16_be(data, key_at)) != OFFSET_COMMIT:
+            return -1
+        group_size = group_size_of(data, key_at, key_size)
+        # That is, lengths too: below 128. Others are decoded, which finds what is no UTF-8.
+        if group_size < 0 or not is_ascii(data, key_at, key_at + key_size - 4):
+            return -1
+        flags: i64 = NO_MEMBER | NO_TRANSACTIONAL_ID
+        version: i64 = 0
+        if value_size < 0:
+            flags |= NO_VERSION
+        else:
+            layout = value_layout(data, value_at, value_size)
+            if layout == OTHER_LAYOUT:
+                return -1
+            version = i64(read_i16_be(data, value_at))
+            text_at = value_at + text_at_of(layout)
+            if not is_ascii(data, text_at, text_at + text_size_of(layout, value_size)):
+                return -1
+        at: i64 = key_at + 4
+        topic_at: i64 = at + group_size + 2
+        topic_end: i64 = key_at + key_size - 4
+        partition: i64 = i64(read_i32_be(data, topic_end))
+        if topic_at == topic_end:
+            flags |= NO_TOPIC
+        if partition == -1:
+            flags |= NO_PARTITION
+        c = self.columns
+        write_i32_le(c.types, OFFSET_COMMIT)
+        write_i32_le(c.versions, i32(version))
+        write_i32_le(c.name_numbers, i32(self.commit_name))
+        c.groups.write(data[at : at + group_size])
+        write_i32_le(c.group_ends, i32(len(c.groups)))
+        c.topics.write(data[topic_at:topic_end])
+        write_i32_le(c.topic_ends, i32(len(c.topics)))
+        write_i32_le(c.partitions, i32(partition))
+        write_i32_le(c.member_ends, i32(len(c.members)))
+        write_i32_le(c.transactional_ends, i32(len(c.transactional_ids)))
+        return flags
+
+    def _frame(self, data: bytes, key_at: i64, key_size: i64, value_at: i64, value_size: i64) -> i64:
+        """The same for any record, of which only type and version are looked at."""
+        if key_size < 2 or key_size > FRAME_BYTES_MAX or value_size > FRAME_BYTES_MAX:
+            return -1
+        flags: i64 = UNTYPED
+        version: i64 = 0
+        if value_size < 2:
+            flags |= NO_VERSION
+        else:
+            version = i64(read_i16_be(data, value_at))
+        kind: i64 = i64(read_i16_be(data, key_at))
+        self._numbers(kind, version, 0, 0)
+        self._ends()
+        return flags
+
+    def _put(self, about: tuple[Any, ...]) -> i64:
+        """Write what `typed` said; the row's flags."""
+        record_type, version, name = about[0], about[1], about[2]
+        group, topic, partition, member_id, transactional_id = about[3], about[4], about[5], about[6], about[7]
+        c = self.columns
+        flags: i64 = 0
+        number = 0
+        if record_type is None:
+            flags |= NO_TYPE
+        if version is None:
+            flags |= NO_VERSION
+        if name is None:
+            flags |= NO_NAME
+        else:
+            known = self.number_of.get(name)
+            if known is None:
+                known = len(self.names)
+                self.number_of[name] = known
+                self.names.append(name)
+            number = known
+        if partition is None:
+            flags |= NO_PARTITION
+        self._numbers(record_type or 0, version or 0, number, partition or 0)
+        if group is None:
+            flags |= NO_GROUP
+        else:
+            c.groups.write(group.encode())
+        if topic is None:
+            flags |= NO_TOPIC
+        else:
+            c.topics.write(topic.encode())
+        if member_id is None:
+            flags |= NO_MEMBER
+        else:
+            c.members.write(member_id.encode())
+        if transactional_id is None:
+            flags |= NO_TRANSACTIONAL_ID
+        else:
+            c.transactional_ids.write(transactional_id.encode())
+        self._ends()
+        return flags
+
+    def _numbers(self, record_type: i64, version: i64, name: i64, partition: i64) -> None:
+        c = self.columns
+        write_i32_le(c.types, i32(record_type))
+        write_i32_le(c.versions, i32(version))
+        write_i32_le(c.name_numbers, i32(name))
+        write_i32_le(c.partitions, i32(partition))
+
+    def _ends(self) -> None:
+        """Texts of a row end where their columns do now."""
+        c = self.columns
+        write_i32_le(c.group_ends, i32(len(c.groups)))
+        write_i32_le(c.topic_ends, i32(len(c.topics)))
+        write_i32_le(c.member_ends, i32(len(c.members)))
+        write_i32_le(c.transactional_ends, i32(len(c.transactional_ids)))
+
+
+@final
+class RecordPicker(Scan):
+    """Records one by one, as decoders take them, without commits unless these are wanted.
+
+    `take` gives them with their batches' headers and positions.
+    """
+
+    def __init__(self, wanted: ScanRange, with_control: bool, with_commits: bool) -> None:
+        super().__init__(wanted, with_control)
+        self.with_commits = with_commits
+        self.picked: list[tuple[int, BatchHeader, Record]] = []
+        self.picked_bytes: i64 = 0
+
+    def is_full(self, records_max: i64) -> bool:
+        return len(self.picked) >= records_max or self.picked_bytes >= BYTES_MAX
+
+    def undo(self, count: i64, bad: i64) -> None:
+        self.base.count = count
+        del self.picked[count:]
+
+    def take(self) -> list[tuple[int, BatchHeader, Record]]:
+        """(position of the batch, its header, record)."""
+        positions = self.base.positions.getvalue()
+        self.base = Columns()
+        picked, self.picked = self.picked, []
+        self.picked_bytes = 0
+        found: list[tuple[int, BatchHeader, Record]] = []
+        for number, header, record in picked:
+            at: i64 = i64(number) * 8
+            found.append((int.from_bytes(positions[at : at + 8], "little"), header, record))
+        return found
+
+    def record(
+        self,
+        data: bytes,
+        header: BatchHeader,
+        offset: i64,
+        timestamp: i64,
+        key_at: i64,
+        key_size: i64,
+        value_at: i64,
+        value_size: i64,
+        headers_at: i64,
+        end: i64,
+    ) -> None:
+        if not self.with_commits and not header.attributes & CONTROL_FLAG and is_commit(data, key_at, key_size):
+            return
+        key = None if key_size < 0 else data[key_at : key_at + key_size]
+        value = None if value_size < 0 else data[value_at : value_at + value_size]
+        headers: Headers = headers_of(data, headers_at, end) if end - headers_at > 1 else []
+        self.base.count += 1
+        self.picked_bytes += end - key_at
+        self.picked.append((self.base.batches, header, Record(offset, timestamp, key, value, headers)))

@@ -1,0 +1,76 @@
+"""The table `records` without JSON, from the columns of a scan; `records` makes it with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar, final
+
+import numpy as np
+import pyarrow as pa
+
+from kcoord.spark import record_scan
+from kcoord.spark.options import RECORDS
+from kcoord.spark.plan import Slice
+from kcoord.spark.record_scan import RecordColumns, RecordScan
+from kcoord.spark.tables.columns import Corrupt, ScannedRows, ScannedTable, headers_column
+
+
+@final
+class RecordTable(ScannedTable):
+    """Records of the slice that `scan` goes through."""
+
+    TABLE: ClassVar[str] = RECORDS
+
+    def __init__(self, scan: RecordScan, part: Slice, corrupt: Corrupt, columns: Sequence[str] = ()) -> None:
+        super().__init__(scan, part, corrupt, columns)
+        self.scan: RecordScan = scan
+
+    def take(self) -> pa.RecordBatch | None:
+        return self.batch(_Rows(self.scan.take(), self.scan.names))
+
+
+@final
+class _Rows(ScannedRows):
+    def __init__(self, found: RecordColumns, names: Sequence[str]) -> None:
+        super().__init__(found)
+        self.found: RecordColumns = found
+        self.names = names
+
+    def column(self, name: str) -> pa.Array:
+        found = self.found
+        if name == "record_type":
+            return self.fixed(pa.int32(), found.types, record_scan.NO_TYPE)
+        if name == "record_version":
+            return self.fixed(pa.int32(), found.versions, record_scan.NO_VERSION)
+        if name == "record_name":
+            return self.named(self.names, found.name_numbers, record_scan.NO_NAME)
+        if name == "group_id":
+            return self.texts(pa.string(), (found.group_ends, found.groups), record_scan.NO_GROUP)
+        if name == "topic":
+            return self.texts(pa.string(), (found.topic_ends, found.topics), record_scan.NO_TOPIC)
+        if name == "partition":
+            return self.fixed(pa.int32(), found.partitions, record_scan.NO_PARTITION)
+        if name == "member_id":
+            return self.texts(pa.string(), (found.member_ends, found.members), record_scan.NO_MEMBER)
+        if name == "transactional_id":
+            ids = (found.transactional_ends, found.transactional_ids)
+            return self.texts(pa.string(), ids, record_scan.NO_TRANSACTIONAL_ID)
+        if name == "key":
+            return self.texts(pa.binary(), (found.key_ends, found.keys), record_scan.NO_KEY)
+        if name == "value":
+            return self.texts(pa.binary(), (found.value_ends, found.values), record_scan.NO_VALUE)
+        if name == "headers":
+            return headers_column(self, (found.header_ends, found.headers), record_scan.WITH_HEADERS)
+        if name == "is_tombstone":
+            return pa.array(self.with_flag(record_scan.TOMBSTONE))
+        return self._of_batch(name)
+
+    def _of_batch(self, name: str) -> pa.Array:
+        """`producer_id`, `producer_epoch` or `leader_epoch`; null for -1."""
+        found = self.found
+        if name == "producer_id":
+            known = self.of_batches(found.producer_ids, "<i8")
+        else:
+            epochs = found.producer_epochs if name == "producer_epoch" else found.leader_epochs
+            known = self.of_batches(epochs, "<i4").astype(np.int32)
+        return pa.array(known, mask=known == -1)
