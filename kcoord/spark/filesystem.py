@@ -1,4 +1,4 @@
-"""Files wherever they are: a local path, a URI that Arrow knows (file, s3, hdfs, viewfs, gs, abfs), or one of fsspec.
+"""Files wherever they are: a local path, a URI that Arrow knows (file, s3, gs, abfs), hdfs, or one of fsspec.
 
 A `Storage` is what is sent to executors: the path as it was given, and options; each opens it anew.
 """
@@ -6,21 +6,27 @@ A `Storage` is what is sent to executors: the path as it was given, and options;
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, unquote, urlencode, urlsplit
 
 if TYPE_CHECKING:
     import pyarrow.fs
 
-ARROW_SCHEMES = ("file", "s3", "hdfs", "viewfs", "gs", "gcs", "abfs", "abfss")
+ARROW_SCHEMES = ("file", "s3", "gs", "gcs", "abfs", "abfss")
+HDFS_SCHEMES = ("hdfs", "viewfs")
+CONNECT_TIMEOUT_S = 20
 # s3a and s3n are what Hadoop calls it.
 SAME_SCHEMES = {"s3a": "s3", "s3n": "s3"}
 
 
 @dataclass(frozen=True)
 class Storage:
-    """`options` are handed to fsspec, or become the query of an Arrow URI (`endpoint_override`, `access_key`, ...)."""
+    """`options` are handed to fsspec, or become the query of an Arrow URI (`endpoint_override`, `access_key`, ...).
+
+    For HDFS they are settings of Hadoop's (`dfs.client.use.datanode.hostname`, ...).
+    """
 
     path: str
     options: tuple[tuple[str, str], ...] = ()
@@ -34,11 +40,43 @@ class Storage:
         if not separator:
             return pyarrow.fs.LocalFileSystem(), os.path.abspath(self.path)
         scheme = SAME_SCHEMES.get(scheme, scheme)
+        if scheme in HDFS_SCHEMES and not self.use_fsspec:
+            return self._open_hdfs(scheme, rest)
         if scheme in ARROW_SCHEMES and not self.use_fsspec:
-            uri = _arrow_uri(scheme, rest, dict(self.options))
-            filesystem, path = pyarrow.fs.FileSystem.from_uri(uri)
-            return filesystem, path.rstrip("/")
+            return self._open_arrow(scheme, rest)
         return self._open_fsspec()
+
+    def _open_hdfs(self, scheme: str, rest: str) -> tuple[pyarrow.fs.FileSystem, str]:
+        """With hdfs-native, which needs nothing else; without it with Hadoop's libhdfs and a JVM, through Arrow."""
+        import pyarrow.fs
+
+        try:
+            import hdfs_native.fsspec as native
+        except ImportError:
+            pass
+        else:
+            kinds = {"hdfs": native.HdfsFileSystem, "viewfs": native.ViewfsFileSystem}
+            url = urlsplit(self.path)
+            if url.hostname and url.port:
+                # It would try again for minutes where nobody listens.
+                socket.create_connection((url.hostname, url.port), CONNECT_TIMEOUT_S).close()
+            filesystem = kinds[scheme](host=url.hostname, port=url.port, **dict(self.options))
+            return pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(filesystem)), unquote(url.path).rstrip(
+                "/"
+            )
+        try:
+            return self._open_arrow(scheme, rest)
+        except OSError as error:
+            raise OSError(
+                f"{self.path}: HDFS needs hdfs-native (pip install 'kcoord[hdfs]'), or Hadoop's libhdfs, which is not "
+                f"to be had: {error}"
+            ) from None
+
+    def _open_arrow(self, scheme: str, rest: str) -> tuple[pyarrow.fs.FileSystem, str]:
+        import pyarrow.fs
+
+        filesystem, path = pyarrow.fs.FileSystem.from_uri(_arrow_uri(scheme, rest, dict(self.options)))
+        return filesystem, path.rstrip("/")
 
     def _open_fsspec(self) -> tuple[pyarrow.fs.FileSystem, str]:
         import pyarrow.fs
@@ -48,6 +86,8 @@ class Storage:
         except ImportError:
             raise ValueError(f"{self.path}: this kind of path needs fsspec (pip install fsspec)") from None
         filesystem, path = fsspec.core.url_to_fs(self.path, **dict(self.options))
+        # It is one object for all who open it, and a stream wants to see what is new.
+        filesystem.invalidate_cache()
         handler = pyarrow.fs.FSSpecHandler(filesystem)
         return pyarrow.fs.PyFileSystem(handler), str(path).rstrip("/")
 

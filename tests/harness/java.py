@@ -1,7 +1,8 @@
 """The Java side of the interop tests: jars from Maven Central, compiled helpers, and how to run them.
 
 `libs()` fills build/interop/libs once from the checked-in pom and reuses it; INTEROP_LIBS names a directory that
-is already filled. `spark_libs()` does the same with what Spark's Kafka source needs, and INTEROP_SPARK_LIBS.
+is already filled. `spark_libs()` does the same with what Spark's Kafka source needs, and INTEROP_SPARK_LIBS, `hdfs_libs()`
+with Hadoop's cluster for tests, and INTEROP_HDFS_LIBS.
 `classes()` compiles tests/interop/java once per content. A missing java, javac or mvn raises
 `ToolchainMissing`: these tests fail without their toolchain, they never pass by not running.
 
@@ -71,6 +72,12 @@ def libs() -> Path:
 def spark_libs() -> Path:
     """Directory that holds Spark's own Kafka source and what it needs beside Spark."""
     return _filled("INTEROP_SPARK_LIBS", "spark-libs", "spark-pom.xml", "spark-sql-kafka-*.jar")
+
+
+@cache
+def hdfs_libs() -> Path:
+    """Directory that holds Hadoop's cluster for tests; what it needs beside are jars that PySpark brings."""
+    return _filled("INTEROP_HDFS_LIBS", "hdfs-libs", "hdfs-pom.xml", "hadoop-client-minicluster-*.jar")
 
 
 def _filled(variable: str, name: str, pom: str, proof: str) -> Path:

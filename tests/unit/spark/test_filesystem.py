@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -92,6 +93,21 @@ def test_a_uri_of_the_disk(tmp_path: Path) -> None:
 def test_a_scheme_that_nobody_knows() -> None:
     with pytest.raises(ValueError, match="nowhere"):
         Storage("nowhere://there").open()
+
+
+def test_hdfs_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither hdfs-native nor, on this machine, libhdfs."""
+    monkeypatch.setitem(sys.modules, "hdfs_native", None)
+    monkeypatch.setitem(sys.modules, "hdfs_native.fsspec", None)
+    monkeypatch.setenv("ARROW_LIBHDFS_DIR", "/nowhere")
+    monkeypatch.delenv("HADOOP_HOME", raising=False)
+    with pytest.raises(OSError, match=r"kcoord\[hdfs\]"):
+        Storage("hdfs://127.0.0.1:1/there").open()
+
+
+def test_nobody_listens_where_hdfs_should_be() -> None:
+    with pytest.raises(ConnectionRefusedError):
+        Storage("hdfs://127.0.0.1:1/there").open()
 
 
 def test_parts_of_a_file(tmp_path: Path) -> None:
