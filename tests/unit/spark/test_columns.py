@@ -44,6 +44,14 @@ def test_each_column_is_what_it_is_with_all_others(table: str, tmp_path: Path) -
     assert [list(row) for row in found] == [backwards] * len(found)
 
 
+def test_records_without_json_are_the_same_also_where_control_records_are_shown() -> None:
+    everything = rows(LOGS, "records", isolationLevel="read_uncommitted")
+    names = [name for name in arrow_schema("records").names if not name.endswith("_json")]
+    found = rows(LOGS, "records", isolationLevel="read_uncommitted", columns=",".join(names))
+    assert found == [{name: row[name] for name in names} for row in everything]
+    assert any(row["record_name"] == "commit_marker" for row in found)
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
