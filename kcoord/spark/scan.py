@@ -274,15 +274,17 @@ class Scan:
         base: i64 = header.base_offset
         last: i64 = header.last_offset
         base_ms: i64 = header.base_timestamp
-        if base_ms < -TIME_MAX or base_ms > TIME_MAX:
+        if base_ms <= -TIME_MAX or base_ms >= TIME_MAX:
             raise DecodeError(f"base timestamp {header.base_timestamp}")
         is_append_time = (header.attributes & LOG_APPEND_TIME_FLAG) != 0
+        if is_append_time and (header.max_timestamp <= -TIME_MAX or header.max_timestamp >= TIME_MAX):
+            raise DecodeError(f"log append time {header.max_timestamp}")
         left: i64 = header.count
         while left > 0:
             left -= 1
             end: i64 = record_end(r)
             delta = r.varlong()
-            if delta < -TIME_MAX or delta > TIME_MAX:
+            if delta <= -TIME_MAX or delta >= TIME_MAX:
                 raise DecodeError(f"timestamp delta {delta}")
             timestamp: i64 = header.max_timestamp if is_append_time else base_ms + i64(delta)
             offset: i64 = base + r.varint()

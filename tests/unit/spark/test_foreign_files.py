@@ -1,4 +1,4 @@
-"""Files that are named like segments and are none, or that change while they are read; offsets that cannot be."""
+"""Files that are named like segments and are none, or that change while they are read; numbers at their ends."""
 
 from __future__ import annotations
 
@@ -221,3 +221,29 @@ def test_the_last_offset_there_could_be(tmp_path: Path, table: str) -> None:
         if not is_there:
             with pytest.raises(CorruptLog):
                 rows(log.root, table)
+
+
+TIMES = [-INT64_MAX - 1, -INT64_MAX, -5, -1, 0, 1 << 55, 1 << 61, INT64_MAX - 1, INT64_MAX]
+
+
+@pytest.mark.parametrize("at_ms", TIMES)
+@pytest.mark.parametrize("attributes", [0, 8])
+def test_times_that_no_clock_shows(tmp_path: Path, at_ms: int, attributes: int) -> None:
+    """Times of records, and those that the log gave them (attribute 8): a row without a time, or damage."""
+    key, value = commit("g", "t", 0, 1)
+    assert key is not None and value is not None
+    body = b"\0\0\0" + bytes([len(key) * 2]) + key + bytes([len(value) * 2]) + value + b"\0"
+    log = LogRig(tmp_path, OFFSETS)
+    base_ms = 0 if attributes else at_ms
+    log.write(encode_batch(0, 0, attributes, 0, base_ms, at_ms, -1, -1, -1, 1, bytes([len(body) * 2]) + body))
+    log.next_offset = 1
+    log.append(commit("g", "t", 0, 2))
+    is_damage = abs(at_ms) >= 1 << 62
+    for table in ("offset_commits", "records"):
+        found = rows(tmp_path, table, onCorrupt="collect")
+        assert [row["log_offset"] for row in found] == ([1] if is_damage else [0, 1])
+        assert is_damage or at_ms == 0 or found[0]["log_timestamp"] is None
+        if is_damage:
+            with pytest.raises(CorruptLog, match="at byte 0, offset 0: "):
+                rows(tmp_path, table)
+    assert [row["log_offset"] for row in rows(tmp_path, "_corrupt")] == ([0] if is_damage else [])
