@@ -15,7 +15,7 @@ from tests.e2e.process import ServerProcess
 CYCLES = 4
 KEYS = 5
 SETTINGS = ("--set", "log.cleaner.backoff.ms=1", "--set", "log.sync=os")
-WAIT_S = 60.0
+WAIT_S = 110.0
 
 
 class Writer:

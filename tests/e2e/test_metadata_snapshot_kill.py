@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.e2e.process import ServerProcess
 
 CYCLES = 5
-WAIT_S = 60.0
+WAIT_S = 110.0
 SETTINGS = (
     "--set", "metadata.log.max.record.bytes.between.snapshots=1500",
     "--set", "metadata.log.max.snapshot.interval.ms=200",
