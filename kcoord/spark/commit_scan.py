@@ -11,7 +11,7 @@ from typing import Final, final
 
 from kcoord.protocol.records.offset_commit import decode_offset_commit_value
 from kcoord.spark.plan import TIME_MS_MAX
-from kcoord.spark.scan import Columns, Scan, ScanRange
+from kcoord.spark.scan import Columns, RecordSpan, Scan, ScanRange
 from kcoord.wire.primitives import (
     ZERO_UUID,
     DecodeError,
@@ -144,19 +144,9 @@ class CommitScan(Scan):
         self.topic_number_of = {}
         return columns
 
-    def record(
-        self,
-        data: bytes,
-        header: BatchHeader,
-        offset: i64,
-        timestamp: i64,
-        key_at: i64,
-        key_size: i64,
-        value_at: i64,
-        value_size: i64,
-        headers_at: i64,
-        end: i64,
-    ) -> None:
+    def record(self, data: bytes, header: BatchHeader, span: RecordSpan) -> None:
+        key_at = span.key_at
+        key_size = span.key_size
         group_size: i64 = -1
         if key_size >= KEY_FIXED:
             kind: i64 = i64(read_i16_be(data, key_at))
@@ -164,15 +154,15 @@ class CommitScan(Scan):
                 return
             group_size = group_size_of(data, key_at, key_size)
         if group_size < 0:
-            self._bad_key(data, offset, key_at, key_size)
+            self._bad_key(data, span)
             return
         if self.wants is not None and not self._is_key_wanted(data[key_at : key_at + key_size]):
             return
-        flags: i64 = self._value(data, offset, value_at, value_size)
+        flags: i64 = self._value(data, span.offset, span.value_at, span.value_size)
         if flags < 0:
             return
         c = self.columns
-        c.begin_row(offset, timestamp, flags)
+        c.begin_row(span, flags)
         at: i64 = key_at + 4
         c.groups.write(data[at : at + group_size])
         write_i32_le(c.group_ends, i32(len(c.groups)))
@@ -182,15 +172,16 @@ class CommitScan(Scan):
         write_i32_le(c.topic_ends, i32(len(c.topics)))
         write_i32_le(c.partitions, i32(read_i32_be(data, topic_end)))
 
-    def _bad_key(self, data: bytes, offset: i64, key_at: i64, key_size: i64) -> None:
-        if key_size < 0:
-            self._bad(offset, "a record without a key")
+    def _bad_key(self, data: bytes, span: RecordSpan) -> None:
+        key = span.key(data)
+        if key is None:
+            self._bad(span.offset, "a record without a key")
             return
         try:
-            if commit_key(data[key_at : key_at + key_size]) is not None:
-                self._bad(offset, "a key that is none")
+            if commit_key(key) is not None:
+                self._bad(span.offset, "a key that is none")
         except DecodeError as error:
-            self._bad(offset, str(error))
+            self._bad(span.offset, str(error))
 
     def _bad(self, offset: i64, reason: str) -> None:
         self.columns.bad.append((offset, self.columns.batches, reason))

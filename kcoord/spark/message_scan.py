@@ -4,76 +4,67 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from kcoord.spark.scan import Columns, Scan, ScanRange
+from kcoord.spark.scan import Columns, RecordSpan, Scan, ScanRange
 from kcoord.wire.primitives import i32, i64, write_i32_le
 from kcoord.wire.record_batch import BatchHeader
 
+# What a row has not, in `flags`, and what it has.
 NO_KEY: Final = 2
 NO_VALUE: Final = 4
 WITH_HEADERS: Final = 8
 
 
-@final
-class MessageColumns(Columns):
-    """Headers are as in the record, their count first."""
+class RawColumns(Columns):
+    """Keys, values and headers (as in the record, their count first); those that nobody asked for stay empty."""
 
-    def __init__(self) -> None:
+    def __init__(self, with_keys: bool, with_values: bool, with_headers: bool) -> None:
         super().__init__()
+        self.with_keys = with_keys
+        self.with_values = with_values
+        self.with_headers = with_headers
         self.key_ends, self.keys = self.text()
         self.value_ends, self.values = self.text()
         self.header_ends, self.headers = self.text()
 
+    def put(self, data: bytes, span: RecordSpan, flags: i64) -> None:
+        """A row, of which a subclass may have put other columns before, with their flags."""
+        if span.key_size < 0:
+            flags |= NO_KEY
+        if span.value_size < 0:
+            flags |= NO_VALUE
+        # One byte, a count of 0, is what most records have.
+        has_headers = span.end - span.headers_at > 1
+        if has_headers:
+            flags |= WITH_HEADERS
+        self.begin_row(span, flags)
+        if self.with_keys:
+            if span.key_size > 0:
+                self.keys.write(data[span.key_at : span.key_at + span.key_size])
+            write_i32_le(self.key_ends, i32(len(self.keys)))
+        if self.with_values:
+            if span.value_size > 0:
+                self.values.write(data[span.value_at : span.value_at + span.value_size])
+            write_i32_le(self.value_ends, i32(len(self.values)))
+        if self.with_headers:
+            if has_headers:
+                self.headers.write(data[span.headers_at : span.end])
+            write_i32_le(self.header_ends, i32(len(self.headers)))
+
 
 @final
 class MessageScan(Scan):
-    """What is not asked for stays empty. `take` gives what came together and begins anew."""
+    """`take` gives what came together and begins anew."""
 
     def __init__(self, wanted: ScanRange, with_keys: bool, with_values: bool, with_headers: bool) -> None:
         super().__init__(wanted)
-        self.with_keys = with_keys
-        self.with_values = with_values
-        self.with_headers = with_headers
-        self.columns = MessageColumns()
+        self.columns = RawColumns(with_keys, with_values, with_headers)
         self.base = self.columns
 
-    def take(self) -> MessageColumns:
+    def take(self) -> RawColumns:
         columns = self.columns
-        self.columns = MessageColumns()
+        self.columns = RawColumns(columns.with_keys, columns.with_values, columns.with_headers)
         self.base = self.columns
         return columns
 
-    def record(
-        self,
-        data: bytes,
-        header: BatchHeader,
-        offset: i64,
-        timestamp: i64,
-        key_at: i64,
-        key_size: i64,
-        value_at: i64,
-        value_size: i64,
-        headers_at: i64,
-        end: i64,
-    ) -> None:
-        c = self.columns
-        flags: i64 = 0
-        if key_size < 0:
-            flags |= NO_KEY
-        if value_size < 0:
-            flags |= NO_VALUE
-        # One byte, a count of 0, is what most records have.
-        if end - headers_at > 1:
-            flags |= WITH_HEADERS
-        c.begin_row(offset, timestamp, flags)
-        if self.with_keys:
-            if key_size > 0:
-                c.keys.write(data[key_at : key_at + key_size])
-            write_i32_le(c.key_ends, i32(len(c.keys)))
-        if self.with_values:
-            if value_size > 0:
-                c.values.write(data[value_at : value_at + value_size])
-            write_i32_le(c.value_ends, i32(len(c.values)))
-        if self.with_headers:
-            if end - headers_at > 1:
-                c.headers.write(data[headers_at:end])
-            write_i32_le(c.header_ends, i32(len(c.headers)))
+    def record(self, data: bytes, header: BatchHeader, span: RecordSpan) -> None:
+        self.columns.put(data, span, 0)

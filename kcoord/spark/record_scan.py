@@ -14,26 +14,22 @@ from kcoord.spark.commit_scan import (
     text_size_of,
     value_layout,
 )
-from kcoord.spark.scan import BYTES_MAX, Columns, Scan, ScanRange
+from kcoord.spark.message_scan import RawColumns
+from kcoord.spark.scan import BYTES_MAX, Columns, RecordSpan, Scan, ScanRange
 from kcoord.wire.primitives import DecodeError, i32, i64, read_i16_be, read_i32_be, write_i32_le
 from kcoord.wire.record_batch import CONTROL_FLAG, BatchHeader, Headers, Record
 from kcoord.wire.record_batch import headers_at as headers_of
 
-# What a row has not, in `flags`, besides NO_TIMESTAMP.
-NO_TYPE: Final = 2
-NO_VERSION: Final = 4
-NO_NAME: Final = 8
-NO_GROUP: Final = 16
-NO_TOPIC: Final = 32
-NO_PARTITION: Final = 64
-NO_MEMBER: Final = 128
-NO_TRANSACTIONAL_ID: Final = 256
-NO_KEY: Final = 512
-NO_VALUE: Final = 1024
-# What it has, and what it is.
-WITH_HEADERS: Final = 2048
+# What a row has not, in `flags`, besides those of RawColumns, and what it is.
+NO_TYPE: Final = 16
+NO_VERSION: Final = 32
+NO_NAME: Final = 64
+NO_GROUP: Final = 128
+NO_TOPIC: Final = 256
+NO_PARTITION: Final = 512
+NO_MEMBER: Final = 1024
+NO_TRANSACTIONAL_ID: Final = 2048
 TOMBSTONE: Final = 4096
-
 UNTYPED: Final = NO_NAME | NO_GROUP | NO_TOPIC | NO_PARTITION | NO_MEMBER | NO_TRANSACTIONAL_ID
 
 OFFSET_COMMIT: Final = 1
@@ -63,11 +59,11 @@ def is_ascii(data: bytes, at: i64, end: i64) -> bool:
 
 
 @final
-class RecordColumns(Columns):
-    """What `records` shows without JSON; headers are as in the record, their count first."""
+class RecordColumns(RawColumns):
+    """What `records` shows without JSON."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, with_keys: bool, with_values: bool, with_headers: bool) -> None:
+        super().__init__(with_keys, with_values, with_headers)
         self.types = self.four()
         self.versions = self.four()
         self.name_numbers = self.four()
@@ -76,17 +72,14 @@ class RecordColumns(Columns):
         self.partitions = self.four()
         self.member_ends, self.members = self.text()
         self.transactional_ends, self.transactional_ids = self.text()
-        self.key_ends, self.keys = self.text()
-        self.value_ends, self.values = self.text()
-        self.header_ends, self.headers = self.text()
 
 
 @final
 class RecordScan(Scan):
-    """Keys, values and headers that are not asked for stay empty. `names` are those that `name_numbers` mean.
+    """`names` are those that `name_numbers` mean. `take` gives what came together, and begins anew.
 
     With `has_commits` commits of the layouts that are met are taken apart here; with `is_framed` nothing of any record
-    but type and version. `take` gives what came together.
+    but type and version.
     """
 
     def __init__(
@@ -104,81 +97,50 @@ class RecordScan(Scan):
         self.typed = typed
         self.has_commits = has_commits
         self.is_framed = is_framed
-        self.with_keys = with_keys
-        self.with_values = with_values
-        self.with_headers = with_headers
         self.names: list[str] = []
         self.number_of: dict[str, int] = {}
         # That of the name of commits, once one was decoded.
         self.commit_name: i64 = -1
-        self.columns = RecordColumns()
+        self.columns = RecordColumns(with_keys, with_values, with_headers)
         self.base = self.columns
 
     def take(self) -> RecordColumns:
         columns = self.columns
-        self.columns = RecordColumns()
+        self.columns = RecordColumns(columns.with_keys, columns.with_values, columns.with_headers)
         self.base = self.columns
         return columns
 
-    def record(
-        self,
-        data: bytes,
-        header: BatchHeader,
-        offset: i64,
-        timestamp: i64,
-        key_at: i64,
-        key_size: i64,
-        value_at: i64,
-        value_size: i64,
-        headers_at: i64,
-        end: i64,
-    ) -> None:
+    def record(self, data: bytes, header: BatchHeader, span: RecordSpan) -> None:
         c = self.columns
         is_control = (header.attributes & CONTROL_FLAG) != 0
         flags: i64 = -1
         if not is_control:
             if self.is_framed:
-                flags = self._frame(data, key_at, key_size, value_at, value_size)
+                flags = self._frame(data, span)
             elif self.commit_name >= 0:
-                flags = self._commit(data, key_at, key_size, value_at, value_size)
+                flags = self._commit(data, span)
         if flags < 0:
-            key = None if key_size < 0 else data[key_at : key_at + key_size]
-            value = None if value_size < 0 else data[value_at : value_at + value_size]
+            record = Record(span.offset, span.timestamp, span.key(data), span.value(data), [])
             try:
-                about = self.typed(Record(offset, timestamp, key, value, []), header)
+                about = self.typed(record, header)
             except DecodeError as error:
-                c.bad.append((offset, c.batches, str(error)))
+                c.bad.append((span.offset, c.batches, str(error)))
                 return
             if about is None:
                 return
             flags = self._put(about)
             if self.has_commits and about[0] == OFFSET_COMMIT and about[2] is not None and not is_control:
                 self.commit_name = self.number_of[about[2]]
-        if key_size < 0:
-            flags |= NO_KEY
-        if value_size < 0:
-            flags |= NO_VALUE
-            if key_size >= 0 and not is_control:
-                flags |= TOMBSTONE
-        # One byte, a count of 0, is what most records have.
-        if end - headers_at > 1:
-            flags |= WITH_HEADERS
-        c.begin_row(offset, timestamp, flags)
-        if self.with_keys:
-            if key_size > 0:
-                c.keys.write(data[key_at : key_at + key_size])
-            write_i32_le(c.key_ends, i32(len(c.keys)))
-        if self.with_values:
-            if value_size > 0:
-                c.values.write(data[value_at : value_at + value_size])
-            write_i32_le(c.value_ends, i32(len(c.values)))
-        if self.with_headers:
-            if end - headers_at > 1:
-                c.headers.write(data[headers_at:end])
-            write_i32_le(c.header_ends, i32(len(c.headers)))
+        if span.value_size < 0 and span.key_size >= 0 and not is_control:
+            flags |= TOMBSTONE
+        c.put(data, span, flags)
 
-    def _commit(self, data: bytes, key_at: i64, key_size: i64, value_at: i64, value_size: i64) -> i64:
+    def _commit(self, data: bytes, span: RecordSpan) -> i64:
         """Write the columns of a commit whose layout is plain; the row's flags, or -1, and nothing in them."""
+        key_at = span.key_at
+        key_size = span.key_size
+        value_at = span.value_at
+        value_size = span.value_size
         if key_size < KEY_FIXED or i64(read_i16_be(data, key_at)) != OFFSET_COMMIT:
             return -1
         group_size = group_size_of(data, key_at, key_size)
@@ -218,18 +180,17 @@ class RecordScan(Scan):
         write_i32_le(c.transactional_ends, i32(len(c.transactional_ids)))
         return flags
 
-    def _frame(self, data: bytes, key_at: i64, key_size: i64, value_at: i64, value_size: i64) -> i64:
+    def _frame(self, data: bytes, span: RecordSpan) -> i64:
         """The same for any record, of which only type and version are looked at."""
-        if key_size < 2 or key_size > FRAME_BYTES_MAX or value_size > FRAME_BYTES_MAX:
+        if span.key_size < 2 or span.key_size > FRAME_BYTES_MAX or span.value_size > FRAME_BYTES_MAX:
             return -1
         flags: i64 = UNTYPED
         version: i64 = 0
-        if value_size < 2:
+        if span.value_size < 2:
             flags |= NO_VERSION
         else:
-            version = i64(read_i16_be(data, value_at))
-        kind: i64 = i64(read_i16_be(data, key_at))
-        self._numbers(kind, version, 0, 0)
+            version = i64(read_i16_be(data, span.value_at))
+        self._numbers(i64(read_i16_be(data, span.key_at)), version, 0, 0)
         self._ends()
         return flags
 
@@ -323,24 +284,12 @@ class RecordPicker(Scan):
             found.append((int.from_bytes(positions[at : at + 8], "little"), header, record))
         return found
 
-    def record(
-        self,
-        data: bytes,
-        header: BatchHeader,
-        offset: i64,
-        timestamp: i64,
-        key_at: i64,
-        key_size: i64,
-        value_at: i64,
-        value_size: i64,
-        headers_at: i64,
-        end: i64,
-    ) -> None:
-        if not self.with_commits and not header.attributes & CONTROL_FLAG and is_commit(data, key_at, key_size):
+    def record(self, data: bytes, header: BatchHeader, span: RecordSpan) -> None:
+        is_control = (header.attributes & CONTROL_FLAG) != 0
+        if not self.with_commits and not is_control and is_commit(data, span.key_at, span.key_size):
             return
-        key = None if key_size < 0 else data[key_at : key_at + key_size]
-        value = None if value_size < 0 else data[value_at : value_at + value_size]
-        headers: Headers = headers_of(data, headers_at, end) if end - headers_at > 1 else []
+        headers: Headers = headers_of(data, span.headers_at, span.end) if span.end - span.headers_at > 1 else []
+        record = Record(span.offset, span.timestamp, span.key(data), span.value(data), headers)
         self.base.count += 1
-        self.picked_bytes += end - key_at
-        self.picked.append((self.base.batches, header, Record(offset, timestamp, key, value, headers)))
+        self.picked_bytes += span.end - span.key_at
+        self.picked.append((self.base.batches, header, record))

@@ -79,6 +79,30 @@ class ScanRange:
         return False
 
 
+@final
+class RecordSpan:
+    """Offset and timestamp (ms) of a record, and where its parts are in the bytes it came in. Sizes: -1 for null.
+
+    Headers begin with their count and reach to `end`.
+    """
+
+    def __init__(self) -> None:
+        self.offset: i64 = 0
+        self.timestamp: i64 = 0
+        self.key_at: i64 = 0
+        self.key_size: i64 = 0
+        self.value_at: i64 = 0
+        self.value_size: i64 = 0
+        self.headers_at: i64 = 0
+        self.end: i64 = 0
+
+    def key(self, data: bytes) -> bytes | None:
+        return None if self.key_size < 0 else data[self.key_at : self.key_at + self.key_size]
+
+    def value(self, data: bytes) -> bytes | None:
+        return None if self.value_size < 0 else data[self.value_at : self.value_at + self.value_size]
+
+
 class Columns:
     """One column each, `count` rows long; of batches `batches` long.
 
@@ -133,9 +157,10 @@ class Columns:
             size += len(column[1])
         return size
 
-    def begin_row(self, offset: i64, timestamp: i64, flags: i64) -> None:
+    def begin_row(self, span: RecordSpan, flags: i64) -> None:
         self.count += 1
-        write_i64_le(self.offsets, offset)
+        write_i64_le(self.offsets, span.offset)
+        timestamp = span.timestamp
         if timestamp < 0 or timestamp > TIME_MS_MAX:
             flags |= NO_TIMESTAMP
             timestamp = 0
@@ -179,6 +204,7 @@ class Scan:
         self.wanted = wanted
         self.with_control = with_control
         self.base = Columns()
+        self.span = RecordSpan()
         # Why `feed` stopped, if it was for damage; where the offsets of the next batch may begin.
         self.reason = ""
         self.next_offset: i64 = 0
@@ -191,21 +217,8 @@ class Scan:
         """Back to so many rows, and records that cannot be read."""
         self.base.truncate(count, bad)
 
-    def record(
-        self,
-        data: bytes,
-        header: BatchHeader,
-        offset: i64,
-        timestamp: i64,
-        key_at: i64,
-        key_size: i64,
-        value_at: i64,
-        value_size: i64,
-        headers_at: i64,
-        end: i64,
-    ) -> None:
-        """A record that is wanted: where key, value and headers are in `data`. A size of -1 is a null."""
-        raise NotImplementedError
+    def record(self, data: bytes, header: BatchHeader, span: RecordSpan) -> None:
+        """A record that is wanted, of the batch with that header; `span` is another record's afterwards. Subclasses do something with it."""
 
     def feed(self, buf: bytes, pos: i64, end: i64, position: i64, highest: i64, records_max: i64) -> i64:
         """Scan whole batches of `buf` that begin at `pos` or behind it and before `end`; where it stopped.
@@ -271,6 +284,7 @@ class Scan:
         wanted = self.wanted
         r = records_reader(buf, pos, header, wanted.decompressed_bytes_max)
         data = r.buf
+        span = self.span
         base: i64 = header.base_offset
         last: i64 = header.last_offset
         base_ms: i64 = header.base_timestamp
@@ -291,10 +305,12 @@ class Scan:
             if offset < base or offset > last:
                 raise DecodeError(OUT_OF_BATCH)
             key_size: i64 = r.varint()
-            key_at: i64 = r.take(key_size) if key_size > 0 else r.pos
+            span.key_size = key_size
+            span.key_at = r.take(key_size) if key_size > 0 else r.pos
             value_size: i64 = r.varint()
-            value_at: i64 = r.take(value_size) if value_size > 0 else r.pos
-            headers_at: i64 = r.pos
+            span.value_size = value_size
+            span.value_at = r.take(value_size) if value_size > 0 else r.pos
+            span.headers_at = r.pos
             skip_headers(r)
             if r.pos != end:
                 raise DecodeError("record does not match its size")
@@ -302,7 +318,10 @@ class Scan:
                 continue
             if timestamp < wanted.from_ms or timestamp >= wanted.to_ms:
                 continue
-            self.record(data, header, offset, timestamp, key_at, key_size, value_at, value_size, headers_at, end)
+            span.offset = offset
+            span.timestamp = timestamp
+            span.end = end
+            self.record(data, header, span)
         if r.pos != r.end:
             raise DecodeError(f"{r.end - r.pos} bytes behind the last record")
 

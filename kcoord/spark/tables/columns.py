@@ -26,16 +26,17 @@ Corrupt = Callable[[int, int, str], None]
 CONTINUES_MASK, CONTINUES = 0xC0, 0x80
 
 
-class ScannedRows:
-    """Arrow's columns of what a scan found; `column` knows those that all scans have."""
+class ScannedRows(ABC):
+    """Arrow's columns of what a scan found."""
 
     def __init__(self, found: Columns) -> None:
         self.found = found
         self.count = int(found.count)
         self.flags = numbers(found.flags, "<i4")
 
+    @abstractmethod
     def column(self, name: str) -> pa.Array:
-        raise NotImplementedError
+        """A column of this table that is not the same in all."""
 
     def offsets(self) -> pa.Array:
         return self.fixed(pa.int64(), self.found.offsets)

@@ -8,7 +8,7 @@ from typing import ClassVar, final
 import numpy as np
 import pyarrow as pa
 
-from kcoord.spark.message_scan import NO_KEY, NO_VALUE, WITH_HEADERS, MessageColumns, MessageScan
+from kcoord.spark.message_scan import NO_KEY, NO_VALUE, WITH_HEADERS, MessageScan, RawColumns
 from kcoord.spark.options import MESSAGES
 from kcoord.spark.plan import Slice
 from kcoord.spark.scan import BY_BROKERS_CLOCK
@@ -38,9 +38,9 @@ class MessageTable(ScannedTable):
 
 @final
 class _Rows(ScannedRows):
-    def __init__(self, found: MessageColumns) -> None:
+    def __init__(self, found: RawColumns) -> None:
         super().__init__(found)
-        self.found: MessageColumns = found
+        self.found: RawColumns = found
 
     def column(self, name: str) -> pa.Array:
         found = self.found

@@ -8,7 +8,7 @@ from typing import ClassVar, final
 import numpy as np
 import pyarrow as pa
 
-from kcoord.spark import record_scan
+from kcoord.spark import message_scan, record_scan
 from kcoord.spark.options import RECORDS
 from kcoord.spark.plan import Slice
 from kcoord.spark.record_scan import RecordColumns, RecordScan
@@ -56,11 +56,11 @@ class _Rows(ScannedRows):
             ids = (found.transactional_ends, found.transactional_ids)
             return self.texts(pa.string(), ids, record_scan.NO_TRANSACTIONAL_ID)
         if name == "key":
-            return self.texts(pa.binary(), (found.key_ends, found.keys), record_scan.NO_KEY)
+            return self.texts(pa.binary(), (found.key_ends, found.keys), message_scan.NO_KEY)
         if name == "value":
-            return self.texts(pa.binary(), (found.value_ends, found.values), record_scan.NO_VALUE)
+            return self.texts(pa.binary(), (found.value_ends, found.values), message_scan.NO_VALUE)
         if name == "headers":
-            return headers_column(self, (found.header_ends, found.headers), record_scan.WITH_HEADERS)
+            return headers_column(self, (found.header_ends, found.headers), message_scan.WITH_HEADERS)
         if name == "is_tombstone":
             return pa.array(self.with_flag(record_scan.TOMBSTONE))
         return self._of_batch(name)
