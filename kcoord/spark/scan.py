@@ -218,7 +218,7 @@ class Scan:
         self.base.truncate(count, bad)
 
     def record(self, data: bytes, header: BatchHeader, span: RecordSpan) -> None:
-        """A record that is wanted, of the batch with that header; `span` is another record's afterwards. Subclasses do something with it."""
+        """A record that is wanted; `span` is another one's afterwards. Subclasses do something with it."""
 
     def feed(self, buf: bytes, pos: i64, end: i64, position: i64, highest: i64, records_max: i64) -> i64:
         """Scan whole batches of `buf` that begin at `pos` or behind it and before `end`; where it stopped.
