@@ -63,7 +63,11 @@ class Run:
         with friendly():
             _check_installed()
             _check_output(self.options)
-            _check_path(self.options)
+            # A process in which a library for remote files has begun threads may hang where PySpark forks it to start
+            # the JVM; a local path is looked at first, to say at once what is wrong with it.
+            is_remote = "://" in self.options.path
+            if not is_remote:
+                _check_path(self.options)
             from pyspark.sql import SparkSession
 
             self._is_ours = SparkSession.getActiveSession() is None
@@ -71,6 +75,8 @@ class Run:
             if self._is_ours:
                 # What tasks fail with comes back as an exception, and is told in one line.
                 self.spark.sparkContext.setLogLevel("FATAL")
+            if is_remote:
+                _check_path(self.options)
             _check_format(self.spark, self.options)
         return self
 

@@ -10,6 +10,8 @@ public class MiniHdfs {
     public static void main(String[] args) throws Exception {
         Configuration conf = new Configuration();
         conf.set(MiniDFSCluster.HDFS_MINIDFS_BASEDIR, args[0]);
+        // How long each file waits for the first time to hear that its last block has arrived.
+        conf.setInt("dfs.client.block.write.locateFollowingBlock.initial.delay.ms", 5);
         MiniDFSCluster cluster = new MiniDFSCluster.Builder(conf).numDataNodes(1).build();
         cluster.waitActive();
         cluster.getFileSystem().copyFromLocalFile(new Path(args[1]), new Path("/broker"));
