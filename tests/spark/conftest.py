@@ -29,8 +29,11 @@ def spark() -> Iterator[SparkSession]:
     settings: dict[str, str | int | bool] = {
         "spark.driver.memory": "1g",
         "spark.sql.shuffle.partitions": 2,
-        # Tests are over before the second compiler's work pays.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        # Tests are over before the second compiler's work pays; without it the room for code is small, and Spark
+        # generates some for each query.
+        "spark.driver.extraJavaOptions": (
+            "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+        ),
     }
     found = session("kcoord tests", "local[2]", **settings)
     yield found

@@ -17,7 +17,9 @@ from tests.unit.spark.log_rig import LogRig, commit
 
 def test_bad_input_in_spark(spark: SparkSession, tmp_path: Path) -> None:
     """Noise, a bomb, a record of no known version, a foreign file, a link in a circle, and good commits around them."""
-    log = LogRig(tmp_path, "__consumer_offsets")
+    # The link leads to what is above, where nothing else may be.
+    data = tmp_path / "data"
+    log = LogRig(data, "__consumer_offsets")
     log.append(commit("g", "t", 0, 0))
     log.write(random.Random(1).randbytes(5000))
     log.append(commit("g", "t", 0, 1))
@@ -27,13 +29,13 @@ def test_bad_input_in_spark(spark: SparkSession, tmp_path: Path) -> None:
     log.append((commit("g", "t", 0, 3)[0], b"\x00\x63later"))
     log.append(commit("g", "t", 0, 4))
     (log.path / f"{99:020d}.log").write_bytes(b"\xff\xd8\xff\xe0JFIF" + bytes(range(256)))
-    (tmp_path / "up").symlink_to("..")
+    (data / "up").symlink_to("..")
     reader = spark.read.format("kcoord").option("decompressedBytesMax", 1 << 20)
     with pytest.raises(PySparkException, match=r"at byte \d+, offset \d+: .*onCorrupt=collect"):
-        reader.load(str(tmp_path)).count()
-    kept = reader.option("onCorrupt", "collect").load(str(tmp_path))
+        reader.load(str(data)).count()
+    kept = reader.option("onCorrupt", "collect").load(str(data))
     assert sorted(row["committed_offset"] for row in kept.collect()) == [0, 1, 4]
-    said = reader.option("table", "_corrupt").load(str(tmp_path)).orderBy("log_offset", "position").collect()
+    said = reader.option("table", "_corrupt").load(str(data)).orderBy("log_offset", "position").collect()
     assert [row["log_offset"] for row in said] == [1, 2, 3, 99]
     assert [Path(row["file"]).name for row in said] == [f"{0:020d}.log"] * 3 + [f"{99:020d}.log"]
     assert "1048576" in said[1]["reason"] and "version 99" in said[2]["reason"]

@@ -63,10 +63,12 @@ class Run:
         with friendly():
             _check_installed()
             _check_output(self.options)
-            # A process in which a library for remote files has begun threads may hang where PySpark forks it to start
-            # the JVM; a local path is looked at first, to say at once what is wrong with it.
-            is_remote = "://" in self.options.path
-            if not is_remote:
+            from kcoord.spark.filesystem import HDFS_SCHEMES
+
+            # A process that has used hdfs-native hangs where PySpark forks it to start the JVM. All other paths are
+            # looked at before that, which takes a while, to say at once what is wrong with them.
+            is_of_hdfs = self.options.path.partition("://")[0] in HDFS_SCHEMES
+            if not is_of_hdfs:
                 _check_path(self.options)
             from pyspark.sql import SparkSession
 
@@ -75,7 +77,7 @@ class Run:
             if self._is_ours:
                 # What tasks fail with comes back as an exception, and is told in one line.
                 self.spark.sparkContext.setLogLevel("FATAL")
-            if is_remote:
+            if is_of_hdfs:
                 _check_path(self.options)
             _check_format(self.spark, self.options)
         return self
