@@ -42,7 +42,7 @@ KNOWN = (
     "path", "table", "startingoffsets", "endingoffsets", "startingtimestamp", "endingtimestamp",
     "startingoffsetsbytimestamp", "endingoffsetsbytimestamp", "minpartitions", "maxoffsetspertrigger",
     "maxbytesperpartition", "failondataloss", "subscribe", "subscribepattern", "assign", "isolationlevel", "oncorrupt",
-    "pushdown", "filesystem", "decompressedbytesmax", "until", "columns", "where",
+    "pushdown", "filesystem", "decompressedbytesmax", "until", "columns", "where", "newest",
 )  # fmt: skip
 
 # (topic, partition) to an offset or a timestamp.
@@ -82,6 +82,8 @@ class ReadOptions:
     columns: tuple[str, ...] = ()
     # Columns and the values that they may have. Whether the table can be asked so is seen where it is read.
     where: tuple[tuple[str, tuple[str | int, ...]], ...] = ()
+    # Of `records`: older ones of the same key may be left out.
+    is_newest: bool = False
 
     def makes(self, column: str) -> bool:
         """Whether rows have this column."""
@@ -132,7 +134,11 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     topics = tuple(name.strip() for name in given.get("subscribe", "").split(",") if name.strip())
     if sum((bool(topics), bool(pattern), bool(assigned))) > 1:
         raise BadOption("only one of subscribe, subscribePattern and assign may be given")
+    is_newest = _flag(given, "newest", False)
+    if is_newest and (table != RECORDS or given.get("isolationlevel", "").lower() == "read_uncommitted"):
+        raise BadOption("newest is for the table records, and isolationLevel=read_committed")
     return ReadOptions(
+        is_newest=is_newest,
         storage=Storage(path, tuple(sorted(storage.items())), given.get("filesystem", "") == "fsspec"),
         table=table,
         starting_offsets=starting,

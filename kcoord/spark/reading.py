@@ -14,7 +14,7 @@ import pyarrow as pa
 from kcoord.core.outcome import METADATA_TOPIC, OFFSETS_TOPIC
 from kcoord.log.metadata_checkpoint import CHECKPOINT_FILE
 from kcoord.log.reader import DamagedBytes
-from kcoord.spark.batches import scan_slice, stored_batches, wanted_range
+from kcoord.spark.batches import ROWS_PER_BATCH, scan_slice, stored_batches, wanted_range
 from kcoord.spark.commit_scan import CommitScan
 from kcoord.spark.filters import RowFilter, asked_for
 from kcoord.spark.message_scan import MessageScan
@@ -45,6 +45,8 @@ TORN = re.compile(
     r"batch header of |batch of \d+ bytes|zeros|wrong checksum|cut short|the file became shorter"
 )
 CORRUPT_ROWS = 10_000
+# Of so many records the newest of each key are looked for.
+NEWEST_ROWS = 4 * ROWS_PER_BATCH
 # Records that are decoded one by one, and kept until then.
 PICKED_MAX = 10_000
 # How often files may go while a slice is about to be read.
@@ -146,7 +148,8 @@ def _rows(filesystem: Any, task: Task, options: ReadOptions, rows: RowFilter) ->
     if table is None:
         yield from _decoded(filesystem, task, options, sink, rows)
         return
-    for item in scan_slice(filesystem, task.part, table.scan):
+    rows_max = NEWEST_ROWS if options.is_newest else ROWS_PER_BATCH
+    for item in scan_slice(filesystem, task.part, table.scan, rows_max):
         if item is not None:
             sink.damaged(item)
             continue
@@ -179,8 +182,10 @@ def _scanned_table(task: Task, options: ReadOptions, sink: Sink, rows: RowFilter
     decoder = RecordsDecoder(columns=options.columns)
     about = partial(decoder.about, part.topic)
     has_commits = part.topic == OFFSETS_TOPIC and decoder.decodes
-    records = RecordScan(wanted, about, has_commits, not decoder.decodes, not options.is_committed_only, *parts)
-    return RecordTable(records, part, sink.record, options.columns)
+    is_framed, with_control = not decoder.decodes, not options.is_committed_only
+    with_keys = options.makes("key") or options.is_newest
+    records = RecordScan(wanted, about, has_commits, is_framed, with_control, with_keys, *parts[1:])
+    return RecordTable(records, part, sink.record, options.columns, options.is_newest)
 
 
 def _records(

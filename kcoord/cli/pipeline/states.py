@@ -39,13 +39,17 @@ def source_of(options: RunOptions) -> dict[str, str]:
 
 
 def read_records(run: Run, isolation: str, columns: Sequence[str], groups: Sequence[str] = ()) -> DataFrame:
-    """These columns of the records of all groups, or of some; with markers where uncommitted ones are asked for."""
+    """These columns of the records of all groups, or of some.
+
+    With markers where uncommitted ones are asked for; else as many as a state is made of, and more.
+    """
     wanted: dict[str, Sequence[str]] = {"log_topic": (OFFSETS_TOPIC, TRANSACTION_TOPIC)}
     if groups:
         wanted["group_id"] = groups
     options = {
         "where": where(**wanted), **dict(run.options.source),
-        "isolationLevel": isolation, "table": "records", "columns": ",".join(columns),
+        "isolationLevel": isolation, "newest": str(isolation == COMMITTED), "table": "records",
+        "columns": ",".join(columns),
     }  # fmt: skip
     return run.spark.read.format("kcoord").options(**options).load(run.options.path)
 

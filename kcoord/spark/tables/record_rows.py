@@ -21,12 +21,37 @@ class RecordTable(ScannedTable):
 
     TABLE: ClassVar[str] = RECORDS
 
-    def __init__(self, scan: RecordScan, part: Slice, corrupt: Corrupt, columns: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        scan: RecordScan,
+        part: Slice,
+        corrupt: Corrupt,
+        columns: Sequence[str] = (),
+        is_newest: bool = False,
+    ) -> None:
+        """With `is_newest` of the records of a key only the newest in each batch of rows."""
         super().__init__(scan, part, corrupt, columns)
         self.scan: RecordScan = scan
+        self.is_newest = is_newest
 
     def take(self) -> pa.RecordBatch | None:
-        return self.batch(_Rows(self.scan.take(), self.scan.names))
+        rows = _Rows(self.scan.take(), self.scan.names)
+        batch = self.batch(rows)
+        if batch is None or not self.is_newest:
+            return batch
+        return batch.take(newest_of(rows.column("key")))
+
+
+def newest_of(keys: pa.Array) -> pa.Array:
+    """Where the last of each key is, and all that are null, in their order."""
+    encoded = keys.dictionary_encode()
+    numbers = encoded.indices.fill_null(-1).to_numpy()
+    rows = np.arange(len(numbers))
+    last = np.full(len(encoded.dictionary), -1)
+    has_key = numbers >= 0
+    # Of several at one place the last is kept.
+    last[numbers[has_key]] = rows[has_key]
+    return pa.array(np.sort(np.concatenate([last, rows[~has_key]])))
 
 
 @final
