@@ -9,7 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
+from kcoord.spark.session import session
 from tests.harness import java
 from tests.harness.kcoord_server import KcoordServer
 from tests.harness.real_broker import RealBroker
@@ -75,3 +77,20 @@ def quick_target(request: pytest.FixtureRequest) -> Iterator[Target]:
     """The same with the settings QUICK."""
     with start_target(request.config, QUICK) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """One for all, with the jars of Spark's Kafka source: a JVM has those that it began with, as long as it lives."""
+    settings: dict[str, str | int | bool] = {
+        "spark.jars": ",".join(str(jar) for jar in sorted(java.spark_libs().glob("*.jar"))),
+        "spark.driver.memory": "1g",
+        "spark.sql.shuffle.partitions": 2,
+        # The second compiler's work does not pay within these tests; without it the room for code is small.
+        "spark.driver.extraJavaOptions": (
+            "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
+        ),
+    }
+    found = session("kcoord interop", "local[2]", **settings)
+    yield found
+    found.stop()

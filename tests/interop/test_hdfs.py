@@ -18,7 +18,6 @@ from pyspark.sql import SparkSession
 
 from kcoord.cli.main import main
 from kcoord.spark.options import TABLES
-from kcoord.spark.session import session
 from tests.data.known import LOGS
 from tests.harness import java
 from tests.unit.spark.log_rig import LogRig, rows
@@ -74,18 +73,6 @@ def hdfs(cluster: tuple[str, str], spark: SparkSession) -> HdfsFileSystem:
 def broker(cluster: tuple[str, str], spark: SparkSession) -> str:
     """The URI of a broker's data directory."""
     return f"hdfs://{cluster[0]}/broker"
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    settings: dict[str, str | int | bool] = {
-        "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": 2,
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    }
-    found = session("kcoord interop", "local[2]", **settings)
-    yield found
-    found.stop()
 
 
 @pytest.mark.parametrize("table", TABLES)

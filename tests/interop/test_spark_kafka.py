@@ -16,8 +16,6 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from kcoord.spark.session import session
-from tests.harness import java
 from tests.interop.conftest import Target, start_target
 
 PARTITIONS = 3
@@ -26,20 +24,6 @@ DEADLINE_S = 90
 COLUMNS = "topic string, partition int, key binary, value binary, headers array<struct<key:string,value:binary>>"
 Headers = list[tuple[str, bytes | None]]
 Message = tuple[str, int, bytes | None, bytes | None, Headers | None]
-
-
-@pytest.fixture(scope="module")
-def spark() -> Iterator[SparkSession]:
-    settings: dict[str, str | int | bool] = {
-        "spark.jars": ",".join(str(jar) for jar in sorted(java.spark_libs().glob("*.jar"))),
-        "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": 2,
-        # The second compiler's work does not pay within these tests.
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    }
-    found = session("kcoord interop", "local[2]", **settings)
-    yield found
-    found.stop()
 
 
 @pytest.fixture(scope="module")
