@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -102,6 +102,19 @@ def environment(compiled: bool) -> dict[str, str]:
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment["PYTHONPATH"] = str(ROOT / "build" / "compiled" if compiled else ROOT)
     return environment
+
+
+def run_module(
+    compiled: bool, module: str, arguments: Sequence[str], deadline_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Run a module of the bench to its end with either kcoord. Raises TimeoutExpired."""
+    variables = environment(compiled)
+    variables["PYTHONPATH"] += f":{ROOT}"
+    variables["PYTHONSAFEPATH"] = "1"
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        env=variables, cwd=tempfile.gettempdir(), capture_output=True, text=True, timeout=deadline_s,
+    )  # fmt: skip
 
 
 def kcoord(compiled: bool, data: Path, sync: str, *settings: str) -> Server:

@@ -13,7 +13,6 @@ import argparse
 import json
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -28,18 +27,7 @@ PER_COMMIT = 10
 
 
 def child(compiled: bool, *arguments: str) -> dict[str, Any]:
-    environment = servers.environment(compiled)
-    environment["PYTHONPATH"] += f":{servers.ROOT}"
-    environment["PYTHONSAFEPATH"] = "1"
-    command = [sys.executable, "-m", "bench.spark_child", *arguments]
-    done = subprocess.run(
-        command,
-        env=environment,
-        cwd=tempfile.gettempdir(),
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-    )
+    done = servers.run_module(compiled, "bench.spark_child", arguments, DEADLINE_S)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
     figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])

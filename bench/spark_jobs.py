@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -35,19 +34,8 @@ Child = Callable[..., dict[str, Any]]
 
 def child(compiled: bool, module: str, *arguments: str) -> dict[str, Any]:
     """Its figures, or `error`, the end of what it said."""
-    environment = servers.environment(compiled)
-    environment["PYTHONPATH"] += f":{servers.ROOT}"
-    environment["PYTHONSAFEPATH"] = "1"
-    command = [sys.executable, "-m", f"bench.{module}", *arguments]
     try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            cwd=tempfile.gettempdir(),
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE_S,
-        )
+        done = servers.run_module(compiled, f"bench.{module}", arguments, DEADLINE_S)
     except subprocess.TimeoutExpired:
         return {"error": f"not done after {DEADLINE_S:.0f} s"}
     if done.returncode != 0:

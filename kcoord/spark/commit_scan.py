@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, final
 
+from kcoord.log.serde import LEGACY_OFFSET_COMMIT, OFFSET_COMMIT, OFFSET_COMMIT_VERSION_MAX
 from kcoord.protocol.records.offset_commit import decode_offset_commit_value
 from kcoord.spark.plan import TIME_MS_MAX
 from kcoord.spark.scan import Columns, RecordSpan, Scan, ScanRange
@@ -26,9 +27,6 @@ from kcoord.wire.primitives import (
 )
 from kcoord.wire.record_batch import BatchHeader
 
-# Types of offset commits: 0 for the oldest brokers', 1.
-COMMIT_KEY_MAX: Final = 1
-VALUE_VERSION_MAX: Final = 4
 # A key besides its two names; a value of version 3 besides its text, of version 4 too, and with the id of a topic.
 KEY_FIXED: Final = 10
 VALUE_FIXED: Final = 24
@@ -53,7 +51,7 @@ NO_EXPIRY: Final = 16
 NO_TOPIC_ID: Final = 32
 TOMBSTONE: Final = NO_VALUE | NO_EPOCH | NO_COMMIT_TIME | NO_EXPIRY | NO_TOPIC_ID
 
-# Answers of `wants`, and topic ids, that are remembered.
+# Answers of `wants` that are remembered.
 KNOWN_MAX: Final = 1 << 19
 
 Wants = Callable[[str, str, int], bool]
@@ -63,7 +61,7 @@ def commit_key(key: bytes) -> tuple[str, str, int] | None:
     """Group, topic and partition of a commit's key; None for a key of another record. Raises DecodeError."""
     r = Reader(key)
     kind = r.int16()
-    if kind < 0 or kind > COMMIT_KEY_MAX:
+    if not LEGACY_OFFSET_COMMIT <= kind <= OFFSET_COMMIT:
         return None
     found = (r.string(), r.string(), r.int32())
     r.expect_end()
@@ -86,7 +84,7 @@ def value_layout(data: bytes, at: i64, size: i64) -> i64:
     version: i64 = i64(read_i16_be(data, at))
     if version == 3:
         return LAYOUT_3 if i64(read_i16_be(data, at + TEXT_AT)) == size - VALUE_FIXED else OTHER_LAYOUT
-    if version == VALUE_VERSION_MAX:
+    if version == 4:
         text_size: i64 = i64(data[at + TEXT_AT]) - 1
         left: i64 = size - VALUE_FIXED - text_size
         if text_size >= 0 and text_size < SHORT_TEXT_MAX:
@@ -150,7 +148,7 @@ class CommitScan(Scan):
         group_size: i64 = -1
         if key_size >= KEY_FIXED:
             kind: i64 = i64(read_i16_be(data, key_at))
-            if kind < 0 or kind > COMMIT_KEY_MAX:
+            if kind < LEGACY_OFFSET_COMMIT or kind > OFFSET_COMMIT:
                 return
             group_size = group_size_of(data, key_at, key_size)
         if group_size < 0:
@@ -230,7 +228,7 @@ class CommitScan(Scan):
     def _put_decoded(self, data: bytes) -> i64:
         r = Reader(data)
         version = r.int16()
-        if version < 0 or version > VALUE_VERSION_MAX:
+        if version < 0 or version > OFFSET_COMMIT_VERSION_MAX:
             raise DecodeError(f"OffsetCommitValue of unknown version {version}")
         value = decode_offset_commit_value(r, version)
         r.expect_end()

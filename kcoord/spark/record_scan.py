@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, final
 
+from kcoord.log.serde import LEGACY_OFFSET_COMMIT, OFFSET_COMMIT
 from kcoord.spark.commit_scan import (
-    COMMIT_KEY_MAX,
     KEY_FIXED,
     OTHER_LAYOUT,
     group_size_of,
@@ -32,7 +32,6 @@ NO_TRANSACTIONAL_ID: Final = 2048
 TOMBSTONE: Final = 4096
 UNTYPED: Final = NO_NAME | NO_GROUP | NO_TOPIC | NO_PARTITION | NO_MEMBER | NO_TRANSACTIONAL_ID
 
-OFFSET_COMMIT: Final = 1
 # Larger ones are looked at by `typed`, which may refuse them.
 FRAME_BYTES_MAX: Final = 1 << 20
 ASCII_MAX: Final = 127
@@ -47,7 +46,7 @@ def is_commit(data: bytes, key_at: i64, key_size: i64) -> bool:
     if key_size < 2:
         return False
     kind: i64 = i64(read_i16_be(data, key_at))
-    return kind >= 0 and kind <= COMMIT_KEY_MAX
+    return kind >= LEGACY_OFFSET_COMMIT and kind <= OFFSET_COMMIT
 
 
 def is_ascii(data: bytes, at: i64, end: i64) -> bool:
@@ -168,16 +167,10 @@ class RecordScan(Scan):
         if partition == -1:
             flags |= NO_PARTITION
         c = self.columns
-        write_i32_le(c.types, OFFSET_COMMIT)
-        write_i32_le(c.versions, i32(version))
-        write_i32_le(c.name_numbers, i32(self.commit_name))
         c.groups.write(data[at : at + group_size])
-        write_i32_le(c.group_ends, i32(len(c.groups)))
         c.topics.write(data[topic_at:topic_end])
-        write_i32_le(c.topic_ends, i32(len(c.topics)))
-        write_i32_le(c.partitions, i32(partition))
-        write_i32_le(c.member_ends, i32(len(c.members)))
-        write_i32_le(c.transactional_ends, i32(len(c.transactional_ids)))
+        self._numbers(OFFSET_COMMIT, version, self.commit_name, partition)
+        self._ends()
         return flags
 
     def _frame(self, data: bytes, span: RecordSpan) -> i64:

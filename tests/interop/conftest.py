@@ -15,6 +15,7 @@ from kcoord.spark.session import session
 from tests.harness import java
 from tests.harness.kcoord_server import KcoordServer
 from tests.harness.real_broker import RealBroker
+from tests.harness.spark_settings import SETTINGS
 from tests.interop import tools
 from tests.interop.oracle import Oracle
 
@@ -82,15 +83,7 @@ def quick_target(request: pytest.FixtureRequest) -> Iterator[Target]:
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """One for all, with the jars of Spark's Kafka source: a JVM has those that it began with, as long as it lives."""
-    settings: dict[str, str | int | bool] = {
-        "spark.jars": ",".join(str(jar) for jar in sorted(java.spark_libs().glob("*.jar"))),
-        "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": 2,
-        # The second compiler's work does not pay within these tests; without it the room for code is small.
-        "spark.driver.extraJavaOptions": (
-            "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
-        ),
-    }
-    found = session("kcoord interop", "local[2]", **settings)
+    jars = ",".join(str(jar) for jar in sorted(java.spark_libs().glob("*.jar")))
+    found = session("kcoord interop", "local[2]", **SETTINGS, **{"spark.jars": jars})
     yield found
     found.stop()

@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kcoord.spark.session import session
+from tests.harness.spark_settings import SETTINGS
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -26,15 +27,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    settings: dict[str, str | int | bool] = {
-        "spark.driver.memory": "1g",
-        "spark.sql.shuffle.partitions": 2,
-        # Tests are over before the second compiler's work pays; without it the room for code is small, and Spark
-        # generates some for each query.
-        "spark.driver.extraJavaOptions": (
-            "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m"
-        ),
-    }
-    found = session("kcoord tests", "local[2]", **settings)
+    found = session("kcoord tests", "local[2]", **SETTINGS)
     yield found
     found.stop()

@@ -17,6 +17,7 @@ from kcoord.core.cause_header import CAUSE_HEADER, decode_cause
 from kcoord.core.outcome import GROUP_EVENTS_TOPIC, OFFSETS_TOPIC
 from kcoord.log.serde import UnknownRecord, decode_record
 from kcoord.spark.jobs.rebalance_story import Rebalance, RebalanceStory, member_document
+from kcoord.spark.plan import TIME_MS_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,8 +31,6 @@ RECORD_COLUMNS: Final = (
 )  # fmt: skip
 MESSAGE_COLUMNS: Final = ("log", "topic", "partition", "offset", "timestamp", "key", "value")
 ROWS_MAX: Final = 1000
-# The end of the year 9999, where timestamps end.
-TIME_MS_MAX: Final = 253_402_300_799_999
 
 MEMBER: Final = "struct<member_id:string,instance_id:string,client_id:string,client_host:string>"
 CAUSE: Final = "struct<epoch:int,at_ms:bigint,cause:string,source:string,member:string,detail:string>"

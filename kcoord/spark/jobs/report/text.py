@@ -7,10 +7,11 @@ import unicodedata
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from kcoord.spark.plan import TIME_MS_MAX
+
 TEXT_MAX: Final = 200
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 TIME_MS_MIN: Final = -62_135_596_800_000
-TIME_MS_MAX: Final = 253_402_300_799_999
 NONE: Final = "–"
 
 

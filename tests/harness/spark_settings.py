@@ -1,0 +1,13 @@
+"""What tests say to Spark's JVM, wherever they begin one."""
+
+from __future__ import annotations
+
+from typing import Final
+
+SETTINGS: Final[dict[str, str | int | bool]] = {
+    "spark.driver.memory": "1g",
+    "spark.sql.shuffle.partitions": 2,
+    # Tests are over before the second compiler's work pays; without it the room for code is small, and Spark generates
+    # some for each query.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m",
+}
