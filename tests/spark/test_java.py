@@ -91,11 +91,13 @@ def test_the_bundled_java_starts_as_spark_starts_it(tmp_path: Path) -> None:
         found.home / "bin" / "java",
         "-Da=b c",
         java.MISSING_MODULE,
+        java.MISSING_PACKAGE,
         "-XshowSettings:properties",
         "-version",
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "    a = b c\n" in done.stderr and f"java.home = {BUNDLED}" in done.stderr
+    assert "WARNING" not in done.stderr
 
 
 def test_a_second_session_finds_the_launcher_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
