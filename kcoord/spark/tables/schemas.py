@@ -155,7 +155,7 @@ _FIELDS: Final[dict[str, Fields]] = {
         ("previous_producer_id", BIGINT),
         ("next_producer_id", BIGINT),
         ("producer_epoch", INT),
-        ("last_producer_epoch", INT),
+        ("next_producer_epoch", INT),
         ("timeout_ms", INT),
         ("status", STRING),
         ("partitions", _array(pa.struct([("topic", STRING), ("partitions", _array(INT))]))),

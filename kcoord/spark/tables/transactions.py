@@ -1,7 +1,4 @@
-"""The table `transactions`: each record of `__transaction_state`, the state of a transactional id at that moment.
-
-`last_producer_epoch` is null: a broker keeps it in memory only, and no version of the record has it.
-"""
+"""The table `transactions`: each record of `__transaction_state`, the state of a transactional id at that moment."""
 
 from __future__ import annotations
 
@@ -77,7 +74,7 @@ def _value_columns(value: TransactionLogValue) -> Row:
         known(value.previous_producer_id),
         known(value.next_producer_id),
         known(value.producer_epoch),
-        None,
+        known(value.next_producer_epoch),
         value.transaction_timeout_ms,
         STATUSES[value.transaction_status],
         _partitions(value.transaction_partitions),

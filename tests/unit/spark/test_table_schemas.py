@@ -33,7 +33,7 @@ COLUMNS = {
     "epoch int, previous_epoch int, state string, topic_id string, topic string, partitions array<int>, "
     "pending_partitions array<int>, is_tombstone boolean",
     "transactions": f"{PLACE}transactional_id string, producer_id bigint, previous_producer_id bigint, "
-    "next_producer_id bigint, producer_epoch int, last_producer_epoch int, timeout_ms int, status string, "
+    "next_producer_id bigint, producer_epoch int, next_producer_epoch int, timeout_ms int, status string, "
     "partitions array<struct<topic:string,partitions:array<int>>>, last_update_timestamp timestamp, "
     "start_timestamp timestamp, client_transaction_version int, is_tombstone boolean",
     "_corrupt": "log string, log_topic string, log_partition int, file string, position bigint, size_bytes bigint, "
