@@ -20,7 +20,6 @@ exception leaves the engine and the server ends the process. An engine that fail
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from typing import Final, cast, final
 
@@ -52,6 +51,7 @@ from kcoord.engine.coordinator_log import BatchTooLarge, CoordinatorLog, Encoded
 from kcoord.engine.data_plane import DATA_PLANE_APIS, DataPlane
 from kcoord.engine.group_events_topic import GroupEventsTopic
 from kcoord.engine.metadata_snapshot import MetadataState
+from kcoord.engine.outbox import Outbox
 from kcoord.engine.session import OUTPUT_BYTES_MAX, Session
 from kcoord.engine.state_checkpoint import StateCheckpoints
 from kcoord.engine.timers import TimerQueue
@@ -63,15 +63,12 @@ from kcoord.protocol.api_versions import ApiVersionsRequest
 from kcoord.protocol.errors import INVALID_COMMIT_OFFSET_SIZE, KAFKA_STORAGE_ERROR, UNKNOWN_SERVER_ERROR
 from kcoord.protocol.produce import ProduceRequest, ProduceResponse
 from kcoord.wire.frame import FrameError, FrameLimits
-from kcoord.wire.message import Message
 from kcoord.wire.primitives import (
     DecodeError,
     Reader,
     i64,
-    patch_int32,
     read_i16_be,
     read_i32_be,
-    write_i32_be,
 )
 
 # APIs whose handlers make up identifiers.
@@ -146,13 +143,13 @@ class Engine:
         # Session ids must not repeat after a restart, or an old client would meet somebody else's fetch session.
         session_seed = int.from_bytes(entropy(4), "big")
         self.data_plane = DataPlane(config, self.core.topics, directory, journal, session_seed)
+        self.outbox = Outbox()
         self.timers = TimerQueue()
         self.coordinator_logs: dict[LogId, CoordinatorLog] = {}
         self.states = StateCheckpoints()
         self.group_events = GroupEventsTopic(config, self.core.topics, self.data_plane, journal)
         # Of the metadata log; there once it is loaded.
         self.metadata: MetadataState | None = None
-        self.facts: list[Fact] = []
         # Jobs that nobody has taken yet, and all that are not done, by key.
         self.jobs: list[Job] = []
         self.jobs_in_flight: dict[str, Job] = {}
@@ -163,9 +160,7 @@ class Engine:
         self.current: Parked | None = None
         self.current_id = 0
         self.current_request: Request | None = None
-        # Sessions to look at again: with output, with chunks that wait for a commit, with a backlog to go on with.
-        self.ready: list[Session] = []
-        self.waiting: list[Session] = []
+        # Sessions with a backlog to go on with.
         self.resumable: list[Session] = []
         self.resuming = False
         # Sessions whose next request waits until what was appended is written, and how much that is in our own logs.
@@ -173,11 +168,8 @@ class Engine:
         self.open_bytes = 0
         self.commit_bytes_target = COMMIT_BYTES_TARGET
         self.open_seq = 1
-        self.durable_seq = 0
         self.in_flight: CommitTicket | None = None
         self.disk_full = False
-        # Tests want bugs to surface.
-        self.strict = False
 
     # --- loading ---------------------------------------------------------------------------------------------
 
@@ -191,7 +183,7 @@ class Engine:
                 "bytes_cut": event.bytes_cut,
                 "reason": event.reason,
             }
-            self.facts.append(Fact(WARNING, "log_recovered", fields))
+            self.outbox.facts.append(Fact(WARNING, "log_recovered", fields))
         core = self.core
         metadata = self.directory.get(METADATA_TOPIC, 0)
         if metadata is None:
@@ -199,19 +191,19 @@ class Engine:
         # It has no producers, and says so in its snapshots, as a broker's does.
         metadata.producer_state = PartitionProducers(0).snapshot
         self.metadata = MetadataState(metadata)
-        self.facts.extend(self.metadata.load(core, core.metadata_log))
+        self.outbox.facts.extend(self.metadata.load(core, core.metadata_log))
         self._open_coordinator_log(core.metadata_log)
         self._apply(core.loaded_topics(now, self.entropy(ENTROPY_BYTES)), now)
         self._follow_topics(now)
         self.data_plane.drop_leftovers()
-        self.facts.extend(self.data_plane.table.take_facts())
+        self.outbox.facts.extend(self.data_plane.table.take_facts())
         self.group_events.read_marks(now)
         for log_id in core.offsets_logs():
             log = self.directory.get(log_id.topic, log_id.partition)
             if log is None:
                 raise RuntimeError(f"{log_id} has no directory")
             events = self.group_events.begin(log_id.partition, log.end_offset)
-            self.facts.extend(self.states.load(core, log_id, log, events))
+            self.outbox.facts.extend(self.states.load(core, log_id, log, events))
             self._open_coordinator_log(log_id)
         self._apply(core.loaded(now), now)
         if self.jobs:
@@ -262,7 +254,7 @@ class Engine:
             session.splitter.feed(data, frames)
         except FrameError as error:
             self._handle_frames(session, frames, now)
-            self._close(session, str(error))
+            self.outbox.close(session, str(error))
             return
         self._handle_frames(session, frames, now)
         if self.resumable:
@@ -287,7 +279,7 @@ class Engine:
             self._handle_frame(session, frame, now)
             index += 1
         if session.chunks:
-            self._touch(session)
+            self.outbox.touch(session)
 
     def _hold_back(self, session: Session, frames: list[bytes]) -> None:
         session.backlog.extend(frames)
@@ -316,20 +308,6 @@ class Engine:
         if self.journal.failure is not None:
             raise JournalFailed(self.journal.failure)
 
-    def _touch(self, session: Session) -> None:
-        if not session.is_waiting:
-            session.is_waiting = True
-            self.waiting.append(session)
-
-    def _close(self, session: Session, reason: str) -> None:
-        if session.close_reason:
-            return
-        session.close_reason = reason
-        self.facts.append(
-            Fact(WARNING, "connection_refused", {"client": session.client_host, "reason": reason})
-        )
-        self._touch(session)
-
     def _resume(self, now: Now) -> None:
         """Go on with sessions whose parked request was answered, or that waited for something else that is over."""
         if self.resuming:
@@ -353,13 +331,13 @@ class Engine:
         correlation_id = int(read_i32_be(frame, 4))
         api = apis.APIS.get(api_key)
         if api is None or not api.served:
-            self._close(session, f"unknown api key {api_key}")
+            self.outbox.close(session, f"unknown api key {api_key}")
             return
         if version < api.min_version or version > api.max_version:
             if api_key == apis.API_VERSIONS:
-                self._answer(session, correlation_id, api_key, 0, unsupported_api_versions(), 0)
+                self.outbox.answer(session, correlation_id, api_key, 0, unsupported_api_versions(), 0)
             else:
-                self._close(session, f"{api.name} version {version} is not supported")
+                self.outbox.close(session, f"{api.name} version {version} is not supported")
             return
         try:
             reader = self._read_header(session, frame, version >= api.flexible_version)
@@ -367,11 +345,11 @@ class Engine:
             # What follows the body is ignored, as brokers do: librdkafka asks for all topics with a null array of
             # four bytes where flexible versions have one.
         except DecodeError as error:
-            self._close(session, f"{api.name} version {version} cannot be read: {error}")
+            self.outbox.close(session, f"{api.name} version {version} cannot be read: {error}")
             return
         except Exception as fault:
             # Not `error` again: compiled code gives a name one type per function.
-            self._fault(session, f"reading {api.name} version {version}", fault)
+            self.outbox.fault(session, f"reading {api.name} version {version}", fault)
             return
         request_id = self.next_request_id
         self.next_request_id = request_id + 1
@@ -398,14 +376,7 @@ class Engine:
                 self.journal.fail(fault)
             if self.journal.failure is not None:
                 raise
-            self._fault(session, f"{api.name} version {version}", fault)
-
-    def _fault(self, session: Session, where: str, error: Exception) -> None:
-        """A bug of ours, met by this session. To be called while the exception is handled."""
-        if self.strict:
-            raise error
-        self._close(session, f"internal error in {where}: {error!r}")
-        self.facts.append(Fact(WARNING, "internal_error", {"traceback": traceback.format_exc()}))
+            self.outbox.fault(session, f"{api.name} version {version}", fault)
 
     def _read_header(self, session: Session, frame: bytes, flexible: bool) -> Reader:
         size: i64 = i64(read_i16_be(frame, 8))
@@ -437,7 +408,7 @@ class Engine:
             if api_key == apis.PRODUCE and cast(ProduceRequest, request.body).acks == 0:
                 self._check_unacknowledged(session, cast(ProduceResponse, refusal))
                 return
-            self._answer(session, correlation_id, api_key, version, refusal, 0)
+            self.outbox.answer(session, correlation_id, api_key, version, refusal, 0)
             return
         if api_key in DATA_PLANE_APIS:
             self._handle_data(session, correlation_id, request, now)
@@ -446,7 +417,7 @@ class Engine:
             versions = api_versions_response(
                 cast(ApiVersionsRequest, request.body), version, self.core.topics.features
             )
-            self._answer(session, correlation_id, api_key, version, versions, 0)
+            self.outbox.answer(session, correlation_id, api_key, version, versions, 0)
             return
         # Most requests are answered at once; only one that is not goes into the table of parked ones.
         request_id = request.request_id
@@ -466,7 +437,7 @@ class Engine:
         for timer in self.data_plane.take_timers():
             self._arm(timer)
         if self.data_plane.table.facts:
-            self.facts.extend(self.data_plane.table.take_facts())
+            self.outbox.facts.extend(self.data_plane.table.take_facts())
         api_key = request.api_key
         if response is None:
             self.parked[request.request_id] = Parked(session, correlation_id, api_key, request.version)
@@ -476,17 +447,17 @@ class Engine:
             if cast(ProduceRequest, request.body).acks == 0:
                 self._check_unacknowledged(session, cast(ProduceResponse, response))
                 return
-            self._answer(session, correlation_id, api_key, request.version, response, self._last_seq())
+            self.outbox.answer(session, correlation_id, api_key, request.version, response, self._last_seq())
             return
         wait_seq = self._last_seq() if api_key == apis.DELETE_RECORDS else 0
-        self._answer(session, correlation_id, api_key, request.version, response, wait_seq)
+        self.outbox.answer(session, correlation_id, api_key, request.version, response, wait_seq)
 
     def _check_unacknowledged(self, session: Session, response: ProduceResponse) -> None:
         """acks=0 gets no answer; a closed connection is the only way to say that something went wrong."""
         for topic in response.responses:
             for partition in topic.partition_responses:
                 if partition.error_code != 0:
-                    self._close(session, f"Produce without acks failed with error {partition.error_code}")
+                    self.outbox.close(session, f"Produce without acks failed with error {partition.error_code}")
                     return
 
     # --- outcomes --------------------------------------------------------------------------------------------
@@ -519,15 +490,15 @@ class Engine:
                 self.jobs_in_flight[job.key] = job
                 self.jobs.append(job)
         if outcome.facts:
-            self.facts.extend(outcome.facts)
+            self.outbox.facts.extend(outcome.facts)
 
     def _refuse(self, outcome: Outcome, reason: str) -> None:
         """Nothing of the outcome is stored: its request gets an error, others that it would answer are closed."""
-        self.facts.append(Fact(WARNING, "records_refused", {"reason": reason}))
+        self.outbox.facts.append(Fact(WARNING, "records_refused", {"reason": reason}))
         for reply in outcome.replies:
             parked = self.parked.get(reply.request_id)
             if parked is not None:
-                self._close(parked.session, reason)
+                self.outbox.close(parked.session, reason)
         outcome.replies = []
         outcome.follow_ups = []
         outcome.jobs = []
@@ -578,7 +549,7 @@ class Engine:
 
     def _project(self, now: Now) -> None:
         """Append what happened to groups as far as it is durable; it goes with the next commit."""
-        if self.group_events.take(self.durable_seq, self.open_seq, self.disk_full):
+        if self.group_events.take(self.outbox.durable_seq, self.open_seq, self.disk_full):
             self._apply(self.group_events.creation(self.entropy(ENTROPY_BYTES)), now)
             self.group_events.append()
 
@@ -598,10 +569,10 @@ class Engine:
         if reply.wait_log is not None and wait_seq == 0:
             wait_seq = self._seq_of(reply.wait_log, reply.wait_offset)
         if reply.response is not None:
-            self._answer(
+            self.outbox.answer(
                 session, parked.correlation_id, parked.api_key, parked.version, reply.response, wait_seq
             )
-        self._touch(session)
+        self.outbox.touch(session)
         if session.backlog:
             self.resumable.append(session)
 
@@ -621,32 +592,6 @@ class Engine:
         if self.in_flight is not None:
             return self.open_seq - 1
         return 0
-
-    def _answer(
-        self,
-        session: Session,
-        correlation_id: int,
-        api_key: int,
-        version: int,
-        response: Message,
-        wait_seq: int,
-    ) -> None:
-        chunk = session.chunk_for(wait_seq if wait_seq > self.durable_seq else 0)
-        w = chunk.writer
-        start: i64 = len(w)
-        write_i32_be(w, 0)
-        write_i32_be(w, correlation_id)
-        if apis.APIS[api_key].response_header_version(version) == 1:
-            w.append(0)
-        try:
-            apis.encode_response(w, api_key, response, version)
-        except Exception as error:
-            # One event may answer many: who cannot be answered must not keep the others from it.
-            chunk.cut(start)
-            self._fault(session, f"an answer of {apis.APIS[api_key].name} version {version}", error)
-            return
-        patch_int32(w, start, len(w) - start - 4)
-        session.owed_bytes += len(w) - start
 
     # --- turns -----------------------------------------------------------------------------------------------
 
@@ -693,7 +638,7 @@ class Engine:
             ticket = self._write(now)
             while ticket is None and self.has_unwritten():
                 ticket = self._write(now)
-        self._release()
+        self.outbox.release()
         return ticket
 
     def _write(self, now: Now) -> CommitTicket | None:
@@ -723,55 +668,27 @@ class Engine:
         self.journal.complete(ticket)
         self.in_flight = None
         self._committed(now)
-        self._release()
+        self.outbox.release()
 
     def _committed(self, now: Now) -> None:
-        self.durable_seq = self.open_seq - 1
+        self.outbox.durable_seq = self.open_seq - 1
         self._project(now)
         for reply in self.data_plane.on_durable(now):
             self._give(reply, 0)
         if self.data_plane.removals:
             try:
-                self.data_plane.remove_deleted(self.durable_seq)
+                self.data_plane.remove_deleted(self.outbox.durable_seq)
             except OSError as error:
                 self.journal.fail(error)
                 raise
         self._resume(now)
 
-    def _release(self) -> None:
-        """Move answers that wait for nothing any more to their sessions' output."""
-        still: list[Session] = []
-        durable = self.durable_seq
-        for session in self.waiting:
-            if session.closed:
-                session.is_waiting = False
-                continue
-            if (
-                session.release(durable) or (session.close_reason and not session.chunks)
-            ) and not session.is_ready:
-                session.is_ready = True
-                self.ready.append(session)
-            if session.chunks:
-                still.append(session)
-            else:
-                session.is_waiting = False
-        self.waiting = still
-
     def take_ready(self) -> list[Session]:
         """The sessions that have output to be written or are to be closed."""
-        ready = self.ready
-        if not ready:
-            return ready
-        self.ready = []
-        for session in ready:
-            session.is_ready = False
-        return ready
+        return self.outbox.take_ready()
 
     def take_facts(self) -> list[Fact]:
-        facts = self.facts
-        if facts:
-            self.facts = []
-        return facts
+        return self.outbox.take_facts()
 
     def take_jobs(self) -> list[Job]:
         """The jobs to run that came up since this was last asked."""
@@ -793,7 +710,7 @@ class Engine:
         """Turn writes away with a retriable error, or take them again."""
         if full != self.disk_full:
             self.disk_full = full
-            self.facts.append(Fact(WARNING if full else INFO, "disk_full" if full else "disk_has_space", {}))
+            self.outbox.facts.append(Fact(WARNING if full else INFO, "disk_full" if full else "disk_has_space", {}))
 
     def stop(self) -> None:
         """Close the logs cleanly. Everything must have been committed before."""

@@ -81,7 +81,7 @@ class MetadataRounds:
         commit = engine.open_seq
         self.wake()
         # Nothing is committed where nothing is in hand.
-        while engine.durable_seq < commit and (engine.in_flight is not None or engine.has_unwritten()):
+        while engine.outbox.durable_seq < commit and (engine.in_flight is not None or engine.has_unwritten()):
             await asyncio.sleep(POLL_S)
         return await self._write(assembly, state, end, NICENESS)
 

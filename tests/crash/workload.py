@@ -71,7 +71,7 @@ def open_small(storage: Storage, now: Now, rng: random.Random) -> Engine:
     config = CoreConfig()
     config.cluster_id = CLUSTER_ID
     engine = Engine(config, directory, Journal(directory, SYNC_ALWAYS), rng.randbytes, LIMITS)
-    engine.strict = True
+    engine.outbox.strict = True
     engine.load(now)
     return engine
 

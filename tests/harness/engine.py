@@ -42,7 +42,7 @@ def open_engine(
         core_config.group_events_enable = False
     core_config.cluster_id = CLUSTER_ID
     engine = Engine(core_config, directory, journal, random_bytes, frame_limits(load_config().server), assignors)
-    engine.strict = True
+    engine.outbox.strict = True
     engine.load(now)
     finish_turn(engine, now)
     return engine

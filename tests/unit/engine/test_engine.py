@@ -540,7 +540,7 @@ def test_a_failed_sync_is_never_answered_for() -> None:
 
 def test_a_fault_of_ours_costs_the_connection_that_met_it() -> None:
     engine = open_memory_engine(NOW)
-    engine.strict = False
+    engine.outbox.strict = False
     bad, good = Client(engine), Client(engine)
     # No handler of the core knows what to do with a body that is none.
     engine.core.groups.groups["nobody"] = None  # type: ignore[assignment]

@@ -79,7 +79,7 @@ def test_a_commit_that_no_batch_can_hold_is_refused() -> None:
     """A long group id is stored with each offset, so a small request may ask for records without end."""
     storage = MemoryStorage()
     engine = open_engine(storage, NOW)
-    engine.strict = False
+    engine.outbox.strict = False
     client = Client(engine)
     create(client, "t")
     group = "g" * 32000
@@ -250,7 +250,7 @@ def test_timers_that_still_count_survive_the_weeding() -> None:
 def test_an_answer_that_cannot_be_encoded_costs_its_own_connection_only() -> None:
     """One commit may answer many; what one of them gets must not stop the others."""
     engine = open_memory_engine(NOW)
-    engine.strict = False
+    engine.outbox.strict = False
     waiting = [Client(engine) for _ in range(3)]
     producer = Client(engine)
     create(producer, "t")

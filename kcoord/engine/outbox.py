@@ -1,0 +1,129 @@
+"""The outbox: from an answer to the bytes that a connection may send.
+
+An answer is encoded at once, into a chunk of its session. What decides when the chunk may leave is its commit number:
+
+1. Everything appended between two writes to the log is one commit, and commits are numbered in order.
+2. An answer that reports a change waits for the commit its records belong to. An answer that shows something waits for
+   the commit that holds what it shows. All others wait for commit 0, which is always durable.
+3. A session's chunks leave in the order of its requests, so a chunk never waits for a lower commit than the chunk
+   before it.
+4. `durable_seq` moves only when all files of a commit are synced, or written where log.sync promises no more.
+
+So no byte leaves before the log can justify it, and no connection sees its answers out of order. A session that is
+closed takes its chunks with it: its answers go to nobody, and the records behind them stay.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import Final, final
+
+from kcoord.core.outcome import WARNING, Fact
+from kcoord.engine.session import Session
+from kcoord.protocol import apis
+from kcoord.wire.message import Message
+from kcoord.wire.primitives import i64, patch_int32, write_i32_be
+
+# Response headers from this version on have tagged fields; kcoord sends none.
+FLEXIBLE_HEADER: Final = 1
+
+
+@final
+class Outbox:
+    """All answers that have not been taken by the server yet."""
+
+    def __init__(self) -> None:
+        # The last commit that is durable.
+        self.durable_seq = 0
+        # Facts for the server's log, until the engine hands them over.
+        self.facts: list[Fact] = []
+        # Sessions with output, and sessions with chunks that wait for a commit.
+        self.ready: list[Session] = []
+        self.waiting: list[Session] = []
+        # Tests want bugs to surface.
+        self.strict = False
+
+    def answer(
+        self,
+        session: Session,
+        correlation_id: int,
+        api_key: int,
+        version: int,
+        response: Message,
+        wait_seq: int,
+    ) -> None:
+        """Encode an answer that may leave once commit `wait_seq` is durable (0: at once)."""
+        chunk = session.chunk_for(wait_seq if wait_seq > self.durable_seq else 0)
+        w = chunk.writer
+        start: i64 = len(w)
+        write_i32_be(w, 0)
+        write_i32_be(w, correlation_id)
+        if apis.APIS[api_key].response_header_version(version) == FLEXIBLE_HEADER:
+            w.append(0)
+        try:
+            apis.encode_response(w, api_key, response, version)
+        except Exception as error:
+            # One event may answer many: who cannot be answered must not keep the others from it.
+            chunk.cut(start)
+            self.fault(session, f"an answer of {apis.APIS[api_key].name} version {version}", error)
+            return
+        patch_int32(w, start, len(w) - start - 4)
+        session.owed_bytes += len(w) - start
+
+    def close(self, session: Session, reason: str) -> None:
+        """End a session: what was answered before still goes out."""
+        if session.close_reason:
+            return
+        session.close_reason = reason
+        self.facts.append(
+            Fact(WARNING, "connection_refused", {"client": session.client_host, "reason": reason})
+        )
+        self.touch(session)
+
+    def fault(self, session: Session, where: str, error: Exception) -> None:
+        """A bug of ours, met by this session. To be called while the exception is handled."""
+        if self.strict:
+            raise error
+        self.close(session, f"internal error in {where}: {error!r}")
+        self.facts.append(Fact(WARNING, "internal_error", {"traceback": traceback.format_exc()}))
+
+    def touch(self, session: Session) -> None:
+        """Look at the session at the next release."""
+        if not session.is_waiting:
+            session.is_waiting = True
+            self.waiting.append(session)
+
+    def release(self) -> None:
+        """Move answers that wait for nothing any more to their sessions' output."""
+        still: list[Session] = []
+        durable = self.durable_seq
+        for session in self.waiting:
+            if session.closed:
+                session.is_waiting = False
+                continue
+            if (
+                session.release(durable) or (session.close_reason and not session.chunks)
+            ) and not session.is_ready:
+                session.is_ready = True
+                self.ready.append(session)
+            if session.chunks:
+                still.append(session)
+            else:
+                session.is_waiting = False
+        self.waiting = still
+
+    def take_ready(self) -> list[Session]:
+        """The sessions that have output to be written or are to be closed."""
+        ready = self.ready
+        if not ready:
+            return ready
+        self.ready = []
+        for session in ready:
+            session.is_ready = False
+        return ready
+
+    def take_facts(self) -> list[Fact]:
+        facts = self.facts
+        if facts:
+            self.facts = []
+        return facts
