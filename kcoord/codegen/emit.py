@@ -60,6 +60,7 @@ def emit_module(messages: list[Message], header: str) -> str:
 IMPORTABLE = (
     [
         "EncodeError",
+        "Splices",
         "ZERO_UUID",
         "i64",
         "read_i16_be",
@@ -76,6 +77,8 @@ IMPORTABLE = (
         "write_nullable_bytes",
         "write_compact_bytes",
         "write_compact_nullable_bytes",
+        "write_nullable_records",
+        "write_compact_nullable_records",
         "write_compact_array_len",
     ]
 )
@@ -467,9 +470,16 @@ class _MessageEmitter:
     # --- encoding --------------------------------------------------------------------------------------------
 
     def emit_encode(self, struct: Struct) -> str:
-        out = [
-            f"def {self.function_name('encode', struct)}(w: BytesWriter, m: {struct.name}, version: int) -> None:"
-        ]
+        name = self.function_name("encode", struct)
+        if has_records(struct):
+            default = " = None" if struct is self.message.root else ""
+            out = [
+                f"def {name}(",
+                f"    w: BytesWriter, m: {struct.name}, version: int, splices: Splices | None{default}",
+                ") -> None:",
+            ]
+        else:
+            out = [f"def {name}(w: BytesWriter, m: {struct.name}, version: int) -> None:"]
         if struct is self.message.root:
             out.append(
                 f'    """Encode versions {self.valid.low} to {self.valid.high}. Raises EncodeError, ValueError or '
@@ -519,6 +529,8 @@ class _MessageEmitter:
     def write_single(self, f: Field, value: str) -> list[str]:
         assert f.struct is not None
         call = self.function_name("encode", f.struct)
+        if has_records(f.struct):
+            raise SchemaError(f"{f.name}: records are only written in lists of structs")
         if not f.nullable:
             return [f"{call}(w, {value}, version)"]
         local = f"s_{f.attribute}"
@@ -538,11 +550,13 @@ class _MessageEmitter:
             return [f"write_i{kind[3:]}_be(w, {value})"]
         if kind not in ("string", "bytes", "records"):
             return [f"write_{kind}(w, {value})"]
-        base = "bytes" if kind == "records" else kind
         flexible = self.flexible_condition(f, context)
         nullable = bool(f.nullable.within(context)) if not f.is_array else False
         word = "nullable_" if nullable else ""
-        compact, plain = f"write_compact_{word}{base}(w, {value})", f"write_{word}{base}(w, {value})"
+        arguments = f"(w, {value}, splices)" if kind == "records" else f"(w, {value})"
+        if kind == "records" and not nullable:
+            raise SchemaError(f"{f.name}: records that cannot be null")
+        compact, plain = f"write_compact_{word}{kind}{arguments}", f"write_{word}{kind}{arguments}"
         lines = [compact] if flexible is None else [plain] if flexible == "False" else []
         if not lines:
             lines = [f"if {flexible}:", f"    {compact}", "else:", f"    {plain}"]
@@ -566,9 +580,10 @@ class _MessageEmitter:
             count = [f"if {flexible}:", f"    {compact}", "else:", f"    {plain}"]
         item = f"x_{f.attribute}"
         if f.struct is not None:
+            more = ", splices" if has_records(f.struct) else ""
             loop = [
                 f"for {item} in {local}:",
-                f"    {self.function_name('encode', f.struct)}(w, {item}, version)",
+                f"    {self.function_name('encode', f.struct)}(w, {item}, version{more})",
             ]
         else:
             loop = [f"for {item} in {local}:"]
@@ -632,6 +647,11 @@ class _MessageEmitter:
             + inner
             + ["write_uvarint(w, len(t))", "w.write(t.getvalue())"]
         )
+
+
+def has_records(struct: Struct) -> bool:
+    """Whether a value of the struct holds records, at any depth. Its encode function takes `splices` then."""
+    return any(f.type == "records" or (f.struct is not None and has_records(f.struct)) for f in struct.fields)
 
 
 def _to_tag_writer(lines: list[str]) -> list[str]:

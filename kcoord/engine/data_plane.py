@@ -9,12 +9,14 @@ from kcoord.core.outcome import METADATA_TOPIC, WARNING, Fact, Now, Reply, Reque
 from kcoord.core.producers import NO_EPOCH, PartitionProducers, decode_snapshot
 from kcoord.core.topics import Topic, TopicRegistry
 from kcoord.engine.batch_walk import BatchWalk
+from kcoord.engine.budget import TurnBudget
 from kcoord.engine.delete_records import DeleteRecordsRoom
 from kcoord.engine.fetch import FetchRoom
 from kcoord.engine.leader_epochs import LeaderEpochsRoom
 from kcoord.engine.list_offsets import ListOffsetsRoom
 from kcoord.engine.partitions import PartitionTable, TopicPartition
 from kcoord.engine.produce import ProduceRoom
+from kcoord.engine.session import OutputPool
 from kcoord.log.directory import DeletedLog, LogDirectory
 from kcoord.log.journal import Journal
 from kcoord.log.partition_log import LogConfig, PartitionLog
@@ -57,6 +59,8 @@ class DataPlane:
         directory: LogDirectory,
         journal: Journal,
         session_seed: int,
+        budget: TurnBudget,
+        pool: OutputPool,
     ) -> None:
         self.config = config
         self.topics = topics
@@ -64,7 +68,7 @@ class DataPlane:
         self.journal = journal
         self.table = PartitionTable(topics, config.decompressed_bytes_max)
         self.produce = ProduceRoom(config, self.table, journal)
-        self.fetch = FetchRoom(config, self.table, session_seed)
+        self.fetch = FetchRoom(config, self.table, session_seed, budget, pool)
         self.list_offsets = ListOffsetsRoom(self.table)
         self.delete_records = DeleteRecordsRoom(self.table, directory)
         self.leader_epochs = LeaderEpochsRoom(self.table)
@@ -94,9 +98,6 @@ class DataPlane:
     def is_waiting(self, timer: Timer) -> bool:
         """Whether a fetch still waits for this timer at most."""
         return timer.token in self.fetch.parked
-
-    def on_durable(self, now: Now) -> list[Reply]:
-        return self.fetch.on_durable(now)
 
     def disconnected(self, connection_id: int) -> None:
         self.fetch.on_disconnect(connection_id)

@@ -8,7 +8,7 @@ A turn, as the server drives it:
     ticket = end_turn(now)           open batches are closed and written; os and memory: durable at once
     ticket.sync()                    log.sync=always: the server syncs in a thread, later turns go on meanwhile
     commit_done(ticket, now)         what waited for that commit is released
-    for session in take_ready(): write session.take_output()
+    for session in take_ready(): write session.take_pieces()
     for job in take_jobs(): the server runs job.run() in a thread and comes back with job_done
 
 Commits have numbers. Everything appended between two writes belongs to one commit; an answer waits for a number. One
@@ -47,12 +47,14 @@ from kcoord.core.outcome import (
 from kcoord.core.producers import PartitionProducers
 from kcoord.core.refusals import error_response
 from kcoord.engine.api_versions import api_versions_response, unsupported_api_versions
+from kcoord.engine.budget import TIMERS_MAX, TurnBudget
 from kcoord.engine.coordinator_log import BatchTooLarge, CoordinatorLog, EncodedRecords
 from kcoord.engine.data_plane import DATA_PLANE_APIS, DataPlane
 from kcoord.engine.group_events_topic import GroupEventsTopic
+from kcoord.engine.intake import Intake, hold_back, must_wait, take_backlog
 from kcoord.engine.metadata_snapshot import MetadataState
 from kcoord.engine.outbox import Outbox
-from kcoord.engine.session import OUTPUT_BYTES_MAX, Session
+from kcoord.engine.session import OutputPool, Session
 from kcoord.engine.state_checkpoint import StateCheckpoints
 from kcoord.engine.timers import TimerQueue
 from kcoord.log.directory import LogDirectory
@@ -140,10 +142,16 @@ class Engine:
         self.entropy = entropy
         self.limits = limits
         self.core = Core(config, assignors)
+        self.budget = TurnBudget()
+        self.intake = Intake(self.budget)
+        self.outbox = Outbox(self.budget)
+        # What all answers together hold.
+        self.pool = OutputPool(config.queued_response_bytes_max)
         # Session ids must not repeat after a restart, or an old client would meet somebody else's fetch session.
         session_seed = int.from_bytes(entropy(4), "big")
-        self.data_plane = DataPlane(config, self.core.topics, directory, journal, session_seed)
-        self.outbox = Outbox()
+        self.data_plane = DataPlane(
+            config, self.core.topics, directory, journal, session_seed, self.budget, self.pool
+        )
         self.timers = TimerQueue()
         self.coordinator_logs: dict[LogId, CoordinatorLog] = {}
         self.states = StateCheckpoints()
@@ -160,11 +168,8 @@ class Engine:
         self.current: Parked | None = None
         self.current_id = 0
         self.current_request: Request | None = None
-        # Sessions with a backlog to go on with.
-        self.resumable: list[Session] = []
         self.resuming = False
-        # Sessions whose next request waits until what was appended is written, and how much that is in our own logs.
-        self.stalled: list[Session] = []
+        # How much was appended to our own logs since the last write.
         self.open_bytes = 0
         self.commit_bytes_target = COMMIT_BYTES_TARGET
         self.open_seq = 1
@@ -223,7 +228,7 @@ class Engine:
     # --- sessions --------------------------------------------------------------------------------------------
 
     def open_session(self, client_host: str, host: str, port: int) -> Session:
-        session = Session(self.next_session_id, client_host, host, port, self.limits)
+        session = Session(self.next_session_id, client_host, host, port, self.limits, self.pool)
         self.next_session_id += 1
         self.sessions[session.id] = session
         return session
@@ -237,9 +242,7 @@ class Engine:
         if session.parked_request_id:
             self.parked.pop(session.parked_request_id, None)
         session.backlog.clear()
-        session.chunks.clear()
-        session.output.clear()
-        session.owed_bytes = 0
+        session.drop_output()
         self.data_plane.disconnected(session.id)
         self._apply(self.core.handle(Disconnected(session.id), now), now)
         self._resume(now)
@@ -257,34 +260,33 @@ class Engine:
             self.outbox.close(session, str(error))
             return
         self._handle_frames(session, frames, now)
-        if self.resumable:
+        if self.intake.queue:
             self._resume(now)
 
     def _handle_frames(self, session: Session, frames: list[bytes], now: Now) -> None:
+        """Handle frames that have just arrived."""
         if session.backlog:
-            self._hold_back(session, frames)
-            return
+            hold_back(session, frames)
+        else:
+            self._handle_in_order(session, frames, now, True)
+
+    def _handle_in_order(self, session: Session, frames: list[bytes], now: Now, is_fresh: bool) -> None:
         count = len(frames)
         index = 0
         while index < count:
             frame = frames[index]
             if (
-                session.parked_request_id
-                or session.close_reason
-                or session.owed_bytes > OUTPUT_BYTES_MAX
+                must_wait(session)
                 or self._must_stall(session, frame)
+                or not self.intake.has_room(session, frame, is_fresh)
             ):
-                self._hold_back(session, frames[index:])
+                hold_back(session, frames[index:])
                 break
             self._handle_frame(session, frame, now)
+            self.intake.has_gone_on = self.intake.has_gone_on or not is_fresh
             index += 1
         if session.chunks:
             self.outbox.touch(session)
-
-    def _hold_back(self, session: Session, frames: list[bytes]) -> None:
-        session.backlog.extend(frames)
-        for frame in frames:
-            session.backlog_bytes += len(frame)
 
     def _must_stall(self, session: Session, frame: bytes) -> bool:
         """Whether the request has to wait until what was appended is written; the session is noted then."""
@@ -292,15 +294,13 @@ class Engine:
             return False
         if int(read_i16_be(frame, 0)) not in _APPENDING_APIS:
             return False
-        if not session.is_stalled:
-            session.is_stalled = True
-            self.stalled.append(session)
+        self.intake.stall(session)
         return True
 
     def go_on(self, session: Session, now: Now) -> None:
         """The session's output was taken: requests that waited for that are handled. Call end_turn next."""
         if session.backlog and not session.closed:
-            self.resumable.append(session)
+            self.intake.enqueue(session)
             self._resume(now)
 
     def _check_failure(self) -> None:
@@ -309,18 +309,14 @@ class Engine:
             raise JournalFailed(self.journal.failure)
 
     def _resume(self, now: Now) -> None:
-        """Go on with sessions whose parked request was answered, or that waited for something else that is over."""
+        """Go on with sessions whose requests wait for nothing any more, as far as the turn's budget goes."""
         if self.resuming:
             return
         self.resuming = True
-        while self.resumable:
-            session = self.resumable.pop()
-            if session.closed:
-                continue
-            frames = session.backlog
-            session.backlog = []
-            session.backlog_bytes = 0
-            self._handle_frames(session, frames, now)
+        session = self.intake.next_session()
+        while session is not None:
+            self._handle_in_order(session, take_backlog(session), now, False)
+            session = self.intake.next_session()
         self.resuming = False
 
     # --- one request -----------------------------------------------------------------------------------------
@@ -365,6 +361,7 @@ class Engine:
             session.host,
             session.port,
         )
+        spent = self.budget.spent
         try:
             self._handle_request(session, correlation_id, request, now)
         except Exception as fault:
@@ -377,6 +374,7 @@ class Engine:
             if self.journal.failure is not None:
                 raise
             self.outbox.fault(session, f"{api.name} version {version}", fault)
+        self.budget.note_request(api_key, len(frame), session.client_host, spent)
 
     def _read_header(self, session: Session, frame: bytes, flexible: bool) -> Reader:
         size: i64 = i64(read_i16_be(frame, 8))
@@ -574,7 +572,7 @@ class Engine:
             )
         self.outbox.touch(session)
         if session.backlog:
-            self.resumable.append(session)
+            self.intake.enqueue(session)
 
     def _seq_of(self, log_id: LogId, offset: int) -> int:
         """The commit after which a log is durable up to `offset`; 0 when it is already."""
@@ -600,8 +598,8 @@ class Engine:
         self._check_failure()
         # What a handler arms for at once, to go on with later, waits until others had their turn.
         armed = self.timers.armed
-        while True:
-            timer = self.timers.pop_due(now.mono_ms, armed)
+        for _ in range(TIMERS_MAX):
+            timer = None if self.budget.is_spent else self.timers.pop_due(now.mono_ms, armed)
             if timer is None:
                 break
             if timer.kind == TIMER_FETCH:
@@ -633,13 +631,26 @@ class Engine:
         sync, or a commit is in flight and this turn's appends go with the next.
         """
         self._check_failure()
+        self._answer_fetches(now)
+        self._resume(now)
         ticket: CommitTicket | None = None
         if self.in_flight is None:
             ticket = self._write(now)
             while ticket is None and self.has_unwritten():
                 ticket = self._write(now)
         self.outbox.release()
+        self.intake.end_turn()
         return ticket
+
+    def has_more(self) -> bool:
+        """Whether the turn left something for the next one because its budget was spent."""
+        return len(self.intake.queue) > 0 or self.data_plane.fetch.has_due()
+
+    def _answer_fetches(self, now: Now) -> None:
+        """Answer the fetches for which there is enough now, as far as the turn's budget goes."""
+        fetch = self.data_plane.fetch
+        while fetch.has_due() and not self.budget.is_spent:
+            self._give(fetch.answer_next(now), 0)
 
     def _write(self, now: Now) -> CommitTicket | None:
         for log in self.coordinator_logs.values():
@@ -655,11 +666,8 @@ class Engine:
             self._committed(now)
         else:
             self.in_flight = ticket
-        if self.stalled:
-            for session in self.stalled:
-                session.is_stalled = False
-            self.resumable.extend(self.stalled)
-            self.stalled = []
+        if self.intake.stalled:
+            self.intake.unstall()
             self._resume(now)
         return ticket
 
@@ -673,8 +681,8 @@ class Engine:
     def _committed(self, now: Now) -> None:
         self.outbox.durable_seq = self.open_seq - 1
         self._project(now)
-        for reply in self.data_plane.on_durable(now):
-            self._give(reply, 0)
+        self.data_plane.fetch.note_durable()
+        self._answer_fetches(now)
         if self.data_plane.removals:
             try:
                 self.data_plane.remove_deleted(self.outbox.durable_seq)

@@ -14,6 +14,7 @@ from typing import Final, final
 
 from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import TIMER_FETCH, Now, Reply, Request, Timer
+from kcoord.engine.budget import TurnBudget
 from kcoord.engine.fetch_sessions import (
     FINAL_EPOCH,
     INITIAL_EPOCH,
@@ -25,6 +26,7 @@ from kcoord.engine.fetch_sessions import (
     next_epoch,
 )
 from kcoord.engine.partitions import NO_EPOCH, PartitionTable, ServedTopic, TopicPartition, epoch_end
+from kcoord.engine.session import OutputPool
 from kcoord.log.errors import LogDamaged
 from kcoord.protocol.errors import (
     FENCED_LEADER_EPOCH,
@@ -61,6 +63,9 @@ LEADER_HINTS_FROM: Final = 16
 ZSTD_FROM: Final = 10
 # Older clients do not know that KAFKA_STORAGE_ERROR can be tried again.
 STORAGE_ERROR_FROM: Final = 6
+
+# One answer may take this part of what the pool of answers has left: its n-th part.
+POOL_SHARES: Final = 4
 
 SESSIONLESS: Final = 0
 FULL: Final = 1
@@ -102,6 +107,8 @@ class ReadResult:
         self.bytes = 0
         # An error or a diverging epoch: the answer must not wait.
         self.is_urgent = False
+        # The pool of answers had nothing left for records.
+        self.is_starved = False
         self.names_leader = False
 
     def add(self, item: FetchItem, data: PartitionData) -> None:
@@ -138,9 +145,22 @@ def group_by_topic(items: list[FetchItem], data: list[PartitionData]) -> list[Fe
 class FetchRoom:
     """All fetches. `session_seed` sets where session ids start; any number will do."""
 
-    def __init__(self, config: CoreConfig, table: PartitionTable, session_seed: int = 0) -> None:
+    def __init__(
+        self,
+        config: CoreConfig,
+        table: PartitionTable,
+        session_seed: int = 0,
+        budget: TurnBudget | None = None,
+        pool: OutputPool | None = None,
+    ) -> None:
         self.config = config
         self.table = table
+        self.budget = TurnBudget() if budget is None else budget
+        self.pool = OutputPool() if pool is None else pool
+        # Tokens of parked fetches that can be answered, in the order in which that became so; and of those that
+        # found no room in the pool.
+        self.due: dict[int, bool] = {}
+        self.starved: dict[int, bool] = {}
         self.sessions = FetchSessionCache(config.fetch_session_slots, session_seed)
         self.parked: dict[int, Fetch] = {}
         self.waiters: dict[TopicPartition, dict[int, FetchItem]] = {}
@@ -173,18 +193,28 @@ class FetchRoom:
         self.timers = []
         return timers
 
-    def on_durable(self, now: Now) -> list[Reply]:
-        """Answers of the fetches for which enough bytes are durable now."""
-        replies: list[Reply] = []
+    def note_durable(self) -> None:
+        """More became durable: note the fetches that have enough now."""
         for tp in self.table.take_moved():
             waiting = self.waiters.get(tp)
             if waiting is None:
                 continue
-            for token, item in list(waiting.items()):
+            for token, item in waiting.items():
                 fetch = self.parked.get(token)
-                if fetch is not None and self._has_enough(fetch, item, tp):
-                    replies.append(self._finish(fetch, now))
-        return replies
+                if fetch is not None and token not in self.due and self._has_enough(fetch, item, tp):
+                    self.due[token] = True
+
+    def has_due(self) -> bool:
+        """Whether a parked fetch can be answered."""
+        if self.starved and self.pool.free_bytes() * POOL_SHARES >= self.pool.bytes_max:
+            self.due.update(self.starved)
+            self.starved.clear()
+        return len(self.due) > 0
+
+    def answer_next(self, now: Now) -> Reply:
+        """The answer of the first fetch that is due. To be called when has_due()."""
+        token = next(iter(self.due))
+        return self._finish(self.parked[token], now)
 
     def on_timer(self, timer: Timer, now: Now) -> list[Reply]:
         """A parked fetch's time is up: it gets what there is."""
@@ -308,8 +338,11 @@ class FetchRoom:
 
     def _read(self, fetch: Fetch) -> ReadResult:
         result = ReadResult()
-        room = fetch.max_bytes
-        needs_one = True
+        # What the pool has left is for everybody: nobody gets all of it, and no batch is larger than nothing left.
+        free = self.pool.free_bytes()
+        room = min(fetch.max_bytes, free // POOL_SHARES)
+        result.is_starved = free == 0
+        needs_one = free > 0
         for item in fetch.items:
             data = self._read_partition(fetch, item, room, needs_one, result)
             records = data.records
@@ -319,6 +352,7 @@ class FetchRoom:
                 room = max(0, room - size)
                 needs_one = False
             result.add(item, data)
+        self.budget.charge_read(result.bytes, len(fetch.items))
         return result
 
     def _read_partition(
@@ -372,6 +406,8 @@ class FetchRoom:
         fetch.token = token
         fetch.bytes_available = result.bytes
         self.parked[token] = fetch
+        if result.is_starved:
+            self.starved[token] = True
         for i in range(len(result.items)):
             item = result.items[i]
             tp = item.tp
@@ -394,6 +430,8 @@ class FetchRoom:
 
     def _unpark(self, fetch: Fetch) -> None:
         self.parked.pop(fetch.token, None)
+        self.due.pop(fetch.token, None)
+        self.starved.pop(fetch.token, None)
         for item in fetch.items:
             tp = item.tp
             if tp is None:
@@ -421,6 +459,7 @@ class FetchRoom:
                 # Only what is new is counted, so that a fetch with a large minimum does not read all over again.
                 try:
                     size = len(tp.log.read(start, room, end, False))
+                    self.budget.charge_read(size, 1)
                 except LogDamaged:
                     # The answer finds out again, and says so.
                     return True

@@ -16,13 +16,15 @@ closed takes its chunks with it: its answers go to nobody, and the records behin
 from __future__ import annotations
 
 import traceback
-from typing import Final, final
+from typing import Final, cast, final
 
 from kcoord.core.outcome import WARNING, Fact
+from kcoord.engine.budget import TurnBudget
 from kcoord.engine.session import Session
 from kcoord.protocol import apis
+from kcoord.protocol.fetch import FetchResponse, encode_fetch_response
 from kcoord.wire.message import Message
-from kcoord.wire.primitives import i64, patch_int32, write_i32_be
+from kcoord.wire.primitives import Splices, i64, patch_int32, write_i32_be
 
 # Response headers from this version on have tagged fields; kcoord sends none.
 FLEXIBLE_HEADER: Final = 1
@@ -32,7 +34,8 @@ FLEXIBLE_HEADER: Final = 1
 class Outbox:
     """All answers that have not been taken by the server yet."""
 
-    def __init__(self) -> None:
+    def __init__(self, budget: TurnBudget) -> None:
+        self.budget = budget
         # The last commit that is durable.
         self.durable_seq = 0
         # Facts for the server's log, until the engine hands them over.
@@ -60,15 +63,26 @@ class Outbox:
         write_i32_be(w, correlation_id)
         if apis.APIS[api_key].response_header_version(version) == FLEXIBLE_HEADER:
             w.append(0)
+        spliced = 0
         try:
-            apis.encode_response(w, api_key, response, version)
+            if api_key == apis.FETCH:
+                splices = chunk.splices
+                if splices is None:
+                    splices = chunk.splices = Splices()
+                spliced -= splices.bytes
+                encode_fetch_response(w, cast(FetchResponse, response), version, splices)
+                spliced += splices.bytes
+            else:
+                apis.encode_response(w, api_key, response, version)
         except Exception as error:
             # One event may answer many: who cannot be answered must not keep the others from it.
             chunk.cut(start)
             self.fault(session, f"an answer of {apis.APIS[api_key].name} version {version}", error)
             return
-        patch_int32(w, start, len(w) - start - 4)
-        session.owed_bytes += len(w) - start
+        copied: i64 = len(w) - start
+        patch_int32(w, start, copied + i64(spliced) - 4)
+        session.owe(int(copied) + spliced)
+        self.budget.charge_answer(int(copied))
 
     def close(self, session: Session, reason: str) -> None:
         """End a session: what was answered before still goes out."""

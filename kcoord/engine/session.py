@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from kcoord.wire.frame import FrameLimits, FrameSplitter
-from kcoord.wire.primitives import BytesWriter
+from kcoord.wire.primitives import BytesWriter, Splices
 
 # A session that is owed more than this is not read, and nothing more is handled for it, until answers went out.
 OUTPUT_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -19,6 +19,31 @@ BACKLOG_FRAMES_MAX: Final = 1000
 BACKLOG_BYTES_MAX: Final = 1024 * 1024
 # Chunks larger than this are closed, so that a writer does not grow without end within one turn.
 CHUNK_BYTES_MAX: Final = 1024 * 1024
+# Room in a pool that has no limit.
+UNLIMITED_BYTES: Final = 1 << 62
+
+
+@final
+class OutputPool:
+    """What all answers together hold: bytes that wait for a commit, for the loop or for their client to read."""
+
+    def __init__(self, bytes_max: int = 0) -> None:
+        # 0: without a limit.
+        self.bytes_max = bytes_max
+        self.held_bytes = 0
+
+    def free_bytes(self) -> int:
+        return max(0, self.bytes_max - self.held_bytes) if self.bytes_max else UNLIMITED_BYTES
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether more than half of the pool is taken: slow readers are not waited for as long then."""
+        return 0 < self.bytes_max < 2 * self.held_bytes
+
+    @property
+    def is_overdrawn(self) -> bool:
+        """Whether answers that do not shrink as the pool empties took more than it has."""
+        return 0 < self.bytes_max < self.held_bytes
 
 
 @final
@@ -28,19 +53,39 @@ class Chunk:
     def __init__(self, wait_seq: int) -> None:
         self.wait_seq = wait_seq
         self.writer = BytesWriter()
+        # Records that are not copied into the writer; None until there are any.
+        self.splices: Splices | None = None
+
+    def size_bytes(self) -> int:
+        splices = self.splices
+        return len(self.writer) if splices is None else len(self.writer) + splices.bytes
+
+    def pieces(self) -> list[bytes]:
+        data = self.writer.getvalue()
+        return [data] if self.splices is None else self.splices.pieces(data)
 
     def cut(self, size: int) -> None:
-        """Take back what was written after the first `size` bytes."""
+        """Take back what was written after the first `size` bytes of the writer."""
         kept = self.writer.getvalue()[:size]
         self.writer = BytesWriter()
         self.writer.write(kept)
+        if self.splices is not None:
+            self.splices.cut(size)
 
 
 @final
 class Session:
     """One connection. `host` and `port` are what its listener advertises."""
 
-    def __init__(self, session_id: int, client_host: str, host: str, port: int, limits: FrameLimits) -> None:
+    def __init__(
+        self,
+        session_id: int,
+        client_host: str,
+        host: str,
+        port: int,
+        limits: FrameLimits,
+        pool: OutputPool | None = None,
+    ) -> None:
         self.id = session_id
         self.client_host = client_host
         # As groups show and store it: Java writes addresses with a slash in front.
@@ -54,8 +99,10 @@ class Session:
         self.parked_request_id = 0
         self.chunks: list[Chunk] = []
         self.output: list[bytes] = []
-        # Bytes in chunks and output.
+        self.pool = OutputPool() if pool is None else pool
+        # Bytes in chunks and output, and what the server took of it and has not got rid of yet.
         self.owed_bytes = 0
+        self.buffered_bytes = 0
         # Set once the session must end: output so far is written, then the connection is closed.
         self.close_reason = ""
         self.closed = False
@@ -64,6 +111,8 @@ class Session:
         self.is_waiting = False
         # Whether its next request waits until what was appended is written.
         self.is_stalled = False
+        # Whether the session stands in the queue of those whose backlog is handled next.
+        self.is_queued = False
         self.client_id_bytes = b""
         self.client_id = ""
 
@@ -81,7 +130,7 @@ class Session:
         chunks = self.chunks
         if chunks:
             last = chunks[-1]
-            if last.wait_seq >= wait_seq and len(last.writer) < CHUNK_BYTES_MAX:
+            if last.wait_seq >= wait_seq and last.size_bytes() < CHUNK_BYTES_MAX:
                 return last
             if last.wait_seq > wait_seq:
                 wait_seq = last.wait_seq
@@ -96,19 +145,43 @@ class Session:
         for chunk in chunks:
             if chunk.wait_seq > durable_seq:
                 break
-            self.output.append(chunk.writer.getvalue())
+            self.output.extend(chunk.pieces())
             count += 1
         if count == 0:
             return False
         del chunks[:count]
         return True
 
-    def take_output(self) -> bytes:
-        """Everything that may be written now, as one piece."""
+    def owe(self, size: int) -> None:
+        """So many bytes of answers came up."""
+        self.owed_bytes += size
+        self.pool.held_bytes += size
+
+    def take_pieces(self) -> list[bytes]:
+        """Everything that may be written now. Who takes it tells note_buffered what the client has not read."""
         output = self.output
         if not output:
-            return b""
-        data = output[0] if len(output) == 1 else b"".join(output)
+            return output
         self.output = []
-        self.owed_bytes -= len(data)
-        return data
+        size = 0
+        for piece in output:
+            size += len(piece)
+        self.owe(-size)
+        return output
+
+    def take_output(self) -> bytes:
+        """Everything that may be written now, as one piece."""
+        return b"".join(self.take_pieces())
+
+    def note_buffered(self, size: int) -> None:
+        """Of what was taken, so many bytes are still in the server's memory."""
+        if size != self.buffered_bytes:
+            self.pool.held_bytes += size - self.buffered_bytes
+            self.buffered_bytes = size
+
+    def drop_output(self) -> None:
+        """The connection is gone: nobody is owed anything."""
+        self.chunks.clear()
+        self.output.clear()
+        self.owe(-self.owed_bytes)
+        self.note_buffered(0)

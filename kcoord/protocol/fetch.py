@@ -13,19 +13,20 @@ from kcoord.wire.primitives import (
     BytesWriter,
     EncodeError,
     Reader,
+    Splices,
     i64,
     read_i16_be,
     read_i32_be,
     read_i64_be,
     write_compact_array_len,
-    write_compact_nullable_bytes,
+    write_compact_nullable_records,
     write_compact_nullable_string,
     write_compact_string,
     write_i16_be,
     write_i32_be,
     write_i64_be,
     write_int8,
-    write_nullable_bytes,
+    write_nullable_records,
     write_string,
     write_uuid,
     write_uvarint,
@@ -811,7 +812,9 @@ def _decode_partition_data(r: Reader, version: int) -> PartitionData:
     )
 
 
-def _encode_partition_data(w: BytesWriter, m: PartitionData, version: int) -> None:
+def _encode_partition_data(
+    w: BytesWriter, m: PartitionData, version: int, splices: Splices | None
+) -> None:
     write_i32_be(w, m.partition_index)
     write_i16_be(w, m.error_code)
     write_i64_be(w, m.high_watermark)
@@ -836,9 +839,9 @@ def _encode_partition_data(w: BytesWriter, m: PartitionData, version: int) -> No
     elif m.preferred_read_replica != -1:
         raise EncodeError(f"PreferredReadReplica has no place in version {version}")
     if version >= 12:
-        write_compact_nullable_bytes(w, m.records)
+        write_compact_nullable_records(w, m.records, splices)
     else:
-        write_nullable_bytes(w, m.records)
+        write_nullable_records(w, m.records, splices)
     if version >= 12:
         n_tags: i64 = 0
         if m.diverging_epoch != EpochEndOffset():
@@ -890,7 +893,9 @@ def _decode_fetchable_topic_response(r: Reader, version: int) -> FetchableTopicR
     return FetchableTopicResponse(topic, topic_id, partitions)
 
 
-def _encode_fetchable_topic_response(w: BytesWriter, m: FetchableTopicResponse, version: int) -> None:
+def _encode_fetchable_topic_response(
+    w: BytesWriter, m: FetchableTopicResponse, version: int, splices: Splices | None
+) -> None:
     if version <= 12:
         if version >= 12:
             write_compact_string(w, m.topic)
@@ -904,7 +909,7 @@ def _encode_fetchable_topic_response(w: BytesWriter, m: FetchableTopicResponse, 
     else:
         write_i32_be(w, len(a_partitions))
     for x_partitions in a_partitions:
-        _encode_partition_data(w, x_partitions, version)
+        _encode_partition_data(w, x_partitions, version, splices)
     if version >= 12:
         w.append(0)
 
@@ -981,7 +986,9 @@ def decode_fetch_response(r: Reader, version: int) -> FetchResponse:
     return FetchResponse(throttle_time_ms, error_code, session_id, responses, node_endpoints)
 
 
-def encode_fetch_response(w: BytesWriter, m: FetchResponse, version: int) -> None:
+def encode_fetch_response(
+    w: BytesWriter, m: FetchResponse, version: int, splices: Splices | None = None
+) -> None:
     """Encode versions 4 to 18. Raises EncodeError, ValueError or OverflowError for a value out of range."""
     write_i32_be(w, m.throttle_time_ms)
     if version >= 7:
@@ -996,7 +1003,7 @@ def encode_fetch_response(w: BytesWriter, m: FetchResponse, version: int) -> Non
     else:
         write_i32_be(w, len(a_responses))
     for x_responses in a_responses:
-        _encode_fetchable_topic_response(w, x_responses, version)
+        _encode_fetchable_topic_response(w, x_responses, version, splices)
     if version >= 12:
         n_tags: i64 = 0
         if version >= 16 and len(m.node_endpoints) > 0:

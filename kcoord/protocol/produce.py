@@ -13,18 +13,19 @@ from kcoord.wire.primitives import (
     BytesWriter,
     EncodeError,
     Reader,
+    Splices,
     i64,
     read_i16_be,
     read_i32_be,
     read_i64_be,
     write_compact_array_len,
-    write_compact_nullable_bytes,
+    write_compact_nullable_records,
     write_compact_nullable_string,
     write_compact_string,
     write_i16_be,
     write_i32_be,
     write_i64_be,
-    write_nullable_bytes,
+    write_nullable_records,
     write_nullable_string,
     write_string,
     write_uuid,
@@ -95,12 +96,14 @@ def _decode_partition_produce_data(r: Reader, version: int) -> PartitionProduceD
     return PartitionProduceData(index, records)
 
 
-def _encode_partition_produce_data(w: BytesWriter, m: PartitionProduceData, version: int) -> None:
+def _encode_partition_produce_data(
+    w: BytesWriter, m: PartitionProduceData, version: int, splices: Splices | None
+) -> None:
     write_i32_be(w, m.index)
     if version >= 9:
-        write_compact_nullable_bytes(w, m.records)
+        write_compact_nullable_records(w, m.records, splices)
     else:
-        write_nullable_bytes(w, m.records)
+        write_nullable_records(w, m.records, splices)
     if version >= 9:
         w.append(0)
 
@@ -121,7 +124,9 @@ def _decode_topic_produce_data(r: Reader, version: int) -> TopicProduceData:
     return TopicProduceData(name, topic_id, partition_data)
 
 
-def _encode_topic_produce_data(w: BytesWriter, m: TopicProduceData, version: int) -> None:
+def _encode_topic_produce_data(
+    w: BytesWriter, m: TopicProduceData, version: int, splices: Splices | None
+) -> None:
     if version <= 12:
         if version >= 9:
             write_compact_string(w, m.name)
@@ -135,7 +140,7 @@ def _encode_topic_produce_data(w: BytesWriter, m: TopicProduceData, version: int
     else:
         write_i32_be(w, len(a_partition_data))
     for x_partition_data in a_partition_data:
-        _encode_partition_produce_data(w, x_partition_data, version)
+        _encode_partition_produce_data(w, x_partition_data, version, splices)
     if version >= 9:
         w.append(0)
 
@@ -156,7 +161,9 @@ def decode_produce_request(r: Reader, version: int) -> ProduceRequest:
     return ProduceRequest(transactional_id, acks, timeout_ms, topic_data)
 
 
-def encode_produce_request(w: BytesWriter, m: ProduceRequest, version: int) -> None:
+def encode_produce_request(
+    w: BytesWriter, m: ProduceRequest, version: int, splices: Splices | None = None
+) -> None:
     """Encode versions 3 to 13. Raises EncodeError, ValueError or OverflowError for a value out of range."""
     if version >= 9:
         write_compact_nullable_string(w, m.transactional_id)
@@ -170,7 +177,7 @@ def encode_produce_request(w: BytesWriter, m: ProduceRequest, version: int) -> N
     else:
         write_i32_be(w, len(a_topic_data))
     for x_topic_data in a_topic_data:
-        _encode_topic_produce_data(w, x_topic_data, version)
+        _encode_topic_produce_data(w, x_topic_data, version, splices)
     if version >= 9:
         w.append(0)
 

@@ -28,6 +28,10 @@ class Connection(asyncio.Protocol):
         # The client takes answers more slowly than they come.
         self.is_output_full = False
         self.output_full_since_ms = 0
+        # What was written in all, how much of that the client has taken when we last looked, and since when no more.
+        self.written_bytes = 0
+        self.taken_bytes = -1
+        self.taken_since_ms = 0
         self.last_heard_ms = 0
         # When the incomplete frame at the end of the input began; -1 when there is none.
         self.frame_started_ms = -1
@@ -59,6 +63,7 @@ class Connection(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.is_output_full = False
+        self.session.note_buffered(self.transport.get_write_buffer_size())
         if self.session.backlog:
             self.pump.go_on(self)
         self.update_reading()
@@ -73,10 +78,17 @@ class Connection(asyncio.Protocol):
     def flush(self) -> None:
         """Write what the session has to say, once; close if it is done."""
         session = self.session
-        data = session.take_output()
-        if data and not self.transport.is_closing():
-            self.transport.write(data)
-            if self.transport.get_write_buffer_size() > self.pump.config.output_bytes_max:
+        owed = session.owed_bytes
+        pieces = session.take_pieces()
+        if pieces and not self.transport.is_closing():
+            self.written_bytes += owed - session.owed_bytes
+            if len(pieces) == 1:
+                self.transport.write(pieces[0])
+            else:
+                self.transport.writelines(pieces)
+            buffered = self.transport.get_write_buffer_size()
+            session.note_buffered(buffered)
+            if buffered > self.pump.config.output_bytes_max:
                 self.pump.log.warning_limited(
                     "connection_aborted", client=self.client_host, reason="it does not read its answers"
                 )
@@ -121,10 +133,26 @@ class Connection(asyncio.Protocol):
         self.held_bytes = held
         return change
 
+    def unread_bytes(self) -> int:
+        """Bytes of answers that the client has not taken."""
+        return self.session.owed_bytes + self.session.buffered_bytes
+
+    def _takes_nothing(self, now_ms: int) -> int:
+        """For how many milliseconds the client has taken nothing of what is buffered for it."""
+        buffered = self.transport.get_write_buffer_size()
+        self.session.note_buffered(buffered)
+        taken = self.written_bytes - buffered
+        if taken != self.taken_bytes or not buffered:
+            self.taken_bytes = taken
+            self.taken_since_ms = now_ms
+        return now_ms - self.taken_since_ms
+
     def overdue(self, now_ms: int) -> str:
         """Why the connection has to go, or an empty string."""
         config = self.pump.config
         session = self.session
+        if session.buffered_bytes and self._takes_nothing(now_ms) > config.output_deadline_ms and session.pool.is_tight:
+            return "it does not read its answers (output.deadline.ms)"
         if self.is_output_full and now_ms - self.output_full_since_ms > config.idle_ms:
             return "it does not read its answers (connections.max.idle.ms)"
         if not self.is_reading:

@@ -26,7 +26,7 @@ from kcoord.server.logs import ServerLog
 from kcoord.server.sync_threads import SyncThreads
 
 if TYPE_CHECKING:
-    from kcoord.engine.session import Session
+    from kcoord.engine.session import OutputPool, Session
 
 # Loop turns that timers wait at most while sockets still have something to say.
 DRAIN_TURNS_MAX: Final = 20
@@ -38,6 +38,8 @@ SWEEP_MS: Final = 500
 class EngineLike(Protocol):
     """What the pump needs of an engine; kcoord.engine has the real one."""
 
+    @property
+    def pool(self) -> OutputPool: ...
     def open_session(self, client_host: str, host: str, port: int) -> Session: ...
     def close_session(self, session: Session, now: Now) -> None: ...
     def receive(self, session: Session, data: bytes, now: Now) -> None: ...
@@ -51,6 +53,7 @@ class EngineLike(Protocol):
     def take_jobs(self) -> list[Job]: ...
     def job_done(self, job: Job, result: object | None, error: str | None, now: Now) -> None: ...
     def has_unwritten(self) -> bool: ...
+    def has_more(self) -> bool: ...
     def set_disk_full(self, full: bool) -> None: ...
 
 
@@ -130,6 +133,20 @@ class Pump:
             return
         self.schedule_turn()
 
+    def _shed_output(self) -> None:
+        """Answers that nobody reads hold too much: the connections that hold the most go."""
+        pool = self.engine.pool
+        waiting = [connection for connection in self.connections.values() if connection.unread_bytes()]
+        waiting.sort(key=lambda connection: connection.unread_bytes())
+        while pool.is_overdrawn and waiting:
+            worst = waiting.pop()
+            self.log.warning_limited(
+                "connection_aborted", client=worst.client_host,
+                reason=f"{worst.unread_bytes()} bytes of unread answers (queued.max.response.bytes)",
+            )  # fmt: skip
+            worst.session.drop_output()
+            worst.transport.abort()
+
     def _shed(self) -> None:
         """Too much input is waiting: the connection that holds most of it goes."""
         worst = max(self.connections.values(), key=lambda connection: connection.held_bytes)
@@ -166,6 +183,8 @@ class Pump:
         for job in self.engine.take_jobs():
             self.jobs.start(job)
         self._arm_timer(now)
+        if self.engine.has_more():
+            self.schedule_turn()
 
     def _synced(self, error: BaseException | None) -> None:
         ticket, self.in_flight = self.in_flight, None
@@ -190,6 +209,8 @@ class Pump:
                     self.go_on(connection)
                 if connection.held_bytes:
                     self.held_bytes += connection.note_held()
+        if self.engine.pool.is_overdrawn:
+            self._shed_output()
         facts = self.engine.take_facts()
         if facts:
             self.log.facts(facts)
@@ -283,6 +304,7 @@ class Pump:
             self.in_flight is None
             and not self._turn_scheduled
             and not self.engine.has_unwritten()
+            and not self.engine.has_more()
             and not any(
                 connection.session.chunks or connection.transport.get_write_buffer_size()
                 for connection in self.connections.values()

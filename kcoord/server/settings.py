@@ -146,6 +146,17 @@ NETWORK_SETTINGS: Final = (
         "A connection that has so much unread output is closed.", minimum=MIB,
     ),
     Setting(
+        "queued.max.response.bytes", "core.queued_response_bytes_max", 256 * MIB, "bytes",
+        "Bytes of answers on all connections together that their clients have not read. Fetch answers get smaller as "
+        "it fills up, and empty when it is full; above it the connection that holds the most is closed. Kafka has no "
+        "limit.", minimum=16 * MIB,
+    ),
+    Setting(
+        "output.deadline.ms", "server.output_deadline_ms", 10_000, "ms",
+        "While unread answers take more than half of `queued.max.response.bytes`, a connection whose client has not "
+        "taken a byte for so long is closed. Otherwise `connections.max.idle.ms` counts.", minimum=100,
+    ),
+    Setting(
         "shutdown.deadline.ms", "server.shutdown_deadline_ms", 5000, "ms",
         "At SIGTERM, how long answers under way may take before their connections are closed.", minimum=0,
     ),

@@ -478,6 +478,66 @@ def write_compact_nullable_bytes(w: BytesWriter, value: bytes | None) -> None:
         write_compact_bytes(w, value)
 
 
+# Records from this size on go beside the message, not into it: copying them would cost more than one piece more.
+SPLICE_BYTES_MIN: Final = 4096
+
+
+@final
+class Splices:
+    """Records that belong between the bytes of a message and were not copied there.
+
+    `values[i]` comes after the first `positions[i]` bytes of the writer; `bytes` is the length of all values.
+    """
+
+    def __init__(self) -> None:
+        self.positions: list[int] = []
+        self.values: list[bytes] = []
+        self.bytes = 0
+
+    def add(self, position: int, value: bytes) -> None:
+        self.positions.append(position)
+        self.values.append(value)
+        self.bytes += len(value)
+
+    def cut(self, position: int) -> None:
+        """Take back what was added after the first `position` bytes of the writer."""
+        while self.positions and self.positions[-1] > position:
+            self.positions.pop()
+            self.bytes -= len(self.values.pop())
+
+    def pieces(self, data: bytes) -> list[bytes]:
+        """The whole message in pieces; `data` is what the writer has."""
+        found: list[bytes] = []
+        start = 0
+        for i in range(len(self.positions)):
+            end = self.positions[i]
+            found.append(data[start:end])
+            found.append(self.values[i])
+            start = end
+        if start < len(data):
+            found.append(data[start:])
+        return found
+
+
+def write_nullable_records(w: BytesWriter, value: bytes | None, splices: Splices | None) -> None:
+    """As write_nullable_bytes; a large value goes into `splices` if there are any."""
+    if splices is None or value is None or len(value) < SPLICE_BYTES_MIN:
+        write_nullable_bytes(w, value)
+        return
+    write_int32(w, len(value))
+    splices.add(len(w), value)
+
+
+def write_compact_nullable_records(w: BytesWriter, value: bytes | None, splices: Splices | None) -> None:
+    """As write_compact_nullable_bytes; a large value goes into `splices` if there are any."""
+    if splices is None or value is None or len(value) < SPLICE_BYTES_MIN:
+        write_compact_nullable_bytes(w, value)
+        return
+    size: i64 = len(value)
+    write_uvarint(w, size + 1)
+    splices.add(len(w), value)
+
+
 def write_array_len(w: BytesWriter, count: int) -> None:
     write_int32(w, count)
 

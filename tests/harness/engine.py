@@ -60,9 +60,10 @@ def open_memory_engine(
 def finish_turn(engine: Engine, now: Now) -> None:
     """End the turn and, where there is something to sync, sync it, until nothing is left."""
     ticket = engine.end_turn(now)
-    while ticket is not None:
-        ticket.sync()
-        engine.commit_done(ticket, now)
+    while ticket is not None or engine.has_more():
+        if ticket is not None:
+            ticket.sync()
+            engine.commit_done(ticket, now)
         ticket = engine.end_turn(now)
     engine.take_ready()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kcoord.core.config import CoreConfig
-from kcoord.core.outcome import Now, Request
+from kcoord.core.outcome import Now, Reply, Request
 from kcoord.core.producers import PartitionProducers
 from kcoord.core.topics import RESOURCE_TOPIC, TopicRegistry
 from kcoord.engine.delete_records import DeleteRecordsRoom
@@ -31,6 +31,15 @@ from kcoord.wire.primitives import ZERO_UUID
 from kcoord.wire.record_batch import decode_records, parse_batches
 
 WALL_MS = 1_600_000_000_000
+
+
+def answer_due(room: FetchRoom, now: Now) -> list[Reply]:
+    """What waiting fetches get after a commit."""
+    room.note_durable()
+    replies: list[Reply] = []
+    while room.has_due():
+        replies.append(room.answer_next(now))
+    return replies
 
 
 def topic_id(number: int) -> bytes:
@@ -94,7 +103,7 @@ class Plane:
     def commit(self) -> None:
         """Everything appended becomes durable, and waiting fetches hear of it."""
         self.journal.commit()
-        for reply in self.fetch_room.on_durable(self.now):
+        for reply in answer_due(self.fetch_room, self.now):
             self.replies[reply.request_id] = reply.response
 
     def sleep(self, ms: int) -> None:

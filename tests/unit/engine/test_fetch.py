@@ -22,7 +22,7 @@ from kcoord.protocol.errors import (
 from kcoord.protocol.fetch import FetchResponse, FetchTopic, ReplicaState
 from kcoord.wire.record_batch import parse_batches
 from tests.harness.batches import batch
-from tests.unit.engine.plane import Plane, answered, offsets, topic_id, values
+from tests.unit.engine.plane import Plane, answer_due, answered, offsets, topic_id, values
 
 
 @pytest.fixture
@@ -332,7 +332,7 @@ def test_what_comes_during_a_commit_is_announced_with_the_next(plane: Plane) -> 
     assert ticket is not None
     ticket.sync()
     plane.journal.complete(ticket)
-    replies = plane.fetch_room.on_durable(plane.now)
+    replies = answer_due(plane.fetch_room, plane.now)
     assert [reply.request_id for reply in replies] == [first]
     answer = replies[0].response
     assert isinstance(answer, FetchResponse)

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 import pytest
 
 from kcoord.core.outcome import Fact, Job, Now
-from kcoord.engine.session import Session
+from kcoord.engine.session import OutputPool, Session
 from kcoord.log.journal import CommitTicket
 from kcoord.server.accept import accept_connections
 from kcoord.server.config import load
@@ -43,6 +43,7 @@ class EchoEngine:
         self.sync = sync
         self.copies = copies
         self.limits = FrameLimits({0: 10000})
+        self.pool = OutputPool()
         self.sessions: dict[int, Session] = {}
         self.waiting: list[tuple[Session, bytes]] = []
         self.committing: list[tuple[Session, bytes]] = []
@@ -128,6 +129,9 @@ class EchoEngine:
 
     def has_unwritten(self) -> bool:
         return bool(self.waiting)
+
+    def has_more(self) -> bool:
+        return False
 
     def set_disk_full(self, full: bool) -> None:
         return

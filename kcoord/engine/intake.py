@@ -1,0 +1,102 @@
+"""The intake: which frames of a session are handled now, and which wait.
+
+Frames of a session are handled in order, so one that has to wait holds back those after it. They wait in the session's
+backlog for one of these reasons, and each has one event that ends it:
+
+- an earlier request waits for an event (a rebalance, data to fetch): until that is answered;
+- the session is owed too many bytes of answers: until its client has taken them;
+- the request appends, and the open commit is large: until that commit is written (`stalled`);
+- the turn's budget is spent: until a later turn comes to it (`queue`).
+
+The queue is worked off first come, first served, and a session that uses up a turn goes to its end. Small requests of
+sessions that wait for nothing do not queue (see budget.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import final
+
+from kcoord.engine.budget import TurnBudget
+from kcoord.engine.session import OUTPUT_BYTES_MAX, Session
+
+
+@final
+class Intake:
+    """Sessions whose backlog waits for us rather than for their client."""
+
+    def __init__(self, budget: TurnBudget) -> None:
+        self.budget = budget
+        self.queue: deque[Session] = deque()
+        self.stalled: list[Session] = []
+        # Whether this turn has gone on with a session of the queue: it does so at least once, whatever was spent.
+        self.has_gone_on = False
+
+    def has_room(self, session: Session, frame: bytes, is_fresh: bool) -> bool:
+        """Whether the turn's budget lets this frame be handled. If not, the session is queued.
+
+        `is_fresh`: the frame has just arrived, and nothing of its session waits.
+        """
+        budget = self.budget
+        if budget.has_room(len(frame)) if is_fresh else not (budget.is_spent and self.has_gone_on):
+            return True
+        self.enqueue(session)
+        return False
+
+    def enqueue(self, session: Session) -> None:
+        """Go on with the session's backlog, in this turn or in a later one."""
+        if not session.is_queued:
+            session.is_queued = True
+            self.queue.append(session)
+
+    def stall(self, session: Session) -> None:
+        """Go on with the session's backlog once what was appended is written."""
+        if not session.is_stalled:
+            session.is_stalled = True
+            self.stalled.append(session)
+
+    def unstall(self) -> None:
+        """What was appended is written."""
+        if not self.stalled:
+            return
+        for session in self.stalled:
+            session.is_stalled = False
+            self.enqueue(session)
+        self.stalled = []
+
+    def next_session(self) -> Session | None:
+        """The session to go on with; None when there is none, or none in this turn."""
+        queue = self.queue
+        while queue:
+            if self.budget.is_spent and self.has_gone_on:
+                return None
+            session = queue.popleft()
+            session.is_queued = False
+            if not session.closed:
+                return session
+        return None
+
+    def end_turn(self) -> None:
+        self.has_gone_on = False
+        self.budget.end_turn()
+
+
+def must_wait(session: Session) -> bool:
+    """Whether the session itself has to wait: for an answer, for its client, or because it ends."""
+    return (
+        session.parked_request_id != 0 or session.close_reason != "" or session.owed_bytes > OUTPUT_BYTES_MAX
+    )
+
+
+def hold_back(session: Session, frames: list[bytes]) -> None:
+    """Add frames to the session's backlog."""
+    session.backlog.extend(frames)
+    for frame in frames:
+        session.backlog_bytes += len(frame)
+
+
+def take_backlog(session: Session) -> list[bytes]:
+    frames = session.backlog
+    session.backlog = []
+    session.backlog_bytes = 0
+    return frames

@@ -1,0 +1,240 @@
+"""One turn does only so much, in an order that is fair, and all answers together hold only so much."""
+
+from __future__ import annotations
+
+import pytest
+
+from kcoord.core.config import CoreConfig
+from kcoord.core.outcome import Now
+from kcoord.engine.budget import SMALL_REQUEST_BYTES, TIMERS_MAX, TURN_COST_MAX, TURN_RESERVE
+from kcoord.engine.engine import Engine
+from kcoord.protocol import apis
+from kcoord.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from kcoord.protocol.heartbeat import HeartbeatRequest
+from kcoord.protocol.metadata import MetadataRequest
+from kcoord.protocol.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from tests.harness.engine import (
+    Client,
+    decode_answer,
+    finish_turn,
+    open_memory_engine,
+    read_answers,
+    request_frame,
+)
+from tests.unit.engine.test_engine_limits import create, fetch_request, produce_request
+
+NOW = Now(1000, 1_700_000_000_000)
+POOL_BYTES = 8_000_000
+
+
+def large_commit(group: str) -> OffsetCommitRequest:
+    """A little more than half of what a turn may cost."""
+    partition = OffsetCommitRequestPartition(0, 1, -1, "m" * 4000)
+    topics = [OffsetCommitRequestTopic("t", partitions=[partition] * (TURN_COST_MAX // 7000))]
+    return OffsetCommitRequest(group, topics=topics)
+
+
+def answered(client: Client) -> list[int]:
+    return [answer[0] for answer in read_answers(client.session.take_output())]
+
+
+@pytest.fixture
+def engine() -> Engine:
+    config = CoreConfig()
+    config.queued_response_bytes_max = POOL_BYTES
+    engine = open_memory_engine(NOW, config=config)
+    create(Client(engine), "t")
+    return engine
+
+
+def test_a_turn_ends_when_its_budget_is_spent_and_the_next_one_goes_on(engine: Engine) -> None:
+    client = Client(engine)
+    sent = [client.send(apis.OFFSET_COMMIT, 8, large_commit("g"), NOW) for _ in range(7)]
+    done: list[int] = []
+    turns = 0
+    while len(done) < len(sent):
+        engine.end_turn(NOW)
+        some = answered(client)
+        assert 1 <= len(some) <= 3, "a turn does some work, and only so much"
+        done += some
+        turns += 1
+        assert engine.has_more() == (len(done) < len(sent))
+    assert done == sent
+    assert turns >= 3
+
+
+def test_small_requests_of_others_do_not_queue_behind_large_ones(engine: Engine) -> None:
+    greedy, other = Client(engine), Client(engine)
+    for _ in range(20):
+        greedy.send(apis.OFFSET_COMMIT, 8, large_commit("g"), NOW)
+    assert engine.intake.queue, "the greedy one waits"
+    beat = other.send(apis.HEARTBEAT, 4, HeartbeatRequest("g", 1, "m"), NOW)
+    engine.end_turn(NOW)
+    assert answered(other) == [beat]
+    assert engine.has_more()
+
+
+def test_small_requests_are_bounded_too(engine: Engine) -> None:
+    clients = [Client(engine) for _ in range(20)]
+    frame = request_frame(apis.HEARTBEAT, 4, HeartbeatRequest("g" * 3000, 1, "m"), 1)
+    assert len(frame) < SMALL_REQUEST_BYTES
+    for client in clients:
+        engine.receive(client.session, frame * 50, NOW)
+    engine.end_turn(NOW)
+    handled = sum(len(answered(client)) for client in clients)
+    assert handled * len(frame) <= TURN_COST_MAX + TURN_RESERVE + len(frame)
+    while engine.has_more():
+        engine.end_turn(NOW)
+        handled += sum(len(answered(client)) for client in clients)
+    assert handled == 50 * len(clients)
+
+
+def test_those_who_wait_take_turns(engine: Engine) -> None:
+    clients = [Client(engine) for _ in range(4)]
+    for client in clients:
+        for _ in range(8):
+            client.send(apis.OFFSET_COMMIT, 8, large_commit("g"), NOW)
+    counts = {client.session.id: 0 for client in clients}
+    for _ in range(8):
+        engine.end_turn(NOW)
+        for client in clients:
+            counts[client.session.id] += len(answered(client))
+    assert min(counts.values()) > 0, "nobody waits until another one has had all"
+
+
+def test_a_spent_budget_still_lets_one_of_the_queue_go_on(engine: Engine) -> None:
+    greedy = Client(engine)
+    for _ in range(4):
+        greedy.send(apis.OFFSET_COMMIT, 8, large_commit("g"), NOW)
+    before = len(answered(greedy))
+    for _ in range(2):
+        others = [Client(engine) for _ in range(200)]
+        frame = request_frame(apis.HEARTBEAT, 4, HeartbeatRequest("g" * 3000, 1, "m"), 1)
+        for other in others:
+            engine.receive(other.session, frame, NOW)
+        assert engine.budget.is_spent
+        engine.end_turn(NOW)
+    assert len(answered(greedy)) - before >= 2
+
+
+def test_the_most_expensive_request_of_a_turn_is_known_afterwards(engine: Engine) -> None:
+    one, two = Client(engine), Client(engine, "10.1.1.1")
+    one.send(apis.HEARTBEAT, 4, HeartbeatRequest("g", 1, "m"), NOW)
+    two.send(apis.OFFSET_COMMIT, 8, large_commit("g"), NOW)
+    one.send(apis.HEARTBEAT, 4, HeartbeatRequest("g", 1, "m"), NOW)
+    engine.end_turn(NOW)
+    assert engine.budget.top_api_key == apis.OFFSET_COMMIT
+    assert engine.budget.top_client == "10.1.1.1"
+    one.send(apis.HEARTBEAT, 4, HeartbeatRequest("g", 1, "m"), NOW)
+    engine.end_turn(NOW)
+    assert engine.budget.top_api_key == apis.HEARTBEAT
+
+
+def test_many_waiting_fetches_are_answered_in_several_turns(engine: Engine) -> None:
+    producer = Client(engine)
+    for _ in range(3):
+        producer.ask(apis.PRODUCE, 9, produce_request("t", 700_000), NOW)
+    waiting = [Client(engine) for _ in range(40)]
+    for client in waiting:
+        # The first one reads what is there, the second one waits for more than that.
+        partition = FetchPartition(0, fetch_offset=2, partition_max_bytes=1 << 30)
+        body = FetchRequest(
+            max_wait_ms=5000, min_bytes=800_000, max_bytes=1 << 30, session_epoch=-1,
+            topics=[FetchTopic("t", partitions=[partition])],
+        )  # fmt: skip
+        client.send(apis.FETCH, 11, body, NOW)
+    while engine.has_more():
+        engine.end_turn(NOW)
+    producer.send(apis.PRODUCE, 9, produce_request("t", 700_000), NOW)
+    engine.end_turn(NOW)
+    turns = 0
+    done = 0
+    for _ in range(200):
+        done += sum(len(answered(client)) for client in waiting)
+        if done == len(waiting):
+            break
+        engine.end_turn(NOW)
+        turns += 1
+    assert done == len(waiting)
+    assert turns > 1
+
+
+def test_timers_that_are_due_at_once_fire_in_several_turns(engine: Engine) -> None:
+    clients = [Client(engine) for _ in range(TIMERS_MAX + 10)]
+    for client in clients:
+        client.send(apis.FETCH, 11, fetch_request("t", 0, max_wait_ms=100), NOW)
+        engine.end_turn(NOW)
+    later = Now(NOW.mono_ms + 100, NOW.wall_ms + 100)
+    engine.fire_timers(later)
+    engine.end_turn(later)
+    first = sum(len(answered(client)) for client in clients)
+    assert 0 < first <= TIMERS_MAX
+    assert engine.next_deadline_ms() <= later.mono_ms, "the server is to call again at once"
+    while engine.next_deadline_ms() in range(later.mono_ms + 1):
+        engine.fire_timers(later)
+        engine.end_turn(later)
+    assert first + sum(len(answered(client)) for client in clients) == len(clients)
+
+
+def fetched_bytes(client: Client) -> int:
+    ((_, rest),) = read_answers(client.session.take_output())
+    answer = decode_answer(apis.FETCH, 11, rest)
+    return sum(len(p.records or b"") for topic in answer.responses for p in topic.partitions)
+
+
+def test_fetch_answers_shrink_as_the_pool_empties(engine: Engine) -> None:
+    producer = Client(engine)
+    for _ in range(40):
+        producer.ask(apis.PRODUCE, 9, produce_request("t", 100_000), NOW)
+    lazy = [Client(engine) for _ in range(100)]
+    sizes: list[int] = []
+    for client in lazy:
+        before = engine.pool.held_bytes
+        client.send(apis.FETCH, 11, fetch_request("t", 0), NOW)
+        finish_turn(engine, NOW)
+        # The server takes the answer, and its client does not read it.
+        size = sum(len(piece) for piece in client.session.take_pieces())
+        client.session.note_buffered(size)
+        assert engine.pool.held_bytes == before + size
+        sizes.append(size)
+    assert sizes[0] > 1_500_000
+    assert sizes[-1] < 100
+    assert engine.pool.held_bytes < POOL_BYTES + 300_000
+    assert sorted(sizes, reverse=True) == sizes
+    # Room comes back with what is read, and with connections that end.
+    for client in lazy[:10]:
+        client.session.note_buffered(0)
+    for client in lazy[10:]:
+        engine.close_session(client.session, NOW)
+    assert engine.pool.held_bytes == 0
+    reader = Client(engine)
+    reader.send(apis.FETCH, 11, fetch_request("t", 0), NOW)
+    finish_turn(engine, NOW)
+    assert fetched_bytes(reader) > 1_500_000
+
+
+def test_a_fetch_that_found_the_pool_empty_is_answered_when_there_is_room(engine: Engine) -> None:
+    producer, lazy, reader = Client(engine), Client(engine), Client(engine)
+    producer.ask(apis.PRODUCE, 9, produce_request("t", 100_000), NOW)
+    lazy.session.note_buffered(POOL_BYTES)
+    reader.send(apis.FETCH, 11, fetch_request("t", 0, max_wait_ms=60_000), NOW)
+    finish_turn(engine, NOW)
+    assert not answered(reader)
+    lazy.session.note_buffered(0)
+    engine.end_turn(NOW)
+    assert fetched_bytes(reader) > 100_000
+
+
+def test_other_answers_count_in_the_pool(engine: Engine) -> None:
+    client = Client(engine)
+    for _ in range(20):
+        client.send(apis.METADATA, 9, MetadataRequest(), NOW)
+    finish_turn(engine, NOW)
+    held = engine.pool.held_bytes
+    assert held == client.session.owed_bytes > 0
+    assert len(client.session.take_output()) == held
+    assert engine.pool.held_bytes == 0

@@ -1,0 +1,46 @@
+"""Records that are kept beside a message end up where they would be if they were copied into it."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kcoord.protocol import apis
+from kcoord.protocol.fetch import FetchableTopicResponse, FetchResponse, PartitionData, encode_fetch_response
+from kcoord.wire.primitives import SPLICE_BYTES_MIN, BytesWriter, Splices
+
+NAMES = {version: "" if version >= 13 else "topic" for version in range(4, 19)}
+records = st.one_of(
+    st.none(),
+    st.binary(max_size=20),
+    st.integers(SPLICE_BYTES_MIN - 1, SPLICE_BYTES_MIN + 1).map(lambda size: b"r" * size),
+)
+
+
+@given(st.sampled_from(sorted(NAMES)), st.lists(st.lists(records, max_size=4), max_size=3), st.binary(max_size=9))
+def test_pieces_are_the_copied_message(version: int, topics: list[list[bytes | None]], before: bytes) -> None:
+    message = FetchResponse()
+    for values in topics:
+        partitions = [PartitionData(i, 0, 7, 7, 0, records=value) for i, value in enumerate(values)]
+        message.responses.append(FetchableTopicResponse(NAMES[version], partitions=partitions))
+    copied = BytesWriter()
+    copied.write(before)
+    apis.encode_response(copied, apis.FETCH, message, version)
+    spliced, splices = BytesWriter(), Splices()
+    spliced.write(before)
+    encode_fetch_response(spliced, message, version, splices)
+    pieces = splices.pieces(spliced.getvalue())
+    assert b"".join(pieces) == copied.getvalue()
+    assert len(spliced) + splices.bytes == len(copied)
+    assert len(splices.values) == sum(
+        value is not None and len(value) >= SPLICE_BYTES_MIN for values in topics for value in values
+    )
+
+
+def test_what_is_cut_takes_its_records_along() -> None:
+    splices = Splices()
+    splices.add(10, b"first")
+    splices.add(30, b"second")
+    splices.add(40, b"third")
+    splices.cut(20)
+    assert (splices.positions, splices.values, splices.bytes) == ([10], [b"first"], 5)
