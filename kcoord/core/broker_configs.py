@@ -43,6 +43,21 @@ INT_TIMES: Final = frozenset(
     )
 )
 
+# Settings of network and disk that clients' tools look for, under Kafka's names: name, type, what it is.
+SERVER_CONFIGS: Final = (
+    ("advertised.listeners", LIST, "What clients are told to connect to."),
+    ("connections.max.idle.ms", LONG, "How long a connection may be idle."),
+    ("listeners", LIST, "Where the server listens."),
+    ("log.dirs", LIST, "The data directory."),
+    ("max.connection.creation.rate", INT, "New connections in a second."),
+    ("max.connections", INT, "Connections in all."),
+    ("max.connections.per.ip", INT, "Connections of one address."),
+    ("queued.max.request.bytes", LONG, "Bytes of requests that wait, on all connections together."),
+    ("socket.listen.backlog.size", INT, "Connections that may wait to be accepted."),
+    ("socket.request.max.bytes", INT, "The largest request."),
+)
+
+
 @final
 class BrokerDef:
     """A configuration of the broker with the value it was started with; None when it has none."""
@@ -59,6 +74,7 @@ class BrokerDef:
 class BrokerConfigs:
     def __init__(self, config: CoreConfig) -> None:
         self.by_name: dict[str, BrokerDef] = {}
+        self._add_server(config)
         self._add_node(config)
         self._add_groups(config)
         self._add_consumer_groups(config)
@@ -74,6 +90,13 @@ class BrokerConfigs:
 
     def _flag(self, name: str, value: bool, doc: str) -> None:
         self._add(name, BOOLEAN, "true" if value else "false", doc)
+
+    def _add_server(self, config: CoreConfig) -> None:
+        """What the server heeds and the core is only told."""
+        for name, kind, doc in SERVER_CONFIGS:
+            value = config.server_values.get(name)
+            if value is not None:
+                self._add(name, kind, value, doc)
 
     def _add_node(self, config: CoreConfig) -> None:
         self._number("node.id", config.node_id, "The number of this node.")

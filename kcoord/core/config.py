@@ -82,6 +82,9 @@ class CoreConfig:
     producer_id_expiration_ms: int = 86400000
     producer_id_block_size: int = 1000
 
+    # One request. An element costs 1 to 2 us with its answer, so this is what a turn can afford; a broker has no limit.
+    request_elements_max: int = 30000
+
     # Fetch.
     fetch_max_bytes: int = 57671680
     # A broker bounds what requests hold (queued.max.request.bytes) and lets answers take any memory.
@@ -96,3 +99,5 @@ class CoreConfig:
     def __init__(self) -> None:
         # Names and values exactly as configured, for DescribeConfigs of the broker: name -> value.
         self.static_values: dict[str, str] = {}
+        # The same for settings of the network and the disk, which the core itself does not use, set or not.
+        self.server_values: dict[str, str] = {}

@@ -116,7 +116,7 @@ class ConfigHandlers:
                 out.reply(request.request_id, response)
                 return out
         for resource in body.resources:
-            response.results.append(self._describe(resource, body))
+            response.results.append(self._describe(request, resource, body))
         out.replies.append(Reply(request.request_id, response, self.topics.log, self.topics.end_offset))
         return out
 
@@ -127,7 +127,7 @@ class ConfigHandlers:
         return DescribeConfigsResult(error_code, message, resource.resource_type, resource.resource_name)
 
     def _describe(
-        self, resource: DescribeConfigsResource, body: DescribeConfigsRequest
+        self, request: Request, resource: DescribeConfigsResource, body: DescribeConfigsRequest
     ) -> DescribeConfigsResult:
         name = resource.resource_name
         kind = resource.resource_type
@@ -143,7 +143,7 @@ class ConfigHandlers:
             problem = "" if not name else self._broker_problem(name, " or empty string,", "Broker id")
             if problem:
                 return self._described(resource, INVALID_REQUEST, problem)
-            self._describe_broker(resource, body, result)
+            self._describe_broker(request, resource, body, result)
         elif kind == RESOURCE_GROUP:
             if not name:
                 return self._described(resource, INVALID_REQUEST, "Group name must not be empty")
@@ -255,7 +255,11 @@ class ConfigHandlers:
             )
 
     def _describe_broker(
-        self, resource: DescribeConfigsResource, body: DescribeConfigsRequest, result: DescribeConfigsResult
+        self,
+        request: Request,
+        resource: DescribeConfigsResource,
+        body: DescribeConfigsRequest,
+        result: DescribeConfigsResult,
     ) -> None:
         """This node with all it heeds, or, without a name, what was set for every node."""
         for_all = self.topics.configs_of(RESOURCE_BROKER, "")
@@ -267,6 +271,11 @@ class ConfigHandlers:
             synonyms = self._broker_synonyms(definition, bool(resource.resource_name))
             value = definition.value
             source = SOURCE_DEFAULT
+            if name == "advertised.listeners" and not value:
+                # Clients are told the address that they dialled themselves.
+                host = f"[{request.host}]" if ":" in request.host else request.host
+                value = f"PLAINTEXT://{host}:{request.port}"
+                synonyms = [DescribeConfigsSynonym(name, value, SOURCE_DEFAULT)]
             if synonyms:
                 value = synonyms[0].value
                 source = synonyms[0].source

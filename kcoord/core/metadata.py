@@ -33,6 +33,7 @@ from kcoord.protocol.errors import (
     INVALID_TOPIC_EXCEPTION,
     MISMATCHED_ENDPOINT_TYPE,
     NONE,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     UNSUPPORTED_ENDPOINT_TYPE,
@@ -67,6 +68,7 @@ WRONG_ENDPOINT_MESSAGE: Final = (
     "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
 )
 INVALID_REQUEST_MESSAGE: Final = "The request is malformed or asks for what this server does not have."
+NO_TRANSACTIONS_MESSAGE: Final = "kcoord does not support transactions yet: use a producer without a transactional id."
 
 
 @final
@@ -274,12 +276,20 @@ class MetadataHandlers:
         return out
 
     def handle_find_coordinator(self, request: Request, body: FindCoordinatorRequest, now: Now) -> Outcome:
-        """This node, for every group and transactional id. Share groups have no coordinator here."""
+        """This node, for every group. Share groups and transactional ids have no coordinator here."""
         out = Outcome()
         node_id = self.config.node_id
-        is_served = body.key_type == KEY_GROUP or body.key_type == KEY_TRANSACTION
+        is_served = body.key_type == KEY_GROUP
         response = FindCoordinatorResponse()
-        problem = "" if body.key_type == KEY_SHARE else INVALID_REQUEST_MESSAGE
+        error_code, problem = INVALID_REQUEST, INVALID_REQUEST_MESSAGE
+        if body.key_type == KEY_TRANSACTION:
+            problem = NO_TRANSACTIONS_MESSAGE
+            if request.version < 4:
+                # librdkafka takes this code as final, and asks again for ever after others. Java asks at version 4
+                # or later, and shows the message unless the code is about authorization.
+                error_code = TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+        elif body.key_type == KEY_SHARE and request.version >= 4:
+            problem = ""
         if request.version >= 4:
             for key in body.coordinator_keys:
                 if is_served:
@@ -287,15 +297,15 @@ class MetadataHandlers:
                         Coordinator(key, node_id, request.host, request.port, NONE, "")
                     )
                 else:
-                    response.coordinators.append(Coordinator(key, NO_NODE, "", -1, INVALID_REQUEST, problem))
+                    response.coordinators.append(Coordinator(key, NO_NODE, "", -1, error_code, problem))
         elif is_served:
             response.error_message = "NONE"
             response.node_id = node_id
             response.host = request.host
             response.port = request.port
         else:
-            response.error_code = INVALID_REQUEST
-            response.error_message = INVALID_REQUEST_MESSAGE
+            response.error_code = error_code
+            response.error_message = problem
             response.node_id = NO_NODE
             response.port = -1
         out.reply(request.request_id, response)

@@ -33,7 +33,6 @@ from kcoord.core.outcome import (
     INTERNAL_TOPICS,
     METADATA_TOPIC,
     OFFSETS_TOPIC,
-    TRANSACTION_TOPIC,
     WARNING,
     Fact,
     LogId,
@@ -364,10 +363,6 @@ class TopicRegistry:
             topic_id = self.new_topic_id(entropy, 0)
             count = config.offsets_topic_num_partitions
             self.add_topic_records(out, OFFSETS_TOPIC, topic_id, count, dict(INTERNAL_CONFIGS))
-        if TRANSACTION_TOPIC not in self.topics:
-            topic_id = self.new_topic_id(entropy, 1)
-            count = config.transaction_topic_num_partitions
-            self.add_topic_records(out, TRANSACTION_TOPIC, topic_id, count, dict(TRANSACTION_CONFIGS))
         bounded = self.groups.out_of_bounds()
         if bounded:
             fields: dict[str, object] = {"groups": len(bounded), "first": bounded[0]}

@@ -393,7 +393,7 @@ class Engine:
         elif session.client_id_bytes:
             session.client_id_bytes = b""
             session.client_id = ""
-        reader = Reader(frame, end)
+        reader = Reader(frame, end, self.config.request_elements_max)
         if flexible:
             reader.skip_tags()
         return reader

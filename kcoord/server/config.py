@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, final
 
+from kcoord.core.broker_configs import SERVER_CONFIGS
 from kcoord.core.config import CoreConfig
 from kcoord.server import settings
-from kcoord.server.listener import Listener, parse_advertised, parse_listeners
+from kcoord.server.listener import PLAINTEXT, Listener, format_address, parse_advertised, parse_listeners
 from kcoord.server.settings import BY_NAME, SETTINGS, Setting
 
 ENVIRONMENT_PREFIX: Final = "KCOORD_"
@@ -341,6 +342,20 @@ def _check_consumer_groups(core: CoreConfig) -> None:
     core.group_consumer_assignors = ",".join(names)
 
 
+def _show_listeners(config: Config) -> None:
+    """Have DescribeConfigs show addresses as a broker writes them; empty where each client is told its own."""
+    shown: list[str] = []
+    advertised: list[str] = []
+    for listener in config.listeners:
+        name = listener.name or PLAINTEXT
+        shown.append(f"{name}://{format_address(listener.host, listener.port)}")
+        if listener.advertised_host:
+            port = listener.advertised_port or listener.port
+            advertised.append(f"{name}://{format_address(listener.advertised_host, port)}")
+    config.core.server_values["listeners"] = ",".join(shown)
+    config.core.server_values["advertised.listeners"] = ",".join(advertised)
+
+
 def _finish(config: Config) -> None:
     """What depends on several settings."""
     core, server = config.core, config.server
@@ -352,6 +367,10 @@ def _finish(config: Config) -> None:
         raise ConfigError(f"log.dirs = {server.data_dir}: one data directory only")
     if not server.data_dir:
         raise ConfigError("log.dirs is empty")
+    for name, _, _ in SERVER_CONFIGS:
+        core.server_values[name] = str(getattr(server, BY_NAME[name].attribute.removeprefix("server.")))
+    if server.idle_ms < 0:
+        server.idle_ms = settings.INT64_MAX
     # A request is a batch and what stands around it.
     server.frame_produce_bytes_max = max(server.frame_produce_bytes_max, core.message_max_bytes + 64 * 1024)
     try:
@@ -359,4 +378,5 @@ def _finish(config: Config) -> None:
         parse_advertised(server.advertised_listeners, config.listeners)
     except ValueError as error:
         raise ConfigError(str(error)) from None
+    _show_listeners(config)
     core.static_values = {name: text for name, (text, _) in config.explicit.items() if name in BY_NAME}

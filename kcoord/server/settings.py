@@ -107,8 +107,8 @@ NETWORK_SETTINGS: Final = (
     ),
     Setting(
         "connections.max.idle.ms", "server.idle_ms", 600000, "ms",
-        "A connection on which nothing was heard for so long, and that waits for no answer, is closed.",
-        minimum=1000,
+        "A connection on which nothing arrives for so long, and that waits for no answer, is closed. -1: never.",
+        minimum=-1,
     ),
     Setting(
         "frame.deadline.ms", "server.frame_deadline_ms", 30000, "ms",
@@ -131,6 +131,12 @@ NETWORK_SETTINGS: Final = (
     Setting(
         "frame.produce.max.bytes", "server.frame_produce_bytes_max", 10 * MIB, "bytes",
         "The largest Produce; raised to what `message.max.bytes` needs.", minimum=1024, maximum=INT32_MAX,
+    ),
+    Setting(
+        "request.elements.max", "core.request_elements_max", 30000, "elements",
+        "Elements of all arrays in one request together (topics, partitions, members, ...): what one turn of the event "
+        "loop can afford. A request with more closes its connection. Kafka has no limit.",
+        minimum=1000, maximum=1_000_000,
     ),
     Setting(
         "queued.max.request.bytes", "server.queued_bytes_max", 256 * MIB, "bytes",
@@ -292,7 +298,7 @@ TOPIC_SETTINGS: Final = (
 GROUP_SETTINGS: Final = (
     Setting(
         "group.min.session.timeout.ms", "core.group_min_session_timeout_ms", 6000, "ms",
-        "The shortest session timeout that a member may ask for.", minimum=1, maximum=INT32_MAX,
+        "The shortest session timeout that a member may ask for.", minimum=0, maximum=INT32_MAX,
     ),
     Setting(
         "group.max.session.timeout.ms", "core.group_max_session_timeout_ms", 1800000, "ms",

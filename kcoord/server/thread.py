@@ -44,7 +44,7 @@ class ServerThread:
         self._server: Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._started = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="kcoord", daemon=True)
+        self._thread: threading.Thread | None = None
 
     @property
     def bootstrap(self) -> str:
@@ -52,10 +52,22 @@ class ServerThread:
         return format_address(self.host, self.port)
 
     def start(self) -> None:
-        """Returns once connections are taken. Raises ServerError."""
+        """Returns once connections are taken. Raises ServerError, and RuntimeError while the server runs.
+
+        After `stop` it may be called again: the server listens on the same ports.
+        """
+        if self._is_running():
+            raise RuntimeError("the server runs already")
+        self.error = None
+        self._loop = self._server = None
+        self._started.clear()
+        self._thread = threading.Thread(target=self._run, name="kcoord", daemon=True)
         self._thread.start()
         self._started.wait()
         self.check()
+
+    def _is_running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
 
     def check(self) -> None:
         """Raise what ended the server, if anything did."""
@@ -65,13 +77,14 @@ class ServerThread:
     def stop(self) -> None:
         """Stop cleanly and wait for it. Raises ServerError when the server had failed."""
         loop, server = self._loop, self._server
-        if loop is not None and server is not None and self._thread.is_alive():
+        if loop is not None and server is not None and self._is_running():
             try:
                 loop.call_soon_threadsafe(server.request_stop)
             except RuntimeError:
                 pass  # it ended by itself just now
-        self._thread.join(JOIN_SECONDS)
-        if self._thread.is_alive():
+        if self._thread is not None:
+            self._thread.join(JOIN_SECONDS)
+        if self._is_running():
             raise ServerError(EXIT_INTERNAL, f"the server did not stop within {JOIN_SECONDS:.0f} s")
         self.check()
 
@@ -79,7 +92,7 @@ class ServerThread:
         """Run `function(server)` on the server's thread and return what it returns."""
         self.check()
         loop, server = self._loop, self._server
-        if loop is None or server is None or not self._thread.is_alive():
+        if loop is None or server is None or not self._is_running():
             raise ServerError(EXIT_INTERNAL, "the server does not run")
         done = threading.Event()
         results: list[T] = []
@@ -94,7 +107,7 @@ class ServerThread:
 
         loop.call_soon_threadsafe(work)
         while not done.wait(0.2):
-            if not self._thread.is_alive():
+            if not self._is_running():
                 self.check()
                 raise ServerError(EXIT_INTERNAL, "the server stopped meanwhile")
         if errors:
@@ -119,5 +132,7 @@ class ServerThread:
         await server.start()
         self._loop, self._server = asyncio.get_running_loop(), server
         self.host, self.port = server.addresses[0]
+        for listener, (_, port) in zip(self.config.listeners, server.addresses, strict=True):
+            listener.port = port
         self._started.set()
         await server.wait()

@@ -57,7 +57,11 @@ class KcoordServer:
     # ---- life
 
     def start(self) -> None:
-        """Raises kcoord.server.failures.ServerError."""
+        """Raises kcoord.server.failures.ServerError.
+
+        A stopped server may be started again, at the same address. What it kept in memory is gone; a data directory
+        (`log.dirs` with `log.sync` other than `memory`) is opened again.
+        """
         self._thread.start()
 
     def stop(self) -> None:
@@ -76,8 +80,12 @@ class KcoordServer:
         self.stop()
 
     def reset(self) -> None:
-        """Drop every topic, group, offset and producer, in milliseconds. Idle clients stay connected."""
+        """Drop every topic, group, offset and producer, in milliseconds. Idle clients stay connected.
+
+        The lines of the server's log that `wait_stable` shows when it fails begin anew as well.
+        """
         self._thread.call(lambda server: server.reset())
+        self._thread.log.recent.clear()
 
     # ---- waiting
 

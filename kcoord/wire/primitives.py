@@ -51,7 +51,7 @@ ZERO_UUID: Final = b"\x00" * 16
 
 # Kafka encodes at most a handful of tagged fields per structure; more than this is an attack on memory or time.
 TAGGED_FIELDS_MAX: Final = 64
-# Elements of all arrays of one message together. A 1 MiB frame of the densest real request has about 60,000.
+# Elements of all arrays of one message together. What a client may ask for is less (request.elements.max).
 ARRAY_ELEMENTS_MAX: Final = 1_000_000
 STRING_BYTES_MAX: Final = 32767
 UVARINT_BYTES_MAX: Final = 5
@@ -74,11 +74,12 @@ class Reader:
     bytes that remain, and no array longer than the remaining bytes could fill is accepted.
     """
 
-    def __init__(self, buf: bytes, pos: int = 0) -> None:
+    def __init__(self, buf: bytes, pos: int = 0, elements_max: int = ARRAY_ELEMENTS_MAX) -> None:
         self.buf = buf
         self.pos: i64 = pos
         self.end: i64 = len(buf)
-        self.elements_left: i64 = ARRAY_ELEMENTS_MAX
+        # Elements of all arrays together that may still come.
+        self.elements_left: i64 = elements_max
 
     def take(self, size: i64) -> i64:
         """Move past `size` bytes and return the position where they start."""
@@ -257,7 +258,8 @@ class Reader:
             raise DecodeError(f"array of {count} elements in {self.end - self.pos} bytes")
         self.elements_left -= count
         if self.elements_left < 0:
-            raise DecodeError(f"more than {ARRAY_ELEMENTS_MAX} array elements in one message")
+            left = self.elements_left + count
+            raise DecodeError(f"array of {count} elements, {left} more are allowed in this message")
         return count
 
     def array_len(self, min_size: i64) -> i64:

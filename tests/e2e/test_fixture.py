@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -13,8 +14,9 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer as ConfluentConsumer
+from confluent_kafka import KafkaException
 from confluent_kafka import Producer as ConfluentProducer
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, ConfigResource
 
 from kcoord.protocol import apis
 from kcoord.protocol.consumer_group_heartbeat import (
@@ -236,3 +238,60 @@ def test_the_plugin_can_be_switched_off(tmp_path: Path) -> None:
     (tmp_path / "test_suite.py").write_text("def test_it(kcoord): pass\n")
     done = pytest_run(tmp_path, "-p", "no:kcoord")
     assert "fixture 'kcoord' not found" in done.stdout
+
+
+def test_a_stopped_server_starts_again_at_the_same_address(tmp_path: Path) -> None:
+    server = KcoordServer({"log.dirs": str(tmp_path), "log.sync": "os"})
+    server.start()
+    with pytest.raises(RuntimeError, match="runs already"):
+        server.start()
+    first = server.bootstrap
+    produce(first, "kept", 3)
+    server.stop()
+    server.start()
+    try:
+        assert server.bootstrap == first
+        admin = AdminClient({"bootstrap.servers": first})
+        assert "kept" in admin.list_topics(timeout=WAIT_S).topics
+    finally:
+        server.stop()
+
+
+def test_a_server_in_memory_starts_again_empty() -> None:
+    with KcoordServer() as server:
+        produce(server.bootstrap, "gone", 1)
+    with server:
+        admin = AdminClient({"bootstrap.servers": server.bootstrap})
+        assert "gone" not in admin.list_topics(timeout=WAIT_S).topics
+
+
+def test_a_failed_wait_shows_nothing_of_earlier_tests(kcoord: KcoordServer) -> None:
+    with socket.create_connection((kcoord.host, kcoord.port), WAIT_S) as garbage:
+        garbage.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        assert garbage.recv(1000) == b""
+    with pytest.raises(WaitTimeout, match="HTTP"):
+        kcoord.wait_stable("nobody", timeout=0.05)
+    kcoord.reset()
+    with pytest.raises(WaitTimeout) as caught:
+        kcoord.wait_stable("nobody", timeout=0.05)
+    assert "HTTP" not in str(caught.value)
+
+
+def test_a_transactional_producer_is_told_what_is_missing(kcoord: KcoordServer) -> None:
+    producer = ConfluentProducer({"bootstrap.servers": kcoord.bootstrap, "transactional.id": "mover"})
+    with pytest.raises(KafkaException, match="does not support transactions yet"):
+        producer.init_transactions(WAIT_S)
+
+
+def test_only_topics_that_are_needed_exist(kcoord: KcoordServer) -> None:
+    admin = AdminClient({"bootstrap.servers": kcoord.bootstrap})
+    assert set(admin.list_topics(timeout=WAIT_S).topics) == {"__consumer_offsets"}
+
+
+def test_the_brokers_configs_have_what_tools_look_for(kcoord: KcoordServer) -> None:
+    admin = AdminClient({"bootstrap.servers": kcoord.bootstrap})
+    (future,) = admin.describe_configs([ConfigResource(ConfigResource.Type.BROKER, "1")]).values()
+    found = future.result(WAIT_S)
+    assert found["advertised.listeners"].value == f"PLAINTEXT://{kcoord.bootstrap}"
+    assert found["listeners"].value.startswith("PLAINTEXT://127.0.0.1:")
+    assert found["connections.max.idle.ms"].value == "600000"

@@ -222,7 +222,7 @@ def test_damage_is_told_and_the_others_go_on(tmp_path: Path) -> None:
     segment.write_bytes(data)
     result = run("compact", tmp_path, "--history", "0")
     assert result.exit_code == 7
-    assert "__transaction_state-0" in result.stdout
+    assert "__cluster_metadata-0: begins at" in result.stdout
     text = " ".join(result.stdout.split())
     assert f"{OFFSETS}/{segment.name} is damaged at byte 0 (offset 0): wrong checksum" in text
     assert segment.read_bytes() == data

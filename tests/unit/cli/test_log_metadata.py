@@ -105,7 +105,7 @@ def test_dump_of_a_snapshot(tmp_path: Path) -> None:
 def test_verify_finds_nothing_wrong(tmp_path: Path, retention_bytes: int) -> None:
     make(tmp_path, retention_bytes)
     document = run_json("verify", tmp_path, "--strict")
-    assert document["problems"] == [] and document["replayed"]["topics"] == 4
+    assert document["problems"] == [] and document["replayed"]["topics"] == 3
     assert run_json("verify", tmp_path, "__consumer_offsets")["problems"] == []
 
 
@@ -183,7 +183,7 @@ def test_a_snapshot_is_restored_with_the_metadata_snapshot(tmp_path: Path) -> No
     assert run_json("verify", tmp_path)["problems"] == []
     engine = open_engine(DiskStorage(str(tmp_path)), at(300))
     topics = engine.core.topics
-    assert sorted(topics.topics) == ["__consumer_offsets", "__transaction_state", "later", "orders"]
+    assert sorted(topics.topics) == ["__consumer_offsets", "later", "orders"]
     assert topics.topics["orders"].leader_epochs == [1, 1]
     assert engine.core.digest() != before
     engine.stop()

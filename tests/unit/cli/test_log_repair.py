@@ -302,7 +302,7 @@ def test_a_lost_directory(tmp_path: Path) -> None:
     assert mark["reason"] == "its directory is gone, 10 offsets were synced"
     text = " ".join(run("repair", tmp_path).stdout.split())
     assert f"{OFFSETS}: begin it anew, empty" in text and "Put it back instead if you can" in text
-    assert planned(tmp_path, "__transaction_state-0") == []
+    assert planned(tmp_path, "orders-0") == []
     assert planned(tmp_path, "__consumer_offsets") == planned(tmp_path, OFFSETS) == [mark]
     assert executed(tmp_path, OFFSETS) == [mark]
     points = (tmp_path / "recovery-point-offset-checkpoint").read_text()

@@ -42,7 +42,7 @@ def test_the_state_at_an_offset(tmp_path: Path) -> None:
     ends = [(end["log"], end["offset"]) for end in document["logs"]]
     assert ends == [(METADATA, metadata["end_offset"]), (OFFSETS, 6)]
     assert document["logs"][1]["timestamp_ms"] == START_MS + 4000
-    assert [topic["topic"] for topic in document["topics"]] == ["__consumer_offsets", "__transaction_state", "orders"]
+    assert [topic["topic"] for topic in document["topics"]] == ["__consumer_offsets", "orders"]
     found = {group["group"]: group for group in document["groups"]}
     assert sorted(found) == ["report", "workers"]
     workers = found["workers"]

@@ -74,7 +74,7 @@ def test_every_topic_but_the_metadata_log_is_listed_in_order() -> None:
     rig = AdminRig()
     create(rig, "b", "a")
     names = [t.name for t in rig.ask(apis.METADATA, 9, MetadataRequest(None)).topics]
-    assert names == ["__consumer_offsets", "__transaction_state", "a", "b"]
+    assert names == ["__consumer_offsets", "a", "b"]
     described = rig.ask(apis.DESCRIBE_TOPIC_PARTITIONS, 0, DescribeTopicPartitionsRequest([]))
     assert [t.name for t in described.topics] == names
 

@@ -73,8 +73,8 @@ def test_a_snapshot_of_names_stays_as_it_was() -> None:
     create(rig, "t")
     before = rig.topics.name_snapshot()
     assert before is rig.topics.name_snapshot()
-    assert sorted(before) == ["__consumer_offsets", "__transaction_state", "t"]
+    assert sorted(before) == ["__consumer_offsets", "t"]
     create(rig, "u")
     delete(rig, "t")
     assert "u" not in before
-    assert sorted(rig.topics.name_snapshot()) == ["__consumer_offsets", "__transaction_state", "u"]
+    assert sorted(rig.topics.name_snapshot()) == ["__consumer_offsets", "u"]

@@ -35,7 +35,6 @@ KEYS = {api.name: key for key, api in apis.APIS.items()}
 
 # (script, step): why our answer is another one.
 DIFFERENCES: dict[tuple[str, str], str] = {
-    ("create_topics", "another internal name"): "__transaction_state is there from the start",
     ("describe_configs", "a group"): "share and streams groups are not here, nor are their configurations",
     ("describe_configs", "client metrics"): "there are no client metrics subscriptions",
     (

@@ -14,7 +14,7 @@ from kcoord.server.settings import BY_NAME, SETTINGS
 
 ROOT = Path(__file__).resolve().parents[3]
 # Not settings: the directory knows the cluster, and the rest is made from the settings.
-DERIVED = {"cluster_id", "static_values"}
+DERIVED = {"cluster_id", "static_values", "server_values"}
 
 
 def test_the_table_covers_the_core_and_has_its_defaults() -> None:

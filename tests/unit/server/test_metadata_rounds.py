@@ -141,7 +141,7 @@ def test_a_stop_writes_one_where_it_pays(tmp_path: Path, limit: int, count: int)
         for name in found:
             parse_checkpoint((tmp_path / f"{LOG}-0" / name).read_bytes(), 0)
         async with serving(tmp_path, setting) as rig:
-            assert await names(await rig.connect()) == ["__consumer_offsets", "__transaction_state", "t"]
+            assert await names(await rig.connect()) == ["__consumer_offsets", "t"]
         # Nothing new came.
         assert checkpoints(tmp_path) == found
 

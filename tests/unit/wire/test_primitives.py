@@ -101,8 +101,15 @@ def test_elements_of_one_message_have_a_budget() -> None:
     data = count.to_bytes(4, "big") * 2 + b"\x00" * count
     reader = p.Reader(data)
     assert reader.array_len(1) == count
-    with pytest.raises(p.DecodeError, match="more than"):
+    with pytest.raises(p.DecodeError, match=f"{p.ARRAY_ELEMENTS_MAX - count} more are allowed"):
         reader.array_len(1)
+
+
+def test_a_reader_may_allow_fewer_elements() -> None:
+    data = (5).to_bytes(4, "big") + b"\x00" * 5
+    assert p.Reader(data, 0, 5).array_len(1) == 5
+    with pytest.raises(p.DecodeError, match="array of 5 elements, 4 more are allowed"):
+        p.Reader(data, 0, 4).array_len(1)
 
 
 def test_strings_and_bytes() -> None:
