@@ -19,7 +19,8 @@ from __future__ import annotations
 import errno
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Final
 
 from kcoord.log.errors import (
@@ -31,6 +32,8 @@ from kcoord.log.errors import (
     WrongNode,
 )
 from kcoord.log.metadata_checkpoint import METADATA_LOG, newest_end
+from kcoord.log.open_files import OPEN_FILES_MAX, OpenFiles
+from kcoord.log.parallel import run_parallel, threads_for
 from kcoord.log.partition_log import (
     PARTITION_METADATA,
     LogConfig,
@@ -67,6 +70,8 @@ LOG_NAME: Final = re.compile(r"(.+)-(\d{1,10})")
 DELETED_NAME: Final = re.compile(r"(.+)-(\d{1,10})\.([0-9a-f]{32})-delete")
 
 Checkpoint = dict[tuple[str, int], int]
+# Called while a directory is opened or closed: what is done ("opening", "syncing", "closing"), how many logs, of how many.
+Progress = Callable[[str, int, int], None]
 
 
 class DirectoryMeta:
@@ -100,9 +105,17 @@ class LogDirectory:
     """See the module. Use open_directory to get one."""
 
     def __init__(
-        self, storage: Storage, meta: DirectoryMeta, config: LogConfig, commit_bytes_max: int | None
+        self,
+        storage: Storage,
+        meta: DirectoryMeta,
+        config: LogConfig,
+        commit_bytes_max: int | None,
+        open_files_max: int = OPEN_FILES_MAX,
+        progress: Progress | None = None,
     ) -> None:
         self.storage = storage
+        self.files = OpenFiles(storage, open_files_max)
+        self.progress = progress
         self.meta = meta
         self.config = config
         self.commit_bytes_max = commit_bytes_max
@@ -161,7 +174,7 @@ class LogDirectory:
             self.write_recovery_points()
         if key in self._written_starts:
             self._write_start_offsets()
-        log = PartitionLog(self.storage, topic, partition, topic_id, config or self.config)
+        log = PartitionLog(self.storage, topic, partition, topic_id, config or self.config, self.files)
         self.storage.make_dir(log.name)
         self._write_partition_metadata(log)
         log.create_files()
@@ -192,8 +205,8 @@ class LogDirectory:
         if not self.pending_syncs:
             # One sync of the root serves all logs made in this commit.
             self.pending_syncs.append(DirectorySync(self.storage, ""))
-        self.pending_syncs.append(FileSync(self.storage, path))
-        self.pending_syncs.append(DirectorySync(self.storage, log.name))
+        self.pending_syncs.append(FileSync(log.folder, PARTITION_METADATA))
+        self.pending_syncs.append(log.folder)
 
     def take_pending_syncs(self) -> list[Syncable]:
         syncs = self.pending_syncs
@@ -214,7 +227,7 @@ class LogDirectory:
             # Logs whose id a crash kept from the disk share a name: the last one takes it.
             self.deleted = [other for other in self.deleted if other.path != path]
             self.storage.remove_tree(path)
-        self.storage.rename(log.name, path)
+        log.folder.move(path)
         self.pending_syncs.append(DirectorySync(self.storage, ""))
         deleted = DeletedLog(path, topic, partition, log.topic_id)
         self.deleted.append(deleted)
@@ -233,6 +246,7 @@ class LogDirectory:
         self.storage.sync_dir("")
         self.deleted.remove(deleted)
         log = self._open_log(topic, deleted.partition, 0, 0, False, False)
+        log.settle_tail()
         if log.topic_id != deleted.topic_id:
             # Deleted in the commit that made it: the name got to the disk, what was in it did not.
             log.topic_id = deleted.topic_id
@@ -348,7 +362,10 @@ class LogDirectory:
         self._written_points = read_checkpoint(storage, RECOVERY_POINTS)
         self._written_starts = read_checkpoint(storage, LOG_START_OFFSETS)
         self._read_commit_bytes()
-        for name in storage.list_dir(""):
+        names = storage.list_dir("")
+        for number, name in enumerate(names):
+            if self.progress is not None:
+                self.progress("opening", number, len(names))
             if not storage.is_dir(name):
                 continue
             match = DELETED_NAME.fullmatch(name)
@@ -365,6 +382,7 @@ class LogDirectory:
                     # What a snapshot says was synced in the log before.
                     point = max(point, newest_end(storage, name))
                 self._open_log(key[0], key[1], point, start, self.was_clean, verify)
+        self._settle_tails()
         self._missing = {key: point for key, point in self._written_points.items() if key not in self._logs}
         if self.was_clean:
             storage.remove(CLEAN_SHUTDOWN)
@@ -372,12 +390,25 @@ class LogDirectory:
                 storage.remove(HIGH_WATERMARKS)
             storage.sync_dir("")
 
+    def _settle_tails(self) -> None:
+        """Sync what was found above the marks, of many logs at once, and the root for all of them."""
+        unsettled = [log for log in self._logs.values() if log.unsettled]
+        if not unsettled:
+            return
+        self._run([log.settle_tail for log in unsettled], "syncing")
+        self.storage.sync_dir("")
+
+    def _run(self, work: list[Callable[[], None]], what: str) -> None:
+        progress = self.progress
+        note = None if progress is None else partial(_note, progress, what, len(work))
+        run_parallel(work, threads_for(self.storage), note)
+
     def _open_log(
         self, topic: str, partition: int, point: int, start: int, clean: bool, verify: bool
     ) -> PartitionLog:
         path = f"{topic}-{partition}/{PARTITION_METADATA}"
         data = self.storage.read_bytes(path) if self.storage.exists(path) else b""
-        log = PartitionLog(self.storage, topic, partition, decode_partition_metadata(data), self.config)
+        log = PartitionLog(self.storage, topic, partition, decode_partition_metadata(data), self.config, self.files)
         self.events += log.recover(point, start, clean, self._torn_bytes_max(topic, partition), verify)
         self._logs[(topic, partition)] = log
         return log
@@ -390,8 +421,8 @@ class LogDirectory:
         try:
             if clean:
                 self.allow_commits(self._logs.values())
-            for log in self._logs.values():
-                log.close(save=clean)
+            self.files.retire()
+            self._run([partial(log.close, clean) for log in self._logs.values()], "closing")
             if clean:
                 for sync in self.take_pending_syncs():
                     sync.datasync()
@@ -406,6 +437,10 @@ class LogDirectory:
             self.storage.unlock()
 
 
+def _note(progress: Progress, what: str, of: int, done: int) -> None:
+    progress(what, done, of)
+
+
 def open_directory(
     storage: Storage,
     node_id: int,
@@ -415,11 +450,13 @@ def open_directory(
     config: LogConfig | None = None,
     commit_bytes_max: int | None = COMMIT_BYTES_MAX,
     verify: bool = False,
+    open_files_max: int = OPEN_FILES_MAX,
+    progress: Progress | None = None,
 ) -> LogDirectory:
     """Lock and open a data directory, or make one with the new ids; recover its logs.
 
     `cluster_id`, where given, must be the directory's. `commit_bytes_max` is how much may be lost at once by a
-    power cut: None under `log.sync = os`. Raises DirectoryLocked, DirectoryNotWritable, ForeignDirectory,
+    power cut: None under `log.sync = os`. `open_files_max` bounds the segments' open files. Raises DirectoryLocked, DirectoryNotWritable, ForeignDirectory,
     WrongNode, UnknownFormat and LogDamaged; nothing is changed in a directory that is not ours.
     """
     # Before the lock, whose file would be the first thing of ours in somebody else's folder.
@@ -427,7 +464,7 @@ def open_directory(
     storage.lock()
     try:
         meta = _read_or_make_meta(storage, node_id, cluster_id, new_cluster_id, new_directory_id)
-        directory = LogDirectory(storage, meta, config or LogConfig(), commit_bytes_max)
+        directory = LogDirectory(storage, meta, config or LogConfig(), commit_bytes_max, open_files_max, progress)
         directory._load(verify)
         directory._begin_commit_bytes()
     except BaseException as error:

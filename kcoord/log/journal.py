@@ -3,7 +3,8 @@
 The engine appends through a loop turn, then `write()` hands everything to the operating system with one call
 per log. Under `always` that gives a ticket: its syncs may run in any threads, in parallel; when all are done,
 `complete` moves the durable ends, and the next write takes what arrived meanwhile. One ticket is in flight at
-a time. Under `os` and `memory` the durable ends move with the write.
+a time. Under `os` and `memory` the durable ends move with the write. Under `os`, too, a write that closes a segment
+gives a ticket: the old segment is synced before anything of the new one is written (see log_write).
 
 Fail-stop: after a failed write or sync nothing is written, acknowledged or tried again; what the disk holds is
 found out by opening the directory anew.
@@ -15,8 +16,10 @@ from typing import Final
 
 from kcoord.log.directory import DeletedLog, LogDirectory, Marks
 from kcoord.log.errors import JournalFailed, LogError, SyncFailed, WriteFailed
+from kcoord.log.log_write import LogWrite
 from kcoord.log.partition_log import PartitionLog
-from kcoord.log.storage import Syncable
+from kcoord.log.segment import Segment
+from kcoord.log.storage import DirectorySync, Syncable
 
 SYNC_ALWAYS: Final = "always"
 SYNC_OS: Final = "os"
@@ -24,6 +27,8 @@ SYNC_MEMORY: Final = "memory"
 SYNC_MODES: Final = (SYNC_ALWAYS, SYNC_OS, SYNC_MEMORY)
 
 CHECKPOINT_INTERVAL_MS: Final = 1000
+# Under `os`, with more logs written than files can be held open: how many files a ticket syncs so that they may close.
+FREED_FILES: Final = 16
 
 
 class CommitTicket:
@@ -33,6 +38,8 @@ class CommitTicket:
         self.sequence = sequence
         self.syncs = syncs
         self.ends = ends
+        # Under `os`: segments that the ticket syncs so that their files may be closed.
+        self.freed: list[Segment] = []
 
     def sync(self) -> None:
         """Sync everything one after the other, in whatever thread. Raises SyncFailed."""
@@ -46,6 +53,13 @@ def sync_one(item: Syncable) -> None:
         item.datasync()
     except OSError as error:
         raise SyncFailed(f"sync failed: {error}") from error
+
+
+def _once(syncs: list[Syncable]) -> list[Syncable]:
+    """The same, but the root is synced once, however many logs ask for it."""
+    is_root = [isinstance(item, DirectorySync) and not item.path for item in syncs]
+    first = is_root.index(True) if True in is_root else -1
+    return [item for i, item in enumerate(syncs) if not is_root[i] or i == first]
 
 
 class Journal:
@@ -122,12 +136,9 @@ class Journal:
             if self.sync_mode == SYNC_ALWAYS:
                 self.directory.allow_commits(self._dirty)
             for log in self._dirty:
-                syncs += log.write_pending()
-                ends.append((log, log.written_end))
+                syncs += log.write_pending(self.sync_mode == SYNC_ALWAYS)
+                ends.append((log, log.end_offset))
                 log.dirty = False
-                if log.rolled:
-                    log.rolled = False
-                    self._rolled = True
         except OSError as error:
             raise self._fail(WriteFailed(f"write failed: {error}")) from error
         except LogError as error:
@@ -135,12 +146,38 @@ class Journal:
         self._dirty = []
         self._pending_bytes = 0
         self.sequence += 1
+        ticket = CommitTicket(self.sequence, syncs, ends)
         if self.sync_mode != SYNC_ALWAYS:
-            for log, end in ends:
-                log.durable_end = end
-            return None
-        self._in_flight = CommitTicket(self.sequence, syncs, ends)
-        return self._in_flight
+            ticket.syncs = [item for item in syncs if isinstance(item, LogWrite)]
+            if self.sync_mode == SYNC_MEMORY:
+                ticket.sync()
+                ticket.syncs = []
+            if not ticket.syncs:
+                self._settle(ticket)
+                return None
+            self._free_files(ticket)
+        ticket.syncs = _once(ticket.syncs)
+        self._in_flight = ticket
+        return ticket
+
+    def _free_files(self, ticket: CommitTicket) -> None:
+        files = self.directory.files
+        if any(len(item.writes) == 1 for item in ticket.syncs if isinstance(item, LogWrite)):
+            ticket.freed = files.oldest_held(FREED_FILES)
+            ticket.syncs += [segment.file() for segment in ticket.freed]
+
+    def _settle(self, ticket: CommitTicket) -> None:
+        """Everything that the ticket has to sync is: move the ends."""
+        for segment in ticket.freed:
+            segment.release()
+        for log, end in ticket.ends:
+            log.end_write()
+            log.durable_end = end
+            if self.sync_mode == SYNC_ALWAYS:
+                log.synced_end = end
+            if log.rolled:
+                log.rolled = False
+                self._rolled = True
 
     def complete(self, ticket: CommitTicket) -> None:
         """All syncs of `ticket` are done: its ends are durable."""
@@ -148,10 +185,9 @@ class Journal:
             raise ValueError("that commit is not in flight")
         if self.failure is not None:
             raise JournalFailed(self.failure)
-        for log, end in ticket.ends:
-            log.durable_end = end
-            log.synced_end = end
-        self._unmarked = self._unmarked or bool(ticket.ends)
+        self._settle(ticket)
+        if self.sync_mode == SYNC_ALWAYS:
+            self._unmarked = self._unmarked or bool(ticket.ends)
         self._in_flight = None
         self._close_deleted()
 

@@ -4,8 +4,8 @@ Four ends, each at most the next one's value: `synced_end` (on the disk for cert
 `log.sync` promises; the high watermark), `written_end` (handed to the operating system) and `end_offset` (appended,
 perhaps only in memory). Appending buffers, write_pending writes, and the journal moves the durable ends.
 
-A roll is a barrier: the old segment, its indexes and its directory entry are synced before the first byte of
-the new segment is written. So only the last segment can have a torn tail.
+A roll is a barrier: the old segment, its indexes and its directory entry are synced before the new segment's files
+exist. So only the last segment can have a torn tail. A thread does that; `log_write` argues for the order.
 """
 
 from __future__ import annotations
@@ -17,24 +17,22 @@ from typing import Final
 
 from kcoord.log.errors import LogDamaged, OffsetOutOfRange, SyncFailed
 from kcoord.log.exchange import DELETED_SUFFIX, SWAP_SUFFIX, settle
+from kcoord.log.log_write import PARTITION_METADATA, LogWrite, SegmentWrite
+from kcoord.log.open_files import OpenFiles
+from kcoord.log.reader import Window
 from kcoord.log.segment import RELATIVE_OFFSET_MAX, BadBatch, Segment, segment_name
 from kcoord.log.snapshot_files import SnapshotFiles, offsets_of_files
-from kcoord.log.storage import DirectorySync, FileSync, Storage, Syncable
+from kcoord.log.storage import DirectorySync, FileSync, Folder, Storage, Syncable
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.primitives import ZERO_UUID, DecodeError
 from kcoord.wire.record_batch import (
-    HEADER_BYTES,
     NO_TIMESTAMP,
     Record,
-    check_crc,
     decode_records,
     parse_header,
 )
 
-PARTITION_METADATA: Final = "partition.metadata"
 EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
-# Closed segments whose files stay open after they were read.
-OPEN_SEGMENTS_MAX: Final = 4
 INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 
 
@@ -130,13 +128,21 @@ class PartitionLog:
     """See the module. Made by LogDirectory; not thread-safe except for what write_pending gives to be synced."""
 
     def __init__(
-        self, storage: Storage, topic: str, partition: int, topic_id: bytes, config: LogConfig
+        self,
+        storage: Storage,
+        topic: str,
+        partition: int,
+        topic_id: bytes,
+        config: LogConfig,
+        files: OpenFiles | None = None,
     ) -> None:
         self.storage = storage
+        self.files = files
         self.topic = topic
         self.partition = partition
         self.topic_id = topic_id
         self.name = f"{topic}-{partition}"
+        self.folder = Folder(storage, self.name)
         self.config = config
         self.log_start_offset = 0
         self.end_offset = 0
@@ -149,8 +155,13 @@ class PartitionLog:
         self._segments: list[Segment] = [self._new_segment(0)]
         self._bases: list[int] = [0]
         self._active = self._segments[0]
+        # The first segment that is not closed on the disk: all appends so far were to this one or later ones.
         self._first_dirty = 0
-        self._opened: list[Segment] = []
+        # Of the commit that is in flight: what a thread writes, and whether the commit syncs what the loop wrote.
+        self._write: LogWrite | None = None
+        self._is_syncing = False
+        # What opening found that nobody synced yet; `settle_tail` does.
+        self.unsettled: list[Syncable] = []
         # False where a process that was killed may have made names and files that it did not sync: the first write
         # here does. It costs a start nothing that way.
         self._is_settled = True
@@ -167,8 +178,10 @@ class PartitionLog:
     def __repr__(self) -> str:
         return f"PartitionLog({self.name}, {self.log_start_offset}..{self.end_offset})"
 
-    def _new_segment(self, base_offset: int) -> Segment:
-        return Segment(self.storage, self.name, base_offset, self.config.index_interval_bytes)
+    def _new_segment(self, base_offset: int, suffix: str = "") -> Segment:
+        return Segment(
+            self.storage, self.name, base_offset, self.config.index_interval_bytes, suffix, self.files
+        )
 
     # --- opening
 
@@ -193,6 +206,7 @@ class PartitionLog:
     ) -> list[RecoveryEvent]:
         """Take over the segments that are there. What was done to them is returned; raises LogDamaged.
 
+        The caller syncs what is in `unsettled` then, before anybody is shown the log.
         Everything below `recovery_point` was synced once. After an unclean stop the last segment is checked
         batch by batch; what is not valid from some position on is cut when that position is above the mark
         and no valid batch stands more than `commit_bytes_max` bytes (None: any number) behind it. With
@@ -222,7 +236,7 @@ class PartitionLog:
         else:
             end = self._recover_active(recovery_point, commit_bytes_max, events)
             if end > recovery_point:
-                self._settle_tail()
+                self._note_unsettled(recovery_point)
             elif not self._active.size:
                 self._is_settled = False
         if end < recovery_point:
@@ -232,6 +246,8 @@ class PartitionLog:
         self.log_start_offset = min(max(log_start_offset, bases[0]), end)
         self._load_epochs()
         self.snapshots.remove_stale(bases, end)
+        for segment in self._segments:
+            segment.close()
         return events
 
     def _start_at(self, offset: int) -> None:
@@ -270,29 +286,51 @@ class PartitionLog:
         if found.next_offset < recovery_point:
             raise LogDamaged(segment.log_path, found.next_offset, found.position, found.reason)
         if commit_bytes_max is not None:
-            further = _valid_batch_after(segment, found.position + commit_bytes_max, found.next_offset)
-            if further is not None:
-                reason = f"{found.reason}, but a valid batch follows at byte {further}"
-                raise LogDamaged(segment.log_path, found.next_offset, found.position, reason)
+            self._refuse_batch_after(segment, found, commit_bytes_max)
         cut = segment.size - found.position
         segment.file().truncate(found.position)
-        segment.file().datasync()
+        self.unsettled.append(FileSync(self.storage, segment.log_path))
         segment.size = segment.end_position = found.position
         events.append(RecoveryEvent(self.name, segment.log_path, found.position, cut, found.reason))
         return found.next_offset
 
-    def _settle_tail(self) -> None:
-        """Sync what was found above the mark.
+    def _refuse_batch_after(self, segment: Segment, bad: BadBatch, commit_bytes_max: int) -> None:
+        """Raise LogDamaged where a valid batch stands farther behind the bad one than one commit reaches."""
+        file = segment.file()
+        window = Window(lambda size, position: file.read_at(position, size), segment.size)
+        further = window.next_valid(bad.position + commit_bytes_max, bad.next_offset)
+        if further < window.size:
+            reason = f"{bad.reason}, but a valid batch follows at byte {further}"
+        elif window.has_given_up:
+            reason = f"{bad.reason}, and what follows looks like so many batches that the search was given up"
+        else:
+            return
+        raise LogDamaged(segment.log_path, bad.next_offset, bad.position, reason)
+
+    def _note_unsettled(self, recovery_point: int) -> None:
+        """Note what was found above the mark to be synced.
 
         A killed process leaves bytes in the page cache that nobody synced. From here on they are shown, and marked.
+        What the mark says is synced is left out: with a record of the active segment, the segment's name and the
+        topic's id. Leader epochs are written durably before their first batch is; one without a durable batch may
+        be a name that nobody synced.
         """
-        if self._active.size:
-            self._active.file().datasync()
-        for name in (PARTITION_METADATA, EPOCH_CHECKPOINT):
-            if self.storage.exists(f"{self.name}/{name}"):
-                FileSync(self.storage, f"{self.name}/{name}").datasync()
-        self.storage.sync_dir(self.name)
-        self.storage.sync_dir("")
+        active = self._active
+        if active.size:
+            self.unsettled.append(FileSync(self.storage, active.log_path))
+        if not recovery_point:
+            self.unsettled.append(FileSync(self.storage, f"{self.name}/{PARTITION_METADATA}"))
+        if recovery_point <= active.base_offset or self._epochs_from(recovery_point):
+            self.unsettled.append(self.folder)
+
+    def _epochs_from(self, offset: int) -> bool:
+        return len(self._epochs) > 1 and self._epochs[-1][1] >= offset
+
+    def settle_tail(self) -> None:
+        """Sync what opening found; may run in any thread. The root is the caller's. Raises OSError."""
+        for item in self.unsettled:
+            item.datasync()
+        self.unsettled = []
 
     # --- appending
 
@@ -331,58 +369,79 @@ class PartitionLog:
         self._bases.append(base_offset)
         return self._active
 
-    def write_pending(self) -> list[Syncable]:
-        """Write everything appended, one call per segment. What must be synced to make it durable.
+    def write_pending(self, sync: bool = True) -> list[Syncable]:
+        """Write everything appended, one call per segment. What must be done, in any threads, to make it durable.
 
-        Raises OSError when writing failed and SyncFailed when closing a rolled segment did.
+        Call `end_write` when that is done. With `sync` off only a LogWrite among them has to be done: it is there
+        where a segment is closed or no more files can be held open, and writes what is left. `written_end` then
+        moves with `end_write`. Raises OSError and LogDamaged.
         """
+        first = self._segments[self._first_dirty]
+        rolls = first is not self._active
+        if not rolls and not first.pending:
+            self.written_end = self.end_offset
+            return []
         syncs: list[Syncable] = []
-        if self._first_dirty < len(self._segments) - 1 and not self._active.pending:
-            # Rolled without a batch to follow. Were the old segment the last one after a crash, it would be
-            # checked as one that nothing was ever taken out of.
-            self._active.create_files()
-        while self._first_dirty < len(self._segments) - 1:
-            self._finish(self._segments[self._first_dirty], self._segments[self._first_dirty + 1])
-            self._first_dirty += 1
-            self.synced_end = max(self.synced_end, self._bases[self._first_dirty])
-            self.rolled = True
-        active = self._active
-        if active.pending:
-            if active.write_pending():
-                syncs.append(DirectorySync(self.storage, self.name))
-            syncs.append(active.file())
-            if not self._is_settled:
-                self._is_settled = True
-                syncs.append(FileSync(self.storage, f"{self.name}/{PARTITION_METADATA}"))
-                syncs.append(DirectorySync(self.storage, self.name))
-                syncs.append(DirectorySync(self.storage, ""))
-        self.written_end = self.end_offset
+        if sync and not self._is_settled:
+            self._is_settled = True
+            syncs.append(FileSync(self.folder, PARTITION_METADATA))
+            syncs.append(self.folder)
+            syncs.append(DirectorySync(self.storage, ""))
+        self._is_syncing = sync
+        may_hold = first.may_hold()
+        if first.pending and may_hold:
+            if first.write_pending() and not rolls:
+                syncs.append(self.folder)
+            self.written_end = self._bases[self._first_dirty + 1] if rolls else self.end_offset
+        if not rolls and may_hold:
+            syncs.append(first.file())
+        else:
+            self._write = self._begin_write(sync)
+            syncs.append(self._write)
         return syncs
 
-    def _finish(self, segment: Segment, following: Segment) -> None:
-        if segment.pending:
-            segment.write_pending()
-        try:
-            segment.file().datasync()
-            segment.save_indexes()
-            if following.producer_snapshot is not None:
-                self.snapshots.write(following.base_offset, following.producer_snapshot)
-                following.producer_snapshot = None
-            # Under `log.sync = os` nothing else of this log was ever synced, its name included.
-            FileSync(self.storage, f"{self.name}/{PARTITION_METADATA}").datasync()
-            self.storage.sync_dir(self.name)
-            self.storage.sync_dir("")
-        except OSError as error:
-            raise SyncFailed(f"{segment.log_path}: {error}") from error
-        segment.close()
+    def _begin_write(self, sync: bool) -> LogWrite:
+        """Hand over to a thread what is not written yet, and the closing of all segments but the last."""
+        segments = self._segments[self._first_dirty :]
+        for segment in segments[:-1]:
+            segment.seal()
+        writes = [SegmentWrite(segment, segment.take_pending(), segment.held_file) for segment in segments]
+        for segment in segments:
+            segment.producer_snapshot = None
+        syncs_last = sync or not segments[-1].may_hold()
+        return LogWrite(self.folder, DirectorySync(self.storage, ""), writes, self.end_offset, syncs_last)
 
-    def _use(self, segment: Segment) -> Segment:
-        """Keep only a few closed segments' files open."""
-        if segment is not self._active and not segment.is_open:
-            self._opened.append(segment)
-            if len(self._opened) > OPEN_SEGMENTS_MAX:
-                self._opened.pop(0).close()
-        return segment
+    @property
+    def is_writing(self) -> bool:
+        """Whether a thread still writes, or closes segments: until `end_write`."""
+        return self._write is not None
+
+    def end_write(self) -> None:
+        """What `write_pending` gave is done."""
+        write, self._write = self._write, None
+        if write is None:
+            if self._is_syncing:
+                self._segments[self._first_dirty].release()
+            return
+        closed = len(write.writes) - 1
+        for part in write.writes[:-1]:
+            part.segment.take_over(None, len(part.data), True)
+            part.segment.close()
+        last = write.writes[-1]
+        last.segment.take_over(last.own, len(last.data), write.syncs_last)
+        last.own = None
+        write.abandon()
+        self.written_end = write.end
+        if closed:
+            self._first_dirty += closed
+            self.rolled = True
+        self.synced_end = max(self.synced_end, write.end if write.syncs_last else last.segment.base_offset)
+
+    def flush(self) -> None:
+        """Write and sync everything appended, here and now. Raises OSError and LogDamaged."""
+        for sync in self.write_pending():
+            sync.datasync()
+        self.end_write()
 
     # --- reading
 
@@ -402,7 +461,7 @@ class PartitionLog:
             return self._tail.read(offset, max_bytes, upto_offset, min_one_batch)
         i = bisect_right(self._bases, offset) - 1
         while i < len(self._segments) and self._bases[i] < upto_offset:
-            segment = self._use(self._segments[i])
+            segment = self._segments[i]
             if segment.size:
                 data = segment.read(offset, max_bytes, upto_offset, min_one_batch)
                 if data or not min_one_batch:
@@ -420,7 +479,6 @@ class PartitionLog:
         for segment in self._segments[first:]:
             if segment.base_offset >= upto_offset or not segment.size:
                 continue
-            self._use(segment)
             for header, data in segment.batches(segment.position_before(from_offset), True):
                 if header.last_offset < from_offset:
                     continue
@@ -440,7 +498,7 @@ class PartitionLog:
             if segment.base_offset < upto_offset and segment.size and from_offset < upto_offset:
                 start = 0
                 if from_offset > segment.base_offset:
-                    start = self._use(segment).position_before(from_offset)
+                    start = segment.position_before(from_offset)
                 extents.append(Extent(segment.log_path, start, segment.size))
         return extents
 
@@ -454,7 +512,7 @@ class PartitionLog:
             beyond = self._bases[i + 1] if i + 1 < len(self._bases) else self.end_offset
             if beyond <= self.log_start_offset or not segment.size:
                 continue
-            if self._use(segment).max_timestamp < timestamp:
+            if segment.max_timestamp < timestamp:
                 continue
             position = max(
                 segment.position_before_timestamp(timestamp), segment.position_before(self.log_start_offset)
@@ -478,11 +536,10 @@ class PartitionLog:
             beyond = self._bases[i + 1] if i + 1 < len(self._bases) else self.end_offset
             if beyond <= self.log_start_offset or not segment.size:
                 continue
-            if best is None or self._use(segment).max_timestamp > best.max_timestamp:
+            if best is None or segment.max_timestamp > best.max_timestamp:
                 best = segment
         if best is None or best.max_timestamp == NO_TIMESTAMP:
             return None
-        self._use(best)
         for header, data in best.batches(best.position_before(best.offset_of_max_timestamp), False):
             if header.max_timestamp != best.max_timestamp:
                 continue
@@ -515,7 +572,7 @@ class PartitionLog:
             segment = self._segments[i]
             if not segment.size:
                 continue
-            position = self._use(segment).position_before(offset) if i == first else segment.size
+            position = segment.position_before(offset) if i == first else segment.size
             if position >= left:
                 return max(segment.offset_near(position - left), self.log_start_offset)
             left -= position
@@ -628,7 +685,7 @@ class PartitionLog:
         if first < 0 or self._bases[first:beyond] != old_bases or beyond > self._first_dirty:
             return None
         old = self._segments[first:beyond]
-        new = Segment(self.storage, self.name, base, self.config.index_interval_bytes, SWAP_SUFFIX).existing()
+        new = self._new_segment(base, SWAP_SUFFIX).existing()
         for segment in old:
             segment.close()
             segment.rename(DELETED_SUFFIX, segment.base_offset != base)
@@ -665,10 +722,12 @@ class PartitionLog:
         return len(taken)
 
     def close(self, save: bool) -> None:
-        """Close the files. With `save` everything is written and synced before, indexes included."""
+        """Close the files. With `save` everything is written and synced before, indexes included.
+
+        May run in any thread when nothing else uses the log.
+        """
         if save:
-            for sync in self.write_pending():
-                sync.datasync()
+            self.flush()
             if self.unsaved:
                 if self._active.size:
                     self._active.file().datasync()
@@ -676,30 +735,12 @@ class PartitionLog:
                 self._save_producers()
                 if self._epochs:
                     self._write_epochs()
-                FileSync(self.storage, f"{self.name}/{PARTITION_METADATA}").datasync()
-                self.storage.sync_dir(self.name)
+                FileSync(self.folder, PARTITION_METADATA).datasync()
+                self.folder.datasync()
                 self.unsaved = False
             self.durable_end = self.synced_end = self.end_offset
         for segment in self._segments:
             segment.close()
-
-
-def _valid_batch_after(segment: Segment, position: int, next_offset: int) -> int | None:
-    """Position of a valid batch with a later offset at or after `position`, found by its magic byte."""
-    data = segment.file().read_at(position, max(segment.size - position, 0))
-    at = data.find(b"\x02", 16)
-    while at >= 0:
-        start = at - 16
-        if len(data) - start < HEADER_BYTES:
-            return None
-        try:
-            header = parse_header(data, start)
-        except DecodeError:
-            header = None
-        if header is not None and header.base_offset >= next_offset and check_crc(data, start, header):
-            return position + start
-        at = data.find(b"\x02", at + 1)
-    return None
 
 
 def encode_epochs(epochs: list[tuple[int, int]]) -> bytes:
@@ -728,6 +769,7 @@ def decode_partition_metadata(data: bytes) -> bytes:
 
 
 __all__ = [
+    "PARTITION_METADATA",
     "LogConfig",
     "PartitionLog",
     "RecoveryEvent",

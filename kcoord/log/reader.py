@@ -15,8 +15,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, final
 
+from kcoord.wire.crc import crc32c
 from kcoord.wire.primitives import DecodeError
 from kcoord.wire.record_batch import (
+    CRC_FROM,
     HEADER_BYTES,
     BatchHeader,
     Record,
@@ -197,6 +199,8 @@ class Window:
         self.size = size
         self.next_offset = 0
         self.checked_bytes = 0
+        # Whether next_valid ended because it would have taken too long.
+        self.has_given_up = False
         self._start = 0
         self._buf = b""
 
@@ -225,35 +229,62 @@ class Window:
 
     def batch_at(self, position: int) -> bytes | str:
         """The bytes of the batch at `position`, or why there is none."""
-        try:
-            header = parse_header(self.bytes_at(position, HEADER_BYTES), 0, True)
-        except DecodeError as error:
-            return str(error)
+        header = self._header_at(position)
+        if isinstance(header, str):
+            return header
         size: int = header.size
-        if size > self.size - position:
-            return f"batch of {size} bytes, {self.size - position} left"
         self.checked_bytes += size
         data = self.bytes_at(position, size)
         if len(data) < size or not check_crc(data, 0, header):
             return "wrong checksum"
         return data
 
-    def next_valid(self, position: int) -> int:
+    def _header_at(self, position: int) -> BatchHeader | str:
+        """The header of what may be a batch that ends in the file, or why it is none."""
+        try:
+            header = parse_header(self.bytes_at(position, HEADER_BYTES), 0, True)
+        except DecodeError as error:
+            return str(error)
+        if header.size > self.size - position:
+            return f"batch of {header.size} bytes, {self.size - position} left"
+        return header
+
+    def _is_batch(self, position: int, lowest_offset: int) -> bool:
+        """Whether a valid batch begins at `position`, read in parts: a header that is none may name any size."""
+        header = self._header_at(position)
+        if isinstance(header, str) or header.base_offset < lowest_offset:
+            return False
+        crc = 0
+        at = position + CRC_FROM
+        end = position + header.size
+        while at < end:
+            part = self.bytes_at(at, min(READ_BYTES, end - at))
+            if not part:
+                return False
+            crc = crc32c(part, crc)
+            self.checked_bytes += len(part)
+            at += len(part)
+        return bool(crc == header.crc)
+
+    def next_valid(self, position: int, lowest_offset: int = 0) -> int:
         """Where the next valid batch begins at or after `position`, found by its magic byte; else the end.
 
-        Bytes that were made to be searched for ever are given up: then, too, it is the end.
+        Its offset is `lowest_offset` or a later one. At most two windows of READ_BYTES are in memory. Bytes that were
+        made to be searched for ever are given up: then, too, it is the end, and `has_given_up` is set.
         """
         begin = position
         self.checked_bytes = 0
+        self.has_given_up = False
         while position < self.size:
             part = self.bytes_at(position, READ_BYTES)
             at = part.find(MAGIC, MAGIC_AT)
             while at >= 0:
                 candidate = position + at - MAGIC_AT
-                if not isinstance(self.batch_at(candidate), str):
+                if self._is_batch(candidate, lowest_offset):
                     return candidate
                 self.checked_bytes += SEARCH_BYTES
                 if self.checked_bytes > SEARCH_BYTES_MIN + SEARCH_RATIO * (candidate - begin):
+                    self.has_given_up = True
                     return self.size
                 at = part.find(MAGIC, at + 1)
             # The magic byte of a batch may stand in the next part.

@@ -18,7 +18,8 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kcoord.log.errors import LogDamaged
-from kcoord.log.storage import File, Storage, write_synced
+from kcoord.log.open_files import OpenFiles
+from kcoord.log.storage import File, Opener, Storage, write_synced
 from kcoord.wire.primitives import DecodeError, read_i32_be, read_i64_be
 from kcoord.wire.record_batch import (
     BATCH_LENGTH_MIN,
@@ -35,6 +36,8 @@ TIME_ENTRY_BYTES: Final = 12
 RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
 SCAN_CHUNK_BYTES: Final = 1 << 20
 INDEX_KINDS: Final = (".index", ".timeindex", ".txnindex")
+# The files that each segment has.
+FIRST_KINDS: Final = (".log", ".index", ".timeindex")
 
 
 def segment_name(base_offset: int) -> str:
@@ -61,8 +64,11 @@ class Segment:
         base_offset: int,
         index_interval_bytes: int,
         suffix: str = "",
+        files: OpenFiles | None = None,
     ) -> None:
         self.storage = storage
+        # Bounds the open files of many segments. Without it a file that was used stays open until `close`.
+        self.files = files
         self.base_offset = base_offset
         self.path = f"{directory}/{segment_name(base_offset)}"
         # Behind the names of all files: `.cleaned`, `.swap` or `.deleted` while segments are exchanged.
@@ -90,7 +96,7 @@ class Segment:
 
     def create_files(self) -> None:
         """Make the segment's files, empty: a segment has its indexes from the beginning."""
-        for kind in (".log", ".index", ".timeindex"):
+        for kind in FIRST_KINDS:
             self.storage.open(self.file_path(kind)).close()
 
     def existing(self) -> Segment:
@@ -101,7 +107,9 @@ class Segment:
 
     def file(self) -> File:
         if self._file is None:
-            self._file = self.storage.open(self.log_path)
+            self._file = self.storage.open(self.log_path) if self.files is None else self.files.open(self)
+        elif self.files is not None:
+            self.files.touch(self)
         return self._file
 
     @property
@@ -112,6 +120,34 @@ class Segment:
         if self._file is not None:
             self._file.close()
             self._file = None
+            if self.files is not None:
+                self.files.forget(self)
+
+    def may_hold(self) -> bool:
+        """Whether the file may stay open until what is about to be written to it is synced (see open_files)."""
+        return self.files is None or self.files.may_hold(self)
+
+    @property
+    def held_file(self) -> File | None:
+        """The file, if bytes were written to it that are not synced."""
+        return self._file if self.files is None or self.files.is_held(self) else None
+
+    def release(self) -> None:
+        """All bytes that were written so far are synced."""
+        if self.files is not None:
+            self.files.release(self)
+
+    def take_over(self, file: File | None, size_bytes: int, is_synced: bool) -> None:
+        """`size_bytes` of what `take_pending` gave are written, through `file` if it is still open."""
+        self.size += size_bytes
+        if file is None:
+            return
+        # A file that was open before does not know the new size.
+        self.close()
+        if self.files is None or self.files.adopt(self, is_synced):
+            self._file = file
+        else:
+            file.close()
 
     def remove(self, with_snapshot: bool = True) -> None:
         """Remove the segment's files, the log file last: what is left without it is ignored."""
@@ -165,18 +201,33 @@ class Segment:
         created = self.size == 0 and not self.is_open and not self.storage.exists(self.log_path)
         if created:
             self.create_files()
-        data = self.pending[0] if len(self.pending) == 1 else b"".join(self.pending)
+        data = self.take_pending()
         self.file().append(data)
+        if self.files is not None:
+            self.files.hold(self)
         self.size += len(data)
-        self.pending.clear()
         return created
+
+    def take_pending(self) -> bytes:
+        """What append took, for whoever writes it."""
+        data = self.pending[0] if len(self.pending) == 1 else b"".join(self.pending)
+        self.pending.clear()
+        return data
 
     # --- index files
 
     def save_indexes(self) -> None:
         """Write both index files anew and make their contents durable."""
+        self.seal()
+        self.write_indexes(self.storage, self.path)
+
+    def seal(self) -> None:
+        """Complete the index entries in memory: nothing more is appended. Raises LogDamaged."""
         self.load_indexes()
         self._note_time()
+
+    def write_indexes(self, opener: Opener, path: str) -> None:
+        """Write the index files of a sealed segment, whose files begin with `path`, and sync them. In any thread."""
         base = self.base_offset
         index = bytearray()
         for offset, position in zip(self.index_offsets, self.index_positions, strict=True):
@@ -185,8 +236,8 @@ class Segment:
         for timestamp, offset in zip(self.time_stamps, self.time_offsets, strict=True):
             times += timestamp.to_bytes(8, "big") + (offset - base).to_bytes(4, "big")
         # In place: an index that a crash leaves half written belongs to a segment that is scanned anyway.
-        write_synced(self.storage, self.file_path(".index"), bytes(index))
-        write_synced(self.storage, self.file_path(".timeindex"), bytes(times))
+        write_synced(opener, f"{path}.index{self.suffix}", bytes(index))
+        write_synced(opener, f"{path}.timeindex{self.suffix}", bytes(times))
 
     def load_indexes(self) -> None:
         """Read the index files if that is still to be done, and make up for what they lack.

@@ -15,11 +15,17 @@ import fcntl
 import os
 import shutil
 import sys
+import threading
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from kcoord.log.errors import DirectoryLocked, DirectoryNotWritable
 
 LOCK_FILE: Final = ".lock"
+# No descriptor is left, in the process or on the machine.
+SHORTAGE: Final = (errno.EMFILE, errno.ENFILE)
+# How often opening a file is tried again when something was closed for it, or may be soon (see OpenFiles.relieve).
+SHORTAGE_TRIES: Final = 100
 
 
 class Syncable(Protocol):
@@ -47,6 +53,12 @@ class File(Protocol):
     def datasync(self) -> None: ...
 
     def close(self) -> None: ...
+
+
+class Opener(Protocol):
+    """What opens files by name: a storage, or one of its directories."""
+
+    def open(self, path: str) -> File: ...
 
 
 class Storage(Protocol):
@@ -93,9 +105,9 @@ class Storage(Protocol):
     def unlock(self) -> None: ...
 
 
-def write_synced(storage: Storage, path: str, data: bytes) -> None:
+def write_synced(opener: Opener, path: str, data: bytes) -> None:
     """Write a whole file in place and make its contents durable; its name is the caller's."""
-    file = storage.open(path)
+    file = opener.open(path)
     try:
         file.truncate(0)
         file.append(data)
@@ -125,19 +137,61 @@ class DirectorySync:
 class FileSync:
     """A small file, written and closed, as one of the things a commit has to sync, unless it is gone."""
 
-    def __init__(self, storage: Storage, path: str) -> None:
-        self.storage = storage
+    def __init__(self, opener: Opener, path: str) -> None:
+        self.opener = opener
         self.path = path
 
     def datasync(self) -> None:
         try:
-            file = self.storage.open(self.path)
+            file = self.opener.open(self.path)
         except FileNotFoundError:
             return
         try:
             file.datasync()
         finally:
             file.close()
+
+
+class Folder:
+    """The directory of one log, for threads: deleting the log moves it while they may be at work in it.
+
+    A path would then lead nowhere, or into the directory of a new log of that name. So files are opened, and the
+    directory is moved, under a lock, which is never held while anything waits for the disk. As a Syncable it is the
+    directory itself.
+    """
+
+    def __init__(self, storage: Storage, path: str) -> None:
+        self.storage = storage
+        self._path = path
+        self._lock = threading.Lock()
+        self.is_moved = False
+
+    def open(self, path: str) -> File:
+        """Open a file by its name in the directory; created if it does not exist, but for that of a purged log."""
+        with self._lock:
+            return self.storage.open(f"{self._path}/{path}")
+
+    def exists(self, path: str) -> bool:
+        with self._lock:
+            return self.storage.exists(f"{self._path}/{path}")
+
+    def move(self, path: str) -> None:
+        with self._lock:
+            self.storage.rename(self._path, path)
+            self._path = path
+            self.is_moved = True
+
+    def datasync(self) -> None:
+        while True:
+            with self._lock:
+                path = self._path
+            try:
+                self.storage.sync_dir(path)
+            except FileNotFoundError:
+                if path == self._path:
+                    return  # purged: its deletion is durable
+            if path == self._path:
+                return
 
 
 def _sync_fd(fd: int) -> None:
@@ -148,12 +202,25 @@ def _sync_fd(fd: int) -> None:
         os.fdatasync(fd)
 
 
+def open_descriptor(path: str, flags: int, on_shortage: Callable[[], bool] | None = None) -> int:
+    """os.open. Where no descriptor is left, `on_shortage` may close something; it returns whether to try again."""
+    tries = 0
+    while True:
+        try:
+            return os.open(path, flags | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            if error.errno not in SHORTAGE or on_shortage is None or tries >= SHORTAGE_TRIES:
+                raise
+            tries += 1
+            if not on_shortage():
+                raise
+
+
 class DiskFile:
     """An open file on disk."""
 
-    def __init__(self, path: str, create: bool = True) -> None:
-        flags = os.O_RDWR | os.O_CLOEXEC
-        self._fd = os.open(path, flags | os.O_CREAT if create else flags, 0o644)
+    def __init__(self, path: str, create: bool = True, on_shortage: Callable[[], bool] | None = None) -> None:
+        self._fd = open_descriptor(path, os.O_RDWR | os.O_CREAT if create else os.O_RDWR, on_shortage)
         self._size = os.fstat(self._fd).st_size
 
     @property
@@ -205,12 +272,14 @@ class DiskStorage:
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
         self._lock_fd = -1
+        # Makes room when a file cannot be opened because too many are; returns whether it is worth another try.
+        self.on_shortage: Callable[[], bool] | None = None
 
     def _path(self, path: str) -> str:
         return os.path.join(self.root, path) if path else self.root
 
     def open(self, path: str) -> DiskFile:
-        return DiskFile(self._path(path))
+        return DiskFile(self._path(path), on_shortage=self.on_shortage)
 
     def exists(self, path: str) -> bool:
         return os.path.exists(self._path(path))
@@ -234,14 +303,14 @@ class DiskStorage:
         shutil.rmtree(self._path(path))
 
     def sync_dir(self, path: str) -> None:
-        fd = os.open(self._path(path), os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_descriptor(self._path(path), os.O_RDONLY, self.on_shortage)
         try:
             os.fsync(fd)
         finally:
             os.close(fd)
 
     def read_bytes(self, path: str) -> bytes:
-        with open(self._path(path), "rb") as file:
+        with os.fdopen(open_descriptor(self._path(path), os.O_RDONLY, self.on_shortage), "rb") as file:
             return file.read()
 
     def size_of(self, path: str) -> int:
@@ -249,7 +318,8 @@ class DiskStorage:
 
     def write_atomic(self, path: str, data: bytes) -> None:
         temporary = self._path(path) + ".tmp"
-        with open(temporary, "wb") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        with os.fdopen(open_descriptor(temporary, flags, self.on_shortage), "wb") as file:
             file.write(data)
             file.flush()
             _sync_fd(file.fileno())

@@ -79,7 +79,7 @@ class Maintenance:
         log.log_start_offset = plan.start
         starts = assembly.directory.take_starts()
         await in_thread(self.threads, partial(assembly.directory.write_start_offsets, starts))
-        while not tp.is_dropped and log.dirty:
+        while not tp.is_dropped and (log.dirty or log.is_writing):
             await asyncio.sleep(0.01)  # until the turn that closes the old segment's files
         if tp.is_dropped:
             return 0

@@ -360,8 +360,7 @@ def _compact_all(
 
 def _prepare(topics: TopicRegistry, row: Row, server: ServerConfig, roll: bool, now_ms: int) -> None:
     if roll and row.log.roll():
-        for sync in row.log.write_pending():
-            sync.datasync()
+        row.log.flush()
     try:
         plan(topics, row, server, now_ms)
     except LogDamaged as damage:

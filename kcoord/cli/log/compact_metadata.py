@@ -74,8 +74,7 @@ def _write(
         return "its server was not stopped cleanly. Start one, stop it, and try again"
     log = state.log
     if roll and log.roll():
-        for sync in log.write_pending():
-            sync.datasync()
+        log.flush()
     try:
         plan = state.plan(log.durable_end, node_id, [])
         result = write_snapshot(log.storage, plan, now_ms)

@@ -58,7 +58,7 @@ def log_of(batches: list[tuple[list[KeyValue], int]], segment_bytes: int = 1 << 
             builder.append(1000 + log.end_offset, key, value, [("why", b"x")] if len(key) % 3 == 0 else None)
         base = log.end_offset
         log.append(builder.build(base, 0, codec=codec), base, base + len(records) - 1, 1000)
-    log.write_pending()
+    log.flush()
     return log
 
 

@@ -72,7 +72,7 @@ class Writer:
             builder.append(timestamp, None, value)
         first = self.log.end_offset
         self.log.append(builder.build(first, 0), first, first + len(values) - 1, timestamp)
-        self.log.write_pending()
+        self.log.flush()
         self.log.durable_end = self.log.end_offset
         for i, value in enumerate(values):
             self.core.replay(LOG, first + i, None, decode_metadata_record(value))
@@ -292,7 +292,7 @@ def three_snapshots() -> tuple[Writer, MetadataState]:
         value = encode_metadata_record(ProducerIdsRecord(1, 0, day * 1000 + 1000))
         writer.add(value, timestamp=NOW.wall_ms + day * 24 * 3600 * 1000)
         writer.log.roll()
-        writer.log.write_pending()
+        writer.log.flush()
         writer.snapshot(state)
     return writer, state
 

@@ -95,7 +95,7 @@ def append(log: PartitionLog, records: list[KeyValue], wall_ms: int = 1000, **ki
         builder.append(wall_ms + 7 * log.end_offset - 3 * number, key, value, headers)
     base = log.end_offset
     log.append(builder.build(base, 0, **kind), base, base + len(records) - 1, wall_ms)
-    log.write_pending()
+    log.flush()
     log.durable_end = log.written_end
 
 
@@ -268,7 +268,7 @@ def test_when_to_write() -> None:
         log.end_offset = end + 2000
 
     log.append(batch, 0, 0, 1)
-    log.write_pending()
+    log.flush()
     grow(least // state_checkpoint.AT_STOP - 1)
     assert state.plan(False) is None and state.plan(True) is None
     grow(least - 1)

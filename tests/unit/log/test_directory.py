@@ -308,12 +308,12 @@ def test_marks_on_their_way_do_not_reach_a_new_log_of_the_name() -> None:
 
 def test_reading_old_segments_keeps_few_files_open(tmp_path: Path) -> None:
     config = LogConfig(segment_bytes=300, tail_bytes_max=0)
-    directory = reopen(DiskStorage(str(tmp_path)), config)
+    directory = reopen(DiskStorage(str(tmp_path)), config, open_files_max=6)
     journal = Journal(directory, "os")
     log = directory.create_log("t", 0, TOPIC_ID)
     for _ in range(50):
         add(journal, log, 2)
-        journal.write()
+        journal.commit()
     assert log.segment_count > 15
     for offset in range(100):
         assert offset in offsets(log.read(offset, 1, 100))
