@@ -237,6 +237,9 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"{options.partitions} partitions, {options.descriptors} open files, log.sync={options.sync}")
         try:
             trial.run()
+        except (OSError, RuntimeError):
+            print(trial.tail(), file=sys.stderr)
+            raise
         finally:
             for step in trial.steps:
                 print(step)

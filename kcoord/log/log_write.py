@@ -18,7 +18,8 @@ last one, which recovery checks and cuts; a producer snapshot beyond the log's e
 Meanwhile the loop takes appends: to the new segment, in memory. Nobody reads or acknowledges them: `written_end` and
 the durable ends stay at the new segment's base until the commit that the write belongs to is complete, and the next
 commit is written only after that. The thread works with files of its own. It changes nothing of the segments; the
-loop does, in `PartitionLog.end_write`.
+loop does, in `PartitionLog.end_write`. A segment's file that the loop has open, with bytes that are not synced, is
+synced through that very descriptor (see open_files).
 
 **Many logs.** Where no more files can be held open (see open_files), the same steps without a segment to close write,
 sync and close one file.
@@ -38,62 +39,41 @@ PARTITION_METADATA: Final = "partition.metadata"
 class SegmentWrite:
     """What is to be done to one segment. `data` is still to be written; `file` is open if the loop wrote before."""
 
-    def __init__(self, segment: Segment, data: bytes, file: File | None = None) -> None:
+    def __init__(self, segment: Segment, data: bytes, file: File | None) -> None:
         self.segment = segment
         self.data = data
         self.file = file
         self.name = segment_name(segment.base_offset)
         self.snapshot = segment.producer_snapshot
-        # The thread's own, which it leaves open.
-        self.own: File | None = None
 
 
 @final
 class LogWrite:
     """See the module. A Syncable: `datasync` takes all the steps. `end` is the offset after the last byte.
 
-    All of `writes` but the last are closed, and sealed before. `syncs_last` tells whether the last one is synced.
+    All of `writes` but the last are closed, and sealed before.
     """
 
-    def __init__(
-        self, folder: Folder, root: Syncable, writes: list[SegmentWrite], end: int, syncs_last: bool
-    ) -> None:
+    def __init__(self, folder: Folder, root: Syncable, writes: list[SegmentWrite], end: int) -> None:
         self.folder = folder
         self.root = root
         self.writes = writes
         self.end = end
-        self.syncs_last = syncs_last
 
     def datasync(self) -> None:
         """Raises OSError; then nothing is known about the log until it is opened again."""
         try:
             for i in range(len(self.writes) - 1):
                 self._close(self.writes[i], self.writes[i + 1])
-            last = self.writes[-1]
-            is_new = self._write(last, must_exist=len(self.writes) > 1)
-            # Compaction relies on the name of a segment without bytes, too.
-            if self.syncs_last or not last.data:
-                self._sync(last)
-                if is_new:
-                    self.folder.datasync()
+            if self._write(self.writes[-1]):
+                self.folder.datasync()
         except FileNotFoundError:
             # The log was deleted, durably, and its files are gone.
             if not self.folder.is_moved:
                 raise
-        except BaseException:
-            self.abandon()
-            raise
-
-    def abandon(self) -> None:
-        """Close what the thread opened."""
-        for write in self.writes:
-            if write.own is not None:
-                write.own.close()
-                write.own = None
 
     def _close(self, write: SegmentWrite, following: SegmentWrite) -> None:
-        self._write(write, must_exist=True)
-        self._sync(write)
+        self._write(write)
         write.segment.write_indexes(self.folder, write.name)
         if following.snapshot is not None:
             write_synced(self.folder, f"{following.name}.snapshot", following.snapshot)
@@ -101,22 +81,21 @@ class LogWrite:
         self.folder.datasync()
         self.root.datasync()
 
-    def _write(self, write: SegmentWrite, must_exist: bool) -> bool:
-        """Write the bytes that are left; whether the segment's files had to be created."""
-        if write.file is not None or not (write.data or must_exist):
-            return False
+    def _write(self, write: SegmentWrite) -> bool:
+        """Write and sync the bytes that are left; whether the segment's files had to be created."""
         is_new = not self.folder.exists(f"{write.name}.log")
         if is_new:
+            # A segment without bytes has its files, too: compaction relies on them.
             for kind in FIRST_KINDS:
                 self.folder.open(write.name + kind).close()
+        if write.file is not None:
+            write.file.datasync()
         if write.data:
-            write.own = self.folder.open(f"{write.name}.log")
-            write.own.append(write.data)
+            # Not kept open: many logs may be written at once.
+            file = self.folder.open(f"{write.name}.log")
+            try:
+                file.append(write.data)
+                file.datasync()
+            finally:
+                file.close()
         return is_new
-
-    def _sync(self, write: SegmentWrite) -> None:
-        file = write.file or write.own
-        if file is not None:
-            file.datasync()
-            return
-        # Nothing was left to write, and what was written before is no longer open: it was synced then.

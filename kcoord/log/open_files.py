@@ -70,13 +70,6 @@ class OpenFiles:
         self._open.pop(segment, None)
         self._held.pop(segment, None)
 
-    def adopt(self, segment: Segment, is_synced: bool) -> bool:
-        """Whether to keep a file of the segment that somebody else opened; it then counts."""
-        if len(self) >= self.files_max and not self._close_oldest() and is_synced:
-            return False
-        (self._open if is_synced else self._held)[segment] = None
-        return True
-
     def may_hold(self, segment: Segment) -> bool:
         return segment in self._held or len(self._held) < self.held_max
 

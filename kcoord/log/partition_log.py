@@ -396,11 +396,11 @@ class PartitionLog:
         if not rolls and may_hold:
             syncs.append(first.file())
         else:
-            self._write = self._begin_write(sync)
+            self._write = self._begin_write()
             syncs.append(self._write)
         return syncs
 
-    def _begin_write(self, sync: bool) -> LogWrite:
+    def _begin_write(self) -> LogWrite:
         """Hand over to a thread what is not written yet, and the closing of all segments but the last."""
         segments = self._segments[self._first_dirty :]
         for segment in segments[:-1]:
@@ -408,8 +408,7 @@ class PartitionLog:
         writes = [SegmentWrite(segment, segment.take_pending(), segment.held_file) for segment in segments]
         for segment in segments:
             segment.producer_snapshot = None
-        syncs_last = sync or not segments[-1].may_hold()
-        return LogWrite(self.folder, DirectorySync(self.storage, ""), writes, self.end_offset, syncs_last)
+        return LogWrite(self.folder, DirectorySync(self.storage, ""), writes, self.end_offset)
 
     @property
     def is_writing(self) -> bool:
@@ -423,19 +422,13 @@ class PartitionLog:
             if self._is_syncing:
                 self._segments[self._first_dirty].release()
             return
-        closed = len(write.writes) - 1
-        for part in write.writes[:-1]:
-            part.segment.take_over(None, len(part.data), True)
-            part.segment.close()
-        last = write.writes[-1]
-        last.segment.take_over(last.own, len(last.data), write.syncs_last)
-        last.own = None
-        write.abandon()
-        self.written_end = write.end
-        if closed:
-            self._first_dirty += closed
+        for part in write.writes:
+            part.segment.grow(len(part.data))
+        if len(write.writes) > 1:
+            self._first_dirty += len(write.writes) - 1
             self.rolled = True
-        self.synced_end = max(self.synced_end, write.end if write.syncs_last else last.segment.base_offset)
+        self.written_end = write.end
+        self.synced_end = max(self.synced_end, write.end)
 
     def flush(self) -> None:
         """Write and sync everything appended, here and now. Raises OSError and LogDamaged."""

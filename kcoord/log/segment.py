@@ -137,17 +137,11 @@ class Segment:
         if self.files is not None:
             self.files.release(self)
 
-    def take_over(self, file: File | None, size_bytes: int, is_synced: bool) -> None:
-        """`size_bytes` of what `take_pending` gave are written, through `file` if it is still open."""
+    def grow(self, size_bytes: int) -> None:
+        """So many bytes of what `take_pending` gave were written and synced through another file."""
         self.size += size_bytes
-        if file is None:
-            return
         # A file that was open before does not know the new size.
         self.close()
-        if self.files is None or self.files.adopt(self, is_synced):
-            self._file = file
-        else:
-            file.close()
 
     def remove(self, with_snapshot: bool = True) -> None:
         """Remove the segment's files, the log file last: what is left without it is ignored."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import os
-from typing import final
+import sys
+import time
+from typing import Final, final
 
 from kcoord.engine.engine import Engine
 from kcoord.log.directory import COMMIT_BYTES_MAX, LogDirectory, open_directory
@@ -13,8 +15,35 @@ from kcoord.log.partition_log import LogConfig
 from kcoord.log.storage import DiskStorage, MemoryStorage, Storage
 from kcoord.server.assignors import load_assignors
 from kcoord.server.config import Config
+from kcoord.server.descriptors import descriptors_now
 from kcoord.server.limits import frame_limits
+from kcoord.server.logs import ServerLog
 from kcoord.server.settings import SYNC_ALWAYS, SYNC_MEMORY
+
+
+# A start or a stop that takes longer says how far it is, so often.
+PROGRESS_EVERY_S: Final = 5.0
+
+
+@final
+class ProgressLog:
+    """Logs how far opening or closing a directory with many logs is. Quick ones leave no line."""
+
+    def __init__(self, log: ServerLog) -> None:
+        self.log = log
+        self._what = ""
+        self._last_s = 0.0
+
+    def __call__(self, what: str, done: int, of: int) -> None:
+        now_s = time.monotonic()
+        if what != self._what:
+            # Between a start and a stop much time passes; each phase counts for itself.
+            self._what, self._last_s = what, now_s
+        elif now_s - self._last_s >= PROGRESS_EVERY_S:
+            self._last_s = now_s
+            # While a server starts, lines are kept back until it is ready: not these.
+            self.log.open()
+            self.log.info("logs_" + what, done=done, of=of)
 
 
 def new_id() -> str:
@@ -49,10 +78,10 @@ class Assembly:
             return
 
 
-def open_assembly(config: Config, storage: Storage | None = None) -> Assembly:
+def open_assembly(config: Config, storage: Storage | None = None, log: ServerLog | None = None) -> Assembly:
     """Lock, open and recover the data directory and make an engine for it. Raises ConfigError, LogError and OSError.
 
-    `storage`, if given, stands in for the data directory.
+    `storage`, if given, stands in for the data directory. `log` gets lines about how far a slow start or stop is.
     """
     server = config.server
     # Before any file is touched: a plug-in may be missing.
@@ -68,6 +97,8 @@ def open_assembly(config: Config, storage: Storage | None = None) -> Assembly:
         config=LogConfig(segment_bytes=config.core.log_segment_bytes),
         # Unsynced bytes of any age may be lost where nothing is synced.
         commit_bytes_max=COMMIT_BYTES_MAX if server.log_sync == SYNC_ALWAYS else None,
+        open_files_max=sys.maxsize if in_memory else descriptors_now(server.max_connections, False).log_files,
+        progress=ProgressLog(log) if log is not None else None,
     )
     try:
         config.core.cluster_id = directory.meta.cluster_id

@@ -40,14 +40,17 @@ class ConnectionCounts:
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
+        # Lowered where the process has not descriptors enough (kcoord.server.descriptors).
+        self.cap = config.max_connections
         self.total = 0
         self.by_host: dict[str, int] = {}
 
     def admit(self, host: str) -> str:
         """Count a connection; otherwise the reason why there may be no more."""
         config = self.config
-        if self.total >= config.max_connections:
-            return f"there are {self.total} connections already (max.connections)"
+        if self.total >= self.cap:
+            why = "max.connections" if self.cap == config.max_connections else "limit on open files"
+            return f"there are {self.total} connections already ({why})"
         count = self.by_host.get(host, 0)
         if count >= config.max_connections_per_ip and not (config.loopback_exempt and is_loopback(host)):
             return f"there are {count} connections of this address already (max.connections.per.ip)"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import resource
 import signal
 from collections.abc import Callable
 from typing import Final
 
 from kcoord.server.config import Config
+from kcoord.server.descriptors import raise_descriptor_limit
 from kcoord.server.event_loop import new_event_loop
 from kcoord.server.failures import EXIT_INTERNAL, EXIT_OK, ServerError
 from kcoord.server.logs import ServerLog
@@ -19,21 +19,6 @@ from kcoord.server.server import Server
 # large state takes longer than many answers.
 GC_THRESHOLDS: Final = (50_000, 20, 50)
 TRACE_MAX: Final = 4000
-
-
-def raise_descriptor_limit() -> int:
-    """Allow as many open files as this process may have, and say how many; each partition and connection takes one.
-
-    The usual lower limit is for programs that use select(), which nothing here does.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == hard:
-        return soft
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    except (OSError, ValueError):
-        return soft  # macOS has limits of its own
-    return hard
 
 
 async def _serve(config: Config, log: ServerLog, announce: Callable[[str, int], None]) -> None:

@@ -16,6 +16,7 @@ from kcoord.server.accept import accept_connections
 from kcoord.server.assembly import Assembly, open_assembly
 from kcoord.server.config import Config
 from kcoord.server.control import Control
+from kcoord.server.descriptors import descriptors_now
 from kcoord.server.failures import EXIT_DISK_FULL, EXIT_LISTEN, ServerError, classify
 from kcoord.server.limits import TokenBucket
 from kcoord.server.listener import Listener, format_address, open_sockets
@@ -121,7 +122,8 @@ class Server:
                 self._sockets += sockets
                 bound.append((listener, sockets))
                 self.addresses.append((listener.host or "0.0.0.0", sockets[0].getsockname()[1]))
-            assembly = self.assembly = open_assembly(config, self.storage)
+            budget = descriptors_now(config.server.max_connections, config.server.log_sync == SYNC_MEMORY)
+            assembly = self.assembly = open_assembly(config, self.storage, self.log)
             self._check_space(assembly)
             assembly.engine.load(read_clocks())
         except Exception as error:
@@ -130,6 +132,12 @@ class Server:
                 self.assembly.abandon()
             raise classify(error) from error
         self.pump = Pump(self.loop, assembly.engine, config.server, self.log, self._on_failure)
+        self.pump.counts.cap = budget.connections
+        if budget.connections < config.server.max_connections:
+            self.log.warning(
+                "connections_limited", connections=budget.connections, max_connections=config.server.max_connections,
+                reason=f"the process may open {budget.limit} files (ulimit -n); the log keeps {budget.log_files} of them",
+            )  # fmt: skip
         storage = assembly.directory.storage
         if isinstance(storage, DiskStorage):
             self._states = StateRounds(self.loop, assembly.engine.states, storage, self.log)
@@ -195,6 +203,7 @@ class Server:
             assembly = self.assembly
             if assembly is None or assembly.in_memory:
                 continue
+            assembly.directory.files.ease()
             if reserve:
                 assembly.engine.set_disk_full(assembly.free_bytes() < reserve)
             now_ms = read_clocks().mono_ms

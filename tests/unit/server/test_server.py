@@ -27,7 +27,7 @@ from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicP
 from kcoord.server.config import load
 from kcoord.server.failures import EXIT_STORAGE, ServerError
 from kcoord.server.logs import ServerLog
-from kcoord.server.main import raise_descriptor_limit
+from kcoord.server.descriptors import raise_descriptor_limit
 from kcoord.server.server import Server
 from kcoord.wire.record_batch import BatchBuilder
 from tests.harness.engine import decode_answer, request_frame
