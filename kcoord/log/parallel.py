@@ -71,7 +71,9 @@ def run_parallel(
     for thread in running:
         while thread.is_alive():
             thread.join(PROGRESS_EVERY_S)
-            if progress is not None:
+            if progress is not None and thread.is_alive():
                 progress(shared.done)
+    if progress is not None:
+        progress(shared.done)
     if shared.error is not None:
         raise shared.error

@@ -424,11 +424,12 @@ class PartitionLog:
             return
         for part in write.writes:
             part.segment.grow(len(part.data))
+        self.written_end = write.end
         if len(write.writes) > 1:
             self._first_dirty += len(write.writes) - 1
             self.rolled = True
-        self.written_end = write.end
-        self.synced_end = max(self.synced_end, write.end)
+            # With the names of the log and of its files. A single write under `log.sync=os` leaves them out.
+            self.synced_end = max(self.synced_end, write.end)
 
     def flush(self) -> None:
         """Write and sync everything appended, here and now. Raises OSError and LogDamaged."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from kcoord.log.errors import (
 from kcoord.log.journal import Journal
 from kcoord.log.partition_log import LogConfig
 from kcoord.log.storage import DiskStorage, MemoryStorage
+from kcoord.testing.faulty_storage import FaultyStorage
 from tests.unit.log.batches import TOPIC_ID, add, make_batch, offsets, reopen
 
 
@@ -320,6 +322,67 @@ def test_reading_old_segments_keeps_few_files_open(tmp_path: Path) -> None:
     assert log.find_by_timestamp(1001) == (1001, 1, 0)
     assert sum(segment.is_open for segment in log._segments) <= 6
     directory.close(clean=True)
+
+
+def crashed(logs: int, marked: bool) -> FaultyStorage:
+    """What a killed process leaves: everything, and some of it never synced."""
+    storage = FaultyStorage()
+    directory = reopen(storage)
+    journal = Journal(directory, "always")
+    for number in range(logs):
+        add(journal, directory.create_log("t", number, TOPIC_ID), 2)
+    journal.commit()
+    if marked:
+        journal.checkpoint(0)
+        add(journal, directory.get("t", 0))
+        journal.commit()
+    storage.unlock()
+    storage.trace = []
+    return storage
+
+
+def test_a_start_after_a_crash_syncs_what_no_mark_covers_and_the_root_once() -> None:
+    for marked, files, folders in ((False, 2 * 5, 5), (True, 1, 0)):
+        storage = crashed(5, marked)
+        reopen(storage)
+        assert storage.trace is not None
+        synced = [path for kind, path in storage.trace if kind == "sync"]
+        assert sum(path.startswith("t-") and "/" in path for path in synced) == files
+        assert sum(path.startswith("t-") and "/" not in path for path in synced) == folders
+        assert synced.count("") == 1
+
+
+def test_a_start_after_a_crash_syncs_many_logs_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = reopen(DiskStorage(str(tmp_path)))
+    journal = Journal(directory, "os")
+    for number in range(8):
+        add(journal, directory.create_log("t", number, TOPIC_ID))
+    journal.commit()
+    journal.close(clean=False)
+    meet = threading.Barrier(4)
+    sync_dir = DiskStorage.sync_dir
+
+    def together(self: DiskStorage, path: str) -> None:
+        if path.startswith("t-"):
+            meet.wait(10)
+        sync_dir(self, path)
+
+    monkeypatch.setattr(DiskStorage, "sync_dir", together)
+    told: list[tuple[str, int, int]] = []
+    directory = reopen(DiskStorage(str(tmp_path)), progress=lambda *what: told.append(what))
+    assert [log.end_offset for log in directory] == [1] * 8
+    assert told[-1] == ("syncing", 8, 8) and told[0][0] == "opening"
+    monkeypatch.undo()
+    directory.close(True)
+
+
+def test_a_torn_tail_is_gone_for_good_before_the_log_is_shown() -> None:
+    storage = crashed(1, True)
+    storage.open(PATH).append(bytes(100))
+    directory = reopen(storage)
+    assert len(directory.events) == 1
+    left = storage.crash()
+    assert left.size_of(PATH) == storage.size_of(PATH)
 
 
 def test_a_clean_stop_tells_high_watermarks() -> None:

@@ -309,6 +309,15 @@ def test_damage_above_the_mark_is_refused_where_no_commit_could_be_torn_so_far()
     assert event.position == 0
 
 
+def test_a_search_that_is_given_up_refuses_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kcoord.log.reader.SEARCH_BYTES_MIN", 1 << 20)
+    storage = damaged_above_the_mark(1000, 1)
+    # Each byte may begin a batch, and none does.
+    storage.open("t-0/00000000000000000000.log").append(b"\x02" * (COMMIT_BYTES_MIN + 4096))
+    with pytest.raises(LogDamaged, match="given up"):
+        reopen(storage)
+
+
 def test_without_syncs_nothing_is_said_about_commits() -> None:
     storage = FaultyStorage()
     reopen(storage).close(True)

@@ -9,7 +9,15 @@ import pytest
 
 from kcoord.log.journal import Journal
 from kcoord.log.partition_log import LogConfig
-from kcoord.log.reader import DamagedBytes, StoredBatch, find_partitions, read_batches, segment_files
+from kcoord.log.reader import (
+    READ_BYTES,
+    DamagedBytes,
+    StoredBatch,
+    Window,
+    find_partitions,
+    read_batches,
+    segment_files,
+)
 from kcoord.log.storage import DiskStorage
 from tests.unit.log.batches import TOPIC_ID, add, make_batch, reopen
 
@@ -53,6 +61,55 @@ def test_batches_of_all_segments_in_order(tmp_path: Path) -> None:
             batch.header.base_offset,
             batch.header.last_offset,
         ]
+
+
+class Spy:
+    """A file made of bytes, which says how much of it was asked for at once and in all."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.most = 0
+        self.total = 0
+
+    def pread(self, size: int, position: int) -> bytes:
+        self.most = max(self.most, size)
+        self.total += size
+        return self.data[position : position + size]
+
+
+def header(size: int, offset: int = 0) -> bytes:
+    """The header of a batch of `size` bytes, with a wrong checksum."""
+    return offset.to_bytes(8, "big") + (size - 12).to_bytes(4, "big") + bytes(4) + b"\x02" + bytes(44)
+
+
+def test_looking_for_the_next_batch_takes_little_memory() -> None:
+    batch = make_batch(7, 3, size=100)
+    claims = header(6 << 20) + bytes(39)
+    spy = Spy(claims + bytes(5 << 20) + batch + bytes(3 << 20))
+    window = Window(spy.pread, len(spy.data))
+    assert window.next_valid(0) == len(claims) + (5 << 20)
+    assert not window.has_given_up
+    assert spy.most <= READ_BYTES
+    # One with an older offset is none.
+    assert window.next_valid(0, 8) == len(spy.data) and not window.has_given_up
+
+
+def test_a_batch_larger_than_a_window_is_found() -> None:
+    batch = make_batch(7, 1, size=3 << 20)
+    spy = Spy(b"\x02" * 100 + batch)
+    assert Window(spy.pread, len(spy.data)).next_valid(0) == 100
+    assert spy.most <= READ_BYTES
+
+
+@pytest.mark.parametrize("hostile", [header(4 << 20), b"\x02"])
+def test_bytes_made_to_be_searched_for_ever_are_given_up(hostile: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kcoord.log.reader.SEARCH_BYTES_MIN", 64 << 20)
+    data = (hostile * ((8 << 20) // len(hostile)))[: 8 << 20]
+    spy = Spy(data)
+    window = Window(spy.pread, len(data))
+    assert window.next_valid(0) == len(data)
+    assert window.has_given_up
+    assert spy.total < 1 << 30
 
 
 def test_one_file_and_a_first_offset(tmp_path: Path) -> None:

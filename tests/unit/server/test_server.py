@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
@@ -27,7 +26,6 @@ from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicP
 from kcoord.server.config import load
 from kcoord.server.failures import EXIT_STORAGE, ServerError
 from kcoord.server.logs import ServerLog
-from kcoord.server.descriptors import raise_descriptor_limit
 from kcoord.server.server import Server
 from kcoord.wire.record_batch import BatchBuilder
 from tests.harness.engine import decode_answer, request_frame
@@ -222,13 +220,3 @@ def test_a_failed_write_ends_the_server_at_once(tmp_path: Path, monkeypatch: pyt
                 assert await asyncio.wait_for(peer.reader.read(), WAIT_S) == b""
 
     run(test)
-
-
-def test_partitions_and_connections_get_all_descriptors_there_are() -> None:
-    before = soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
-        assert raise_descriptor_limit() == hard
-        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
