@@ -1,7 +1,7 @@
 # Every verb is one line. `make run` and `make test` set themselves up: they need Python >= 3.11, nothing else.
 # Variables: PYTHON (the interpreter that makes .venv), VENV, ARGS (more arguments for the tool that is called).
 .DEFAULT_GOAL := help
-.PHONY: help setup run gen gen-check compile lint type test test-compiled interop image bench bench-open bench-spark fuzz explore crash-states io-faults bit-flips crash check clean
+.PHONY: help setup run gen gen-check compile lint type test test-compiled interop image bench bench-open bench-partitions bench-spark fuzz explore crash-states io-faults bit-flips crash check clean
 
 VENV ?= .venv
 PYTHON ?= $(shell tools/find_python.sh)
@@ -58,6 +58,9 @@ bench: compile ## requests/s, latency, start-up, memory; interpreted and compile
 
 bench-open: compile ## opening a log with a million committed offsets: time and memory
 	$(PY) -m bench.open $(ARGS)
+
+bench-partitions: setup ## 10,000 partitions under `ulimit -n 1024`: made, written, read, stopped, killed (ARGS="--sync os")
+	$(PY) -P -m bench.partitions $(ARGS)
 
 bench-spark: compile ## how fast logs become rows, beside kafka-dump-log (ARGS="--jobs 1000000 --log-gb 1": all jobs, and memory)
 	$(PY) -m bench.spark $(ARGS)

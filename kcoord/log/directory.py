@@ -70,7 +70,8 @@ LOG_NAME: Final = re.compile(r"(.+)-(\d{1,10})")
 DELETED_NAME: Final = re.compile(r"(.+)-(\d{1,10})\.([0-9a-f]{32})-delete")
 
 Checkpoint = dict[tuple[str, int], int]
-# Called while a directory is opened or closed: what is done ("opening", "syncing", "closing"), how many logs, of how many.
+# Called while a directory is opened or closed: what is done ("opening", "syncing", "closing"), how many logs of how
+# many.
 Progress = Callable[[str, int, int], None]
 
 
@@ -456,8 +457,8 @@ def open_directory(
     """Lock and open a data directory, or make one with the new ids; recover its logs.
 
     `cluster_id`, where given, must be the directory's. `commit_bytes_max` is how much may be lost at once by a
-    power cut: None under `log.sync = os`. `open_files_max` bounds the segments' open files. Raises DirectoryLocked, DirectoryNotWritable, ForeignDirectory,
-    WrongNode, UnknownFormat and LogDamaged; nothing is changed in a directory that is not ours.
+    power cut: None under `log.sync = os`. `open_files_max` bounds the segments' open files. Raises
+    DirectoryLocked, DirectoryNotWritable, ForeignDirectory, WrongNode, UnknownFormat and LogDamaged; nothing is changed in a directory that is not ours.
     """
     # Before the lock, whose file would be the first thing of ours in somebody else's folder.
     refuse_foreign(storage)

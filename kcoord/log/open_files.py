@@ -114,8 +114,10 @@ class OpenFiles:
             self._is_short = True
             time.sleep(SHORTAGE_WAIT_S)
             return True
-        count = max(len(self._open) // 2, 1)
-        return any([self._close_oldest() for _ in range(count)])
+        before = len(self)
+        for _ in range(max(len(self._open) // 2, 1)):
+            self._close_oldest()
+        return len(self) < before
 
     def ease(self) -> None:
         """Close files if a thread found no descriptor. A server calls this now and then."""

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from kcoord.log.errors import LogDamaged, OffsetOutOfRange, SyncFailed
+from kcoord.log.errors import LogDamaged, OffsetOutOfRange
 from kcoord.log.exchange import DELETED_SUFFIX, SWAP_SUFFIX, settle
 from kcoord.log.log_write import PARTITION_METADATA, LogWrite, SegmentWrite
 from kcoord.log.open_files import OpenFiles

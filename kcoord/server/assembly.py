@@ -20,7 +20,6 @@ from kcoord.server.limits import frame_limits
 from kcoord.server.logs import ServerLog
 from kcoord.server.settings import SYNC_ALWAYS, SYNC_MEMORY
 
-
 # A start or a stop that takes longer says how far it is, so often.
 PROGRESS_EVERY_S: Final = 5.0
 

@@ -136,7 +136,7 @@ class Server:
         if budget.connections < config.server.max_connections:
             self.log.warning(
                 "connections_limited", connections=budget.connections, max_connections=config.server.max_connections,
-                reason=f"the process may open {budget.limit} files (ulimit -n); the log keeps {budget.log_files} of them",
+                reason=f"the process may open {budget.limit} files (ulimit -n); the log keeps {budget.log_files}",
             )  # fmt: skip
         storage = assembly.directory.storage
         if isinstance(storage, DiskStorage):

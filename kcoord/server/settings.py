@@ -86,7 +86,9 @@ NETWORK_SETTINGS: Final = (
     ),
     Setting(
         "max.connections", "server.max_connections", 10000, "connections",
-        "Connections in all; more are closed at once. Kafka has no limit.", minimum=1, maximum=INT32_MAX,
+        "Connections in all; more are closed at once. Kafka has no limit. Fewer where the limit on open files asks for "
+        "it: the log keeps its share, and `connections_limited` in the server's log names both.",
+        minimum=1, maximum=INT32_MAX,
     ),
     Setting(
         "max.connections.per.ip", "server.max_connections_per_ip", 1000, "connections",

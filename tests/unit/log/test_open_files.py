@@ -13,13 +13,13 @@ from kcoord.log.directory import LogDirectory
 from kcoord.log.journal import Journal
 from kcoord.log.log_write import LogWrite
 from kcoord.log.partition_log import LogConfig, PartitionLog
-from kcoord.log.storage import DiskStorage, ForgetfulStorage
+from kcoord.log.storage import DiskStorage, ForgetfulStorage, Storage
 from tests.unit.log.batches import TOPIC_ID, add, offsets, reopen
 
 NO_TAIL = LogConfig(tail_bytes_max=0)
 
 
-def make(storage: DiskStorage | ForgetfulStorage, count: int, files_max: int) -> tuple[LogDirectory, list[PartitionLog]]:
+def make(storage: Storage, count: int, files_max: int) -> tuple[LogDirectory, list[PartitionLog]]:
     directory = reopen(storage, NO_TAIL, open_files_max=files_max)
     return directory, [directory.create_log("t", number, TOPIC_ID) for number in range(count)]
 
