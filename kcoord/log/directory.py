@@ -458,7 +458,8 @@ def open_directory(
 
     `cluster_id`, where given, must be the directory's. `commit_bytes_max` is how much may be lost at once by a
     power cut: None under `log.sync = os`. `open_files_max` bounds the segments' open files. Raises
-    DirectoryLocked, DirectoryNotWritable, ForeignDirectory, WrongNode, UnknownFormat and LogDamaged; nothing is changed in a directory that is not ours.
+    DirectoryLocked, DirectoryNotWritable, ForeignDirectory, WrongNode, UnknownFormat and LogDamaged; nothing is
+    changed in a directory that is not ours.
     """
     # Before the lock, whose file would be the first thing of ours in somebody else's folder.
     refuse_foreign(storage)
