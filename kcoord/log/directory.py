@@ -423,8 +423,8 @@ class LogDirectory:
             if clean:
                 self.allow_commits(self._logs.values())
             self.files.retire()
-            self._run([partial(log.close, clean) for log in self._logs.values()], "closing")
             if clean:
+                self._run([partial(log.close, True) for log in self._logs.values()], "closing")
                 for sync in self.take_pending_syncs():
                     sync.datasync()
                 self.storage.sync_dir("")
@@ -435,6 +435,9 @@ class LogDirectory:
                 # Kafka reads the broker epoch from here; -1 stands for none.
                 self.storage.write_atomic(CLEAN_SHUTDOWN, b'{"version":0,"brokerEpoch":-1}')
         finally:
+            # After a failure, too: what the files hold is found out by whoever opens them next.
+            for log in self._logs.values():
+                log.close(save=False)
             self.storage.unlock()
 
 

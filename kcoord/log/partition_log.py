@@ -318,8 +318,8 @@ class PartitionLog:
         active = self._active
         if active.size:
             self.unsettled.append(FileSync(self.storage, active.log_path))
-        if not recovery_point:
-            self.unsettled.append(FileSync(self.storage, f"{self.name}/{PARTITION_METADATA}"))
+        if not recovery_point and self.folder.exists(PARTITION_METADATA):
+            self.unsettled.append(FileSync(self.folder, PARTITION_METADATA))
         if recovery_point <= active.base_offset or self._epochs_from(recovery_point):
             self.unsettled.append(self.folder)
 
