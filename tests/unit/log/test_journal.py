@@ -31,15 +31,17 @@ steps = st.lists(
 
 
 @settings(max_examples=150, deadline=None)
-@given(steps=steps, torn=st.sampled_from([0, 1, 61, 100, 500, 10**6]), small=st.booleans())
-def test_a_power_cut_loses_nothing_that_was_acknowledged(steps: list, torn: int, small: bool) -> None:
-    power_cut("always", steps, torn, 250 if small else 1 << 30)
+@given(
+    steps=steps, torn=st.sampled_from([0, 1, 61, 100, 500, 10**6]), small=st.booleans(), files=st.sampled_from([2, 128])
+)
+def test_a_power_cut_loses_nothing_that_was_acknowledged(steps: list, torn: int, small: bool, files: int) -> None:
+    power_cut("always", steps, torn, 250 if small else 1 << 30, files)
 
 
 @settings(max_examples=100, deadline=None)
-@given(steps=steps, torn=st.sampled_from([0, 1, 61, 100, 500, 10**6]))
-def test_a_power_cut_without_syncs_leaves_all_rolled_segments(steps: list, torn: int) -> None:
-    power_cut("os", steps, torn, 250)
+@given(steps=steps, torn=st.sampled_from([0, 1, 61, 100, 500, 10**6]), files=st.sampled_from([2, 128]))
+def test_a_power_cut_without_syncs_leaves_all_rolled_segments(steps: list, torn: int, files: int) -> None:
+    power_cut("os", steps, torn, 250, files)
 
 
 def test_a_clean_stop_makes_new_logs_durable_in_every_mode() -> None:
@@ -58,11 +60,11 @@ def test_a_clean_stop_makes_new_logs_durable_in_every_mode() -> None:
     ]
 
 
-def power_cut(mode: str, steps: list, torn: int, segment_bytes: int) -> None:
+def power_cut(mode: str, steps: list, torn: int, segment_bytes: int, files: int) -> None:
     config = LogConfig(segment_bytes=segment_bytes, index_interval_bytes=100)
     reach = None if mode == "os" else 1 << 20
     storage = ForgetfulStorage()
-    directory = reopen(storage, config)
+    directory = reopen(storage, config, open_files_max=files)
     journal = Journal(directory, mode)
     batches: dict[str, list[bytes]] = {}
     ticket = None
@@ -85,7 +87,7 @@ def power_cut(mode: str, steps: list, torn: int, segment_bytes: int) -> None:
             journal.checkpoint(now)
         elif step == "stop" and ticket is None:
             journal.close()
-            directory = reopen(storage, config, commit_bytes_max=reach)
+            directory = reopen(storage, config, commit_bytes_max=reach, open_files_max=files)
             journal = Journal(directory, mode)
             assert not directory.events
     after = reopen(storage.crash(torn), config, commit_bytes_max=reach)
