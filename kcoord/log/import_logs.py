@@ -66,7 +66,7 @@ class LogWriter:
         batch = builder.build(base, self.leader_epoch)
         last = base + int(builder.count) - 1
         self.journal.append(self.log, batch, base, last, int(builder.max_timestamp), self.leader_epoch)
-        self.journal.write()
+        self.journal.commit()
         self.builder = BatchBuilder()
 
 

@@ -127,7 +127,7 @@ def assemble(
                 if has_gaps:
                     # Nothing is missing from a segment that a server still appends to.
                     journal.roll(log)
-                journal.write()
+                journal.commit()
                 # There may be more partitions than files that can be open.
                 log.close(save=True)
         highest = max((task.producer_id_max for task in tasks), default=-1)
@@ -183,13 +183,13 @@ def _take_over(journal: Journal, log: PartitionLog, staged: StagedLog, keeps_off
         journal.append(log, data, base, last, header.max_timestamp, LEADER_EPOCH)
         size += len(data)
         if journal.pending_bytes > WRITE_BYTES:
-            journal.write()
+            journal.commit()
     if size != staged.size_bytes:
         raise NotWritten(
             f"{staged.path}: {size} bytes of batches where a task wrote {staged.size_bytes}: "
             "the file system lost some"
         )
-    journal.write()
+    journal.commit()
     os.remove(staged.path)
     return has_gaps
 
@@ -238,7 +238,7 @@ def _write_metadata(
         if record.value is not None:
             writer.append(Record(0, now_ms, None, encode_metadata_record(record.value), []))
     writer.flush()
-    journal.write()
+    journal.commit()
 
 
 _CONFIGS: Final = {
