@@ -14,6 +14,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from kcoord.core.group_cause import MEMBER_REJOINED, Cause
+from kcoord.core.group_timers import NO_TOKEN
 from kcoord.core.hashing import java_string_hash
 from kcoord.core.outcome import LogId
 from kcoord.protocol import errors
@@ -30,10 +31,8 @@ DEAD: Final = "Dead"
 
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 
-# Nothing is parked, nothing is armed.
+# Nothing is parked.
 NO_REQUEST: Final = -1
-NO_TOKEN: Final = 0
-NOT_ARMED: Final = -1
 
 GENERATION_MAX: Final = 2147483647
 
@@ -72,10 +71,6 @@ class ClassicMember:
         self.sync_request_id = NO_REQUEST
         # A member that has never been told its id by a completed join: it may expire even while its join is parked.
         self.is_new = False
-        # The session ends at `deadline_ms`; the armed timer fires at `armed_ms`, which is never later.
-        self.deadline_ms = 0
-        self.armed_ms = NOT_ARMED
-        self.session_token = NO_TOKEN
 
     def is_awaiting_join(self) -> bool:
         return self.join_request_id != NO_REQUEST
@@ -286,17 +281,6 @@ class ClassicGroup:
         if self.state == DEAD:
             return errors.GROUP_ID_NOT_FOUND
         return errors.NONE if self.state == EMPTY else errors.NON_EMPTY_GROUP
-
-    def touch_member(self, member_id: str, mono_ms: int) -> None:
-        """A commit counts as a sign of life in the states where members work or are about to rejoin."""
-        if self.state != STABLE and self.state != PREPARING_REBALANCE:
-            return
-        member = self.members.get(member_id)
-        if member is None:
-            return
-        deadline_ms = mono_ms + member.session_timeout_ms
-        if member.armed_ms != NOT_ARMED and member.armed_ms <= deadline_ms:
-            member.deadline_ms = deadline_ms
 
     # ---- subscriptions, for the expiry and deletion of offsets
 

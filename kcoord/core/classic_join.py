@@ -345,6 +345,7 @@ class ClassicJoin:
         answer_sync(old, errors.FENCED_INSTANCE_ID, out)
         old_leader_id = group.leader_id
         member = group.replace_static_member(old, member_id)
+        self.store.timers.forget(group.group_id, old.member_id)
         group.update_member(member, body.protocols, body.rebalance_timeout_ms, body.session_timeout_ms)
         self.rebalance.schedule_session(group, member, old.session_timeout_ms, now, out)
         if group.state == STABLE and group.protocol_name == group.select_protocol():
@@ -402,6 +403,7 @@ class ClassicJoin:
         protocols: list[JoinGroupRequestProtocol] = old.protocols
         group.update_member(member, protocols, old.rebalance_timeout_ms, old.session_timeout_ms)
         restored = group.replace_static_member(member, old.member_id)
+        self.store.timers.forget(group.group_id, member.member_id)
         self.rebalance.schedule_session(group, restored, restored.session_timeout_ms, now, out)
         response = join_success(group, request.version, UNKNOWN_MEMBER_ID, old_leader_id, [], False)
         response.error_code = errors.UNKNOWN_SERVER_ERROR

@@ -6,10 +6,10 @@ from typing import final
 
 from kcoord.core.classic_group import (
     COMPLETING_REBALANCE,
-    NOT_ARMED,
     PREPARING_REBALANCE,
     STABLE,
     ClassicGroup,
+    ClassicMember,
 )
 from kcoord.core.classic_rebalance import ClassicRebalance, answer_join, answer_sync, client_reason
 from kcoord.core.config import CoreConfig
@@ -22,6 +22,7 @@ from kcoord.core.group_cause import (
     Cause,
 )
 from kcoord.core.group_store import GroupStore
+from kcoord.core.group_timers import NOT_ARMED
 from kcoord.core.outcome import (
     INFO,
     TIMER_INITIAL_REBALANCE,
@@ -151,7 +152,8 @@ class ClassicMembership:
             return out
         kind = timer.kind
         if kind == TIMER_SESSION:
-            self._session_timer(group, timer, now, out)
+            if self.store.timers.is_current(timer):
+                self._session_timer(group, timer, now, out)
         elif kind == TIMER_PENDING_MEMBER:
             if group.pending_members.get(timer.member_id, 0) == timer.token:
                 fields: dict[str, object] = {"group": group.group_id, "member": timer.member_id}
@@ -169,14 +171,11 @@ class ClassicMembership:
         return out
 
     def still_counts(self, timer: Timer) -> bool:
-        """Whether its token is still the one that was armed last."""
+        """Whether the token of a timer of the group is still the one that was armed last."""
         group = self.store.get(timer.group_id)
         if group is None:
             return False
         kind = timer.kind
-        if kind == TIMER_SESSION:
-            member = group.members.get(timer.member_id)
-            return member is not None and member.session_token == timer.token
         if kind == TIMER_PENDING_MEMBER:
             return group.pending_members.get(timer.member_id, 0) == timer.token
         if kind == TIMER_SYNC:
@@ -185,16 +184,8 @@ class ClassicMembership:
 
     def _session_timer(self, group: ClassicGroup, timer: Timer, now: Now, out: Outcome) -> None:
         member = group.members.get(timer.member_id)
-        if member is None or member.session_token != timer.token:
+        if member is None or not self.store.timers.is_session_over(timer, now, out):
             return
-        if now.mono_ms < member.deadline_ms:
-            # There were heartbeats since it was armed.
-            member.armed_ms = member.deadline_ms
-            out.timers.append(
-                Timer(TIMER_SESSION, timer.group_id, timer.member_id, timer.token, member.deadline_ms)
-            )
-            return
-        member.armed_ms = NOT_ARMED
         if not member.is_new and (member.is_awaiting_join() or member.is_awaiting_sync()):
             # It waits for us, so it cannot beat; the answer will start a new session.
             return
@@ -244,31 +235,56 @@ class ClassicMembership:
         """The log was replayed: bring the groups to life. Every member gets a whole session to show up."""
         members = 0
         for group in self.store.groups.values():
-            group.build_live()
+            self._revive(group, now, out)
             members += len(group.members)
-            for member in group.members.values():
-                self.rebalance.schedule_session(group, member, member.session_timeout_ms, now, out)
-            if len(group.members) > self.config.group_max_size:
-                # The limit was lowered. Members get the chance to commit before somebody has to go.
-                reason = "the group is larger than allowed"
-                self.rebalance.prepare_rebalance(group, reason, now, out, Cause(GROUP_TOO_LARGE, "", reason))
-            elif group.members and group.is_converted_unbalanced:
-                # The rebalance that the conversion began is nowhere in the log, nor is the member that left.
-                reason = "it was converted before the restart"
-                cause = Cause(PROTOCOL_DOWNGRADED, "", reason)
-                self.rebalance.prepare_rebalance(group, reason, now, out, cause)
         if self.store.groups:
             out.facts.append(
                 Fact(INFO, "groups_loaded", {"groups": len(self.store.groups), "members": members})
             )
 
+    def _revive(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
+        """The group goes on from what its log says."""
+        group.build_live()
+        for member in group.members.values():
+            self.rebalance.schedule_session(group, member, member.session_timeout_ms, now, out)
+        if len(group.members) > self.config.group_max_size:
+            # The limit was lowered. Members get the chance to commit before somebody has to go.
+            reason = "the group is larger than allowed"
+            self.rebalance.prepare_rebalance(group, reason, now, out, Cause(GROUP_TOO_LARGE, "", reason))
+        elif group.members and group.is_converted_unbalanced:
+            # The rebalance that the conversion began is nowhere in the log, nor is the member that left.
+            reason = "it was converted before the restart"
+            cause = Cause(PROTOCOL_DOWNGRADED, "", reason)
+            self.rebalance.prepare_rebalance(group, reason, now, out, cause)
+
+    def start_over(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
+        """Records of the group were refused: it goes on from what its log says, as after a restart.
+
+        Who waits is told to try again. Soft state may be lost at any moment, so nothing is promised that this breaks.
+        """
+        self._unload(group, errors.COORDINATOR_NOT_AVAILABLE, out)
+        if group.value is not None:
+            self._revive(group, now, out)
+
+    def keep_timers(self, group: ClassicGroup, member: ClassicMember, now: Now, out: Outcome) -> None:
+        """See to it that a member has a session, unless it waits for an answer that starts one."""
+        timers = self.store.timers.of_member(group.group_id, member.member_id)
+        waits = not member.is_new and (member.is_awaiting_join() or member.is_awaiting_sync())
+        if timers.armed_ms == NOT_ARMED and not waits:
+            self.rebalance.schedule_session(group, member, member.session_timeout_ms, now, out)
+
     def unload(self, error_code: int, out: Outcome) -> None:
         """Answer everything that is parked and forget all members (shut-down, and the reset of a test fixture)."""
         for group in self.store.groups.values():
-            for member in group.members.values():
-                answer_join(group, member, error_code, out, member.member_id)
-                answer_sync(member, error_code, out)
-            group.clear_live()
+            self._unload(group, error_code, out)
+
+    def _unload(self, group: ClassicGroup, error_code: int, out: Outcome) -> None:
+        for member in group.members.values():
+            answer_join(group, member, error_code, out, member.member_id)
+            answer_sync(member, error_code, out)
+        group.clear_live()
+        for member_id in self.store.timers.member_ids(group.group_id):
+            self.store.timers.forget(group.group_id, member_id)
 
 
 def _cause_of_leaving(leaving: list[MemberIdentity], gone: int) -> Cause:

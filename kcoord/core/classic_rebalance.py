@@ -18,8 +18,6 @@ from kcoord.core.classic_group import (
     COMPLETING_REBALANCE,
     EMPTY,
     NO_REQUEST,
-    NO_TOKEN,
-    NOT_ARMED,
     PREPARING_REBALANCE,
     STABLE,
     ClassicGroup,
@@ -28,11 +26,11 @@ from kcoord.core.classic_group import (
 from kcoord.core.config import CoreConfig
 from kcoord.core.group_cause import JOIN_TIMEOUT, REBALANCED, Cause
 from kcoord.core.group_store import GroupStore
+from kcoord.core.group_timers import NO_TOKEN
 from kcoord.core.outcome import (
     INFO,
     TIMER_INITIAL_REBALANCE,
     TIMER_REBALANCE,
-    TIMER_SESSION,
     TIMER_SYNC,
     WARNING,
     Fact,
@@ -135,15 +133,8 @@ class ClassicRebalance:
     def schedule_session(
         self, group: ClassicGroup, member: ClassicMember, timeout_ms: int, now: Now, out: Outcome
     ) -> None:
-        """The member has until then. A timer that fires earlier stays and re-arms itself."""
-        deadline_ms = now.mono_ms + timeout_ms
-        member.deadline_ms = deadline_ms
-        if member.armed_ms == NOT_ARMED or member.armed_ms > deadline_ms:
-            member.session_token = self.store.next_token()
-            member.armed_ms = deadline_ms
-            out.timers.append(
-                Timer(TIMER_SESSION, group.group_id, member.member_id, member.session_token, deadline_ms)
-            )
+        """The member has until then."""
+        self.store.timers.start_session(group.group_id, member.member_id, timeout_ms, now, out)
 
     # ---- the join phase
 
@@ -359,6 +350,7 @@ class ClassicRebalance:
         answer_join(group, member, errors.UNKNOWN_MEMBER_ID, out, "")
         answer_sync(member, errors.UNKNOWN_MEMBER_ID, out)
         group.remove_member(member.member_id)
+        self.store.timers.forget(group.group_id, member.member_id)
 
     def remove_failed_member(
         self, group: ClassicGroup, member: ClassicMember, reason: str, cause: Cause, now: Now, out: Outcome

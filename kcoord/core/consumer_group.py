@@ -27,9 +27,6 @@ STABLE_GROUP: Final = "Stable"
 
 NO_ASSIGNMENT_EPOCH: Final = -1
 NO_OWNER: Final = -1
-NO_TOKEN: Final = 0
-NOT_ARMED: Final = -1
-NO_REQUEST: Final = -1
 
 
 @final
@@ -41,22 +38,6 @@ class ResolvedRegex:
         self.version = version
         self.timestamp_ms = timestamp_ms
 
-
-@final
-class LiveMember:
-    """What is known of a member only while the server runs: its timers, and what a classic one waits for."""
-
-    def __init__(self) -> None:
-        # The session ends at `deadline_ms`; the armed timer fires at `armed_ms`, which is never later.
-        self.deadline_ms = 0
-        self.armed_ms = NOT_ARMED
-        self.session_token = NO_TOKEN
-        # The member must have given up its partitions by then; it counts in `rebalance_epoch` alone.
-        self.rebalance_token = NO_TOKEN
-        self.rebalance_epoch = 0
-        # A member of the classic protocol must have joined again, or asked for its assignment, by then.
-        self.join_token = NO_TOKEN
-        self.sync_token = NO_TOKEN
 
 # How many changes of topics a cause names at most.
 TOPIC_CHANGES_MAX: Final = 10
@@ -101,7 +82,6 @@ class ConsumerGroup:
         self.classic_protocol_counts: dict[str, int] = {}
 
         # Soft part. Losing it costs work, never a promise.
-        self.live: dict[str, LiveMember] = {}
         # When the topics are looked at again (monotonic), unless something asks for it before.
         self.refresh_deadline_ms = 0
         self.builder: TargetBuilder | None = None
@@ -254,13 +234,6 @@ class ConsumerGroup:
                     return True
         return False
 
-    def live_member(self, member_id: str) -> LiveMember:
-        live = self.live.get(member_id)
-        if live is None:
-            live = LiveMember()
-            self.live[member_id] = live
-        return live
-
     def request_refresh(self) -> None:
         """Topics changed: the next heartbeat looks at them."""
         self.refresh_deadline_ms = 0
@@ -277,6 +250,9 @@ class ConsumerGroup:
         old = self.members.get(member.member_id)
         if old is not None:
             self._forget(old)
+            if old.instance_id != member.instance_id:
+                # An instance id that it no longer has is free.
+                self._forget_instance(old)
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
@@ -299,9 +275,7 @@ class ConsumerGroup:
         if member is None:
             return
         self._forget(member)
-        if member.instance_id is not None and self.static_members.get(member.instance_id) == member_id:
-            del self.static_members[member.instance_id]
-        self.live.pop(member_id, None)
+        self._forget_instance(member)
         self.changed_members[member_id] = True
 
     def set_regex(self, regex: str, resolved: ResolvedRegex) -> None:
@@ -336,6 +310,12 @@ class ConsumerGroup:
                 decrement(self.classic_protocol_counts, protocol.name)
         self._disown(member.assigned, member.member_epoch)
         self._disown(member.revoking, member.member_epoch)
+
+    def _forget_instance(self, member: ConsumerMember) -> None:
+        """Take a member out of the index of static members, unless a successor has taken its place there."""
+        instance_id = member.instance_id
+        if instance_id is not None and self.static_members.get(instance_id) == member.member_id:
+            del self.static_members[instance_id]
 
     def _own(self, partitions: PartitionEpochs, epoch: int) -> None:
         for topic_id, of_topic in partitions.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from kcoord.core.config import CoreConfig
-from kcoord.core.consumer_group import NO_TOKEN, NOT_ARMED, ConsumerGroup
+from kcoord.core.consumer_group import ConsumerGroup
 from kcoord.core.consumer_member import (
     STATIC_LEAVE_EPOCH,
     UNREVOKED_PARTITIONS,
@@ -23,12 +23,13 @@ from kcoord.core.group_cause import (
     Cause,
 )
 from kcoord.core.group_store import GroupStore
+from kcoord.core.group_timers import NO_TOKEN, NOT_ARMED
 from kcoord.core.outcome import (
     INFO,
     TIMER_CONSUMER_JOIN,
     TIMER_CONSUMER_REBALANCE,
-    TIMER_CONSUMER_SESSION,
     TIMER_CONSUMER_SYNC,
+    TIMER_SESSION,
     WARNING,
     Fact,
     Now,
@@ -101,121 +102,98 @@ class ConsumerMembership:
     def schedule_session(
         self, group: ConsumerGroup, member_id: str, timeout_ms: int, now: Now, out: Outcome
     ) -> None:
-        """The member has until then. A timer that fires earlier stays and re-arms itself."""
-        live = group.live_member(member_id)
-        deadline_ms = now.mono_ms + timeout_ms
-        live.deadline_ms = deadline_ms
-        if live.armed_ms == NOT_ARMED or live.armed_ms > deadline_ms:
-            live.session_token = self.store.next_token()
-            live.armed_ms = deadline_ms
-            out.timers.append(
-                Timer(TIMER_CONSUMER_SESSION, group.group_id, member_id, live.session_token, deadline_ms)
-            )
+        """The member has until then."""
+        self.store.timers.start_session(group.group_id, member_id, timeout_ms, now, out)
 
     def schedule_rebalance(
         self, group: ConsumerGroup, member: ConsumerMember, now: Now, out: Outcome
     ) -> None:
         """The member has until then to give up what it was asked for."""
-        live = group.live_member(member.member_id)
-        live.rebalance_token = self.store.next_token()
-        live.rebalance_epoch = member.member_epoch
+        timers = self.store.timers.of_member(group.group_id, member.member_id)
+        timers.rebalance_token = self.store.next_token()
+        timers.rebalance_epoch = member.member_epoch
         deadline_ms = now.mono_ms + member.rebalance_timeout_ms
         out.timers.append(
             Timer(
-                TIMER_CONSUMER_REBALANCE, group.group_id, member.member_id, live.rebalance_token, deadline_ms
+                TIMER_CONSUMER_REBALANCE, group.group_id, member.member_id, timers.rebalance_token, deadline_ms
             )
         )
 
     def cancel_rebalance(self, group: ConsumerGroup, member_id: str) -> None:
-        live = group.live.get(member_id)
-        if live is not None:
-            live.rebalance_token = NO_TOKEN
+        timers = self.store.timers.find(group.group_id, member_id)
+        if timers is not None:
+            timers.rebalance_token = NO_TOKEN
 
     def expect_join(self, group: ConsumerGroup, member: ConsumerMember, now: Now, out: Outcome) -> None:
         """A classic member was told to join again: it has until then, counted from the first time it was told."""
-        live = group.live_member(member.member_id)
-        if live.join_token == NO_TOKEN:
-            live.join_token = self.store.next_token()
+        timers = self.store.timers.of_member(group.group_id, member.member_id)
+        if timers.join_token == NO_TOKEN:
+            timers.join_token = self.store.next_token()
             deadline_ms = now.mono_ms + member.rebalance_timeout_ms
             out.timers.append(
-                Timer(TIMER_CONSUMER_JOIN, group.group_id, member.member_id, live.join_token, deadline_ms)
+                Timer(TIMER_CONSUMER_JOIN, group.group_id, member.member_id, timers.join_token, deadline_ms)
             )
 
     def expect_sync(self, group: ConsumerGroup, member: ConsumerMember, now: Now, out: Outcome) -> None:
         """A classic member has joined: it has to ask for its assignment in time."""
-        live = group.live_member(member.member_id)
-        live.join_token = NO_TOKEN
-        live.sync_token = self.store.next_token()
+        timers = self.store.timers.of_member(group.group_id, member.member_id)
+        timers.join_token = NO_TOKEN
+        timers.sync_token = self.store.next_token()
         deadline_ms = now.mono_ms + member.rebalance_timeout_ms
         out.timers.append(
-            Timer(TIMER_CONSUMER_SYNC, group.group_id, member.member_id, live.sync_token, deadline_ms)
+            Timer(TIMER_CONSUMER_SYNC, group.group_id, member.member_id, timers.sync_token, deadline_ms)
         )
 
     def sync_received(self, group: ConsumerGroup, member_id: str) -> None:
-        live = group.live.get(member_id)
-        if live is not None:
-            live.sync_token = NO_TOKEN
-
-    def still_counts(self, timer: Timer) -> bool:
-        """Whether its token is still the one that was armed last."""
-        group = self.store.consumer_groups.get(timer.group_id)
-        if group is None:
-            return False
-        live = group.live.get(timer.member_id)
-        if live is None:
-            return False
-        kind = timer.kind
-        if kind == TIMER_CONSUMER_SESSION:
-            return live.session_token == timer.token
-        if kind == TIMER_CONSUMER_REBALANCE:
-            return live.rebalance_token == timer.token
-        if kind == TIMER_CONSUMER_JOIN:
-            return live.join_token == timer.token
-        return live.sync_token == timer.token
+        timers = self.store.timers.find(group.group_id, member_id)
+        if timers is not None:
+            timers.sync_token = NO_TOKEN
 
     def handle_timer(self, timer: Timer, now: Now) -> Outcome:
         """A timer fired. It counts only if its token is still the one that was armed last."""
         out = Outcome()
         group = self.store.consumer_groups.get(timer.group_id)
-        if group is None or not self.still_counts(timer):
+        if group is None or not self.store.timers.is_current(timer):
             return out
         member = group.members.get(timer.member_id)
         if member is None:
             return out
-        live = group.live_member(member.member_id)
+        timers = self.store.timers.of_member(group.group_id, member.member_id)
         kind = timer.kind
-        if kind == TIMER_CONSUMER_SESSION:
-            if now.mono_ms < live.deadline_ms:
-                # There were heartbeats since it was armed.
-                live.armed_ms = live.deadline_ms
-                out.timers.append(
-                    Timer(
-                        TIMER_CONSUMER_SESSION,
-                        timer.group_id,
-                        timer.member_id,
-                        timer.token,
-                        live.deadline_ms,
-                    )
-                )
-                return out
-            live.armed_ms = NOT_ARMED
-            self._expire(group, member, SESSION_TIMEOUT, "the member session expired", now, out)
+        if kind == TIMER_SESSION:
+            if self.store.timers.is_session_over(timer, now, out):
+                self._expire(group, member, SESSION_TIMEOUT, "the member session expired", now, out)
         elif kind == TIMER_CONSUMER_REBALANCE:
-            if member.member_epoch == live.rebalance_epoch:
+            timers.rebalance_token = NO_TOKEN
+            if member.member_epoch == timers.rebalance_epoch:
                 detail = (
                     f"it did not leave epoch {member.member_epoch} within {member.rebalance_timeout_ms} ms"
                 )
                 self._expire(group, member, REBALANCE_TIMEOUT, detail, now, out)
-        elif member.classic is None:
-            # It speaks the new protocol by now, under the same id.
-            pass
         elif kind == TIMER_CONSUMER_JOIN:
+            timers.join_token = NO_TOKEN
             detail = "the classic member did not join again within the rebalance timeout"
             self._expire(group, member, JOIN_TIMEOUT, detail, now, out)
         elif kind == TIMER_CONSUMER_SYNC:
+            timers.sync_token = NO_TOKEN
             detail = "the classic member did not ask for its assignment within the rebalance timeout"
             self._expire(group, member, SYNC_TIMEOUT, detail, now, out)
         return out
+
+    def keep_timers(self, group: ConsumerGroup, member: ConsumerMember, now: Now, out: Outcome) -> None:
+        """See to it that a member has the timers that it must have, and none that it must not have."""
+        timers = self.store.timers.of_member(group.group_id, member.member_id)
+        if timers.armed_ms == NOT_ARMED:
+            timeout_ms = self.session_timeout_ms(group, member)
+            self.schedule_session(group, member.member_id, timeout_ms, now, out)
+        if member.classic is not None or member.state != UNREVOKED_PARTITIONS:
+            timers.rebalance_token = NO_TOKEN
+        elif timers.rebalance_token == NO_TOKEN or timers.rebalance_epoch != member.member_epoch:
+            self.schedule_rebalance(group, member, now, out)
+        if member.classic is None:
+            # One that speaks the new protocol by now is not waited for, under the same id.
+            timers.join_token = NO_TOKEN
+            timers.sync_token = NO_TOKEN
 
     def _expire(
         self, group: ConsumerGroup, member: ConsumerMember, kind: str, detail: str, now: Now, out: Outcome
@@ -244,10 +222,7 @@ class ConsumerMembership:
         for group in self.store.consumer_groups.values():
             members += len(group.members)
             for member in group.members.values():
-                timeout_ms = self.session_timeout_ms(group, member)
-                self.schedule_session(group, member.member_id, timeout_ms, now, out)
-                if member.state == UNREVOKED_PARTITIONS and member.classic is None:
-                    self.schedule_rebalance(group, member, now, out)
+                self.keep_timers(group, member, now, out)
         if self.store.consumer_groups:
             fields: dict[str, object] = {"groups": len(self.store.consumer_groups), "members": members}
             out.facts.append(Fact(INFO, "consumer_groups_loaded", fields))

@@ -72,6 +72,8 @@ class ConsumerMigration:
         Raises GroupError. When the whole request has succeeded, `upgraded` has to be called.
         """
         self._check_upgrade(classic)
+        # A former consumer group of this id may have told its members to join or to give up partitions.
+        self.store.timers.forget_phases(classic.group_id)
         group = ConsumerGroup(classic.group_id, classic.log)
         group.epoch = classic.generation_id
         group.assignment_epoch = classic.generation_id

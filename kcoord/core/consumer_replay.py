@@ -122,6 +122,7 @@ class ConsumerReplay:
         key: ConsumerGroupMemberMetadataKey,
         value: ConsumerGroupMemberMetadataValue | None,
     ) -> None:
+        self.store.timers.touch(key.group_id, key.member_id)
         if value is None:
             group.remove_member(key.member_id)
             return
@@ -136,6 +137,7 @@ class ConsumerReplay:
         key: ConsumerGroupCurrentMemberAssignmentKey,
         value: ConsumerGroupCurrentMemberAssignmentValue | None,
     ) -> None:
+        self.store.timers.touch(key.group_id, key.member_id)
         old = group.members.get(key.member_id)
         if value is None:
             if old is None:

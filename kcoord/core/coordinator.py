@@ -31,6 +31,7 @@ from kcoord.core.consumer_targets import ConsumerTargets
 from kcoord.core.consumer_topics import GroupTopics
 from kcoord.core.group_admin import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED, DeleteGroupsStep, GroupAdmin
 from kcoord.core.group_store import GroupStore
+from kcoord.core.group_upkeep import GroupUpkeep
 from kcoord.core.hashing import coordinator_partition
 from kcoord.core.metadata import MetadataHandlers
 from kcoord.core.mixed_join import MixedJoin
@@ -40,6 +41,7 @@ from kcoord.core.outcome import (
     CONSUMER_TIMERS,
     OFFSETS_TOPIC,
     TIMER_OFFSET_EXPIRY,
+    TIMER_SESSION,
     Disconnected,
     Event,
     JobDone,
@@ -124,6 +126,7 @@ class Core:
         self.consumer_describe = ConsumerDescribe(
             self.groups, self.topics, self.targets, GROUP_OPERATIONS, OPERATIONS_NOT_ASKED
         )
+        self.upkeep = GroupUpkeep(self.groups, self.membership, self.consumers, self.offsets.has_offsets)
         self.group_admin = GroupAdmin(config, self.groups, self.offsets.tombstones_of)
         self.topic_admin = TopicAdmin(config, self.topics)
         self.metadata = MetadataHandlers(config, self.topics)
@@ -162,6 +165,7 @@ class Core:
     def loaded(self, now: Now) -> Outcome:
         """Every log was replayed: groups come to life and unfinished chains go on."""
         out = Outcome()
+        self.groups.timers.is_live = True
         self.membership.loaded(now, out)
         self.consumers.loaded(now, out)
         out.timers.append(self.offsets.first_expiry_timer(now))
@@ -175,7 +179,7 @@ class Core:
             timer = event.timer
             if timer.kind == TIMER_OFFSET_EXPIRY:
                 return self.offsets.handle_expiry_timer(timer, now)
-            if timer.kind in CONSUMER_TIMERS:
+            if timer.kind in CONSUMER_TIMERS or timer.group_id in self.groups.consumer_groups:
                 return self.consumers.handle_timer(timer, now)
             return self.membership.handle_timer(timer, now)
         if isinstance(event, TopicDeleted):
@@ -195,8 +199,8 @@ class Core:
         """Whether the timer would do anything if it fired."""
         if timer.kind == TIMER_OFFSET_EXPIRY:
             return True
-        if timer.kind in CONSUMER_TIMERS:
-            return self.consumers.still_counts(timer)
+        if timer.kind == TIMER_SESSION or timer.kind in CONSUMER_TIMERS:
+            return self.groups.timers.is_current(timer)
         return self.membership.still_counts(timer)
 
     def _topics_changed(self, event: TopicsChanged) -> Outcome:
@@ -313,6 +317,19 @@ class Core:
             self.offsets.replay_legacy_offset_commit(key, cast(LegacyOffsetCommitValue | None, value), offset)
         else:
             self.consumer_replay.replay(offset, key, value)
+
+    def settle(self, outcome: Outcome, now: Now) -> None:
+        """All records of an outcome were replayed: timers that it has to arm besides its own are added to it."""
+        self.upkeep.settle(now, outcome)
+
+    def refused(self, outcome: Outcome, now: Now) -> Outcome:
+        """The records of an outcome are too many to be stored, and none was: soft state goes back to what the log says.
+
+        What this arms and answers; it has no records.
+        """
+        left = Outcome()
+        self.upkeep.refused(outcome, now, left)
+        return left
 
     def digest(self) -> str:
         """A fingerprint of the hard state, the same for the same records on every machine."""

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
-from kcoord.core.classic_group import DEAD, ClassicGroup
+from kcoord.core.classic_group import DEAD, PREPARING_REBALANCE, STABLE, ClassicGroup
 from kcoord.core.config import CoreConfig
 from kcoord.core.consumer_group import ConsumerGroup
+from kcoord.core.group_timers import TimerTable
 from kcoord.core.outcome import LogId, Reply
 from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetadataValue
 from kcoord.wire.message import Message
@@ -40,7 +41,8 @@ class GroupStore:
         # this one waits for all records before it.
         self.last_log: LogId | None = None
         self.last_end_offset = 0
-        self._last_token = 0
+        # Soft: the timers of all members.
+        self.timers = TimerTable()
 
     def get(self, group_id: str) -> ClassicGroup | None:
         return self.groups.get(group_id)
@@ -62,10 +64,12 @@ class GroupStore:
         group = self.groups.pop(group_id, None)
         if group is not None:
             group.state = DEAD
+        self.timers.touch_group(group_id)
 
     def remove_consumer_group(self, group_id: str) -> None:
         """Forget a group of the new protocol."""
-        self.consumer_groups.pop(group_id, None)
+        if self.consumer_groups.pop(group_id, None) is not None:
+            self.timers.touch_group(group_id)
 
     def touch(self, group_id: str, end_offset: int) -> None:
         """A record that concerns the group, if there is one, was replayed; `end_offset` is where it ends."""
@@ -81,9 +85,16 @@ class GroupStore:
         self.last_end_offset = end_offset
 
     def next_token(self) -> int:
-        """Tokens are unique over all groups, so that a timer of a deleted group cannot hit its successor."""
-        self._last_token += 1
-        return self._last_token
+        """A token for a timer, unique over all groups."""
+        return self.timers.next_token()
+
+    def touch_member(self, group: ClassicGroup, member_id: str, mono_ms: int) -> None:
+        """A commit counts as a sign of life in the states where members work or are about to rejoin."""
+        if group.state != STABLE and group.state != PREPARING_REBALANCE:
+            return
+        member = group.members.get(member_id)
+        if member is not None:
+            self.timers.extend_session(group.group_id, member_id, member.session_timeout_ms, mono_ms)
 
     def replay_group_metadata(
         self, key: GroupMetadataKey, value: GroupMetadataValue | None, offset: int
@@ -99,6 +110,8 @@ class GroupStore:
         made = self.making_classic.pop(key.group, None)
         if made is not None and key.group not in self.groups:
             self.groups[key.group] = made
+            for member_id in made.members:
+                self.timers.touch(key.group, member_id)
         # Usually it is gone already; a log may have lost its tombstones.
         self.remove_consumer_group(key.group)
         group = self.get_or_create(key.group)

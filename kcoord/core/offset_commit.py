@@ -153,7 +153,7 @@ class OffsetCommits:
             body.member_id, body.group_instance_id, generation_id, request.version
         )
         if error == errors.NONE:
-            group.touch_member(body.member_id, now.mono_ms)
+            self.state.groups.touch_member(group, body.member_id, now.mono_ms)
         return error
 
     def _check_consumer_group(

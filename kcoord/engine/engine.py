@@ -478,7 +478,7 @@ class Engine:
             try:
                 wait_seq = self._append(outcome, now)
             except BatchTooLarge as error:
-                self._refuse(outcome, str(error))
+                self._refuse(outcome, str(error), now)
         for reply in outcome.replies:
             self._give(reply, wait_seq)
         for timer in outcome.timers:
@@ -490,17 +490,19 @@ class Engine:
         if outcome.facts:
             self.outbox.facts.extend(outcome.facts)
 
-    def _refuse(self, outcome: Outcome, reason: str) -> None:
+    def _refuse(self, outcome: Outcome, reason: str, now: Now) -> None:
         """Nothing of the outcome is stored: its request gets an error, others that it would answer are closed."""
         self.outbox.facts.append(Fact(WARNING, "records_refused", {"reason": reason}))
         for reply in outcome.replies:
             parked = self.parked.get(reply.request_id)
             if parked is not None:
                 self.outbox.close(parked.session, reason)
-        outcome.replies = []
+        left = self.core.refused(outcome, now)
+        outcome.replies = [reply for reply in left.replies if reply.request_id != self.current_id]
+        outcome.timers.extend(left.timers)
         outcome.follow_ups = []
         outcome.jobs = []
-        outcome.facts = []
+        outcome.facts = left.facts
         request = self.current_request
         if request is not None:
             is_commit = request.api_key == apis.OFFSET_COMMIT
@@ -539,6 +541,7 @@ class Engine:
         for record in outcome.records:
             core.replay(log.log_id, offset, record.key, record.value)
             offset += 1
+        core.settle(outcome, now)
         if log.is_metadata:
             self._follow_topics(now)
             changes = core.topics.take_changes()

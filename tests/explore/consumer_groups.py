@@ -24,7 +24,7 @@ from tests.explore.model import (
     ASKED,
     IDLE,
     TIMER_CONSUMER_REBALANCE,
-    TIMER_CONSUMER_SESSION,
+    TIMER_SESSION,
     Snapshot,
     World,
 )
@@ -120,7 +120,7 @@ def take(world: World, step: Step, budget: Budget) -> Budget:
         client.owned = client.target
     elif name == "session":
         is_gone = client.is_gone
-        world.expire(index, TIMER_CONSUMER_SESSION)
+        world.expire(index, TIMER_SESSION)
         return budget if is_gone else spend(budget, SESSION)
     elif name == "rebalance":
         world.expire(index, TIMER_CONSUMER_REBALANCE)

@@ -25,9 +25,10 @@ from kcoord.core.consumer_member import UNREVOKED_PARTITIONS
 from kcoord.core.consumer_records import group_records
 from kcoord.core.consumer_replay import consumer_hard_state
 from kcoord.core.coordinator import Core
+from kcoord.core.group_timers import NO_TOKEN, NOT_ARMED, MemberTimers
 from kcoord.core.outcome import (
     TIMER_CONSUMER_REBALANCE,
-    TIMER_CONSUMER_SESSION,
+    TIMER_SESSION,
     Now,
     Outcome,
     Request,
@@ -157,12 +158,21 @@ class Snapshot:
         stale: tuple[tuple[int, Body], ...],
         incarnations: tuple[int, ...],
         ends: dict[tuple[str, int], int],
+        timers: dict[str, dict[str, MemberTimers]],
     ) -> None:
         self.group = group
+        self.timers = timers
         self.clients = clients
         self.stale = stale
         self.incarnations = incarnations
         self.ends = ends
+
+
+def copy_timers(timers: dict[str, dict[str, MemberTimers]]) -> dict[str, dict[str, MemberTimers]]:
+    return {
+        group_id: {member_id: copy.copy(own) for member_id, own in of_group.items()}
+        for group_id, of_group in timers.items()
+    }
 
 
 def copy_group(group: ConsumerGroup) -> ConsumerGroup:
@@ -171,7 +181,6 @@ def copy_group(group: ConsumerGroup) -> ConsumerGroup:
     for name, value in vars(group).items():
         setattr(copied, name, dict(value) if isinstance(value, dict) else value)
     copied.partition_epochs = {topic: dict(epochs) for topic, epochs in group.partition_epochs.items()}
-    copied.live = {member_id: copy.copy(live) for member_id, live in group.live.items()}
     copied.forget_builder()
     return copied
 
@@ -217,6 +226,7 @@ class World:
                 end = self._ends.get(at, 0)
                 core.replay(log, end, record.key, record.value)
                 self._ends[at] = end + 1
+            core.settle(out, NOW)
         assert not out.follow_ups
         return out
 
@@ -234,7 +244,8 @@ class World:
         group = self.group
         copied = None if group is None else copy_group(group)
         clients = [client.clone() for client in self.clients]
-        return Snapshot(copied, clients, self.stale, self.incarnations, dict(self._ends))
+        timers = copy_timers(self.core.groups.timers.by_group)
+        return Snapshot(copied, clients, self.stale, self.incarnations, dict(self._ends), timers)
 
     def restore(self, snapshot: Snapshot) -> None:
         groups = self.core.groups.consumer_groups
@@ -245,6 +256,7 @@ class World:
         self.stale = snapshot.stale
         self.incarnations = snapshot.incarnations
         self._ends = dict(snapshot.ends)
+        self.core.groups.timers.by_group = copy_timers(snapshot.timers)
 
     def key(self) -> tuple[object, ...]:
         """Two states with the same key behave the same: epochs count from the group's."""
@@ -293,8 +305,8 @@ class World:
         group = self.group
         assert group is not None
         member_id = self.clients[index].member_id
-        live = group.live[member_id]
-        token = live.session_token if kind == TIMER_CONSUMER_SESSION else live.rebalance_token
+        live = self.core.groups.timers.of_member(GROUP, member_id)
+        token = live.session_token if kind == TIMER_SESSION else live.rebalance_token
         timer = Timer(kind, GROUP, member_id, token, 0)
         self._apply(self.core, self.core.handle(TimerFired(timer), LATER))
         assert member_id not in group.members, "it was to be put out"
@@ -310,6 +322,7 @@ class World:
             # What a compacted log would hold.
             fresh = ConsumerGroup(GROUP, group.log)
             self.core.groups.consumer_groups.clear()
+            self.core.groups.timers.clear()
             self.core.groups.making[GROUP] = fresh
             for record in group_records(group):
                 assert record.key is not None
@@ -351,6 +364,15 @@ class World:
                 if partition in targets:
                     return f"partition {partition} is meant for {targets[partition]} and {member_id}"
                 targets[partition] = member_id
+        timers = self.core.groups.timers.by_group.get(GROUP, {})
+        if timers.keys() != group.members.keys():
+            return f"members are {sorted(group.members)}, and sessions those of {sorted(timers)}"
+        for member_id, member in group.members.items():
+            own = timers[member_id]
+            if own.armed_ms == NOT_ARMED:
+                return f"{member_id} has no session"
+            if (member.state == UNREVOKED_PARTITIONS) != (own.rebalance_token != NO_TOKEN):
+                return f"{member_id} is in state {member.state}, and its rebalance timer does not fit"
         working: dict[int, str] = {}
         for index, client in enumerate(self.clients):
             if client.is_gone or client.incarnation != self.incarnations[index]:
@@ -391,7 +413,7 @@ class World:
         # Whoever went without a word is still there for the server until its session ends.
         for index, client in enumerate(self.clients):
             if client.is_gone and client.member_id in group.members:
-                self.expire(index, TIMER_CONSUMER_SESSION)
+                self.expire(index, TIMER_SESSION)
                 return self.settle(rounds)
         if group.state() != "Stable":
             return f"the group is {group.state()} in epoch {group.epoch}"
@@ -417,7 +439,7 @@ __all__ = [
     "ASKED",
     "IDLE",
     "TIMER_CONSUMER_REBALANCE",
-    "TIMER_CONSUMER_SESSION",
+    "TIMER_SESSION",
     "Client",
     "World",
 ]

@@ -15,7 +15,8 @@ Commands, besides the requests of `requests.py` and `consumer_requests.py`:
 Jobs wait until a command ends them, in any order: the core is told what their `run` returns then.
 
 After every event a second core, fed only by replay of what went through the bytes of the log, must have the same
-hard state as the live one. `restart` goes on with a core made from those records alone.
+hard state as the live one, and every member the timers it must have. `restart` goes on with a core made from those
+records alone.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from tests.scenarios.actor import Actor
 from tests.scenarios.printing import START_WALL_MS, Printer, duration, milliseconds
 from tests.scenarios.requests import REQUESTS
 from tests.scenarios.script import Command, parse_command
+from tests.scenarios.timer_check import timer_problems
 
 
 class Waiting:
@@ -261,6 +263,7 @@ class Scenario:
         if outcome.records:
             assert outcome.log is not None
             self._append(core, outcome.log, outcome)
+            core.settle(outcome, self._now())
             changes = core.topics.take_changes()
             if changes is not None:
                 outcome.follow_ups.insert(0, changes)
@@ -277,6 +280,11 @@ class Scenario:
                 self.lines.append(f"job {job.key} within {duration(job.deadline_ms)}")
         self.lines += [self.printer.fact(fact) for fact in outcome.facts]
         self._compare(core)
+        self._check_timers(core)
+
+    def _check_timers(self, core: Core) -> None:
+        armed = [entry[2] for entry in self.timers]
+        self.lines += [f"TIMERS: {problem}" for problem in timer_problems(core.groups, armed)]
 
     def _follow(self, event: Event) -> None:
         self._apply(self.core.handle(event, self._now()))

@@ -96,7 +96,7 @@ class Conversation:
         if not any(codes):
             group = self.rig.store.get_or_create(request["groupId"])
             if request["memberId"]:
-                group.touch_member(request["memberId"], self.rig.now_ms)
+                self.rig.store.touch_member(group, request["memberId"], self.rig.now_ms)
 
     def check_answered(self) -> None:
         for request_id, step in list(self.waiting):

@@ -360,7 +360,7 @@ def test_a_commit_is_a_sign_of_life() -> None:
     rig = Rig()
     (member,) = rig.stable_group(session_ms=10_000)
     rig.sleep(9_000)
-    rig.group().touch_member(member, rig.now_ms)
+    rig.store.touch_member(rig.group(), member, rig.now_ms)
     rig.sleep(9_999)
     assert rig.group().state == STABLE
     rig.sleep(1)

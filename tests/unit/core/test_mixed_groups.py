@@ -160,9 +160,9 @@ def test_a_member_over_the_limit_does_not_convert_the_group() -> None:
 def test_replay_goes_on_with_the_group_that_the_handler_made() -> None:
     story = classic_story()
     story.run("beat client=a topics=t")
-    live = story.consumer_group().live
-    assert set(live) == {"a", story.actors["p"].member_id}
-    assert all(member.session_token for member in live.values())
+    timers = story.core.groups.timers.by_group["g"]
+    assert set(timers) == {"a", story.actors["p"].member_id}
+    assert all(of_member.session_token for of_member in timers.values())
     assert not story.core.groups.making
 
 
