@@ -93,6 +93,8 @@ class ConsumerGroup:
         self.topic_changes: list[str] = []
         # Members that changed since the builder computed last.
         self.changed_members: dict[str, bool] = {}
+        # It was made of a classic group that rebalanced: some partitions may be meant for nobody.
+        self.is_unbalanced = False
         # One resolution of expressions at a time.
         self.regex_job_running = False
 

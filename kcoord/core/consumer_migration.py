@@ -88,6 +88,8 @@ class ConsumerMigration:
             group.targets[known.member_id] = {
                 topic_id: list(of_topic) for topic_id, of_topic in known.assigned.items()
             }
+        # What was about to be assigned anew must be: no subscription may have changed.
+        group.is_unbalanced = classic.state != STABLE or bool(classic.pending_sync)
         group.metadata_hash = self.topics.metadata_hash(group.subscribed_topics())
         out.add(classic.log, GroupMetadataKey(classic.group_id), None)
         records = group_records(group)

@@ -79,6 +79,21 @@ class ConsumerRegexes:
             self._maybe_resolve(group, old, updated, is_new, now, out)
         return status
 
+    def give_up(
+        self, group: ConsumerGroup, replaced: list[ConsumerMember], updated: ConsumerMember, out: Outcome
+    ) -> None:
+        """Two members become one: the expression of the one that `update` did not look at may be nobody's now."""
+        regex = replaced[-1].regex()
+        if regex is None or regex == updated.regex():
+            return
+        count = 0
+        for member in replaced:
+            if member.regex() == regex:
+                count += 1
+        if group.regex_counts.get(regex, 0) == count:
+            out.log = group.log
+            out.records.append(regex_tombstone(group.group_id, regex))
+
     def _maybe_resolve(
         self,
         group: ConsumerGroup,

@@ -75,9 +75,21 @@ class ConsumerSteps:
         epoch = group.epoch
         # Of an expression that is not resolved yet the group hears when it is.
         subscription_changed = names_changed or regex_status == CHANGED_AND_RESOLVED
-        bump = subscription_changed or updated.client_assignors != member.client_assignors
+        bump = (
+            subscription_changed
+            or group.is_unbalanced
+            or updated.client_assignors != member.client_assignors
+        )
+        group.is_unbalanced = False
+        replaced = [] if before is None else [before]
+        given_up = given_up_membership(group, before, updated)
+        if given_up is not None:
+            # What was meant for it has to go to somebody, though no subscription may have changed.
+            bump = True
+            replaced.append(given_up)
+            self.regexes.give_up(group, replaced, updated, out)
         if bump or now.mono_ms >= group.refresh_deadline_ms:
-            topics = group.subscribed_topics_after([] if before is None else [before], updated)
+            topics = group.subscribed_topics_after(replaced, updated)
             metadata_hash = self.targets.topics.metadata_hash(topics)
             if bump or metadata_hash != group.metadata_hash:
                 cause = self._cause(group, before, updated, bump, joins, reason)
@@ -201,11 +213,24 @@ def dropped(group: ConsumerGroup | None, out: Outcome) -> Outcome:
 
 
 def known_before(group: ConsumerGroup, member: ConsumerMember) -> ConsumerMember | None:
-    """The member of the group in whose place this one stands or will stand; None for a new one."""
-    known = group.members.get(member.member_id)
-    if known is None and member.instance_id is not None:
-        return group.static_member(member.instance_id)
-    return known
+    """The member of the group in whose place this one stands or will stand; None for a new one.
+
+    A member that takes over the instance id of another one stands in that one's place, also if it was a member before.
+    """
+    if member.instance_id is not None:
+        static = group.static_member(member.instance_id)
+        if static is not None:
+            return static
+    return group.members.get(member.member_id)
+
+
+def given_up_membership(
+    group: ConsumerGroup, before: ConsumerMember | None, updated: ConsumerMember
+) -> ConsumerMember | None:
+    """What a member was that takes the place of another one, of a static member: it gives up all of that."""
+    if before is None or before.member_id == updated.member_id:
+        return None
+    return group.members.get(updated.member_id)
 
 
 def unknown_member(group: ConsumerGroup, member_id: str) -> GroupError:

@@ -87,7 +87,12 @@ class ConsumerTargets:
         # It is gone until all went well: what it knows would otherwise run ahead of the log.
         group.builder = None
         replaced_id = self._replaced_id(group, updated)
+        own: Assignment | None = None
         if replaced_id is not None:
+            if updated.member_id in group.members:
+                # It was a member before it took the place of this one, and gives up what it had.
+                builder.remove_member(updated.member_id)
+                own = group.targets.get(updated.member_id)
             builder.replace_static_member(replaced_id, updated.member_id)
             # Lent for the computation; the records that put it there are in this very batch.
             group.targets[updated.member_id] = group.target(replaced_id)
@@ -109,6 +114,8 @@ class ConsumerTargets:
             inherited: Assignment | None = None
             if replaced_id is not None:
                 inherited = group.targets.pop(updated.member_id, None)
+                if own is not None:
+                    group.targets[updated.member_id] = own
         target = group.target(updated.member_id) if inherited is None else inherited
         listed: dict[str, bool] = {}
         for member_id, assignment in changed:
@@ -116,7 +123,11 @@ class ConsumerTargets:
             if member_id == updated.member_id:
                 target = assignment
             self._add(group, target_record(group.group_id, member_id, assignment), out)
-        self._take_back_answers(group, replaced_id, listed, out)
+        told = listed
+        if replaced_id is not None:
+            # One of the two goes, and the other's record is in this batch in any case.
+            told = {**listed, replaced_id: True, updated.member_id: True}
+        self._take_back_answers(group, told, out)
         if inherited is not None and updated.member_id not in listed:
             self._add(group, target_record(group.group_id, updated.member_id, inherited), out)
         record = target_epoch_record(group.group_id, epoch, now.wall_ms)
@@ -134,12 +145,10 @@ class ConsumerTargets:
         group.builder = builder
         return target
 
-    def _take_back_answers(
-        self, group: ConsumerGroup, replaced_id: str | None, listed: dict[str, bool], out: Outcome
-    ) -> None:
+    def _take_back_answers(self, group: ConsumerGroup, listed: dict[str, bool], out: Outcome) -> None:
         """A server says nothing besides its assignment: what a client-side assignor said last is over."""
         for member_id in group.answers:
-            if member_id in group.members and member_id != replaced_id and member_id not in listed:
+            if member_id in group.members and member_id not in listed:
                 self._add(group, target_record(group.group_id, member_id, group.target(member_id)), out)
 
     def _builder(self, group: ConsumerGroup, assignor: Assignor) -> TargetBuilder:

@@ -11,7 +11,8 @@ import random
 from abc import ABC, abstractmethod
 from typing import cast
 
-from kcoord.core.consumer_member import JOIN_EPOCH, LEAVE_EPOCH
+from kcoord.core.consumer_group import ConsumerGroup
+from kcoord.core.consumer_member import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
 from kcoord.core.embedded_protocol import decode_assignment, decode_subscription
 from kcoord.protocol import apis, errors
 from kcoord.protocol.consumer_group_heartbeat import (
@@ -32,6 +33,7 @@ GROUP = "g"
 TOPIC = "t"
 SESSION_MS = 45_000
 REBALANCE_MS = 300_000
+INSTANCES = ["one", "two"]
 
 
 class Client(ABC):
@@ -45,6 +47,8 @@ class Client(ABC):
         self.member_id = ""
         self.owned: set[int] = set()
         self.is_dead = False
+        # It left for a while (epoch -2) and may come back under the same id, or never.
+        self.is_away = False
 
     def send(self, api_key: int, body: Message) -> int:
         version = apis.APIS[api_key].max_version
@@ -109,6 +113,20 @@ class NewClient(Client):
             # UNRELEASED_INSTANCE_ID, FENCED_INSTANCE_ID, GROUP_ID_NOT_FOUND: final for a consumer.
             self.crowd.errors[error] = self.crowd.errors.get(error, 0) + 1
             self.die()
+
+    def go_away(self) -> None:
+        """A static member stops and says that it will be back."""
+        self.owned = set()
+        self.is_away = True
+        request = ConsumerGroupHeartbeatRequest(GROUP, self.member_id, STATIC_LEAVE_EPOCH, self.instance)
+        self.send(apis.CONSUMER_GROUP_HEARTBEAT, request)
+        self.epoch = JOIN_EPOCH
+
+    def change_instance(self, instance: str) -> None:
+        """It joins again under another instance id, which may be that of one that is away."""
+        self.owned = set()
+        self.epoch = JOIN_EPOCH
+        self.instance = instance
 
     def leave(self) -> None:
         self.die()
@@ -266,6 +284,19 @@ class ClassicClient(Client):
             )
 
 
+def check_group(group: ConsumerGroup, topic_id: bytes, partitions: int) -> None:
+    """The index of static members says what the members say, and every partition is meant for one member."""
+    instances = {m.instance_id: m.member_id for m in group.members.values() if m.instance_id is not None}
+    assert group.static_members == instances
+    meant: list[int] = []
+    for member_id in group.targets:
+        assert member_id in group.members, f"a target for {member_id}, who is not there"
+        meant += group.target(member_id).get(topic_id, [])
+    assert len(meant) == len(set(meant)), f"meant for two: {sorted(meant)}"
+    if group.members and group.epoch == group.assignment_epoch:
+        assert sorted(meant) == list(range(partitions)), f"only {sorted(meant)} are meant for somebody"
+
+
 class Crowd:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -301,7 +332,7 @@ class Crowd:
         if choice < 0.07 and len(live) < 5 or not live:
             self.come(None)
         elif choice < 0.1 and len(live) < 5:
-            self.come(r.choice(["one", "two"]))
+            self.come(r.choice(INSTANCES))
         elif choice < 0.2:
             others = [client for client in live if not isinstance(client, self.favoured)]
             r.choice(others if others and r.random() < 0.9 else live).leave()
@@ -310,13 +341,56 @@ class Crowd:
             r.choice(live).die()
         elif choice < 0.23:
             self.restart()
-        elif choice < 0.27:
+        elif choice < 0.26:
+            self.away(r.choice(live))
+        elif choice < 0.265:
+            self.wait_for_the_dead()
+        elif choice < 0.29:
             self.scenario.advance(r.choice([100, 1000, 3000]))
         else:
-            r.choice(live).step(r.random() < 0.1)
+            client = r.choice(live)
+            if not client.is_away:
+                client.step(r.random() < 0.1)
             self.scenario.advance(r.choice([0, 0, 0, 10, 100]))
         self.clients = [client for client in self.clients if not client.is_dead]
         self.check()
+
+    def away(self, client: Client) -> None:
+        """A member of the new protocol leaves for a while or comes back, or takes another instance id."""
+        if not isinstance(client, NewClient):
+            return
+        if client.is_away:
+            client.is_away = False
+            client.step(False)
+            if self.random.random() < 0.3:
+                # It is killed right after it came back.
+                client.die()
+        elif client.instance is not None and client.epoch > JOIN_EPOCH and self.random.random() < 0.6:
+            client.go_away()
+        else:
+            instance = self.random.choice(INSTANCES)
+            for other in self.clients:
+                # Two processes with one instance id are a mistake of their operator; one of the two goes.
+                if other is not client and other.instance == instance:
+                    other.die()
+            client.change_instance(instance)
+
+    def wait_for_the_dead(self) -> None:
+        """Sessions of those who are gone without a word end, while everybody else says that they are there."""
+        for _ in range(SESSION_MS // 5_000 + 2):
+            for client in self.clients:
+                if not client.is_away:
+                    client.step(False)
+            self.clients = [client for client in self.clients if not client.is_dead]
+            self.scenario.lines = []
+            self.scenario.advance(5_000)
+            self.check()
+        for client in self.clients:
+            if client.is_away:
+                # Nobody waits for it any more.
+                client.die()
+        self.clients = [client for client in self.clients if not client.is_dead]
+        self.scenario.lines = []
 
     def come(self, instance: str | None) -> None:
         if instance is not None:
@@ -355,7 +429,7 @@ class Crowd:
 
     def check(self) -> None:
         for line in self.scenario.lines:
-            assert not line.startswith("DIGEST"), line
+            assert not line.startswith(("DIGEST", "TIMERS")), line
         owners: dict[int, str] = {}
         for client in self.clients:
             for partition in client.owned:
@@ -372,10 +446,15 @@ class Crowd:
         elif GROUP in store.consumer_groups:
             group = store.consumer_groups[GROUP]
             kind = "mixed" if 0 < group.classic_members < len(group.members) else "consumer"
+            check_group(group, self.topic_id, self.partitions)
         self.kinds[kind] = self.kinds.get(kind, 0) + 1
 
     def settle(self) -> None:
         """Nothing happens any more but what clients do by themselves: at the end everything is with somebody."""
+        for client in self.clients:
+            if client.is_away:
+                client.die()
+        self.clients = [client for client in self.clients if not client.is_dead]
         for _ in range(150):
             for client in self.clients:
                 client.step(False)
