@@ -87,6 +87,8 @@ class ConsumerSteps:
             # What was meant for it has to go to somebody, though no subscription may have changed.
             bump = True
             replaced.append(given_up)
+            # It knows the member by what was meant for it.
+            group.forget_builder()
             self.regexes.give_up(group, replaced, updated, out)
         if bump or now.mono_ms >= group.refresh_deadline_ms:
             topics = group.subscribed_topics_after(replaced, updated)

@@ -10,6 +10,7 @@ Commands, besides the requests of `requests.py` and `consumer_requests.py`:
     jobs                          the keys of the jobs that wait, in order
     disconnect client=NAME        a connection ends
     waiting                       requests that were not answered yet
+    refuse                        the next records are more than a batch may hold: none of them is stored
     restart                       a new core from the log; jobs and waiting requests are gone
 
 Jobs wait until a command ends them, in any order: the core is told what their `run` returns then.
@@ -39,8 +40,9 @@ from kcoord.core.outcome import (
     Timer,
     TimerFired,
 )
+from kcoord.core.refusals import error_response
 from kcoord.log.serde import decode_metadata_record, decode_record, encode_metadata_record, encode_record
-from kcoord.protocol import apis
+from kcoord.protocol import apis, errors
 from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.topic_record import TopicRecord
 from kcoord.wire.message import Message
@@ -55,10 +57,11 @@ from tests.scenarios.timer_check import timer_problems
 class Waiting:
     """A request that was not answered yet."""
 
-    def __init__(self, actor: Actor, api_key: int, version: int) -> None:
+    def __init__(self, actor: Actor, api_key: int, version: int, body: Message) -> None:
         self.actor = actor
         self.api_key = api_key
         self.version = version
+        self.body = body
 
 
 class Scenario:
@@ -78,6 +81,11 @@ class Scenario:
         # Jobs that wait for a command to end them, by key.
         self.jobs: dict[str, Job] = {}
         self.lines: list[str] = []
+        # Whether the next records are refused, and requests whose connections were closed for that.
+        self.refuses = False
+        self.closed: set[int] = set()
+        # The request that is handled now, 0 for none.
+        self.current_id = 0
         self._core: Core | None = None
         self._shadow: Core | None = None
 
@@ -104,6 +112,8 @@ class Scenario:
         elif command.name == "waiting":
             names = [f"{w.actor.name}: {apis.APIS[w.api_key].name}" for w in self.waiting.values()]
             self.lines.extend(f"waiting {name}" for name in names)
+        elif command.name == "refuse":
+            self.refuses = True
         elif command.name == "job":
             self._end_job(command)
         elif command.name == "jobs":
@@ -183,8 +193,10 @@ class Scenario:
             9092,
         )
         core = self.core
-        self.waiting[request.request_id] = Waiting(actor, api_key, version)
+        self.waiting[request.request_id] = Waiting(actor, api_key, version, body)
+        self.current_id = request.request_id
         self._apply(core.handle_request(request, self._now()))
+        self.current_id = 0
         return request.request_id
 
     def advance(self, by_ms: int) -> None:
@@ -260,6 +272,9 @@ class Scenario:
     def _apply_one(self, outcome: Outcome, with_timers: bool = True) -> None:
         core = self._core
         assert core is not None
+        if outcome.records and self.refuses:
+            self.refuses = False
+            self._refuse(core, outcome)
         if outcome.records:
             assert outcome.log is not None
             self._append(core, outcome.log, outcome)
@@ -285,6 +300,25 @@ class Scenario:
     def _check_timers(self, core: Core) -> None:
         armed = [entry[2] for entry in self.timers]
         self.lines += [f"TIMERS: {problem}" for problem in timer_problems(core.groups, armed)]
+
+    def _refuse(self, core: Core, outcome: Outcome) -> None:
+        """As the engine does: its request gets an error, others that it would answer are closed."""
+        left = core.refused(outcome, self._now())
+        for reply in outcome.replies:
+            if reply.request_id != self.current_id and self.waiting.pop(reply.request_id, None) is not None:
+                self.closed.add(reply.request_id)
+        outcome.records = []
+        outcome.follow_ups = []
+        outcome.jobs = []
+        outcome.replies = [reply for reply in left.replies if reply.request_id != self.current_id]
+        outcome.timers.extend(left.timers)
+        outcome.facts = left.facts
+        current = self.waiting.get(self.current_id)
+        if current is not None:
+            code = errors.UNKNOWN_SERVER_ERROR
+            outcome.reply(
+                self.current_id, error_response(current.api_key, current.version, current.body, code)
+            )
 
     def _follow(self, event: Event) -> None:
         self._apply(self.core.handle(event, self._now()))

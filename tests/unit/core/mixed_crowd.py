@@ -34,6 +34,8 @@ TOPIC = "t"
 SESSION_MS = 45_000
 REBALANCE_MS = 300_000
 INSTANCES = ["one", "two"]
+# After these a client of the classic protocol joins again with what it has.
+RETRIABLE = (errors.REBALANCE_IN_PROGRESS, errors.UNKNOWN_SERVER_ERROR, errors.COORDINATOR_NOT_AVAILABLE)
 
 
 class Client(ABC):
@@ -102,7 +104,10 @@ class NewClient(Client):
             return
         answer = cast(ConsumerGroupHeartbeatResponse, response)
         error = answer.error_code
-        if error == errors.NONE:
+        if error == errors.UNKNOWN_SERVER_ERROR:
+            # What it led to could not be stored.
+            self.is_unsure = True
+        elif error == errors.NONE:
             self.epoch = answer.member_epoch
             if answer.assignment is not None:
                 self.owned = {p for t in answer.assignment.topic_partitions for p in t.partitions}
@@ -149,6 +154,8 @@ class ClassicClient(Client):
     # ---- steps
 
     def step(self, is_lost: bool) -> None:
+        if self.crowd.scenario.closed & {self.join_id, self.sync_id}:
+            self.forget_requests()
         if self.join_id:
             self._joined(is_lost)
         elif self.sync_id:
@@ -179,7 +186,7 @@ class ClassicClient(Client):
         self._rejoin()
 
     def _fail(self, error: int) -> None:
-        if error == errors.REBALANCE_IN_PROGRESS:
+        if error in RETRIABLE:
             self._rejoin()
         elif error == errors.ILLEGAL_GENERATION:
             self._lose()
@@ -349,9 +356,11 @@ class Crowd:
             self.scenario.advance(r.choice([100, 1000, 3000]))
         else:
             client = r.choice(live)
+            self.scenario.refuses = r.random() < 0.02
             if not client.is_away:
                 client.step(r.random() < 0.1)
             self.scenario.advance(r.choice([0, 0, 0, 10, 100]))
+        self.scenario.refuses = False
         self.clients = [client for client in self.clients if not client.is_dead]
         self.check()
 
