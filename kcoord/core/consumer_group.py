@@ -97,6 +97,8 @@ class ConsumerGroup:
         self.is_unbalanced = False
         # One resolution of expressions at a time.
         self.regex_job_running = False
+        # The next one not before then (monotonic), since the last one found more than can be stored.
+        self.regex_retry_ms = 0
 
     # ---- questions
 

@@ -24,6 +24,10 @@ from kcoord.core.topic_regex import ResolveRegexJob, check
 from kcoord.core.topics import TopicRegistry
 from kcoord.protocol import errors
 
+# How much of what a resolution changed goes into the cause of the epoch, which is for people.
+DIFFERENCES_MAX: Final = 10
+REGEX_CHARS_SHOWN: Final = 200
+
 # What a heartbeat did to the member's expression.
 UNCHANGED: Final = 0
 CHANGED: Final = 1
@@ -103,7 +107,7 @@ class ConsumerRegexes:
         now: Now,
         out: Outcome,
     ) -> None:
-        if group.regex_job_running:
+        if group.regex_job_running or now.mono_ms < group.regex_retry_ms:
             return
         last_ms, last_version = group.last_regex_refresh()
         # A last time in the future says that the clock was put back.
@@ -132,6 +136,7 @@ class ConsumerRegexes:
                 self.topics.name_snapshot(),
                 self.topics.version,
                 now.wall_ms,
+                self.config.coordinator_batch_bytes_max // 2,
             )
         )
 
@@ -147,17 +152,22 @@ class ConsumerRegexes:
             fields: dict[str, object] = {"group": group.group_id, "error": event.error}
             out.facts.append(Fact(WARNING, "consumer_group_regex_failed", fields))
             return out
-        result = cast(dict[str, list[str]], event.result)
+        result = cast(dict[str, list[str] | None], event.result)
         matched = dict(group.regex_topic_counts)
         differs: list[str] = []
+        too_large: list[str] = []
         for regex, topics in result.items():
             if regex not in group.regex_counts:
                 # Nobody subscribes with it any more.
                 continue
+            if topics is None:
+                too_large.append(regex)
+                continue
             old = group.resolved_regexes.get(regex)
             old_topics = [] if old is None else old.topics
             if old_topics != topics:
-                differs.append(f"{regex}: {len(old_topics)} -> {len(topics)} topics")
+                if len(differs) < DIFFERENCES_MAX:
+                    differs.append(f"{regex[:REGEX_CHARS_SHOWN]}: {len(old_topics)} -> {len(topics)} topics")
                 for name in old_topics:
                     decrement(matched, name)
                 for name in topics:
@@ -167,6 +177,8 @@ class ConsumerRegexes:
                 regex_record(group.group_id, regex, ResolvedRegex(topics, job.version, job.wall_ms)),
                 out,
             )
+        if too_large:
+            self._report_too_large(group, too_large, now, out)
         subscribed: dict[str, bool] = dict.fromkeys(group.name_counts, True)
         for name in matched:
             subscribed[name] = True
@@ -176,6 +188,19 @@ class ConsumerRegexes:
             group.topic_changes = []
             self.targets.bump_epoch(group, metadata_hash, cause, out)
         return out
+
+    def _report_too_large(self, group: ConsumerGroup, regexes: list[str], now: Now, out: Outcome) -> None:
+        """What these match is more than a batch may hold, with the others. They keep what they matched last.
+
+        Of one without a result there is no record to say when it was looked at, so the pause is kept here.
+        """
+        group.regex_retry_ms = now.mono_ms + self.config.group_consumer_regex_min_refresh_interval_ms
+        fields: dict[str, object] = {
+            "group": group.group_id,
+            "count": len(regexes),
+            "first": regexes[0][:REGEX_CHARS_SHOWN],
+        }
+        out.facts.append(Fact(WARNING, "consumer_group_regex_too_large", fields))
 
     def _add(self, group: ConsumerGroup, record: CoordinatorRecord, out: Outcome) -> None:
         out.log = group.log

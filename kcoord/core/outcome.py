@@ -22,7 +22,7 @@ from kcoord.wire.message import Message
 METADATA_TOPIC: Final = "__cluster_metadata"
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_TOPIC: Final = "__transaction_state"
-# What happened to groups, as a topic like any other; no server-side regex matches it.
+# What happened to groups, as a topic like any other; no broker has it, and no server-side regex matches it.
 GROUP_EVENTS_TOPIC: Final = "__group_events"
 INTERNAL_TOPICS: Final = (OFFSETS_TOPIC, TRANSACTION_TOPIC)
 

@@ -11,8 +11,7 @@ from typing import Final, final
 
 import re2  # type: ignore[import-untyped]
 
-from kcoord.core.outcome import Job
-from kcoord.core.topics import is_internal_name
+from kcoord.core.outcome import GROUP_EVENTS_TOPIC, Job
 
 # A pattern that names a hundred topics of the longest kind fits. Compiling takes time on the loop with the length.
 REGEX_BYTES_MAX: Final = 25_000
@@ -21,6 +20,13 @@ REGEX_BYTES_MAX: Final = 25_000
 REGEX_MEMORY_BYTES_MAX: Final = 1024 * 1024
 # A refresh is due at most every 10 s, so a result that takes longer than that is of no use.
 RESOLVE_DEADLINE_MS: Final = 10_000
+# What the records of one resolution may take together unless the caller says otherwise: half of what the default of
+# `coordinator.batch.max.bytes` allows, so that the record of the group's epoch has room beside them.
+RESULT_BYTES_MAX: Final = 32 * 1024 * 1024
+# What a record takes beside its texts, and a name beside its characters. Names are ASCII; a character of a pattern or of
+# a group id has at most four bytes.
+RECORD_OVERHEAD_BYTES: Final = 100
+NAME_OVERHEAD_BYTES: Final = 2
 # Topics between two looks at whether somebody still waits for the result.
 _TOPICS_PER_LOOK: Final = 256
 
@@ -70,8 +76,12 @@ def check(pattern: str) -> str | None:
 
 
 def is_matchable(name: str) -> bool:
-    """Whether a pattern may match the topic: internal topics are never meant by one."""
-    return not is_internal_name(name)
+    """Whether a pattern may match the topic.
+
+    As on a broker that is any topic, internal ones included. `__group_events` is a topic that no broker has: a pattern
+    that was written for a broker must not subscribe to it.
+    """
+    return name != GROUP_EVENTS_TOPIC
 
 
 @final
@@ -79,6 +89,7 @@ class ResolveRegexJob(Job):
     """Finds the topics that patterns of a group match, on behalf of the member whose heartbeat asked for it.
 
     `version` and `wall_ms` say of when `topic_names` is: the offset of the last metadata record, and Unix time.
+    `bytes_max` bounds the records of all results together, because they go into one batch.
     """
 
     def __init__(
@@ -89,6 +100,7 @@ class ResolveRegexJob(Job):
         topic_names: tuple[str, ...],
         version: int,
         wall_ms: int,
+        bytes_max: int = RESULT_BYTES_MAX,
     ) -> None:
         super().__init__(f"resolve-regex:{group_id}", RESOLVE_DEADLINE_MS)
         self.group_id = group_id
@@ -97,11 +109,28 @@ class ResolveRegexJob(Job):
         self.topic_names = topic_names
         self.version = version
         self.wall_ms = wall_ms
+        self.bytes_left = bytes_max
 
-    def run(self) -> dict[str, list[str]]:
-        """The sorted names of the topics that each pattern matches; none for a pattern that is not valid."""
+    def run(self) -> dict[str, list[str] | None]:
+        """The sorted names of the topics that each pattern matches; none for a pattern that is not valid.
+
+        None stands for more than fits into `bytes_max` with the results before it.
+        """
         names = sorted(name for name in self.topic_names if is_matchable(name))
-        return {pattern: self._matching(pattern, names) for pattern in self.patterns}
+        return {pattern: self._bounded(pattern, names) for pattern in self.patterns}
+
+    def _bounded(self, pattern: str, names: list[str]) -> list[str] | None:
+        """What a pattern matches, if its record still fits."""
+        size = RECORD_OVERHEAD_BYTES + 4 * (len(pattern) + len(self.group_id))
+        if size > self.bytes_left:
+            return None
+        found = self._matching(pattern, names)
+        for name in found:
+            size += len(name) + NAME_OVERHEAD_BYTES
+        if size > self.bytes_left:
+            return None
+        self.bytes_left -= size
+        return found
 
     def _matching(self, pattern: str, names: list[str]) -> list[str]:
         if check(pattern) is not None:

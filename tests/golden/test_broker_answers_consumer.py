@@ -47,12 +47,6 @@ ALLOWED = [
         actual="69",
     ),
     Allowed(
-        "regular expressions never match internal topics",
-        r"response\.groups\[0\]\..*",
-        script="consumer_regex_internal_topics",
-        step="what __consumer_off.* matched",
-    ),
-    Allowed(
         UNIFORM,
         r"response\..*[aA]ssignment\.topicPartitions\[0\]\.partitions\[\d+\]",
         script="consumer_even_shares",
@@ -68,7 +62,6 @@ ALLOWED = [
 
 # Batches that are meant to differ: (script, index in the recording) to the reason.
 ALLOWED_BATCHES: dict[tuple[str, int], str] = {
-    **{("consumer_regex_internal_topics", index): "regular expressions never match internal topics" for index in (1, 2, 3)},
     **{("consumer_even_shares", index): UNIFORM for index in (*range(14, 20), 23, 24, 25)},
     **{("consumer_uneven_shares", index): UNIFORM for index in (3, 4, 13, 14, 17, *range(19, 23), 24, 29, 30, 31)},
 }

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from kcoord.core.topic_regex import REGEX_BYTES_MAX, ResolveRegexJob, check
+from kcoord.core.consumer_group import ResolvedRegex
+from kcoord.core.consumer_records import regex_record
+from kcoord.core.topic_regex import REGEX_BYTES_MAX, RESULT_BYTES_MAX, ResolveRegexJob, check
+from kcoord.log.serde import encode_record
 
 TOPICS = ("orders", "orders.eu", "Orders", "payments", "a", "b", "ab")
 
 
-def resolve(*patterns: str, topics: tuple[str, ...] = TOPICS) -> dict[str, list[str]]:
+def resolve(*patterns: str, topics: tuple[str, ...] = TOPICS) -> dict[str, list[str] | None]:
     return ResolveRegexJob("g", "m", patterns, topics, 7, 1000).run()
 
 
@@ -63,10 +66,38 @@ def test_the_whole_name_must_match() -> None:
     }
 
 
-def test_internal_topics_are_never_matched() -> None:
+def test_internal_topics_are_matched_as_by_a_broker_and_ours_is_not() -> None:
     internal = ("__consumer_offsets", "__transaction_state", "__share_group_state", "__group_events")
     found = resolve(".*", "__group_events", "__.*", topics=(*internal, "__mine", "a"))
-    assert found == {".*": ["__mine", "a"], "__group_events": [], "__.*": ["__mine"]}
+    of_kafka = ["__consumer_offsets", "__mine", "__share_group_state", "__transaction_state"]
+    assert found == {".*": [*of_kafka, "a"], "__group_events": [], "__.*": of_kafka}
+
+
+def test_results_stay_within_the_bytes_that_their_records_may_take() -> None:
+    names = tuple(f"topic-{number:03}" for number in range(100))
+    job = ResolveRegexJob("g", "m", ("none", ".*", "topic-00.", "topic-01."), names, 7, 1000, bytes_max=600)
+    found = job.run()
+    assert found["none"] == []
+    # 100 names do not fit; those that come after may.
+    assert found[".*"] is None
+    assert found["topic-00."] == [f"topic-00{digit}" for digit in range(10)]
+    assert found["topic-01."] is None
+
+
+def test_the_bound_holds_for_the_records_as_they_are_written() -> None:
+    for pattern, names in (
+        (".*", tuple(f"{number}{'x' * 200}" for number in range(300))),
+        ("\U0001f600?" * 500, ()),
+    ):
+        job = ResolveRegexJob("g" * 60, "m", (pattern,), names, 1, 1)
+        found = job.run()[pattern]
+        assert found is not None
+        resolved = ResolvedRegex(found, 2**62, 2**62)
+        record = regex_record("g" * 60, pattern, resolved)
+        assert record.key is not None
+        key, value = encode_record(record.key, record.value)
+        assert value is not None
+        assert len(key) + len(value) <= RESULT_BYTES_MAX - job.bytes_left
 
 
 def test_what_takes_other_engines_for_ever() -> None:
