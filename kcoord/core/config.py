@@ -21,6 +21,16 @@ MIGRATION_UPGRADE: Final = "upgrade"
 MIGRATION_DOWNGRADE: Final = "downgrade"
 MIGRATION_DISABLED: Final = "disabled"
 
+# The group protocols that a broker's settings may name.
+PROTOCOL_CLASSIC: Final = "classic"
+PROTOCOL_CONSUMER: Final = "consumer"
+REBALANCE_PROTOCOLS: Final = (PROTOCOL_CONSUMER, PROTOCOL_CLASSIC, "share", "streams")
+
+# From when the retention of offsets counts in an empty group of the new protocol: from the commit, as in Kafka, or from
+# when the group became empty, as in classic groups (KIP-211).
+RETENTION_FROM_COMMIT: Final = "commit"
+RETENTION_FROM_EMPTY: Final = "empty"
+
 
 @final
 class CoreConfig:
@@ -51,6 +61,8 @@ class CoreConfig:
     # Names with commas between them; the first is what members get that ask for none.
     group_consumer_assignors: str = "uniform,range"
     group_consumer_migration_policy: str = MIGRATION_BIDIRECTIONAL
+    # Names with commas between them. Kafka's default; of these streams has no effect here, nor would share have.
+    group_coordinator_rebalance_protocols: str = "classic,consumer,streams"
     group_events_enable: bool = True
     group_events_retention_ms: int = 7 * 24 * 3600 * 1000
 
@@ -58,6 +70,8 @@ class CoreConfig:
     offset_metadata_max_bytes: int = 4096
     offsets_retention_ms: int = 7 * 24 * 3600 * 1000
     offsets_retention_check_interval_ms: int = 600000
+    # From when retention counts in an empty consumer group.
+    offsets_retention_consumer_groups_from: str = RETENTION_FROM_COMMIT
     # Kafka's default is 50; one coordinator in one process gains nothing from more. Fixed at directory creation.
     offsets_topic_num_partitions: int = 1
     transaction_topic_num_partitions: int = 1

@@ -17,6 +17,7 @@ from kcoord.core.assignors.spec import Assignment
 from kcoord.core.assignors.target_builder import TargetBuilder
 from kcoord.core.client_computation import ClientComputation
 from kcoord.core.consumer_member import NO_ANSWER, AssignorAnswer, ConsumerMember, PartitionEpochs
+from kcoord.core.group_cause import NO_TIME
 from kcoord.core.outcome import LogId
 
 # The states, spelled as describe and list show them.
@@ -54,6 +55,9 @@ class ConsumerGroup:
         # Records 3, 5, 6, 7, 8 and 16.
         # Kafka begins at 1 with an assignment for it: nobody has anything.
         self.epoch = 1
+        # The timestamp of the epoch's record, NO_TIME where it is not known. No epoch follows the one that the last
+        # member's leaving began, so for an empty group this is since when it is empty.
+        self.epoch_time_ms = NO_TIME
         self.metadata_hash = 0
         self.members: dict[str, ConsumerMember] = {}
         self.assignment_epoch = 1
@@ -237,6 +241,10 @@ class ConsumerGroup:
                 ) != NO_OWNER:
                     return True
         return False
+
+    def empty_or_commit_time_ms(self, commit_timestamp_ms: int) -> int:
+        """The later one of an offset's commit and when the group became empty, where the log says that."""
+        return max(commit_timestamp_ms, self.epoch_time_ms)
 
     def request_refresh(self) -> None:
         """Topics changed: the next heartbeat looks at them."""

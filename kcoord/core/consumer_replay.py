@@ -12,6 +12,7 @@ from typing import Final, cast, final
 from kcoord.core.assignors.spec import Assignment
 from kcoord.core.consumer_group import NO_ASSIGNMENT_EPOCH, ConsumerGroup, ResolvedRegex
 from kcoord.core.consumer_member import LEAVE_EPOCH, NO_ANSWER, ConsumerMember, PartitionEpochs
+from kcoord.core.group_cause import NO_TIME
 from kcoord.core.group_store import EndedGroup, GroupStore
 from kcoord.protocol.records.consumer_group_current_member_assignment import (
     ConsumerGroupCurrentMemberAssignmentKey,
@@ -53,7 +54,7 @@ class ConsumerReplay:
     def __init__(self, store: GroupStore) -> None:
         self.store = store
 
-    def replay(self, offset: int, key: Message, value: Message | None) -> bool:
+    def replay(self, offset: int, key: Message, value: Message | None, time_ms: int = NO_TIME) -> bool:
         """Apply one record; False if it is none of a consumer group."""
         if isinstance(key, ConsumerGroupCurrentMemberAssignmentKey):
             group = self._group(key.group_id, offset, value is None)
@@ -70,7 +71,7 @@ class ConsumerReplay:
         elif isinstance(key, ConsumerGroupMetadataKey):
             group = self._group(key.group_id, offset, value is None)
             if group is not None:
-                self._epoch(group, offset, cast(ConsumerGroupMetadataValue | None, value))
+                self._epoch(group, offset, cast(ConsumerGroupMetadataValue | None, value), time_ms)
         elif isinstance(key, ConsumerGroupTargetAssignmentMetadataKey):
             group = self._group(key.group_id, offset, value is None)
             if group is not None:
@@ -108,9 +109,12 @@ class ConsumerReplay:
         store.last_end_offset = offset + 1
         return group
 
-    def _epoch(self, group: ConsumerGroup, offset: int, value: ConsumerGroupMetadataValue | None) -> None:
+    def _epoch(
+        self, group: ConsumerGroup, offset: int, value: ConsumerGroupMetadataValue | None, time_ms: int
+    ) -> None:
         if value is not None:
             group.epoch = value.epoch
+            group.epoch_time_ms = time_ms
             group.metadata_hash = value.metadata_hash
         else:
             self.store.remove_consumer_group(group.group_id)

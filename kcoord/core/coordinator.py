@@ -30,6 +30,7 @@ from kcoord.core.consumer_steps import ConsumerSteps
 from kcoord.core.consumer_targets import ConsumerTargets
 from kcoord.core.consumer_topics import GroupTopics
 from kcoord.core.group_admin import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED, DeleteGroupsStep, GroupAdmin
+from kcoord.core.group_cause import NO_TIME
 from kcoord.core.group_store import GroupStore
 from kcoord.core.group_upkeep import GroupUpkeep
 from kcoord.core.hashing import coordinator_partition
@@ -301,8 +302,10 @@ class Core:
 
     # --- replay ----------------------------------------------------------------------------------------------
 
-    def replay(self, log: LogId, offset: int, key: Message | None, value: Message | None) -> None:
-        """Apply one record. The only place where hard state changes.
+    def replay(
+        self, log: LogId, offset: int, key: Message | None, value: Message | None, time_ms: int = NO_TIME
+    ) -> None:
+        """Apply one record, with its timestamp in the log. The only place where hard state changes.
 
         Unknown record types, and those of groups we do not run yet, leave the state as it is.
         """
@@ -316,7 +319,7 @@ class Core:
         elif isinstance(key, LegacyOffsetCommitKey):
             self.offsets.replay_legacy_offset_commit(key, cast(LegacyOffsetCommitValue | None, value), offset)
         else:
-            self.consumer_replay.replay(offset, key, value)
+            self.consumer_replay.replay(offset, key, value, time_ms)
 
     def settle(self, outcome: Outcome, now: Now) -> None:
         """All records of an outcome were replayed: timers that it has to arm besides its own are added to it."""

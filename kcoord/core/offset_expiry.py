@@ -4,11 +4,16 @@ An offset with an expiry time of its own (a commit with a retention time, up to 
 Any other goes `offsets_retention_ms` after
 - the group became Empty, where a group with a protocol type says when that was, else after the commit;
 - the commit, for a Stable group of type "consumer" that is not subscribed to the topic any more;
-- the commit, for a standalone consumer (a group without protocol type).
+- the commit, for a standalone consumer (a group without protocol type);
+- the commit, in a group of the new protocol, whoever is a member (as in Kafka). With
+  `offsets.retention.consumer.groups.from=empty` it counts in an empty one from when that became empty, but no earlier
+  than from the commit.
+Offsets of topics that a group of the new protocol is subscribed to do not expire.
 While a group rebalances nothing of it expires: what it will be subscribed to is not known. An Empty group without
 offsets is deleted with its last one.
 
-A pass looks at all groups, a bounded number of offsets at a time, so that other requests are not kept waiting.
+A pass looks at all groups, a bounded number of offsets at a time, so that other requests are not kept waiting. Of a
+group with more expired offsets than a batch takes, the rest follows in the next step.
 """
 
 from __future__ import annotations
@@ -16,13 +21,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, final
 
+from kcoord.core.config import RETENTION_FROM_EMPTY
 from kcoord.core.consumer_records import group_tombstones
+from kcoord.core.group_admin import TOMBSTONE_OVERHEAD_BYTES
 from kcoord.core.offset_state import NO_EXPIRE_TIMESTAMP, OffsetState, tombstone
 from kcoord.core.outcome import INFO, TIMER_OFFSET_EXPIRY, Fact, LogId, Now, Outcome, Timer
+from kcoord.core.topics import TOPIC_NAME_CHARS_MAX
 from kcoord.protocol.records.group_metadata import GroupMetadataKey
 
-# Offsets and groups looked at in one step, about 10 ms of work; a single group is never split. Long group ids count
-# for more, since each tombstone repeats the id and all of a step go into one batch.
+# Offsets and groups looked at in one step, about 10 ms of work; only the tombstones of a single group are split. Long
+# group ids count for more, since each tombstone repeats the id and all of a step go into one batch.
 STEP_ITEMS_MAX: Final = 20000
 CHARS_PER_ITEM: Final = 256
 TOKEN_START: Final = 0
@@ -58,11 +66,21 @@ class OffsetExpiry:
             ):
                 outcome.timers.append(Timer(TIMER_OFFSET_EXPIRY, "", "", TOKEN_CONTINUE, now.mono_ms))
                 break
-            groups_left.pop()
             log_id = group_log
             items += weight
-            self._expire_group(group_id, group_log, now, outcome)
+            if not self._expire_group(group_id, group_log, now, outcome):
+                outcome.timers.append(Timer(TIMER_OFFSET_EXPIRY, "", "", TOKEN_CONTINUE, now.mono_ms))
+                break
+            groups_left.pop()
         return outcome
+
+    def _tombstones_max(self, group_id: str) -> int:
+        """How many tombstones of a group one step may write."""
+        by_work = STEP_ITEMS_MAX // (1 + len(group_id) // CHARS_PER_ITEM)
+        tombstone_bytes = TOMBSTONE_OVERHEAD_BYTES + 4 * len(group_id) + TOPIC_NAME_CHARS_MAX
+        # Half of a batch leaves room for the other groups of the step and for the group's own tombstones.
+        by_size = self.state.config.coordinator_batch_bytes_max // 2 // tombstone_bytes
+        return max(1, min(by_work, by_size))
 
     def _weight(self, group_id: str) -> int:
         """How much of a step the group takes."""
@@ -73,13 +91,13 @@ class OffsetExpiry:
                 offsets += len(of_topic)
         return 1 + offsets * (1 + len(group_id) // CHARS_PER_ITEM)
 
-    def _expire_group(self, group_id: str, log_id: LogId, now: Now, outcome: Outcome) -> None:
-        """Append the tombstones of one group."""
+    def _expire_group(self, group_id: str, log_id: LogId, now: Now, outcome: Outcome) -> bool:
+        """Append the tombstones of one group; False if there are more to come."""
         group = self.state.groups.get(group_id)
         consumer_group = self.state.groups.consumer_groups.get(group_id)
         if group is not None:
             if group_id in self.state.by_group and group.offset_expiry_base_ms(0) < 0:
-                return
+                return True
             expired, is_anything_left = self._expire_offsets(
                 group_id, log_id, group.is_subscribed_to, group.offset_expiry_base_ms, now, outcome
             )
@@ -88,15 +106,19 @@ class OffsetExpiry:
             if is_deleted:
                 outcome.add(log_id, GroupMetadataKey(group_id), None)
         elif consumer_group is not None:
+            base_ms: Callable[[int], int] = _from_the_commit
+            since = self.state.config.offsets_retention_consumer_groups_from
+            if since == RETENTION_FROM_EMPTY and consumer_group.is_empty():
+                base_ms = consumer_group.empty_or_commit_time_ms
             expired, is_anything_left = self._expire_offsets(
-                group_id, log_id, consumer_group.is_subscribed_to, _from_the_commit, now, outcome
+                group_id, log_id, consumer_group.is_subscribed_to, base_ms, now, outcome
             )
             is_deleted = not is_anything_left and consumer_group.is_empty()
             if is_deleted:
                 outcome.log = log_id
                 outcome.records.extend(group_tombstones(consumer_group))
         else:
-            return
+            return True
         if expired or is_deleted:
             fields: dict[str, object] = {
                 "group_id": group_id,
@@ -104,6 +126,7 @@ class OffsetExpiry:
                 "group_deleted": is_deleted,
             }
             outcome.facts.append(Fact(INFO, "offsets_expired", fields))
+        return expired < self._tombstones_max(group_id)
 
     def _expire_offsets(
         self,
@@ -116,6 +139,7 @@ class OffsetExpiry:
     ) -> tuple[int, bool]:
         """How many offsets go, and whether any stays. `base_ms(commit time)` is from when retention counts."""
         expired = 0
+        expired_max = self._tombstones_max(group_id)
         is_anything_left = group_id in self.state.pending
         of_group = self.state.by_group.get(group_id)
         if of_group is None:
@@ -128,6 +152,8 @@ class OffsetExpiry:
                 until_ms = stored.expire_timestamp_ms
                 if until_ms == NO_EXPIRE_TIMESTAMP:
                     until_ms = base_ms(stored.commit_timestamp_ms) + self.state.config.offsets_retention_ms
+                if expired == expired_max:
+                    return expired, True
                 if now.wall_ms >= until_ms and not self.state.has_pending(group_id, name, partition):
                     outcome.add(log_id, tombstone(group_id, name, partition).key, None)
                     expired += 1
@@ -137,5 +163,5 @@ class OffsetExpiry:
 
 
 def _from_the_commit(commit_timestamp_ms: int) -> int:
-    """Retention in consumer groups counts from the commit, whoever is a member (KIP-848)."""
+    """Retention in consumer groups counts from the commit, whoever is a member, as in Kafka."""
     return commit_timestamp_ms

@@ -539,7 +539,7 @@ class Engine:
         self.group_events.note(self.open_seq, log.log_id, offset, outcome.records, now)
         core = self.core
         for record in outcome.records:
-            core.replay(log.log_id, offset, record.key, record.value)
+            core.replay(log.log_id, offset, record.key, record.value, now.wall_ms)
             offset += 1
         core.settle(outcome, now)
         if log.is_metadata:

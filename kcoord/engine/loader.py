@@ -128,24 +128,26 @@ class LogLoader:
                 continue
             key_bytes = None if key_size < 0 else buf[key : key + key_size]
             value_bytes = None if value_size < 0 else buf[value : value + value_size]
-            self._replay(key_bytes, value_bytes, offset)
+            timestamp = header.base_timestamp + time_delta
+            if header.attributes & LOG_APPEND_TIME_FLAG:
+                timestamp = header.max_timestamp
+            self._replay(key_bytes, value_bytes, offset, timestamp)
             if self.events is not None and key_bytes is not None:
-                timestamp = header.base_timestamp + time_delta
-                if header.attributes & LOG_APPEND_TIME_FLAG:
-                    timestamp = header.max_timestamp
                 self._tell(key_bytes, value_bytes, offset, timestamp, headers_at(buf, headers, end))
         if r.pos != r.end:
             raise DecodeError(f"{r.end - r.pos} bytes after the last record")
         return count
 
-    def _replay(self, key_bytes: bytes | None, value_bytes: bytes | None, offset: int) -> None:
+    def _replay(
+        self, key_bytes: bytes | None, value_bytes: bytes | None, offset: int, time_ms: int
+    ) -> None:
         """The general way."""
         if self.is_metadata:
             if value_bytes is not None:
                 self.core.replay(self.log_id, offset, None, decode_metadata_record(value_bytes))
         elif key_bytes is not None:
             key, value = decode_record(key_bytes, value_bytes)
-            self.core.replay(self.log_id, offset, key, value)
+            self.core.replay(self.log_id, offset, key, value, time_ms)
             if self.others is not None:
                 self.others.append((key, value))
 

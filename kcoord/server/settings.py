@@ -405,8 +405,16 @@ GROUP_SETTINGS: Final = (
     ),
     Setting(
         "offsets.retention.minutes", "core.offsets_retention_ms", 7 * 24 * 60, "minutes",
-        "How long the offsets of an empty group, or of one that left a topic, are kept (KIP-211).", minimum=1,
+        "How long the offsets of an empty group, or of one that left a topic, are kept (KIP-211). In groups of the new "
+        "protocol it counts from the commit, as in Kafka.", minimum=1,
         maximum=INT32_MAX, scale=MINUTE_MS, aliases=(("offsets.retention.ms", 1),),
+    ),
+    Setting(
+        "offsets.retention.consumer.groups.from", "core.offsets_retention_consumer_groups_from",
+        core.RETENTION_FROM_COMMIT, "",
+        "From when `offsets.retention.minutes` counts in an empty group of the new protocol (KIP-848): from the commit, "
+        "as in Kafka, or from when the group became empty (`empty`), as in classic groups. Not a setting in Kafka.",
+        choices=(core.RETENTION_FROM_COMMIT, core.RETENTION_FROM_EMPTY),
     ),
     Setting(
         "offsets.retention.check.interval.ms", "core.offsets_retention_check_interval_ms", 600000, "ms",

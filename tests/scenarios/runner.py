@@ -76,6 +76,8 @@ class Scenario:
         self.replies: dict[int, Message] = {}
         # What every log holds, as bytes: (key, value) by log name.
         self.logs: dict[str, list[tuple[bytes | None, bytes | None]]] = {}
+        # The timestamp of each of them.
+        self.times: dict[str, list[int]] = {}
         self.timers: list[tuple[int, int, Timer]] = []
         self.armed = 0
         # Jobs that wait for a command to end them, by key.
@@ -246,7 +248,7 @@ class Scenario:
 
     def _replay_log(self, core: Core, log_id: LogId) -> None:
         for offset, (key, value) in enumerate(self.logs.get(str(log_id), [])):
-            replay_bytes(core, log_id, offset, key, value)
+            replay_bytes(core, log_id, offset, key, value, self.times[str(log_id)][offset])
 
     def _quietly(self, outcome: Outcome) -> None:
         """Topics are the stage, not the play; what groups do when they change is shown."""
@@ -325,6 +327,8 @@ class Scenario:
 
     def _append(self, core: Core, log_id: LogId, outcome: Outcome) -> None:
         log = self.logs.setdefault(str(log_id), [])
+        times = self.times.setdefault(str(log_id), [])
+        wall_ms = self._now().wall_ms
         encoded = []
         for record in outcome.records:
             if record.key is None:
@@ -335,10 +339,11 @@ class Scenario:
         for record, (key, value) in zip(outcome.records, encoded, strict=True):
             place = str(log_id) if record.key is None else f"{log_id}@{len(log)}"
             self.lines.append(self.printer.record(place, record.key, record.value, record.cause))
-            core.replay(log_id, len(log), record.key, record.value)
+            core.replay(log_id, len(log), record.key, record.value, wall_ms)
             if self._shadow is not None:
-                replay_bytes(self._shadow, log_id, len(log), key, value)
+                replay_bytes(self._shadow, log_id, len(log), key, value, wall_ms)
             log.append((key, value))
+            times.append(wall_ms)
 
     def _compare(self, core: Core) -> None:
         """The core that only replays must agree with the one that handles."""
@@ -358,7 +363,7 @@ class Scenario:
             last = {key: offset for offset, (key, _) in enumerate(log)}
             for offset, (key, value) in enumerate(log):
                 if last[key] == offset:
-                    replay_bytes(core, log_id, offset, key, value)
+                    replay_bytes(core, log_id, offset, key, value, self.times[str(log_id)][offset])
         return core.digest()
 
     def _answer(self, reply: Reply) -> None:
@@ -374,10 +379,12 @@ class Scenario:
         actor.learn(response)
 
 
-def replay_bytes(core: Core, log_id: LogId, offset: int, key: bytes | None, value: bytes | None) -> None:
+def replay_bytes(
+    core: Core, log_id: LogId, offset: int, key: bytes | None, value: bytes | None, time_ms: int
+) -> None:
     if key is None:
         assert value is not None
         core.replay(log_id, offset, None, decode_metadata_record(value))
     else:
         typed_key, typed_value = decode_record(key, value)
-        core.replay(log_id, offset, typed_key, typed_value)
+        core.replay(log_id, offset, typed_key, typed_value, time_ms)

@@ -14,6 +14,10 @@ from kcoord.log.errors import LogDamaged
 from kcoord.log.partition_log import LogConfig, PartitionLog
 from kcoord.log.serde import decode_record, encode_record
 from kcoord.log.storage import MemoryStorage
+from kcoord.protocol.records.consumer_group_metadata import (
+    ConsumerGroupMetadataKey,
+    ConsumerGroupMetadataValue,
+)
 from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetadataValue
 from kcoord.protocol.records.offset_commit import (
     OffsetCommitKey,
@@ -179,3 +183,18 @@ def test_damage_is_named_by_file_offset_and_position() -> None:
         loaded(log)
     assert (refused.value.offset, refused.value.position) == (2, 2 * size)
     assert refused.value.file == "__consumer_offsets-0/00000000000000000000.log"
+
+
+def test_an_epoch_has_the_time_of_its_record() -> None:
+    """Retention may count from then, also after a restart."""
+    storage = MemoryStorage()
+    storage.make_dir("__consumer_offsets-0")
+    log = PartitionLog(storage, "__consumer_offsets", 0, b"\x01" * 16, LogConfig())
+    builder = BatchBuilder()
+    for epoch in (1, 2):
+        key, value = encode_record(ConsumerGroupMetadataKey("g"), ConsumerGroupMetadataValue(epoch, 0))
+        builder.append(5000 + epoch, key, value, None)
+    log.append(builder.build(0, 0, codec=CODEC_NONE), 0, 1, 5002)
+    log.write_pending()
+    core, _ = loaded(log)
+    assert core.groups.consumer_groups["g"].epoch_time_ms == 5002
