@@ -195,6 +195,12 @@ class BrokerConfigs:
         self.by_name[BROKER_ASSIGNMENT_INTERVAL].is_dynamic = True
         self._number("group.consumer.max.size", config.group_consumer_max_size, "Members of one consumer group.")
         self._add(
+            "group.coordinator.rebalance.protocols",
+            LIST,
+            config.group_coordinator_rebalance_protocols,
+            "The group protocols that are served; deprecated in Kafka.",
+        )
+        self._add(
             "group.consumer.assignors",
             LIST,
             config.group_consumer_assignors,

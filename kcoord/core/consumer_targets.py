@@ -87,15 +87,9 @@ class ConsumerTargets:
         # It is gone until all went well: what it knows would otherwise run ahead of the log.
         group.builder = None
         replaced_id = self._replaced_id(group, updated)
-        own: Assignment | None = None
+        own = group.targets.get(updated.member_id)
         if replaced_id is not None:
-            if updated.member_id in group.members:
-                # It was a member before it took the place of this one, and gives up what it had.
-                builder.remove_member(updated.member_id)
-                own = group.targets.get(updated.member_id)
-            builder.replace_static_member(replaced_id, updated.member_id)
-            # Lent for the computation; the records that put it there are in this very batch.
-            group.targets[updated.member_id] = group.target(replaced_id)
+            self._replace(group, builder, replaced_id, updated.member_id)
         builder.set_member(
             updated.member_id,
             updated.instance_id,
@@ -123,10 +117,8 @@ class ConsumerTargets:
             if member_id == updated.member_id:
                 target = assignment
             self._add(group, target_record(group.group_id, member_id, assignment), out)
-        told = listed
-        if replaced_id is not None:
-            # One of the two goes, and the other's record is in this batch in any case.
-            told = {**listed, replaced_id: True, updated.member_id: True}
+        # Of these two one goes, and the other's record is in this batch in any case.
+        told = listed if replaced_id is None else {**listed, replaced_id: True, updated.member_id: True}
         self._take_back_answers(group, told, out)
         if inherited is not None and updated.member_id not in listed:
             self._add(group, target_record(group.group_id, updated.member_id, inherited), out)
@@ -144,6 +136,19 @@ class ConsumerTargets:
         out.facts.append(Fact(INFO, "consumer_group_assignment", fields))
         group.builder = builder
         return target
+
+    def _replace(
+        self, group: ConsumerGroup, builder: TargetBuilder, replaced_id: str, member_id: str
+    ) -> None:
+        """A member stands in the place of a static one, and has its target.
+
+        That is lent for the computation: the records that put it there are in this very batch.
+        """
+        if member_id in group.members:
+            # It was a member before, and gives up what it had.
+            builder.remove_member(member_id)
+        builder.replace_static_member(replaced_id, member_id)
+        group.targets[member_id] = group.target(replaced_id)
 
     def _take_back_answers(self, group: ConsumerGroup, listed: dict[str, bool], out: Outcome) -> None:
         """A server says nothing besides its assignment: what a client-side assignor said last is over."""

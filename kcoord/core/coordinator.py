@@ -8,7 +8,7 @@ after every event.
 from __future__ import annotations
 
 import hashlib
-from typing import cast, final
+from typing import Final, cast, final
 
 from kcoord.core.assignors.range_assignor import RangeAssignor
 from kcoord.core.assignors.spec import Assignor
@@ -18,7 +18,7 @@ from kcoord.core.classic_membership import ClassicMembership
 from kcoord.core.classic_rebalance import ClassicRebalance
 from kcoord.core.classic_sync import ClassicSync
 from kcoord.core.client_assignments import ClientAssignments
-from kcoord.core.config import CoreConfig
+from kcoord.core.config import PROTOCOL_CONSUMER, CoreConfig
 from kcoord.core.configs import ConfigHandlers
 from kcoord.core.consumer_describe import ConsumerDescribe
 from kcoord.core.consumer_heartbeat import ConsumerHeartbeats
@@ -56,9 +56,10 @@ from kcoord.core.outcome import (
     TopicsChanged,
 )
 from kcoord.core.producers import ProducerIds
+from kcoord.core.refusals import error_response
 from kcoord.core.topic_admin import TopicAdmin
 from kcoord.core.topics import TopicRegistry
-from kcoord.protocol import apis
+from kcoord.protocol import apis, errors
 from kcoord.protocol.consumer_group_describe import ConsumerGroupDescribeRequest
 from kcoord.protocol.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kcoord.protocol.consumer_group_install_assignment import ConsumerGroupInstallAssignmentRequest
@@ -89,6 +90,13 @@ from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitV
 from kcoord.protocol.sync_group import SyncGroupRequest
 from kcoord.wire.message import Message
 
+# Served only where `group.coordinator.rebalance.protocols` has `consumer`, besides its heartbeat.
+CONSUMER_PROTOCOL_APIS: Final = (
+    apis.CONSUMER_GROUP_DESCRIBE,
+    apis.CONSUMER_GROUP_PREPARE_ASSIGNMENT,
+    apis.CONSUMER_GROUP_INSTALL_ASSIGNMENT,
+)
+
 
 @final
 class Core:
@@ -96,6 +104,8 @@ class Core:
 
     def __init__(self, config: CoreConfig, assignors: dict[str, Assignor] | None = None) -> None:
         self.config = config
+        protocols = config.group_coordinator_rebalance_protocols.split(",")
+        self._serves_consumer_protocol = PROTOCOL_CONSUMER in protocols
         self.topics = TopicRegistry(config)
         self.metadata_log = self.topics.log
         self._logs: list[LogId] = []
@@ -231,6 +241,8 @@ class Core:
                 return self.mixed_members.handle_heartbeat(request, heartbeat, now)
             return self.membership.handle_heartbeat(request, heartbeat, now)
         if key == apis.CONSUMER_GROUP_HEARTBEAT:
+            if not self._serves_consumer_protocol:
+                return self._unsupported(request)
             beat = cast(ConsumerGroupHeartbeatRequest, body)
             return self.consumer_heartbeats.handle_heartbeat(request, beat, now)
         if key == apis.OFFSET_FETCH:
@@ -263,6 +275,8 @@ class Core:
         body = request.body
         if key == apis.DESCRIBE_GROUPS:
             return self.group_admin.handle_describe_groups(request, cast(DescribeGroupsRequest, body), now)
+        if key in CONSUMER_PROTOCOL_APIS and not self._serves_consumer_protocol:
+            return self._unsupported(request)
         if key == apis.CONSUMER_GROUP_DESCRIBE:
             return self.consumer_describe.handle_describe(request, cast(ConsumerGroupDescribeRequest, body))
         if key == apis.CONSUMER_GROUP_PREPARE_ASSIGNMENT:
@@ -299,6 +313,13 @@ class Core:
             listed = cast(ListConfigResourcesRequest, body)
             return self.configs.handle_list_config_resources(request, listed, now)
         raise KeyError(f"no handler for api key {key}")
+
+    def _unsupported(self, request: Request) -> Outcome:
+        """The API is listed, and its protocol is switched off: so a broker answers."""
+        out = Outcome()
+        response = error_response(request.api_key, request.version, request.body, errors.UNSUPPORTED_VERSION)
+        out.reply(request.request_id, response)
+        return out
 
     # --- replay ----------------------------------------------------------------------------------------------
 

@@ -23,8 +23,8 @@ RESOLVE_DEADLINE_MS: Final = 10_000
 # What the records of one resolution may take together unless the caller says otherwise: half of what the default of
 # `coordinator.batch.max.bytes` allows, so that the record of the group's epoch has room beside them.
 RESULT_BYTES_MAX: Final = 32 * 1024 * 1024
-# What a record takes beside its texts, and a name beside its characters. Names are ASCII; a character of a pattern or of
-# a group id has at most four bytes.
+# What a record takes beside its texts, and a name beside its characters. Names are ASCII; a character of a pattern or
+# of a group id has at most four bytes.
 RECORD_OVERHEAD_BYTES: Final = 100
 NAME_OVERHEAD_BYTES: Final = 2
 # Topics between two looks at whether somebody still waits for the result.

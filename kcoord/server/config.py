@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, final
 
 from kcoord.core.broker_configs import SERVER_CONFIGS
-from kcoord.core.config import CoreConfig
+from kcoord.core.config import PROTOCOL_CLASSIC, REBALANCE_PROTOCOLS, CoreConfig
 from kcoord.server import settings
 from kcoord.server.listener import PLAINTEXT, Listener, format_address, parse_advertised, parse_listeners
 from kcoord.server.settings import BY_NAME, SETTINGS, Setting
@@ -340,6 +340,19 @@ def _check_consumer_groups(core: CoreConfig) -> None:
     if len(set(names)) < len(names):
         raise ConfigError(f"group.consumer.assignors = {core.group_consumer_assignors}: a name twice")
     core.group_consumer_assignors = ",".join(names)
+    _check_rebalance_protocols(core)
+
+
+def _check_rebalance_protocols(core: CoreConfig) -> None:
+    """As a broker does: it takes no other names, and the classic protocol cannot be switched off."""
+    name = "group.coordinator.rebalance.protocols"
+    protocols = [protocol.strip() for protocol in core.group_coordinator_rebalance_protocols.split(",")]
+    for protocol in protocols:
+        if protocol not in REBALANCE_PROTOCOLS:
+            raise ConfigError(f"{name}: {protocol!r} must be one of {', '.join(REBALANCE_PROTOCOLS)}")
+    if PROTOCOL_CLASSIC not in protocols:
+        raise ConfigError(f"{name} = {','.join(protocols)}: {PROTOCOL_CLASSIC} cannot be left out")
+    core.group_coordinator_rebalance_protocols = ",".join(dict.fromkeys(protocols))
 
 
 def _show_listeners(config: Config) -> None:

@@ -365,6 +365,13 @@ GROUP_SETTINGS: Final = (
         "`docs/assignors.md` says what they do, and how to add one.",
     ),
     Setting(
+        "group.coordinator.rebalance.protocols", "core.group_coordinator_rebalance_protocols",
+        "classic,consumer,streams", "",
+        "The group protocols that are served, with commas; `classic` is required. Without `consumer`, "
+        "ConsumerGroupHeartbeat and ConsumerGroupDescribe are answered with UNSUPPORTED_VERSION, as by a broker. "
+        "`streams` and `share` are accepted, and not served here.",
+    ),
+    Setting(
         "group.consumer.migration.policy", "core.group_consumer_migration_policy", core.MIGRATION_BIDIRECTIONAL, "",
         "Whether a group with members may change from the classic protocol to KIP-848's (`upgrade`), back "
         "(`downgrade`), both or neither. Groups without members always may.",
@@ -412,7 +419,7 @@ GROUP_SETTINGS: Final = (
     Setting(
         "offsets.retention.consumer.groups.from", "core.offsets_retention_consumer_groups_from",
         core.RETENTION_FROM_COMMIT, "",
-        "From when `offsets.retention.minutes` counts in an empty group of the new protocol (KIP-848): from the commit, "
+        "From when `offsets.retention.minutes` counts in empty groups of the new protocol (KIP-848): from the commit, "
         "as in Kafka, or from when the group became empty (`empty`), as in classic groups. Not a setting in Kafka.",
         choices=(core.RETENTION_FROM_COMMIT, core.RETENTION_FROM_EMPTY),
     ),
@@ -496,8 +503,7 @@ PROFILES: Final[dict[str, dict[str, str]]] = {
 }
 
 # Properties of Kafka that mean nothing here. They are accepted with a warning, so that a broker's file can be used.
-# `group.consumer.assignor.offload.enable` among them: where assignors run is for the server to decide. And
-# `group.coordinator.rebalance.protocols`, deprecated in Kafka: every protocol that is served is served to all.
+# `group.consumer.assignor.offload.enable` among them: where assignors run is for the server to decide.
 WITHOUT_EFFECT: Final = frozenset(
     {
         "alter.config.policy.class.name", "background.threads", "broker.heartbeat.interval.ms",

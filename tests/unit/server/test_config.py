@@ -135,6 +135,12 @@ def test_a_broker_s_properties_file(tmp_path: Path) -> None:
         ("empty_group_id_commit", "allow", "empty_group_id_commit", "allow"),
         ("group.consumer.migration.policy", "Upgrade", "group_consumer_migration_policy", "upgrade"),
         ("group.consumer.assignors", " range , mine", "group_consumer_assignors", "range,mine"),
+        (
+            "group.coordinator.rebalance.protocols",
+            " classic , streams,classic",
+            "group_coordinator_rebalance_protocols",
+            "classic,streams",
+        ),
     ],
 )
 def test_names_and_units(name: str, text: str, attribute: str, expected: object) -> None:
@@ -164,6 +170,9 @@ def test_static_values_are_what_was_configured() -> None:
         ("group.consumer.migration.policy=both", "must be one of bidirectional, upgrade, downgrade, disabled"),
         ("group.consumer.assignors=", "an empty name"),
         ("group.consumer.assignors=range,", "an empty name"),
+        ("group.coordinator.rebalance.protocols=consumer", "classic cannot be left out"),
+        ("group.coordinator.rebalance.protocols=classic,Consumer", "'Consumer' must be one of consumer, classic"),
+        ("group.coordinator.rebalance.protocols=", "'' must be one of consumer, classic, share, streams"),
         ("group.consumer.assignors=range,uniform,range", "a name twice"),
         ("group.consumer.regex.refresh.interval.ms=9999", "must be from 10000"),
         ("group.consumer.session.timeout.ms=0", "must be from 1"),
@@ -193,7 +202,7 @@ def test_a_session_must_be_longer_than_the_time_between_heartbeats() -> None:
 
 
 def test_a_broker_s_settings_without_effect_are_accepted_with_a_warning() -> None:
-    values = ["group.consumer.assignor.offload.enable=false", "group.coordinator.rebalance.protocols=classic"]
+    values = ["group.consumer.assignor.offload.enable=false", "group.coordinator.threads=4"]
     assert len(load(assignments=values).warnings) == 2
 
 
