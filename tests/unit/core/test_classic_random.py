@@ -9,6 +9,7 @@ import pytest
 from kcoord.core.classic_group import EMPTY, PREPARING_REBALANCE, STABLE, ClassicGroup
 from kcoord.protocol import errors
 from kcoord.protocol.join_group import JoinGroupResponse
+from tests.scenarios.timer_check import timer_problems
 from tests.unit.core.classic_rig import Rig
 
 PROTOCOLS = ["a", "b", "c"]
@@ -116,6 +117,8 @@ def check(group: ClassicGroup, crowd: Crowd) -> None:
         assert group.join_token
     else:
         assert not parked
+    armed = [entry[2] for entry in crowd.rig._timers]
+    assert timer_problems(crowd.rig.store, armed) == []
     if group.state == STABLE:
         assert not waiting
         assert group.protocol_name in counts

@@ -7,12 +7,13 @@ import pytest
 from kcoord.core import config as core_config
 from kcoord.core.classic_group import STABLE
 from kcoord.core.config import CoreConfig
+from kcoord.core.group_admin import TOMBSTONE_OVERHEAD_BYTES
 from kcoord.core.group_store import GroupStore
 from kcoord.core.hashing import coordinator_partition
 from kcoord.core.offset_commit import ILLEGAL_OFFSET_COMMIT, WARNED_CLIENTS_MAX
 from kcoord.core.offsets import OffsetStore
 from kcoord.core.outcome import OFFSETS_TOPIC, LogId, Now, Outcome, Request, TopicDeleted
-from kcoord.core.topics import TopicRegistry
+from kcoord.core.topics import TOPIC_NAME_CHARS_MAX, TopicRegistry
 from kcoord.protocol import apis, errors
 from kcoord.protocol.offset_commit import (
     OffsetCommitRequest,
@@ -534,6 +535,19 @@ def test_standalone_offsets_expire_after_their_commit_one_by_one() -> None:
     assert outcome.facts[0].fields == {"group_id": "g", "expired_offsets": 1, "group_deleted": True}
     assert room.groups.get("g") is None
     assert not room.expire()[0].records
+
+
+def test_what_a_batch_cannot_hold_expires_in_several_steps() -> None:
+    room = Room()
+    for topic in ("t", "u"):
+        room.commit(8, standalone(asked(topic, 0)))
+    # Half a batch has room for two tombstones.
+    room.config.coordinator_batch_bytes_max = 4 * (TOMBSTONE_OVERHEAD_BYTES + 4 + TOPIC_NAME_CHARS_MAX)
+    room.commit(8, standalone(asked("t", 1)))
+    room.advance(8 * DAY_MS)
+    steps = [[type(record.key) for record in outcome.records] for outcome in room.expire()]
+    assert steps == [[OffsetCommitKey] * 2, [OffsetCommitKey, GroupMetadataKey]]
+    assert room.groups.get("g") is None
 
 
 def test_an_expiry_time_of_its_own_counts_alone() -> None:
