@@ -47,5 +47,5 @@ def test_a_consumer_watches_commits_and_nobody_writes_them(tmp_path: Path) -> No
         assert (key.group, key.topic, key.partition) == ("g", "t", 0)
         assert isinstance(value, OffsetCommitValue) and value.offset == 1
         topics = AdminClient({"bootstrap.servers": server.bootstrap}).list_topics(timeout=60).topics
-        assert sorted(topics) == ["__consumer_offsets", "__group_events", "__transaction_state", "t"]
+        assert sorted(topics) == ["__consumer_offsets", "__group_events", "t"]
         assert server.stop() == 0
