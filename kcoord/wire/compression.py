@@ -1,8 +1,14 @@
 """The compression codecs of Kafka record batches, with bounded output.
 
-A peer chooses both the bytes and what they claim to become, so no claimed size is believed: sizes that are
-stated up front are compared with the limit first, and everything else is written into a buffer that cannot
-grow past the limit.
+A peer chooses both the bytes and what they claim to become. `survey` reads what the format itself says, without
+decompressing anything: how much the content can be at most, and of how many blocks it consists. `decompress` then
+runs the decoder once, into a buffer that holds no more than the limit. So its work follows from the output up to the
+limit and from the number of blocks, and a caller that charges for both (`charged_bytes`) bounds it: a block costs the
+decoder a microsecond or two (tables, state) whether it has content or not.
+
+A large buffer comes from the system as zero pages that nobody has touched, and becomes the returned bytes without a
+copy. The decoders release the GIL, and only they touch its pages, so a thread that decompresses leaves the others
+their time. What must hold the GIL is done in slices.
 
 Formats: gzip (RFC 1952); snappy in the framing of the snappy-java streams, which every Kafka client speaks,
 and plain raw snappy on read; LZ4 frames with independent blocks, the only kind Java clients read; zstd
@@ -12,9 +18,12 @@ frames (RFC 8878, KIP-110).
 from __future__ import annotations
 
 import zlib
-from typing import Final
+from io import BytesIO
+from typing import Final, final
 
 import cramjam
+
+from kcoord.wire.primitives import i64, read_i32_be
 
 __all__ = [
     "CODEC_GZIP",
@@ -25,8 +34,11 @@ __all__ = [
     "CODEC_ZSTD",
     "DecompressedTooLarge",
     "DecompressionError",
+    "Survey",
+    "charged_bytes",
     "compress",
     "decompress",
+    "survey",
 ]
 
 CODEC_NONE: Final = 0
@@ -36,11 +48,16 @@ CODEC_LZ4: Final = 3
 CODEC_ZSTD: Final = 4
 CODEC_NAMES: Final[dict[int, str]] = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 
-# First guess of the output's size, as a multiple of the input; the buffer grows from there to the limit.
-EXPECTED_RATIO: Final = 8
-BUFFER_BYTES_MIN: Final = 4096
-BUFFER_GROWTH: Final = 8
+# What a block counts for, in bytes of content. Writers fill blocks with 16 KiB and more. Setting up for one (tables of
+# codes, a call) takes a decoder one or two microseconds, in which it would make as much content.
+BLOCK_CHARGE_BYTES: Final = 4096
+# gzip does not say where its blocks begin, and one may take 20 bytes. Per byte of input, what that counts for.
+GZIP_INPUT_CHARGE: Final = 8
 
+# Content of gzip is made, and copied with the GIL held, in slices of this size; its input is given in slices as well,
+# because the decoder copies what it did not use yet each time.
+GZIP_SLICE_BYTES: Final = 256 * 1024
+GZIP_INPUT_SLICE_BYTES: Final = 64 * 1024
 # Producers write one gzip member. Each further one costs a copy of the rest, so there cannot be many.
 GZIP_MEMBERS_MAX: Final = 16
 GZIP_LEVEL: Final = 6
@@ -58,7 +75,15 @@ LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 LZ4_BLOCK_BYTES: Final = 64 * 1024
 LZ4_STORED: Final = 0x80000000
 LZ4_END: Final = b"\x00\x00\x00\x00"
+# No sequence of LZ4 makes more out of a byte.
+LZ4_RATIO_MAX: Final = 255
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
+ZSTD_BLOCK_BYTES_MAX: Final = 128 * 1024
+# Frames of both formats that hold no content: a magic number whose last four bits are free, a size, and that much.
+SKIPPABLE_MAGIC: Final = 0x184D2A50
+SKIPPABLE_MASK: Final = 0xFFFFFFF0
+INT32_MAX: Final = 0x7FFFFFFF
+INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 
 
 class DecompressionError(Exception):
@@ -67,6 +92,18 @@ class DecompressionError(Exception):
 
 class DecompressedTooLarge(DecompressionError):
     """The bytes become larger than the limit."""
+
+
+@final
+class Survey:
+    """What compressed bytes say of themselves: at most `bytes_max` of content, in `blocks` blocks.
+
+    The bound is -1 where the format has none. A decoder holds the bytes to it, whatever it is.
+    """
+
+    def __init__(self, bytes_max: i64, blocks: i64) -> None:
+        self.bytes_max = bytes_max
+        self.blocks = blocks
 
 
 def compress(codec: int, data: bytes) -> bytes:
@@ -85,10 +122,40 @@ def compress(codec: int, data: bytes) -> bytes:
     raise ValueError(f"no compression codec {codec}")
 
 
-def decompress(codec: int, data: bytes, max_bytes: int) -> bytes:
+def survey(codec: int, data: bytes, blocks_max: int = INT64_MAX) -> Survey:
+    """Look at compressed data without decompressing it.
+
+    Once there are more than `blocks_max` blocks, it does not look any further, and the data is not to be decompressed.
+    Raises DecompressionError for what is not of that format.
+    """
+    if codec == CODEC_NONE:
+        return Survey(len(data), 0)
+    if codec == CODEC_GZIP:
+        return Survey(-1, len(data) * GZIP_INPUT_CHARGE // BLOCK_CHARGE_BYTES)
+    if codec == CODEC_SNAPPY:
+        return _survey_snappy(data, blocks_max)
+    if codec == CODEC_LZ4:
+        if not data.startswith(LZ4_MAGIC):
+            raise DecompressionError("not an lz4 frame")
+        return _Frames(data, codec, blocks_max).survey()
+    if codec == CODEC_ZSTD:
+        if not data.startswith(ZSTD_MAGIC):
+            raise DecompressionError("not a zstd frame")
+        return _Frames(data, codec, blocks_max).survey()
+    raise DecompressionError(f"no compression codec {codec}")
+
+
+def charged_bytes(content_bytes: i64, blocks: i64) -> i64:
+    """What decompressing costs, as if it were so many bytes of content in large blocks."""
+    charge = blocks * BLOCK_CHARGE_BYTES
+    return content_bytes if content_bytes > charge else charge
+
+
+def decompress(codec: int, data: bytes, max_bytes: int, surveyed: Survey | None = None) -> bytes:
     """What `data` was before compression with `codec`, if that is at most `max_bytes` long.
 
-    Raises DecompressedTooLarge when it is longer, DecompressionError when `data` is not of that format.
+    `surveyed` is what survey found, if it was asked already. Raises DecompressedTooLarge when the content is longer,
+    DecompressionError when `data` is not of that format.
     """
     if codec == CODEC_NONE:
         if len(data) > max_bytes:
@@ -96,17 +163,11 @@ def decompress(codec: int, data: bytes, max_bytes: int) -> bytes:
         return data
     if codec == CODEC_GZIP:
         return _decompress_gzip(data, max_bytes)
+    if surveyed is None:
+        surveyed = survey(codec, data)
     if codec == CODEC_SNAPPY:
-        return _decompress_snappy(data, max_bytes)
-    if codec == CODEC_LZ4:
-        if not data.startswith(LZ4_MAGIC):
-            raise DecompressionError("not an lz4 frame")
-        return _decompress_into_buffer(codec, data, max_bytes)
-    if codec == CODEC_ZSTD:
-        if not data.startswith(ZSTD_MAGIC):
-            raise DecompressionError("not a zstd frame")
-        return _decompress_into_buffer(codec, data, max_bytes)
-    raise DecompressionError(f"no compression codec {codec}")
+        return _decompress_snappy(data, surveyed, max_bytes)
+    return _decompress_frames(codec, data, surveyed, max_bytes)
 
 
 def _compress_snappy(data: bytes) -> bytes:
@@ -137,93 +198,280 @@ def _compress_lz4(data: bytes) -> bytes:
     return b"".join(parts)
 
 
+@final
+class _Content:
+    """A buffer for content of at most `size` bytes, filled from the front and then taken as bytes without a copy."""
+
+    def __init__(self, size: int) -> None:
+        # These bytes are zero pages. BytesIO takes them over, since nobody else has them, and gives them back.
+        self.file = BytesIO(bytes(size))
+        self.view = self.file.getbuffer()
+
+    def take(self, size: int) -> bytes:
+        self.view.release()
+        self.file.truncate(size)
+        return self.file.getvalue()
+
+
 def _decompress_gzip(data: bytes, max_bytes: int) -> bytes:
-    parts: list[bytes] = []
-    left = max_bytes
-    rest = data
-    members = 0
-    while rest or members == 0:
-        members += 1
-        if members > GZIP_MEMBERS_MAX:
-            raise DecompressionError(f"more than {GZIP_MEMBERS_MAX} gzip members")
-        unpacker = zlib.decompressobj(31)
-        try:
-            # One byte more than allowed tells "full" from "exactly full".
-            part = unpacker.decompress(rest, left + 1)
-        except zlib.error as error:
-            raise DecompressionError(f"gzip: {error}") from None
-        if len(part) > left:
+    """Most batches are one member that fits into one slice; what is larger goes into a buffer, slice by slice."""
+    first = _GzipSlices(data)
+    # One byte more than allowed tells "full" from "exactly full".
+    part = first.read(min(max_bytes + 1, GZIP_SLICE_BYTES))
+    if first.at_end:
+        if len(part) > max_bytes:
             raise DecompressedTooLarge(f"more than {max_bytes} bytes")
-        if not unpacker.eof:
-            raise DecompressionError("gzip: cut short")
-        parts.append(part)
-        left -= len(part)
-        rest = unpacker.unused_data
-    if len(parts) == 1:
-        return parts[0]
-    return b"".join(parts)
+        return part
+    content = _Content(max_bytes)
+    size: i64 = 0
+    while part:
+        if len(part) > max_bytes - size:
+            raise DecompressedTooLarge(f"more than {max_bytes} bytes")
+        content.view[size : size + len(part)] = part
+        size += len(part)
+        part = first.read(int(min(max_bytes - size + 1, GZIP_SLICE_BYTES)))
+    return content.take(size)
 
 
-def _decompress_snappy_raw(data: bytes, max_bytes: int) -> bytes:
-    try:
-        size = cramjam.snappy.decompress_raw_len(data)
-        if size > max_bytes:
-            raise DecompressedTooLarge(f"{size} bytes, {max_bytes} allowed")
-        return bytes(cramjam.snappy.decompress_raw(data))
-    except cramjam.DecompressionError as error:
-        raise DecompressionError(f"snappy: {error}") from None
+@final
+class _GzipSlices:
+    """The content of gzip members, in slices."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.pos: i64 = 0
+        self.members = 1
+        self.unpacker = zlib.decompressobj(31)
+        self.at_end = False
+
+    def read(self, size: int) -> bytes:
+        """The next bytes of content, at most `size` of them and not always as many; none at the end."""
+        while not self.at_end:
+            rest = self.unpacker.unconsumed_tail
+            if not rest:
+                rest = self.data[self.pos : self.pos + GZIP_INPUT_SLICE_BYTES]
+                self.pos += len(rest)
+            try:
+                part = self.unpacker.decompress(rest, size)
+            except zlib.error as error:
+                raise DecompressionError(f"gzip: {error}") from None
+            if self.unpacker.eof:
+                self._end_member()
+            elif not part and not rest:
+                raise DecompressionError("gzip: cut short")
+            if part:
+                return part
+        return b""
+
+    def _end_member(self) -> None:
+        self.pos -= len(self.unpacker.unused_data)
+        if self.pos == len(self.data):
+            self.at_end = True
+            return
+        self.members += 1
+        if self.members > GZIP_MEMBERS_MAX:
+            raise DecompressionError(f"more than {GZIP_MEMBERS_MAX} gzip members")
+        self.unpacker = zlib.decompressobj(31)
 
 
-def _decompress_snappy(data: bytes, max_bytes: int) -> bytes:
+def _snappy_content_bytes(data: bytes, pos: i64, end: i64) -> i64:
+    """The size that a raw block begins with, a varint of at most 32 bits. It is checked by the decoder."""
+    size: i64 = 0
+    shift: i64 = 0
+    while pos < end and shift <= 28:
+        x: i64 = i64(data[pos])
+        size |= (x & 127) << shift
+        if x < 128:
+            return size
+        shift += 7
+        pos += 1
+    raise DecompressionError("snappy: no size")
+
+
+def _survey_snappy(data: bytes, blocks_max: i64) -> Survey:
+    end: i64 = len(data)
     if not data.startswith(XERIAL_MAGIC):
-        return _decompress_snappy_raw(data, max_bytes)
-    parts: list[bytes] = []
-    left = max_bytes
-    pos = len(XERIAL_HEADER)
-    end = len(data)
+        return Survey(_snappy_content_bytes(data, 0, end), 1)
+    pos: i64 = len(XERIAL_HEADER)
     if pos > end:
         raise DecompressionError("snappy: header cut short")
-    while pos < end:
+    content: i64 = 0
+    blocks: i64 = 0
+    while pos < end and blocks <= blocks_max:
+        blocks += 1
         if data.startswith(XERIAL_MAGIC, pos):
             # Two streams glued together: the header comes again where a block's size would be.
             pos += len(XERIAL_HEADER)
             continue
-        if end - pos < 4:
-            raise DecompressionError("snappy: block size cut short")
-        size = int.from_bytes(data[pos : pos + 4], "big")
+        size = _block_bytes(data, pos, end)
         pos += 4
-        if size == 0 or size > end - pos:
-            raise DecompressionError(f"snappy: block of {size} bytes, {end - pos} left")
-        part = _decompress_snappy_raw(data[pos : pos + size], left)
-        parts.append(part)
-        left -= len(part)
+        content += _snappy_content_bytes(data, pos, pos + size)
         pos += size
-    return b"".join(parts)
+    return Survey(content, blocks)
 
 
-def _decompress_into_buffer(codec: int, data: bytes, max_bytes: int) -> bytes:
-    size = len(data) * EXPECTED_RATIO
-    if size < BUFFER_BYTES_MIN:
-        size = BUFFER_BYTES_MIN
-    while True:
-        if size > max_bytes:
-            size = max_bytes
-        # A fresh buffer is zero pages: what is not written to costs address space only.
-        buffer = bytearray(size)
-        try:
-            if codec == CODEC_LZ4:
-                written = cramjam.lz4.decompress_into(data, buffer)
-            else:
-                written = cramjam.zstd.decompress_into(data, buffer)
-        except cramjam.DecompressionError as error:
-            # "Buffer full" and "bad data" arrive as the same class. Growing is harmless for bad data, which
-            # fails again; the wording only decides which of our errors is raised at the limit.
-            text = str(error)
-            full = "whole buffer" in text
-            if size < max_bytes:
-                size *= BUFFER_GROWTH
+def _block_bytes(data: bytes, pos: i64, end: i64) -> i64:
+    if end - pos < 4:
+        raise DecompressionError("snappy: block size cut short")
+    size: i64 = i64(read_i32_be(data, pos)) & 0xFFFFFFFF
+    if size == 0 or size > end - pos - 4:
+        raise DecompressionError(f"snappy: block of {size} bytes, {end - pos - 4} left")
+    return size
+
+
+def _decompress_snappy(data: bytes, surveyed: Survey, max_bytes: int) -> bytes:
+    if surveyed.bytes_max > max_bytes:
+        raise DecompressedTooLarge(f"{surveyed.bytes_max} bytes, {max_bytes} allowed")
+    content = _Content(surveyed.bytes_max)
+    written: i64 = 0
+    pos: i64 = 0
+    end: i64 = len(data)
+    try:
+        if not data.startswith(XERIAL_MAGIC):
+            return content.take(cramjam.snappy.decompress_raw_into(data, content.view))
+        while pos < end:
+            if data.startswith(XERIAL_MAGIC, pos):
+                pos += len(XERIAL_HEADER)
                 continue
-            if full:
-                raise DecompressedTooLarge(f"more than {max_bytes} bytes") from None
-            raise DecompressionError(f"{CODEC_NAMES[codec]}: {text}") from None
-        return bytes(memoryview(buffer)[:written])
+            size = _block_bytes(data, pos, end)
+            pos += 4
+            written += cramjam.snappy.decompress_raw_into(data[pos : pos + size], content.view[written:])
+            pos += size
+    except cramjam.DecompressionError as error:
+        raise DecompressionError(f"snappy: {error}") from None
+    return content.take(written)
+
+
+@final
+class _Frames:
+    """Walks over the frames and blocks of LZ4 or zstd data, to know what they can become at most."""
+
+    def __init__(self, data: bytes, codec: int, blocks_max: i64) -> None:
+        self.data = data
+        self.codec = codec
+        self.blocks_max = blocks_max
+        self.pos: i64 = 0
+        self.end: i64 = len(data)
+        self.content: i64 = 0
+        self.blocks: i64 = 0
+
+    def survey(self) -> Survey:
+        magic = int.from_bytes(LZ4_MAGIC if self.codec == CODEC_LZ4 else ZSTD_MAGIC, "little")
+        while self.pos < self.end and self.blocks <= self.blocks_max:
+            # Setting up for a frame is at least the work of a block.
+            self.blocks += 1
+            found = self._number(4)
+            if found == magic:
+                if self.codec == CODEC_LZ4:
+                    self._lz4_frame()
+                else:
+                    self._zstd_frame()
+            elif found & SKIPPABLE_MASK == SKIPPABLE_MAGIC:
+                self._skip(self._number(4))
+            else:
+                raise DecompressionError(f"{CODEC_NAMES[self.codec]}: unknown frame")
+        return Survey(self.content, self.blocks)
+
+    def _skip(self, size: i64) -> None:
+        if size > self.end - self.pos:
+            raise DecompressionError(f"{CODEC_NAMES[self.codec]}: cut short")
+        self.pos += size
+
+    def _number(self, size: i64) -> i64:
+        """A little-endian number of up to 4 bytes."""
+        pos = self.pos
+        self._skip(size)
+        value: i64 = 0
+        shift: i64 = 0
+        while pos < self.pos:
+            value |= i64(self.data[pos]) << shift
+            shift += 8
+            pos += 1
+        return value
+
+    def _lz4_frame(self) -> None:
+        flags = self._number(1)
+        block_max = i64(1) << (((self._number(1) >> 4) & 7) * 2 + 8)
+        # Content size, dictionary, checksum of the header.
+        self._skip((8 if flags & 0x08 else 0) + (4 if flags & 0x01 else 0) + 1)
+        block_tail: i64 = 4 if flags & 0x10 else 0
+        while self.blocks <= self.blocks_max:
+            size = self._number(4)
+            if size == 0:
+                self._skip(4 if flags & 0x04 else 0)
+                break
+            self.blocks += 1
+            stored = size & LZ4_STORED
+            size &= INT32_MAX
+            self._skip(size + block_tail)
+            if stored:
+                self.content += size
+            else:
+                content = size * LZ4_RATIO_MAX
+                self.content += content if content < block_max else block_max
+
+    def _zstd_frame(self) -> None:
+        flags = self._number(1)
+        is_single = (flags & 0x20) != 0
+        block_max: i64 = ZSTD_BLOCK_BYTES_MAX
+        if not is_single:
+            window = self._number(1)
+            exponent = (window >> 3) + 10
+            if exponent < 17:
+                block_max = (i64(1) << exponent) // 8 * (8 + (window & 7))
+                if block_max > ZSTD_BLOCK_BYTES_MAX:
+                    block_max = ZSTD_BLOCK_BYTES_MAX
+        dictionary = flags & 3
+        self._skip(4 if dictionary == 3 else dictionary)
+        stated = self._zstd_content_bytes(flags >> 6, is_single)
+        before = self.content
+        is_last = False
+        while not is_last:
+            if self.blocks > self.blocks_max:
+                return
+            self.blocks += 1
+            block = self._number(3)
+            is_last = (block & 1) != 0
+            kind = (block >> 1) & 3
+            size = block >> 3
+            # A block of one byte that is repeated has that byte only.
+            self._skip(1 if kind == 1 else size)
+            # Raw and repeated blocks say what they become; the decoder refuses what is above the maximum.
+            self.content += size if kind < 2 and size < block_max else block_max
+        if stated >= 0 and stated < self.content - before:
+            self.content = before + stated
+        self._skip(4 if flags & 0x04 else 0)
+
+    def _zstd_content_bytes(self, size_flag: i64, is_single: bool) -> i64:
+        """The size that the frame states, -1 for none. It must be exact, and the decoder refuses it otherwise."""
+        if size_flag == 0:
+            return self._number(1) if is_single else -1
+        if size_flag == 1:
+            return self._number(2) + 256
+        low = self._number(4)
+        if size_flag == 3:
+            high = self._number(4)
+            if high > INT32_MAX:
+                return -1
+            return low | high << 32
+        return low
+
+
+def _decompress_frames(codec: int, data: bytes, surveyed: Survey, max_bytes: int) -> bytes:
+    size: int = surveyed.bytes_max
+    if size > max_bytes:
+        size = max_bytes
+    content = _Content(size)
+    try:
+        if codec == CODEC_LZ4:
+            written = cramjam.lz4.decompress_into(data, content.view)
+        else:
+            written = cramjam.zstd.decompress_into(data, content.view)
+    except cramjam.DecompressionError as error:
+        # "Buffer full" and "bad data" arrive as the same class. Data that goes beyond what its own format allows
+        # is bad whatever the limit.
+        text = str(error)
+        if "whole buffer" in text and surveyed.bytes_max > max_bytes:
+            raise DecompressedTooLarge(f"more than {max_bytes} bytes") from None
+        raise DecompressionError(f"{CODEC_NAMES[codec]}: {text}") from None
+    return content.take(written)

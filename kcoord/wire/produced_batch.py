@@ -3,17 +3,32 @@
 The rules are those of released brokers: one whole batch of format version 2 per partition, with a right
 checksum, plain offset deltas, allowed timestamps and no control records. A refusal carries the protocol's
 error code.
+
+What a check costs follows from the batch's content, which a peer chooses: how much it is once decompressed, and how
+many records and headers it has. So a check goes on in steps, each within a `CheckBudget`: a turn of the server gives
+it little, a thread gives it more, in slices between which others get the GIL. Both come to the same verdict.
 """
 
 from __future__ import annotations
 
 from typing import Final, final
 
-from kcoord.wire.compression import CODEC_ZSTD, DecompressedTooLarge, DecompressionError
+from kcoord.wire.compression import (
+    BLOCK_CHARGE_BYTES,
+    CODEC_NONE,
+    CODEC_ZSTD,
+    DecompressedTooLarge,
+    DecompressionError,
+    charged_bytes,
+    compress,
+    decompress,
+    survey,
+)
 from kcoord.wire.crc import crc32c
 from kcoord.wire.primitives import DecodeError, Reader, i64, read_i32_be, read_i64_be
 from kcoord.wire.record_batch import (
     BATCH_LENGTH_MIN,
+    CODEC_MASK,
     CONTROL_FLAG,
     CRC_FROM,
     CREATE_TIME,
@@ -25,10 +40,11 @@ from kcoord.wire.record_batch import (
     NO_TIMESTAMP,
     TRANSACTIONAL_FLAG,
     BatchHeader,
+    check_count,
     parse_header,
     record_end,
-    records_reader,
     with_max_timestamp,
+    with_records,
 )
 
 # Error codes of the protocol that a broker's batch check can give.
@@ -42,6 +58,18 @@ ERROR_INVALID_RECORD: Final = 87
 
 # Kafka answers with every bad record of a batch; the first few tell as much and bound the answer.
 RECORD_ERRORS_MAX: Final = 16
+
+# What comes of a step of a check.
+CHECKED: Final = 1  # `result` is there
+UNFINISHED: Final = 2  # it goes on with the next step
+OVER_BUDGET: Final = 3  # it cannot go on with the bytes that this budget has left
+
+# A topic keeps what producers chose.
+CODEC_OF_PRODUCER: Final = -1
+
+# A batch costs this many elements whatever is in it: its header, its checksum, a verdict.
+ELEMENTS_PER_BATCH: Final = 16
+INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 
 
 @final
@@ -81,6 +109,19 @@ class ProduceLimits:
         self.timestamp_type = timestamp_type
         self.timestamp_before_max_ms = timestamp_before_max_ms
         self.timestamp_after_max_ms = timestamp_after_max_ms
+
+
+@final
+class CheckBudget:
+    """What checks may still cost: bytes to decompress, elements (records and headers) to walk over, bytes to compress
+    again for topics with a codec of their own."""
+
+    def __init__(
+        self, content_bytes: int = INT64_MAX, elements: int = INT64_MAX, recompressed_bytes: int = INT64_MAX
+    ) -> None:
+        self.content_bytes: i64 = content_bytes
+        self.elements: i64 = elements
+        self.recompressed_bytes: i64 = recompressed_bytes
 
 
 def _refused(code: int, message: str) -> ProducedBatch:
@@ -137,112 +178,250 @@ def _check_produced_header(records: bytes, api_version: int, limits: ProduceLimi
 
 
 @final
-class _Scan:
-    """Facts of one pass over the records of a produced batch."""
+class BatchCheck:
+    """The check of the records of one partition of a Produce request (version 3 and later), as a broker does it.
 
-    def __init__(self) -> None:
+    Exactly one whole batch of format version 2 with base offset 0, right checksum, offset deltas 0 … count-1, no
+    control records, allowed timestamps and, on a compacted topic, keys. Compressed records are decompressed within
+    the limit to be checked; what is stored stays compressed, unless `codec` asks for another codec. A wrong max
+    timestamp is corrected, and a topic with log append time stamps the batch with `now_ms`.
+
+    It looks at nothing but its own fields, so it may go on in another thread between two steps.
+    """
+
+    def __init__(
+        self,
+        records: bytes | None,
+        api_version: int,
+        now_ms: int,
+        limits: ProduceLimits,
+        codec: int = CODEC_OF_PRODUCER,
+    ) -> None:
+        self.records = records
+        self.api_version = api_version
+        self.now_ms = now_ms
+        self.limits = limits
+        self.codec = codec
+        self.result: ProducedBatch | None = None
+        self.header: BatchHeader | None = None
+        # Decompressed or not; there once its size is known to be within the budget.
+        self.reader: Reader | None = None
+        self.is_walked = False
+        # Where the walk stands: the record, the headers of it that are left, and where it ends.
+        self.index: i64 = 0
+        self.headers_left: i64 = 0
+        self.record_end: i64 = 0
+        self.content_start: i64 = 0
+        # What the walk found.
         self.max_timestamp: i64 = NO_TIMESTAMP
-        self.invalid_timestamp: bool = False
+        self.has_invalid_timestamp = False
         self.errors: list[tuple[int, str]] = []
 
+    def step(self, budget: CheckBudget) -> int:
+        """Go on as far as `budget` allows: CHECKED, UNFINISHED or OVER_BUDGET."""
+        if self.result is not None:
+            return CHECKED
+        try:
+            return self._step(budget)
+        # Each clause has a name of its own: compiled, one name would keep the type of the first.
+        except DecompressedTooLarge as too_large:
+            return self._refuse(ERROR_MESSAGE_TOO_LARGE, f"decompressed records: {too_large}")
+        except DecompressionError as broken:
+            return self._refuse(ERROR_CORRUPT_MESSAGE, str(broken))
+        except DecodeError as malformed:
+            return self._refuse(ERROR_INVALID_RECORD, str(malformed))
 
-def _scan_records(r: Reader, header: BatchHeader, limits: ProduceLimits, now_ms: int) -> _Scan:
-    scan = _Scan()
-    create_time = limits.timestamp_type == CREATE_TIME
-    low: i64 = max(0, now_ms - limits.timestamp_before_max_ms)
-    high: i64 = min(0x7FFFFFFFFFFFFFFF, now_ms + limits.timestamp_after_max_ms)
-    base: int = header.base_timestamp
-    index: i64 = 0
-    while index < header.count:
-        end = record_end(r)
-        exact = base + r.varlong()
-        if exact < -0x8000000000000000 or exact > 0x7FFFFFFFFFFFFFFF:
-            raise DecodeError("timestamp is not an int64")
-        timestamp: i64 = exact
-        if r.varint() != index:
-            raise DecodeError(f"offset delta of record {index} is not {index}")
-        key_size = r.varint()
-        if key_size >= 0:
-            r.take(key_size)
-        value_size = r.varint()
-        if value_size >= 0:
-            r.take(value_size)
-        _skip_headers(r)
-        if r.pos != end:
-            raise DecodeError(f"record {index} does not match its size")
-        if key_size < 0 and limits.compacted:
-            if len(scan.errors) < RECORD_ERRORS_MAX:
-                scan.errors.append((index, "a compacted topic needs a key"))
-        elif create_time and timestamp != NO_TIMESTAMP and (timestamp < low or timestamp > high):
-            scan.invalid_timestamp = True
-            if len(scan.errors) < RECORD_ERRORS_MAX:
-                scan.errors.append((index, f"timestamp {timestamp} is not within [{low}, {high}]"))
-        if timestamp > scan.max_timestamp:
-            scan.max_timestamp = timestamp
-        index += 1
-    if r.pos != r.end:
-        raise DecodeError(f"{r.end - r.pos} bytes after the last record")
-    return scan
+    def _refuse(self, code: int, message: str) -> int:
+        self.result = _refused(code, message)
+        self.reader = None
+        return CHECKED
 
+    def _step(self, budget: CheckBudget) -> int:
+        header = self.header
+        if header is None:
+            if budget.elements <= 0:
+                return UNFINISHED
+            budget.elements -= ELEMENTS_PER_BATCH
+            header = self._begin()
+            if header is None:
+                return CHECKED
+        r = self.reader
+        if r is None:
+            r = self._open(header, budget)
+            if r is None:
+                return OVER_BUDGET
+        if not self.is_walked:
+            if not self._walk(r, header, budget):
+                return UNFINISHED
+            self.is_walked = True
+        return self._finish(r, header, budget)
 
-def _skip_headers(r: Reader) -> None:
-    count = r.varint()
-    if count == 0:
-        return
-    if count < 0 or count > (r.end - r.pos) // 2:
-        raise DecodeError(f"{count} record headers in {r.end - r.pos} bytes")
-    while count > 0:
-        size = r.varint()
-        if size < 0:
-            raise DecodeError("null record header key")
-        r.take(size)
-        size = r.varint()
-        if size >= 0:
+    def _begin(self) -> BatchHeader | None:
+        records = self.records
+        if records is None:
+            self._refuse(ERROR_INVALID_RECORD, "no whole record batch")
+            return None
+        checked = _check_produced_header(records, self.api_version, self.limits)
+        header = checked.header
+        if header is None:
+            self.result = checked
+            return None
+        if header.attributes & LOG_APPEND_TIME_FLAG and self.limits.timestamp_type == CREATE_TIME:
+            self._refuse(ERROR_INVALID_TIMESTAMP, "producers cannot set log append time")
+            return None
+        self.header = header
+        return header
+
+    def _open(self, header: BatchHeader, budget: CheckBudget) -> Reader | None:
+        """The records, decompressed; None when that is more than the budget has left."""
+        records = self.records
+        if records is None:
+            raise ValueError("no records")
+        codec = header.codec
+        if codec == CODEC_NONE:
+            r = Reader(records, HEADER_BYTES)
+        else:
+            data = records[HEADER_BYTES:]
+            left = budget.content_bytes
+            surveyed = survey(codec, data, left // BLOCK_CHARGE_BYTES)
+            if surveyed.blocks > left // BLOCK_CHARGE_BYTES:
+                return None
+            allowed: i64 = self.limits.max_decompressed_bytes
+            try:
+                content = decompress(codec, data, min(allowed, left), surveyed)
+            except DecompressedTooLarge:
+                if allowed <= left:
+                    raise
+                return None
+            budget.content_bytes = left - charged_bytes(len(content), surveyed.blocks)
+            r = Reader(content)
+        check_count(r, header)
+        self.content_start = r.pos
+        self.reader = r
+        return r
+
+    def _walk(self, r: Reader, header: BatchHeader, budget: CheckBudget) -> bool:
+        """Look at every record and header; whether the end was reached within the budget."""
+        limits = self.limits
+        create_time = limits.timestamp_type == CREATE_TIME
+        compacted = limits.compacted
+        low: i64 = max(0, self.now_ms - limits.timestamp_before_max_ms)
+        high: i64 = min(INT64_MAX, self.now_ms + limits.timestamp_after_max_ms)
+        base: int = header.base_timestamp
+        count: i64 = header.count
+        index = self.index
+        left = budget.elements
+        while index < count:
+            if self.record_end == 0:
+                if left <= 0:
+                    break
+                left -= 1
+                end = record_end(r)
+                exact = base + r.varlong()
+                if exact < -0x8000000000000000 or exact > INT64_MAX:
+                    raise DecodeError("timestamp is not an int64")
+                timestamp: i64 = exact
+                if r.varint() != index:
+                    raise DecodeError(f"offset delta of record {index} is not {index}")
+                key_size = r.varint()
+                if key_size >= 0:
+                    r.take(key_size)
+                value_size = r.varint()
+                if value_size >= 0:
+                    r.take(value_size)
+                if key_size < 0 and compacted:
+                    self._note_error(index, "a compacted topic needs a key")
+                elif create_time and timestamp != NO_TIMESTAMP and (timestamp < low or timestamp > high):
+                    self.has_invalid_timestamp = True
+                    self._note_error(index, f"timestamp {timestamp} is not within [{low}, {high}]")
+                if timestamp > self.max_timestamp:
+                    self.max_timestamp = timestamp
+                headers = r.varint()
+                if headers != 0:
+                    if headers < 0 or headers > (r.end - r.pos) // 2:
+                        raise DecodeError(f"{headers} record headers in {r.end - r.pos} bytes")
+                    self.headers_left = headers
+                    self.record_end = end
+            if self.record_end != 0:
+                left = self._skip_headers(r, left)
+                if self.headers_left > 0:
+                    break
+                end = self.record_end
+                self.record_end = 0
+            if r.pos != end:
+                raise DecodeError(f"record {index} does not match its size")
+            index += 1
+        self.index = index
+        budget.elements = left
+        if index < count:
+            return False
+        if r.pos != r.end:
+            raise DecodeError(f"{r.end - r.pos} bytes after the last record")
+        return True
+
+    def _skip_headers(self, r: Reader, left: i64) -> i64:
+        """Pass over the record's headers, `left` at most; how many more the budget has then."""
+        headers = self.headers_left
+        while headers > 0 and left > 0:
+            left -= 1
+            size = r.varint()
+            if size < 0:
+                raise DecodeError("null record header key")
             r.take(size)
-        count -= 1
+            size = r.varint()
+            if size >= 0:
+                r.take(size)
+            headers -= 1
+        self.headers_left = headers
+        return left
+
+    def _note_error(self, index: int, message: str) -> None:
+        if len(self.errors) < RECORD_ERRORS_MAX:
+            self.errors.append((index, message))
+
+    def _finish(self, r: Reader, header: BatchHeader, budget: CheckBudget) -> int:
+        if self.errors:
+            if self.has_invalid_timestamp:
+                self._refuse(ERROR_INVALID_TIMESTAMP, "timestamp out of range")
+            else:
+                self._refuse(ERROR_INVALID_RECORD, "bad records")
+            refusal = self.result
+            if refusal is not None:
+                refusal.record_errors = self.errors
+            return CHECKED
+        batch = self.records
+        if batch is None:
+            raise ValueError("no records")
+        if self.codec != CODEC_OF_PRODUCER and self.codec != header.codec:
+            size = r.end - self.content_start
+            if size > budget.recompressed_bytes:
+                return OVER_BUDGET
+            budget.recompressed_bytes -= size
+            # The bytes of the records are the same in all codecs.
+            content = compress(self.codec, r.buf[self.content_start : r.end])
+            batch = with_records(batch, (header.attributes & ~CODEC_MASK) | self.codec, content)
+            header = parse_header(batch, 0)
+        attributes = header.attributes
+        max_timestamp: i64 = self.max_timestamp
+        if self.limits.timestamp_type == LOG_APPEND_TIME:
+            attributes |= LOG_APPEND_TIME_FLAG
+            max_timestamp = self.now_ms
+        if attributes != header.attributes or max_timestamp != header.max_timestamp:
+            batch = with_max_timestamp(batch, attributes, max_timestamp)
+            header = parse_header(batch, 0)
+        self.result = ProducedBatch(ERROR_NONE, None, batch, header)
+        # What was decompressed is not needed any more, and others may wait to have theirs.
+        self.reader = None
+        return CHECKED
 
 
 def validate_produced_batch(
     records: bytes | None, api_version: int, now_ms: int, limits: ProduceLimits
 ) -> ProducedBatch:
-    """Check the records of one partition of a Produce request (version 3 and later) as a broker does.
-
-    Exactly one whole batch of format version 2 with base offset 0, right checksum, offset deltas 0 … count-1,
-    no control records, allowed timestamps and, on a compacted topic, keys. Compressed records are
-    decompressed within the limit to be checked; what is stored stays compressed. A wrong max timestamp is
-    corrected, and a topic with log append time stamps the batch.
-    """
-    if records is None:
-        return _refused(ERROR_INVALID_RECORD, "no whole record batch")
-    result = _check_produced_header(records, api_version, limits)
-    header = result.header
-    if header is None:
-        return result
-    if header.attributes & LOG_APPEND_TIME_FLAG and limits.timestamp_type == CREATE_TIME:
-        return _refused(ERROR_INVALID_TIMESTAMP, "producers cannot set log append time")
-    try:
-        r = records_reader(records, 0, header, limits.max_decompressed_bytes)
-        scan = _scan_records(r, header, limits, now_ms)
-    # Each clause has a name of its own: compiled, one name would keep the type of the first.
-    except DecompressedTooLarge as too_large:
-        return _refused(ERROR_MESSAGE_TOO_LARGE, f"decompressed records: {too_large}")
-    except DecompressionError as broken:
-        return _refused(ERROR_CORRUPT_MESSAGE, str(broken))
-    except DecodeError as malformed:
-        return _refused(ERROR_INVALID_RECORD, str(malformed))
-    if scan.errors:
-        if scan.invalid_timestamp:
-            result = _refused(ERROR_INVALID_TIMESTAMP, "timestamp out of range")
-        else:
-            result = _refused(ERROR_INVALID_RECORD, "bad records")
-        result.record_errors = scan.errors
-        return result
-    attributes = header.attributes
-    max_timestamp: i64 = scan.max_timestamp
-    if limits.timestamp_type == LOG_APPEND_TIME:
-        attributes |= LOG_APPEND_TIME_FLAG
-        max_timestamp = now_ms
-    if attributes != header.attributes or max_timestamp != header.max_timestamp:
-        result.batch = with_max_timestamp(records, attributes, max_timestamp)
-        result.header = parse_header(result.batch, 0)
+    """Check the records of one partition of a Produce request at once; see BatchCheck."""
+    check = BatchCheck(records, api_version, now_ms, limits)
+    check.step(CheckBudget())
+    result = check.result
+    if result is None:
+        raise ValueError("a check without bounds did not end")
     return result

@@ -220,9 +220,14 @@ def records_reader(buf: bytes, pos: i64, header: BatchHeader, max_decompressed: 
         r.end = end
     else:
         r = Reader(decompress(codec, buf[pos + HEADER_BYTES : end], max_decompressed))
+    check_count(r, header)
+    return r
+
+
+def check_count(r: Reader, header: BatchHeader) -> None:
+    """Raise DecodeError when `r` cannot hold as many records as the header says."""
     if header.count > (r.end - r.pos) // RECORD_BYTES_MIN:
         raise DecodeError(f"{header.count} records in {r.end - r.pos} bytes")
-    return r
 
 
 def record_end(r: Reader) -> i64:
@@ -515,6 +520,25 @@ def with_max_timestamp(batch: bytes, attributes: i64, max_timestamp: i64) -> byt
     head.write(batch[:17])
     _write_u32(head, crc32c(summed))
     return head.getvalue() + summed
+
+
+def with_records(batch: bytes, attributes: i64, records: bytes) -> bytes:
+    """The single batch `batch` with these attributes around the same records, encoded in another codec."""
+    size: i64 = len(records)
+    _check_field(size, 0, INT32_MAX - BATCH_LENGTH_MIN, "size")
+    w = BytesWriter()
+    write_int16(w, attributes)
+    w.write(batch[23:HEADER_BYTES])
+    summed = w.getvalue()
+    crc: i64 = crc32c(records, crc32c(summed))
+    head = BytesWriter()
+    head.write(batch[:8])
+    write_i32_be(head, i32(size + BATCH_LENGTH_MIN))
+    head.write(batch[12:17])
+    _write_u32(head, crc)
+    head.write(summed)
+    head.write(records)
+    return head.getvalue()
 
 
 def with_log_append_time(batch: bytes, now_ms: i64) -> bytes:
