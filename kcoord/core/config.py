@@ -109,6 +109,8 @@ class CoreConfig:
     # A batch of coordinator records that must be atomic may reach this size; Kafka stops at about 1 MiB.
     coordinator_batch_bytes_max: int = 64 * 1024 * 1024
     decompressed_bytes_max: int = 64 * 1024 * 1024
+    # All batches of a Produce request together; 128 MiB are the largest request at a ratio of 12.
+    produce_decompressed_bytes_max: int = 128 * 1024 * 1024
 
     def __init__(self) -> None:
         # Names and values exactly as configured, for DescribeConfigs of the broker: name -> value.

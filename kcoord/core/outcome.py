@@ -139,6 +139,25 @@ class Job:
         raise TypeError(f"{type(self).__name__} does not say how to run")
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
+class StepJob(Job):
+    """A job in steps of about a millisecond.
+
+    Compiled code keeps the GIL until it returns, and so would keep the loop waiting. Whoever runs the job lets others
+    have the GIL between two steps, and stops when the job is abandoned.
+    """
+
+    def step(self) -> bool:
+        """Go on; whether that was the end."""
+        raise TypeError(f"{type(self).__name__} does not say how to step")
+
+    def run(self) -> object:
+        while not self.step():
+            if self.is_abandoned:
+                break
+        return None
+
+
 @final
 class Reply:
     """The answer to one request.

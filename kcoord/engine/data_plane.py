@@ -67,7 +67,7 @@ class DataPlane:
         self.directory = directory
         self.journal = journal
         self.table = PartitionTable(topics, config.decompressed_bytes_max)
-        self.produce = ProduceRoom(config, self.table, journal)
+        self.produce = ProduceRoom(config, self.table, journal, budget)
         self.fetch = FetchRoom(config, self.table, session_seed, budget, pool)
         self.list_offsets = ListOffsetsRoom(self.table)
         self.delete_records = DeleteRecordsRoom(self.table, directory)
@@ -75,7 +75,7 @@ class DataPlane:
         self.removals: list[Removal] = []
 
     def handle(self, request: Request, now: Now) -> Message | None:
-        """Answer a request, or park a fetch (None)."""
+        """Answer a request, or park it (None): a fetch, or a Produce whose records are checked in a thread."""
         key = request.api_key
         body = request.body
         if key == apis.PRODUCE:

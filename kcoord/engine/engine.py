@@ -54,6 +54,7 @@ from kcoord.engine.group_events_topic import GroupEventsTopic
 from kcoord.engine.intake import Intake, hold_back, must_wait, take_backlog
 from kcoord.engine.metadata_snapshot import MetadataState
 from kcoord.engine.outbox import Outbox
+from kcoord.engine.produce_work import CheckJob, ProduceWork
 from kcoord.engine.session import OutputPool, Session
 from kcoord.engine.state_checkpoint import StateCheckpoints
 from kcoord.engine.timers import TimerQueue
@@ -290,12 +291,17 @@ class Engine:
 
     def _must_stall(self, session: Session, frame: bytes) -> bool:
         """Whether the request has to wait until what was appended is written; the session is noted then."""
-        if self.open_bytes + self.journal.pending_bytes <= self.commit_bytes_target:
+        api_key = int(read_i16_be(frame, 0))
+        is_crowded = api_key == apis.PRODUCE and self.data_plane.produce.is_crowded
+        if not is_crowded and not self._is_commit_full():
             return False
-        if int(read_i16_be(frame, 0)) not in _APPENDING_APIS:
+        if api_key not in _APPENDING_APIS:
             return False
         self.intake.stall(session)
         return True
+
+    def _is_commit_full(self) -> bool:
+        return self.open_bytes + self.journal.pending_bytes > self.commit_bytes_target
 
     def go_on(self, session: Session, now: Now) -> None:
         """The session's output was taken: requests that waited for that are handled. Call end_turn next."""
@@ -440,6 +446,7 @@ class Engine:
         if response is None:
             self.parked[request.request_id] = Parked(session, correlation_id, api_key, request.version)
             session.parked_request_id = request.request_id
+            self._take_checks()
             return
         if api_key == apis.PRODUCE:
             if cast(ProduceRequest, request.body).acks == 0:
@@ -457,6 +464,45 @@ class Engine:
                 if partition.error_code != 0:
                     self.outbox.close(session, f"Produce without acks failed with error {partition.error_code}")
                     return
+
+    def _take_checks(self) -> None:
+        for job in self.data_plane.produce.take_jobs():
+            self.jobs_in_flight[job.key] = job
+            self.jobs.append(job)
+
+    def _append_produced(self, now: Now) -> None:
+        """Append for Produce requests that waited, as far as the turn and the open commit go."""
+        produce = self.data_plane.produce
+        work = None if self._is_commit_full() else produce.next_ready()
+        while work is not None:
+            try:
+                if produce.append_more(work, self.disk_full, now):
+                    self._give_produced(work)
+            except Exception as error:
+                produce.drop(work)
+                if isinstance(error, OSError):
+                    self.journal.fail(error)
+                if self.journal.failure is not None:
+                    raise
+                parked = self.parked.pop(work.request_id, None)
+                if parked is not None:
+                    parked.session.parked_request_id = 0
+                    self.outbox.fault(parked.session, "Produce", error)
+            work = None if self._is_commit_full() else produce.next_ready()
+        self._take_checks()
+        if not produce.is_crowded:
+            self.intake.unstall()
+
+    def _give_produced(self, work: ProduceWork) -> None:
+        parked = self.parked.get(work.request_id)
+        if parked is None:
+            # Its connection is gone. A broker, too, stores what it got.
+            return
+        if work.acks == 0:
+            self._check_unacknowledged(parked.session, work.answer())
+            self._give(Reply(work.request_id, None), 0)
+        else:
+            self._give(Reply(work.request_id, work.answer()), self._last_seq())
 
     # --- outcomes --------------------------------------------------------------------------------------------
 
@@ -616,7 +662,11 @@ class Engine:
         """A job that was taken ended, or will not in time; what ends a second time is dropped. Call end_turn next."""
         if self.jobs_in_flight.get(job.key) is job:
             del self.jobs_in_flight[job.key]
-            self.handle_event(JobDone(job, result, error), now)
+            if isinstance(job, CheckJob):
+                self._check_failure()
+                self.data_plane.produce.job_done(job, error)
+            else:
+                self.handle_event(JobDone(job, result, error), now)
 
     def handle_event(self, event: Event, now: Now) -> None:
         """Handle an event from outside the request path, such as a finished job or a test's control command."""
@@ -634,6 +684,8 @@ class Engine:
         sync, or a commit is in flight and this turn's appends go with the next.
         """
         self._check_failure()
+        if self.data_plane.produce.ready:
+            self._append_produced(now)
         self._answer_fetches(now)
         self._resume(now)
         ticket: CommitTicket | None = None
@@ -643,11 +695,18 @@ class Engine:
                 ticket = self._write(now)
         self.outbox.release()
         self.intake.end_turn()
+        self.data_plane.produce.begin_turn()
         return ticket
 
     def has_more(self) -> bool:
         """Whether the turn left something for the next one because its budget was spent."""
-        return len(self.intake.queue) > 0 or self.data_plane.fetch.has_due()
+        if len(self.intake.queue) > 0 or self.data_plane.fetch.has_due():
+            return True
+        return len(self.data_plane.produce.ready) > 0 and not self._is_commit_full()
+
+    def is_checking(self) -> bool:
+        """Whether Produce requests wait for a check of their records, or for their append after it."""
+        return self.data_plane.produce.waiting > 0
 
     def _answer_fetches(self, now: Now) -> None:
         """Answer the fetches for which there is enough now, as far as the turn's budget goes."""

@@ -16,14 +16,11 @@ from kcoord.log.errors import LogDamaged
 from kcoord.log.partition_log import PartitionLog
 from kcoord.protocol.errors import FENCED_LEADER_EPOCH, NONE, UNKNOWN_LEADER_EPOCH
 from kcoord.wire.compression import CODEC_GZIP, CODEC_LZ4, CODEC_NONE, CODEC_SNAPPY, CODEC_ZSTD
-from kcoord.wire.produced_batch import ProduceLimits
+from kcoord.wire.produced_batch import CODEC_OF_PRODUCER, ProduceLimits
 from kcoord.wire.record_batch import CREATE_TIME, LOG_APPEND_TIME
 
 # An epoch field that a client leaves out.
 NO_EPOCH: Final = -1
-
-# compression.type "producer": batches stay as they came.
-CODEC_OF_PRODUCER: Final = -1
 
 _CODECS: Final[dict[str, int]] = {
     "producer": CODEC_OF_PRODUCER,
@@ -49,6 +46,19 @@ class TopicSettings:
         # The codec batches are stored with, or CODEC_OF_PRODUCER.
         self.codec = codec
         self.segment_bytes = segment_bytes
+
+    def checks_as(self, other: TopicSettings) -> bool:
+        """Whether batches that were checked by these settings need no other check by `other`."""
+        a, b = self.limits, other.limits
+        return (
+            self.codec == other.codec
+            and a.max_batch_bytes == b.max_batch_bytes
+            and a.max_decompressed_bytes == b.max_decompressed_bytes
+            and a.compacted == b.compacted
+            and a.timestamp_type == b.timestamp_type
+            and a.timestamp_before_max_ms == b.timestamp_before_max_ms
+            and a.timestamp_after_max_ms == b.timestamp_after_max_ms
+        )
 
 
 def read_settings(topics: TopicRegistry, topic: Topic, decompressed_bytes_max: int) -> TopicSettings:

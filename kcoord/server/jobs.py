@@ -10,20 +10,34 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final, final
 
-from kcoord.core.outcome import Job
+from kcoord.core.outcome import Job, StepJob
 
 # Jobs at work at once. More would only take the loop's time from it.
 JOBS_MAX: Final = 2
 # Threads that are given up and still busy. When there are so many, nothing is begun until one comes back.
 LATE_THREADS_MAX: Final = 8
+# Between two steps of a job its thread sleeps. Only letting go of the GIL is not enough: the thread would have it back
+# before another one wakes up. A step takes about ten times as long.
+STEP_PAUSE_S: Final = 0.0001
 
 # The job, what it returned, and why it returned nothing.
 Done = Callable[[Job, object | None, str | None], None]
+
+
+def _run(job: Job) -> object:
+    if not isinstance(job, StepJob):
+        return job.run()
+    while not job.step():
+        if job.is_abandoned:
+            break
+        time.sleep(STEP_PAUSE_S)
+    return None
 
 
 @final
@@ -120,7 +134,7 @@ class JobThreads:
             result: object | None = None
             error: str | None = None
             try:
-                result = task.job.run()
+                result = _run(task.job)
             except BaseException as failure:  # reported, whatever it is: a job may be a plug-in's
                 error = f"{type(failure).__name__}: {failure}"
             try:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, final
 
-from kcoord.core.outcome import Fact, Job, Now
+from kcoord.core.outcome import Fact, Job, Now, StepJob
 from kcoord.log.journal import CommitTicket, sync_one
 from kcoord.server.config import ServerConfig
 from kcoord.server.connection import Connection
@@ -54,6 +54,7 @@ class EngineLike(Protocol):
     def job_done(self, job: Job, result: object | None, error: str | None, now: Now) -> None: ...
     def has_unwritten(self) -> bool: ...
     def has_more(self) -> bool: ...
+    def is_checking(self) -> bool: ...
     def set_disk_full(self, full: bool) -> None: ...
 
 
@@ -82,6 +83,8 @@ class Pump:
         self.now = clocks
         self.threads = SyncThreads(loop)
         self.jobs = JobThreads(loop, self._job_done)
+        # Records of producers are checked in threads of their own, or who sends many would keep groups waiting.
+        self.checks = JobThreads(loop, self._job_done)
         self.counts = ConnectionCounts(config)
         self.connections: dict[int, Connection] = {}
         self.held_bytes = 0
@@ -181,7 +184,10 @@ class Pump:
             self.threads.run([partial(sync_one, item) for item in ticket.syncs], self._synced)
         self._flush()
         for job in self.engine.take_jobs():
-            self.jobs.start(job)
+            if isinstance(job, StepJob):
+                self.checks.start(job)
+            else:
+                self.jobs.start(job)
         self._arm_timer(now)
         if self.engine.has_more():
             self.schedule_turn()
@@ -305,6 +311,7 @@ class Pump:
             and not self._turn_scheduled
             and not self.engine.has_unwritten()
             and not self.engine.has_more()
+            and not self.engine.is_checking()
             and not any(
                 connection.session.chunks or connection.transport.get_write_buffer_size()
                 for connection in self.connections.values()
@@ -314,18 +321,19 @@ class Pump:
     async def drain(self, is_too_late: Callable[[], bool]) -> bool:
         """Read no more, answer what was read, and wait until that is on its way; whether it was in time."""
         self.is_draining = True
-        # What jobs find out can wait for the next start, as it would after a crash.
+        # What jobs find out can wait for the next start, as it would after a crash. Producers wait for an answer.
         self.jobs.stop()
         for connection in list(self.connections.values()):
             connection.update_reading()
         self.schedule_turn()
+        is_done = False
         while not self.has_failed:
-            if self.is_quiet():
-                return True
-            if is_too_late():
-                return False
+            is_done = self.is_quiet()
+            if is_done or is_too_late():
+                break
             await asyncio.sleep(0.005)
-        return False
+        self.checks.stop()
+        return is_done
 
     async def disconnect_all(self) -> None:
         """Close every connection; what is buffered for it still goes out if it takes no time."""
@@ -342,6 +350,7 @@ class Pump:
             return
         self.has_failed = True
         self.jobs.stop()
+        self.checks.stop()
         for connection in list(self.connections.values()):
             connection.transport.abort()
         self.on_failure(error)

@@ -295,6 +295,12 @@ TOPIC_SETTINGS: Final = (
         "decompressed.max.bytes", "core.decompressed_bytes_max", 64 * MIB, "bytes",
         "What a compressed batch may become when it has to be looked into.", minimum=1024, maximum=INT32_MAX,
     ),
+    Setting(
+        "produce.decompressed.max.bytes", "core.produce_decompressed_bytes_max", 128 * MIB, "bytes",
+        "What all compressed batches of one Produce request may become together; a compressed block counts for 4 KiB "
+        "at least. Beyond it nothing of the request is stored (MESSAGE_TOO_LARGE, which makes producers send less "
+        "at once). Kafka has no limit.", minimum=1024,
+    ),
 )  # fmt: skip
 
 GROUP_SETTINGS: Final = (

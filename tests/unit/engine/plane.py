@@ -6,6 +6,7 @@ from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import Now, Reply, Request
 from kcoord.core.producers import PartitionProducers
 from kcoord.core.topics import RESOURCE_TOPIC, TopicRegistry
+from kcoord.engine.budget import TurnBudget
 from kcoord.engine.delete_records import DeleteRecordsRoom
 from kcoord.engine.fetch import FetchRoom
 from kcoord.engine.leader_epochs import LeaderEpochsRoom
@@ -58,7 +59,7 @@ class Plane:
         self.directory = open_directory(MemoryStorage(), 1, "cluster", "directory")
         self.journal = Journal(self.directory, "always")
         self.table = PartitionTable(self.topics, self.config.decompressed_bytes_max)
-        self.produce_room = ProduceRoom(self.config, self.table, self.journal)
+        self.produce_room = ProduceRoom(self.config, self.table, self.journal, TurnBudget())
         self.fetch_room = FetchRoom(self.config, self.table, 7)
         self.offsets_room = ListOffsetsRoom(self.table)
         self.delete_room = DeleteRecordsRoom(self.table, self.directory)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 
-from kcoord.core.outcome import Job
+from kcoord.core.outcome import Job, StepJob
 from kcoord.server.jobs import JOBS_MAX, LATE_THREADS_MAX, JobThreads
 
 LONG_MS = 600_000
@@ -25,6 +25,21 @@ class Work(Job):
 
     def run(self) -> object:
         return self.work()
+
+
+class Steps(StepJob):
+    """So many steps; the last one opens a gate."""
+
+    def __init__(self, key: str, count: int, deadline_ms: int = LONG_MS) -> None:
+        super().__init__(key, deadline_ms)
+        self.left = count
+        self.ended = threading.Event()
+
+    def step(self) -> bool:
+        self.left -= 1
+        if self.left == 0 or self.is_abandoned:
+            self.ended.set()
+        return self.left == 0
 
 
 class Rig:
@@ -206,3 +221,43 @@ def test_a_thread_that_outlives_the_loop() -> None:
         with suppress(Exception):
             threading.excepthook = hook
     assert faults == []
+
+
+def test_a_job_in_steps_lets_the_loop_go_on_and_comes_back_once() -> None:
+    async def test(rig: Rig) -> None:
+        job = Steps("steps", 300)
+        rig.threads.start(job)
+        seen = set()
+        while not rig.done:
+            seen.add(job.left)
+            await asyncio.sleep(0)
+        assert rig.done == [("steps", None, None)]
+        assert job.left == 0 and len(seen) > 2
+
+    run(test)
+
+
+def test_a_job_in_steps_ends_when_nobody_waits_for_it() -> None:
+    async def test(rig: Rig) -> None:
+        late = Steps("late", -1, 20)
+        rig.threads.start(late)
+        await rig.until(1)
+        assert rig.done == [("late", None, "not done within 20 ms")]
+        assert await asyncio.to_thread(late.ended.wait, TEST_S)
+        stopped = Steps("stopped", -1)
+        rig.threads.start(stopped)
+        while stopped.left == -1:
+            await asyncio.sleep(0.002)
+        rig.threads.stop()
+        assert await asyncio.to_thread(stopped.ended.wait, TEST_S)
+        await until_threads(0)
+
+    run(test)
+
+
+def test_steps_without_threads() -> None:
+    job = Steps("steps", 3)
+    assert job.run() is None and job.left == 0
+    job = Steps("steps", -1)
+    job.is_abandoned = True
+    assert job.run() is None

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 
 import pytest
 
-from kcoord.core.outcome import Fact, Job, Now
+from kcoord.core.outcome import Fact, Job, Now, StepJob
 from kcoord.engine.session import OutputPool, Session
 from kcoord.log.journal import CommitTicket
 from kcoord.server.accept import accept_connections
@@ -53,6 +53,7 @@ class EchoEngine:
         self.deadline_ms = -1
         self.calls: list[str] = []
         self.jobs: list[Job] = []
+        self.checking = 0
         self.done: list[tuple[Job, object | None, str | None]] = []
 
     def open_session(self, client_host: str, host: str, port: int) -> Session:
@@ -130,6 +131,9 @@ class EchoEngine:
     def has_unwritten(self) -> bool:
         return bool(self.waiting)
 
+    def is_checking(self) -> bool:
+        return self.checking > 0
+
     def has_more(self) -> bool:
         return False
 
@@ -172,6 +176,7 @@ async def running(
         await rig.pump.disconnect_all()
         rig.pump.threads.stop()
         rig.pump.jobs.stop()
+        rig.pump.checks.stop()
 
 
 def run(test: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -258,6 +263,67 @@ def test_nothing_waits_for_a_job_at_the_end() -> None:
                 gate.set()
                 await asyncio.sleep(0.02)
                 assert engine.done == []
+        finally:
+            gate.set()
+
+    run(test)
+
+
+def test_producers_get_their_answers_before_the_end() -> None:
+    gate = threading.Event()
+
+    class Checks(StepJob):
+        def step(self) -> bool:
+            return gate.wait(300)
+
+    async def test() -> None:
+        engine = EchoEngine()
+        gate.clear()
+        job = Checks("a key", 60_000)
+        try:
+            async with running(engine) as rig:
+                engine.jobs.append(job)
+                engine.checking = 1
+                assert await exchange(await rig.connect()) == FRAME
+                assert not await rig.pump.drain(iter([False, False, True]).__next__)
+                engine.jobs.append(job)
+                drain = asyncio.ensure_future(rig.pump.drain(lambda: False))
+                await asyncio.sleep(0.05)
+                assert not drain.done()
+                engine.checking = 0
+                assert await asyncio.wait_for(drain, WAIT_S)
+        finally:
+            gate.set()
+
+    run(test)
+
+
+def test_groups_do_not_wait_for_producers() -> None:
+    gate = threading.Event()
+
+    class Checks(StepJob):
+        def step(self) -> bool:
+            return gate.wait(300)
+
+    class Quick(Job):
+        def run(self) -> object:
+            return 7
+
+    async def test() -> None:
+        engine = EchoEngine()
+        gate.clear()
+        checks = [Checks(str(number), 60_000) for number in range(20)]
+        quick = Quick("quick", 60_000)
+        try:
+            async with running(engine) as rig:
+                engine.jobs.extend([*checks, quick])
+                rig.pump.schedule_turn()
+                while not engine.done:
+                    await asyncio.sleep(0.002)
+                assert engine.done == [(quick, 7, None)]
+                gate.set()
+                while len(engine.done) < 21:
+                    await asyncio.sleep(0.002)
         finally:
             gate.set()
 

@@ -198,6 +198,60 @@ def test_a_stop_does_not_wait_for_parked_joins_and_polls(tmp_path: Path) -> None
     run(test)
 
 
+def many_headers(count: int = 200_000) -> ProduceRequest:
+    """A batch that takes more than a turn to look at."""
+    builder = BatchBuilder()
+    builder.append(1_700_000_000_000, None, b"", [("", None)] * count)
+    data = [PartitionProduceData(0, builder.build(0, -1, codec=4))]
+    return ProduceRequest(None, -1, 1000, [TopicProduceData("t", partition_data=data)])
+
+
+def test_others_are_answered_while_records_are_checked(tmp_path: Path) -> None:
+    async def test() -> None:
+        async with serving(tmp_path, "log.reserve.bytes=0") as rig:
+            peer = await rig.connect()
+            await peer.ask(apis.CREATE_TOPICS, 5, topic())
+            body = many_headers()
+            producers = [await rig.connect() for _ in range(6)]
+            sent = [producer.send(apis.PRODUCE, 9, body) for producer in producers]
+            engine: Any = rig.server.pump.engine
+            while not engine.is_checking():
+                await asyncio.sleep(0)
+            beats = 0
+            while engine.is_checking():
+                await peer.ask(apis.HEARTBEAT, 4, HeartbeatRequest("g", 1, "m"))
+                beats += 1
+            assert beats > 0
+            offsets = []
+            for producer, number in zip(producers, sent, strict=True):
+                got, rest = await asyncio.wait_for(producer.answer(), WAIT_S)
+                answer = decode_answer(apis.PRODUCE, 9, rest).responses[0].partition_responses[0]
+                assert (got, answer.error_code) == (number, 0)
+                offsets.append(answer.base_offset)
+            assert sorted(offsets) == list(range(6))
+
+    run(test)
+
+
+def test_a_stop_answers_producers_whose_records_are_checked(tmp_path: Path) -> None:
+    async def test() -> None:
+        patient = ("log.reserve.bytes=0", f"shutdown.deadline.ms={FOR_EVER_MS}")
+        async with serving(tmp_path, *patient) as rig:
+            peer = await rig.connect()
+            await peer.ask(apis.CREATE_TOPICS, 5, topic())
+            number = peer.send(apis.PRODUCE, 9, many_headers())
+            engine: Any = rig.server.pump.engine
+            while not engine.is_checking():
+                await asyncio.sleep(0)
+            rig.server.request_stop()
+            got, rest = await asyncio.wait_for(peer.answer(), WAIT_S)
+            assert got == number
+            assert decode_answer(apis.PRODUCE, 9, rest).responses[0].partition_responses[0].error_code == 0
+            await asyncio.wait_for(rig.ended, WAIT_S)
+
+    run(test)
+
+
 def test_a_failed_write_ends_the_server_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         patient = ("log.reserve.bytes=0", f"shutdown.deadline.ms={FOR_EVER_MS}")

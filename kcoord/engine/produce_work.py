@@ -1,0 +1,113 @@
+"""A Produce request on its way into the log: what is known of its batches, and what is still to be found out.
+
+Checking a batch looks at its bytes only, so it may happen in any thread; appending it happens in a turn, after the
+check, and looks at everything that may have changed meanwhile. A request whose check takes more than a turn may spend
+becomes a job, and its connection waits: later requests of that connection are handled after it, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from kcoord.core.outcome import Request, StepJob
+from kcoord.engine.partitions import ServedTopic, TopicSettings
+from kcoord.protocol.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
+from kcoord.wire.produced_batch import CHECKED, OVER_BUDGET, UNFINISHED, BatchCheck, CheckBudget
+
+# Records and headers that a job looks at before it lets other threads have the GIL: about a millisecond of compiled
+# code, and so the delay that a job adds to a turn.
+STEP_ELEMENTS: Final = 4096
+# Time in the queue included. Clients wait 30 s for an answer by default.
+CHECK_DEADLINE_MS: Final = 30_000
+
+
+@final
+class PartitionWrite:
+    """The records for one partition: refused (`response`), or with a check that says what to append."""
+
+    def __init__(self, index: int, records: bytes | None) -> None:
+        self.index = index
+        self.records = records
+        self.served: ServedTopic | None = None
+        # What the check holds the records against.
+        self.settings: TopicSettings | None = None
+        self.check: BatchCheck | None = None
+        self.response: PartitionProduceResponse | None = None
+
+    def refuse(self, error_code: int, message: str | None = None) -> None:
+        """This partition takes nothing."""
+        self.response = PartitionProduceResponse(self.index, error_code, -1, error_message=message)
+        self.check = None
+        self.records = None
+
+
+@final
+class ProduceWork:
+    """One request. `writes` has its partitions in the request's order, `topics` the answer with places for them."""
+
+    def __init__(self, request: Request, acks: int) -> None:
+        self.request_id = request.request_id
+        self.version = request.version
+        self.acks = acks
+        self.topics: list[TopicProduceResponse] = []
+        # How many of `writes` each of `topics` has.
+        self.counts: list[int] = []
+        self.writes: list[PartitionWrite] = []
+        # The first partition that is not checked, and the first that is not appended or refused.
+        self.next_check = 0
+        self.next_append = 0
+        # What it holds in memory while it waits.
+        self.records_bytes = 0
+
+    def check(self, budget: CheckBudget) -> int:
+        """Go on with the checks: CHECKED when all are done, otherwise why not."""
+        writes = self.writes
+        while self.next_check < len(writes):
+            check = writes[self.next_check].check
+            if check is not None:
+                found = check.step(budget)
+                if found == UNFINISHED or found == OVER_BUDGET:
+                    return found
+            self.next_check += 1
+        return CHECKED
+
+    def refuse_rest(self, error_code: int, message: str | None = None) -> None:
+        """Nothing more of the request is appended."""
+        for write in self.writes[self.next_append :]:
+            if write.response is None:
+                write.refuse(error_code, message)
+        self.next_append = len(self.writes)
+
+    def answer(self) -> ProduceResponse:
+        """The answer, once every partition has its own."""
+        response = ProduceResponse()
+        position = 0
+        for number, topic in enumerate(self.topics):
+            end = position + self.counts[number]
+            for write in self.writes[position:end]:
+                found = write.response
+                if found is None:
+                    raise RuntimeError(f"partition {write.index} has no answer")
+                topic.partition_responses.append(found)
+            position = end
+            response.responses.append(topic)
+        return response
+
+
+@final
+class CheckJob(StepJob):
+    """Checks what is left of a request, in a thread. Until it is done, nobody else touches the request."""
+
+    def __init__(self, work: ProduceWork, content_bytes_max: int) -> None:
+        super().__init__(f"produce-{work.request_id}", CHECK_DEADLINE_MS)
+        self.work = work
+        self.budget = CheckBudget(content_bytes_max)
+        self.is_over_budget = False
+
+    def step(self) -> bool:
+        self.budget.elements = STEP_ELEMENTS
+        found = self.work.check(self.budget)
+        if found == UNFINISHED:
+            return False
+        self.is_over_budget = found == OVER_BUDGET
+        return True
