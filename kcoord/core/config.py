@@ -95,6 +95,9 @@ class CoreConfig:
     transaction_max_timeout_ms: int = 900000
     producer_id_expiration_ms: int = 86400000
     producer_id_block_size: int = 1000
+    # A broker remembers any number, and ids can be made up.
+    producers_max: int = 200_000
+    producers_per_partition_max: int = 20_000
 
     # One request. An element costs 1 to 2 us with its answer, so this is what a turn can afford; a broker has no limit.
     request_elements_max: int = 30000

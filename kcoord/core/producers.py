@@ -9,6 +9,12 @@ state follows from the partition's log: `rebuild` makes it again from batch head
 and the headers after it. A producer that the partition does not know may begin with any sequence number, since its
 earlier records may have been deleted.
 
+Nobody checks that an id was ever given out: a client may have it from before a topic was imported or a directory was
+made anew, and a broker takes it. So ids can be made up, and what is remembered has bounds (`ProducerPool`). A partition
+that is at its bound forgets those of its own producers that have not come back for the longest time. Forgetting is
+what a broker does with idle producers: the next batch of such a producer is taken, whatever its sequence number. Only
+a batch that it sends again, because the answer to it was lost, would be taken twice.
+
 Transactions are not here yet. InitProducerId with a transactional id is answered with
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED: of all codes it is the one that Java, librdkafka and aiokafka take as final
 (they would ask again for ever after a coordinator error), and the server's log says what it means.
@@ -55,6 +61,16 @@ BATCHES_KEPT: Final = 5
 
 # How many producers a partition has to have before idle ones are looked for.
 SWEEP_MIN: Final = 1024
+# How long after that a partition does not look for them again for the sake of others.
+SWEEP_INTERVAL_MS: Final = 60_000
+# Producers that all partitions together remember, and one of them at most; see the settings. Each takes about 400 bytes
+# of memory.
+PRODUCERS_MAX: Final = 200_000
+PARTITION_PRODUCERS_MAX: Final = 20_000
+# So many a partition may always remember, whatever the others do.
+PARTITION_PRODUCERS_MIN: Final = 16
+# Which part of its producers a partition forgets at once, so that looking for them costs each new one little.
+FORGET_SHARE: Final = 8
 
 SNAPSHOT_VERSION: Final = 1
 # The version and the checksum stand before what the checksum covers.
@@ -149,6 +165,8 @@ class ProducerEntry:
         self.coordinator_epoch = -1
         self.txn_first_offset = NO_OFFSET
         self.seen_ms = -1
+        # Whether it came back since the partition last looked for producers to forget.
+        self.has_returned = False
 
     @property
     def last_sequence(self) -> int:
@@ -190,13 +208,56 @@ ACCEPTED: Final = ProducerCheck(NONE, "", None)
 
 
 @final
-class PartitionProducers:
-    """The producers of one partition, by producer id."""
+class ProducerPool:
+    """How many producers partitions remember, one by one and all together."""
 
-    def __init__(self, expiration_ms: int) -> None:
+    def __init__(
+        self, entries_max: int = PRODUCERS_MAX, partition_entries_max: int = PARTITION_PRODUCERS_MAX
+    ) -> None:
+        self.entries_max = entries_max
+        self.partition_entries_max = partition_entries_max
+        self.count = 0
+        # The partitions by a number of their own, in the order in which idle producers are looked for.
+        self.partitions: dict[int, PartitionProducers] = {}
+        self.last_number = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.count >= self.entries_max
+
+    def add(self, partition: PartitionProducers) -> int:
+        """Count what `partition` remembers; the number to remove it by."""
+        self.last_number += 1
+        self.partitions[self.last_number] = partition
+        return self.last_number
+
+    def remove_expired(self, wall_ms: int) -> None:
+        """Have the partition whose turn it is forget its idle producers, if that was not done just before."""
+        for number, partition in self.partitions.items():
+            if wall_ms - partition.swept_ms >= SWEEP_INTERVAL_MS:
+                del self.partitions[number]
+                self.partitions[number] = partition
+                partition.remove_expired(wall_ms)
+            break
+
+
+@final
+class PartitionProducers:
+    """The producers of one partition, by producer id. Without a `pool`, it has one of its own."""
+
+    def __init__(self, expiration_ms: int, pool: ProducerPool | None = None) -> None:
         self.expiration_ms = expiration_ms
+        self.pool = ProducerPool() if pool is None else pool
         self.entries: dict[int, ProducerEntry] = {}
         self._sweep_at = SWEEP_MIN
+        # When idle producers were last looked for.
+        self.swept_ms = 0
+        self._number = self.pool.add(self)
+
+    def drop(self) -> None:
+        """The partition is gone, and its producers do not count any more."""
+        self._forget(list(self.entries))
+        self.pool.partitions.pop(self._number, None)
 
     def check(self, header: BatchHeader) -> ProducerCheck:
         """Judge a batch with a producer id that a client sent. Changes nothing."""
@@ -228,6 +289,8 @@ class PartitionProducers:
 
     def note(self, header: BatchHeader, last_offset: int, wall_ms: int) -> None:
         """Remember a batch that was appended and ends at `last_offset`."""
+        if header.producer_id not in self.entries and self.pool.is_full:
+            self.pool.remove_expired(wall_ms)
         entry = self._add(header, last_offset)
         entry.seen_ms = wall_ms
         if len(self.entries) >= self._sweep_at:
@@ -256,20 +319,59 @@ class PartitionProducers:
 
         The clock of one found at start-up starts with the first call. One with an open transaction stays.
         """
+        self.swept_ms = wall_ms
         expired: list[int] = []
         for producer_id, entry in self.entries.items():
             if entry.seen_ms < 0:
                 entry.seen_ms = wall_ms
             elif entry.txn_first_offset < 0 and wall_ms - entry.seen_ms >= self.expiration_ms:
                 expired.append(producer_id)
-        for producer_id in expired:
-            del self.entries[producer_id]
+        self._forget(expired)
         return len(expired)
+
+    def _forget(self, producer_ids: list[int]) -> None:
+        for producer_id in producer_ids:
+            del self.entries[producer_id]
+        self.pool.count -= len(producer_ids)
+
+    def _make_room(self) -> None:
+        """Let there be room for one more producer, if need be by forgetting some.
+
+        Those go first that came once and not again, in the order in which they came; one that came back is spared
+        until it is met for the second time. One with an open transaction stays.
+        """
+        size = len(self.entries)
+        pool = self.pool
+        if size < pool.partition_entries_max and (not pool.is_full or size < PARTITION_PRODUCERS_MIN):
+            return
+        count = max(size // FORGET_SHARE, size + 1 - pool.partition_entries_max)
+        for _ in range(2):
+            forgotten: list[int] = []
+            spared: list[ProducerEntry] = []
+            for producer_id, entry in self.entries.items():
+                if count == len(forgotten):
+                    break
+                if entry.has_returned:
+                    spared.append(entry)
+                elif entry.txn_first_offset < 0:
+                    forgotten.append(producer_id)
+            self._forget(forgotten)
+            for entry in spared:
+                entry.has_returned = False
+                del self.entries[entry.producer_id]
+                self.entries[entry.producer_id] = entry
+            count -= len(forgotten)
+            if count == 0:
+                break
 
     def restore(self, entries: list[ProducerEntry]) -> None:
         """Begin from the entries of a snapshot."""
+        self.pool.count -= len(self.entries)
         self.entries = {}
         for entry in entries:
+            if entry.producer_id not in self.entries:
+                self._make_room()
+                self.pool.count += 1
             self.entries[entry.producer_id] = entry
 
     def add_repeats(self, recent: PartitionProducers) -> None:
@@ -289,8 +391,12 @@ class PartitionProducers:
     def _entry(self, producer_id: int) -> ProducerEntry:
         entry = self.entries.get(producer_id)
         if entry is None:
+            self._make_room()
             entry = ProducerEntry(producer_id, NO_EPOCH)
             self.entries[producer_id] = entry
+            self.pool.count += 1
+        else:
+            entry.has_returned = True
         return entry
 
     def _add(self, header: BatchHeader, last_offset: int) -> ProducerEntry:

@@ -6,7 +6,7 @@ from typing import Final, cast, final
 
 from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import METADATA_TOPIC, WARNING, Fact, Now, Reply, Request, Timer
-from kcoord.core.producers import NO_EPOCH, PartitionProducers, decode_snapshot
+from kcoord.core.producers import NO_EPOCH, PartitionProducers, ProducerPool, decode_snapshot
 from kcoord.core.topics import Topic, TopicRegistry
 from kcoord.engine.batch_walk import BatchWalk
 from kcoord.engine.budget import TurnBudget
@@ -67,6 +67,7 @@ class DataPlane:
         self.directory = directory
         self.journal = journal
         self.table = PartitionTable(topics, config.decompressed_bytes_max)
+        self.producers = ProducerPool(config.producers_max, config.producers_per_partition_max)
         self.produce = ProduceRoom(config, self.table, journal, budget)
         self.fetch = FetchRoom(config, self.table, session_seed, budget, pool)
         self.list_offsets = ListOffsetsRoom(self.table)
@@ -147,7 +148,7 @@ class DataPlane:
         if log is None:
             log = self.directory.create_log(name, partition, topic_id)
         log.config = self._log_config(topic)
-        producers = load_producers(self.config, log, self.table.facts)
+        producers = load_producers(self.config, log, self.table.facts, self.producers)
         log.producer_state = producers.snapshot
         self.table.add_partition(topic, log, producers)
 
@@ -209,12 +210,14 @@ class DataPlane:
         self.table.note_append(partition)
 
 
-def load_producers(config: CoreConfig, log: PartitionLog, facts: list[Fact]) -> PartitionProducers:
+def load_producers(
+    config: CoreConfig, log: PartitionLog, facts: list[Fact], pool: ProducerPool | None = None
+) -> PartitionProducers:
     """Producer state: the newest snapshot that can be read, and what the log has behind it.
 
     Snapshots that cannot be read are removed and said in `facts`: the log has everything.
     """
-    producers = PartitionProducers(config.producer_id_expiration_ms)
+    producers = PartitionProducers(config.producer_id_expiration_ms, pool)
     start = log.log_start_offset
     for offset in log.snapshots.offsets():
         try:

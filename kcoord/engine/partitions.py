@@ -200,6 +200,7 @@ class PartitionTable:
         self.by_id.pop(served.topic_id, None)
         for tp in served.partitions:
             tp.is_dropped = True
+            tp.producers.drop()
         return served.partitions
 
     def refresh_settings(self, topic: Topic) -> None:

@@ -463,6 +463,18 @@ PRODUCER_SETTINGS: Final = (
         "How long the sequence numbers of an idle producer are remembered.", minimum=1,
     ),
     Setting(
+        "producers.max", "core.producers_max", 200_000, "producers",
+        "Idempotent producers whose sequence numbers all partitions together remember, counted for each partition; "
+        "one takes about 400 bytes. Above it a partition that has 16 or more forgets its oldest for a new one: its "
+        "batches are taken as before, but one that it sends twice may be stored twice. Kafka has no limit.",
+        minimum=1000,
+    ),
+    Setting(
+        "producers.per.partition.max", "core.producers_per_partition_max", 20_000, "producers",
+        "The same for one partition. They are all in the snapshot that is made when a segment is closed. Kafka has no "
+        "limit.", minimum=16,
+    ),
+    Setting(
         "producer.id.block.size", "core.producer_id_block_size", 1000, "ids",
         "Producer ids are reserved on disk in blocks of so many.", minimum=1, maximum=1000000,
     ),

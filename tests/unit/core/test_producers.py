@@ -7,8 +7,10 @@ import pytest
 from kcoord.core.config import CoreConfig
 from kcoord.core.producers import (
     INT32_MAX,
+    PARTITION_PRODUCERS_MIN,
     PartitionProducers,
     ProducerEntry,
+    ProducerPool,
     SeenBatch,
     decode_snapshot,
     encode_snapshot,
@@ -223,6 +225,99 @@ def test_many_short_lived_producers_do_not_pile_up() -> None:
         p.now_ms = number * DAY_MS // 100
         p.send(batch(0, producer_id=number))
     assert len(p.producers.entries) < 2100
+
+
+def test_a_partition_forgets_producers_that_came_once() -> None:
+    pool = ProducerPool(100_000, 100)
+    producers = PartitionProducers(DAY_MS, pool)
+    for sequence in range(2):
+        for number in range(10):
+            producers.note(batch(sequence, producer_id=number), number, 0)
+    for number in range(1000, 3000):
+        # Ids that nobody gave out. The honest ones go on writing now and then.
+        producers.note(batch(0, producer_id=number), number, 0)
+        if number % 50 == 0:
+            for honest in range(10):
+                sequence = producers.entries[honest].last_sequence + 1
+                producers.note(batch(sequence, producer_id=honest), number, 0)
+        assert len(producers.entries) <= 100 and pool.count == len(producers.entries)
+    assert all(number in producers.entries for number in [*range(10), *range(2990, 3000)])
+    # Where all of them come back, the oldest goes.
+    for _ in range(2):
+        for number in list(producers.entries):
+            producers.note(batch(1, producer_id=number), number, 0)
+    oldest = next(iter(producers.entries))
+    while len(producers.entries) < 100:
+        producers.note(batch(0, producer_id=9000 + len(producers.entries)), 0, 0)
+    producers.note(batch(0, producer_id=9999), 0, 0)
+    assert oldest not in producers.entries and 9999 in producers.entries
+
+
+def test_a_producer_that_was_forgotten_goes_on() -> None:
+    p = Partition()
+    p.producers = PartitionProducers(DAY_MS, ProducerPool(100_000, 20))
+    assert p.send(batch(0)) == (0, 0)
+    for number in range(100, 200):
+        p.send(batch(0, producer_id=number))
+    assert 7 not in p.producers.entries
+    end = p.end
+    assert p.send(batch(1)) == (end, end)
+    assert p.send(batch(3)) == errors.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+def test_partitions_share_a_pool_and_keep_a_few_each() -> None:
+    pool = ProducerPool(1000, 500)
+    one, two, three = (PartitionProducers(DAY_MS, pool) for _ in range(3))
+    for number in range(50):
+        three.note(batch(0, producer_id=number), number, 0)
+    for number in range(2000):
+        one.note(batch(0, producer_id=number), number, 0)
+        two.note(batch(0, producer_id=number), number, 0)
+    assert pool.count == len(one.entries) + len(two.entries) + len(three.entries) <= 1000
+    # What others do takes nothing away from it, and it may have new ones.
+    assert len(three.entries) == 50
+    pool.entries_max = pool.count
+    three.note(batch(0, producer_id=99), 99, 0)
+    assert 99 in three.entries and len(three.entries) == 45
+    four = PartitionProducers(DAY_MS, pool)
+    for number in range(100):
+        four.note(batch(0, producer_id=number), number, 0)
+    assert PARTITION_PRODUCERS_MIN <= len(four.entries) < 100
+    one.drop()
+    one.drop()
+    assert pool.count == len(two.entries) + len(three.entries) + len(four.entries)
+
+
+def test_a_full_pool_looks_for_idle_producers_everywhere() -> None:
+    pool = ProducerPool(1000, 900)
+    idle, gone, busy = (PartitionProducers(DAY_MS, pool) for _ in range(3))
+    for number in range(800):
+        idle.note(batch(0, producer_id=number), number, 0)
+    gone.note(batch(0), 0, 0)
+    gone.drop()
+    for number in range(600):
+        busy.note(batch(0, producer_id=number), number, 2 * DAY_MS)
+    assert idle.entries == {} and len(busy.entries) == 600 == pool.count
+    assert list(pool.partitions.values()) == [busy, idle]
+
+
+def test_an_open_transaction_is_not_forgotten() -> None:
+    pool = ProducerPool(100_000, 20)
+    producers = PartitionProducers(DAY_MS, pool)
+    producers.rebuild(batch(0, attributes=TRANSACTIONAL_FLAG, offset=3))
+    for number in range(100, 300):
+        producers.rebuild(batch(0, producer_id=number, offset=number))
+    assert 7 in producers.entries and len(producers.entries) <= 20
+
+
+def test_a_snapshot_with_more_than_there_may_be() -> None:
+    pool = ProducerPool(100_000, 20)
+    producers = PartitionProducers(DAY_MS, pool)
+    entries = [ProducerEntry(number, 0) for number in range(100)]
+    producers.restore(entries)
+    assert len(producers.entries) <= 20 and 99 in producers.entries
+    producers.restore(entries[:5])
+    assert pool.count == len(producers.entries) == 5
 
 
 def snapshot_entries() -> list[ProducerEntry]:
