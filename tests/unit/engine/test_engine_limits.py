@@ -97,7 +97,7 @@ def test_a_commit_that_no_batch_can_hold_is_refused() -> None:
     assert committed(Client(engine), group, "t") == 0
 
 
-def test_expiry_of_long_group_ids_is_cut_into_batches_and_keeps_nobody_else() -> None:
+def test_expiry_of_long_group_ids_is_cut_into_batches() -> None:
     config = CoreConfig()
     engine = open_memory_engine(NOW, config=config)
     client = Client(engine)
@@ -108,7 +108,7 @@ def test_expiry_of_long_group_ids_is_cut_into_batches_and_keeps_nobody_else() ->
             topics = [OffsetCommitRequestTopic("t", bytes(16), partitions)]
             client.ask(apis.OFFSET_COMMIT, 8, OffsetCommitRequest(group, -1, "", None, -1, topics), NOW)
     assert committed(client, "small", "t") == 5
-    # No batch can hold the tombstones of one such group.
+    # No batch can hold the tombstones of one such group: they go in several.
     later_ms = config.offsets_retention_ms + config.offsets_retention_check_interval_ms
     later = Now(NOW.mono_ms + later_ms, NOW.wall_ms + later_ms)
     steps = 0
@@ -118,11 +118,7 @@ def test_expiry_of_long_group_ids_is_cut_into_batches_and_keeps_nobody_else() ->
         steps += 1
     assert steps > 3
     assert committed(client, "small", "t") == -1
-    assert [g.group_id[:1] for g in client.ask(apis.LIST_GROUPS, 4, ListGroupsRequest(), later).groups] == [
-        "a",
-        "b",
-        "c",
-    ]
+    assert client.ask(apis.LIST_GROUPS, 4, ListGroupsRequest(), later).groups == []
 
 
 def test_answers_that_nobody_takes_hold_later_requests_back() -> None:
