@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench import assignors, compaction, members, servers, workload
+from bench import assignors, compaction, members, newcomers, servers, workload
 from bench.load import Traffic, measure
 
 OPERATIONS = ("OffsetCommit v8", "OffsetFetch v8", "Heartbeat v4")
@@ -29,7 +29,7 @@ START_TARGET_MS = 200.0
 MEMORY_TARGET_MB = 60.0
 STARTS = 5
 STREAMS, STREAM_DEPTH = 4, 4
-MEASUREMENTS = ("requests", "start", "streams", "compaction", "assignors", "members")
+MEASUREMENTS = ("requests", "start", "streams", "compaction", "assignors", "members", "newcomers")
 
 
 def name_of(compiled: bool, sync: str) -> str:
@@ -76,6 +76,7 @@ class Bench:
         self.compactions: dict[str, dict[str, float]] = {}
         self.assignments: dict[str, assignors.Figures | str] = {}
         self.groups: dict[str, members.Figures | str] = {}
+        self.newcomers: dict[str, newcomers.Figures] = {}
 
     def note(self, text: str) -> None:
         print(f"  {text}", file=sys.stderr, flush=True)
@@ -161,6 +162,13 @@ class Bench:
         self.note(f"members, {members.KAFKA}")
         self.groups[members.KAFKA] = members.kafka(self.seconds)
 
+    def late_clients(self) -> None:
+        """Clients and members that connect while others work."""
+        for compiled, sync in self.variants:
+            label = name_of(compiled, sync)
+            self.note(f"newcomers, {label}")
+            self.newcomers[label] = newcomers.kcoord(compiled, sync)
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "requests": self.results,
@@ -169,6 +177,7 @@ class Bench:
             "compaction": self.compactions,
             "assignors": self.assignments,
             "members": self.groups,
+            "newcomers": self.newcomers,
         }
 
 
@@ -210,6 +219,8 @@ def print_tables(results: dict[str, Any]) -> None:
         assignors.print_table(results["assignors"])
     if results["members"]:
         members.print_table(results["members"])
+    if results["newcomers"]:
+        newcomers.print_table(results["newcomers"])
     if results["start"]:
         print(f"\n{'empty server':<20}{'ready, ms':>10}{'RSS, MB':>10}")
         for label, figures in results["start"].items():
@@ -239,6 +250,8 @@ def main() -> int:
         bench.large_group()
     if "members" in wanted:
         bench.consumer_groups()
+    if "newcomers" in wanted:
+        bench.late_clients()
     results = bench.as_dict()
     if args.output == "json":
         print(json.dumps(results, indent=2))

@@ -321,7 +321,13 @@ class Engine:
         self.resuming = True
         session = self.intake.next_session()
         while session is not None:
-            self._handle_in_order(session, take_backlog(session), now, False)
+            try:
+                self._handle_in_order(session, take_backlog(session), now, False)
+            except Exception as fault:
+                # The event that this is part of may be another session's.
+                if self.journal.failure is not None:
+                    raise
+                self.outbox.fault(session, "requests that waited", fault)
             session = self.intake.next_session()
         self.resuming = False
 
@@ -698,6 +704,10 @@ class Engine:
         self.data_plane.produce.begin_turn()
         return ticket
 
+    def has_room(self) -> bool:
+        """Whether this turn may take more input than small requests of connections that wait for nothing."""
+        return not self.intake.queue and not self.budget.is_spent
+
     def has_more(self) -> bool:
         """Whether the turn left something for the next one because its budget was spent."""
         if len(self.intake.queue) > 0 or self.data_plane.fetch.has_due():
@@ -775,6 +785,10 @@ class Engine:
             if log.builder.count > 0:
                 return True
         return False
+
+    def has_failed(self) -> bool:
+        """Whether storing anything failed. Then nothing goes on; other failures cost the session that met them."""
+        return self.journal.failure is not None
 
     def set_disk_full(self, full: bool) -> None:
         """Turn writes away with a retriable error, or take them again."""

@@ -1,50 +1,138 @@
-"""Accepts connections, within the limits on how many and how fast."""
+"""Accepts connections, within the limits on how many and how fast.
+
+The kernel tells that connections wait, and what waits is taken in one go, up to a bound: a loop that is busy with
+others comes back only once per turn, and a newcomer must not wait for as many turns as there are others in front of it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import errno
 import socket
-from typing import Final
+from collections import deque
+from functools import partial
+from typing import Final, final
 
 from kcoord.server.connection import Connection
 from kcoord.server.limits import TokenBucket, plain_host
 from kcoord.server.listener import Listener
 from kcoord.server.pump import Pump
 
-# Out of descriptors or memory: connections stay in the backlog until some were closed.
-_EXHAUSTED: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_EXHAUSTED_WAIT_S: Final = 0.5
+# Connections accepted for one call of the loop. Each costs about 0.1 ms until it can be read, and a full backlog of
+# 1024 is empty after 16 turns.
+ACCEPTS_PER_TURN: Final = 64
+# Out of descriptors or memory, or a listening socket that is broken: connections stay in the backlog for a while.
+# Every other error is about one connection, which is gone again.
+_PAUSING: Final = (
+    errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EBADF, errno.EINVAL, errno.ENOTSOCK
+)  # fmt: skip
+_PAUSE_S: Final = 0.5
 
 
-async def accept_connections(
-    loop: asyncio.AbstractEventLoop, pump: Pump, bucket: TokenBucket, sock: socket.socket, listener: Listener
-) -> None:
-    """Accept until cancelled."""
-    while True:
+def _same(connection: Connection) -> Connection:
+    return connection
+
+
+@final
+class Acceptor:
+    """Accepts on any number of listening sockets between `start` and `stop`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, pump: Pump, bucket: TokenBucket) -> None:
+        self._loop = loop
+        self._pump = pump
+        self._bucket = bucket
+        self._sources: deque[tuple[socket.socket, Listener]] = deque()
+        self._is_accepting = False
+        self._pause: asyncio.TimerHandle | None = None
+        # Accepted, and not yet with the loop.
+        self._opening: set[asyncio.Task[None]] = set()
+
+    def add(self, sock: socket.socket, listener: Listener) -> None:
+        """Accept on this socket, too. To be called before `start`."""
+        self._sources.append((sock, listener))
+
+    def start(self) -> None:
+        self._pause = None
+        self._is_accepting = True
+        for sock, _ in self._sources:
+            self._loop.add_reader(sock, self._accept)
+
+    async def stop(self) -> None:
+        """Accept no more, and wait until all that was accepted is with the pump."""
+        self._stop_reading()
+        if self._pause is not None:
+            self._pause.cancel()
+        if self._opening:
+            await asyncio.wait(self._opening)
+
+    def _stop_reading(self) -> None:
+        self._is_accepting = False
+        for sock, _ in self._sources:
+            self._loop.remove_reader(sock)
+
+    def _pause_for(self, seconds: float) -> None:
+        self._stop_reading()
+        self._pause = self._loop.call_later(seconds, self.start)
+
+    def _accept(self) -> None:
+        """Take connections from each socket in turn, as far as the bound and the rate allow."""
+        if not self._is_accepting:
+            return
+        # Where only one may be taken, it is another socket's each time.
+        self._sources.rotate(-1)
+        waiting = deque(self._sources)
+        for _ in range(ACCEPTS_PER_TURN):
+            if not waiting:
+                return
+            sock, listener = waiting.popleft()
+            try:
+                client, address = sock.accept()
+            except (BlockingIOError, InterruptedError):
+                continue
+            except OSError as error:
+                if error.errno in _PAUSING:
+                    self._report(error.strerror or str(error))
+                    self._pause_for(_PAUSE_S)
+                    return
+            else:
+                self._admit(client, address, listener)
+                # Who is refused pays as well: coming and going costs the loop almost as much as staying.
+                wait_s = self._bucket.take(self._loop.time())
+                if wait_s > 0:
+                    self._pause_for(wait_s)
+                    return
+            waiting.append((sock, listener))
+
+    def _admit(self, client: socket.socket, address: tuple[str, int], listener: Listener) -> None:
+        """Hand an accepted socket to the loop, or close it. Whatever fails is about this one connection."""
         try:
-            client, address = await loop.sock_accept(sock)
-        except OSError as error:
-            if error.errno in _EXHAUSTED:
-                pump.log.warning_limited("accept_failed", reason=error.strerror or str(error))
-                await asyncio.sleep(_EXHAUSTED_WAIT_S)
-            # Anything else is about that one connection, which is gone again.
-            continue
-        host = plain_host(address[0])
-        reason = pump.counts.admit(host)
-        if reason:
+            host = plain_host(address[0])
+            reason = self._pump.counts.admit(host)
+            if reason:
+                client.close()
+                self._pump.log.warning_limited("connection_refused", client=host, reason=reason)
+                return
+            task = self._loop.create_task(self._open(client, Connection(self._pump, listener, host)))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+        except Exception as error:
             client.close()
-            pump.log.warning_limited("connection_refused", client=host, reason=reason)
-            continue
-        connection = Connection(pump, listener, host)
+            self._report(repr(error))
+
+    async def _open(self, client: socket.socket, connection: Connection) -> None:
         try:
+            client.setblocking(False)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            await loop.connect_accepted_socket(lambda made=connection: made, client)  # type: ignore[misc]
+            await self._loop.connect_accepted_socket(partial(_same, connection), client)
         except OSError:
+            client.close()  # the client is gone again
+        except Exception as error:
             client.close()
-            if not connection.is_open:
-                pump.counts.release(host)
-        wait_s = bucket.take(loop.time())
-        if wait_s > 0:
-            await asyncio.sleep(wait_s)
+            self._report(repr(error))
+        finally:
+            if not connection.is_made:
+                connection.release()
+
+    def _report(self, reason: str) -> None:
+        self._pump.log.warning_limited("accept_failed", reason=reason)

@@ -4,14 +4,21 @@ Everything that came in during a loop turn is handled, then written at once, syn
 write per connection. Timers fire only after the sockets were drained: after a stall of ours (a slow disk, a stopped
 process) the heartbeats that wait in the kernel are heard before anybody is declared dead.
 
-An exception out of the engine or a failed sync ends everything: nothing more is answered, and whoever runs the pump
-is told once.
+The engine bounds what it handles in a turn, the pump what it hands over: once the engine has no room, what was read of
+connections that sent much waits here, as bytes, and each of them gets a piece into the engine in turn. They are not
+read meanwhile, so little more than one read of each is held. Small reads do not wait, so that heartbeats and newcomers
+are served beside a thousand connections that send all they can.
+
+A failure of the log, or of anything that stores, ends everything: nothing more is answered, and whoever runs the pump
+learns it once. What fails because of one connection, in its transport or in the engine, costs that connection.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
+import traceback
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, final
@@ -19,7 +26,7 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 from kcoord.core.outcome import Fact, Job, Now, StepJob
 from kcoord.log.journal import CommitTicket, sync_one
 from kcoord.server.config import ServerConfig
-from kcoord.server.connection import Connection
+from kcoord.server.connection import SMALL_READ_BYTES, Connection
 from kcoord.server.jobs import JobThreads
 from kcoord.server.limits import ConnectionCounts
 from kcoord.server.logs import ServerLog
@@ -53,8 +60,10 @@ class EngineLike(Protocol):
     def take_jobs(self) -> list[Job]: ...
     def job_done(self, job: Job, result: object | None, error: str | None, now: Now) -> None: ...
     def has_unwritten(self) -> bool: ...
+    def has_room(self) -> bool: ...
     def has_more(self) -> bool: ...
     def is_checking(self) -> bool: ...
+    def has_failed(self) -> bool: ...
     def set_disk_full(self, full: bool) -> None: ...
 
 
@@ -95,46 +104,98 @@ class Pump:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = -1
         self._heard = False
+        # Connections whose input waits, the next one first.
+        self._unread: deque[Connection] = deque()
+        # Connections whose clients send no more, and that are not closed yet.
+        self._ending: list[Connection] = []
 
     # ---- connections
 
     def connected(self, connection: Connection, host: str, port: int) -> None:
-        connection.session = self.engine.open_session(connection.client_host, host, port)
+        """A connection begins. What it raises costs that connection."""
         connection.last_heard_ms = self.now().mono_ms
+        connection.session = self.engine.open_session(connection.client_host, host, port)
         self.connections[connection.session.id] = connection
         if self.has_failed:
-            connection.transport.abort()
+            connection.abort()
 
     def received(self, connection: Connection, data: bytes) -> None:
         if self.has_failed:
             return
         self._heard = True
         now = self.now()
+        if len(data) <= SMALL_READ_BYTES and not connection.unread:
+            self._handle(connection, data, now)
+        else:
+            is_waiting = bool(connection.unread)
+            connection.keep(data)
+            if not is_waiting:
+                self._unread.append(connection)
+            self._note_held(connection.note_held())
+            if self.engine.has_room():
+                self._handle_unread(now)
+        connection.update_reading()
+        self.schedule_turn()
+
+    def _handle(self, connection: Connection, data: bytes | None, now: Now) -> None:
+        """Have the engine handle what was just read, or None: the next piece of what waits."""
         try:
+            if data is None:
+                data = connection.take_piece()
             self.engine.receive(connection.session, data, now)
+            self._note_held(connection.note_input(len(data), now.mono_ms))
         except Exception as error:
-            self.fail(error)
-            return
-        self.held_bytes += connection.note_input(len(data), now.mono_ms)
+            self._fault(connection, error)
+
+    def _handle_unread(self, now: Now) -> None:
+        """Handle a piece of each connection whose input waits, in turn, while the engine has room: at least one."""
+        unread = self._unread
+        while unread and not self.has_failed:
+            connection = unread.popleft()
+            if connection.is_dropped:
+                continue
+            self._handle(connection, None, now)
+            if connection.unread:
+                unread.append(connection)
+            connection.update_reading()
+            if not self.engine.has_room():
+                return
+
+    def _note_held(self, change: int) -> None:
+        self.held_bytes += change
         if self.held_bytes > self.config.queued_bytes_max:
             self._shed()
-        if connection.session.paused:
-            connection.update_reading()
-        if not self._turn_scheduled:
-            self._turn_scheduled = True
-            self.loop.call_soon(self._turn)
+
+    def at_end(self, connection: Connection) -> None:
+        """The client sends no more: the connection is closed when what it sent is handled and answered."""
+        self._ending.append(connection)
+        self.schedule_turn()
 
     def disconnected(self, connection: Connection) -> None:
-        self.counts.release(connection.client_host)
         self.held_bytes -= connection.held_bytes
-        if self.connections.pop(connection.session.id, None) is None or self.has_failed:
+        connection.held_bytes = 0
+        connection.forget_unread()
+        session = connection.session
+        # After `replace_engine` another connection may have the same session id.
+        if self.connections.get(session.id) is not connection:
+            return
+        del self.connections[session.id]
+        if self.has_failed:
             return
         try:
-            self.engine.close_session(connection.session, self.now())
+            self.engine.close_session(session, self.now())
         except Exception as error:
+            self._fault(connection, error)
+        self.schedule_turn()
+
+    def _fault(self, connection: Connection, error: Exception) -> None:
+        """The engine failed at what a connection sent, or at its end. Unless the log failed, only that one is over."""
+        if self.engine.has_failed():
             self.fail(error)
             return
-        self.schedule_turn()
+        connection.drop(f"internal error: {error!r}")
+        trace = "".join(traceback.format_exception(error))
+        self.log.warning_limited("internal_error", client=connection.client_host, traceback=trace)
 
     def _shed_output(self) -> None:
         """Answers that nobody reads hold too much: the connections that hold the most go."""
@@ -143,23 +204,18 @@ class Pump:
         waiting.sort(key=lambda connection: connection.unread_bytes())
         while pool.is_overdrawn and waiting:
             worst = waiting.pop()
-            self.log.warning_limited(
-                "connection_aborted", client=worst.client_host,
-                reason=f"{worst.unread_bytes()} bytes of unread answers (queued.max.response.bytes)",
-            )  # fmt: skip
+            worst.drop(f"{worst.unread_bytes()} bytes of unread answers (queued.max.response.bytes)")
             worst.session.drop_output()
-            worst.transport.abort()
 
     def _shed(self) -> None:
         """Too much input is waiting: the connection that holds most of it goes."""
-        worst = max(self.connections.values(), key=lambda connection: connection.held_bytes)
-        self.log.warning_limited(
-            "connection_aborted", client=worst.client_host,
-            reason=f"{worst.held_bytes} bytes of unanswered requests (queued.max.request.bytes)",
-        )  # fmt: skip
+        worst = max(self.connections.values(), key=lambda connection: connection.held_bytes, default=None)
+        if worst is None:
+            return
+        worst.drop(f"{worst.held_bytes} bytes of unanswered requests (queued.max.request.bytes)")
+        worst.forget_unread()
         self.held_bytes -= worst.held_bytes
         worst.held_bytes = 0
-        worst.transport.abort()
 
     # ---- turns
 
@@ -176,6 +232,10 @@ class Pump:
             self._end_turn(self.now())
         except Exception as error:
             self.fail(error)
+            return
+        if self._unread:
+            self.schedule_turn()
+            self._handle_unread(self.now())
 
     def _end_turn(self, now: Now) -> None:
         ticket = self.engine.end_turn(now)
@@ -213,23 +273,39 @@ class Pump:
                 connection.flush()
                 if session.backlog:
                     self.go_on(connection)
-                if connection.held_bytes:
+                if connection.held_bytes and not connection.is_dropped:
                     self.held_bytes += connection.note_held()
         if self.engine.pool.is_overdrawn:
             self._shed_output()
+        if self._ending:
+            self._close_ended()
         facts = self.engine.take_facts()
         if facts:
             self.log.facts(facts)
 
+    def _close_ended(self) -> None:
+        """Close connections whose clients send no more, but for those whose requests are still on their way."""
+        ending, self._ending = self._ending, []
+        for connection in ending:
+            session = connection.session
+            if connection.is_dropped:
+                continue
+            if (connection.unread or session.backlog or session.chunks) and not session.parked_request_id:
+                self._ending.append(connection)
+            else:
+                connection.close()
+
     def go_on(self, connection: Connection) -> None:
         """Handle what a session held back, if its client takes what it is sent and nothing else is waited for."""
         session = connection.session
-        if connection.is_output_full or session.parked_request_id or session.close_reason or self.has_failed:
+        if self.has_failed or connection.is_dropped or connection.is_output_full:
+            return
+        if session.parked_request_id or session.close_reason:
             return
         try:
             self.engine.go_on(session, self.now())
         except Exception as error:
-            self.fail(error)
+            self._fault(connection, error)
             return
         self.held_bytes += connection.note_held()
         self.schedule_turn()
@@ -257,10 +333,11 @@ class Pump:
         self._timer = self.loop.call_later(max(deadline_ms - now.mono_ms, 0) / 1000, self._drain, 0)
 
     def _drain(self, turns: int) -> None:
-        """Let the loop read its sockets until they are silent; then fire."""
+        """Let the loop read its sockets until they are silent, and what they said be handled; then fire."""
         if self.has_failed:
             return
-        if turns < DRAIN_TURNS_MIN or (self._heard and turns < DRAIN_TURNS_MAX):
+        is_silent = not self._heard and not self._unread and not self.engine.has_more()
+        if turns < DRAIN_TURNS_MIN or (not is_silent and turns < DRAIN_TURNS_MAX):
             self._heard = False
             self.loop.call_soon(self._drain, turns + 1)
             return
@@ -279,7 +356,7 @@ class Pump:
             reason = connection.overdue(now_ms)
             if reason:
                 self.log.warning_limited("connection_closed", client=connection.client_host, reason=reason)
-                connection.transport.abort()
+                connection.abort()
 
     def replace_engine(self, engine: EngineLike) -> None:
         """Go on with another engine, as a test does to forget everything.
@@ -295,8 +372,8 @@ class Pump:
             self._timer = None
         for connection in connections:
             old = connection.session
-            if old.parked_request_id or old.backlog or old.chunks or connection.pending_bytes:
-                connection.transport.abort()
+            if old.parked_request_id or old.backlog or old.chunks or connection.held_bytes:
+                connection.abort()
                 continue
             connection.session = engine.open_session(connection.client_host, old.host, old.port)
             self.connections[connection.session.id] = connection
@@ -309,11 +386,12 @@ class Pump:
         return (
             self.in_flight is None
             and not self._turn_scheduled
+            and not self._unread
             and not self.engine.has_unwritten()
             and not self.engine.has_more()
             and not self.engine.is_checking()
             and not any(
-                connection.session.chunks or connection.transport.get_write_buffer_size()
+                connection.session.chunks or connection.unsent_bytes()
                 for connection in self.connections.values()
             )
         )
@@ -338,11 +416,11 @@ class Pump:
     async def disconnect_all(self) -> None:
         """Close every connection; what is buffered for it still goes out if it takes no time."""
         for connection in list(self.connections.values()):
-            connection.transport.close()
+            connection.close()
         for _ in range(3):
             await asyncio.sleep(0)
         for connection in list(self.connections.values()):
-            connection.transport.abort()
+            connection.abort()
 
     def fail(self, error: BaseException) -> None:
         """Stop at once: no answer leaves any more."""
@@ -352,5 +430,5 @@ class Pump:
         self.jobs.stop()
         self.checks.stop()
         for connection in list(self.connections.values()):
-            connection.transport.abort()
+            connection.abort()
         self.on_failure(error)

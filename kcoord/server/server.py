@@ -12,7 +12,7 @@ from typing import Final, final
 
 from kcoord import __version__
 from kcoord.log.storage import DiskStorage, Storage
-from kcoord.server.accept import accept_connections
+from kcoord.server.accept import Acceptor
 from kcoord.server.assembly import Assembly, open_assembly
 from kcoord.server.config import Config
 from kcoord.server.control import Control
@@ -71,6 +71,7 @@ class Server:
         self.pump: Pump
         self.maintenance: Maintenance
         self._sockets: list[socket.socket] = []
+        self._acceptor: Acceptor
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
         self._asked_at_s = 0.0
@@ -142,11 +143,11 @@ class Server:
         if isinstance(storage, DiskStorage):
             self._states = StateRounds(self.loop, assembly.engine.states, storage, self.log)
         self.pump.schedule_turn()
-        bucket = TokenBucket(config.server.connection_rate)
+        self._acceptor = Acceptor(self.loop, self.pump, TokenBucket(config.server.connection_rate))
         for listener, sockets in bound:
             for sock in sockets:
-                accepting = accept_connections(self.loop, self.pump, bucket, sock, listener)
-                self._spawn(accepting)
+                self._acceptor.add(sock, listener)
+        self._acceptor.start()
         self._spawn(self._sweep())
         upkeep = Upkeep(self.loop, config.server, self.log, lambda: self.assembly, self.pump.schedule_turn)
         self.maintenance = Maintenance(upkeep)
@@ -223,6 +224,7 @@ class Server:
     async def wait(self) -> None:
         """Serve until the end. Raises ServerError when it was not a clean one."""
         await self._stop.wait()
+        await self._acceptor.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -101,7 +101,7 @@ NETWORK_SETTINGS: Final = (
     Setting(
         "max.connection.creation.rate", "server.connection_rate", 1000, "connections/s",
         "How many new connections are accepted in a second, on average over two; more wait in the backlog. "
-        "Kafka has no limit.", minimum=1, maximum=INT32_MAX,
+        "Those that are closed at once count, too. Kafka has no limit.", minimum=1, maximum=INT32_MAX,
     ),
     Setting(
         "socket.listen.backlog.size", "server.listen_backlog", 1024, "connections",

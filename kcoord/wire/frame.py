@@ -43,6 +43,10 @@ class FrameSplitter:
         """Bytes of a frame that has begun and is not complete yet."""
         return self.buffered
 
+    def missing_bytes(self) -> int:
+        """Bytes that lead to the end of a frame that has begun, or to its size; 0 when none has begun."""
+        return self.wanted - self.buffered if self.buffered > 0 else 0
+
     def feed(self, data: bytes, frames: list[bytes]) -> None:
         """Append every frame that `data` completes to `frames`. Raises FrameError; the splitter is done then."""
         if self.buffered > 0:

@@ -1,0 +1,193 @@
+"""What one connection sends in one turn is bounded: others are heard meanwhile, and nothing is lost or reordered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+
+from kcoord.core.outcome import Now
+from kcoord.engine.engine import Engine
+from kcoord.engine.session import Session
+from kcoord.protocol import apis
+from kcoord.protocol.heartbeat import HeartbeatRequest
+from kcoord.protocol.join_group import JoinGroupRequest, JoinGroupRequestProtocol
+from kcoord.server.config import load
+from kcoord.server.connection import PIECE_BYTES, UNREAD_BYTES_MAX
+from kcoord.server.logs import ServerLog
+from kcoord.server.server import Server
+from tests.harness.engine import request_frame
+from tests.unit.server.pump_rig import WAIT_S, run
+
+MANY = 30_000
+# Of one read by either event loop, and of little reads before it.
+HELD_BYTES_MAX = 256 * 1024 + UNREAD_BYTES_MAX
+FRAME = request_frame(apis.HEARTBEAT, 4, HeartbeatRequest("g", 1, "m"), 7)
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Rig:
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.pump = server.pump
+        assert isinstance(self.pump.engine, Engine)
+        self.engine = self.pump.engine
+        self.answer = b""
+
+    async def connect(self) -> Streams:
+        port = self.server.addresses[0][1]
+        return await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port, limit=1 << 26), WAIT_S)
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[Rig]:
+    config = load(assignments=["log.sync=memory"], listen=["127.0.0.1:0"])
+    server = Server(config, ServerLog(None))
+    await server.start()
+    ended = asyncio.get_running_loop().create_task(server.wait())
+    rig = Rig(server)
+    reader, writer = await rig.connect()
+    writer.write(FRAME)
+    size = await asyncio.wait_for(reader.readexactly(4), WAIT_S)
+    rig.answer = size + await asyncio.wait_for(reader.readexactly(int.from_bytes(size, "big")), WAIT_S)
+    writer.close()
+    while rig.pump.connections:
+        await asyncio.sleep(0.002)
+    try:
+        yield rig
+    finally:
+        server.request_stop()
+        await asyncio.wait_for(ended, WAIT_S)
+
+
+async def read(streams: Streams, rig: Rig, count: int) -> bytes:
+    return await asyncio.wait_for(streams[0].readexactly(len(rig.answer) * count), WAIT_S)
+
+
+def handled(rig: Rig) -> int:
+    return rig.engine.next_request_id
+
+
+def on_both_loops(test: Callable[[Rig], Coroutine[None, None, None]]) -> None:
+    async def whole() -> None:
+        async with serving() as rig:
+            await test(rig)
+
+    run(whole)
+
+
+def test_one_that_sends_much_does_not_hold_up_another() -> None:
+    async def test(rig: Rig) -> None:
+        greedy, modest = await rig.connect(), await rig.connect()
+        before = handled(rig)
+        greedy[1].write(FRAME * MANY * 3)
+        while handled(rig) == before:
+            await asyncio.sleep(0)
+        modest[1].write(FRAME)
+        assert await read(modest, rig, 1) == rig.answer
+        assert handled(rig) - before < MANY
+        assert await read(greedy, rig, MANY * 3) == rig.answer * MANY * 3
+        assert rig.pump.held_bytes == 0 and handled(rig) - before == MANY * 3 + 1
+
+    on_both_loops(test)
+
+
+def test_little_more_than_one_read_waits() -> None:
+    """uvloop reads a connection up to 32 times in a turn; it stops when we do."""
+
+    async def test(rig: Rig) -> None:
+        greedy = await rig.connect()
+        greedy[1].write(FRAME * MANY)
+        reading = asyncio.get_running_loop().create_task(read(greedy, rig, MANY))
+        held, was_paused = 0, False
+        while not reading.done():
+            await asyncio.sleep(0)
+            held = max(held, rig.pump.held_bytes)
+            was_paused = was_paused or not all(one.is_reading for one in rig.pump.connections.values())
+        assert reading.result() == rig.answer * MANY
+        assert was_paused and 0 < held <= HELD_BYTES_MAX
+
+    on_both_loops(test)
+
+
+def test_what_was_sent_before_the_end_is_handled_and_answered() -> None:
+    async def test(rig: Rig) -> None:
+        before = handled(rig)
+        for count in (1, 900, MANY):  # in one turn, with little that waits, and with much
+            streams = await rig.connect()
+            streams[1].write(FRAME * count)
+            streams[1].write_eof()
+            assert await read(streams, rig, count) == rig.answer * count
+            assert await asyncio.wait_for(streams[0].read(), WAIT_S) == b""
+            while rig.pump.connections:
+                await asyncio.sleep(0.002)
+            before += count
+            assert handled(rig) == before and rig.pump.held_bytes == 0
+
+    on_both_loops(test)
+
+
+def test_a_large_request_is_not_cut_to_pieces() -> None:
+    async def test(rig: Rig) -> None:
+        protocols = [JoinGroupRequestProtocol("x", bytes(5 << 20))]
+        large = request_frame(apis.JOIN_GROUP, 5, JoinGroupRequest(protocols=protocols), 7)
+        streams = await rig.connect()
+        pieces: list[int] = []
+        receive = rig.engine.receive
+
+        def note(session: Session, data: bytes, now: Now) -> None:
+            pieces.append(len(data))
+            receive(session, data, now)
+
+        rig.engine.receive = note  # type: ignore[method-assign]
+        streams[1].write(large)
+        assert await asyncio.wait_for(streams[0].readexactly(4), WAIT_S)
+        assert sum(pieces) == len(large) and len(pieces) < len(large) / PIECE_BYTES / 4
+
+    on_both_loops(test)
+
+
+def test_one_that_goes_while_its_input_waits_leaves_nothing_behind() -> None:
+    async def test(rig: Rig) -> None:
+        streams = await rig.connect()
+        streams[1].write(FRAME * MANY)
+        while not rig.pump.held_bytes:
+            await asyncio.sleep(0)
+        for connection in rig.pump.connections.values():
+            connection.drop("a test wants it")
+        with suppress(ConnectionError):
+            await asyncio.wait_for(streams[0].read(), WAIT_S)
+        while rig.pump.connections:
+            await asyncio.sleep(0.002)
+        assert rig.pump.held_bytes == 0 and handled(rig) < MANY
+
+    on_both_loops(test)
+
+
+def test_a_lack_of_memory_costs_the_session_whose_requests_waited() -> None:
+    """Not the one whose event went on with them."""
+
+    async def test(rig: Rig) -> None:
+        greedy, modest = await rig.connect(), await rig.connect()
+        while len(rig.pump.connections) < 2:
+            await asyncio.sleep(0)
+        session = next(iter(rig.pump.connections.values())).session
+        rig.engine.receive(session, FRAME * MANY, rig.pump.now())
+        assert session.is_queued
+        go_on = rig.engine._handle_in_order
+        failures = [MemoryError()]
+
+        def fail_once(session: Session, frames: list[bytes], now: Now, is_fresh: bool) -> None:
+            if not is_fresh and failures:
+                raise failures.pop()
+            go_on(session, frames, now, is_fresh)
+
+        rig.engine._handle_in_order = fail_once  # type: ignore[method-assign]
+        modest[1].write(FRAME)
+        with suppress(ConnectionError):
+            await asyncio.wait_for(greedy[0].read(), WAIT_S)
+        assert await read(modest, rig, 1) == rig.answer
+        assert not failures and len(rig.pump.connections) == 1 and not rig.pump.has_failed
+
+    on_both_loops(test)
