@@ -74,5 +74,9 @@ class TurnBudget:
 
     def end_turn(self) -> None:
         """The turn is over. What cost most in it can be read until the next request is handled."""
+        if self.is_new:
+            self.top_api_key = -1
+            self.top_bytes = 0
+            self.top_client = ""
         self.spent = 0
         self.is_new = True

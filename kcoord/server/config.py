@@ -58,6 +58,7 @@ class ServerConfig:
         self.output_high_bytes = 0
         self.output_bytes_max = 0
         self.output_deadline_ms = 0
+        self.turn_log_ms = 0
         self.shutdown_deadline_ms = 0
         self.data_dir = ""
         self.log_sync = ""

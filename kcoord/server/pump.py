@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 
 from kcoord.core.outcome import Fact, Job, Now, StepJob
 from kcoord.log.journal import CommitTicket, sync_one
+from kcoord.protocol import apis
 from kcoord.server.config import ServerConfig
 from kcoord.server.connection import SMALL_READ_BYTES, Connection
 from kcoord.server.jobs import JobThreads
@@ -33,6 +34,7 @@ from kcoord.server.logs import ServerLog
 from kcoord.server.sync_threads import SyncThreads
 
 if TYPE_CHECKING:
+    from kcoord.engine.budget import TurnBudget
     from kcoord.engine.session import OutputPool, Session
 
 # Loop turns that timers wait at most while sockets still have something to say.
@@ -47,6 +49,8 @@ class EngineLike(Protocol):
 
     @property
     def pool(self) -> OutputPool: ...
+    @property
+    def budget(self) -> TurnBudget: ...
     def open_session(self, client_host: str, host: str, port: int) -> Session: ...
     def close_session(self, session: Session, now: Now) -> None: ...
     def receive(self, session: Session, data: bytes, now: Now) -> None: ...
@@ -104,6 +108,8 @@ class Pump:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = -1
         self._heard = False
+        # The processor's time that this thread had used when the last turn ended.
+        self._used_ns = time.thread_time_ns()
         # Connections whose input waits, the next one first.
         self._unread: deque[Connection] = deque()
         # Connections whose clients send no more, and that are not closed yet.
@@ -251,6 +257,22 @@ class Pump:
         self._arm_timer(now)
         if self.engine.has_more():
             self.schedule_turn()
+        if self.config.turn_log_ms:
+            self._note_turn()
+
+    def _note_turn(self) -> None:
+        """Say in the log when a turn, with all that the loop did before it, kept everybody else waiting."""
+        used_ns = time.thread_time_ns()
+        turn_ms = (used_ns - self._used_ns) // 1_000_000
+        self._used_ns = used_ns
+        if turn_ms < self.config.turn_log_ms:
+            return
+        budget = self.engine.budget
+        api = apis.APIS.get(budget.top_api_key)
+        self.log.warning_limited(
+            "long_turn", cpu_ms=turn_ms, api="none" if api is None else api.name, request_bytes=budget.top_bytes,
+            client=budget.top_client,
+        )  # fmt: skip
 
     def _synced(self, error: BaseException | None) -> None:
         ticket, self.in_flight = self.in_flight, None

@@ -165,6 +165,11 @@ NETWORK_SETTINGS: Final = (
         "taken a byte for so long is closed. Otherwise `connections.max.idle.ms` counts.", minimum=100,
     ),
     Setting(
+        "turn.log.ms", "server.turn_log_ms", 100, "ms",
+        "A turn of the event loop that takes more of the processor's time is reported in the log, with the API that "
+        "cost most in it. 0: never.",
+    ),
+    Setting(
         "shutdown.deadline.ms", "server.shutdown_deadline_ms", 5000, "ms",
         "At SIGTERM, how long answers under way may take before their connections are closed.", minimum=0,
     ),

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 
 from kcoord.core.outcome import Fact, Job, Now
+from kcoord.engine.budget import TurnBudget
 from kcoord.engine.session import OutputPool, Session
 from kcoord.log.journal import CommitTicket
 from kcoord.server.accept import Acceptor
@@ -43,6 +44,7 @@ class EchoEngine:
         self.copies = copies
         self.limits = FrameLimits({0: 10000})
         self.pool = OutputPool()
+        self.budget = TurnBudget()
         # How often the engine says that it left something for the next turn.
         self.more = 0
         self.sessions: dict[int, Session] = {}

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
+import time
 from contextlib import suppress
 
 import pytest
 
 from kcoord.core.outcome import Job, Now, StepJob
+from kcoord.engine.session import Session
+from kcoord.protocol import apis
 from kcoord.server.limits import TokenBucket
 from kcoord.server.pump import read_clocks
 from kcoord.wire.frame import FrameLimits
@@ -508,3 +511,25 @@ def test_another_engine_takes_over_the_connections_at_rest() -> None:
             assert (old.commits, new.commits) == (1, 1)
 
     run(test)
+
+
+def test_a_turn_that_takes_long_is_reported_with_its_api() -> None:
+    class Busy(EchoEngine):
+        def receive(self, session: Session, data: bytes, now: Now) -> None:
+            super().receive(session, data, now)
+            self.budget.note_request(apis.OFFSET_COMMIT, len(data), session.client_host, 0)
+            ends_ns = time.thread_time_ns() + 30_000_000
+            while time.thread_time_ns() < ends_ns:
+                pass
+
+    async def work() -> None:
+        for limit_ms, lines in (("20", 1), ("100000", 0), ("0", 0)):
+            async with running(Busy(), f"turn.log.ms={limit_ms}") as rig:
+                await exchange(await rig.connect())
+                found = [line for line in rig.log.recent if line["event"] == "long_turn"]
+                assert len(found) == lines
+                for line in found:
+                    assert (line["api"], line["client"]) == ("OffsetCommit", "127.0.0.1")
+                    assert int(str(line["cpu_ms"])) >= 20 and line["request_bytes"]
+
+    run(work)
