@@ -1,25 +1,18 @@
-"""The cleaner as a process of its own: `python -m kcoord.log.clean_worker`, a request on standard input.
+"""The cleaner as a process of its own: `python -m kcoord.log.clean_worker`, with one answer.
 
-The request is one line, a JSON object with the fields of `CleanRequest`, and when standard input ends before the work
-does, so does the process: a server that was killed leaves nobody behind who writes files. The answer, on standard
-output, is one object with the result, or with `damaged` (a message) where a segment cannot be read. The process reads
+The answer has the result, or `damaged` (a message) where a segment cannot be read, or `error`. The process reads
 closed segments and writes `.cleaned` files in the log's directory, nothing else, and gives way to everybody.
+`kcoord.log.parent` has the protocol.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 from typing import Any, Final
 
-from kcoord.log.cleaner import CleanConfig, CleanedGroup, CleanResult, clean
+from kcoord.log.cleaner import CLEANED_SUFFIX, CleanConfig, CleanedGroup, CleanResult, clean
 from kcoord.log.errors import LogDamaged
 from kcoord.log.pace import GentlePace
-from kcoord.log.parent import end_with_parent
-from kcoord.log.storage import DiskStorage
+from kcoord.log.parent import LogFiles, Parent
 
 NICENESS: Final = 19
 CONFIG_FIELDS: Final = (
@@ -54,8 +47,9 @@ class CleanRequest:
         self.now_ms = now_ms
         self.producers = producers
 
-    def encode(self) -> bytes:
-        return json.dumps({**vars(self), "config": fields_of(self.config, CONFIG_FIELDS)}).encode()
+    def encode(self) -> dict[str, Any]:
+        """The work of the process."""
+        return {**vars(self), "config": fields_of(self.config, CONFIG_FIELDS), "niceness": NICENESS}
 
 
 def fields_of(thing: object, names: tuple[str, ...]) -> dict[str, Any]:
@@ -64,68 +58,56 @@ def fields_of(thing: object, names: tuple[str, ...]) -> dict[str, Any]:
 
 
 class CleanFailed(OSError):
-    """The process ended without a result; the message says what it said."""
+    """There is no result; the message says why."""
 
 
-def decode_request(data: bytes) -> CleanRequest:
-    fields = json.loads(data)
-    fields["config"] = CleanConfig(**fields["config"])
-    return CleanRequest(**fields)
+def decode_request(work: dict[str, Any]) -> CleanRequest:
+    return CleanRequest(
+        work["root"],
+        work["directory"],
+        work["bases"],
+        work["first_dirty"],
+        CleanConfig(**work["config"]),
+        work["now_ms"],
+        work["producers"],
+    )
 
 
-def encode_result(result: CleanResult) -> bytes:
+def encode_result(result: CleanResult) -> dict[str, Any]:
     groups = [fields_of(group, GROUP_FIELDS) for group in result.groups]
-    return json.dumps({**fields_of(result, RESULT_FIELDS), "groups": groups}).encode()
+    return {**fields_of(result, RESULT_FIELDS), "groups": groups}
 
 
-def decode_result(data: bytes, directory: str) -> CleanResult:
-    """Raises LogDamaged where the process found damage."""
-    fields: dict[str, Any] = json.loads(data)
-    if "damaged" in fields:
-        raise LogDamaged(fields["file"], fields["offset"], fields["position"], fields["damaged"])
-    result = CleanResult(fields["end"])
+def decode_result(answer: dict[str, Any]) -> CleanResult:
+    """Raises LogDamaged where the process found damage, CleanFailed where it failed or the answer is not one."""
+    try:
+        if "damaged" in answer:
+            found = LogDamaged(
+                str(answer["file"]), int(answer["offset"]), int(answer["position"]), str(answer["damaged"])
+            )
+        elif "error" in answer:
+            raise CleanFailed(str(answer["error"]))
+        else:
+            return _result_of(answer)
+    except (KeyError, TypeError, ValueError) as error:
+        raise CleanFailed(f"its answer cannot be read: {error!r}") from None
+    raise found
+
+
+def _result_of(answer: dict[str, Any]) -> CleanResult:
+    result = CleanResult(int(answer["end"]))
     for name in RESULT_FIELDS:
-        setattr(result, name, fields[name])
-    result.groups = [CleanedGroup(group["base"], group["old_bases"]) for group in fields["groups"]]
+        setattr(result, name, int(answer[name]))
+    for group in answer["groups"]:
+        result.groups.append(CleanedGroup(int(group["base"]), [int(base) for base in group["old_bases"]]))
     return result
 
 
-def run_worker(request: CleanRequest, started: Callable[[subprocess.Popen[bytes]], None]) -> CleanResult:
-    """Clean in a child process and wait for it. Raises CleanFailed, LogDamaged and OSError."""
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "kcoord.log.clean_worker"],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    started(process)
-    assert process.stdin is not None and process.stdout is not None and process.stderr is not None
-    with process.stdout, process.stderr:
-        try:
-            process.stdin.write(request.encode() + b"\n")
-            process.stdin.flush()
-        except BrokenPipeError:
-            # It says below why it ended.
-            pass
-        # Both are short: the answer is one line, and of errors there is a last one.
-        out = process.stdout.read()
-        err = process.stderr.read()
-        process.wait()
-        try:
-            # Not before: an open one tells the process that we are there.
-            process.stdin.close()
-        except BrokenPipeError:
-            # What it did not read is written once more.
-            pass
-    if process.returncode != 0:
-        last = err.decode("utf-8", "replace").strip().rpartition("\n")[2]
-        raise CleanFailed(f"the cleaner ended with {process.returncode}: {last}")
-    return decode_result(out, request.directory)
-
-
-def answer(request: CleanRequest) -> bytes:
+def reply(request: CleanRequest, storage: LogFiles) -> dict[str, Any]:
     producers = None if request.producers is None else frozenset(request.producers)
     try:
         result = clean(
-            DiskStorage(request.root),
+            storage,
             request.directory,
             request.bases,
             request.first_dirty,
@@ -135,21 +117,22 @@ def answer(request: CleanRequest) -> bytes:
             GentlePace(),
         )
     except LogDamaged as damage:
-        fields = {
+        return {
             "damaged": damage.reason,
             "file": damage.file,
             "offset": damage.offset,
             "position": damage.position,
         }
-        return json.dumps(fields).encode()
+    except Exception as error:
+        return {"error": f"{type(error).__name__}: {error}"}
     return encode_result(result)
 
 
 def main() -> None:
-    os.nice(NICENESS)
-    request = decode_request(sys.stdin.buffer.readline())
-    end_with_parent()
-    sys.stdout.buffer.write(answer(request))
+    parent = Parent()
+    request = decode_request(parent.work)
+    parent.answer(reply(request, LogFiles(request.root, (CLEANED_SUFFIX,), parent.meter)))
+    parent.end()
 
 
 if __name__ == "__main__":

@@ -64,6 +64,9 @@ COMMIT_BYTES_MAX: Final = 80 << 20
 COMMIT_BYTES: Final = "kcoord-commit-bytes"
 COMMIT_BYTES_MIN: Final = 64 << 10
 
+# A checkpoint file of 250,000 partitions whose topics have names of the greatest length is as large.
+CHECKPOINT_BYTES_MAX: Final = 64 << 20
+
 NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
 
 LOG_NAME: Final = re.compile(r"(.+)-(\d{1,10})")
@@ -557,6 +560,9 @@ def read_checkpoint(storage: Storage, path: str) -> Checkpoint:
     """The entries of a checkpoint file, none where there is no file. Raises StorageError and OSError."""
     if not storage.exists(path):
         return {}
+    size = storage.size_of(path)
+    if size > CHECKPOINT_BYTES_MAX:
+        raise StorageError(f"{path} of the data directory is damaged: {size} bytes")
     entries: Checkpoint = {}
     lines = storage.read_bytes(path).decode("utf-8", "replace").split("\n")
     # Written atomically, so anything odd is damage and not a crash.
@@ -571,3 +577,11 @@ def read_checkpoint(storage: Storage, path: str) -> Checkpoint:
     except (ValueError, IndexError) as error:
         raise StorageError(f"{path} of the data directory is damaged: {error}") from None
     return entries
+
+
+def read_hint(storage: Storage, path: str) -> tuple[Checkpoint, str]:
+    """The entries of a checkpoint file that only saves work: none where it cannot be read, and the reason for that."""
+    try:
+        return read_checkpoint(storage, path), ""
+    except (StorageError, OSError) as error:
+        return {}, str(error)

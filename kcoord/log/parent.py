@@ -1,19 +1,125 @@
-"""For processes that a server starts: none outlives it, since the next server works on the same files."""
+"""The child's side of the protocol between a server and the processes that it starts; `kcoord.server.child` has the
+server's side.
+
+    to the child     one line of JSON: the work. Standard input then stays open: its end means that the server has ended
+    from the child   lines of JSON on standard output, objects with one of these fields:
+                       answer     an object; one for each piece of work, in order
+                       progress   a number that grows while the work goes on, at most one line each BEAT_S
+
+Whatever else the process prints goes to standard error. No process outlives the server that started it, since the next
+server works on the same files.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import threading
+import time
+from typing import Any, Final, NoReturn, final
+
+from kcoord.log.storage import DiskFile, DiskStorage
+
+BEAT_S: Final = 1.0
 
 
-def end_with_parent() -> None:
-    """From now on this process ends when the other end of its standard input is closed, whatever it is doing."""
-    threading.Thread(target=_wait, daemon=True).start()
+@final
+class Parent:
+    """The server that started this process. `work` is what it asked for."""
+
+    def __init__(self) -> None:
+        # Nothing that a library prints gets between two answers.
+        self._out = os.dup(sys.stdout.fileno())
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        self._lock = threading.Lock()
+        self.work: dict[str, Any] = json.loads(sys.stdin.readline())
+        self.meter = Meter()
+        os.nice(self.work["niceness"])
+        threading.Thread(target=_end_with_stdin, daemon=True).start()
+        self._send({"progress": 0})
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def answer(self, fields: dict[str, Any]) -> None:
+        self._send({"answer": fields})
+
+    def end(self) -> NoReturn:
+        """Everything is answered. The threads do not matter any more."""
+        os._exit(0)
+
+    def _send(self, document: dict[str, Any]) -> None:
+        data = memoryview(json.dumps(document).encode() + b"\n")
+        with self._lock:
+            while data:
+                data = data[os.write(self._out, data) :]
+
+    def _beat(self) -> None:
+        """Report progress where there is any: a process that hangs in a system call is silent."""
+        told = 0
+        while True:
+            time.sleep(BEAT_S)
+            if self.meter.units != told:
+                told = self.meter.units
+                self._send({"progress": told})
 
 
-def _wait() -> None:
+def _end_with_stdin() -> None:
     # Not through `sys.stdin`: its lock would be held when the process is done and wants to end.
     while os.read(sys.stdin.fileno(), 4096):
         continue
     os._exit(1)
+
+
+@final
+class Meter:
+    """How much a process did to files so far. The unit means nothing."""
+
+    def __init__(self) -> None:
+        self.units = 0
+
+
+@final
+class MeteredFile:
+    """A file that counts what is done to it."""
+
+    def __init__(self, file: DiskFile, meter: Meter) -> None:
+        self._file = file
+        self._meter = meter
+
+    @property
+    def size(self) -> int:
+        return self._file.size
+
+    def append(self, data: bytes) -> int:
+        self._meter.units += 1
+        return self._file.append(data)
+
+    def read_at(self, position: int, size: int) -> bytes:
+        self._meter.units += 1
+        return self._file.read_at(position, size)
+
+    def truncate(self, size: int) -> None:
+        self._file.truncate(size)
+
+    def datasync(self) -> None:
+        self._file.datasync()
+        self._meter.units += 1
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@final
+class LogFiles(DiskStorage):
+    """The server's directory as another process sees it: files that the server has removed stay removed.
+
+    Only files that end in one of `made_suffixes`, which the process writes itself, are made when they are not there.
+    """
+
+    def __init__(self, root: str, made_suffixes: tuple[str, ...], meter: Meter) -> None:
+        super().__init__(root)
+        self._made_suffixes = made_suffixes
+        self._meter = meter
+
+    def open(self, path: str) -> MeteredFile:  # type: ignore[override]
+        return MeteredFile(DiskFile(self._path(path), create=path.endswith(self._made_suffixes)), self._meter)

@@ -163,10 +163,13 @@ class Snapshot:
             finally:
                 os.close(fd)
             _cut(target, end, steps.step)
+        # Each of these is a sync or two: whoever watches sees that the work goes on.
         for path, data in self._small:
             storage.write_atomic(path, data)
+            steps.step(0)
         for topic, partition in self.ends:
             storage.sync_dir(f"{self.partial}/{topic}-{partition}")
+            steps.step(0)
         storage.write_atomic(f"{self.partial}/{RECOVERY_POINTS}", encode_checkpoint(self.ends))
         storage.write_atomic(f"{self.partial}/{LOG_START_OFFSETS}", encode_checkpoint(self.starts))
         storage.write_atomic(f"{self.partial}/{META_PROPERTIES}", encode_meta(self.meta))

@@ -1,21 +1,39 @@
-"""Work for a process of its own: a line of JSON on its stdin, its answers line by line on its stdout.
+"""The server's side of the protocol between a server and the processes that it starts (`kcoord.log.parent` has theirs).
 
-Its stdin stays open until it has answered, so it can tell by it that its parent has ended, and end too.
+One call, `run_child`, starts a module of ours as a process, gives it its work, and takes its answers, in a thread. What
+a process does wrong costs its work and nothing else: it does not start, hangs, is stopped, is killed, prints junk, half
+a line, a line or an output without end. Then `ChildRun.reason` says so, and whoever asked for the work logs that and
+tries again later. No process is waited for without a deadline.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
+import signal
 import subprocess
 import sys
-from collections.abc import Callable
-from typing import Any, final
+import time
+from typing import Any, Final, final
 
-from kcoord.log.parent import end_with_parent
-from kcoord.log.storage import DiskFile, DiskStorage
-
-Child = subprocess.Popen[str]
+# A process that goes round in circles makes progress, too. Compaction of 800 GB at its gentle pace takes as long.
+RUN_S_MAX: Final = 24 * 3600.0
+# The longest answer names all segments of a log, 22 bytes each.
+LINE_BYTES_MAX: Final = 16 << 20
+# Everything that a process prints, junk included. Progress of a whole day takes 3 MB.
+OUTPUT_BYTES_MAX: Final = 64 << 20
+READ_BYTES: Final = 1 << 16
+# What is kept of output that is no answer: the end of a traceback.
+SAID_BYTES_MAX: Final = 4096
+# How soon the thread notices that the work is not wanted any more, or that the process has ended without a word.
+POLL_MS: Final = 100
+# SIGKILL ends a process at once, stopped or not, unless it hangs in the kernel: then it is left to itself.
+REAP_S: Final = 2.0
+# More than this between two looks means that the server itself did not run: that is nobody's silence.
+LOOK_S_MAX: Final = 1.0
+# A reason that is put into words once the process was waited for.
+ENDED: Final = "ended"
 
 
 @final
@@ -27,19 +45,19 @@ class Leash:
     """
 
     def __init__(self) -> None:
-        self._child: subprocess.Popen[Any] | None = None
+        self._child: subprocess.Popen[bytes] | None = None
         self._is_over = False
 
     @property
-    def child(self) -> subprocess.Popen[Any] | None:
-        """None before it has begun, and where the thread has said that it is gone."""
+    def child(self) -> subprocess.Popen[bytes] | None:
+        """None before it has begun, and after its end."""
         return self._child
 
     @property
     def is_over(self) -> bool:
         return self._is_over
 
-    def started(self, child: subprocess.Popen[Any] | None) -> None:
+    def started(self, child: subprocess.Popen[bytes] | None) -> None:
         self._child = child
         if child is not None and self._is_over:
             child.kill()
@@ -51,63 +69,205 @@ class Leash:
             child.kill()
 
 
-def run_child(module: str, work: dict[str, Any], started: Callable[[Child | None], None]) -> list[str]:
-    """Run a module of ours as a process and wait for it: to be called in a thread. What it printed.
-
-    `started` is told of the process, for whoever wants to kill it, and with None that there is none any more. Raises
-    OSError.
-    """
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    child = subprocess.Popen(
-        [sys.executable, "-P", "-m", module],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        env=environment,
-    )
-    assert child.stdin is not None and child.stdout is not None
-    started(child)
-    try:
-        try:
-            child.stdin.write(json.dumps(work) + "\n")
-            child.stdin.flush()
-        except BrokenPipeError:
-            # What it printed says why it ended.
-            pass
-        return child.stdout.read().splitlines()
-    finally:
-        started(None)
-        child.kill()
-        child.wait()
-        child.stdout.close()
-        try:
-            child.stdin.close()
-        except OSError:
-            pass  # what it did not read is nobody's
+class BadAnswer(Exception):
+    """The answer of a process lacks something; the text says what."""
 
 
-# ---- in the child
+def int_of(answer: dict[str, Any], name: str) -> int:
+    """A number of an answer, 0 or more but for timestamps, where -1 stands for none. Raises BadAnswer."""
+    value = answer.get(name)
+    if type(value) is not int or value < -1:
+        raise BadAnswer(f"{name} is {str(value)[:100]!r} in its answer")
+    return value
 
 
 @final
-class LogFiles(DiskStorage):
-    """The server's directory as another process sees it: files that the server has removed stay removed.
+class ChildRun:
+    """What a process answered, and why it did not answer more: empty if it answered everything."""
 
-    Only files that end in `made_suffix`, which the process writes itself, are made when they are not there.
+    def __init__(self, answers: list[dict[str, Any]], reason: str) -> None:
+        self.answers = answers
+        self.reason = reason
+
+
+def run_child(module: str, work: dict[str, Any], leash: Leash, silence_s: float, wanted: int = 1) -> ChildRun:
+    """Run a module of ours as a process until it gave `wanted` answers: to be called in a thread.
+
+    `work` has its `niceness`. The process is ended when it made no progress for `silence_s` seconds. Raises nothing.
     """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    try:
+        child = subprocess.Popen(
+            [sys.executable, "-P", "-m", module],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, bufsize=0,
+        )  # fmt: skip
+    except OSError as error:
+        return ChildRun([], f"it cannot be started: {error}")
+    leash.started(child)
+    talk = _Talk(child, json.dumps(work).encode() + b"\n", leash, silence_s, wanted)
+    try:
+        reason = talk.run()
+    except (OSError, MemoryError) as error:
+        reason = repr(error)
+    finally:
+        child.kill()
+        code = _reap(child)
+        leash.started(None)
+        for pipe in (child.stdin, child.stdout, child.stderr):
+            if pipe is not None:
+                pipe.close()
+    if reason == ENDED:
+        reason = f"it ended {_describe(code)}{talk.last_words()}"
+    return ChildRun(talk.answers, reason)
 
-    def __init__(self, root: str, made_suffix: str) -> None:
-        super().__init__(root)
-        self._made_suffix = made_suffix
 
-    def open(self, path: str) -> DiskFile:
-        return DiskFile(self._path(path), create=path.endswith(self._made_suffix))
+def _reap(child: subprocess.Popen[bytes]) -> int | None:
+    try:
+        return child.wait(REAP_S)
+    except subprocess.TimeoutExpired:
+        return None
 
 
-def begin_work() -> dict[str, Any]:
-    """What is to be done. From now on the process is as nice as that says, and ends when its parent does."""
-    work: dict[str, Any] = json.loads(sys.stdin.readline())
-    os.nice(work["niceness"])
-    end_with_parent()
-    return work
+def _describe(code: int | None) -> str:
+    if code is None:
+        return "and cannot be waited for"
+    if code >= 0:
+        return f"with {code}"
+    try:
+        return f"by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"by signal {-code}"
+
+
+@final
+class _Talk:
+    """The conversation with one process."""
+
+    def __init__(
+        self, child: subprocess.Popen[bytes], request: bytes, leash: Leash, silence_s: float, wanted: int
+    ) -> None:
+        assert child.stdin is not None and child.stdout is not None and child.stderr is not None
+        self.child = child
+        self.leash = leash
+        self.silence_s = silence_s
+        self.wanted = wanted
+        self.answers: list[dict[str, Any]] = []
+        self._unsent = memoryview(request)
+        self._line = bytearray()
+        self._said = b""
+        self._read_bytes = 0
+        self._progress = -1
+        self._silent_s = 0.0
+        self._is_closed = False
+        self._in = child.stdin.fileno()
+        self._out = child.stdout.fileno()
+        self._err = child.stderr.fileno()
+        self._poller = select.poll()
+
+    def run(self) -> str:
+        """Talk until all answers are there, or it is clear that they will not come: why."""
+        for fd in (self._in, self._out, self._err):
+            os.set_blocking(fd, False)
+        self._poller.register(self._in, select.POLLOUT)
+        self._poller.register(self._out, select.POLLIN)
+        self._poller.register(self._err, select.POLLIN)
+        last_s = time.monotonic()
+        ends_s = last_s + RUN_S_MAX
+        while True:
+            has_ended = self.child.poll() is not None
+            events = self._poller.poll(0 if has_ended else POLL_MS)
+            now_s = time.monotonic()
+            self._silent_s += min(now_s - last_s, LOOK_S_MAX)
+            last_s = now_s
+            for fd, _ in events:
+                self._attend(fd)
+            if len(self.answers) >= self.wanted:
+                return ""
+            if has_ended and not events:
+                return ENDED
+            reason = self._why_not(now_s >= ends_s)
+            if reason:
+                return reason
+
+    def _why_not(self, is_too_late: bool) -> str:
+        """Why to listen no longer; empty to go on."""
+        if self.leash.is_over:
+            return "it is not wanted any more"
+        if self._is_closed and self._silent_s >= REAP_S:
+            return "it closed its output and went on"
+        if self._silent_s >= self.silence_s:
+            return f"no progress for {self.silence_s:g} s"
+        if is_too_late:
+            return f"it ran for {RUN_S_MAX:g} s"
+        if len(self._line) > LINE_BYTES_MAX:
+            return f"a line of more than {LINE_BYTES_MAX} bytes"
+        if self._read_bytes > OUTPUT_BYTES_MAX:
+            return f"an output of more than {OUTPUT_BYTES_MAX} bytes"
+        return ""
+
+    def last_words(self) -> str:
+        """The last line that was no answer, after a colon; empty if there is none."""
+        text = (self._said + b"\n" + self._line[:SAID_BYTES_MAX]).decode("utf-8", "replace").strip()
+        return ": " + text.rpartition("\n")[2] if text else ""
+
+    def _attend(self, fd: int) -> None:
+        if fd == self._in:
+            self._send()
+            return
+        try:
+            data = os.read(fd, READ_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            self._poller.unregister(fd)
+            if fd == self._out:
+                self._is_closed = True
+                self._silent_s = 0.0
+            return
+        self._read_bytes += len(data)
+        if fd == self._err:
+            self._said = (self._said + data)[-SAID_BYTES_MAX:]
+        else:
+            self._take(data)
+
+    def _send(self) -> None:
+        """Standard input stays open when everything is sent: by that the process knows that we are there."""
+        try:
+            sent = os.write(self._in, self._unsent[:READ_BYTES])
+            self._unsent = self._unsent[sent:]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            # Why it does not read is to be found in what it said.
+            self._unsent = memoryview(b"")
+        if not self._unsent:
+            self._poller.unregister(self._in)
+
+    def _take(self, data: bytes) -> None:
+        if b"\n" not in data:
+            self._line += data
+            return
+        lines = (bytes(self._line) + data).split(b"\n")
+        self._line = bytearray(lines.pop())
+        for line in lines:
+            self._take_line(line)
+
+    def _take_line(self, line: bytes) -> None:
+        document = None
+        # Much junk can be told without an attempt to parse it.
+        if line.startswith(b'{"'):
+            try:
+                document = json.loads(line)
+            except (ValueError, RecursionError):
+                document = None
+        if isinstance(document, dict):
+            answer, progress = document.get("answer"), document.get("progress")
+            if isinstance(answer, dict):
+                self.answers.append(answer)
+                self._silent_s = 0.0
+                return
+            if type(progress) is int and progress > self._progress:
+                self._progress = progress
+                self._silent_s = 0.0
+                return
+        self._said = line[-SAID_BYTES_MAX:] + b"\n"

@@ -1,8 +1,8 @@
 """Compaction beside the traffic: a child process reads closed segments and writes what is left of them.
 
 The loop decides which log is due and exchanges the segments, which are renames; waiting for the child and for the
-disk happens in a thread of its own. What fails before a cleaned segment counts costs nothing but a line in the log.
-What fails after that ends the server, as any write does.
+disk happens in a thread of its own. What fails before a cleaned segment counts costs a line in the log, and the log is
+tried again later. What fails after that ends the server, as any write does.
 """
 
 from __future__ import annotations
@@ -15,22 +15,23 @@ from typing import Final, final
 from kcoord.core.outcome import INTERNAL_TOPICS
 from kcoord.core.topics import TopicRegistry
 from kcoord.engine.partitions import TopicPartition
-from kcoord.log.clean_worker import CleanRequest, run_worker
+from kcoord.log.clean_worker import CleanFailed, CleanRequest, decode_result
 from kcoord.log.cleaner import CleanConfig, CleanResult
 from kcoord.log.cleaning_plan import CleaningPlan, CleaningPolicy, plan_cleaning
-from kcoord.log.directory import CLEANER_OFFSETS, encode_checkpoint, read_checkpoint
+from kcoord.log.directory import CLEANER_OFFSETS, encode_checkpoint, read_hint
 from kcoord.log.errors import LogDamaged
 from kcoord.log.exchange import demote, promote
 from kcoord.log.partition_log import PartitionLog
 from kcoord.log.segment import Segment
 from kcoord.log.storage import DiskStorage
 from kcoord.server.assembly import Assembly
-from kcoord.server.child import Leash
+from kcoord.server.child import ChildRun, Leash, run_child
 from kcoord.server.config import ServerConfig
 from kcoord.server.pump import read_clocks
 from kcoord.server.sync_threads import SyncThreads, in_thread
-from kcoord.server.upkeep import Upkeep
+from kcoord.server.upkeep import Backoff, Upkeep
 
+CHILD: Final = "kcoord.log.clean_worker"
 # What a key in the map of newest offsets takes in the child, with the dictionary around it.
 BYTES_PER_KEY: Final = 192
 # Records may bear old timestamps when they are written: a segment is closed for its age no sooner than this.
@@ -57,8 +58,12 @@ class Cleaner:
         self.held_back: dict[tuple[bytes, int], int] = {}
         # Since when (on the monotonic clock) a log's active segment is the one with that base offset.
         self.active_since: dict[tuple[bytes, int], tuple[int, int]] = {}
+        # Logs whose last cleaning failed.
+        self.backoffs: dict[tuple[bytes, int], Backoff] = {}
         # The log whose segments are being cleaned: retention leaves it alone meanwhile.
         self.busy = ""
+        # Whether names of its segments are changing.
+        self.is_exchanging = False
 
     async def run(self) -> None:
         """Look for logs that are due every log.cleaner.backoff.ms, for ever."""
@@ -87,18 +92,24 @@ class Cleaner:
         return count
 
     async def _load_offsets(self, assembly: Assembly) -> dict[tuple[bytes, int], int]:
+        """Where cleaning ended last time: a hint. Without it everything counts as never cleaned."""
         found: dict[tuple[bytes, int], int] = {}
-        storage = assembly.directory.storage
-        for (topic, partition), offset in read_checkpoint(storage, CLEANER_OFFSETS).items():
+        offsets, reason = read_hint(assembly.directory.storage, CLEANER_OFFSETS)
+        if reason:
+            self.log.warning("checkpoint_not_used", file=CLEANER_OFFSETS, reason=reason)
+        for (topic, partition), offset in offsets.items():
             log = assembly.directory.get(topic, partition)
             if log is not None:
-                found[(log.topic_id, partition)] = offset
+                found[(log.topic_id, partition)] = max(offset, 0)
         return found
 
     async def _clean(self, assembly: Assembly, tp: TopicPartition) -> bool:
         topics = assembly.engine.core.topics
         key = (tp.topic_id, tp.partition)
         if tp.is_dropped or key in self.damaged or topics.get(tp.topic) is None or self.first_dirty is None:
+            return False
+        backoff = self.backoffs.get(key)
+        if backoff is not None and not backoff.is_due(read_clocks().mono_ms):
             return False
         now_ms = read_clocks().wall_ms
         try:
@@ -120,11 +131,16 @@ class Cleaner:
             table.note_damage(tp, damage)
             self.log.facts(table.take_facts())
             return False
-        except OSError as error:
-            if not tp.is_dropped:
-                self.log.warning("compaction_failed", log=tp.log.name, reason=str(error))
+        except Exception as error:
+            # Nothing that counts was changed, so not even a bug of ours is a reason to end.
+            self._note_failure(tp, error)
             return False
-        await self._exchange(tp, result)
+        self.backoffs.pop(key, None)
+        self.is_exchanging = True
+        try:
+            await self._exchange(tp, result)
+        finally:
+            self.is_exchanging = False
         if result.end <= plan.first_dirty:
             self.held_back[key] = plan.bases[-1]
         self.first_dirty[key] = result.end
@@ -134,6 +150,13 @@ class Cleaner:
             records_after=result.records_after, bytes_before=result.bytes_before, bytes_after=result.bytes_after,
         )  # fmt: skip
         return True
+
+    def _note_failure(self, tp: TopicPartition, error: Exception) -> None:
+        if tp.is_dropped:
+            return
+        self.backoffs.setdefault((tp.topic_id, tp.partition), Backoff()).failed(read_clocks().mono_ms)
+        reason = str(error) if isinstance(error, OSError) else repr(error)
+        self.log.warning("compaction_failed", log=tp.log.name, reason=reason)
 
     def _may_roll(self, tp: TopicPartition, age_ms: int) -> bool:
         """Whether the active segment has been that for long enough."""
@@ -164,18 +187,23 @@ class Cleaner:
         request = CleanRequest(
             storage.root, tp.log.name, plan.bases, plan.first_dirty, config, now_ms, producers
         )
-        results: list[CleanResult] = []
+        runs: list[ChildRun] = []
         leash = Leash()
+        silence_s = self.config.background_silence_ms / 1000
 
         def work() -> None:
-            results.append(run_worker(request, leash.started))
+            runs.append(run_child(CHILD, request.encode(), leash, silence_s))
 
         try:
             await in_thread(self.threads, work)
         finally:
             # The thread does not hear that nobody waits for it any more.
             leash.kill()
-        return results[0]
+        if not runs[0].answers:
+            raise CleanFailed(f"the cleaner: {runs[0].reason}")
+        result = decode_result(runs[0].answers[0])
+        check_result(result, plan, tp.log)
+        return result
 
     async def _promote(self, tp: TopicPartition, result: CleanResult) -> None:
         bases = [group.base for group in result.groups]
@@ -258,6 +286,17 @@ def clean_config(topics: TopicRegistry, log: PartitionLog, config: ServerConfig)
         keys_max=config.cleaner_buffer_bytes // BYTES_PER_KEY,
         decompressed_bytes_max=log.config.decompressed_bytes_max,
     )
+
+
+def check_result(result: CleanResult, plan: CleaningPlan, log: PartitionLog) -> None:
+    """Whether the result can be one of the plan. Raises CleanFailed."""
+    bases = [base for group in result.groups for base in group.old_bases]
+    firsts = [group.base == group.old_bases[0] if group.old_bases else False for group in result.groups]
+    known = set(plan.bases)
+    if not all(firsts) or len(set(bases)) != len(bases) or any(base not in known for base in bases):
+        raise CleanFailed(f"its answer replaces segments {bases[:10]} of {plan.bases[:10]}")
+    if not 0 <= result.end <= log.end_offset:
+        raise CleanFailed(f"its answer ends at {result.end}, the log at {log.end_offset}")
 
 
 def remove_all(segments: list[Segment]) -> None:

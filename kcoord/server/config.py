@@ -67,6 +67,7 @@ class ServerConfig:
         self.cleaner_enable = True
         self.cleaner_backoff_ms = 0
         self.cleaner_buffer_bytes = 0
+        self.background_silence_ms = 0
         self.history_ms = 0
         self.history_bytes = 0
         self.metadata_snapshot_bytes = 0

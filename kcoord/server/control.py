@@ -1,8 +1,9 @@
 """The control socket: `kcoord.sock` in the data directory, for tools of the same user on the same machine.
 
 One request per connection: four bytes of length, then a JSON object with `command`; the answer has the same form, with
-`error` and `code` (an exit code) where something is wrong. With `"progress": true` in the request, frames with `done`
-and `total` (bytes) come before the answer. What is not Kafka's goes this way and never through a listener.
+`error` and `code` (an exit code) where something is wrong. With `"progress": true` in the request, a frame with `done`
+and `total` (bytes) and `steps` (a number that grows) comes every PROGRESS_S before the answer. What is not Kafka's goes
+this way and never through a listener.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 import os
 import socket
 import struct
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import Any, BinaryIO, Final, final
@@ -33,6 +35,12 @@ REQUEST_DEADLINE_S: Final = 10.0
 CONNECTIONS_MAX: Final = 8
 IDLE_POLL_S: Final = 0.01
 PROGRESS_S: Final = 0.2
+# Segments are exchanged by renames and three syncs of a directory.
+EXCHANGE_S_MAX: Final = 30.0
+# A server that sends no frame for so long does not run, or is busy beyond all bounds.
+ANSWER_S_MAX: Final = 30.0
+# One step of a snapshot is a copy of 1 MiB, or a sync of at most 64 MiB.
+STEP_S_MAX: Final = 120.0
 
 
 class ControlError(Exception):
@@ -50,12 +58,14 @@ class Tally:
     def __init__(self) -> None:
         self.done = 0
         self.total = 0
+        self.steps = 0
 
     def begin(self, label: str, total_bytes: int) -> None:
         self.total = total_bytes
 
     def step(self, done_bytes: int) -> None:
         self.done += done_bytes
+        self.steps += 1
 
 
 @final
@@ -115,8 +125,9 @@ class Control:
             tally = Tally()
             answer = asyncio.ensure_future(self._answer(request, tally))
             while not (await asyncio.wait((answer,), timeout=PROGRESS_S))[0]:
-                if request.get("progress") and tally.total and not writer.is_closing():
-                    writer.write(_frame({"done": tally.done, "total": tally.total}))
+                if request.get("progress") and not writer.is_closing():
+                    frame = {"done": tally.done, "total": tally.total, "steps": tally.steps}
+                    writer.write(_frame(frame))
             writer.write(_frame(answer.result()))
             await asyncio.wait_for(writer.drain(), REQUEST_DEADLINE_S)
         except (TimeoutError, ValueError, OSError, asyncio.IncompleteReadError):
@@ -140,9 +151,13 @@ class Control:
         # A start should not wait for what few servers are ever asked for.
         from kcoord.log.snapshot import begin_snapshot
 
-        # Between two loop turns nothing of a log changes, but while segments are exchanged names do.
-        while self.maintenance.cleaner.busy:
+        # Between two loop turns nothing of a log changes, but while segments are exchanged names do. What a cleaner
+        # writes before that is no part of any log.
+        gives_up_s = asyncio.get_running_loop().time() + EXCHANGE_S_MAX
+        while self.maintenance.cleaner.is_exchanging:
             await asyncio.sleep(IDLE_POLL_S)
+            if asyncio.get_running_loop().time() >= gives_up_s:
+                raise StorageError(f"compacted segments were being exchanged for more than {EXCHANGE_S_MAX:.0f} s")
         assembly = self.assembly()
         if assembly is None:
             raise StorageError("the server is not up yet")
@@ -179,24 +194,45 @@ def _read_answer(stream: BinaryIO) -> dict[str, Any]:
 
 
 def ask_server(data_dir: str, request: dict[str, Any], steps: Steps) -> dict[str, Any]:
-    """The answer of the server that has `data_dir` open. Waits as long as it takes. Raises ControlError."""
+    """The answer of the server that has `data_dir` open. Raises ControlError.
+
+    Waits as long as the server goes on: it sends a frame within ANSWER_S_MAX, and makes a step within STEP_S_MAX.
+    """
     request = {**request, "progress": True}
     path = os.path.join(os.path.abspath(data_dir), SOCKET_NAME)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
+            link.settimeout(ANSWER_S_MAX)
             link.connect(path)
             link.sendall(_frame(request))
             with link.makefile("rb") as stream:
-                answer = _read_answer(stream)
-                done = -1
-                while "done" in answer and "total" in answer:
-                    if done < 0:
-                        steps.begin("Copying", answer["total"])
-                    steps.step(answer["done"] - max(done, 0))
-                    done = answer["done"]
-                    answer = _read_answer(stream)
+                answer = _wait_for_answer(stream, steps)
+    except TimeoutError:
+        text = f"{path} does not answer: the server sent nothing for {ANSWER_S_MAX:g} s"
+        raise ControlError(EXIT_INTERNAL, text) from None
     except (OSError, ValueError) as error:
         raise ControlError(EXIT_INTERNAL, f"{path} does not answer: {error}") from None
     if "error" in answer:
         raise ControlError(int(answer.get("code", EXIT_INTERNAL)), str(answer["error"]))
     return answer
+
+
+def _wait_for_answer(stream: BinaryIO, steps: Steps) -> dict[str, Any]:
+    """The first frame that tells of no progress. Raises ControlError, OSError and ValueError."""
+    done = -1
+    before: dict[str, Any] = {}
+    moved_s = time.monotonic()
+    while True:
+        answer = _read_answer(stream)
+        if "done" not in answer or "total" not in answer:
+            return answer
+        if answer != before:
+            before = answer
+            moved_s = time.monotonic()
+        elif time.monotonic() - moved_s >= STEP_S_MAX:
+            raise ControlError(EXIT_INTERNAL, f"the server made no progress for {STEP_S_MAX:g} s; it may still go on")
+        if answer["total"]:
+            if done < 0:
+                steps.begin("Copying", answer["total"])
+            steps.step(answer["done"] - max(done, 0))
+            done = answer["done"]

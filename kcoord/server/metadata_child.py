@@ -1,17 +1,18 @@
-"""The process that writes snapshots of the metadata log: `python -m kcoord.server.metadata_child`, with what to do on
-its stdin. It gets one line of JSON and gives one line back."""
+"""The process that writes a snapshot of the metadata log: `python -m kcoord.server.metadata_child`, with one answer.
+
+`kcoord.log.parent` has the protocol.
+"""
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from typing import Any
 
 from kcoord.engine.metadata_writer import SnapshotPlan, WrittenSnapshot, write_snapshot
 from kcoord.log.metadata_checkpoint import PART_SUFFIX
+from kcoord.log.parent import LogFiles, Parent
 from kcoord.log.partition_log import Extent
-from kcoord.server.child import LogFiles, begin_work
+from kcoord.server.child import int_of
 
 
 def encode_plan(plan: SnapshotPlan) -> dict[str, Any]:
@@ -44,19 +45,27 @@ def encode_result(result: WrittenSnapshot) -> dict[str, int]:
     }
 
 
+def decode_result(answer: dict[str, Any]) -> WrittenSnapshot:
+    """Raises BadAnswer."""
+    return WrittenSnapshot(
+        int_of(answer, "end_offset"),
+        int_of(answer, "epoch"),
+        int_of(answer, "last_timestamp"),
+        int_of(answer, "records"),
+        int_of(answer, "kept"),
+        int_of(answer, "size_bytes"),
+    )
+
+
 def main() -> None:
-    work = begin_work()
-    storage = LogFiles(work["root"], PART_SUFFIX)
-    answer: dict[str, Any]
+    parent = Parent()
+    storage = LogFiles(parent.work["root"], (PART_SUFFIX,), parent.meter)
     try:
-        answer = encode_result(
-            write_snapshot(storage, decode_plan(work["plan"]), time.time_ns() // 1_000_000)
-        )
+        result = write_snapshot(storage, decode_plan(parent.work["plan"]), time.time_ns() // 1_000_000)
+        parent.answer(encode_result(result))
     except Exception as error:
-        answer = {"error": f"{type(error).__name__}: {error}"}
-    print(json.dumps(answer), flush=True)
-    # The thread still reads.
-    os._exit(0)
+        parent.answer({"error": f"{type(error).__name__}: {error}"})
+    parent.end()
 
 
 if __name__ == "__main__":

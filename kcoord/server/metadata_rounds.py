@@ -9,23 +9,23 @@ a line in the log.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from functools import partial
 from typing import Final, final
 
-from kcoord.engine.metadata_snapshot import AT_STOP, MetadataState, remove_waste, save_start
-from kcoord.engine.metadata_writer import WrittenSnapshot
+from kcoord.engine.metadata_snapshot import AT_STOP, MetadataState, remove_waste
+from kcoord.engine.metadata_writer import SnapshotPlan, WrittenSnapshot
 from kcoord.log.errors import LogError
 from kcoord.log.journal import SYNC_OS
+from kcoord.log.metadata_checkpoint import CheckpointName
 from kcoord.log.partition_log import PartitionLog
 from kcoord.log.storage import DiskStorage
 from kcoord.server.assembly import Assembly
-from kcoord.server.child import Leash, run_child
-from kcoord.server.metadata_child import encode_plan
+from kcoord.server.child import BadAnswer, ChildRun, Leash, run_child
+from kcoord.server.metadata_child import decode_result, encode_plan
 from kcoord.server.pump import read_clocks
 from kcoord.server.sync_threads import SyncThreads, in_thread
-from kcoord.server.upkeep import Upkeep
+from kcoord.server.upkeep import Backoff, Upkeep
 
 CHILD: Final = "kcoord.server.metadata_child"
 CHECK_S: Final = 1.0
@@ -46,6 +46,7 @@ class MetadataRounds:
         self.threads = SyncThreads(upkeep.loop)
         self._job: Leash | None = None
         self._is_killed = False
+        self._backoff = Backoff()
         # When the last snapshot was begun, or this server, on the monotonic clock.
         self._last_ms = read_clocks().mono_ms
 
@@ -63,6 +64,8 @@ class MetadataRounds:
     def _is_due(self, assembly: Assembly) -> bool:
         state = assembly.engine.metadata
         if state is None or not state.has_news or assembly.engine.disk_full:
+            return False
+        if not self._backoff.is_due(read_clocks().mono_ms):
             return False
         if state.grown_bytes() >= self.config.metadata_snapshot_bytes:
             return True
@@ -107,14 +110,13 @@ class MetadataRounds:
             plan = state.plan(end, assembly.engine.config.node_id, self._unsynced(assembly))
             work = {"root": storage.root, "niceness": niceness, "plan": encode_plan(plan)}
             result = await self._run_child(work)
-        except (LogError, OSError) as error:
+            check_result(state, plan, result)
+        except (LogError, OSError, BadAnswer) as error:
             if not self._is_killed:
+                self._backoff.failed(read_clocks().mono_ms)
                 self.log.facts([state.failed(str(error))])
             return False
-        if isinstance(result, str):
-            if not self._is_killed:
-                self.log.facts([state.failed(result)])
-            return False
+        self._backoff.succeeded()
         self.log.facts([state.written(plan, result)])
         return True
 
@@ -125,21 +127,23 @@ class MetadataRounds:
         logs = [own.log for own in assembly.engine.coordinator_logs.values() if not own.is_metadata]
         return [log.segments[-1].log_path for log in logs if log.segments[-1].size]
 
-    async def _run_child(self, work: dict[str, object]) -> WrittenSnapshot | str:
-        """The result, or why there is none."""
-        lines: list[str] = []
+    async def _run_child(self, work: dict[str, object]) -> WrittenSnapshot:
+        """Raises BadAnswer: why there is no result."""
+        runs: list[ChildRun] = []
         job = Leash()
         self._job = job
+        silence_s = self.config.background_silence_ms / 1000
         try:
-            await in_thread(self.threads, lambda: lines.extend(run_child(CHILD, work, job.started)))
+            await in_thread(self.threads, lambda: runs.append(run_child(CHILD, work, job, silence_s)))
         finally:
             # The thread does not hear that nobody waits for it any more.
             job.kill()
-        answers = [line for line in lines if line.startswith("{")]
-        if not answers:
-            return lines[-1] if lines else "the process that writes it was ended"
-        fields = json.loads(answers[-1])
-        return str(fields["error"]) if "error" in fields else WrittenSnapshot(**fields)
+        if not runs[0].answers:
+            raise BadAnswer(runs[0].reason)
+        answer = runs[0].answers[0]
+        if "error" in answer:
+            raise BadAnswer(str(answer["error"]))
+        return decode_result(answer)
 
     async def shorten(self, assembly: Assembly) -> None:
         """Move the log's start as the snapshots and the settings allow, and remove what is below it."""
@@ -154,6 +158,9 @@ class MetadataRounds:
                 read_clocks().wall_ms, config.metadata_retention_ms, config.metadata_retention_bytes
             )
             if start > before:
+                # A killed process may have left the snapshot's name in the page cache. It is synced before the start
+                # moves: whoever writes the starts of logs next takes this one along.
+                await in_thread(self.threads, partial(log.storage.sync_dir, log.name))
                 log.log_start_offset = start
                 await self._save_starts(assembly, log, before)
             if not state.has_waste():
@@ -175,7 +182,7 @@ class MetadataRounds:
     async def _save_starts(self, assembly: Assembly, log: PartitionLog, before: int) -> None:
         starts = assembly.directory.take_starts()
         try:
-            await in_thread(self.threads, partial(save_start, assembly.directory, starts, log.name))
+            await in_thread(self.threads, partial(assembly.directory.write_start_offsets, starts))
         except BaseException:
             # Nothing may go before this is durable.
             log.log_start_offset = before
@@ -191,3 +198,10 @@ class MetadataRounds:
     async def rest(self, is_too_late: Callable[[], bool]) -> None:
         """Wait for what the threads still do to the files."""
         await self.threads.rest(is_too_late)
+
+
+def check_result(state: MetadataState, plan: SnapshotPlan, result: WrittenSnapshot) -> None:
+    """Whether the snapshot is there: the log may begin at its end later on. Raises BadAnswer."""
+    path = CheckpointName(result.end_offset, result.epoch).path_in(plan.log_name)
+    if result.end_offset != plan.end_offset or not state.log.storage.exists(path):
+        raise BadAnswer(f"its answer is about {path}, which is not what it had to write")

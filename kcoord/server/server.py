@@ -31,6 +31,8 @@ from kcoord.wire import primitives
 
 # Some supervisors signal a process and then its group: that is one request.
 HURRY_AFTER_S: Final = 1.0
+# Of shutdown.deadline.ms, how much may have passed when the last checkpoints are given up.
+CHECKPOINTS_SHARE: Final = 0.75
 
 _LISTEN_REASONS: Final = {
     errno.EADDRINUSE: "another process listens there",
@@ -141,7 +143,8 @@ class Server:
             )  # fmt: skip
         storage = assembly.directory.storage
         if isinstance(storage, DiskStorage):
-            self._states = StateRounds(self.loop, assembly.engine.states, storage, self.log)
+            silence_s = config.server.background_silence_ms / 1000
+            self._states = StateRounds(self.loop, assembly.engine.states, storage, self.log, silence_s)
         self.pump.schedule_turn()
         self._acceptor = Acceptor(self.loop, self.pump, TokenBucket(config.server.connection_rate))
         for listener, sockets in bound:
@@ -260,10 +263,14 @@ class Server:
         await self._finish_commits()
         if self._error is not None or self.assembly is None:
             return
+        # Checkpoints save time at the next start. Processes that write them leave time to close the log.
+        def is_late() -> bool:
+            return self.loop.time() - began >= self._deadline_s * CHECKPOINTS_SHARE
+
         if self._states is not None:
-            await self._states.finish(is_too_late)
+            await self._states.finish(is_late)
         if self._metadata is not None:
-            await self._metadata.finish(self.assembly, is_too_late)
+            await self._metadata.finish(self.assembly, is_late)
             self._metadata.kill()
             await self._metadata.rest(is_too_late)
         await self.maintenance.rest(is_too_late)

@@ -225,6 +225,11 @@ LOG_SETTINGS: Final = (
         "Memory for the keys of one compaction. A log with more keys takes several.", minimum=MIB,
     ),
     Setting(
+        "background.silence.max.ms", "server.background_silence_ms", 2 * MINUTE_MS, "ms",
+        "A child process (compaction, state checkpoints, snapshots of the metadata log) that makes no progress for so "
+        "long is ended, and its work is tried again later. Syncing a file takes less, on a slow disk too.", minimum=100,
+    ),
+    Setting(
         "log.history", "server.history_ms", 7 * DAY_MS, "ms",
         "How long records of the coordinators' own topics are left alone by compaction, so that earlier states can "
         "be looked up.", minimum=0,

@@ -7,18 +7,21 @@ written costs time at the next start.
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import Callable
 from typing import Final, final
 
+from kcoord.core.outcome import Fact
 from kcoord.engine.state_checkpoint import StateCheckpoints, StatePlan
 from kcoord.log.errors import LogError
 from kcoord.log.storage import DiskStorage
-from kcoord.server.child import Leash, run_child
+from kcoord.server.child import BadAnswer, ChildRun, Leash, int_of, run_child
 from kcoord.server.logs import ServerLog
+from kcoord.server.pump import read_clocks
 from kcoord.server.state_child import encode_plan
+from kcoord.server.upkeep import Backoff
 
+CHILD: Final = "kcoord.server.state_child"
 POLL_S: Final = 0.01
 NICENESS: Final = 10
 
@@ -31,12 +34,19 @@ class StateRounds:
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, states: StateCheckpoints, storage: DiskStorage, log: ServerLog
+        self,
+        loop: asyncio.AbstractEventLoop,
+        states: StateCheckpoints,
+        storage: DiskStorage,
+        log: ServerLog,
+        silence_s: float,
     ) -> None:
         self._loop = loop
         self._states = states
         self._log = log
         self._root = storage.root
+        self._silence_s = silence_s
+        self._backoff = Backoff()
         # Of the round that is under way, or the last one.
         self._leash = Leash()
         self._is_killed = False
@@ -44,7 +54,7 @@ class StateRounds:
 
     def sweep(self) -> None:
         """Begin a round if one is due and none is under way."""
-        if not self.is_busy:
+        if not self.is_busy and self._backoff.is_due(read_clocks().mono_ms):
             self._begin(False)
 
     async def finish(self, is_too_late: Callable[[], bool]) -> None:
@@ -68,7 +78,7 @@ class StateRounds:
             plans = self._states.plans(at_stop)
         except (LogError, OSError) as error:
             # Damage far from where anybody reads or writes now: the next start will say more.
-            self._log.warning("state_checkpoint_not_written", reason=str(error))
+            self._note_failure(error)
             return False
         if not plans:
             return False
@@ -81,33 +91,45 @@ class StateRounds:
 
     def _run(self, plans: list[StatePlan], niceness: int, leash: Leash) -> None:
         """In a thread: start the process, wait for it, and report."""
-        lines: list[str] = []
         try:
-            lines = self._run_child(plans, niceness, leash)
-        except OSError as error:
-            lines = [str(error)]
+            encoded = [encode_plan(plan) for plan in plans]
+            work = {"root": self._root, "niceness": niceness, "plans": encoded}
+            run = run_child(CHILD, work, leash, self._silence_s, len(plans))
+        except Exception as error:  # whatever it is, the loop has to hear that the round is over
+            run = ChildRun([], repr(error))
         try:
-            self._loop.call_soon_threadsafe(self._done, plans, lines)
+            self._loop.call_soon_threadsafe(self._done, plans, run)
         except RuntimeError:
             return  # the loop is closed: the server failed meanwhile
 
-    def _run_child(self, plans: list[StatePlan], niceness: int, leash: Leash) -> list[str]:
-        encoded = [encode_plan(plan) for plan in plans]
-        work = {"root": self._root, "niceness": niceness, "plans": encoded}
-        return run_child("kcoord.server.state_child", work, leash.started)
-
-    def _done(self, plans: list[StatePlan], lines: list[str]) -> None:
+    def _done(self, plans: list[StatePlan], run: ChildRun) -> None:
         self.is_busy = False
         if self._is_killed:
             return
-        answers = [json.loads(line) for line in lines if line.startswith("{")]
-        facts = []
+        facts: list[Fact] = []
+        has_failed = False
         for number, plan in enumerate(plans):
-            if number >= len(answers):
-                reason = lines[-1] if lines else "the process that writes it was ended"
-                facts.append(self._states.failed(plan, reason))
-            elif "records" in answers[number]:
-                facts.append(self._states.written(plan, answers[number]["records"]))
-            else:
-                facts.append(self._states.failed(plan, answers[number]["error"]))
+            try:
+                facts.append(self._states.written(plan, records_of(run, number)))
+            except BadAnswer as error:
+                has_failed = True
+                facts.append(self._states.failed(plan, str(error)))
         self._log.facts(facts)
+        if has_failed:
+            self._backoff.failed(read_clocks().mono_ms)
+        else:
+            self._backoff.succeeded()
+
+    def _note_failure(self, error: Exception) -> None:
+        self._backoff.failed(read_clocks().mono_ms)
+        self._log.warning("state_checkpoint_not_written", reason=str(error))
+
+
+def records_of(run: ChildRun, number: int) -> int:
+    """How many records the checkpoint has that answer `number` is about. Raises BadAnswer: why it is not there."""
+    if number >= len(run.answers):
+        raise BadAnswer(run.reason)
+    answer = run.answers[number]
+    if "error" in answer:
+        raise BadAnswer(str(answer["error"]))
+    return int_of(answer, "records")

@@ -1,19 +1,16 @@
-"""The process that writes state checkpoints: `python -m kcoord.server.state_child`, with what to do on its stdin.
+"""The process that writes state checkpoints: `python -m kcoord.server.state_child`, with one answer for each of them.
 
-It gets one line of JSON and gives one line for each checkpoint. It ends when its parent does: the other end of its
-stdin is then closed.
+`kcoord.log.parent` has the protocol.
 """
 
 from __future__ import annotations
 
-import json
-import os
 from typing import Any
 
 from kcoord.engine.state_checkpoint import StatePlan, write_state
+from kcoord.log.parent import LogFiles, Parent
 from kcoord.log.partition_log import Extent
 from kcoord.log.state_file import TEMPORARY_SUFFIX
-from kcoord.server.child import LogFiles, begin_work
 
 
 def encode_plan(plan: StatePlan) -> dict[str, Any]:
@@ -32,16 +29,14 @@ def decode_plan(data: dict[str, Any]) -> StatePlan:
 
 
 def main() -> None:
-    work = begin_work()
-    storage = LogFiles(work["root"], TEMPORARY_SUFFIX)
-    for plan in work["plans"]:
+    parent = Parent()
+    storage = LogFiles(parent.work["root"], (TEMPORARY_SUFFIX,), parent.meter)
+    for plan in parent.work["plans"]:
         try:
-            answer: dict[str, Any] = {"records": write_state(storage, decode_plan(plan))}
+            parent.answer({"records": write_state(storage, decode_plan(plan))})
         except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), flush=True)
-    # The thread still reads.
-    os._exit(0)
+            parent.answer({"error": f"{type(error).__name__}: {error}"})
+    parent.end()
 
 
 if __name__ == "__main__":

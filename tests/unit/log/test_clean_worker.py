@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from kcoord.log.clean_worker import CleanRequest, run_worker
-from kcoord.log.cleaner import CleanConfig
+import pytest
+
+from kcoord.log.clean_worker import CleanFailed, CleanRequest, decode_result, encode_result
+from kcoord.log.cleaner import CleanConfig, CleanedGroup, CleanResult
+from kcoord.log.errors import LogDamaged
+from kcoord.server.child import ChildRun, Leash, run_child
 from kcoord.wire.record_batch import BatchBuilder
 
 NOW_MS = 1_800_000_000_000
 SEGMENT = f"{0:020d}.log"
 DEADLINE_S = 30.0
+MODULE = "kcoord.log.clean_worker"
 
 
 def request(root: Path, batches: int) -> CleanRequest:
@@ -27,21 +34,72 @@ def request(root: Path, batches: int) -> CleanRequest:
     return CleanRequest(str(root), "t-0", [0], 0, CleanConfig(), NOW_MS, None)
 
 
+def run(asked: CleanRequest) -> ChildRun:
+    return run_child(MODULE, asked.encode(), Leash(), 2 * DEADLINE_S)
+
+
 def test_it_cleans(tmp_path: Path) -> None:
-    result = run_worker(request(tmp_path, 50), lambda process: None)
+    result = decode_result(run(request(tmp_path, 50)).answers[0])
     assert (result.records_before, result.records_after) == (5000, 100)
     assert (tmp_path / "t-0" / f"{SEGMENT}.cleaned").exists()
+
+
+def test_it_reports_damage_and_what_else_is_in_its_way(tmp_path: Path) -> None:
+    asked = request(tmp_path, 2)
+    path = tmp_path / "t-0" / SEGMENT
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(LogDamaged, match="wrong checksum"):
+        decode_result(run(asked).answers[0])
+    path.unlink()
+    with pytest.raises(CleanFailed, match="FileNotFoundError"):
+        decode_result(run(asked).answers[0])
+    # A segment that was removed meanwhile stays removed.
+    assert not path.exists()
 
 
 def test_it_ends_with_who_started_it(tmp_path: Path) -> None:
     # Some seconds of work.
     asked = request(tmp_path, 4000)
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "kcoord.log.clean_worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-P", "-m", MODULE], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
     with process:
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(asked.encode() + b"\n")
+        process.stdin.write(json.dumps(asked.encode()).encode() + b"\n")
         process.stdin.close()
         assert process.wait(DEADLINE_S) == 1
-        assert process.stdout.read() == b""
+        assert b"answer" not in process.stdout.read()
+
+
+def some_answer() -> dict[str, Any]:
+    result = CleanResult(7)
+    result.groups = [CleanedGroup(0, [0, 3])]
+    return encode_result(result)
+
+
+def test_an_answer_goes_there_and_back() -> None:
+    result = decode_result(some_answer())
+    assert result.end == 7 and [group.old_bases for group in result.groups] == [[0, 3]]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"end": None},
+        {"end": "x"},
+        {"records_before": []},
+        {"groups": 3},
+        {"groups": [{}]},
+        {"groups": [{"base": 0, "old_bases": 1}]},
+        {"groups": [None]},
+        {"damaged": "yes"},
+        {"damaged": "yes", "file": "f", "offset": "x", "position": 0},
+    ],
+)
+def test_an_answer_that_is_none(change: dict[str, Any]) -> None:
+    with pytest.raises(CleanFailed, match="cannot be read"):
+        decode_result({**some_answer(), **change})
+    with pytest.raises(CleanFailed, match="no room"):
+        decode_result({"error": "no room"})

@@ -24,6 +24,7 @@ from kcoord.protocol.offset_commit import (
 )
 from kcoord.server.config import load
 from kcoord.server.logs import ServerLog
+from kcoord.server.pump import read_clocks
 from kcoord.server.server import Server
 from kcoord.server.state_checkpoints import StateRounds
 from tests.harness.engine import Client, open_engine
@@ -52,12 +53,19 @@ def commit(engine: Engine, count: int) -> None:
 def rounds_of(engine: Engine, log: ServerLog) -> StateRounds:
     storage = engine.directory.storage
     assert isinstance(storage, DiskStorage)
-    return StateRounds(asyncio.get_running_loop(), engine.states, storage, log)
+    return StateRounds(asyncio.get_running_loop(), engine.states, storage, log, WAIT_S)
 
 
 async def until_done(rounds: StateRounds) -> None:
     async with asyncio.timeout(WAIT_S):
         while rounds.is_busy:
+            await asyncio.sleep(0.01)
+
+
+async def until_due(rounds: StateRounds) -> None:
+    """Until the pause after a failure is over."""
+    async with asyncio.timeout(WAIT_S):
+        while not rounds._backoff.is_due(read_clocks().mono_ms):
             await asyncio.sleep(0.01)
 
 
@@ -128,6 +136,7 @@ async def failed(folder: Path) -> None:
     assert not rounds.is_busy
     (folder / NAME / "state-checkpoint.tmp").rmdir()
     commit(engine, 20)
+    await until_due(rounds)
     rounds.sweep()
     await until_done(rounds)
     assert events(log)[-1] == "state_checkpoint_written"
