@@ -222,7 +222,7 @@ def load_producers(
     for offset in log.snapshots.offsets():
         try:
             entries = decode_snapshot(log.snapshots.read(offset))
-        except DecodeError as error:
+        except (DecodeError, OSError) as error:
             fields: dict[str, object] = {"log": log.name, "offset": offset, "reason": str(error)}
             facts.append(Fact(WARNING, "producer_snapshot_damaged", fields))
             log.snapshots.remove(offset)

@@ -20,6 +20,7 @@ from kcoord.core.outcome import INFO, WARNING, Fact, LogId
 from kcoord.engine.batch_walk import BatchWalk
 from kcoord.engine.group_events import GroupEvents
 from kcoord.engine.loader import DECOMPRESSED_BYTES_MAX, LogLoader
+from kcoord.log.errors import StorageError
 from kcoord.log.partition_log import Extent, PartitionLog
 from kcoord.log.state_file import (
     TEMPORARY_SUFFIX,
@@ -116,7 +117,8 @@ class LogState:
         found: StateFile | None = None
         try:
             found = self._find()
-        except BadStateFile as error:
+        except (BadStateFile, OSError) as error:
+            # The log says everything that it does.
             reason = str(error)
         if found is not None:
             loader.load_extent(log.storage, found.extent, start)
@@ -129,12 +131,16 @@ class LogState:
     def _find(self) -> StateFile | None:
         log = self.log
         path = state_path(log.name)
-        if log.storage.exists(path + TEMPORARY_SUFFIX):
-            log.storage.remove(path + TEMPORARY_SUFFIX)
+        temporary = path + TEMPORARY_SUFFIX
+        if log.storage.exists(temporary) and not log.storage.is_dir(temporary):
+            log.storage.remove(temporary)
         found = read_state_file(log.storage, path)
         if found is not None and found.end_offset > log.end_offset:
-            # The log will have that offset again one day, and something else there.
-            remove_state_file(log.storage, path)
+            # The log will have that offset again one day, and something else there: it must not stay.
+            try:
+                remove_state_file(log.storage, path)
+            except OSError as error:
+                raise StorageError(f"{path} is ahead of its log and cannot be removed: {error}") from None
             raise BadStateFile(f"it goes to offset {found.end_offset}, the log to {log.end_offset}; removed")
         return found
 

@@ -12,6 +12,11 @@
     <topic>-<partition>.<id>-delete/  logs that were deleted but are not yet removed
 
 The formats are Kafka's. A directory without our mark is refused: nobody opens a broker's disk by mistake.
+
+`meta.properties`, the recovery points and the log starts are promises: without them something answered could come out
+otherwise, so one that cannot be read or written ends the process. The others are hints, which save work: one that
+cannot be read counts as missing, and one that cannot be written is left out. `kcoord-commit-bytes` is a hint to who
+reads it, and has to be written before the commit that it allows.
 """
 
 from __future__ import annotations
@@ -141,6 +146,8 @@ class LogDirectory:
         self._starts_done = 0
         # How much one commit may have, per log where it is more than the least; None if no file says it.
         self._commit_bytes: Checkpoint | None = None
+        # Hints that a clean close could not write: the file's name and the reason.
+        self.unwritten: list[tuple[str, str]] = []
         self._closed = False
 
     # --- logs
@@ -332,16 +339,18 @@ class LogDirectory:
         return min(self.commit_bytes_max, self._commit_bytes.get((topic, partition), COMMIT_BYTES_MIN))
 
     def _read_commit_bytes(self) -> None:
-        try:
-            if self.storage.exists(COMMIT_BYTES):
-                self._commit_bytes = read_checkpoint(self.storage, COMMIT_BYTES)
-        except StorageError:
+        if self.storage.exists(COMMIT_BYTES):
+            known, reason = read_hint(self.storage, COMMIT_BYTES)
             # It only narrows what recovery takes for torn.
-            self._commit_bytes = None
+            self._commit_bytes = None if reason else known
 
     def _begin_commit_bytes(self) -> None:
         """Everything that was found is on the disk now: begin anew, except for logs that were not opened."""
         before = self._commit_bytes
+        if self.storage.is_dir(COMMIT_BYTES):
+            # No start will take that for bounds.
+            self._commit_bytes = None
+            return
         if self.commit_bytes_max is None:
             # Nothing will be synced in this life, so there is no bound.
             self._commit_bytes = None
@@ -362,7 +371,7 @@ class LogDirectory:
 
     def _load(self, verify: bool) -> None:
         storage = self.storage
-        self.was_clean = storage.exists(CLEAN_SHUTDOWN)
+        self.was_clean = storage.exists(CLEAN_SHUTDOWN) and not storage.is_dir(CLEAN_SHUTDOWN)
         self._written_points = read_checkpoint(storage, RECOVERY_POINTS)
         self._written_starts = read_checkpoint(storage, LOG_START_OFFSETS)
         self._read_commit_bytes()
@@ -390,7 +399,7 @@ class LogDirectory:
         self._missing = {key: point for key, point in self._written_points.items() if key not in self._logs}
         if self.was_clean:
             storage.remove(CLEAN_SHUTDOWN)
-            if storage.exists(HIGH_WATERMARKS):
+            if storage.exists(HIGH_WATERMARKS) and not storage.is_dir(HIGH_WATERMARKS):
                 storage.remove(HIGH_WATERMARKS)
             storage.sync_dir("")
 
@@ -434,14 +443,20 @@ class LogDirectory:
                 self.write_recovery_points()
                 self._write_start_offsets()
                 watermarks = {key: log.durable_end for key, log in self._logs.items()}
-                self.storage.write_atomic(HIGH_WATERMARKS, encode_checkpoint(watermarks))
+                self._write_hint(HIGH_WATERMARKS, encode_checkpoint(watermarks))
                 # Kafka reads the broker epoch from here; -1 stands for none.
-                self.storage.write_atomic(CLEAN_SHUTDOWN, b'{"version":0,"brokerEpoch":-1}')
+                self._write_hint(CLEAN_SHUTDOWN, b'{"version":0,"brokerEpoch":-1}')
         finally:
             # After a failure, too: what the files hold is found out by whoever opens them next.
             for log in self._logs.values():
                 log.close(save=False)
             self.storage.unlock()
+
+    def _write_hint(self, path: str, data: bytes) -> None:
+        try:
+            self.storage.write_atomic(path, data)
+        except OSError as error:
+            self.unwritten.append((path, str(error)))
 
 
 def _note(progress: Progress, what: str, of: int, done: int) -> None:

@@ -70,7 +70,8 @@ def parse_name(file: str) -> CheckpointName | None:
 
 def list_checkpoints(storage: Storage, log_name: str) -> list[CheckpointName]:
     """The snapshots in a log's directory, oldest first. Raises OSError."""
-    found = [name for name in map(parse_name, storage.list_dir(log_name)) if name is not None]
+    named = [name for name in map(parse_name, storage.list_dir(log_name)) if name is not None]
+    found = [name for name in named if not storage.is_dir(name.path_in(log_name))]
     return sorted(found, key=lambda name: (name.end_offset, name.epoch))
 
 
@@ -83,8 +84,9 @@ def newest_end(storage: Storage, log_name: str) -> int:
 def remove_leftovers(storage: Storage, log_name: str) -> None:
     """Remove what a crash left of a snapshot that was being written, or removed by a broker. Raises OSError."""
     for file in storage.list_dir(log_name):
-        if file.endswith((SUFFIX + PART_SUFFIX, DELETED_SUFFIX)):
-            storage.remove(f"{log_name}/{file}")
+        path = f"{log_name}/{file}"
+        if file.endswith((SUFFIX + PART_SUFFIX, DELETED_SUFFIX)) and not storage.is_dir(path):
+            storage.remove(path)
 
 
 @final
@@ -134,11 +136,13 @@ def parse_checkpoint(data: bytes, epoch: int) -> Checkpoint:
 
 
 def read_checkpoint_file(storage: Storage, log_name: str, name: CheckpointName) -> Checkpoint:
-    """Raises BadCheckpoint, with the file's name in its text, and OSError."""
+    """Raises BadCheckpoint, with the file's name in its text, and FileNotFoundError."""
     path = name.path_in(log_name)
     try:
         return parse_checkpoint(storage.read_bytes(path), name.epoch)
-    except BadCheckpoint as error:
+    except FileNotFoundError:
+        raise
+    except (BadCheckpoint, OSError) as error:
         raise BadCheckpoint(f"{path}: {error}") from None
 
 

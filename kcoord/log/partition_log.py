@@ -34,6 +34,7 @@ from kcoord.wire.record_batch import (
 
 EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
+INT64_DIGITS: Final = 19
 
 
 class LogConfig:
@@ -582,7 +583,7 @@ class PartitionLog:
         text = self.storage.read_bytes(path).decode("ascii", "replace") if self.storage.exists(path) else ""
         for line in text.split("\n")[2:]:
             words = line.split()
-            if len(words) == 2 and words[0].isdecimal() and words[1].isdecimal():
+            if len(words) == 2 and all(word.isdecimal() and len(word) <= INT64_DIGITS for word in words):
                 epoch, start = int(words[0]), int(words[1])
                 if epoch > self._last_epoch and start <= end_offset:
                     self._epochs.append((epoch, start))

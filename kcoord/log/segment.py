@@ -33,6 +33,8 @@ from kcoord.wire.record_batch import (
 
 INDEX_ENTRY_BYTES: Final = 8
 TIME_ENTRY_BYTES: Final = 12
+# A broker's indexes have 10 MiB by default (segment.index.bytes) until they are closed.
+INDEX_BYTES_MAX: Final = 256 << 20
 RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
 SCAN_CHUNK_BYTES: Final = 1 << 20
 INDEX_KINDS: Final = (".index", ".timeindex", ".txnindex")
@@ -275,9 +277,18 @@ class Segment:
         self._max_timestamp = NO_TIMESTAMP
         self._offset_of_max = -1
 
+    def _read_index(self, kind: str) -> bytes:
+        """An index that cannot be read counts as missing: the segment says everything that it does."""
+        path = self.file_path(kind)
+        try:
+            if not self.storage.exists(path) or self.storage.size_of(path) > INDEX_BYTES_MAX:
+                return b""
+            return self.storage.read_bytes(path)
+        except OSError:
+            return b""
+
     def _load_offset_index(self) -> None:
-        path = self.file_path(".index")
-        data = self.storage.read_bytes(path) if self.storage.exists(path) else b""
+        data = self._read_index(".index")
         numbers = array("I")
         numbers.frombytes(data[: len(data) // INDEX_ENTRY_BYTES * INDEX_ENTRY_BYTES])
         if sys.byteorder == "little":
@@ -296,8 +307,7 @@ class Segment:
             last_offset, last_position = offset, position
 
     def _load_time_index(self) -> None:
-        path = self.file_path(".timeindex")
-        data = self.storage.read_bytes(path) if self.storage.exists(path) else b""
+        data = self._read_index(".timeindex")
         last_timestamp = NO_TIMESTAMP
         last_offset = -1
         for at in range(0, len(data) - TIME_ENTRY_BYTES + 1, TIME_ENTRY_BYTES):

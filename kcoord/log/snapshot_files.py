@@ -6,12 +6,15 @@ end of the log. Their contents are the owner's, who checks them; here they are o
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import Final
 
 from kcoord.log.storage import Storage, write_synced
 
 SUFFIX: Final = ".snapshot"
+# One of a million producers has 74 MB.
+BYTES_MAX: Final = 256 << 20
 OFFSET_DIGITS: Final = 20
 
 
@@ -40,10 +43,17 @@ class SnapshotFiles:
         return offsets_of_files(self.storage, self.directory, SUFFIX)[::-1]
 
     def read(self, offset: int) -> bytes:
-        return self.storage.read_bytes(self._path(offset))
+        path = self._path(offset)
+        size = self.storage.size_of(path)
+        if size > BYTES_MAX:
+            raise OSError(errno.EFBIG, f"{size} bytes", path)
+        return self.storage.read_bytes(path)
 
     def remove(self, offset: int) -> None:
-        self.storage.remove(self._path(offset))
+        """Remove a file. What is none, and never was a snapshot, stays."""
+        path = self._path(offset)
+        if not self.storage.is_dir(path):
+            self.storage.remove(path)
 
     def write(self, offset: int, data: bytes) -> None:
         """Write a snapshot and make its contents durable; its name becomes so with the directory's next sync."""

@@ -51,6 +51,9 @@ def read_state_file(storage: Storage, path: str) -> StateFile | None:
         raise BadStateFile(f"{size} bytes")
     file = storage.open(path)
     try:
+        # First of all: a large file that is something else is not read as a whole.
+        if file.read_at(size - FOOTER.size, len(MAGIC)) != MAGIC:
+            raise BadStateFile("no state file")
         crc = 0
         at = 0
         while at < size - CRC_BYTES:
@@ -59,13 +62,11 @@ def read_state_file(storage: Storage, path: str) -> StateFile | None:
                 raise BadStateFile("it became shorter")
             crc = crc32c(data, crc)
             at += len(data)
-        magic, version, records, end_offset, expected = FOOTER.unpack(
+        _magic, version, records, end_offset, expected = FOOTER.unpack(
             file.read_at(size - FOOTER.size, FOOTER.size)
         )
     finally:
         file.close()
-    if magic != MAGIC:
-        raise BadStateFile("no state file")
     if crc != expected:
         raise BadStateFile("wrong checksum")
     if version != VERSION:

@@ -280,6 +280,9 @@ class Server:
         except Exception as error:
             self._error = error
             return
+        for file, reason in self.assembly.directory.unwritten:
+            # The next start has more to look at.
+            self.log.warning("file_not_written", file=file, reason=reason)
         self.log.info("stopped")
 
     async def _finish_commits(self) -> None:

@@ -37,7 +37,7 @@ from kcoord.log.directory import (
     LogDirectory,
     encode_checkpoint,
     open_directory,
-    read_checkpoint,
+    read_hint,
     refuse_foreign,
 )
 from kcoord.log.errors import LogDamaged, StorageError
@@ -215,7 +215,7 @@ def exchange(log: PartitionLog, result: CleanResult) -> None:
 def save_ends(directory: LogDirectory, rows: list[Row]) -> None:
     """Remember how far the logs are compacted. Raises OSError."""
     there = {(log.topic, log.partition) for log in directory}
-    ends = read_checkpoint(directory.storage, CLEANER_OFFSETS)
+    ends, _reason = read_hint(directory.storage, CLEANER_OFFSETS)
     for row in rows:
         if row.bases and not row.damage:
             ends[(row.log.topic, row.log.partition)] = row.result.end
@@ -332,7 +332,9 @@ def _compact_all(
         note(" ".join(str(value) for value in fact.fields.values()))
     names = compacted_topics(core.topics, wanted)
     now_ms = time.time_ns() // 1_000_000
-    first_dirty = read_checkpoint(opened.storage, CLEANER_OFFSETS)
+    first_dirty, reason = read_hint(opened.storage, CLEANER_OFFSETS)
+    if reason:
+        note(f"compacting from the start: {reason}")
     rows = [
         Row(log) for log in sorted(opened, key=lambda log: (log.topic, log.partition)) if log.topic in names
     ]
