@@ -1,12 +1,21 @@
-"""DeleteRecords: moving a partition's start forward (KIP-107)."""
+"""DeleteRecords: moving a partition's start forward (KIP-107).
+
+A turn changes numbers only. The start that a request asks for is where readers begin from that moment on; it becomes
+durable with the commit that the answer waits for, and one file with the starts of all logs serves all requests of a
+commit. Readers see it a little earlier than it is durable, which breaks no promise: starts only grow, and after a crash
+in between the partition begins where it did before, with all of its records, as if the request had not come.
+
+Segments below the start keep their files until the start is durable. The server then removes them, beside the traffic.
+"""
 
 from __future__ import annotations
 
 from typing import Final, final
 
 from kcoord.core.outcome import INTERNAL_TOPICS, Now, Request
-from kcoord.engine.partitions import PartitionTable
+from kcoord.engine.partitions import PartitionTable, ServedTopic, TopicPartition
 from kcoord.log.directory import LogDirectory
+from kcoord.log.segment import Segment
 from kcoord.protocol.delete_records import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
@@ -30,37 +39,65 @@ class DeleteRecordsRoom:
     def __init__(self, table: PartitionTable, directory: LogDirectory) -> None:
         self.table = table
         self.directory = directory
+        # Partitions whose start moved, by topic id and number: some of their segments may go.
+        self.moved: dict[tuple[bytes, int], TopicPartition] = {}
 
     def handle_delete_records(
         self, request: Request, body: DeleteRecordsRequest, now: Now
     ) -> DeleteRecordsResponse:
         """Offset -1 stands for the high watermark; an offset below the start changes nothing.
 
-        Errors: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION for internal topics, POLICY_VIOLATION where
+        As on a broker, of several offsets for one partition the last one counts, and the answer names each partition
+        once. Errors: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION for internal topics, POLICY_VIOLATION where
         cleanup.policy is compact alone, OFFSET_OUT_OF_RANGE.
         """
-        response = DeleteRecordsResponse()
+        wanted: dict[str, dict[int, int]] = {}
         for topic in body.topics:
-            result = DeleteRecordsTopicResult(topic.name)
-            for p in topic.partitions:
-                result.partitions.append(self._delete(topic.name, p.partition_index, p.offset))
+            if topic.partitions:
+                offsets = wanted.get(topic.name)
+                if offsets is None:
+                    offsets = wanted[topic.name] = {}
+                for p in topic.partitions:
+                    offsets[p.partition_index] = p.offset
+        response = DeleteRecordsResponse()
+        for name, offsets in wanted.items():
+            served = self.table.topic(name)
+            result = DeleteRecordsTopicResult(name)
+            for index, offset in offsets.items():
+                result.partitions.append(self._delete(served, index, offset))
             response.topics.append(result)
         return response
 
-    def _delete(self, topic: str, index: int, offset: int) -> DeleteRecordsPartitionResult:
-        served = self.table.topic(topic)
-        tp = self.table.find(topic, index)
-        if served is None or tp is None:
+    def _delete(self, served: ServedTopic | None, index: int, offset: int) -> DeleteRecordsPartitionResult:
+        if served is None or index < 0 or index >= len(served.partitions):
             return DeleteRecordsPartitionResult(index, NO_OFFSET, UNKNOWN_TOPIC_OR_PARTITION)
-        if topic in INTERNAL_TOPICS:
+        if served.name in INTERNAL_TOPICS:
             return DeleteRecordsPartitionResult(index, NO_OFFSET, INVALID_TOPIC_EXCEPTION)
         if served.settings.is_compacted and not served.settings.is_deleted:
             return DeleteRecordsPartitionResult(index, NO_OFFSET, POLICY_VIOLATION)
+        tp = served.partitions[index]
         log = tp.log
         if offset == TO_HIGH_WATERMARK:
             offset = log.durable_end
         if offset < 0 or offset > log.durable_end:
             return DeleteRecordsPartitionResult(index, NO_OFFSET, OFFSET_OUT_OF_RANGE)
         if offset > log.log_start_offset:
-            self.directory.advance_log_start(log, offset)
+            self.directory.move_log_start(log, offset)
+            self.moved[(tp.topic_id, index)] = tp
         return DeleteRecordsPartitionResult(index, log.log_start_offset, NONE)
+
+    def take_waste(self, busy: str) -> list[Segment]:
+        """Closed segments below starts that are durable: no log has them any more, and their files may be removed.
+
+        The log named `busy` is left alone for now. Retention takes what is not closed yet.
+        """
+        waste: list[Segment] = []
+        for key, tp in list(self.moved.items()):
+            if tp.log.name == busy:
+                continue
+            start = self.directory.durable_start(tp.log)
+            if tp.is_dropped or start >= tp.log.log_start_offset:
+                del self.moved[key]
+            if not tp.is_dropped:
+                waste += tp.log.take_segments_below(min(start, tp.log.log_start_offset))
+        return waste

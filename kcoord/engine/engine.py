@@ -100,8 +100,6 @@ _WRITING_APIS: Final = frozenset(
 _APPENDING_APIS: Final = _WRITING_APIS | frozenset(
     (apis.JOIN_GROUP, apis.SYNC_GROUP, apis.DELETE_GROUPS, apis.DELETE_TOPICS, apis.CONSUMER_GROUP_INSTALL_ASSIGNMENT)
 )
-# APIs whose handlers touch files for other than reading. What fails there must not be tried again.
-_STORING_APIS: Final = _APPENDING_APIS | frozenset((apis.DELETE_RECORDS,))
 # Bytes appended for the next commit beyond which such requests wait for it to be written. With one batch more, which
 # may have 64 MiB, a commit stays below what recovery takes for the tail that a power cut may tear.
 COMMIT_BYTES_TARGET: Final = 12 * 1024 * 1024
@@ -381,7 +379,7 @@ class Engine:
             self.current_request = None
             # Handlers change soft state only, so a bug of ours in one costs the connection that met it and nobody
             # else. What concerns the log is different: there, nothing goes on.
-            if isinstance(fault, OSError) and api_key in _STORING_APIS:
+            if isinstance(fault, OSError) and api_key in _APPENDING_APIS:
                 self.journal.fail(fault)
             if self.journal.failure is not None:
                 raise

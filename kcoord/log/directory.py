@@ -100,6 +100,17 @@ class Marks:
         self.points = points
 
 
+class StartsWrite:
+    """The starts of all logs at the moment of a commit's write, as one of the things that the commit makes durable."""
+
+    def __init__(self, directory: LogDirectory, starts: Marks) -> None:
+        self.directory = directory
+        self.starts = starts
+
+    def datasync(self) -> None:
+        self.directory.write_start_offsets(self.starts)
+
+
 class DeletedLog:
     """The directory of a deleted log that is still there. `topic` may be cut where the name was too long."""
 
@@ -144,6 +155,9 @@ class LogDirectory:
         self._starts_lock = threading.Lock()
         self._starts_taken = 0
         self._starts_done = 0
+        # What the file says, and whether the next commit has to write it anew.
+        self._durable_starts: Checkpoint = {}
+        self.starts_moved = False
         # How much one commit may have, per log where it is more than the least; None if no file says it.
         self._commit_bytes: Checkpoint | None = None
         # Hints that a clean close could not write: the file's name and the reason.
@@ -222,6 +236,9 @@ class LogDirectory:
     def take_pending_syncs(self) -> list[Syncable]:
         syncs = self.pending_syncs
         self.pending_syncs = []
+        if self.starts_moved:
+            self.starts_moved = False
+            syncs.append(StartsWrite(self, self.take_starts()))
         return syncs
 
     def delete_log(self, topic: str, partition: int, close: bool = True) -> DeletedLog:
@@ -264,8 +281,22 @@ class LogDirectory:
             self._write_partition_metadata(log)
         return log
 
+    def move_log_start(self, log: PartitionLog, offset: int) -> None:
+        """Make `offset` the first that exists. It is durable after the next commit, with all that move before it."""
+        if offset > log.durable_end:
+            raise ValueError(f"log start {offset} above the durable end of {log!r}")
+        log.log_start_offset = offset
+        self.starts_moved = True
+
+    def durable_start(self, log: PartitionLog) -> int:
+        """Where the log begins after a crash, or further on."""
+        return self._durable_starts.get((log.topic, log.partition), 0)
+
     def advance_log_start(self, log: PartitionLog, offset: int) -> int:
-        """Make `offset` the first that exists, durably, then remove the segments below it; their number."""
+        """Make `offset` the first that exists, durably, then remove the segments below it; their number.
+
+        Waits for the disk: for tools and tests.
+        """
         if offset <= log.log_start_offset:
             return 0
         if offset > log.durable_end:
@@ -310,6 +341,7 @@ class LogDirectory:
             if starts.version > self._starts_done:
                 self.storage.write_atomic(LOG_START_OFFSETS, encode_checkpoint(starts.points))
                 self._starts_done = starts.version
+                self._durable_starts = starts.points
 
     def _write_start_offsets(self) -> None:
         self.write_start_offsets(self.take_starts())
@@ -374,6 +406,7 @@ class LogDirectory:
         self.was_clean = storage.exists(CLEAN_SHUTDOWN) and not storage.is_dir(CLEAN_SHUTDOWN)
         self._written_points = read_checkpoint(storage, RECOVERY_POINTS)
         self._written_starts = read_checkpoint(storage, LOG_START_OFFSETS)
+        self._durable_starts = self._written_starts
         self._read_commit_bytes()
         names = storage.list_dir("")
         for number, name in enumerate(names):

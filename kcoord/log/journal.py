@@ -4,7 +4,8 @@ The engine appends through a loop turn, then `write()` hands everything to the o
 per log. Under `always` that gives a ticket: its syncs may run in any threads, in parallel; when all are done,
 `complete` moves the durable ends, and the next write takes what arrived meanwhile. One ticket is in flight at
 a time. Under `os` and `memory` the durable ends move with the write. Under `os`, too, a write that closes a segment
-gives a ticket: the old segment is synced before anything of the new one is written (see log_write).
+gives a ticket: the old segment is synced before anything of the new one is written (see log_write). So does one that
+has to write the starts of logs: their file replaces the old one, so it is synced whatever `log.sync` says.
 
 Fail-stop: after a failed write or sync nothing is written, acknowledged or tried again; what the disk holds is
 found out by opening the directory anew.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kcoord.log.directory import DeletedLog, LogDirectory, Marks
+from kcoord.log.directory import DeletedLog, LogDirectory, Marks, StartsWrite
 from kcoord.log.errors import JournalFailed, LogError, SyncFailed, WriteFailed
 from kcoord.log.log_write import LogWrite
 from kcoord.log.partition_log import PartitionLog
@@ -86,7 +87,7 @@ class Journal:
 
     @property
     def has_pending(self) -> bool:
-        return bool(self._dirty or self.directory.pending_syncs)
+        return bool(self._dirty or self.directory.pending_syncs or self.directory.starts_moved)
 
     @property
     def pending_bytes(self) -> int:
@@ -148,7 +149,7 @@ class Journal:
         self.sequence += 1
         ticket = CommitTicket(self.sequence, syncs, ends)
         if self.sync_mode != SYNC_ALWAYS:
-            ticket.syncs = [item for item in syncs if isinstance(item, LogWrite)]
+            ticket.syncs = [item for item in syncs if isinstance(item, LogWrite | StartsWrite)]
             if self.sync_mode == SYNC_MEMORY:
                 ticket.sync()
                 ticket.syncs = []

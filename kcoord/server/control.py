@@ -25,7 +25,7 @@ from kcoord.server.failures import EXIT_INTERNAL, classify
 from kcoord.server.logs import ServerLog
 from kcoord.server.maintenance import Maintenance
 from kcoord.server.pump import read_clocks
-from kcoord.server.sync_threads import in_thread
+from kcoord.server.sync_threads import SyncThreads, in_thread
 
 SOCKET_NAME: Final = "kcoord.sock"
 # What the name of a Unix socket may have on every system we know.
@@ -85,6 +85,8 @@ class Control:
         self.assembly = assembly
         self.maintenance = maintenance
         self._server: asyncio.Server | None = None
+        # Of its own: a snapshot does not wait until segments are removed.
+        self._threads = SyncThreads(asyncio.get_running_loop())
         self._busy = asyncio.Lock()
         self._connections = 0
 
@@ -114,6 +116,11 @@ class Control:
             server.close()
             if os.path.lexists(self.path):
                 os.unlink(self.path)
+        self._threads.stop()
+
+    async def rest(self, is_too_late: Callable[[], bool]) -> None:
+        """Wait for a snapshot that is being made."""
+        await self._threads.rest(is_too_late)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._connections >= CONNECTIONS_MAX:
@@ -163,7 +170,7 @@ class Control:
             raise StorageError("the server is not up yet")
         snapshot = begin_snapshot(assembly.directory, self.data_dir, name, read_clocks().wall_ms)
         try:
-            await in_thread(self.maintenance.threads, partial(snapshot.finish, steps))
+            await in_thread(self._threads, partial(snapshot.finish, steps))
         except BaseException:
             snapshot.abandon()
             raise

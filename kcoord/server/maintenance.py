@@ -1,5 +1,5 @@
-"""What a server does to its logs beside the traffic: old segments go as the topics' retention says, and compacted
-topics are compacted (`cleaning`).
+"""What a server does to its logs beside the traffic: old segments go as the topics' retention says, those below a
+start that DeleteRecords moved go soon after it, and compacted topics are compacted (`cleaning`).
 
 Decisions are taken on the event loop, one partition at a time; whatever waits for the disk happens in a thread that
 commits do not use. A partition is looked at again after each wait, for its topic may have been deleted meanwhile.
@@ -10,17 +10,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
-from typing import final
+from typing import Final, final
 
 from kcoord.core.topics import TopicRegistry
 from kcoord.engine.partitions import TopicPartition
 from kcoord.log.errors import LogDamaged
 from kcoord.log.retention import RetentionPolicy, plan_retention
+from kcoord.log.segment import Segment
 from kcoord.server.assembly import Assembly
 from kcoord.server.cleaning import Cleaner, remove_all
 from kcoord.server.pump import read_clocks
 from kcoord.server.sync_threads import SyncThreads, in_thread
 from kcoord.server.upkeep import Upkeep
+
+# How soon after DeleteRecords files go.
+TRIM_S: Final = 0.5
+# A stop waits for so many segments to be removed; the others go at a later start.
+REMOVED_AT_ONCE: Final = 20
 
 
 @final
@@ -43,19 +49,47 @@ class Maintenance:
             assembly = self.assembly()
             if assembly is None:
                 continue
-            try:
-                await self.apply_retention(assembly)
-            except OSError as error:
-                # What was written was a new file, and nobody relies on it: the next round tries another.
-                self.log.warning("retention_failed", reason=str(error))
+            await self.apply_retention(assembly)
 
     async def apply_retention(self, assembly: Assembly) -> int:
-        """Look at every partition once; the number of segments removed. Raises OSError."""
+        """Look at every partition once; the number of segments removed."""
         removed = 0
         for served in list(assembly.engine.data_plane.table.by_name.values()):
             for tp in list(served.partitions):
-                removed += await self._retain(assembly, tp)
+                try:
+                    removed += await self._retain(assembly, tp)
+                except OSError as error:
+                    # What was written was a new file, and nobody relies on it: the next round tries another. What is
+                    # wrong with one partition keeps no other one.
+                    if not tp.is_dropped:
+                        self.log.warning_limited("retention_failed", log=tp.log.name, reason=str(error))
         return removed
+
+    async def run_trims(self) -> None:
+        """Remove what DeleteRecords left below the starts of logs, for ever."""
+        while True:
+            await asyncio.sleep(TRIM_S)
+            assembly = self.assembly()
+            if assembly is not None and assembly.engine.data_plane.delete_records.moved:
+                await self.trim(assembly)
+
+    async def trim(self, assembly: Assembly) -> None:
+        """Remove segments below starts that are durable."""
+        segments = assembly.engine.data_plane.delete_records.take_waste(self.cleaner.busy)
+        if not segments:
+            return
+        try:
+            await self._remove(segments)
+        except OSError as error:
+            # No log has them any more. The next start finds them, and retention removes them.
+            self.log.warning("retention_failed", reason=str(error))
+            return
+        self.log.info("segments_removed", segments=len(segments), reason="DeleteRecords")
+
+    async def _remove(self, segments: list[Segment]) -> None:
+        for first in range(0, len(segments), REMOVED_AT_ONCE):
+            work = partial(remove_all, segments[first : first + REMOVED_AT_ONCE])
+            await in_thread(self.threads, work)
 
     async def _retain(self, assembly: Assembly, tp: TopicPartition) -> int:
         # Others get their turn between any two partitions.
@@ -84,7 +118,7 @@ class Maintenance:
         if tp.is_dropped:
             return 0
         segments = log.take_segments_below(plan.start)
-        await in_thread(self.threads, partial(remove_all, segments))
+        await self._remove(segments)
         self.log.info("segments_removed", log=log.name, segments=len(segments), log_start_offset=plan.start)
         return len(segments)
 

@@ -155,6 +155,7 @@ class Server:
         upkeep = Upkeep(self.loop, config.server, self.log, lambda: self.assembly, self.pump.schedule_turn)
         self.maintenance = Maintenance(upkeep)
         self._spawn(self.maintenance.run_retention())
+        self._spawn(self.maintenance.run_trims())
         self._metadata = MetadataRounds(upkeep)
         self._spawn(self._metadata.run())
         if not assembly.in_memory and self.storage is None:
@@ -274,6 +275,8 @@ class Server:
             self._metadata.kill()
             await self._metadata.rest(is_too_late)
         await self.maintenance.rest(is_too_late)
+        if self._control is not None:
+            await self._control.rest(is_too_late)
         self.pump.threads.stop()
         try:
             self.assembly.close()

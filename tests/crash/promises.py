@@ -96,7 +96,7 @@ class Promises:
         elif event.kind == "commit":
             self.commits.setdefault(what[0], []).append(what[1])
         elif event.kind == "delete_records":
-            self.start_asked[what[0], what[1]] = what[2]
+            self.start_asked[what[0], what[1]] = max(what[2], self.start_asked.get((what[0], what[1]), 0))
 
     def _told(self, event: Event) -> None:
         what, answer = event.what, event.answer
@@ -115,7 +115,7 @@ class Promises:
                 self.committed[what[0]] = what[1]
         elif event.kind == "delete_records":
             if answer.topics[0].partitions[0].error_code == 0:
-                self.start_acked[what[0], what[1]] = what[2]
+                self.start_acked[what[0], what[1]] = max(what[2], self.start_acked.get((what[0], what[1]), 0))
         elif event.kind == "producer":
             if answer.error_code == 0:
                 self.producer_id = answer.producer_id

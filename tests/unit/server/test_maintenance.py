@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kcoord.log.directory import LOG_START_OFFSETS
+from kcoord.log.partition_log import PartitionLog
+from kcoord.log.storage import DiskStorage
 from kcoord.protocol import apis
 from kcoord.protocol.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from kcoord.protocol.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from kcoord.protocol.delete_topics import DeleteTopicsRequest
 from kcoord.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from kcoord.protocol.incremental_alter_configs import (
@@ -20,7 +27,7 @@ from kcoord.protocol.incremental_alter_configs import (
 )
 from kcoord.protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kcoord.server import cleaning
+from kcoord.server import cleaning, maintenance
 from kcoord.wire.record_batch import BatchBuilder
 from tests.unit.server.test_server import Peer, event, run, serving, until
 
@@ -178,5 +185,129 @@ def test_in_memory_and_while_topics_are_deleted(tmp_path: Path, sync: str) -> No
             assert log is not None
             await until(lambda: log.log_start_offset == 1, "the record to go")
             assert not rig.ended.done()
+
+    run(work)
+
+
+async def delete_records(peer: Peer, offsets: dict[int, int], topic: str = "t") -> list[int]:
+    """The low watermarks that the answer has."""
+    partitions = [DeleteRecordsPartition(index, offset) for index, offset in offsets.items()]
+    answer = await peer.ask(
+        apis.DELETE_RECORDS, 2, DeleteRecordsRequest([DeleteRecordsTopic(topic, partitions)], 1000)
+    )
+    assert all(partition.error_code == 0 for partition in answer.topics[0].partitions)
+    return [partition.low_watermark for partition in answer.topics[0].partitions]
+
+
+async def fill(peer: Peer) -> None:
+    await create(peer, "t", segment_bytes="1048576")
+    for _ in range(4):
+        await produce(peer, "t", now_ms(), 700_000)
+
+
+@pytest.mark.parametrize("sync", ["always", "os", "memory"])
+def test_segments_below_deleted_records_go_soon(tmp_path: Path, sync: str) -> None:
+    async def work() -> None:
+        async with serving(tmp_path, f"log.sync={sync}") as rig:
+            peer = await rig.connect()
+            await fill(peer)
+            assert rig.server.assembly is not None
+            log = rig.server.assembly.directory.get("t", 0)
+            assert log is not None and log.segment_count == 4
+            assert await delete_records(peer, {0: 2}) == [2]
+            assert (await fetch(peer, "t", 1)).error_code == OFFSET_OUT_OF_RANGE
+            await until(lambda: bool(event(rig, "segments_removed")), "the removal")
+            assert log.segment_count == 2
+            if sync != "memory":
+                assert files(tmp_path, "t") == [f"{2:020d}.log", f"{3:020d}.log"]
+            assert await earliest(peer, "t") == 2
+        if sync != "memory":
+            async with serving(tmp_path, f"log.sync={sync}") as rig:
+                assert await earliest(await rig.connect(), "t") == 2
+
+    run(work)
+
+
+def test_nobody_else_waits_for_the_disk_when_records_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_atomic = DiskStorage.write_atomic
+    may_go_on = threading.Event()
+    begun = threading.Event()
+
+    def slow(self: DiskStorage, path: str, data: bytes) -> None:
+        if path == LOG_START_OFFSETS:
+            begun.set()
+            may_go_on.wait(60.0)
+        write_atomic(self, path, data)
+
+    async def work() -> None:
+        async with serving(tmp_path) as rig:
+            peer, other = await rig.connect(), await rig.connect()
+            await fill(peer)
+            monkeypatch.setattr(DiskStorage, "write_atomic", slow)
+            deleting = asyncio.ensure_future(delete_records(peer, {0: 2}))
+            await until(begun.is_set, "the write")
+            assert await earliest(other, "t") == 2
+            assert not deleting.done()
+            assert files(tmp_path, "t")[0] == f"{0:020d}.log"
+            may_go_on.set()
+            assert await deleting == [2]
+
+    try:
+        run(work)
+    finally:
+        may_go_on.set()
+
+
+def test_files_that_cannot_be_removed_stay_for_retention(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove = DiskStorage.remove
+
+    def broken(self: DiskStorage, path: str) -> None:
+        if path.startswith("t-0/"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        remove(self, path)
+
+    monkeypatch.setattr(DiskStorage, "remove", broken)
+
+    async def work() -> None:
+        async with serving(tmp_path) as rig:
+            peer = await rig.connect()
+            await fill(peer)
+            await delete_records(peer, {0: 3})
+            await until(lambda: bool(event(rig, "retention_failed")), "the failure")
+            assert await earliest(peer, "t") == 3
+        assert len(files(tmp_path, "t")) == 4
+        monkeypatch.setattr(DiskStorage, "remove", remove)
+        async with serving(tmp_path, "log.retention.check.interval.ms=50") as rig:
+            peer = await rig.connect()
+            assert await earliest(peer, "t") == 3
+            await until(lambda: len(files(tmp_path, "t")) == 1, "retention")
+
+    run(work)
+
+
+def test_a_partition_that_cannot_be_looked_at_keeps_no_other_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = maintenance.plan_retention
+
+    def broken(log: PartitionLog, *arguments: Any) -> Any:
+        if log.topic == "a":
+            raise OSError(errno.EIO, os.strerror(errno.EIO), log.name)
+        return plan(log, *arguments)
+
+    monkeypatch.setattr(maintenance, "plan_retention", broken)
+
+    async def work() -> None:
+        async with serving(tmp_path, "log.retention.check.interval.ms=50") as rig:
+            peer = await rig.connect()
+            for topic in ("a", "t"):
+                await create(peer, topic, retention_ms="1000")
+                await produce(peer, topic, now_ms() - 10_000)
+            await until(lambda: bool(event(rig, "segments_removed")), "the other one")
+            assert event(rig, "retention_failed")[0]["log"] == "a-0"
 
     run(work)
