@@ -19,7 +19,12 @@ from kcoord.protocol.delete_records import (
     DeleteRecordsTopic,
 )
 from kcoord.protocol.delete_topics import DeleteTopicsRequest
-from kcoord.protocol.errors import INVALID_TOPIC_EXCEPTION, NONE, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_OR_PARTITION
+from kcoord.protocol.errors import (
+    INVALID_TOPIC_EXCEPTION,
+    NONE,
+    OFFSET_OUT_OF_RANGE,
+    UNKNOWN_TOPIC_OR_PARTITION,
+)
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kcoord.wire.record_batch import BatchBuilder
 from tests.harness.engine import Client, decode_answer, finish_turn, open_engine, read_answers
