@@ -81,8 +81,10 @@ class CoreConfig:
     auto_create_topics_enable: bool = True
     num_partitions: int = 1
     default_replication_factor: int = 1
-    # Kafka bounds partitions per request only by its controller's record limit (10,000).
-    partitions_max: int = 10000
+    # Kafka has no limit; each takes memory, whether it is written or not.
+    partitions_max: int = 50000
+    # As many as Kafka's controller takes in one request.
+    request_partitions_max: int = 10000
     delete_topic_enable: bool = True
     message_max_bytes: int = 1048588
     log_retention_ms: int = 7 * 24 * 3600 * 1000

@@ -139,6 +139,14 @@ class ConsumerGroup:
     def is_subscribed_to(self, topic: str) -> bool:
         return topic in self.name_counts or topic in self.regex_topic_counts
 
+    def subscribed_among(self, names: dict[str, int]) -> list[str]:
+        """Those of `names` that somebody subscribes to. It takes as long as the shorter of the two lists."""
+        if len(names) <= len(self.name_counts) + len(self.regex_topic_counts):
+            return [name for name in names if self.is_subscribed_to(name)]
+        found = [name for name in self.name_counts if name in names]
+        found += [name for name in self.regex_topic_counts if name in names and name not in self.name_counts]
+        return found
+
     def subscribed_topics(self) -> dict[str, bool]:
         """Names of all topics that somebody subscribes to, by name or through a resolved expression, as keys."""
         topics: dict[str, bool] = {}

@@ -82,23 +82,27 @@ class GroupTopics(TopicDescriber):
             hashes[name] = known
         return group_hash(hashes)
 
-    def forget(self, names: list[str]) -> dict[str, str]:
-        """These topics changed. What happened to each, for people."""
-        changes: dict[str, str] = {}
+    def forget(self, names: list[str]) -> dict[str, int]:
+        """These topics changed. How many partitions each had when a group last looked, for describe_change."""
+        changes: dict[str, int] = {}
         for name in names:
             self._hashes.pop(name, None)
             before = self._counts.pop(name, NOT_SEEN)
             if before == UNKNOWN_TOPIC:
                 self._missing -= 1
-            topic = self.registry.get(name)
-            if topic is None:
-                changes[name] = f"{name} deleted"
-            elif before == UNKNOWN_TOPIC:
-                changes[name] = f"{name} created with {topic.partition_count} partitions"
-            elif before == NOT_SEEN:
-                changes[name] = f"{name} now has {topic.partition_count} partitions"
-            elif before < topic.partition_count:
-                changes[name] = f"{name} grew from {before} to {topic.partition_count} partitions"
-            else:
-                changes[name] = f"{name} created anew with {topic.partition_count} partitions"
+            changes[name] = before
         return changes
+
+    def describe_change(self, name: str, before: int) -> str:
+        """What happened to a topic, for people."""
+        topic = self.registry.get(name)
+        if topic is None:
+            return f"{name} deleted"
+        count = topic.partition_count
+        if before == UNKNOWN_TOPIC:
+            return f"{name} created with {count} partitions"
+        if before == NOT_SEEN:
+            return f"{name} now has {count} partitions"
+        if before < count:
+            return f"{name} grew from {before} to {count} partitions"
+        return f"{name} created anew with {count} partitions"

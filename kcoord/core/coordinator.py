@@ -43,6 +43,7 @@ from kcoord.core.outcome import (
     OFFSETS_TOPIC,
     TIMER_OFFSET_EXPIRY,
     TIMER_SESSION,
+    TIMER_TOPIC_OFFSETS,
     Disconnected,
     Event,
     JobDone,
@@ -52,8 +53,8 @@ from kcoord.core.outcome import (
     Request,
     Timer,
     TimerFired,
-    TopicDeleted,
     TopicsChanged,
+    TopicsDeleted,
 )
 from kcoord.core.producers import ProducerIds
 from kcoord.core.refusals import error_response
@@ -180,8 +181,7 @@ class Core:
         self.membership.loaded(now, out)
         self.consumers.loaded(now, out)
         out.timers.append(self.offsets.first_expiry_timer(now))
-        for event in self.topics.unfinished_deletions():
-            out.follow_ups.append(event)
+        out.follow_ups.append(self.topics.unfinished_deletions())
         return out
 
     def handle(self, event: Event, now: Now) -> Outcome:
@@ -190,11 +190,13 @@ class Core:
             timer = event.timer
             if timer.kind == TIMER_OFFSET_EXPIRY:
                 return self.offsets.handle_expiry_timer(timer, now)
+            if timer.kind == TIMER_TOPIC_OFFSETS:
+                return self.offsets.handle_topic_timer(now)
             if timer.kind in CONSUMER_TIMERS or timer.group_id in self.groups.consumer_groups:
                 return self.consumers.handle_timer(timer, now)
             return self.membership.handle_timer(timer, now)
-        if isinstance(event, TopicDeleted):
-            return self.offsets.handle_topic_deleted(event, now)
+        if isinstance(event, TopicsDeleted):
+            return self.offsets.handle_topics_deleted(event, now)
         if isinstance(event, DeleteGroupsStep):
             return self.group_admin.handle_delete_groups_step(event, now)
         if isinstance(event, JobDone):
@@ -208,7 +210,7 @@ class Core:
 
     def still_counts(self, timer: Timer) -> bool:
         """Whether the timer would do anything if it fired."""
-        if timer.kind == TIMER_OFFSET_EXPIRY:
+        if timer.kind == TIMER_OFFSET_EXPIRY or timer.kind == TIMER_TOPIC_OFFSETS:
             return True
         if timer.kind == TIMER_SESSION or timer.kind in CONSUMER_TIMERS:
             return self.groups.timers.is_current(timer)
@@ -221,12 +223,11 @@ class Core:
             if group.epoch != group.assignment_epoch:
                 # What it computed last was for other subscriptions, which may have had one of the topics.
                 group.forget_builder()
-            for name in event.names:
-                if group.is_subscribed_to(name):
-                    group.request_refresh()
-                    group.forget_builder()
-                    if not group.note_topic_change(changes[name]):
-                        break
+            for name in group.subscribed_among(changes):
+                group.request_refresh()
+                group.forget_builder()
+                if not group.note_topic_change(self.group_topics.describe_change(name, changes[name])):
+                    break
         return Outcome()
 
     def handle_request(self, request: Request, now: Now) -> Outcome:

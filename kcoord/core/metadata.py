@@ -7,6 +7,10 @@ A topic that Metadata may create is created at once and shown in the same answer
 A Kafka broker answers UNKNOWN_TOPIC_OR_PARTITION first, because its controller works behind its back, and clients ask
 again; every client takes the direct answer, and saves a round trip and a back-off. A name that cannot be created
 (invalid, or too like another) is INVALID_TOPIC_EXCEPTION, so that producers fail at once and not by timeout.
+
+One request creates a bounded number of partitions. Names beyond that are UNKNOWN_TOPIC_OR_PARTITION as on a broker, so
+clients ask again and get the next of them. Beyond `partitions.max` the same error means that asking again helps only
+once topics were deleted; the server's log says so.
 """
 
 from __future__ import annotations
@@ -14,7 +18,16 @@ from __future__ import annotations
 from typing import Final, final
 
 from kcoord.core.config import CoreConfig
-from kcoord.core.outcome import GROUP_EVENTS_TOPIC, METADATA_TOPIC, Now, Outcome, Reply, Request
+from kcoord.core.outcome import (
+    GROUP_EVENTS_TOPIC,
+    METADATA_TOPIC,
+    WARNING,
+    Fact,
+    Now,
+    Outcome,
+    Reply,
+    Request,
+)
 from kcoord.core.topics import Topic, TopicRegistry, check_topic_name, is_internal_name
 from kcoord.protocol.describe_cluster import (
     DescribeClusterBroker,
@@ -57,6 +70,10 @@ OPERATIONS_UNASKED: Final = -2147483648
 NO_EPOCH: Final = -1
 NO_NODE: Final = -1
 
+# Partitions that one Metadata request creates, or one topic's where that has more. The rest comes with the next
+# request, which clients send within a tenth of a second.
+AUTO_CREATED_PARTITIONS_MAX: Final = 1000
+
 ENDPOINT_BROKER: Final = 1
 ENDPOINT_CONTROLLER: Final = 2
 
@@ -69,6 +86,18 @@ WRONG_ENDPOINT_MESSAGE: Final = (
 )
 INVALID_REQUEST_MESSAGE: Final = "The request is malformed or asks for what this server does not have."
 NO_TRANSACTIONS_MESSAGE: Final = "kcoord does not support transactions yet: use a producer without a transactional id."
+
+
+@final
+class AutoCreation:
+    """What one Metadata request creates."""
+
+    def __init__(self, is_allowed: bool) -> None:
+        self.is_allowed = is_allowed
+        # Partitions so far.
+        self.partitions = 0
+        # Whether a topic was left out because of `partitions.max`.
+        self.is_full = False
 
 
 @final
@@ -132,42 +161,73 @@ class MetadataHandlers:
     def _add_asked_topics(
         self, request: Request, body: MetadataRequest, response: MetadataResponse, out: Outcome
     ) -> None:
-        may_create = body.allow_auto_topic_creation and self.config.auto_create_topics_enable
+        creation = AutoCreation(body.allow_auto_topic_creation and self.config.auto_create_topics_enable)
         # As in Kafka: as soon as one topic is asked for by id, names are not looked at.
         by_id = False
         for asked in body.topics or []:
             if asked.topic_id != ZERO_UUID:
                 by_id = True
                 break
-        seen: dict[bytes, None] = {}
+        if by_id:
+            self._add_topics_by_id(body, response)
+            return
+        seen: dict[str, bool] = {}
         for asked in body.topics or []:
             name = "" if asked.name is None else asked.name
-            key = asked.topic_id if by_id else name.encode("utf-8", "surrogatepass")
-            if key in seen or (by_id and asked.topic_id == ZERO_UUID):
+            if name in seen:
                 continue
-            seen[key] = None
-            topic = self.topics.by_id(asked.topic_id) if by_id else self.topics.get(name)
+            seen[name] = True
+            topic = self.topics.get(name)
             if topic is not None:
                 response.topics.append(self._known_topic(topic))
-            elif by_id:
-                response.topics.append(MetadataResponseTopic(UNKNOWN_TOPIC_ID, None, asked.topic_id))
             else:
-                response.topics.append(self._unknown_topic(request, name, may_create, out))
+                response.topics.append(self._unknown_topic(request, name, creation, out))
+        if creation.is_full:
+            fields: dict[str, object] = {"partitions": self.topics.total_partitions, "limit": "partitions.max"}
+            out.facts.append(Fact(WARNING, "topics_not_created", fields))
+
+    def _add_topics_by_id(self, body: MetadataRequest, response: MetadataResponse) -> None:
+        seen: dict[bytes, bool] = {}
+        for asked in body.topics or []:
+            topic_id = asked.topic_id
+            if topic_id in seen or topic_id == ZERO_UUID:
+                continue
+            seen[topic_id] = True
+            topic = self.topics.by_id(topic_id)
+            if topic is not None:
+                response.topics.append(self._known_topic(topic))
+            else:
+                response.topics.append(MetadataResponseTopic(UNKNOWN_TOPIC_ID, None, topic_id))
 
     def _unknown_topic(
-        self, request: Request, name: str, may_create: bool, out: Outcome
+        self, request: Request, name: str, creation: AutoCreation, out: Outcome
     ) -> MetadataResponseTopic:
         """A name there is no topic of: created when that is allowed, or its error."""
         if check_topic_name(name):
             return MetadataResponseTopic(INVALID_TOPIC_EXCEPTION, name, ZERO_UUID, is_internal_name(name))
-        if not may_create or name == METADATA_TOPIC or name == GROUP_EVENTS_TOPIC:
+        if not creation.is_allowed or name == METADATA_TOPIC or name == GROUP_EVENTS_TOPIC:
             return MetadataResponseTopic(UNKNOWN_TOPIC_OR_PARTITION, name, ZERO_UUID, is_internal_name(name))
         if self.topics.colliding_name(name):
             return MetadataResponseTopic(INVALID_TOPIC_EXCEPTION, name, ZERO_UUID, is_internal_name(name))
+        if not self._takes(creation):
+            return MetadataResponseTopic(UNKNOWN_TOPIC_OR_PARTITION, name, ZERO_UUID, is_internal_name(name))
         topic = Topic(name, self.topics.new_topic_id(request.entropy, len(out.records)))
         topic.partition_count = self.config.num_partitions
         self.topics.add_topic_records(out, name, topic.topic_id, topic.partition_count, {})
         return self._known_topic(topic)
+
+    def _takes(self, creation: AutoCreation) -> bool:
+        """Whether the request may create one topic more; it counts as created then."""
+        count = self.config.num_partitions
+        if not self.topics.has_room(creation.partitions + count):
+            creation.is_full = True
+            return False
+        if creation.partitions and creation.partitions + count > AUTO_CREATED_PARTITIONS_MAX:
+            return False
+        if count > self.config.request_partitions_max:
+            return False
+        creation.partitions += count
+        return True
 
     def _known_topic(self, topic: Topic) -> MetadataResponseTopic:
         node_id = self.config.node_id
@@ -222,7 +282,9 @@ class MetadataHandlers:
                 start = body.cursor.partition_index
             topic = self.topics.get(name)
             if topic is None:
+                # It counts like a partition, so that a long list of names is answered in parts as well.
                 response.topics.append(self._undescribable_topic(name))
+                limit -= 1
                 continue
             shown = self._described_topic(topic, start, limit)
             response.topics.append(shown)

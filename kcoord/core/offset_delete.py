@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from kcoord.core.offset_state import OffsetState, tombstone
-from kcoord.core.outcome import LogId, Outcome, Request, TopicDeleted
+from kcoord.core.outcome import TIMER_TOPIC_OFFSETS, LogId, Now, Outcome, Request, Timer, TopicsDeleted
 from kcoord.protocol import errors
 from kcoord.protocol.offset_delete import (
     OffsetDeleteRequest,
@@ -16,8 +16,8 @@ from kcoord.protocol.offset_delete import (
 )
 from kcoord.wire.primitives import ZERO_UUID
 
-# One step of deleting a topic's offsets writes at most this many tombstones, so that no batch grows too large.
-TOPIC_DELETION_TOMBSTONES_MAX: Final = 10000
+# One step of deleting topics' offsets looks at so many groups and offsets: a few milliseconds' work.
+STEP_ITEMS_MAX: Final = 1000
 # Group ids longer than this make a tombstone count for more.
 CHARS_PER_TOMBSTONE: Final = 256
 
@@ -26,6 +26,11 @@ CHARS_PER_TOMBSTONE: Final = 256
 class OffsetDeletes:
     def __init__(self, state: OffsetState) -> None:
         self.state = state
+        # Topics whose offsets are still to go, names by id, and of the first one the groups. Soft: a restart begins
+        # again with what the metadata log says.
+        self.topics_left: dict[bytes, str] = {}
+        self.groups_left: list[str] | None = None
+        self.steps_left = 0
 
     def handle_offset_delete(self, request: Request, body: OffsetDeleteRequest) -> Outcome:
         """Group errors stand at the top with no topics; topics in use by the group are refused by partition."""
@@ -100,39 +105,88 @@ class OffsetDeletes:
         if not partitions and count < 0 and name not in refused:
             refused[name] = OffsetDeleteResponseTopic(name)
 
-    def handle_topic_deleted(self, event: TopicDeleted) -> Outcome:
-        """Tombstones for all offsets of that topic, one log at a time; the event comes again for what remains.
+    # --- topics that were deleted ----------------------------------------------------------------------------
+
+    def handle_topics_deleted(self, event: TopicsDeleted, now: Now) -> Outcome:
+        """Tombstones for all offsets of these topics: the first step at once, the others by timer.
 
         Offsets that name another topic id belong to a later topic of the same name and stay. Those that name no
         id stay too if such a later topic exists: the event may be a repetition after a restart.
         """
+        if not event.topics:
+            return self._step(now)
+        is_busy = bool(self.topics_left)
+        self.topics_left.update(event.topics)
+        if is_busy:
+            return Outcome()
+        self.steps_left = STEP_ITEMS_MAX
+        return self._step(now)
+
+    def handle_timer(self, now: Now) -> Outcome:
+        self.steps_left = STEP_ITEMS_MAX
+        return self._step(now)
+
+    def _step(self, now: Now) -> Outcome:
+        """As many tombstones as the step has left, in one log; what remains follows as an event or by timer."""
         outcome = Outcome()
-        state = self.state
-        current = state.topics.get(event.topic)
-        is_recreated = current is not None and current.topic_id != event.topic_id
         log_id: LogId | None = None
-        weight = 0
-        for group_id, of_group in state.by_group.items():
-            of_topic = of_group.get(event.topic)
-            if of_topic is None:
-                continue
-            for partition, stored in of_topic.items():
-                if stored.topic_id == ZERO_UUID:
-                    if is_recreated:
-                        continue
-                elif stored.topic_id != event.topic_id:
-                    continue
-                if log_id is None:
-                    log_id = state.log_of(group_id)
-                elif (
-                    weight >= TOPIC_DELETION_TOMBSTONES_MAX
-                    or state.log_of(group_id).partition != log_id.partition
-                ):
-                    if not outcome.follow_ups:
-                        outcome.follow_ups.append(event)
-                    break
-                record = tombstone(group_id, event.topic, partition)
-                outcome.add(log_id, record.key, None)
-                # Each tombstone repeats the group id, and all of a step go into one batch.
-                weight += 1 + len(group_id) // CHARS_PER_TOMBSTONE
+        while self.topics_left and self.steps_left > 0:
+            topic_id = next(iter(self.topics_left))
+            name = self.topics_left[topic_id]
+            groups = self._groups_left_of(topic_id, name)
+            while groups and self.steps_left > 0:
+                of_group = self.state.log_of(groups[-1])
+                if log_id is not None and of_group.partition != log_id.partition:
+                    outcome.follow_ups.append(TopicsDeleted({}))
+                    return outcome
+                if self._add_tombstones(groups[-1], name, topic_id, of_group, outcome):
+                    groups.pop()
+                if outcome.records:
+                    log_id = of_group
+            if not groups:
+                del self.topics_left[topic_id]
+                self.groups_left = None
+        if self.topics_left:
+            outcome.timers.append(Timer(TIMER_TOPIC_OFFSETS, "", "", 0, now.mono_ms))
         return outcome
+
+    def _groups_left_of(self, topic_id: bytes, name: str) -> list[str]:
+        """Groups whose offsets of the topic were not looked at yet, the next one last."""
+        groups = self.groups_left
+        if groups is None:
+            self.steps_left -= 1
+            groups = list(self.state.groups_by_topic.get(name, {}))
+            if len(groups) > 1:
+                # One log after the other, since a step writes to one.
+                groups.sort(key=self._log_number)
+                groups.reverse()
+            self.groups_left = groups
+        return groups
+
+    def _log_number(self, group_id: str) -> int:
+        return self.state.log_of(group_id).partition
+
+    def _add_tombstones(
+        self, group_id: str, name: str, topic_id: bytes, log_id: LogId, outcome: Outcome
+    ) -> bool:
+        """Tombstones of one group's offsets, as many as the step has left; whether these are all."""
+        self.steps_left -= 1
+        of_group = self.state.by_group.get(group_id)
+        of_topic = None if of_group is None else of_group.get(name)
+        if of_topic is None:
+            return True
+        current = self.state.topics.get(name)
+        is_recreated = current is not None and current.topic_id != topic_id
+        # Each tombstone repeats the group id, and all of a step go into one batch.
+        weight = 1 + len(group_id) // CHARS_PER_TOMBSTONE
+        for partition, stored in of_topic.items():
+            if stored.topic_id == ZERO_UUID:
+                if is_recreated:
+                    continue
+            elif stored.topic_id != topic_id:
+                continue
+            if self.steps_left <= 0:
+                return False
+            outcome.add(log_id, tombstone(group_id, name, partition).key, None)
+            self.steps_left -= weight
+        return True

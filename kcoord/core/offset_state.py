@@ -73,6 +73,8 @@ class OffsetState:
         self.topics = topics
         self.log_of = log_of
         self.by_group: dict[str, dict[str, dict[int, StoredOffset]]] = {}
+        # Topics with committed offsets, with their groups as keys: what deleting a topic has to look at.
+        self.groups_by_topic: dict[str, dict[str, bool]] = {}
         # Partitions with offsets of open transactions: group -> topic -> partition -> number of transactions.
         # Nothing fills it before there are transactions; OffsetFetch, OffsetDelete and expiry look at it already.
         self.pending: dict[str, dict[str, dict[int, int]]] = {}
@@ -192,6 +194,7 @@ class OffsetState:
     def clear(self) -> None:
         """Forget everything (test control)."""
         self.by_group.clear()
+        self.groups_by_topic.clear()
         self.pending.clear()
         self.count = 0
 
@@ -226,7 +229,14 @@ class OffsetState:
         if of_topic is None:
             of_topic = {}
             known = self.topics.get(topic)
-            of_group[topic if known is None else known.name] = of_topic
+            if known is not None:
+                topic = known.name
+            of_group[topic] = of_topic
+            groups = self.groups_by_topic.get(topic)
+            if groups is None:
+                groups = {}
+                self.groups_by_topic[topic] = groups
+            groups[group_id] = True
         if partition not in of_topic:
             self.count += 1
         of_topic[partition] = stored
@@ -243,6 +253,10 @@ class OffsetState:
         self.count -= 1
         if not of_topic:
             del of_group[topic]
+            groups = self.groups_by_topic[topic]
+            del groups[group_id]
+            if not groups:
+                del self.groups_by_topic[topic]
             if not of_group:
                 del self.by_group[group_id]
 

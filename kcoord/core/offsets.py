@@ -12,7 +12,7 @@ from kcoord.core.offset_delete import OffsetDeletes
 from kcoord.core.offset_expiry import OffsetExpiry
 from kcoord.core.offset_fetch import OffsetFetches
 from kcoord.core.offset_state import OffsetState
-from kcoord.core.outcome import CoordinatorRecord, LogId, Now, Outcome, Request, Timer, TopicDeleted
+from kcoord.core.outcome import CoordinatorRecord, LogId, Now, Outcome, Request, Timer, TopicsDeleted
 from kcoord.core.topics import TopicRegistry
 from kcoord.protocol.offset_commit import OffsetCommitRequest
 from kcoord.protocol.offset_delete import OffsetDeleteRequest
@@ -45,8 +45,12 @@ class OffsetStore:
     def handle_offset_delete(self, request: Request, body: OffsetDeleteRequest, now: Now) -> Outcome:
         return self.deletes.handle_offset_delete(request, body)
 
-    def handle_topic_deleted(self, event: TopicDeleted, now: Now) -> Outcome:
-        return self.deletes.handle_topic_deleted(event)
+    def handle_topics_deleted(self, event: TopicsDeleted, now: Now) -> Outcome:
+        return self.deletes.handle_topics_deleted(event, now)
+
+    def handle_topic_timer(self, now: Now) -> Outcome:
+        """TIMER_TOPIC_OFFSETS: one step more of the deleted topics' offsets."""
+        return self.deletes.handle_timer(now)
 
     def handle_expiry_timer(self, timer: Timer, now: Now) -> Outcome:
         """TIMER_OFFSET_EXPIRY: one step of an expiry pass; arms the next one."""

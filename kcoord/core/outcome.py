@@ -37,6 +37,8 @@ TIMER_FETCH: Final = 7
 TIMER_CONSUMER_REBALANCE: Final = 8
 TIMER_CONSUMER_JOIN: Final = 9
 TIMER_CONSUMER_SYNC: Final = 10
+TIMER_TOPICS: Final = 11
+TIMER_TOPIC_OFFSETS: Final = 12
 CONSUMER_TIMERS: Final = (
     TIMER_CONSUMER_REBALANCE,
     TIMER_CONSUMER_JOIN,
@@ -246,12 +248,11 @@ class Loaded(Event):
 
 
 @final
-class TopicDeleted(Event):
-    """A topic's deletion is durable in the metadata log: its committed offsets go next."""
+class TopicsDeleted(Event):
+    """Topics were deleted, names by topic id: their committed offsets go next. With none, more of those before."""
 
-    def __init__(self, topic: str, topic_id: bytes) -> None:
-        self.topic = topic
-        self.topic_id = topic_id
+    def __init__(self, topics: dict[bytes, str]) -> None:
+        self.topics = topics
 
 
 @final

@@ -19,9 +19,15 @@ from kcoord.core.outcome import (
     Outcome,
     Reply,
     Request,
-    TopicDeleted,
+    TopicsDeleted,
 )
-from kcoord.core.topics import Topic, TopicRegistry, check_topic_name
+from kcoord.core.topics import (
+    REQUEST_RECORDS_MAX,
+    TOO_MANY_RECORDS,
+    Topic,
+    TopicRegistry,
+    check_topic_name,
+)
 from kcoord.protocol.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -56,6 +62,9 @@ from kcoord.wire.message import Message
 from kcoord.wire.primitives import ZERO_UUID
 
 REPLICATION_FACTOR: Final = 1
+# Topics of one CreateTopics whose configurations are in the answer, more than 1 KiB each. For the others it says that
+# they are left out, which the format has an error code for.
+CONFIGS_SHOWN_TOPICS_MAX: Final = 500
 
 TOO_MANY_PARTITIONS: Final = "Excessively large number of partitions per request."
 DUPLICATE_NAME: Final = "Duplicate topic name."
@@ -77,6 +86,8 @@ class TopicAdmin:
     def __init__(self, config: CoreConfig, topics: TopicRegistry) -> None:
         self.config = config
         self.topics = topics
+        # What answers show of topics that set nothing, during one request.
+        self._defaults_shown: list[CreatableTopicConfigs] = []
 
     def _finish(self, request: Request, response: Message, out: Outcome) -> None:
         # With records the answer waits for those; without, for what it shows.
@@ -95,19 +106,27 @@ class TopicAdmin:
         for asked in body.topics:
             counts[asked.name] = counts.get(asked.name, 0) + 1
         total = 0
+        records = 0
         for asked in body.topics:
             if counts[asked.name] == 1:
-                total += self._asked_partitions(asked)
+                partitions = self._asked_partitions(asked)
+                total += partitions
+                records += 1 + len(asked.configs) + partitions
+        self._defaults_shown = []
         index = 0
+        added = 0
         for asked in body.topics:
             if counts[asked.name] > 1 or asked.name == METADATA_TOPIC:
                 continue
-            if total > self.config.partitions_max:
+            if total > self.config.request_partitions_max:
                 refusal: Refusal | None = Refusal(POLICY_VIOLATION, TOO_MANY_PARTITIONS)
+            elif records > REQUEST_RECORDS_MAX:
+                refusal = Refusal(POLICY_VIOLATION, TOO_MANY_RECORDS)
             else:
-                refusal = self._refuse_creation(asked)
+                refusal = self._refuse_creation(asked, added)
             if refusal is None:
                 response.topics.append(self._create(request, body, asked, index, out))
+                added += self._asked_partitions(asked)
                 index += 1
             else:
                 response.topics.append(
@@ -146,20 +165,33 @@ class TopicAdmin:
         result = CreatableTopicResult(asked.name, topic_id, NONE, None)
         result.num_partitions = count
         result.replication_factor = REPLICATION_FACTOR
+        if index >= CONFIGS_SHOWN_TOPICS_MAX:
+            result.topic_config_error_code = POLICY_VIOLATION
+        elif configs:
+            result.configs = self._shown_configs(configs)
+        else:
+            if not self._defaults_shown:
+                self._defaults_shown = self._shown_configs(configs)
+            result.configs = self._defaults_shown
+        return result
+
+    def _shown_configs(self, own: dict[str, str]) -> list[CreatableTopicConfigs]:
         shown: list[CreatableTopicConfigs] = []
         for name in TOPIC_CONFIGS:
-            value = configs.get(name)
+            value = own.get(name)
             if value is None:
                 source = self.topics.default_source(name)
                 value = self.topics.default_value(name)
             else:
                 source = SOURCE_TOPIC
             shown.append(CreatableTopicConfigs(name, value, False, source, False))
-        result.configs = shown
-        return result
+        return shown
 
-    def _refuse_creation(self, asked: CreatableTopic) -> Refusal | None:
-        """Why a topic cannot be created, in the order in which a controller looks."""
+    def _refuse_creation(self, asked: CreatableTopic, added: int) -> Refusal | None:
+        """Why a topic cannot be created, in the order in which a controller looks.
+
+        `added` partitions come with other topics of the request.
+        """
         name = asked.name
         if self.topics.get(name) is not None:
             return Refusal(TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
@@ -185,8 +217,18 @@ class TopicAdmin:
             problem = check_topic_configs(configs)
             if problem:
                 return Refusal(INVALID_CONFIG, problem)
-        if asked.assignments:
-            return self._refuse_assignments(asked)
+        refusal = self._refuse_assignments(asked) if asked.assignments else self._refuse_counts(asked)
+        if refusal is None and not self.topics.has_room(added + self._asked_partitions(asked)):
+            return Refusal(POLICY_VIOLATION, self._no_room())
+        return refusal
+
+    def _no_room(self) -> str:
+        return (
+            f"There are {self.topics.total_partitions} partitions, and at most {self.config.partitions_max} may be "
+            "(partitions.max)."
+        )
+
+    def _refuse_counts(self, asked: CreatableTopic) -> Refusal | None:
         factor = asked.replication_factor
         if factor < -1 or factor == 0:
             message = "Replication factor must be larger than 0, or -1 to use the default value."
@@ -241,7 +283,7 @@ class TopicAdmin:
     # --- DeleteTopics ----------------------------------------------------------------------------------------
 
     def handle_delete_topics(self, request: Request, body: DeleteTopicsRequest, now: Now) -> Outcome:
-        """Delete topics by name or (version 6) by id. Their committed offsets follow: see TopicDeleted."""
+        """Delete topics by name or (version 6) by id. Their committed offsets follow: see TopicsDeleted."""
         out = Outcome()
         response = DeleteTopicsResponse()
         names: dict[str, int] = {}
@@ -267,10 +309,18 @@ class TopicAdmin:
         else:
             doomed = self._delete_by_id(names, ids, response)
             self._delete_by_name(names, ids, doomed, response)
+            if len(doomed) > self.config.request_partitions_max:
+                for topic_id, topic in doomed.items():
+                    result = DeletableTopicResult(topic.name, topic_id, POLICY_VIOLATION, TOO_MANY_RECORDS)
+                    response.responses.append(result)
+                doomed = {}
+            gone: dict[bytes, str] = {}
             for topic_id, topic in doomed.items():
                 out.add(self.topics.log, None, RemoveTopicRecord(topic_id))
-                out.follow_ups.append(TopicDeleted(topic.name, topic_id))
+                gone[topic_id] = topic.name
                 response.responses.append(DeletableTopicResult(topic.name, topic_id, NONE, None))
+            if gone:
+                out.follow_ups.append(TopicsDeleted(gone))
         self._finish(request, response, out)
         return out
 
@@ -402,8 +452,10 @@ class TopicAdmin:
                 problem = self._check_replicas(assignment.broker_ids)
                 if problem:
                     return Refusal(INVALID_REPLICA_ASSIGNMENT, problem)
-        if added + more > self.config.partitions_max:
+        if added + more > self.config.request_partitions_max:
             return Refusal(POLICY_VIOLATION, TOO_MANY_PARTITIONS)
+        if not self.topics.has_room(added + more):
+            return Refusal(POLICY_VIOLATION, self._no_room())
         if topic.name in INTERNAL_TOPICS:
             message = f"The partitions of the internal topic {topic.name} are fixed, since ids map to them."
             return Refusal(INVALID_REQUEST, message)

@@ -14,6 +14,7 @@ harmless when they are gone already, and spares those of a newer topic with the 
 
 from __future__ import annotations
 
+import re
 from typing import Final, final
 
 from kcoord.core.config import CoreConfig
@@ -38,8 +39,8 @@ from kcoord.core.outcome import (
     LogId,
     Now,
     Outcome,
-    TopicDeleted,
     TopicsChanged,
+    TopicsDeleted,
 )
 from kcoord.protocol.records.config_record import ConfigRecord
 from kcoord.protocol.records.feature_level_record import FeatureLevelRecord
@@ -53,6 +54,10 @@ from kcoord.wire.message import Message
 TOPIC_NAME_CHARS_MAX: Final = 249
 # A PartitionChangeRecord that names no leader; any other one begins a new leader epoch (KIP-500).
 NO_LEADER_CHANGE: Final = -2
+# Records that one CreateTopics may lead to, at some 4 µs each. Kafka's controller stops at 10,000, where a topic of
+# 10,000 partitions has one too many.
+REQUEST_RECORDS_MAX: Final = 11000
+TOO_MANY_RECORDS: Final = "Unable to perform excessively large batch operation."
 SHARE_STATE_TOPIC: Final = "__share_group_state"
 
 # Resource types of ConfigRecord and of the config APIs.
@@ -63,7 +68,7 @@ RESOURCE_CLIENT_METRICS: Final = 16
 RESOURCE_GROUP: Final = 32
 
 _LOW_MASK: Final = (1 << 56) - 1
-_NAME_CHARS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+_NAME: Final = re.compile("[a-zA-Z0-9._-]*")
 
 # Compacted, in small segments, as Kafka makes them.
 INTERNAL_CONFIGS: Final = (
@@ -98,13 +103,14 @@ class Topic:
 
 
 @final
-class PartitionCreated:
-    """A partition that appeared in the log; its directory follows."""
+class PartitionsCreated:
+    """Partitions from `first` up to `end` that appeared in the log; the engine serves them next."""
 
-    def __init__(self, topic: str, topic_id: bytes, partition: int) -> None:
+    def __init__(self, topic: str, topic_id: bytes, first: int, end: int) -> None:
         self.topic = topic
         self.topic_id = topic_id
-        self.partition = partition
+        self.first = first
+        self.end = end
 
 
 @final
@@ -133,12 +139,11 @@ def check_topic_name(name: str) -> str:
             f"Topic name is invalid: the length of '{name}' is longer than the max allowed length "
             f"{TOPIC_NAME_CHARS_MAX}"
         )
-    for ch in name:
-        if ch not in _NAME_CHARS:
-            return (
-                f"Topic name is invalid: '{name}' contains one or more characters other than "
-                "ASCII alphanumerics, '.', '_' and '-'"
-            )
+    if _NAME.fullmatch(name) is None:
+        return (
+            f"Topic name is invalid: '{name}' contains one or more characters other than "
+            "ASCII alphanumerics, '.', '_' and '-'"
+        )
     return ""
 
 
@@ -181,6 +186,8 @@ class TopicRegistry:
         self.end_offset = 0
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[bytes, Topic] = {}
+        # Of all topics together.
+        self.total_partitions = 0
         # Names with a dot or an underscore by their unified form.
         self.names_by_unified: dict[str, list[str]] = {}
         # Configurations by resource type and name.
@@ -192,7 +199,7 @@ class TopicRegistry:
         self.next_producer_id = 0
         self.producer_ids_offset = 0
 
-        self.created: list[PartitionCreated] = []
+        self.created: list[PartitionsCreated] = []
         self.deleted: list[TopicRemoved] = []
         self.reconfigured: list[str] = []
         self.changed: dict[str, bool] = {}
@@ -233,6 +240,10 @@ class TopicRegistry:
         event = TopicsChanged(list(self.changed))
         self.changed = {}
         return event
+
+    def has_room(self, partitions: int) -> bool:
+        """Whether so many partitions more are within `partitions.max`."""
+        return self.total_partitions + partitions <= self.config.partitions_max
 
     def is_internal(self, name: str) -> bool:
         return is_internal_name(name)
@@ -369,12 +380,12 @@ class TopicRegistry:
             out.facts.append(Fact(WARNING, "group_configs_out_of_bounds", fields))
         return out
 
-    def unfinished_deletions(self) -> list[TopicDeleted]:
+    def unfinished_deletions(self) -> TopicsDeleted:
         """Every deletion in the replayed log, to be handled again once offsets are loaded. Answers once."""
-        events = [TopicDeleted(name, topic_id) for topic_id, name in self._removed.items()]
+        removed = self._removed
         self._removed = {}
         self._is_loading = False
-        return events
+        return TopicsDeleted(removed)
 
     # --- replay ----------------------------------------------------------------------------------------------
 
@@ -425,12 +436,23 @@ class TopicRegistry:
         topic.end_offset = self.end_offset
         # A snapshot may list partitions in any order; a later record of a known partition changes nothing for us.
         while topic.partition_count <= record.partition_id:
-            self.created.append(PartitionCreated(topic.name, topic.topic_id, topic.partition_count))
+            self._note_created(topic)
             topic.leader_epochs.append(0)
             topic.partition_count += 1
-            self._note_change(topic.name)
+            self.total_partitions += 1
         # Directories follow later, so an epoch is in force from a partition's first record or from a restart on.
         topic.leader_epochs[record.partition_id] = max(record.leader_epoch, 0)
+
+    def _note_created(self, topic: Topic) -> None:
+        """The topic's next partition is there."""
+        self._note_change(topic.name)
+        if self.created:
+            last = self.created[-1]
+            if last.topic_id == topic.topic_id and last.end == topic.partition_count:
+                last.end += 1
+                return
+        count = topic.partition_count
+        self.created.append(PartitionsCreated(topic.name, topic.topic_id, count, count + 1))
 
     def _replay_partition_change(self, record: PartitionChangeRecord) -> None:
         topic = self.topics_by_id.get(record.topic_id)
@@ -445,6 +467,7 @@ class TopicRegistry:
         if topic is None:
             return
         name = topic.name
+        self.total_partitions -= topic.partition_count
         del self.topics[name]
         self._names = None
         self._note_change(name)

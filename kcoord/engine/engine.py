@@ -30,6 +30,7 @@ from kcoord.core.outcome import (
     INFO,
     METADATA_TOPIC,
     TIMER_FETCH,
+    TIMER_TOPICS,
     WARNING,
     Disconnected,
     Event,
@@ -51,13 +52,14 @@ from kcoord.engine.budget import TIMERS_MAX, TurnBudget
 from kcoord.engine.coordinator_log import BatchTooLarge, CoordinatorLog, EncodedRecords
 from kcoord.engine.data_plane import DATA_PLANE_APIS, DataPlane
 from kcoord.engine.group_events_topic import GroupEventsTopic
-from kcoord.engine.intake import Intake, hold_back, must_wait, take_backlog
+from kcoord.engine.intake import Intake, hold_back, must_wait, read_header, take_backlog
 from kcoord.engine.metadata_snapshot import MetadataState
 from kcoord.engine.outbox import Outbox
 from kcoord.engine.produce_work import CheckJob, ProduceWork
-from kcoord.engine.session import OutputPool, Session
+from kcoord.engine.session import OutputPool, Parked, Session
 from kcoord.engine.state_checkpoint import StateCheckpoints
 from kcoord.engine.timers import TimerQueue
+from kcoord.engine.topic_follower import RemoveLog
 from kcoord.log.directory import LogDirectory
 from kcoord.log.errors import JournalFailed
 from kcoord.log.journal import CommitTicket, Journal
@@ -68,8 +70,6 @@ from kcoord.protocol.produce import ProduceRequest, ProduceResponse
 from kcoord.wire.frame import FrameError, FrameLimits
 from kcoord.wire.primitives import (
     DecodeError,
-    Reader,
-    i64,
     read_i16_be,
     read_i32_be,
 )
@@ -105,17 +105,6 @@ _APPENDING_APIS: Final = _WRITING_APIS | frozenset(
 COMMIT_BYTES_TARGET: Final = 12 * 1024 * 1024
 ENTROPY_BYTES: Final = 16
 METADATA_TOPIC_ID: Final = b"\x00" * 15 + b"\x01"
-
-
-@final
-class Parked:
-    """A request whose answer comes with a later event."""
-
-    def __init__(self, session: Session, correlation_id: int, api_key: int, version: int) -> None:
-        self.session = session
-        self.correlation_id = correlation_id
-        self.api_key = api_key
-        self.version = version
 
 
 @final
@@ -199,6 +188,7 @@ class Engine:
         self._open_coordinator_log(core.metadata_log)
         self._apply(core.loaded_topics(now, self.entropy(ENTROPY_BYTES)), now)
         self._follow_topics(now)
+        self.data_plane.follower.work_all()
         self.data_plane.drop_leftovers()
         self.outbox.facts.extend(self.data_plane.table.take_facts())
         self.group_events.read_marks(now)
@@ -346,7 +336,7 @@ class Engine:
                 self.outbox.close(session, f"{api.name} version {version} is not supported")
             return
         try:
-            reader = self._read_header(session, frame, version >= api.flexible_version)
+            reader = read_header(session, frame, version >= api.flexible_version, self.config.request_elements_max)
             body = apis.decode_request(api_key, reader, version)
             # What follows the body is ignored, as brokers do: librdkafka asks for all topics with a null array of
             # four bytes where flexible versions have one.
@@ -385,28 +375,6 @@ class Engine:
                 raise
             self.outbox.fault(session, f"{api.name} version {version}", fault)
         self.budget.note_request(api_key, len(frame), session.client_host, spent)
-
-    def _read_header(self, session: Session, frame: bytes, flexible: bool) -> Reader:
-        size: i64 = i64(read_i16_be(frame, 8))
-        end: i64 = 10
-        if size > 0:
-            end += size
-            if end > len(frame):
-                raise DecodeError("client id is cut short")
-            raw = frame[10:end]
-            if raw != session.client_id_bytes:
-                try:
-                    session.client_id = raw.decode("utf-8")
-                except UnicodeDecodeError:
-                    raise DecodeError("client id is not UTF-8") from None
-                session.client_id_bytes = raw
-        elif session.client_id_bytes:
-            session.client_id_bytes = b""
-            session.client_id = ""
-        reader = Reader(frame, end, self.config.request_elements_max)
-        if flexible:
-            reader.skip_tags()
-        return reader
 
     def _handle_request(self, session: Session, correlation_id: int, request: Request, now: Now) -> None:
         api_key = request.api_key
@@ -524,19 +492,21 @@ class Engine:
 
     def _apply_one(self, outcome: Outcome, now: Now) -> None:
         wait_seq = 0
+        follower = self.data_plane.follower
+        queued = follower.queued
         if outcome.records:
             try:
                 wait_seq = self._append(outcome, now)
             except BatchTooLarge as error:
                 self._refuse(outcome, str(error), now)
-        for reply in outcome.replies:
-            self._give(reply, wait_seq)
+        if follower.queued > queued:
+            follower.hold(outcome.replies, wait_seq)
+        else:
+            for reply in outcome.replies:
+                self._give(reply, wait_seq)
         for timer in outcome.timers:
             self._arm(timer)
-        for job in outcome.jobs:
-            if job.key not in self.jobs_in_flight:
-                self.jobs_in_flight[job.key] = job
-                self.jobs.append(job)
+        self._take_up(outcome.jobs)
         if outcome.facts:
             self.outbox.facts.extend(outcome.facts)
 
@@ -568,6 +538,8 @@ class Engine:
     def _still_counts(self, timer: Timer) -> bool:
         if timer.kind == TIMER_FETCH:
             return self.data_plane.is_waiting(timer)
+        if timer.kind == TIMER_TOPICS:
+            return True
         return self.core.still_counts(timer)
 
     def _append(self, outcome: Outcome, now: Now) -> int:
@@ -593,6 +565,8 @@ class Engine:
             offset += 1
         core.settle(outcome, now)
         if log.is_metadata:
+            # A small request may create many partitions.
+            self.budget.spent += encoded.size_bytes
             self._follow_topics(now)
             changes = core.topics.take_changes()
             if changes is not None:
@@ -605,9 +579,37 @@ class Engine:
             self.group_events.append()
 
     def _follow_topics(self, now: Now) -> None:
-        """Partition directories follow the records that create and delete topics."""
-        for reply in self.data_plane.follow_topics(self.open_seq, now):
-            self._give(reply, 0)
+        """Partitions follow the records that create and delete topics."""
+        self.data_plane.follower.follow(self.open_seq)
+        self._arm_topic_timer(now)
+
+    def _work_off_topics(self, now: Now) -> None:
+        """Go on with what the records of topics led to, and answer the requests that waited for it."""
+        follower = self.data_plane.follower
+        try:
+            follower.work(self.outbox.durable_seq)
+        except OSError as error:
+            self.journal.fail(error)
+            raise
+        held = follower.take_held()
+        while held is not None:
+            for reply in held.replies:
+                self._give(reply, held.wait_seq)
+            held = follower.take_held()
+        self._take_up(follower.take_jobs())
+        self._arm_topic_timer(now)
+
+    def _arm_topic_timer(self, now: Now) -> None:
+        """Have the rest done in a later turn, after others had theirs."""
+        timer = self.data_plane.follower.take_timer(self.outbox.durable_seq, now)
+        if timer is not None:
+            self._arm(timer)
+
+    def _take_up(self, jobs: list[Job]) -> None:
+        for job in jobs:
+            if job.key not in self.jobs_in_flight:
+                self.jobs_in_flight[job.key] = job
+                self.jobs.append(job)
 
     def _give(self, reply: Reply, wait_seq: int) -> None:
         parked: Parked | None = self.current
@@ -658,6 +660,9 @@ class Engine:
             if timer.kind == TIMER_FETCH:
                 for reply in self.data_plane.on_timer(timer, now):
                     self._give(reply, 0)
+            elif timer.kind == TIMER_TOPICS:
+                self.data_plane.follower.has_timer = False
+                self._work_off_topics(now)
             else:
                 self._apply(self.core.handle(TimerFired(timer), now), now)
         self._resume(now)
@@ -669,6 +674,8 @@ class Engine:
             if isinstance(job, CheckJob):
                 self._check_failure()
                 self.data_plane.produce.job_done(job, error)
+            elif isinstance(job, RemoveLog):
+                self.outbox.facts.extend(job.facts(error))
             else:
                 self.handle_event(JobDone(job, result, error), now)
 
@@ -688,6 +695,7 @@ class Engine:
         sync, or a commit is in flight and this turn's appends go with the next.
         """
         self._check_failure()
+        self.data_plane.follower.begin_turn()
         if self.data_plane.produce.ready:
             self._append_produced(now)
         self._answer_fetches(now)
@@ -753,12 +761,8 @@ class Engine:
         self._project(now)
         self.data_plane.fetch.note_durable()
         self._answer_fetches(now)
-        if self.data_plane.removals:
-            try:
-                self.data_plane.remove_deleted(self.outbox.durable_seq)
-            except OSError as error:
-                self.journal.fail(error)
-                raise
+        if self.data_plane.follower.removals:
+            self._work_off_topics(now)
         self._resume(now)
 
     def take_ready(self) -> list[Session]:

@@ -30,6 +30,7 @@ from kcoord.engine.session import OutputPool
 from kcoord.log.errors import LogDamaged
 from kcoord.protocol.errors import (
     FENCED_LEADER_EPOCH,
+    FETCH_SESSION_ID_NOT_FOUND,
     INCONSISTENT_TOPIC_ID,
     INVALID_FETCH_SESSION_EPOCH,
     KAFKA_STORAGE_ERROR,
@@ -233,18 +234,13 @@ class FetchRoom:
             if fetch is not None:
                 self._unpark(fetch)
 
-    def on_topic_deleted(self, dropped: list[TopicPartition], now: Now) -> list[Reply]:
-        """Answer the fetches that wait for a partition that is gone (see PartitionTable.drop_topic)."""
-        replies: list[Reply] = []
+    def note_deleted(self, dropped: list[TopicPartition]) -> None:
+        """Partitions are gone (see PartitionTable.drop_topic): note the fetches that wait for one."""
         for tp in dropped:
             waiting = self.waiters.get(tp)
-            if waiting is None:
-                continue
-            for token in list(waiting):
-                fetch = self.parked.get(token)
-                if fetch is not None:
-                    replies.append(self._finish(fetch, now))
-        return replies
+            if waiting is not None:
+                for token in waiting:
+                    self.due[token] = True
 
     # What is fetched.
 
@@ -266,7 +262,9 @@ class FetchRoom:
         if not session.partitions:
             self.sessions.remove(session_id)
             return NONE
-        self.sessions.touch(session, now.mono_ms)
+        if not self.sessions.touch(session, now.mono_ms):
+            # The consumer starts over with a full fetch, which is answered without a session.
+            return FETCH_SESSION_ID_NOT_FOUND
         session.epoch = next_epoch(session.epoch)
         fetch.mode = INCREMENTAL
         fetch.session = session

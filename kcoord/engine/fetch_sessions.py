@@ -30,6 +30,8 @@ INT32_MAX: Final = 2147483647
 SESSION_EVICTION_MS: Final = 120000
 # Partitions in all sessions together, about 400 bytes each. Kafka has no such limit, only one on sessions.
 SESSION_PARTITIONS_MAX: Final = 200000
+# Partitions in one session. A request of 60 bytes looks at all of them, in about a microsecond each.
+ONE_SESSION_PARTITIONS_MAX: Final = 10000
 
 # Topics are named by id from version 13 on and by name before; a session sticks to one of them.
 PartitionKey = tuple[object, int]
@@ -130,18 +132,36 @@ class FetchSessionCache:
             self.partitions -= session.counted
             session.counted = 0
 
-    def touch(self, session: FetchSession, now_ms: int) -> None:
-        """Count the session's partitions anew and make it the one used last."""
+    def touch(self, session: FetchSession, now_ms: int) -> bool:
+        """Count the session's partitions anew and make it the one used last.
+
+        False if it became too large; then it is gone.
+        """
+        size = len(session.partitions)
+        self.remove(session.id)
+        if not self._has_room(size, now_ms):
+            return False
         session.used_ms = now_ms
-        self.partitions += len(session.partitions) - session.counted
-        session.counted = len(session.partitions)
-        self.sessions.pop(session.id, None)
+        session.counted = size
+        self.partitions += size
         self.sessions[session.id] = session
+        return True
+
+    def _has_room(self, size: int, now_ms: int) -> bool:
+        """Whether a session may have so many partitions; stale sessions make room for it."""
+        if size > ONE_SESSION_PARTITIONS_MAX:
+            return False
+        while self.partitions + size > SESSION_PARTITIONS_MAX:
+            oldest = next(iter(self.sessions.values()), None)
+            if oldest is None or now_ms - oldest.used_ms <= SESSION_EVICTION_MS:
+                return False
+            self.remove(oldest.id)
+        return True
 
     def maybe_create(self, items: list[FetchItem], uses_topic_ids: bool, now_ms: int) -> int:
         """Open a session on `items`; its id, or NO_SESSION where there is no room."""
         size = len(items)
-        if size == 0 or self.partitions + size > SESSION_PARTITIONS_MAX:
+        if size == 0 or not self._has_room(size, now_ms):
             return NO_SESSION
         if len(self.sessions) >= self.slots and not self._evict(size, now_ms):
             return NO_SESSION

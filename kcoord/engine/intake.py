@@ -19,6 +19,7 @@ from typing import final
 
 from kcoord.engine.budget import TurnBudget
 from kcoord.engine.session import OUTPUT_BYTES_MAX, Session
+from kcoord.wire.primitives import DecodeError, Reader, i64, read_i16_be
 
 
 @final
@@ -100,3 +101,27 @@ def take_backlog(session: Session) -> list[bytes]:
     session.backlog = []
     session.backlog_bytes = 0
     return frames
+
+
+def read_header(session: Session, frame: bytes, flexible: bool, elements_max: int) -> Reader:
+    """A reader behind the request header; the session takes over the client id. Raises DecodeError."""
+    size: i64 = i64(read_i16_be(frame, 8))
+    end: i64 = 10
+    if size > 0:
+        end += size
+        if end > len(frame):
+            raise DecodeError("client id is cut short")
+        raw = frame[10:end]
+        if raw != session.client_id_bytes:
+            try:
+                session.client_id = raw.decode("utf-8")
+            except UnicodeDecodeError:
+                raise DecodeError("client id is not UTF-8") from None
+            session.client_id_bytes = raw
+    elif session.client_id_bytes:
+        session.client_id_bytes = b""
+        session.client_id = ""
+    reader = Reader(frame, end, elements_max)
+    if flexible:
+        reader.skip_tags()
+    return reader

@@ -209,13 +209,6 @@ class PartitionTable:
         if served is not None:
             served.settings = read_settings(self.topics, topic, self.decompressed_bytes_max)
 
-    def refresh_all_settings(self) -> None:
-        """To be called when the broker's defaults changed."""
-        for name, served in self.by_name.items():
-            topic = self.topics.get(name)
-            if topic is not None:
-                served.settings = read_settings(self.topics, topic, self.decompressed_bytes_max)
-
     def topic(self, name: str) -> ServedTopic | None:
         return self.by_name.get(name)
 

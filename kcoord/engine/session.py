@@ -185,3 +185,14 @@ class Session:
         self.output.clear()
         self.owe(-self.owed_bytes)
         self.note_buffered(0)
+
+
+@final
+class Parked:
+    """A request whose answer comes with a later event."""
+
+    def __init__(self, session: Session, correlation_id: int, api_key: int, version: int) -> None:
+        self.session = session
+        self.correlation_id = correlation_id
+        self.api_key = api_key
+        self.version = version

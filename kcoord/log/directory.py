@@ -45,7 +45,6 @@ from kcoord.log.partition_log import (
     PartitionLog,
     RecoveryEvent,
     decode_partition_metadata,
-    encode_partition_metadata,
 )
 from kcoord.log.storage import LOCK_FILE, DirectorySync, FileSync, Storage, Syncable
 
@@ -142,6 +141,7 @@ class LogDirectory:
         self.was_clean = False
         self.events: list[RecoveryEvent] = []
         self.deleted: list[DeletedLog] = []
+        self._deleted_by_id: dict[tuple[bytes, int], DeletedLog] = {}
         # What the next commit has to sync besides log files: directories and small files of new logs.
         self.pending_syncs: list[Syncable] = []
         self._logs: dict[tuple[str, int], PartitionLog] = {}
@@ -176,9 +176,17 @@ class LogDirectory:
         return len(self._logs)
 
     def create_log(
-        self, topic: str, partition: int, topic_id: bytes, config: LogConfig | None = None
+        self,
+        topic: str,
+        partition: int,
+        topic_id: bytes,
+        config: LogConfig | None = None,
+        with_files: bool = True,
     ) -> PartitionLog:
         """Make an empty log. It is durable after the next commit. Raises OSError.
+
+        Without files it costs no disk: they come with the first write and are durable with it. Until then the
+        metadata log alone says that the partition exists.
 
         If a log of that very topic id was deleted and is still there, it comes back instead: a crash kept the
         renamed directory but not the record of the deletion. At start-up, a log of which records were durable
@@ -187,9 +195,9 @@ class LogDirectory:
         key = (topic, partition)
         if key in self._logs:
             raise ValueError(f"log {topic}-{partition} exists")
-        for deleted in self.deleted:
-            if deleted.topic_id == topic_id and deleted.partition == partition and any(topic_id):
-                return self.restore(deleted, topic)
+        deleted = self._deleted_by_id.get((topic_id, partition))
+        if deleted is not None and any(topic_id):
+            return self.restore(deleted, topic)
         point = self._missing.get(key, 0)
         if point:
             raise LogDamaged(f"{topic}-{partition}", 0, 0, f"its directory is gone, {point} offsets were synced")
@@ -200,10 +208,10 @@ class LogDirectory:
         if key in self._written_starts:
             self._write_start_offsets()
         log = PartitionLog(self.storage, topic, partition, topic_id, config or self.config, self.files)
-        self.storage.make_dir(log.name)
-        self._write_partition_metadata(log)
-        log.create_files()
-        log.unsaved = True
+        log.begin()
+        if with_files:
+            log.create_files()
+            self._sync_new(log)
         self._logs[key] = log
         return log
 
@@ -219,14 +227,7 @@ class LogDirectory:
         """Start-up is over: logs that are made from now on are new ones, whatever an old mark says."""
         self._missing = {}
 
-    def _write_partition_metadata(self, log: PartitionLog) -> None:
-        path = f"{log.name}/{PARTITION_METADATA}"
-        file = self.storage.open(path)
-        try:
-            file.truncate(0)
-            file.append(encode_partition_metadata(log.topic_id))
-        finally:
-            file.close()
+    def _sync_new(self, log: PartitionLog) -> None:
         if not self.pending_syncs:
             # One sync of the root serves all logs made in this commit.
             self.pending_syncs.append(DirectorySync(self.storage, ""))
@@ -241,30 +242,47 @@ class LogDirectory:
             syncs.append(StartsWrite(self, self.take_starts()))
         return syncs
 
-    def delete_log(self, topic: str, partition: int, close: bool = True) -> DeletedLog:
+    def delete_log(self, topic: str, partition: int, close: bool = True) -> DeletedLog | None:
         """Rename the log's directory out of the way. purge removes it, restore brings it back.
 
-        With `close` off the caller closes the log's files: while a sync may be running on them.
+        None where nothing was ever written: there is no directory. With `close` off the caller closes the log's files:
+        while a sync may be running on them.
         """
         log = self._logs.pop((topic, partition))
         if close:
             log.close(save=False)
+        if not log.has_files:
+            return None
         suffix = f"-{partition}.{log.topic_id.hex()}{DELETE_SUFFIX}"
         path = log.topic[: NAME_BYTES_MAX - len(suffix)] + suffix
         if self.storage.exists(path):
             # Logs whose id a crash kept from the disk share a name: the last one takes it.
-            self.deleted = [other for other in self.deleted if other.path != path]
+            for other in [other for other in self.deleted if other.path == path]:
+                self.forget_deleted(other)
             self.storage.remove_tree(path)
         log.folder.move(path)
         self.pending_syncs.append(DirectorySync(self.storage, ""))
         deleted = DeletedLog(path, topic, partition, log.topic_id)
-        self.deleted.append(deleted)
+        self._note_deleted(deleted)
         return deleted
+
+    def _note_deleted(self, deleted: DeletedLog) -> None:
+        self.deleted.append(deleted)
+        self._deleted_by_id[(deleted.topic_id, deleted.partition)] = deleted
+
+    def forget_deleted(self, deleted: DeletedLog) -> bool:
+        """The caller removes the files; whether they are there."""
+        if deleted not in self.deleted:
+            return False
+        self.deleted.remove(deleted)
+        key = (deleted.topic_id, deleted.partition)
+        if self._deleted_by_id.get(key) is deleted:
+            del self._deleted_by_id[key]
+        return True
 
     def purge(self, deleted: DeletedLog) -> None:
         """Remove a deleted log's files for good; the caller knows that its deletion is durable."""
-        if deleted in self.deleted:
-            self.deleted.remove(deleted)
+        if self.forget_deleted(deleted):
             self.storage.remove_tree(deleted.path)
 
     def restore(self, deleted: DeletedLog, topic: str) -> PartitionLog:
@@ -272,13 +290,14 @@ class LogDirectory:
         name = f"{topic}-{deleted.partition}"
         self.storage.rename(deleted.path, name)
         self.storage.sync_dir("")
-        self.deleted.remove(deleted)
+        self.forget_deleted(deleted)
         log = self._open_log(topic, deleted.partition, 0, 0, False, False)
         log.settle_tail()
         if log.topic_id != deleted.topic_id:
             # Deleted in the commit that made it: the name got to the disk, what was in it did not.
             log.topic_id = deleted.topic_id
-            self._write_partition_metadata(log)
+            log.write_metadata()
+            self._sync_new(log)
         return log
 
     def move_log_start(self, log: PartitionLog, offset: int) -> None:
@@ -417,7 +436,7 @@ class LogDirectory:
             match = DELETED_NAME.fullmatch(name)
             if match is not None:
                 topic_id = bytes.fromhex(match.group(3))
-                self.deleted.append(DeletedLog(name, match.group(1), int(match.group(2)), topic_id))
+                self._note_deleted(DeletedLog(name, match.group(1), int(match.group(2)), topic_id))
                 continue
             match = LOG_NAME.fullmatch(name)
             if match is not None:

@@ -166,6 +166,7 @@ class Export:
         self.steps.begin("Copying", sum(files.size_bytes for files in self.source.partitions))
         starts: Checkpoint = {}
         known = image.by_name()
+        found = {files.name for files in self.source.partitions}
         for files in self.source.partitions:
             if files.topic == METADATA_TOPIC:
                 continue
@@ -177,6 +178,10 @@ class Export:
             if start:
                 starts[(files.topic, files.partition)] = start
             self._copy(files, topic, start)
+        for topic in image.topics.values():
+            for partition in range(topic.partition_count):
+                if f"{topic.name}-{partition}" not in found and not self.source.marks.get((topic.name, partition), 0):
+                    self._make_empty(topic, partition)
         self.storage.write_atomic(LOG_START_OFFSETS, encode_checkpoint(starts))
         self.storage.write_atomic(BOOTSTRAP, self._bootstrap(image))
         properties = self.source.properties
@@ -203,6 +208,14 @@ class Export:
         self.storage.sync_dir(files.name)
         self.counts["partitions"] += 1
         self.counts["bytes of logs"] += files.size_bytes
+
+    def _make_empty(self, topic: ImageTopic, partition: int) -> None:
+        """A partition that was never written has no files here; a broker has some from the beginning."""
+        name = f"{topic.name}-{partition}"
+        self.storage.make_dir(name)
+        self._sync(f"{name}/{segment_name(0)}.log")
+        self.storage.write_atomic(f"{name}/{PARTITION_METADATA}", encode_partition_metadata(topic.topic_id))
+        self.counts["partitions"] += 1
 
     def _sync(self, path: str) -> None:
         file = self.storage.open(path)

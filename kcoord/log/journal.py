@@ -73,7 +73,8 @@ class Journal:
         self.sync_mode = sync_mode
         self.sequence = 0
         self.failure: str | None = None
-        self._dirty: list[PartitionLog] = []
+        # In order of their first append; as keys, so that a deleted one is found at once.
+        self._dirty: dict[PartitionLog, None] = {}
         self._in_flight: CommitTicket | None = None
         self._pending_bytes = 0
         self._to_close: list[PartitionLog] = []
@@ -110,7 +111,7 @@ class Journal:
         self._pending_bytes += len(batch)
         if not log.dirty:
             log.dirty = True
-            self._dirty.append(log)
+            self._dirty[log] = None
 
     def roll(self, log: PartitionLog) -> None:
         """Begin a new segment of `log` with the next write. Raises JournalFailed after a failure."""
@@ -118,7 +119,7 @@ class Journal:
             raise JournalFailed(self.failure)
         if log.roll() and not log.dirty:
             log.dirty = True
-            self._dirty.append(log)
+            self._dirty[log] = None
 
     def write(self) -> CommitTicket | None:
         """Write everything appended. The ticket to sync and complete, or None when it is durable already.
@@ -144,7 +145,7 @@ class Journal:
             raise self._fail(WriteFailed(f"write failed: {error}")) from error
         except LogError as error:
             raise self._fail(error) from error
-        self._dirty = []
+        self._dirty = {}
         self._pending_bytes = 0
         self.sequence += 1
         ticket = CommitTicket(self.sequence, syncs, ends)
@@ -215,14 +216,17 @@ class Journal:
 
     # --- deleting
 
-    def delete_log(self, topic: str, partition: int) -> DeletedLog:
-        """Delete a log, also while a commit is in flight: its files are closed after that."""
+    def delete_log(self, topic: str, partition: int) -> DeletedLog | None:
+        """Delete a log, also while a commit is in flight: its files are closed after that.
+
+        None where it has no files.
+        """
         log = self.directory.get(topic, partition)
         if log is None:
             raise ValueError(f"no log {topic}-{partition}")
         if log.dirty:
             log.dirty = False
-            self._dirty.remove(log)
+            self._dirty.pop(log, None)
         deleted = self.directory.delete_log(topic, partition, close=False)
         self._to_close.append(log)
         if self._in_flight is None:
@@ -262,7 +266,7 @@ class Journal:
         """Stop: with `clean` all is written, synced and marked, unless the journal failed before."""
         clean = clean and self.failure is None and self._in_flight is None
         self._close_deleted()
-        self._dirty = []
+        self._dirty = {}
         try:
             self.directory.close(clean)
         except OSError as error:

@@ -168,6 +168,8 @@ class PartitionLog:
         self._is_settled = True
         # Whether a clean close has something to save: indexes, epochs, or the files of a new log.
         self.unsaved = False
+        # Whether the directory is there: a new log gets it with its first write.
+        self.has_files = True
         self._tail = _Tail(config.tail_bytes_max)
         # (epoch, first offset), ascending in both.
         self._epochs: list[tuple[int, int]] = []
@@ -186,14 +188,28 @@ class PartitionLog:
 
     # --- opening
 
-    def create_files(self) -> None:
-        """The files of a new log. Its directory is there; nothing is synced."""
-        self._active.create_files()
+    def begin(self) -> None:
+        """A new log. Its files come with create_files, or with the first write."""
+        self.has_files = False
+        self.unsaved = True
         self._assign_epoch(0, 0)
-        file = self.storage.open(f"{self.name}/{EPOCH_CHECKPOINT}")
+
+    def create_files(self) -> None:
+        """The directory and the files of a new log; nothing is synced."""
+        self.has_files = True
+        self.storage.make_dir(self.name)
+        self.write_metadata()
+        self._segments[0].create_files()
+        self._write_small(EPOCH_CHECKPOINT, encode_epochs(self._epochs))
+
+    def write_metadata(self) -> None:
+        self._write_small(PARTITION_METADATA, encode_partition_metadata(self.topic_id))
+
+    def _write_small(self, name: str, data: bytes) -> None:
+        file = self.storage.open(f"{self.name}/{name}")
         try:
             file.truncate(0)
-            file.append(encode_epochs(self._epochs))
+            file.append(data)
         finally:
             file.close()
 
@@ -382,6 +398,10 @@ class PartitionLog:
         if not rolls and not first.pending:
             self.written_end = self.end_offset
             return []
+        if not self.has_files:
+            self.create_files()
+            # What tells whose records these are becomes durable with them.
+            self._is_settled = False
         syncs: list[Syncable] = []
         if sync and not self._is_settled:
             self._is_settled = True
@@ -611,7 +631,9 @@ class PartitionLog:
             self._write_epochs()
 
     def _write_epochs(self) -> None:
-        self.storage.write_atomic(f"{self.name}/{EPOCH_CHECKPOINT}", encode_epochs(self._epochs))
+        # A log without files writes them all with its first batch.
+        if self.has_files:
+            self.storage.write_atomic(f"{self.name}/{EPOCH_CHECKPOINT}", encode_epochs(self._epochs))
 
     @property
     def leader_epoch(self) -> int:
@@ -723,7 +745,7 @@ class PartitionLog:
         """
         if save:
             self.flush()
-            if self.unsaved:
+            if self.unsaved and self.has_files:
                 if self._active.size:
                     self._active.file().datasync()
                     self._active.save_indexes()

@@ -286,8 +286,14 @@ TOPIC_SETTINGS: Final = (
         "delete.topic.enable", "core.delete_topic_enable", True, "", "Whether topics can be deleted.",
     ),
     Setting(
-        "partitions.max", "core.partitions_max", 10000, "partitions",
-        "The most partitions that one request may create.", minimum=1, maximum=INT32_MAX,
+        "partitions.max", "core.partitions_max", 50000, "partitions",
+        "The most partitions of all topics together, since each takes about 4 KiB of memory. Beyond it nothing is "
+        "created; what is there stays. Kafka has no limit.", minimum=1, maximum=INT32_MAX,
+    ),
+    Setting(
+        "request.partitions.max", "core.request_partitions_max", 10000, "partitions",
+        "The most partitions that one request may create, and the most topics that it may delete. Kafka's controller "
+        "has the same limit.", minimum=1, maximum=INT32_MAX,
     ),
     Setting(
         "fetch.max.bytes", "core.fetch_max_bytes", 57671680, "bytes",

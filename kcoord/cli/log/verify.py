@@ -292,9 +292,7 @@ def _is_compacted(files: PartitionFiles, invariants: Invariants) -> bool:
 
 def check_directory(directory: DataDirectory, invariants: Invariants, findings: Findings) -> None:
     """Whether directories and the topics of the metadata log agree, as far as the log could be read."""
-    lost: dict[str, bool] = {}
     for log in lost_logs(directory):
-        lost[log.name] = True
         findings.error("durable mark", log.name, log.reason)
     topics = invariants.core.topics
     if not topics.topics or directory.find(METADATA_TOPIC, 0) is None:
@@ -308,14 +306,7 @@ def check_directory(directory: DataDirectory, invariants: Invariants, findings: 
             findings.warning("topics", files.name, text)
         elif has_topic_id(files) and files.topic_id != topic.topic_id:
             findings.error("topics", files.name, "its directory is of a topic with another id")
-    for name in topics.sorted_names():
-        for partition in range(topics.topics[name].partition_count):
-            if directory.find(name, partition) is None:
-                text = "the metadata log has this partition, there is no directory"
-                # A crash may leave it so; the server makes it when it starts.
-                tell = findings.error if directory.was_clean else findings.warning
-                if f"{name}-{partition}" not in lost:
-                    tell("topics", f"{name}-{partition}", text)
+    # A partition without a directory was never written: its files come with the first write.
 
 
 def verify_directory(

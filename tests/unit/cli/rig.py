@@ -119,10 +119,10 @@ class LogRig:
         answer = self.client.ask(apis.DELETE_GROUPS, 1, DeleteGroupsRequest([group]), at(when))
         assert answer.results[0].error_code == 0
 
-    def produce(self, topic: str, value: bytes, when: float) -> None:
+    def produce(self, topic: str, value: bytes, when: float, partition: int = 0) -> None:
         builder = BatchBuilder()
         builder.append(at(when).wall_ms, b"key", value)
-        data = [PartitionProduceData(0, builder.build(0, -1))]
+        data = [PartitionProduceData(partition, builder.build(0, -1))]
         body = ProduceRequest(None, -1, 1000, [TopicProduceData(topic, partition_data=data)])
         answer = self.client.ask(apis.PRODUCE, 9, body, at(when))
         assert answer.responses[0].partition_responses[0].error_code == 0

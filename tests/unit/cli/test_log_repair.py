@@ -210,7 +210,11 @@ def test_checkpoint_files(tmp_path: Path) -> None:
 
 
 def test_only_the_logs_that_are_named(tmp_path: Path) -> None:
-    segment = stopped(tmp_path) / OFFSETS / SEGMENT
+    rig = LogRig(tmp_path)
+    rig.history()
+    rig.produce("orders", b"value", 8)
+    rig.stop()
+    segment = tmp_path / OFFSETS / SEGMENT
     damage(segment, b"range")
     assert planned(tmp_path, "orders") == []
     assert len(planned(tmp_path, OFFSETS)) == 1
@@ -302,7 +306,7 @@ def test_a_lost_directory(tmp_path: Path) -> None:
     assert mark["reason"] == "its directory is gone, 10 offsets were synced"
     text = " ".join(run("repair", tmp_path).stdout.split())
     assert f"{OFFSETS}: begin it anew, empty" in text and "Put it back instead if you can" in text
-    assert planned(tmp_path, "orders-0") == []
+    assert planned(tmp_path, METADATA) == []
     assert planned(tmp_path, "__consumer_offsets") == planned(tmp_path, OFFSETS) == [mark]
     assert executed(tmp_path, OFFSETS) == [mark]
     points = (tmp_path / "recovery-point-offset-checkpoint").read_text()

@@ -305,9 +305,14 @@ def test_state_checkpoint(tmp_path: Path) -> None:
 
 
 def test_directories_and_topics(tmp_path: Path) -> None:
-    stopped(tmp_path)
+    rig = LogRig(tmp_path)
+    rig.history()
+    rig.produce("orders", b"value", 8, 1)
+    rig.stop()
+    # The other partition was never written, so it has no directory.
+    assert problems(tmp_path) == [] and not (tmp_path / "orders-0").exists()
     (tmp_path / "orders-1").rename(tmp_path / "other-0")
-    assert problems(tmp_path) == [("topics", "orders-1", None)]
+    assert problems(tmp_path) == [("durable mark", "orders-1", None)]
     assert problems(tmp_path, "warning") == [("topics", "other-0", None)]
     (tmp_path / "other-0").rename(tmp_path / "orders-1")
     (tmp_path / "orders-1" / "partition.metadata").write_text("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ\n")
@@ -315,7 +320,11 @@ def test_directories_and_topics(tmp_path: Path) -> None:
 
 
 def test_some_logs(tmp_path: Path) -> None:
-    stopped(tmp_path)
+    rig = LogRig(tmp_path)
+    rig.history()
+    rig.produce("orders", b"value", 8)
+    rig.produce("orders", b"value", 8, 1)
+    rig.stop()
     append(tmp_path, OFFSETS, group(1, "m"))
     assert [log["log"] for log in verify(tmp_path, "orders")["logs"]] == ["orders-0", "orders-1"]
     assert verify(tmp_path, "orders")["problems"] == []

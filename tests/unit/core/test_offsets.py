@@ -11,8 +11,17 @@ from kcoord.core.group_admin import TOMBSTONE_OVERHEAD_BYTES
 from kcoord.core.group_store import GroupStore
 from kcoord.core.hashing import coordinator_partition
 from kcoord.core.offset_commit import ILLEGAL_OFFSET_COMMIT, WARNED_CLIENTS_MAX
+from kcoord.core.offset_delete import STEP_ITEMS_MAX
 from kcoord.core.offsets import OffsetStore
-from kcoord.core.outcome import OFFSETS_TOPIC, LogId, Now, Outcome, Request, TopicDeleted
+from kcoord.core.outcome import (
+    OFFSETS_TOPIC,
+    TIMER_TOPIC_OFFSETS,
+    LogId,
+    Now,
+    Outcome,
+    Request,
+    TopicsDeleted,
+)
 from kcoord.core.topics import TOPIC_NAME_CHARS_MAX, TopicRegistry
 from kcoord.protocol import apis, errors
 from kcoord.protocol.offset_commit import (
@@ -483,20 +492,45 @@ def test_offsets_go_with_their_topic_log_by_log() -> None:
     for group in groups:
         room.commit(8, standalone(asked("t", 0, 1), asked("u", 0), group=group))
     room.topics.replay_metadata(RemoveTopicRecord(ID_T), 0)
-    event = TopicDeleted("t", ID_T)
+    event = TopicsDeleted({ID_T: "t"})
     steps = 0
     pending = [event]
     while pending:
-        outcome = room.apply(room.store.handle_topic_deleted(pending.pop(), room.now))
+        outcome = room.apply(room.store.handle_topics_deleted(pending.pop(), room.now))
         assert outcome.log is not None
         for record in outcome.records:
             assert isinstance(record.key, OffsetCommitKey)
             assert room.log_of(record.key.group) is outcome.log
-        pending += [e for e in outcome.follow_ups if isinstance(e, TopicDeleted)]
+        pending += [e for e in outcome.follow_ups if isinstance(e, TopicsDeleted)]
         steps += 1
     assert steps == len({room.log_of(group).partition for group in groups})
     assert room.store.count() == 8
-    assert not room.store.handle_topic_deleted(event, room.now).records
+    assert not room.store.handle_topics_deleted(event, room.now).records
+
+
+def test_offsets_of_deleted_topics_go_in_bounded_steps() -> None:
+    room = Room(partitions=2)
+    count = STEP_ITEMS_MAX
+    for number in range(count // 2):
+        room.commit(8, standalone(asked("t", 0, 1), asked("u", 0), group=f"group-{number}"))
+    room.topics.replay_metadata(RemoveTopicRecord(ID_T), 0)
+    room.topics.replay_metadata(RemoveTopicRecord(ID_U), 0)
+    tombstones = []
+    outcome = room.apply(room.store.handle_topics_deleted(TopicsDeleted({ID_T: "t", ID_U: "u"}), room.now))
+    while True:
+        in_turn = len(outcome.records)
+        while outcome.follow_ups:
+            (event,) = outcome.follow_ups
+            assert isinstance(event, TopicsDeleted)
+            outcome = room.apply(room.store.handle_topics_deleted(event, room.now))
+            in_turn += len(outcome.records)
+        tombstones.append(in_turn)
+        if not outcome.timers:
+            break
+        assert [timer.kind for timer in outcome.timers] == [TIMER_TOPIC_OFFSETS]
+        outcome = room.apply(room.store.handle_topic_timer(room.now))
+    assert sum(tombstones) == 3 * count // 2 and max(tombstones) <= STEP_ITEMS_MAX
+    assert room.store.count() == 0 and not room.store.state.groups_by_topic
 
 
 def test_a_repeated_topic_deletion_spares_the_next_topic_of_that_name() -> None:
@@ -505,7 +539,7 @@ def test_a_repeated_topic_deletion_spares_the_next_topic_of_that_name() -> None:
     room.create("t", b"\x44" * 16, 3)
     room.commit(8, standalone(asked("t", 0)))
     room.commit(4, OffsetCommitRequest("g", -1, "", None, 5000, [asked("t", 1)]))
-    assert not room.store.handle_topic_deleted(TopicDeleted("t", ID_T), room.now).records
+    assert not room.store.handle_topics_deleted(TopicsDeleted({ID_T: "t"}), room.now).records
 
 
 def test_tombstones_of_a_group_cover_offsets_of_open_transactions() -> None:

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from kcoord.core.config import CoreConfig
-from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC, Now, TopicDeleted
+from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC, Now, TopicsDeleted
 from kcoord.core.topics import RESOURCE_TOPIC, TopicRegistry, check_topic_name, topic_id_from
 from kcoord.protocol import apis, errors
 from kcoord.protocol.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -109,7 +109,7 @@ def test_queues_follow_the_records_in_order() -> None:
     rig.topics.created.clear()
     create(rig, "t", partitions=2)
     widen(rig, "t", 3)
-    assert [(made.topic, made.partition) for made in rig.topics.created] == [("t", 0), ("t", 1), ("t", 2)]
+    assert [(made.topic, made.first, made.end) for made in rig.topics.created] == [("t", 0, 3)]
     topic_id = rig.topics.topics["t"].topic_id
     delete(rig, "t")
     assert [(gone.topic, gone.topic_id, gone.partition_count) for gone in rig.topics.deleted] == [
@@ -146,8 +146,8 @@ def test_a_deletion_is_followed_by_that_of_offsets() -> None:
     out = rig.handle(apis.DELETE_TOPICS, 6, DeleteTopicsRequest([DeleteTopicState(None, topic_id)]))
     assert [record.value for record in out.records] == [RemoveTopicRecord(topic_id)]
     event = out.follow_ups[0]
-    assert isinstance(event, TopicDeleted)
-    assert (event.topic, event.topic_id) == ("t", topic_id)
+    assert isinstance(event, TopicsDeleted)
+    assert event.topics == {topic_id: "t"}
     assert rig.topics.get("t") is None and rig.topics.by_id(topic_id) is None
     assert rig.topics.configs_of(RESOURCE_TOPIC, "t") == {}
 
@@ -159,12 +159,11 @@ def test_deletions_are_repeated_after_a_restart_once() -> None:
     delete(rig, "t")
     create(rig, "t")
     rig.open()
-    repeated = rig.topics.unfinished_deletions()
-    assert [(event.topic, event.topic_id) for event in repeated] == [("t", first)]
-    assert rig.topics.unfinished_deletions() == []
+    assert rig.topics.unfinished_deletions().topics == {first: "t"}
+    assert rig.topics.unfinished_deletions().topics == {}
     # What is deleted from now on is followed up by the request itself.
     delete(rig, "t")
-    assert rig.topics.unfinished_deletions() == []
+    assert rig.topics.unfinished_deletions().topics == {}
 
 
 @pytest.mark.parametrize("name", [OFFSETS_TOPIC, TRANSACTION_TOPIC])
@@ -195,12 +194,29 @@ def test_deletion_can_be_switched_off(version: int, code: int) -> None:
 
 def test_the_limit_of_partitions_counts_the_whole_request() -> None:
     config = CoreConfig()
-    config.partitions_max = 10
+    config.request_partitions_max = 10
     rig = AdminRig(config)
     assert create(rig, "a", "b", partitions=5) == [errors.NONE, errors.NONE]
     assert create(rig, "c", "d", partitions=6) == [errors.POLICY_VIOLATION, errors.POLICY_VIOLATION]
     assert widen(rig, "a", 16) == errors.POLICY_VIOLATION
     assert widen(rig, "a", 15) == errors.NONE
+
+
+def test_all_topics_together_have_a_limit_of_partitions() -> None:
+    config = CoreConfig()
+    rig = AdminRig(config)
+    # Internal topics count.
+    internal = rig.topics.total_partitions
+    config.partitions_max = internal + 10
+    assert create(rig, "a", "b", "c", partitions=4) == [errors.NONE, errors.NONE, errors.POLICY_VIOLATION]
+    assert widen(rig, "a", 5) == errors.NONE
+    assert widen(rig, "a", 7) == errors.POLICY_VIOLATION
+    delete(rig, "b")
+    assert rig.topics.total_partitions == internal + 5
+    assert widen(rig, "a", 10) == errors.NONE
+    rig.open()
+    assert rig.topics.total_partitions == internal + 10
+    assert create(rig, "d") == [errors.POLICY_VIOLATION]
 
 
 def test_names_that_differ_in_dots_and_underscores_collide_until_one_goes() -> None:

@@ -91,7 +91,9 @@ class Plane:
 
     def delete(self, name: str) -> None:
         self.topics.replay_metadata(RemoveTopicRecord(self.topics.topics[name].topic_id), 0)
-        for reply in self.fetch_room.on_topic_deleted(self.table.drop_topic(name), self.now):
+        self.fetch_room.note_deleted(self.table.drop_topic(name))
+        while self.fetch_room.has_due():
+            reply = self.fetch_room.answer_next(self.now)
             self.replies[reply.request_id] = reply.response
 
     def partition(self, name: str, index: int = 0) -> TopicPartition:

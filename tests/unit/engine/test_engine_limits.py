@@ -26,6 +26,7 @@ from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicP
 from kcoord.wire.record_batch import BatchBuilder
 from tests.harness.engine import (
     Client,
+    decode_answer,
     finish_turn,
     open_engine,
     open_memory_engine,
@@ -37,10 +38,17 @@ NOW = Now(1000, 1_700_000_000_000)
 
 
 def create(client: Client, name: str, partitions: int = 1) -> None:
-    answer = client.ask(
-        apis.CREATE_TOPICS, 5, CreateTopicsRequest([CreatableTopic(name, partitions, 1)]), NOW
-    )
-    assert answer.topics[0].error_code == 0
+    body = CreateTopicsRequest([CreatableTopic(name, partitions, 1)])
+    client.send(apis.CREATE_TOPICS, 5, body, NOW)
+    finish_turn(client.engine, NOW)
+    output = client.session.take_output()
+    while not output:
+        # Many partitions take several turns.
+        client.engine.fire_timers(NOW)
+        finish_turn(client.engine, NOW)
+        output = client.session.take_output()
+    ((_, answer),) = read_answers(output)
+    assert decode_answer(apis.CREATE_TOPICS, 5, answer).topics[0].error_code == 0
 
 
 def produce_request(topic: str, size: int, acks: int = -1) -> ProduceRequest:

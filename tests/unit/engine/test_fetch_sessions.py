@@ -267,6 +267,45 @@ def test_partitions_of_all_sessions_are_limited(monkeypatch: pytest.MonkeyPatch)
     assert cache.maybe_create(items(3), False, 0) != 0
 
 
+def test_stale_sessions_make_room_for_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_sessions, "SESSION_PARTITIONS_MAX", 10)
+    cache = FetchSessionCache(5, 1)
+    first = cache.maybe_create(items(4), False, 0)
+    second = cache.maybe_create(items(4), False, 100)
+    assert cache.maybe_create(items(4), False, SESSION_EVICTION_MS) == 0
+    assert cache.maybe_create(items(4), False, SESSION_EVICTION_MS + 1) != 0
+    assert cache.find(first) is None and cache.find(second) is not None
+    assert cache.partitions == 8
+
+
+def test_a_session_has_a_limit_of_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_sessions, "ONE_SESSION_PARTITIONS_MAX", 5)
+    cache = FetchSessionCache(5, 1)
+    assert cache.maybe_create(items(6), False, 0) == 0
+    assert cache.maybe_create(items(5), False, 0) != 0
+
+
+@pytest.mark.parametrize("limit", ["ONE_SESSION_PARTITIONS_MAX", "SESSION_PARTITIONS_MAX"])
+@pytest.mark.parametrize("version", [11, 13])
+def test_incremental_fetches_cannot_grow_a_session_beyond_its_limit(
+    plane: Plane, monkeypatch: pytest.MonkeyPatch, limit: str, version: int
+) -> None:
+    monkeypatch.setattr(fetch_sessions, limit, 2)
+    sessions = plane.fetch_room.sessions
+    consumer = Consumer(plane, version)
+    consumer.fetch(("t", 0, 0), ("t", 1, 0))
+    # One for another is no growth.
+    assert consumer.fetch(("t", 2, 0), forget=[0]).error_code == NONE
+    assert sessions.partitions == 2
+    grown = consumer.fetch(("t", 0, 0))
+    assert (grown.error_code, grown.session_id, grown.responses) == (FETCH_SESSION_ID_NOT_FOUND, 0, [])
+    assert (sessions.partitions, sessions.sessions) == (0, {})
+    # The consumer starts over, and goes on without a session.
+    consumer.session_id, consumer.epoch = 0, 0
+    full = consumer.fetch(("t", 0, 0), ("t", 1, 0), ("t", 2, 0))
+    assert (full.error_code, full.session_id, len(answered(full))) == (NONE, 0, 3)
+
+
 def test_epochs_wrap_to_one() -> None:
     assert next_epoch(1) == 2
     assert next_epoch(INT32_MAX) == 1

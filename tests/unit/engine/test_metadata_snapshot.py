@@ -373,10 +373,10 @@ def test_deletions_below_a_snapshot_are_not_looked_at_again() -> None:
     writer.put(TopicRecord("gone", b"g" * 16), PartitionRecord(0, b"g" * 16, [1], [1]))
     writer.put(RemoveTopicRecord(b"g" * 16))
     core, _, state = writer.load()
-    assert [event.topic for event in core.topics.unfinished_deletions()] == ["gone"]
+    assert list(core.topics.unfinished_deletions().topics.values()) == ["gone"]
     writer.snapshot(state)
     core, _, _ = writer.load()
-    assert core.topics.unfinished_deletions() == []
+    assert core.topics.unfinished_deletions().topics == {}
 
 
 def damage(path: Path) -> None:

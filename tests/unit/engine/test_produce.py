@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcoord.engine.data_plane import load_producers
+from kcoord.engine.producer_state import load_producers
 from kcoord.protocol.errors import (
     CORRUPT_MESSAGE,
     INVALID_PRODUCER_EPOCH,

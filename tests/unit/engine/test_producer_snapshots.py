@@ -8,9 +8,9 @@ import pytest
 
 from kcoord.core.outcome import Now
 from kcoord.core.producers import PartitionProducers, decode_snapshot
-from kcoord.engine import data_plane
-from kcoord.engine.data_plane import load_producers
+from kcoord.engine import producer_state
 from kcoord.engine.engine import Engine
+from kcoord.engine.producer_state import load_producers
 from kcoord.log.partition_log import Extent, LogConfig, PartitionLog
 from kcoord.log.storage import ForgetfulStorage
 from kcoord.protocol import apis
@@ -219,7 +219,7 @@ def test_any_history_survives_restarts_and_crashes(seed: int) -> None:
 
 def test_what_may_be_in_flight_is_bounded() -> None:
     # Five batches of the size that the clients make by default, of a dozen producers.
-    assert data_plane.REPEATS_BYTES >= 12 * 5 * 16384
+    assert producer_state.REPEATS_BYTES >= 12 * 5 * 16384
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_a_marker_tells_the_coordinators_epoch(value: bytes | None, epoch: int) 
         builder = BatchBuilder()
         builder.append(5, b"\0\0\0\x01", value)
         data = builder.build(max(-sequence, 0), 0, 3, 1, sequence, transactional=True, control=control)
-        data_plane.rebuild_batch(producers, data, parse_header(data))
+        producer_state.rebuild_batch(producers, data, parse_header(data))
         entry = producers.entries[3]
         assert entry.txn_first_offset == (-1 if control else 0)
         assert entry.coordinator_epoch == (epoch if control else -1)
@@ -241,5 +241,5 @@ def test_a_marker_tells_the_coordinators_epoch(value: bytes | None, epoch: int) 
 def test_a_marker_of_nonsense_ends_the_transaction() -> None:
     producers = PartitionProducers(1000)
     data = encode_batch(0, 0, CONTROL_FLAG | TRANSACTIONAL_FLAG, 0, 5, 5, 3, 1, -1, 1, b"nonsense")
-    data_plane.rebuild_batch(producers, data, parse_header(data))
+    producer_state.rebuild_batch(producers, data, parse_header(data))
     assert (producers.entries[3].coordinator_epoch, producers.entries[3].txn_first_offset) == (-1, -1)
