@@ -514,7 +514,8 @@ class _MessageEmitter:
         if f.is_array:
             return f"{value} is None or len({value}) > 0" if f.nullable else f"len({value}) > 0"
         if f.is_struct:
-            return f"{value} != {f.element}()"
+            other = f"{value} != {f.element}()"
+            return f"{value} is None or {other}" if f.nullable else other
         if f.type == "bool":
             return value if self.default_source(f) == "False" else f"not {value}"
         return f"{value} != {self.default_source(f)}"
@@ -534,10 +535,12 @@ class _MessageEmitter:
         if not f.nullable:
             return [f"{call}(w, {value}, version)"]
         local = f"s_{f.attribute}"
+        # For none -1, or 0 in a tagged field, as decode_single reads it.
+        none = "write_int8(w, -1)" if f.tag < 0 else "w.append(0)"
         return [
             f"{local} = {value}",
             f"if {local} is None:",
-            "    write_int8(w, -1)",
+            f"    {none}",
             "else:",
             "    w.append(1)",
             f"    {call}(w, {local}, version)",
@@ -621,8 +624,9 @@ class _MessageEmitter:
             for f in sorted(tagged, key=lambda t: t.tag):
                 condition = f.tagged.condition(self.valid.within(self.message.flexible))
                 test = self.not_default(f, f"m.{f.attribute}")
-                test = f"({test})" if " or " in test else test
-                conditions.append((f, f"{condition} and {test}" if condition else test))
+                if condition:
+                    test = f"{condition} and ({test})" if " or " in test else f"{condition} and {test}"
+                conditions.append((f, test))
             lines.append("n_tags: i64 = 0")
             for _, test in conditions:
                 lines += [f"if {test}:", "    n_tags += 1"]

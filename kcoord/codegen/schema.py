@@ -226,6 +226,9 @@ class _Loader:
         )
         if (result.tag >= 0) != bool(result.tagged):
             raise self.fail(f"field {name}: tag and taggedVersions go together")
+        if "default" in raw and raw["default"] is None:
+            # Kafka's generator reads that as no default at all, so the field is empty where it is left out.
+            raise self.fail(f'field {name}: the default null is written "null"; without a default a field is empty')
         if result.default == "null" and not result.nullable:
             raise self.fail(f"field {name}: null default of a field that is never null")
         if result.is_struct:

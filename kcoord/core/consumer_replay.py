@@ -208,13 +208,19 @@ class ConsumerReplay:
 
 
 def _partition_epochs(topics: list[TopicPartitions], member_epoch: int) -> PartitionEpochs:
-    """Records before KIP-1251 do not say when a partition was given: then the member's epoch stands for it."""
+    """Records before KIP-1251 do not say when a partition was given: then the member's epoch stands for it.
+
+    As a broker, which takes the epochs of a topic only where there is one for each partition.
+    """
+    default = max(member_epoch, 0)
     partitions: PartitionEpochs = {}
     for topic in topics:
         epochs = topic.assignment_epochs
+        if epochs is None or len(epochs) != len(topic.partitions):
+            epochs = [default] * len(topic.partitions)
         of_topic: dict[int, int] = {}
         for index, partition in enumerate(topic.partitions):
-            of_topic[partition] = epochs[index] if epochs is not None and index < len(epochs) else member_epoch
+            of_topic[partition] = epochs[index]
         partitions[topic.topic_id] = of_topic
     return partitions
 

@@ -3,8 +3,8 @@
     python -m tests.golden.make_golden
 
 Each line is an array [message, version, style, json, hex]: the content in the JSON form of Kafka's JsonConverters as
-Java reads it from the bytes, and the body's bytes in hex. The styles are those of schema_json.STYLES; the seed is
-fixed. kcoord's own encoder has no part in this.
+Java reads it from the bytes, and the body's bytes in hex. The styles are those of schema_json.STYLES and what
+schema_json.nullable_samples shows; the seed is fixed. kcoord's own encoder has no part in this.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ def lines(oracle: Oracle) -> list[str]:
             for style in schema_json.STYLES:
                 for _ in range(RANDOM_PER_VERSION if style == "random" else 1):
                     cases.append((name, version, style, schema_json.random_message(name, version, rng, style)))
+            for shown, value in schema_json.nullable_samples(name, version):
+                cases.append((name, version, shown, value))
     bodies = oracle.encode_many([(name, version, value) for name, version, _, value in cases])
     for body in bodies:
         if isinstance(body, OracleError):

@@ -280,6 +280,53 @@ def _random_scalar_or_struct(field: Field, version: int, rng: random.Random, sty
     return base64.b64encode(rng.randbytes(length)).decode()
 
 
+NULL, EMPTY, ABSENT = "null", "empty", "absent"
+
+
+def nullable_samples(name: str, version: int) -> list[tuple[str, dict[str, Any]]]:
+    """For every nullable field of the message, at any depth, messages in which it is null, empty and left out.
+
+    Each comes with what it shows: `null of topics.name`. All else has its default, arrays above the field one element.
+    Only a tagged field can be left out. Fields that Kafka does not know are not among them.
+    """
+    made = []
+    fields = schemas()[name].fields
+    for path in _nullable_paths(fields, version):
+        for state in (NULL, EMPTY, ABSENT) if version in path[-1].tagged else (NULL, EMPTY):
+            made.append((f"{state} of {'.'.join(field.key for field in path)}", _with(fields, path, version, state)))
+    return made
+
+
+def _nullable_paths(fields: tuple[Field, ...], version: int) -> list[tuple[Field, ...]]:
+    found: list[tuple[Field, ...]] = []
+    for field in fields:
+        if version not in field.versions or field.is_own:
+            continue
+        if version in field.nullable:
+            found.append((field,))
+        found += [(field, *path) for path in _nullable_paths(field.fields, version)]
+    return found
+
+
+def _with(fields: tuple[Field, ...], path: tuple[Field, ...], version: int, state: str) -> dict[str, Any]:
+    made = _fill(fields, {}, version, path[0].name)
+    field = path[0]
+    if len(path) > 1:
+        inner = _with(field.fields, path[1:], version, state)
+        made[field.key] = [inner] if field.is_array else inner
+    elif state != ABSENT:
+        made[field.key] = None if state == NULL else empty_value(field, version)
+    return made
+
+
+def empty_value(field: Field, version: int) -> Any:
+    if field.is_array:
+        return []
+    if field.element not in SCALARS:
+        return _fill(field.fields, {}, version, field.name)
+    return ""
+
+
 # ---- between JSON and kcoord's objects -----------------------------------------------------------------------------
 
 

@@ -30,6 +30,7 @@ def messages(name: str) -> list[tuple[str, int, dict[str, Any]]]:
         for style in schema_json.STYLES:
             for _ in range(RANDOM_PER_VERSION if style == "random" else 1):
                 made.append((style, version, schema_json.random_message(name, version, rng, style)))
+        made += [(shown, version, value) for shown, value in schema_json.nullable_samples(name, version)]
     return made
 
 
@@ -47,6 +48,23 @@ def test_same_bytes_and_same_content_as_java(name: str, oracle: Oracle) -> None:
         ours = codec.decode(name, version, body)
         assert ours == java_json, what
         assert codec.encode(name, version, ours).hex() == body.hex(), what
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_java_reads_null_empty_and_left_out_as_we_mean_them(name: str, oracle: Oracle) -> None:
+    codec = KcoordCodec()
+    made = [
+        (shown, version, value)
+        for version in schema_json.schemas()[name].versions
+        for shown, value in schema_json.nullable_samples(name, version)
+    ]
+    bodies = [codec.encode(name, version, value) for _, version, value in made]
+    read = oracle.decode_many([(name, made[i][1], body) for i, body in enumerate(bodies)])
+    written = oracle.encode_many([(name, version, value) for _, version, value in made])
+    for (shown, version, value), body, java_json, java_body in zip(made, bodies, read, written, strict=True):
+        what = f"{name} v{version}: {shown}: {value}"
+        assert codec.decode(name, version, body) == java_json, what
+        assert java_body == body, what
 
 
 @pytest.mark.parametrize("name", NAMES)

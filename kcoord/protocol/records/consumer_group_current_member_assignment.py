@@ -68,11 +68,11 @@ class TopicPartitions(Message):
         self,
         topic_id: bytes = ZERO_UUID,
         partitions: list[int] | None = None,
-        assignment_epochs: list[int] | None = None,
+        assignment_epochs: list[int] | None | tuple[()] = (),
     ) -> None:
         self.topic_id = topic_id
         self.partitions: list[int] = partitions if partitions is not None else []
-        self.assignment_epochs = assignment_epochs
+        self.assignment_epochs: list[int] | None = assignment_epochs if not isinstance(assignment_epochs, tuple) else []
 
 
 @final
@@ -127,7 +127,7 @@ def _decode_topic_partitions(r: Reader, version: int) -> TopicPartitions:
     partitions: list[int] = []
     for _ in range(n_partitions):
         partitions.append(r.int32())
-    assignment_epochs: list[int] | None = None
+    assignment_epochs: list[int] | None = []
     n_tags = r.tag_count()
     tag: i64 = -1
     while n_tags > 0:
@@ -136,6 +136,7 @@ def _decode_topic_partitions(r: Reader, version: int) -> TopicPartitions:
         tag_end = r.tag_end()
         if tag == 0:
             n_assignment_epochs: i64 = r.compact_nullable_array_len(4)
+            assignment_epochs = None
             if n_assignment_epochs >= 0:
                 assignment_epochs_items: list[int] = []
                 for _ in range(n_assignment_epochs):
@@ -154,10 +155,10 @@ def _encode_topic_partitions(w: BytesWriter, m: TopicPartitions, version: int) -
     for x_partitions in a_partitions:
         write_i32_be(w, x_partitions)
     n_tags: i64 = 0
-    if m.assignment_epochs is not None:
+    if m.assignment_epochs is None or len(m.assignment_epochs) > 0:
         n_tags += 1
     write_uvarint(w, n_tags)
-    if m.assignment_epochs is not None:
+    if m.assignment_epochs is None or len(m.assignment_epochs) > 0:
         write_uvarint(w, 0)
         t = BytesWriter()
         a_assignment_epochs = m.assignment_epochs

@@ -162,7 +162,7 @@ class ConsumerGroupMemberMetadataValue(Message):
         subscribed_topic_regex: str | None = "",
         rebalance_timeout_ms: int = -1,
         server_assignor: str | None = "",
-        classic_member_metadata: ClassicMemberMetadata | None = None,
+        classic_member_metadata: ClassicMemberMetadata | None | tuple[()] = (),
         client_assignors: list[ClientAssignor] | None = None,
     ) -> None:
         self.instance_id = instance_id
@@ -173,7 +173,7 @@ class ConsumerGroupMemberMetadataValue(Message):
         self.subscribed_topic_regex = subscribed_topic_regex
         self.rebalance_timeout_ms = rebalance_timeout_ms
         self.server_assignor = server_assignor
-        self.classic_member_metadata = classic_member_metadata
+        self.classic_member_metadata: ClassicMemberMetadata | None = classic_member_metadata if not isinstance(classic_member_metadata, tuple) else ClassicMemberMetadata()
         self.client_assignors = client_assignors
 
 
@@ -245,7 +245,7 @@ def decode_consumer_group_member_metadata_value(r: Reader, version: int) -> Cons
     subscribed_topic_regex: str | None = r.compact_nullable_string()
     rebalance_timeout_ms: int = r.int32()
     server_assignor: str | None = r.compact_nullable_string()
-    classic_member_metadata: ClassicMemberMetadata | None = None
+    classic_member_metadata: ClassicMemberMetadata | None = ClassicMemberMetadata()
     client_assignors: list[ClientAssignor] | None = None
     n_tags = r.tag_count()
     tag: i64 = -1
@@ -294,17 +294,17 @@ def encode_consumer_group_member_metadata_value(w: BytesWriter, m: ConsumerGroup
     write_i32_be(w, m.rebalance_timeout_ms)
     write_compact_nullable_string(w, m.server_assignor)
     n_tags: i64 = 0
-    if m.classic_member_metadata is not None:
+    if m.classic_member_metadata is None or m.classic_member_metadata != ClassicMemberMetadata():
         n_tags += 1
     if m.client_assignors is not None:
         n_tags += 1
     write_uvarint(w, n_tags)
-    if m.classic_member_metadata is not None:
+    if m.classic_member_metadata is None or m.classic_member_metadata != ClassicMemberMetadata():
         write_uvarint(w, 0)
         t = BytesWriter()
         s_classic_member_metadata = m.classic_member_metadata
         if s_classic_member_metadata is None:
-            write_int8(t, -1)
+            t.append(0)
         else:
             t.append(1)
             _encode_classic_member_metadata(t, s_classic_member_metadata, version)

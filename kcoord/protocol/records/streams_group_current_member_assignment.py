@@ -65,11 +65,11 @@ class TaskIds(Message):
         self,
         subtopology_id: str = "",
         partitions: list[int] | None = None,
-        assignment_epochs: list[int] | None = None,
+        assignment_epochs: list[int] | None | tuple[()] = (),
     ) -> None:
         self.subtopology_id = subtopology_id
         self.partitions: list[int] = partitions if partitions is not None else []
-        self.assignment_epochs = assignment_epochs
+        self.assignment_epochs: list[int] | None = assignment_epochs if not isinstance(assignment_epochs, tuple) else []
 
 
 @final
@@ -128,7 +128,7 @@ def _decode_task_ids(r: Reader, version: int) -> TaskIds:
     partitions: list[int] = []
     for _ in range(n_partitions):
         partitions.append(r.int32())
-    assignment_epochs: list[int] | None = None
+    assignment_epochs: list[int] | None = []
     n_tags = r.tag_count()
     tag: i64 = -1
     while n_tags > 0:
@@ -137,6 +137,7 @@ def _decode_task_ids(r: Reader, version: int) -> TaskIds:
         tag_end = r.tag_end()
         if tag == 0:
             n_assignment_epochs: i64 = r.compact_nullable_array_len(4)
+            assignment_epochs = None
             if n_assignment_epochs >= 0:
                 assignment_epochs_items: list[int] = []
                 for _ in range(n_assignment_epochs):
@@ -155,10 +156,10 @@ def _encode_task_ids(w: BytesWriter, m: TaskIds, version: int) -> None:
     for x_partitions in a_partitions:
         write_i32_be(w, x_partitions)
     n_tags: i64 = 0
-    if m.assignment_epochs is not None:
+    if m.assignment_epochs is None or len(m.assignment_epochs) > 0:
         n_tags += 1
     write_uvarint(w, n_tags)
-    if m.assignment_epochs is not None:
+    if m.assignment_epochs is None or len(m.assignment_epochs) > 0:
         write_uvarint(w, 0)
         t = BytesWriter()
         a_assignment_epochs = m.assignment_epochs

@@ -89,12 +89,12 @@ class StreamsGroupMetadataValue(Message):
         epoch: int = 0,
         metadata_hash: int = 0,
         validated_topology_epoch: int = -1,
-        last_assignment_configs: list[LastAssignmentConfig] | None = None,
+        last_assignment_configs: list[LastAssignmentConfig] | None | tuple[()] = (),
     ) -> None:
         self.epoch = epoch
         self.metadata_hash = metadata_hash
         self.validated_topology_epoch = validated_topology_epoch
-        self.last_assignment_configs = last_assignment_configs
+        self.last_assignment_configs: list[LastAssignmentConfig] | None = last_assignment_configs if not isinstance(last_assignment_configs, tuple) else []
 
 
 def _decode_last_assignment_config(r: Reader, version: int) -> LastAssignmentConfig:
@@ -117,7 +117,7 @@ def decode_streams_group_metadata_value(r: Reader, version: int) -> StreamsGroup
     epoch: int = read_i32_be(b, p)
     metadata_hash: int = read_i64_be(b, p + 4)
     validated_topology_epoch: int = -1
-    last_assignment_configs: list[LastAssignmentConfig] | None = None
+    last_assignment_configs: list[LastAssignmentConfig] | None = []
     n_tags = r.tag_count()
     tag: i64 = -1
     while n_tags > 0:
@@ -129,6 +129,7 @@ def decode_streams_group_metadata_value(r: Reader, version: int) -> StreamsGroup
             r.expect_pos(tag_end)
         elif tag == 1:
             n_last_assignment_configs: i64 = r.compact_nullable_array_len(3)
+            last_assignment_configs = None
             if n_last_assignment_configs >= 0:
                 last_assignment_configs_items: list[LastAssignmentConfig] = []
                 for _ in range(n_last_assignment_configs):
@@ -147,7 +148,7 @@ def encode_streams_group_metadata_value(w: BytesWriter, m: StreamsGroupMetadataV
     n_tags: i64 = 0
     if m.validated_topology_epoch != -1:
         n_tags += 1
-    if m.last_assignment_configs is not None:
+    if m.last_assignment_configs is None or len(m.last_assignment_configs) > 0:
         n_tags += 1
     write_uvarint(w, n_tags)
     if m.validated_topology_epoch != -1:
@@ -156,7 +157,7 @@ def encode_streams_group_metadata_value(w: BytesWriter, m: StreamsGroupMetadataV
         write_i32_be(t, m.validated_topology_epoch)
         write_uvarint(w, len(t))
         w.write(t.getvalue())
-    if m.last_assignment_configs is not None:
+    if m.last_assignment_configs is None or len(m.last_assignment_configs) > 0:
         write_uvarint(w, 1)
         t = BytesWriter()
         a_last_assignment_configs = m.last_assignment_configs

@@ -132,10 +132,10 @@ def test_a_member_of_a_consumer_group() -> None:
     decoder = MembersDecoder()
     key = consumer.ConsumerGroupMemberMetadataKey("g", "m-1")
     value = consumer.ConsumerGroupMemberMetadataValue(
-        "i-1", "east", "a", "/10.0.0.1", ["orders", "payments"], "^o.*", 300_000, "uniform"
+        "i-1", "east", "a", "/10.0.0.1", ["orders", "payments"], "^o.*", 300_000, "uniform", None
     )
     add(decoder, key, value)
-    add(decoder, key, consumer.ConsumerGroupMemberMetadataValue(None, None, "a", "/1", [], "", -1, None))
+    add(decoder, key, consumer.ConsumerGroupMemberMetadataValue(None, None, "a", "/1", [], "", -1, None, None))
     classic_said = consumer.ClassicMemberMetadata(45_000, [consumer.ClassicProtocol("range", b"")])
     add(
         decoder,
