@@ -15,6 +15,7 @@ from kcoord.core.outcome import METADATA_TOPIC, LogId
 from kcoord.engine.batch_walk import BatchWalk
 from kcoord.engine.group_events import GroupEvents
 from kcoord.log.partition_log import Extent, PartitionLog
+from kcoord.log.record_format import in_format_2
 from kcoord.log.serde import decode_metadata_record, decode_record
 from kcoord.log.storage import Storage
 from kcoord.wire.compression import DecompressionError
@@ -51,7 +52,9 @@ COMMIT_VALUE_BYTES_MIN: Final = 24
 
 def load_coordinator_log(core: Core, log_id: LogId, log: PartitionLog) -> int:
     """Replay a whole log in order of offsets; the number of records. Raises LogDamaged."""
-    return LogLoader(core, log_id).load_log(log, log.log_start_offset)
+    loader = LogLoader(core, log_id)
+    loader.format_1_end = log.format_1_end
+    return loader.load_log(log, log.log_start_offset)
 
 
 @final
@@ -70,6 +73,8 @@ class LogLoader:
         self.topics: dict[bytes, str] = {}
         self.strings: dict[bytes, str] = {}
         self.timestamp_ms = 0
+        # Below this offset records have format 1 (record_format.py).
+        self.format_1_end: i64 = 0
         # For tools: where it is a list, it gets what was replayed besides commits in their newest form.
         self.others: list[tuple[Message, Message | None]] | None = None
 
@@ -128,6 +133,8 @@ class LogLoader:
                 continue
             key_bytes = None if key_size < 0 else buf[key : key + key_size]
             value_bytes = None if value_size < 0 else buf[value : value + value_size]
+            if offset < self.format_1_end:
+                value_bytes = in_format_2(key_bytes, value_bytes)
             timestamp = header.base_timestamp + time_delta
             if header.attributes & LOG_APPEND_TIME_FLAG:
                 timestamp = header.max_timestamp

@@ -112,6 +112,7 @@ class LogState:
         self.partition = log_id.partition
         log = self.log
         loader = LogLoader(core, log_id, events)
+        loader.format_1_end = log.format_1_end
         start = log.log_start_offset
         reason = ""
         found: StateFile | None = None

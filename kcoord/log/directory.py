@@ -1,7 +1,8 @@
 """A data directory: whose it is, its logs, and what opening it found.
 
     .lock                             held while a process has the directory open
-    meta.properties                   version, node, cluster and directory id; `kcoord.format` marks it as ours
+    meta.properties                   version, node, cluster and directory id; `kcoord.format` marks it as ours and
+                                      says how its records are read (record_format.py)
     recovery-point-offset-checkpoint  per log: everything below this offset was synced (the durable mark)
     kcoord-commit-bytes               per log: how much of it one commit may have, where that is more than 64 KiB
     log-start-offset-checkpoint       per log: the first offset that exists, where it is not the first segment's
@@ -46,6 +47,16 @@ from kcoord.log.partition_log import (
     RecoveryEvent,
     decode_partition_metadata,
 )
+from kcoord.log.record_format import (
+    ENDS_KEY,
+    FORMAT,
+    FORMAT_1,
+    FORMAT_KEY,
+    INT64_MAX,
+    OFFSETS_TOPIC,
+    decode_ends,
+    encode_ends,
+)
 from kcoord.log.storage import LOCK_FILE, DirectorySync, FileSync, Storage, Syncable
 
 META_PROPERTIES: Final = "meta.properties"
@@ -54,7 +65,6 @@ LOG_START_OFFSETS: Final = "log-start-offset-checkpoint"
 HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
 CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
-FORMAT: Final = 1
 DELETE_SUFFIX: Final = "-delete"
 NAME_BYTES_MAX: Final = 255
 # What may lie in a directory that is about to become ours.
@@ -85,10 +95,20 @@ Progress = Callable[[str, int, int], None]
 class DirectoryMeta:
     """What meta.properties says."""
 
-    def __init__(self, node_id: int, cluster_id: str, directory_id: str) -> None:
+    def __init__(
+        self,
+        node_id: int,
+        cluster_id: str,
+        directory_id: str,
+        record_format: int = FORMAT,
+        format_1_ends: Checkpoint | None = None,
+    ) -> None:
         self.node_id = node_id
         self.cluster_id = cluster_id
         self.directory_id = directory_id
+        self.record_format = record_format
+        # By log: below this offset records have format 1 (record_format.py).
+        self.format_1_ends: Checkpoint = format_1_ends or {}
 
 
 class Marks:
@@ -420,6 +440,23 @@ class LogDirectory:
 
     # --- opening and closing
 
+    def _settle_format(self) -> None:
+        """From here on records are written in the newest format; remember how far those of format 1 go.
+
+        A log that a power cut made shorter gets newer records at offsets that had older ones.
+        """
+        meta = self.meta
+        ends: Checkpoint = {}
+        for key, log in self._logs.items():
+            if log.topic == OFFSETS_TOPIC:
+                known = INT64_MAX if meta.record_format == FORMAT_1 else meta.format_1_ends.get(key, 0)
+                log.format_1_end = min(known, log.end_offset)
+                if log.format_1_end:
+                    ends[key] = log.format_1_end
+        if (meta.record_format, meta.format_1_ends) != (FORMAT, ends):
+            meta.record_format, meta.format_1_ends = FORMAT, ends
+            self.storage.write_atomic(META_PROPERTIES, encode_meta(meta))
+
     def _load(self, verify: bool) -> None:
         storage = self.storage
         self.was_clean = storage.exists(CLEAN_SHUTDOWN) and not storage.is_dir(CLEAN_SHUTDOWN)
@@ -541,6 +578,7 @@ def open_directory(
         meta = _read_or_make_meta(storage, node_id, cluster_id, new_cluster_id, new_directory_id)
         directory = LogDirectory(storage, meta, config or LogConfig(), commit_bytes_max, open_files_max, progress)
         directory._load(verify)
+        directory._settle_format()
         directory._begin_commit_bytes()
     except BaseException as error:
         storage.unlock()
@@ -563,15 +601,15 @@ def refuse_foreign(storage: Storage) -> None:
                 "give an empty or new directory, or use 'kcoord log import' to take over another log"
             )
         return
-    properties = _parse_properties(storage.read_bytes(META_PROPERTIES))
-    if "kcoord.format" not in properties:
+    properties = parse_properties(storage.read_bytes(META_PROPERTIES))
+    if FORMAT_KEY not in properties:
         raise ForeignDirectory(
             "the data directory belongs to a Kafka broker (no kcoord.format in its meta.properties); "
             "use 'kcoord log import' to take it over into a new directory"
         )
-    if properties["kcoord.format"] != str(FORMAT):
+    if properties[FORMAT_KEY] not in (str(FORMAT_1), str(FORMAT)):
         raise UnknownFormat(
-            f"the data directory has format {properties['kcoord.format']}, this kcoord knows {FORMAT}"
+            f"the data directory has format {properties[FORMAT_KEY]}, this kcoord knows up to {FORMAT}"
         )
 
 
@@ -582,10 +620,15 @@ def _read_or_make_meta(
         meta = DirectoryMeta(node_id, cluster_id or new_cluster_id, new_directory_id)
         storage.write_atomic(META_PROPERTIES, encode_meta(meta))
         return meta
-    properties = _parse_properties(storage.read_bytes(META_PROPERTIES))
+    properties = parse_properties(storage.read_bytes(META_PROPERTIES))
     try:
+        ends = decode_ends(properties.get(ENDS_KEY, ""))
         meta = DirectoryMeta(
-            int(properties["node.id"]), properties["cluster.id"], properties.get("directory.id", "")
+            int(properties["node.id"]),
+            properties["cluster.id"],
+            properties.get("directory.id", ""),
+            int(properties[FORMAT_KEY]),
+            {(OFFSETS_TOPIC, partition): end for partition, end in ends.items()},
         )
     except (KeyError, ValueError):
         raise StorageError(f"{META_PROPERTIES} of the data directory is not readable") from None
@@ -602,12 +645,16 @@ def encode_meta(meta: DirectoryMeta) -> bytes:
         f"cluster.id={meta.cluster_id}",
         f"node.id={meta.node_id}",
         f"directory.id={meta.directory_id}",
-        f"kcoord.format={FORMAT}",
+        f"{FORMAT_KEY}={meta.record_format}",
     ]
+    if meta.format_1_ends:
+        ends = {partition: end for (_topic, partition), end in meta.format_1_ends.items()}
+        lines.append(f"{ENDS_KEY}={encode_ends(ends)}")
     return ("\n".join(lines) + "\n").encode()
 
 
-def _parse_properties(data: bytes) -> dict[str, str]:
+def parse_properties(data: bytes) -> dict[str, str]:
+    """What the bytes of meta.properties say."""
     properties: dict[str, str] = {}
     for line in data.decode("utf-8", "replace").split("\n"):
         name, equals, value = line.partition("=")

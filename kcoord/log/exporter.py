@@ -2,8 +2,9 @@
 
 The broker's directory is complete in itself: `bootstrap.checkpoint` is what a new controller takes its first records
 from, so it holds topics, settings and producer ids beside the feature levels that formatting would put there. Partition
-directories are copied; without a mark of a clean stop the broker checks every segment itself. `meta.properties` is
-written last: what a crash leaves is no broker's directory.
+directories are copied, with records of format 1 (record_format.py) put into Kafka's format; without a mark of a clean
+stop the broker checks every segment itself. `meta.properties` is written last: what a crash leaves is no broker's
+directory.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from typing import Final, final
 
 from kcoord.log.cluster_image import (
+    DECOMPRESSED_BYTES_MAX,
     METADATA_DIRECTORY,
     RESOURCE_TOPIC,
     ClusterImage,
@@ -28,10 +30,12 @@ from kcoord.log.directory import (
     Checkpoint,
     encode_checkpoint,
 )
-from kcoord.log.errors import DirectoryLocked, ForeignDirectory, StorageError
+from kcoord.log.errors import DirectoryLocked, ForeignDirectory, LogDamaged, StorageError
 from kcoord.log.import_logs import OFFSET_TYPES, records_of
 from kcoord.log.inspect import DataDirectory, PartitionFiles, inspect_directory
 from kcoord.log.partition_log import EPOCH_CHECKPOINT, PARTITION_METADATA, encode_partition_metadata
+from kcoord.log.reader import DamagedBytes, read_batches
+from kcoord.log.record_format import OFFSETS_TOPIC, batch_in_format_2
 from kcoord.log.segment import segment_name
 from kcoord.log.serde import decode_record, encode_metadata_record
 from kcoord.log.steps import Step, Steps, copy_file, ignore_step, watched
@@ -42,12 +46,13 @@ from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitV
 from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.producer_ids_record import ProducerIdsRecord
 from kcoord.protocol.records.topic_record import TopicRecord
+from kcoord.wire.compression import DecompressionError
 from kcoord.wire.message import Message
+from kcoord.wire.primitives import DecodeError
 from kcoord.wire.record_batch import BatchBuilder
 
 BOOTSTRAP: Final = "bootstrap.checkpoint"
 METADATA_TOPIC: Final = "__cluster_metadata"
-OFFSETS_TOPIC: Final = "__consumer_offsets"
 COPIED_SUFFIXES: Final = (".log", ".index", ".timeindex", ".txnindex")
 COPIED_NAMES: Final = (PARTITION_METADATA, EPOCH_CHECKPOINT)
 BATCH_BYTES_TARGET: Final = 1 << 20
@@ -193,9 +198,12 @@ class Export:
         self.storage.make_dir(files.name)
         target = os.path.join(self.target, files.name)
         names = [os.path.basename(segment.path) for segment in files.segments]
+        changed = self._copy_changed(files, target)
         for name in sorted(os.listdir(files.path)):
             stem, dot, suffix = name.rpartition(".")
             is_segments = f"{stem}.log" in names and dot + suffix in COPIED_SUFFIXES
+            # The indexes of a changed segment would point beside its batches; a broker makes new ones.
+            is_segments = is_segments and f"{stem}.log" not in changed
             if is_segments or name in COPIED_NAMES:
                 step = self.steps.step if name in names else ignore_step
                 copy_file(os.path.join(files.path, name), os.path.join(target, name), step)
@@ -216,6 +224,21 @@ class Export:
         self._sync(f"{name}/{segment_name(0)}.log")
         self.storage.write_atomic(f"{name}/{PARTITION_METADATA}", encode_partition_metadata(topic.topic_id))
         self.counts["partitions"] += 1
+
+    def _copy_changed(self, files: PartitionFiles, target: str) -> set[str]:
+        """Copy the segments that have records of format 1, with those in format 2; the segments' names."""
+        end = self.source.format_1_end(files)
+        changed: set[str] = set()
+        for segment in files.segments:
+            if segment.base_offset >= end:
+                break
+            name = os.path.basename(segment.path)
+            count = copy_in_format_2(segment.path, os.path.join(target, name), end)
+            if count:
+                changed.add(name)
+                self.counts["records put into Kafka's format"] += count
+                self.steps.step(segment.size_bytes)
+        return changed
 
     def _sync(self, path: str) -> None:
         file = self.storage.open(path)
@@ -265,6 +288,32 @@ class Export:
                 )
             )
         return records
+
+
+def copy_in_format_2(source: str, target: str, end: int) -> int:
+    """Copy a segment whose records below `end` have format 1; how many of them differ in format 2.
+
+    Without any there is no copy. Raises LogDamaged and OSError.
+    """
+    total = 0
+    with open(source, "rb") as file, open(target, "wb") as copy:
+        for item in read_batches(source):
+            if isinstance(item, DamagedBytes):
+                # A torn end, which the broker cuts off, stays as it is.
+                file.seek(item.position)
+                copy.write(file.read(item.size_bytes))
+                continue
+            try:
+                data, changed = batch_in_format_2(item.data, item.header, end, DECOMPRESSED_BYTES_MAX)
+            except (DecodeError, DecompressionError) as error:
+                raise LogDamaged(source, item.header.base_offset, item.position, str(error)) from None
+            copy.write(data)
+            total += changed
+        copy.flush()
+        os.fsync(copy.fileno())
+    if not total:
+        os.remove(target)
+    return total
 
 
 def encode_snapshot(values: list[bytes], wall_ms: int) -> bytes:

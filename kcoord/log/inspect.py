@@ -28,13 +28,13 @@ from kcoord.log.reader import (
     read_batches,
     segment_files,
 )
+from kcoord.log.record_format import FORMAT_KEY, format_1_end
 from kcoord.log.segment import TIME_ENTRY_BYTES
 from kcoord.log.storage import LOCK_FILE
 from kcoord.wire.primitives import ZERO_UUID, DecodeError
 from kcoord.wire.record_batch import HEADER_BYTES, BatchHeader, parse_header
 
 CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
-FORMAT_KEY: Final = "kcoord.format"
 
 Checkpoint = dict[tuple[str, int], int]
 
@@ -164,6 +164,8 @@ class DataDirectory:
         self.was_clean = was_clean
         # Whether what a running server has not synced yet is to be read as well.
         self.unsynced = False
+        # What says in which format records are: the directory's own properties, or those above a partition's.
+        self.format_properties = properties
 
     @property
     def is_kcoord(self) -> bool:
@@ -193,6 +195,13 @@ class DataDirectory:
         """The first offset that exists."""
         return max(self.starts.get((files.topic, files.partition), 0), files.start_offset)
 
+    def format_1_end(self, files: PartitionFiles) -> int:
+        """Below this offset records have format 1 (record_format.py). Raises StorageError."""
+        try:
+            return format_1_end(self.format_properties, files.topic, files.partition)
+        except ValueError:
+            raise StorageError(f"{META_PROPERTIES} of {self.root} is damaged: its format cannot be read") from None
+
     def readable_end(self, files: PartitionFiles) -> int:
         """Up to where the log may be read: a running server's up to the durable mark, another's to its end."""
         return self.mark_of(files) if self.in_use and not self.unsynced else INT64_MAX
@@ -202,8 +211,11 @@ class DataDirectory:
     ) -> Iterator[StoredBatch | DamagedBytes]:
         """What lies in a log, as PartitionFiles.batches gives it, as far as it may be read. Raises OSError."""
         mark = self.mark_of(files)
+        format_1_end = self.format_1_end(files)
         for item in files.batches(from_offset, min(upto_offset, self.readable_end(files))):
-            if self.in_use and isinstance(item, DamagedBytes) and item.next_offset >= mark:
+            if isinstance(item, StoredBatch):
+                item.format_1_end = format_1_end
+            elif self.in_use and item.next_offset >= mark:
                 # Being written.
                 return
             yield item
@@ -219,7 +231,9 @@ def inspect_directory(root: str, damage: list[StorageError] | None = None) -> Da
     single = _as_partition(root)
     if single is not None:
         parent = os.path.dirname(single.path)
-        return DataDirectory(root, {}, [PartitionFiles(single)], {}, {}, {}, is_locked(parent), True)
+        found = DataDirectory(root, {}, [PartitionFiles(single)], {}, {}, {}, is_locked(parent), True)
+        found.format_properties = read_properties(parent)
+        return found
     properties = read_properties(root)
     # The state first: what is read afterwards is at least as new.
     in_use = is_locked(root)

@@ -146,6 +146,8 @@ class PartitionLog:
         self.folder = Folder(storage, self.name)
         self.config = config
         self.log_start_offset = 0
+        # Below this offset records have format 1 (record_format.py).
+        self.format_1_end = 0
         self.end_offset = 0
         self.written_end = 0
         self.durable_end = 0

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final, final
 
+from kcoord.log.record_format import record_in_format_2
 from kcoord.wire.crc import crc32c
 from kcoord.wire.primitives import DecodeError
 from kcoord.wire.record_batch import (
@@ -51,10 +52,15 @@ class StoredBatch:
         self.position = position
         self.header = header
         self.data = data
+        # Below this offset records have format 1 (record_format.py); `records` gives them in format 2.
+        self.format_1_end = 0
 
     def records(self, decompressed_bytes_max: int) -> list[Record]:
         """The records in it. Raises DecodeError, and DecompressionError when they are compressed."""
-        return decode_records(self.data, 0, self.header, decompressed_bytes_max)
+        records = decode_records(self.data, 0, self.header, decompressed_bytes_max)
+        if self.header.base_offset >= self.format_1_end:
+            return records
+        return [record_in_format_2(one) if one.offset < self.format_1_end else one for one in records]
 
     def __repr__(self) -> str:
         offsets = f"{self.header.base_offset}..{self.header.last_offset}"

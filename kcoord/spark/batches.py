@@ -25,9 +25,11 @@ def wanted_range(part: Slice, decompressed_bytes_max: int) -> ScanRange:
     aborted: dict[int, list[tuple[int, int]]] = {}
     for one in part.aborted:
         aborted.setdefault(one.producer_id, []).append((one.first_offset, one.last_offset))
-    return ScanRange(
+    wanted = ScanRange(
         part.from_offset, part.to_offset, part.from_ms, part.to_ms, aborted, decompressed_bytes_max
     )
+    wanted.format_1_end = part.format_1_end
+    return wanted
 
 
 def stored_batches(filesystem: Any, part: Slice) -> Iterator[StoredBatch | DamagedBytes]:

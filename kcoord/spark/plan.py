@@ -78,3 +78,5 @@ class Slice:
     to_ms: int = INT64_MAX
     aborted: tuple[AbortedRange, ...] = field(default=())
     tail_from: int = INT64_MAX
+    # Below this offset records have format 1 (kcoord/log/record_format.py).
+    format_1_end: int = 0

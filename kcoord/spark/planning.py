@@ -11,8 +11,9 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from kcoord.log.directory import LOG_START_OFFSETS, RECOVERY_POINTS
+from kcoord.log.directory import LOG_START_OFFSETS, META_PROPERTIES, RECOVERY_POINTS, parse_properties
 from kcoord.log.reader import RELATIVE_OFFSET_MAX, Window
+from kcoord.log.record_format import OFFSETS_TOPIC, format_1_end
 from kcoord.spark.batches import CHUNK_BYTES, INDEX_BYTES_MAX, scan_slice
 from kcoord.spark.discovery import data_directory, list_partition, read_checkpoint
 from kcoord.spark.filesystem import FileBytes, FileTooLarge, read_file
@@ -28,6 +29,8 @@ from kcoord.wire.record_batch import BatchHeader, parse_header
 OFFSET_ENTRY = struct.Struct(">ii")
 # Largest timestamp so far, and the relative offset of its batch.
 TIME_ENTRY = struct.Struct(">qi")
+# Of meta.properties, which has a few lines.
+PROPERTIES_BYTES_MAX = 1 << 20
 
 
 class Planner:
@@ -38,6 +41,8 @@ class Planner:
         self.follower = follower or Follower()
         self.options = options
         self._checkpoints: dict[tuple[str, str], dict[tuple[str, int], int] | None] = {}
+        # What meta.properties of each data directory says.
+        self._properties: dict[str, dict[str, str]] = {}
 
     def plan(self, partitions: list[LogPartition]) -> list[Slice]:
         """Slices of all that is wanted, in the order of logs, partitions and offsets. Raises OSError."""
@@ -69,6 +74,19 @@ class Planner:
         if (directory, name) not in self._checkpoints:
             self._checkpoints[(directory, name)] = read_checkpoint(self.filesystem, directory, name)
         return self._checkpoints[(directory, name)]
+
+    def format_1_end(self, partition: LogPartition) -> int:
+        """Below this offset records have format 1 (record_format.py)."""
+        if partition.topic != OFFSETS_TOPIC:
+            return 0
+        directory = data_directory(partition)
+        if directory not in self._properties:
+            path = f"{directory}/{META_PROPERTIES}"
+            self._properties[directory] = parse_properties(read_file(self.filesystem, path, PROPERTIES_BYTES_MAX))
+        try:
+            return format_1_end(self._properties[directory], partition.topic, partition.partition)
+        except ValueError:
+            raise ValueError(f"{directory}/{META_PROPERTIES} is damaged: its format cannot be read") from None
 
     def start_of(self, partition: LogPartition) -> int:
         options = self.options
@@ -208,9 +226,12 @@ class Planner:
             slices += self._cut(partition, segment, start, min(stable_end, beyond), bytes_max, tail_from)
         if stable_end < end:
             slices += self._hidden(partition, max(start, stable_end), end)
-        if not transactions.aborted:
+        older = self.format_1_end(partition)
+        if not transactions.aborted and not older:
             return slices
-        return [dataclasses.replace(one, aborted=_overlapping(transactions, one)) for one in slices]
+        return [
+            dataclasses.replace(one, aborted=_overlapping(transactions, one), format_1_end=older) for one in slices
+        ]
 
     def _hidden(self, partition: LogPartition, start: int, end: int) -> list[Slice]:
         """Segments behind the beginning of an open transaction, of which only damage counts.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from kcoord.log.record_format import in_format_2
 from kcoord.spark.plan import TIME_MS_MAX
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.primitives import (
@@ -71,6 +72,8 @@ class ScanRange:
         self.decompressed_bytes_max = decompressed_bytes_max
         # Whether a producer with an id wrote the batch; None is no matter.
         self.has_producer: bool | None = None
+        # Below this offset records have format 1 (kcoord/log/record_format.py): they are read as of format 2.
+        self.format_1_end: i64 = 0
 
     def is_aborted(self, header: BatchHeader) -> bool:
         for first, last in self.aborted.get(header.producer_id, ()):
@@ -321,9 +324,29 @@ class Scan:
             span.offset = offset
             span.timestamp = timestamp
             span.end = end
-            self.record(data, header, span)
+            if offset < wanted.format_1_end:
+                self._older_record(data, header, span)
+            else:
+                self.record(data, header, span)
         if r.pos != r.end:
             raise DecodeError(f"{r.end - r.pos} bytes behind the last record")
+
+
+    def _older_record(self, data: bytes, header: BatchHeader, span: RecordSpan) -> None:
+        """A record of format 1: where its value differs in format 2, it gets bytes of its own."""
+        key = span.key(data)
+        value = span.value(data)
+        newer = in_format_2(key, value)
+        if key is None or newer is None or newer is value:
+            self.record(data, header, span)
+            return
+        headers = data[span.headers_at : span.end]
+        span.key_at = 0
+        span.value_at = len(key)
+        span.value_size = len(newer)
+        span.headers_at = span.value_at + span.value_size
+        span.end = span.headers_at + len(headers)
+        self.record(key + newer + headers, header, span)
 
 
 @final

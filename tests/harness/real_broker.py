@@ -47,17 +47,21 @@ class RealBroker:
     """Starts on entering, stops and removes its directory on leaving.
 
     `properties` are added to, or replace, the server properties. `data` is the log directory: a new one, unless one
-    is given, which is then not formatted if it is already.
+    is given, which is then not formatted if it is already. With `port` it takes the place of another server.
     """
 
     def __init__(
-        self, properties: Mapping[str, str] | None = None, keep: bool = False, data: Path | None = None
+        self,
+        properties: Mapping[str, str] | None = None,
+        keep: bool = False,
+        data: Path | None = None,
+        port: int | None = None,
     ) -> None:
         self._extra = dict(properties or {})
         self._keep = keep
         self.home = Path(tempfile.mkdtemp(prefix="kcoord-real-broker-"))
         self.data = data or self.home / "data"
-        self.port = own_port()
+        self.port = own_port() if port is None else port
         self.bootstrap = f"127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 

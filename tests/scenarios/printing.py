@@ -47,6 +47,8 @@ _ASSIGNMENTS = ("assignment", "member_assignment")
 _ALWAYS = ("partition_index",)
 # The same in every scenario, and what hangs on how many records the metadata log begins with.
 _NEVER = ("client_host", "version")
+# Left out where a field has this value, which is not its default: members of the new protocol are the rule.
+_USUAL = {"classic_member_metadata": None}
 _PLAIN = re.compile(r"[\w.#:/+-]+")
 
 
@@ -110,7 +112,8 @@ class Printer:
         parts = []
         for name in message.FIELDS:
             value = getattr(message, name)
-            if name not in _NEVER and (name in _ALWAYS or value != getattr(default, name)):
+            usual = _USUAL[name] if name in _USUAL else getattr(default, name)
+            if name not in _NEVER and (name in _ALWAYS or value != usual):
                 parts.append(f"{name}={self.value(name, value)}")
         return parts
 

@@ -205,6 +205,7 @@ class _Run:
         self.upto = point.offset if point.offset >= 0 else INT64_MAX
         # Batches that lie before the point as a whole go the way of the server's own loading.
         self.loader = LogLoader(past.core, self.log_id)
+        self.loader.format_1_end = directory.format_1_end(files)
         self.loader.others = []
 
     def load(self, data: bytes, header: BatchHeader, file: str, position: int) -> None:

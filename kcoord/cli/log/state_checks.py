@@ -24,10 +24,14 @@ Newest = dict[bytes, tuple[int, int]]
 
 @final
 class StateCheck:
-    """Takes the log's records as they come by, then compares. `end_offset` is -1 where there is nothing to compare."""
+    """Takes the log's records as they come by, then compares. `end_offset` is -1 where there is nothing to compare.
 
-    def __init__(self, files: PartitionFiles, findings: Findings) -> None:
+    Below `format_1_end` records have format 1; the log's come in format 2, so the checkpoint's are read so, too.
+    """
+
+    def __init__(self, files: PartitionFiles, format_1_end: int, findings: Findings) -> None:
         self.log = files.name
+        self.format_1_end = format_1_end
         self.path = os.path.join(files.path, STATE_FILE)
         self.findings = findings
         self.end_offset = -1
@@ -100,6 +104,7 @@ class StateCheck:
                 if item.position != footer_at:
                     self._error(f"byte {item.position}: {item.reason}")
                 continue
+            item.format_1_end = self.format_1_end
             try:
                 records = item.records(DECOMPRESSED_BYTES_MAX)
             except (DecodeError, DecompressionError) as error:

@@ -77,7 +77,7 @@ class LogCheck:
         self._damage: DamagedBytes | None = None
         self._is_damaged = False
         is_groups = files.topic == OFFSETS_TOPIC
-        self._state = StateCheck(files, findings) if is_groups else None
+        self._state = StateCheck(files, directory.format_1_end(files), findings) if is_groups else None
         self._groups = GroupChecks(directory, files, invariants.groups, self._tell) if is_groups else None
 
     def run(self, step: Callable[[int], None]) -> None:

@@ -33,7 +33,7 @@ def test_a_new_directory_on_disk(tmp_path: Path) -> None:
         "cluster.id=cluster",
         "node.id=1",
         "directory.id=directory",
-        "kcoord.format=1",
+        "kcoord.format=2",
     ]
     journal = Journal(directory, "always")
     logs = [directory.create_log("orders", n, TOPIC_ID) for n in range(3)]
@@ -98,7 +98,7 @@ def test_another_nodes_clusters_or_formats_directory() -> None:
     assert (directory.meta.cluster_id, directory.meta.directory_id) == ("cluster", "directory")
     directory.close(clean=True)
     data = storage.read_bytes("meta.properties")
-    storage.write_atomic("meta.properties", data.replace(b"format=1", b"format=2"))
+    storage.write_atomic("meta.properties", data.replace(b"format=2", b"format=3"))
     with pytest.raises(UnknownFormat):
         reopen(storage)
 
