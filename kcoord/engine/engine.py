@@ -538,9 +538,7 @@ class Engine:
     def _still_counts(self, timer: Timer) -> bool:
         if timer.kind == TIMER_FETCH:
             return self.data_plane.is_waiting(timer)
-        if timer.kind == TIMER_TOPICS:
-            return True
-        return self.core.still_counts(timer)
+        return timer.kind == TIMER_TOPICS or self.core.still_counts(timer)
 
     def _append(self, outcome: Outcome, now: Now) -> int:
         log_id = outcome.log
@@ -591,11 +589,9 @@ class Engine:
         except OSError as error:
             self.journal.fail(error)
             raise
-        held = follower.take_held()
-        while held is not None:
+        for held in follower.take_held():
             for reply in held.replies:
                 self._give(reply, held.wait_seq)
-            held = follower.take_held()
         self._take_up(follower.take_jobs())
         self._arm_topic_timer(now)
 

@@ -210,9 +210,12 @@ class TopicFollower:
         """Keep answers until all that is queued so far is done."""
         self.held.append(Held(self.queued, replies, wait_seq))
 
-    def take_held(self) -> Held | None:
-        """The next answers that need not wait any more."""
-        return self.held.popleft() if self.held and self.held[0].mark <= self.done else None
+    def take_held(self) -> list[Held]:
+        """The answers that need not wait any more."""
+        ready: list[Held] = []
+        while self.held and self.held[0].mark <= self.done:
+            ready.append(self.held.popleft())
+        return ready
 
     def take_jobs(self) -> list[Job]:
         jobs = self.jobs
