@@ -400,6 +400,27 @@ def test_very_many_partitions_are_appended_over_several_turns() -> None:
     assert codes(client) == [errors.NONE] * count
 
 
+def test_first_writes_to_very_many_partitions_take_several_turns() -> None:
+    """Each makes a directory and its files."""
+    count = produce.FIRST_APPENDS_PER_TURN * 3 + 10
+    rig = Rig(count)
+    client = Client(rig.engine)
+    client.send(apis.PRODUCE, VERSION, request(*[(index, small()) for index in range(count)]), NOW)
+
+    def written() -> int:
+        return sum(rig.log(index).end_offset for index in range(count))
+
+    ends = [written()]
+    assert ends == [produce.FIRST_APPENDS_PER_TURN]
+    while rig.engine.is_checking() or rig.engine.has_more():
+        run_one_turn(rig.engine)
+        ends.append(written())
+    assert max(b - a for a, b in zip(ends, ends[1:], strict=False)) <= produce.FIRST_APPENDS_PER_TURN
+    assert ends[-1] == count
+    finish_turn(rig.engine, NOW)
+    assert codes(client) == [errors.NONE] * count
+
+
 def run_one_turn(engine: Engine) -> None:
     for job in engine.take_jobs():
         engine.job_done(job, job.run(), None, NOW)
