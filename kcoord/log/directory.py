@@ -674,6 +674,8 @@ def read_checkpoint(storage: Storage, path: str) -> Checkpoint:
     """The entries of a checkpoint file, none where there is no file. Raises StorageError and OSError."""
     if not storage.exists(path):
         return {}
+    if storage.is_dir(path):
+        raise StorageError(f"{path} of the data directory is no file but a directory")
     size = storage.size_of(path)
     if size > CHECKPOINT_BYTES_MAX:
         raise StorageError(f"{path} of the data directory is damaged: {size} bytes")
