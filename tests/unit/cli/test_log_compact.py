@@ -116,6 +116,14 @@ def test_again_there_is_nothing_to_do(tmp_path: Path) -> None:
     assert {path: path.read_bytes() for path in (tmp_path / OFFSETS).iterdir()} == files
 
 
+def test_junk_for_the_checkpoint_of_the_cleaner_is_no_obstacle(tmp_path: Path) -> None:
+    closed_segments(tmp_path)
+    (tmp_path / "cleaner-offset-checkpoint").write_bytes(b"\xff\x00junk")
+    row = row_of(run_json("compact", tmp_path, "--history", "0"), OFFSETS)
+    assert row["records_after"] == 2
+    assert "__consumer_offsets 0 80" in (tmp_path / "cleaner-offset-checkpoint").read_text()
+
+
 def test_history_is_left_alone(tmp_path: Path) -> None:
     closed_segments(tmp_path)
     result = run("compact", tmp_path, "--history", "36500d")
