@@ -21,6 +21,8 @@ MIGRATION_UPGRADE: Final = "upgrade"
 MIGRATION_DOWNGRADE: Final = "downgrade"
 MIGRATION_DISABLED: Final = "disabled"
 
+WEEK_MS: Final = 604_800_000
+
 # The group protocols that a broker's settings may name.
 PROTOCOL_CLASSIC: Final = "classic"
 PROTOCOL_CONSUMER: Final = "consumer"
@@ -34,6 +36,7 @@ RETENTION_FROM_EMPTY: Final = "empty"
 
 @final
 class CoreConfig:
+    # Defaults stand in the class as single literals or constants: mypyc ignores expressions here.
     node_id: int = 1
     cluster_id: str = ""
     rack: str | None = None
@@ -64,11 +67,11 @@ class CoreConfig:
     # Names with commas between them. Kafka's default; of these streams has no effect here, nor would share have.
     group_coordinator_rebalance_protocols: str = "classic,consumer,streams"
     group_events_enable: bool = True
-    group_events_retention_ms: int = 7 * 24 * 3600 * 1000
+    group_events_retention_ms: int = WEEK_MS
 
     # Offsets.
     offset_metadata_max_bytes: int = 4096
-    offsets_retention_ms: int = 7 * 24 * 3600 * 1000
+    offsets_retention_ms: int = WEEK_MS
     offsets_retention_check_interval_ms: int = 600000
     # From when retention counts in an empty consumer group.
     offsets_retention_consumer_groups_from: str = RETENTION_FROM_COMMIT
@@ -87,13 +90,13 @@ class CoreConfig:
     request_partitions_max: int = 10000
     delete_topic_enable: bool = True
     message_max_bytes: int = 1048588
-    log_retention_ms: int = 7 * 24 * 3600 * 1000
+    log_retention_ms: int = WEEK_MS
     log_retention_bytes: int = -1
     log_segment_bytes: int = 1073741824
-    log_roll_ms: int = 7 * 24 * 3600 * 1000
+    log_roll_ms: int = WEEK_MS
 
     # Producers.
-    transactional_id_expiration_ms: int = 7 * 24 * 3600 * 1000
+    transactional_id_expiration_ms: int = WEEK_MS
     transaction_max_timeout_ms: int = 900000
     producer_id_expiration_ms: int = 86400000
     producer_id_block_size: int = 1000
@@ -107,15 +110,15 @@ class CoreConfig:
     # Fetch.
     fetch_max_bytes: int = 57671680
     # A broker bounds what requests hold (queued.max.request.bytes) and lets answers take any memory.
-    queued_response_bytes_max: int = 256 * 1024 * 1024
+    queued_response_bytes_max: int = 268_435_456
     fetch_session_slots: int = 1000
     max_request_partition_size_limit: int = 2000
 
     # A batch of coordinator records that must be atomic may reach this size; Kafka stops at about 1 MiB.
-    coordinator_batch_bytes_max: int = 64 * 1024 * 1024
-    decompressed_bytes_max: int = 64 * 1024 * 1024
+    coordinator_batch_bytes_max: int = 67_108_864
+    decompressed_bytes_max: int = 67_108_864
     # All batches of a Produce request together; 128 MiB are the largest request at a ratio of 12.
-    produce_decompressed_bytes_max: int = 128 * 1024 * 1024
+    produce_decompressed_bytes_max: int = 134_217_728
 
     def __init__(self) -> None:
         # Names and values exactly as configured, for DescribeConfigs of the broker: name -> value.
