@@ -77,13 +77,19 @@ def beside(address: servers.Address, compiled: bool) -> Figures:
 
 def joined(server: servers.Server, kind: str, compiled: bool) -> Figures:
     """What it takes until all members of a group agree."""
-    before = cpu_s(server)
     work = child(servers.Address(server.host, server.port), kind, MEMBERS, compiled=compiled)
+    assert work.stdout is not None
+    work.stdout.readline()
+    before = cpu_s(server)
     output, _ = work.communicate(timeout=DEADLINE_S)
     if work.returncode != 0:
         raise RuntimeError(f"{MEMBERS} members ({kind}) did not join")
     answer = json.loads(output)
-    return {f"{kind}_s": answer["seconds"], f"{kind}_server_cpu_s": cpu_s(server) - before}
+    return {
+        f"{kind}_s": answer["seconds"],
+        f"{kind}_server_cpu_s": cpu_s(server) - before,
+        f"{kind}_client_cpu_s": answer["client_cpu_s"],
+    }
 
 
 def kcoord(compiled: bool, sync: str) -> Figures:

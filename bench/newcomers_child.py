@@ -6,9 +6,10 @@
 
 `busy` keeps so many heartbeats in flight on each connection, prints a line when all of them are answered for the first
 time, and ends after SECONDS. The others are members of one group, each on a connection of its own that is made during
-the measurement, CONNECTING at a time. They do what clients do: a member of a consumer group sends its next heartbeat as
-soon as the one before is answered, one of a classic group every BEAT_S and joins again when a rebalance is on. The
-clock runs from the first connection to the moment when all members agree (see `members_child`). Prints a line of JSON.
+the measurement, CONNECTING at a time. They do what clients do: a member sends a heartbeat every BEAT_S, one of a
+consumer group also as soon as it was given something else to own, and one of a classic group joins again when a
+rebalance is on. The clock runs from the first connection to the moment when all members agree (see `members_child`).
+Prints `ready` before that, when the topic is made, and a line of JSON in the end.
 """
 
 from __future__ import annotations
@@ -67,7 +68,8 @@ class ConsumerSeat:
     def answered(self, api_key: int, answer: Message) -> tuple[int, bytes] | None:
         assert isinstance(answer, ConsumerGroupHeartbeatResponse)
         self.member.take(answer)
-        return self.beat()
+        # It has to tell that it owns what it was given.
+        return self.beat() if self.member.told != self.member.owned else None
 
 
 class ClassicSeat:
@@ -184,6 +186,7 @@ async def come(host: str, port: int, seats: list[Seat], agree: Callable[[], bool
         async with gate:
             await loop.create_connection(partial(_same, connection), host, port)
 
+    print("ready", flush=True)
     began = time.perf_counter()
     coming = [loop.create_task(connect(connection)) for connection in connections]
     while not all(task.done() for task in coming) or not agree():
