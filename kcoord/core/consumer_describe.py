@@ -29,7 +29,10 @@ CONSUMER_MEMBER: Final = 1
 
 @final
 class ConsumerDescribe:
-    """`group_operations` is the bit set that is told where operations were asked for, and `not_asked` otherwise."""
+    """`group_operations` is the bit set that is told where operations were asked for, and `not_asked` otherwise.
+
+    `members_max`: how many groups and members one answer describes, or those of one group where that has more.
+    """
 
     def __init__(
         self,
@@ -38,21 +41,31 @@ class ConsumerDescribe:
         targets: ConsumerTargets,
         group_operations: int,
         not_asked: int,
+        members_max: int,
     ) -> None:
         self.store = store
         self.topics = topics
         self.targets = targets
         self.group_operations = group_operations
         self.not_asked = not_asked
+        self.members_max = members_max
 
     def handle_describe(self, request: Request, body: ConsumerGroupDescribeRequest) -> Outcome:
         out = Outcome()
         operations = self.group_operations if body.include_authorized_operations else self.not_asked
         described: list[DescribedGroup] = []
+        members = 0
         for group_id in body.group_ids:
             group = self.store.consumer_groups.get(group_id)
             if group is not None:
-                described.append(self._describe(group, operations))
+                count = len(group.members)
+                if members and members + count > self.members_max:
+                    # As in DescribeGroups: clients ask again.
+                    error = errors.COORDINATOR_LOAD_IN_PROGRESS
+                    described.append(DescribedGroup(error_code=error, group_id=group_id))
+                else:
+                    described.append(self._describe(group, operations))
+                    members += 1 + count
                 continue
             if not group_id:
                 described.append(DescribedGroup(error_code=errors.INVALID_GROUP_ID, group_id=group_id))

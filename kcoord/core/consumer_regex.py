@@ -34,6 +34,9 @@ CHANGED: Final = 1
 # It counts at once: the new one is resolved already, or there is none any more.
 CHANGED_AND_RESOLVED: Final = 2
 
+# What checking a pattern counts for, in bytes of a request: some milliseconds, however short the pattern is.
+REGEX_CHECK_COST: Final = 128 * 1024
+
 
 @final
 class ConsumerRegexes:
@@ -44,6 +47,8 @@ class ConsumerRegexes:
         self.store = store
         self.topics = topics
         self.targets = targets
+        # What checks of patterns took since somebody asked last (Core.take_cost).
+        self.cost = 0
 
     def update(
         self,
@@ -70,6 +75,7 @@ class ConsumerRegexes:
             if new is None:
                 status = CHANGED_AND_RESOLVED
             elif group.regex_counts.get(new, 0) == 0:
+                self.cost += REGEX_CHECK_COST
                 problem = check(new)
                 if problem is not None:
                     raise GroupError(

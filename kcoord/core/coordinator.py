@@ -29,7 +29,13 @@ from kcoord.core.consumer_replay import ConsumerReplay, consumer_hard_state
 from kcoord.core.consumer_steps import ConsumerSteps
 from kcoord.core.consumer_targets import ConsumerTargets
 from kcoord.core.consumer_topics import GroupTopics
-from kcoord.core.group_admin import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED, DeleteGroupsStep, GroupAdmin
+from kcoord.core.group_admin import (
+    DESCRIBED_MEMBERS_MAX,
+    GROUP_OPERATIONS,
+    OPERATIONS_NOT_ASKED,
+    DeleteGroupsStep,
+    GroupAdmin,
+)
 from kcoord.core.group_cause import NO_TIME
 from kcoord.core.group_store import GroupStore
 from kcoord.core.group_upkeep import GroupUpkeep
@@ -136,7 +142,12 @@ class Core:
         )
         self.consumer_replay = ConsumerReplay(self.groups)
         self.consumer_describe = ConsumerDescribe(
-            self.groups, self.topics, self.targets, GROUP_OPERATIONS, OPERATIONS_NOT_ASKED
+            self.groups,
+            self.topics,
+            self.targets,
+            GROUP_OPERATIONS,
+            OPERATIONS_NOT_ASKED,
+            DESCRIBED_MEMBERS_MAX,
         )
         self.upkeep = GroupUpkeep(self.groups, self.membership, self.consumers, self.offsets.has_offsets)
         self.group_admin = GroupAdmin(config, self.groups, self.offsets.tombstones_of)
@@ -270,6 +281,12 @@ class Core:
         if key == apis.INIT_PRODUCER_ID:
             return self.producer_ids.handle_init_producer_id(request, cast(InitProducerIdRequest, body), now)
         return self._handle_admin(request, now)
+
+    def take_cost(self) -> int:
+        """What handlers took since this was last asked that the bytes of their requests do not show, in such bytes."""
+        cost = self.regexes.cost
+        self.regexes.cost = 0
+        return cost
 
     def _handle_admin(self, request: Request, now: Now) -> Outcome:
         key = request.api_key

@@ -38,6 +38,11 @@ OPERATIONS_NOT_ASKED: Final = -2147483648
 # DESCRIBE_CONFIGS 10, ALTER_CONFIGS 11.
 GROUP_OPERATIONS: Final = 0b110101001000
 
+# Groups and members that one answer describes, at some 4 µs each, or those of one group where that has more. Other
+# groups are said to be loading, and clients ask again for those: however often a small request names a large group, its
+# answer stays small. Kafka has no limit.
+DESCRIBED_MEMBERS_MAX: Final = 10_000
+
 CLASSIC_TYPE: Final = "classic"
 CONSUMER_TYPE: Final = "consumer"
 
@@ -87,10 +92,20 @@ class GroupAdmin:
         operations = OPERATIONS_NOT_ASKED
         if request.version >= 3 and body.include_authorized_operations:
             operations = GROUP_OPERATIONS
+        members = 0
         for group_id in body.groups:
             group = self.store.get(group_id)
-            if group is not None:
+            if group is not None and members and members + len(group.members) > DESCRIBED_MEMBERS_MAX:
+                described.append(
+                    DescribedGroup(
+                        error_code=errors.COORDINATOR_LOAD_IN_PROGRESS,
+                        group_id=group_id,
+                        authorized_operations=OPERATIONS_NOT_ASKED,
+                    )
+                )
+            elif group is not None:
                 described.append(self._describe(group, operations))
+                members += 1 + len(group.members)
             elif request.version >= 6:
                 # KIP-1043: told apart from a group that is really dead.
                 shown = group_id[:MESSAGE_CHARS_MAX]

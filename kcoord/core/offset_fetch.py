@@ -3,6 +3,9 @@
 A group without offsets, or one that nobody knows, is answered with offset -1 and no error. Group errors stand at the
 top level from version 2 on (KIP-88) and at each partition before; classic groups know none, so they are for the
 versions with a member epoch (9 and up). What is answered may not be durable yet: the reply waits for it.
+
+An answer is bounded by what there is, not by how often it is asked for: in a large request a partition that is named
+again is answered once, and groups beyond a number of offsets are said to be loading.
 """
 
 from __future__ import annotations
@@ -30,6 +33,14 @@ INVALID_OFFSET: Final = -1
 GROUPS_VERSION: Final = 8
 MEMBER_EPOCH_VERSION: Final = 9
 TOPIC_ID_VERSION: Final = 10
+# Offsets that one answer holds, or those of one group where that has more: some 20 ms. Clients ask again for the other
+# groups. So many characters of metadata count as one offset. Kafka has no limit.
+FETCHED_OFFSETS_MAX: Final = 20_000
+METADATA_CHARS_PER_OFFSET: Final = 256
+# In requests for more partitions of a group, those that are named again are left out. Kafka answers them all.
+REPEATED_PARTITIONS_MAX: Final = 1_000
+# By name or id of the topic, the partitions that were named already.
+Named = dict[str | bytes, dict[int, bool]]
 
 
 @final
@@ -43,14 +54,43 @@ class OffsetFetches:
             self._reply(outcome, request.request_id, self._fetch_single(body), body.group_id)
             return outcome
         answers: list[OffsetFetchResponseGroup] = []
+        offsets = 0
         for group in body.groups:
-            answers.append(self._fetch_group(group, request.version, body.require_stable))
+            asked = self._count(group)
+            if offsets and offsets + asked > FETCHED_OFFSETS_MAX:
+                answers.append(
+                    OffsetFetchResponseGroup(group.group_id, [], errors.COORDINATOR_LOAD_IN_PROGRESS)
+                )
+                continue
+            if group.topics is not None and asked > REPEATED_PARTITIONS_MAX:
+                named: Named = {}
+                for topic in group.topics:
+                    key: str | bytes = topic.name
+                    if request.version >= TOPIC_ID_VERSION:
+                        key = topic.topic_id
+                    topic.partition_indexes = _not_named(key, topic.partition_indexes, named)
+            answer = self._fetch_group(group, request.version, body.require_stable)
+            answers.append(answer)
+            offsets += asked + _metadata_weight(answer)
         response = OffsetFetchResponse(0, None, errors.NONE, answers)
         if len(answers) == 1:
             self._reply(outcome, request.request_id, response, answers[0].group_id)
         else:
             outcome.replies.append(self.state.groups.reply_after_all(request.request_id, response))
         return outcome
+
+    def _count(self, group: OffsetFetchRequestGroup) -> int:
+        """How many offsets the group is asked for, at most."""
+        count = 0
+        if group.topics is not None:
+            for asked in group.topics:
+                count += len(asked.partition_indexes)
+            return count
+        of_group = self.state.by_group.get(group.group_id)
+        if of_group is not None:
+            for of_topic in of_group.values():
+                count += len(of_topic)
+        return count
 
     def _reply(self, outcome: Outcome, request_id: int, response: OffsetFetchResponse, group_id: str) -> None:
         """An answer about one group waits for that group's records; that there is no group may be news as well."""
@@ -80,10 +120,17 @@ class OffsetFetches:
                     ]
                     answers.append(OffsetFetchResponseTopic(name, results))
             return OffsetFetchResponse(0, answers)
+        asked = 0
+        for topic in body.topics:
+            asked += len(topic.partition_indexes)
+        named: Named = {}
         for topic in body.topics:
             known = of_group.get(topic.name) if of_group is not None else None
             results = []
-            for partition in topic.partition_indexes:
+            indexes = topic.partition_indexes
+            if asked > REPEATED_PARTITIONS_MAX:
+                indexes = _not_named(topic.name, indexes, named)
+            for partition in indexes:
                 found = known.get(partition) if known is not None else None
                 results.append(self._partition(group_id, topic.name, partition, found, body.require_stable))
             answers.append(OffsetFetchResponseTopic(topic.name, results))
@@ -116,6 +163,7 @@ class OffsetFetches:
         by_id = version >= TOPIC_ID_VERSION
         answers: list[OffsetFetchResponseTopics] = []
         unknown: list[OffsetFetchResponseTopics] = []
+        of_group = self.state.by_group.get(group.group_id)
         for asked in group.topics:
             name = asked.name
             if by_id:
@@ -126,8 +174,9 @@ class OffsetFetches:
                 name = topic.name
             topic_id = asked.topic_id if by_id else ZERO_UUID
             results: list[OffsetFetchResponsePartitions] = []
+            of_topic = of_group.get(name) if of_group is not None else None
             for partition in asked.partition_indexes:
-                stored = self.state.get(group.group_id, name, partition)
+                stored = of_topic.get(partition) if of_topic is not None else None
                 if stored is not None and _is_other_topic(stored.topic_id, topic_id):
                     stored = None
                 results.append(self._partitions(group.group_id, name, partition, stored, require_stable))
@@ -168,6 +217,30 @@ class OffsetFetches:
         return OffsetFetchResponsePartitions(
             partition, stored.committed_offset, stored.leader_epoch, stored.metadata
         )
+
+
+def _not_named(topic: str | bytes, partitions: list[int], named: Named) -> list[int]:
+    """Those of a topic's partitions that the request did not name before, in its order."""
+    before = named.get(topic)
+    if before is None:
+        before = {}
+        named[topic] = before
+    found: list[int] = []
+    for partition in partitions:
+        if partition not in before:
+            before[partition] = True
+            found.append(partition)
+    return found
+
+
+def _metadata_weight(answer: OffsetFetchResponseGroup) -> int:
+    """What the metadata of an answer counts for, in offsets."""
+    chars = 0
+    for topic in answer.topics:
+        for partition in topic.partitions:
+            if partition.metadata is not None:
+                chars += len(partition.metadata)
+    return chars // METADATA_CHARS_PER_OFFSET
 
 
 def _refuse_topic(asked: OffsetFetchRequestTopics, error_code: int) -> OffsetFetchResponseTopics:

@@ -15,6 +15,13 @@ from kcoord.core.outcome import GROUP_EVENTS_TOPIC, Job
 
 # A pattern that names a hundred topics of the longest kind fits. Compiling takes time on the loop with the length.
 REGEX_BYTES_MAX: Final = 25_000
+# Alternatives and repetitions in a pattern. RE2 looks at all that may follow each, which takes half a second for
+# 12,000 times `a?`. So many names with bars between them fit.
+REGEX_OPERATORS_MAX: Final = 2_000
+_OPERATORS: Final = "|?*+{"
+# Mentions of Unicode classes (`\pL`, `\p{Greek}`) in a pattern. RE2 takes a tenth of a millisecond to spell out each,
+# and names of topics are ASCII.
+UNICODE_CLASSES_MAX: Final = 20
 # What one compiled pattern may use, its cache of states included; RE2's default is 8 MiB. One that would need more
 # is refused.
 REGEX_MEMORY_BYTES_MAX: Final = 1024 * 1024
@@ -63,6 +70,15 @@ def check(pattern: str) -> str | None:
         return "invalid UTF-8"
     if size > REGEX_BYTES_MAX:
         return f"it has {size} bytes, and {REGEX_BYTES_MAX} are allowed"
+    # Escaped ones count, too: nobody has so many.
+    operators = 0
+    for operator in _OPERATORS:
+        operators += pattern.count(operator)
+    if operators > REGEX_OPERATORS_MAX:
+        return f"it has {operators} alternatives and repetitions, and {REGEX_OPERATORS_MAX} are allowed"
+    classes = pattern.count("\\p") + pattern.count("\\P")
+    if classes > UNICODE_CLASSES_MAX:
+        return f"it has {classes} Unicode classes, and {UNICODE_CLASSES_MAX} are allowed"
     try:
         re2.compile(pattern, _OPTIONS)
     except re2.error as refusal:

@@ -61,9 +61,14 @@ class TurnBudget:
         """Records were read from that many partitions."""
         self.spent += record_bytes // RECORD_BYTES_PER_COST + partitions * PARTITION_COST
 
-    def note_request(self, api_key: int, frame_bytes: int, client: str, spent_before: int) -> None:
-        """A request was handled: charge for it, and remember it if it is the turn's most expensive one."""
-        self.spent += frame_bytes + REQUEST_COST
+    def note_request(
+        self, api_key: int, frame_bytes: int, client: str, spent_before: int, extra_cost: int = 0
+    ) -> None:
+        """A request was handled: charge for it, and remember it if it is the turn's most expensive one.
+
+        `extra_cost` is what its handler took that its bytes do not show.
+        """
+        self.spent += frame_bytes + REQUEST_COST + extra_cost
         cost = self.spent - spent_before
         if cost > self.top_cost or self.is_new:
             self.is_new = False

@@ -52,7 +52,7 @@ class DataPlane:
         self.producers = ProducerPool(config.producers_max, config.producers_per_partition_max)
         self.produce = ProduceRoom(config, self.table, journal, budget)
         self.fetch = FetchRoom(config, self.table, session_seed, budget, pool)
-        self.list_offsets = ListOffsetsRoom(self.table)
+        self.list_offsets = ListOffsetsRoom(self.table, budget)
         self.delete_records = DeleteRecordsRoom(self.table, directory)
         self.leader_epochs = LeaderEpochsRoom(self.table)
         self.follower = TopicFollower(
@@ -60,7 +60,8 @@ class DataPlane:
         )
 
     def handle(self, request: Request, now: Now) -> Message | None:
-        """Answer a request, or park it (None): a fetch, or a Produce whose records are checked in a thread."""
+        """Answer a request, or park it (None): a fetch, a Produce whose records are checked in a thread, or what takes
+        more than a turn."""
         key = request.api_key
         body = request.body
         if key == apis.PRODUCE:
@@ -84,8 +85,19 @@ class DataPlane:
         """Whether a fetch still waits for this timer at most."""
         return timer.token in self.fetch.parked
 
+    def has_due(self) -> bool:
+        """Whether a parked request can be answered, or goes on in a later turn."""
+        return self.fetch.has_due() or self.list_offsets.has_due()
+
+    def answer_next(self, now: Now) -> Reply | None:
+        """The next answer of a parked request. None: it takes more turns. To be called when has_due()."""
+        if self.fetch.has_due():
+            return self.fetch.answer_next(now)
+        return self.list_offsets.answer_next()
+
     def disconnected(self, connection_id: int) -> None:
         self.fetch.on_disconnect(connection_id)
+        self.list_offsets.on_disconnect(connection_id)
 
     # --- topics ----------------------------------------------------------------------------------------------
 

@@ -374,7 +374,7 @@ class Engine:
             if self.journal.failure is not None:
                 raise
             self.outbox.fault(session, f"{api.name} version {version}", fault)
-        self.budget.note_request(api_key, len(frame), session.client_host, spent)
+        self.budget.note_request(api_key, len(frame), session.client_host, spent, self.core.take_cost())
 
     def _handle_request(self, session: Session, correlation_id: int, request: Request, now: Now) -> None:
         api_key = request.api_key
@@ -694,7 +694,7 @@ class Engine:
         self.data_plane.follower.begin_turn()
         if self.data_plane.produce.ready:
             self._append_produced(now)
-        self._answer_fetches(now)
+        self._answer_parked(now)
         self._resume(now)
         ticket: CommitTicket | None = None
         if self.in_flight is None:
@@ -712,7 +712,7 @@ class Engine:
 
     def has_more(self) -> bool:
         """Whether the turn left something for the next one because its budget was spent."""
-        if len(self.intake.queue) > 0 or self.data_plane.fetch.has_due():
+        if len(self.intake.queue) > 0 or self.data_plane.has_due():
             return True
         return len(self.data_plane.produce.ready) > 0 and not self._is_commit_full()
 
@@ -720,11 +720,12 @@ class Engine:
         """Whether Produce requests wait for a check of their records, or for their append after it."""
         return self.data_plane.produce.waiting > 0
 
-    def _answer_fetches(self, now: Now) -> None:
-        """Answer the fetches for which there is enough now, as far as the turn's budget goes."""
-        fetch = self.data_plane.fetch
-        while fetch.has_due() and not self.budget.is_spent:
-            self._give(fetch.answer_next(now), 0)
+    def _answer_parked(self, now: Now) -> None:
+        """Answer parked requests of the data plane that can be answered, as far as the turn's budget goes."""
+        while self.data_plane.has_due() and not self.budget.is_spent:
+            reply = self.data_plane.answer_next(now)
+            if reply is not None:
+                self._give(reply, 0)
 
     def _write(self, now: Now) -> CommitTicket | None:
         for log in self.coordinator_logs.values():
@@ -756,7 +757,7 @@ class Engine:
         self.outbox.durable_seq = self.open_seq - 1
         self._project(now)
         self.data_plane.fetch.note_durable()
-        self._answer_fetches(now)
+        self._answer_parked(now)
         if self.data_plane.follower.removals:
             self._work_off_topics(now)
         self._resume(now)

@@ -2,13 +2,18 @@
 
 Only what lies below the high watermark (or the last stable offset) is told; a time beyond it has no offset yet.
 Nothing is tiered here, so the local start is the start and nothing is in remote storage (KIP-405).
+
+A time is looked up in the files. A request for many times waits with its connection, and each turn looks up as many as
+its budget has room for.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Final, final
 
-from kcoord.core.outcome import Now, Request
+from kcoord.core.outcome import Now, Reply, Request
+from kcoord.engine.budget import TURN_COST_MAX, TurnBudget
 from kcoord.engine.partitions import PartitionTable, TopicPartition
 from kcoord.log.errors import LogDamaged
 from kcoord.protocol.errors import (
@@ -42,6 +47,10 @@ _VERSION_OF: Final[dict[int, int]] = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 LEADER_EPOCH_FROM: Final = 4
+# What looking up a time counts for, in bytes of a request: reading an index and some kilobytes of a file.
+LOOKUP_COST: Final = 4096
+# Times that a request may ask for without having to wait: no more than a turn has room for.
+LOOKUPS_AT_ONCE: Final = TURN_COST_MAX // LOOKUP_COST
 NO_TIMESTAMP: Final = -1
 
 
@@ -53,46 +62,123 @@ def is_supported(timestamp: int, version: int) -> bool:
     return first is not None and version >= first
 
 
-def repeated_partitions(body: ListOffsetsRequest) -> dict[str, list[int]]:
-    """The partitions that the request names more than once, by topic."""
-    seen: dict[tuple[str, int], bool] = {}
-    repeated: dict[str, list[int]] = {}
+def repeated_partitions(body: ListOffsetsRequest) -> dict[str, dict[int, bool]]:
+    """The partitions that the request names more than once, by topic and in the order in which they repeat."""
+    seen: dict[str, dict[int, bool]] = {}
+    repeated: dict[str, dict[int, bool]] = {}
     for topic in body.topics:
+        of_topic = seen.get(topic.name)
+        if of_topic is None:
+            of_topic = {}
+            seen[topic.name] = of_topic
         for p in topic.partitions:
-            key = (topic.name, p.partition_index)
-            if key in seen:
-                repeated.setdefault(topic.name, []).append(p.partition_index)
-            seen[key] = True
+            if p.partition_index in of_topic:
+                repeated.setdefault(topic.name, {})[p.partition_index] = True
+            of_topic[p.partition_index] = True
     return repeated
+
+
+def needs_files(timestamp: int) -> bool:
+    """Whether the time has to be looked up in the partition's files."""
+    return timestamp >= 0 or timestamp == MAX_TIMESTAMP
+
+
+@final
+class Lookup:
+    """One partition of a request that waits, and the answer that its offset belongs to."""
+
+    def __init__(self, topic: ListOffsetsTopicResponse, partition: ListOffsetsPartition) -> None:
+        self.topic = topic
+        self.partition = partition
+
+
+@final
+class ListOffsetsWork:
+    """A request from its arrival to its answer. What stands before `position` is looked up."""
+
+    def __init__(self, request: Request) -> None:
+        self.request_id = request.request_id
+        self.connection_id = request.connection_id
+        self.version = request.version
+        self.response = ListOffsetsResponse()
+        self.lookups: list[Lookup] = []
+        self.position = 0
+        # How many of the lookups need the files.
+        self.times = 0
 
 
 @final
 class ListOffsetsRoom:
-    def __init__(self, table: PartitionTable) -> None:
+    def __init__(self, table: PartitionTable, budget: TurnBudget | None = None) -> None:
         self.table = table
+        self.budget = TurnBudget() if budget is None else budget
+        # Requests that wait for later turns, first come first served.
+        self.waiting: deque[ListOffsetsWork] = deque()
 
     def handle_list_offsets(
         self, request: Request, body: ListOffsetsRequest, now: Now
-    ) -> ListOffsetsResponse:
-        """One answer per partition. One that is named twice gets INVALID_REQUEST, once."""
-        version = request.version
+    ) -> ListOffsetsResponse | None:
+        """One answer per partition, or None: it comes with answer_next.
+
+        A partition that is named twice gets INVALID_REQUEST, once.
+        """
+        work = self._plan(request, body)
+        if work.times > LOOKUPS_AT_ONCE:
+            self.waiting.append(work)
+            return None
+        for lookup in work.lookups:
+            self._look_up(work, lookup)
+        return work.response
+
+    def has_due(self) -> bool:
+        """Whether a request goes on with this or a later turn."""
+        return len(self.waiting) > 0
+
+    def answer_next(self) -> Reply | None:
+        """Go on with the first request as far as the turn goes, by one lookup at least; the answer once it is done."""
+        work = self.waiting[0]
+        while work.position < len(work.lookups):
+            self._look_up(work, work.lookups[work.position])
+            work.position += 1
+            if self.budget.is_spent:
+                break
+        if work.position < len(work.lookups):
+            return None
+        self.waiting.popleft()
+        return Reply(work.request_id, work.response)
+
+    def on_disconnect(self, connection_id: int) -> None:
+        """Nobody waits any more for what the connection asked."""
+        if self.waiting:
+            self.waiting = deque(work for work in self.waiting if work.connection_id != connection_id)
+
+    def _plan(self, request: Request, body: ListOffsetsRequest) -> ListOffsetsWork:
+        """What is known before any partition is looked at."""
+        work = ListOffsetsWork(request)
         repeated = repeated_partitions(body)
-        response = ListOffsetsResponse()
         answers: dict[str, ListOffsetsTopicResponse] = {}
         for topic in body.topics:
+            twice = repeated.get(topic.name)
             answer = answers.get(topic.name)
             if answer is None:
                 answer = ListOffsetsTopicResponse(topic.name)
                 answers[topic.name] = answer
-                response.topics.append(answer)
-                for index in repeated.get(topic.name, []):
-                    if not has_partition(answer, index):
+                work.response.topics.append(answer)
+                if twice is not None:
+                    for index in twice:
                         answer.partitions.append(ListOffsetsPartitionResponse(index, INVALID_REQUEST))
-            twice = repeated.get(topic.name, [])
             for p in topic.partitions:
-                if p.partition_index not in twice:
-                    answer.partitions.append(self._list_partition(version, topic.name, p))
-        return response
+                if twice is None or p.partition_index not in twice:
+                    work.lookups.append(Lookup(answer, p))
+                    if needs_files(p.timestamp):
+                        work.times += 1
+        return work
+
+    def _look_up(self, work: ListOffsetsWork, lookup: Lookup) -> None:
+        p = lookup.partition
+        if needs_files(p.timestamp):
+            self.budget.spent += LOOKUP_COST
+        lookup.topic.partitions.append(self._list_partition(work.version, lookup.topic.name, p))
 
     def _list_partition(
         self, version: int, topic: str, p: ListOffsetsPartition
@@ -110,16 +196,11 @@ class ListOffsetsRoom:
         except LogDamaged as damage:
             self.table.note_damage(tp, damage)
             return ListOffsetsPartitionResponse(p.partition_index, KAFKA_STORAGE_ERROR)
+        except OSError:
+            return ListOffsetsPartitionResponse(p.partition_index, KAFKA_STORAGE_ERROR)
         if version < LEADER_EPOCH_FROM:
             answer.leader_epoch = -1
         return answer
-
-
-def has_partition(answer: ListOffsetsTopicResponse, index: int) -> bool:
-    for partition in answer.partitions:
-        if partition.partition_index == index:
-            return True
-    return False
 
 
 def look_up(tp: TopicPartition, timestamp: int) -> ListOffsetsPartitionResponse:

@@ -20,15 +20,14 @@ from kcoord.log.exchange import DELETED_SUFFIX, SWAP_SUFFIX, settle
 from kcoord.log.log_write import PARTITION_METADATA, LogWrite, SegmentWrite
 from kcoord.log.open_files import OpenFiles
 from kcoord.log.reader import Window
-from kcoord.log.segment import RELATIVE_OFFSET_MAX, BadBatch, Segment, segment_name
+from kcoord.log.segment import LOOKUP_CHUNK_BYTES, RELATIVE_OFFSET_MAX, BadBatch, Segment, segment_name
 from kcoord.log.snapshot_files import SnapshotFiles, offsets_of_files
 from kcoord.log.storage import DirectorySync, FileSync, Folder, Storage, Syncable
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.primitives import ZERO_UUID, DecodeError
 from kcoord.wire.record_batch import (
     NO_TIMESTAMP,
-    Record,
-    decode_records,
+    find_record,
     parse_header,
 )
 
@@ -534,16 +533,14 @@ class PartitionLog:
             position = max(
                 segment.position_before_timestamp(timestamp), segment.position_before(self.log_start_offset)
             )
-            for header, data in segment.batches(position, False):
+            for header, data in segment.batches(position, False, LOOKUP_CHUNK_BYTES):
                 if header.base_offset >= upto_offset:
                     return None
                 if header.max_timestamp < timestamp or header.last_offset < self.log_start_offset:
                     continue
-                for record in self._records(segment, data, header.pos):
-                    if record.timestamp >= timestamp and record.offset >= self.log_start_offset:
-                        if record.offset >= upto_offset:
-                            return None
-                        return record.timestamp, record.offset, header.leader_epoch
+                found = self._find_record(segment, data, header.pos, timestamp, self.log_start_offset)
+                if found is not None:
+                    return None if found[1] >= upto_offset else (found[0], found[1], header.leader_epoch)
         return None
 
     def max_timestamp(self) -> tuple[int, int, int] | None:
@@ -557,18 +554,21 @@ class PartitionLog:
                 best = segment
         if best is None or best.max_timestamp == NO_TIMESTAMP:
             return None
-        for header, data in best.batches(best.position_before(best.offset_of_max_timestamp), False):
+        position = best.position_before(best.offset_of_max_timestamp)
+        for header, data in best.batches(position, False, LOOKUP_CHUNK_BYTES):
             if header.max_timestamp != best.max_timestamp:
                 continue
-            for record in self._records(best, data, header.pos):
-                if record.timestamp == header.max_timestamp:
-                    return record.timestamp, record.offset, header.leader_epoch
+            found = self._find_record(best, data, header.pos, header.max_timestamp, 0)
+            if found is not None:
+                return found[0], found[1], header.leader_epoch
         return None
 
-    def _records(self, segment: Segment, data: bytes, pos: int) -> list[Record]:
+    def _find_record(
+        self, segment: Segment, data: bytes, pos: int, timestamp: int, offset: int
+    ) -> tuple[int, int] | None:
         header = parse_header(data, pos)
         try:
-            return decode_records(data, pos, header, self.config.decompressed_bytes_max)
+            return find_record(data, pos, header, self.config.decompressed_bytes_max, timestamp, offset)
         except (DecodeError, DecompressionError) as error:
             raise LogDamaged(segment.log_path, header.base_offset, 0, str(error)) from None
 

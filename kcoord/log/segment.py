@@ -37,6 +37,8 @@ TIME_ENTRY_BYTES: Final = 12
 INDEX_BYTES_MAX: Final = 256 << 20
 RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
 SCAN_CHUNK_BYTES: Final = 1 << 20
+# The same where one batch is looked for, which the index has near: four entries of the index by default.
+LOOKUP_CHUNK_BYTES: Final = 16 << 10
 INDEX_KINDS: Final = (".index", ".timeindex", ".txnindex")
 # The files that each segment has.
 FIRST_KINDS: Final = (".log", ".index", ".timeindex")
@@ -345,7 +347,7 @@ class Segment:
         return next_offset
 
     def _walk(
-        self, position: int, next_offset: int, checksums: bool
+        self, position: int, next_offset: int, checksums: bool, chunk_bytes: int = SCAN_CHUNK_BYTES
     ) -> Iterator[tuple[BatchHeader, bytes, int]]:
         """Header, the buffer that it points into and the position in the file, batch by batch."""
         buf = b""
@@ -354,13 +356,13 @@ class Segment:
         while start + pos < self.size:
             at = start + pos
             if len(buf) - pos < HEADER_BYTES:
-                start, pos, buf = at, 0, self._read_at(at, SCAN_CHUNK_BYTES)
+                start, pos, buf = at, 0, self._read_at(at, chunk_bytes)
             try:
                 header = parse_header(buf, pos, True)
                 if header.size > self.size - at:
                     raise DecodeError(f"batch of {header.size} bytes, {self.size - at} left")
                 if header.size > len(buf) - pos:
-                    start, pos, buf = at, 0, self._read_at(at, max(header.size, SCAN_CHUNK_BYTES))
+                    start, pos, buf = at, 0, self._read_at(at, max(header.size, chunk_bytes))
                     header = parse_header(buf, pos)
             except DecodeError as error:
                 raise BadBatch(at, next_offset, str(error)) from None
@@ -411,10 +413,15 @@ class Segment:
         i = bisect_right(self.time_stamps, timestamp - 1) - 1
         return self.position_before(self.time_offsets[i]) if i >= 0 else 0
 
-    def batches(self, position: int, checksums: bool) -> Iterator[tuple[BatchHeader, bytes]]:
-        """Headers from `position` on with the buffer that they point into. Raises LogDamaged."""
+    def batches(
+        self, position: int, checksums: bool, chunk_bytes: int = SCAN_CHUNK_BYTES
+    ) -> Iterator[tuple[BatchHeader, bytes]]:
+        """Headers from `position` on with the buffer that they point into. Raises LogDamaged.
+
+        `chunk_bytes` are read at once: few where somebody looks for one batch.
+        """
         try:
-            for header, data, _start in self._walk(position, 0, checksums):
+            for header, data, _start in self._walk(position, 0, checksums, chunk_bytes):
                 yield header, data
         except BadBatch as bad:
             raise LogDamaged(self.log_path, bad.next_offset, bad.position, bad.reason) from None

@@ -22,6 +22,8 @@ _RANKS: Final = {INFO: 20, WARN: 30, ERROR: 40}
 
 TEXT_MAX: Final = 1000  # characters of one field: peers choose some of them
 RECENT_MAX: Final = 200  # lines that are kept for whoever asks what happened
+# Lines of one kind that one turn writes, at some 20 µs each: 10,000 members may leave with one request.
+LINES_PER_TURN_MAX: Final = 100
 
 
 def _clean(value: object) -> object:
@@ -83,12 +85,22 @@ class ServerLog:
         self._write(WARN, event, fields)
 
     def facts(self, facts: Iterable[Fact]) -> None:
-        """What the core and the engine found worth a line. Those about single connections are limited."""
+        """What the core and the engine found worth a line in one turn.
+
+        Those about single connections are limited. Of any kind there are only so many lines, and one that says how many
+        more there were.
+        """
+        counts: dict[str, int] = {}
         for fact in facts:
+            count = counts.get(fact.event, 0) + 1
+            counts[fact.event] = count
             if fact.event == "connection_refused":
                 self.warning_limited(fact.event, **fact.fields)
-            else:
+            elif count <= LINES_PER_TURN_MAX:
                 self._write(WARN if fact.level >= WARNING else INFO, fact.event, fact.fields)
+        for event, count in counts.items():
+            if count > LINES_PER_TURN_MAX and event != "connection_refused":
+                self._write(INFO, "lines_left_out", {"of": event, "lines": count - LINES_PER_TURN_MAX})
 
     def open(self) -> None:
         """Load the renderer and print what was kept."""

@@ -61,6 +61,31 @@ def test_answers_wait_for_what_they_show() -> None:
     assert reply.wait_offset == len(rig.stored[1])
 
 
+def test_an_answer_describes_a_bounded_number_of_members(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often a group is named. Of the others clients learn that they may ask again."""
+    monkeypatch.setattr("kcoord.core.group_admin.DESCRIBED_MEMBERS_MAX", 10)
+    rig = Rig()
+    rig.stable_group(3, group="large")
+    rig.stable_group(1, group="small")
+    shown = rig.describe(*["large"] * 5, "small", "nobody")
+    codes = [(group.group_id, group.error_code, len(group.members)) for group in shown]
+    assert codes == [
+        ("large", errors.NONE, 3),
+        ("large", errors.NONE, 3),
+        *[("large", errors.COORDINATOR_LOAD_IN_PROGRESS, 0)] * 3,
+        ("small", errors.NONE, 1),
+        ("nobody", errors.GROUP_ID_NOT_FOUND, 0),
+    ]
+
+
+def test_a_group_with_more_members_than_an_answer_is_described_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kcoord.core.group_admin.DESCRIBED_MEMBERS_MAX", 2)
+    rig = Rig()
+    rig.stable_group(3)
+    (shown,) = rig.describe()
+    assert (shown.error_code, len(shown.members)) == (errors.NONE, 3)
+
+
 # ---- ListGroups
 
 

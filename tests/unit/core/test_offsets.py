@@ -12,6 +12,7 @@ from kcoord.core.group_store import GroupStore
 from kcoord.core.hashing import coordinator_partition
 from kcoord.core.offset_commit import ILLEGAL_OFFSET_COMMIT, WARNED_CLIENTS_MAX
 from kcoord.core.offset_delete import STEP_ITEMS_MAX
+from kcoord.core.offset_fetch import METADATA_CHARS_PER_OFFSET, REPEATED_PARTITIONS_MAX
 from kcoord.core.offsets import OffsetStore
 from kcoord.core.outcome import (
     OFFSETS_TOPIC,
@@ -625,3 +626,54 @@ def test_a_pass_arms_the_next_one() -> None:
     room.advance(timer.deadline_ms)
     outcome = room.store.handle_expiry_timer(timer, room.now)
     assert [t.deadline_ms for t in outcome.timers] == [2 * timer.deadline_ms]
+
+
+# ---- what one request may cost
+
+
+def _fetch_of(version: int, group: str, indexes: list[int], times: int = 1) -> OffsetFetchRequest:
+    if version < 8:
+        return OffsetFetchRequest(group, [OffsetFetchRequestTopic("t", indexes)] * times)
+    topics = [OffsetFetchRequestTopics("t", ID_T, list(indexes)) for _ in range(times)]
+    return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group, topics=topics)])
+
+
+@pytest.mark.parametrize("version", [7, 8, 10])
+def test_a_large_fetch_answers_each_partition_once(version: int) -> None:
+    """A small one answers what it is asked, as a broker does."""
+    room = Room()
+
+    def answered(indexes: list[int], times: int = 1) -> list[int]:
+        response, _ = room.fetch(version, _fetch_of(version, "g", indexes, times))
+        topics = response.topics if version < 8 else response.groups[0].topics
+        return [p.partition_index for topic in topics for p in topic.partitions]
+
+    assert answered([1, 0, 1], 2) == [1, 0, 1] * 2
+    many = [number % 3 for number in range(REPEATED_PARTITIONS_MAX + 1)]
+    assert answered(many, 2) == [0, 1, 2]
+
+
+def test_groups_beyond_a_number_of_offsets_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kcoord.core.offset_fetch.FETCHED_OFFSETS_MAX", 4)
+    room = Room()
+    partitions = [OffsetCommitRequestPartition(index, 7, -1, "") for index in range(3)]
+    for group in ("one", "two"):
+        room.commit(8, OffsetCommitRequest(group, -1, "", None, -1, [OffsetCommitRequestTopic("t", ID_T, partitions)]))
+    asked = [OffsetFetchRequestGroup(name, topics=None) for name in ("one", "one", "two", "none")]
+    response, _ = room.fetch(8, OffsetFetchRequest(groups=asked))
+    found = [(group.group_id, group.error_code, len(group.topics)) for group in response.groups]
+    later = errors.COORDINATOR_LOAD_IN_PROGRESS
+    assert found == [("one", errors.NONE, 1), ("one", later, 0), ("two", later, 0), ("none", errors.NONE, 0)]
+
+
+def test_metadata_counts_as_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kcoord.core.offset_fetch.FETCHED_OFFSETS_MAX", 10)
+    room = Room()
+    text = "m" * 9 * METADATA_CHARS_PER_OFFSET
+    room.config.offset_metadata_max_bytes = len(text)
+    partition = [OffsetCommitRequestPartition(0, 7, -1, text)]
+    room.commit(8, OffsetCommitRequest("g", -1, "", None, -1, [OffsetCommitRequestTopic("t", ID_T, partition)]))
+    asked = [OffsetFetchRequestGroup("g", topics=None) for _ in range(3)]
+    response, _ = room.fetch(8, OffsetFetchRequest(groups=asked))
+    later = errors.COORDINATOR_LOAD_IN_PROGRESS
+    assert [group.error_code for group in response.groups] == [errors.NONE, later, later]

@@ -6,7 +6,13 @@ import pytest
 
 from kcoord.core.consumer_group import ResolvedRegex
 from kcoord.core.consumer_records import regex_record
-from kcoord.core.topic_regex import REGEX_BYTES_MAX, RESULT_BYTES_MAX, ResolveRegexJob, check
+from kcoord.core.topic_regex import (
+    REGEX_BYTES_MAX,
+    REGEX_OPERATORS_MAX,
+    RESULT_BYTES_MAX,
+    ResolveRegexJob,
+    check,
+)
 from kcoord.log.serde import encode_record
 
 TOPICS = ("orders", "orders.eu", "Orders", "payments", "a", "b", "ab")
@@ -46,6 +52,26 @@ def test_length_is_bounded_in_bytes() -> None:
     assert check("a" * REGEX_BYTES_MAX) is None
     longer = "é" * (REGEX_BYTES_MAX // 2 + 1)
     assert check(longer) == f"it has {REGEX_BYTES_MAX + 2} bytes, and 25000 are allowed"
+
+
+@pytest.mark.parametrize("atom", ["a?", "a*", "a|", "(|a)+", "a{1,2}"])
+def test_alternatives_and_repetitions_are_bounded(atom: str) -> None:
+    """RE2's time grows with the square of their number."""
+    each = sum(atom.count(operator) for operator in "|?*+{")
+    count = REGEX_OPERATORS_MAX // each
+    assert check(atom * count) is None
+    said = f"it has {(count + 1) * each} alternatives and repetitions, and 2000 are allowed"
+    assert check(atom * (count + 1)) == said
+
+
+def test_two_thousand_names_fit() -> None:
+    assert check("|".join(f"topic-{index:05}" for index in range(2_000))) is None
+
+
+@pytest.mark.parametrize("name", ["\\pL", "\\PL", "\\p{Greek}"])
+def test_unicode_classes_are_bounded(name: str) -> None:
+    assert check(name * 20) is None
+    assert check(name * 21) == "it has 21 Unicode classes, and 20 are allowed"
 
 
 def test_a_hundred_of_the_longest_names_fit() -> None:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from kcoord.core.outcome import Now
+from kcoord.engine.list_offsets import LOOKUPS_AT_ONCE, repeated_partitions
+from kcoord.protocol import apis
+from kcoord.protocol.api_versions import ApiVersionsRequest
+from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
 from kcoord.protocol.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from kcoord.protocol.errors import (
     FENCED_LEADER_EPOCH,
@@ -16,14 +21,22 @@ from kcoord.protocol.errors import (
     UNKNOWN_TOPIC_OR_PARTITION,
     UNSUPPORTED_VERSION,
 )
-from kcoord.protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from kcoord.protocol.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
 from kcoord.protocol.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
 from tests.harness.batches import BASE_TIME_MS, batch
+from tests.harness.engine import Client, finish_turn, open_memory_engine, read_answers
 from tests.unit.engine.plane import Plane, offsets
+
+NOW = Now(1000, 1_700_000_000_000)
 
 
 @pytest.fixture
@@ -184,3 +197,69 @@ def test_records_that_may_not_be_deleted(plane: Plane) -> None:
     assert delete(plane, 0, "c") == (POLICY_VIOLATION, -1)
     plane.configure("c", "cleanup.policy", "compact,delete")
     assert delete(plane, 0, "c") == (NONE, 0)
+
+
+def test_a_request_for_many_times_takes_several_turns() -> None:
+    count = 3 * LOOKUPS_AT_ONCE
+    plane = Plane()
+    plane.create("t", count)
+    for index in range(count):
+        plane.put("t", batch([b"a", b"b"]), index)
+    wanted = [ListOffsetsPartition(index, -1, BASE_TIME_MS + 1) for index in range(count)]
+    body = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", wanted)])
+    room = plane.offsets_room
+    assert room.handle_list_offsets(plane.request(2, 6, body), body, plane.now) is None
+    reply = None
+    turns = 0
+    while reply is None:
+        assert room.has_due()
+        reply = room.answer_next()
+        room.budget.end_turn()
+        turns += 1
+    assert turns == 3 and not room.has_due()
+    assert isinstance(reply.response, ListOffsetsResponse)
+    found = reply.response.topics[0].partitions
+    assert [p.partition_index for p in found] == list(range(count))
+    assert {(p.error_code, p.offset) for p in found} == {(NONE, 1)}
+
+
+def test_who_leaves_is_not_looked_up_for() -> None:
+    plane = Plane()
+    plane.create("t", 1)
+    wanted = [ListOffsetsPartition(index, -1, 0) for index in range(LOOKUPS_AT_ONCE + 1)]
+    body = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", wanted)])
+    room = plane.offsets_room
+    for connection_id in (1, 2):
+        room.handle_list_offsets(plane.request(2, 6, body, connection_id), body, plane.now)
+    room.on_disconnect(1)
+    assert [work.connection_id for work in room.waiting] == [2]
+
+
+def test_an_engine_answers_them_in_order() -> None:
+    """Others are served between the turns of a request for many times; its own connection waits."""
+    engine = open_memory_engine(NOW)
+    slow, other = Client(engine), Client(engine)
+    count = 3 * LOOKUPS_AT_ONCE
+    slow.ask(apis.CREATE_TOPICS, 7, CreateTopicsRequest([CreatableTopic("t", count, 1)], 1000, False), NOW)
+    wanted = [ListOffsetsPartition(index, -1, 0) for index in range(count)]
+    first = slow.send(apis.LIST_OFFSETS, 6, ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", wanted)]), NOW)
+    second = slow.send(apis.API_VERSIONS, 0, ApiVersionsRequest("", ""), NOW)
+    engine.end_turn(NOW)
+    assert engine.has_more() and slow.session.take_output() == b""
+    other.send(apis.API_VERSIONS, 0, ApiVersionsRequest("", ""), NOW)
+    engine.end_turn(NOW)
+    assert other.session.take_output() and slow.session.take_output() == b""
+    finish_turn(engine, NOW)
+    assert [answer[0] for answer in read_answers(slow.session.take_output())] == [first, second]
+
+
+def test_what_is_named_twice_takes_no_longer_the_more_there_is(plane: Plane) -> None:
+    """Each repeated partition is refused once; what is looked up for it does not grow with the others."""
+    indexes = [*range(20_000)] * 2
+    wanted = [ListOffsetsPartition(index, -1, -1) for index in indexes]
+    body = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", wanted), ListOffsetsTopic("t", wanted)])
+    repeated = repeated_partitions(body)
+    assert {name: type(found) for name, found in repeated.items()} == {"t": dict}
+    response = plane.offsets_room.handle_list_offsets(plane.request(2, 6, body), body, plane.now)
+    assert [len(topic.partitions) for topic in response.topics] == [20_000]
+    assert {partition.error_code for partition in response.topics[0].partitions} == {INVALID_REQUEST}

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from kcoord.core.config import CoreConfig
+from kcoord.core.consumer_regex import REGEX_CHECK_COST
 from kcoord.core.outcome import Now
 from kcoord.engine.budget import SMALL_REQUEST_BYTES, TIMERS_MAX, TURN_COST_MAX, TURN_RESERVE
 from kcoord.engine.engine import Engine
 from kcoord.protocol import apis
+from kcoord.protocol.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kcoord.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from kcoord.protocol.heartbeat import HeartbeatRequest
 from kcoord.protocol.metadata import MetadataRequest
@@ -238,3 +240,36 @@ def test_other_answers_count_in_the_pool(engine: Engine) -> None:
     assert held == client.session.owed_bytes > 0
     assert len(client.session.take_output()) == held
     assert engine.pool.held_bytes == 0
+
+
+def test_checks_of_patterns_use_up_a_turn(engine: Engine) -> None:
+    """A short pattern may take milliseconds to compile: its bytes say nothing."""
+    client = Client(engine)
+    sent = []
+    for number in range(20):
+        request = ConsumerGroupHeartbeatRequest(
+            "k", f"m{number}", 0, None, None, 60_000, [], f"pattern-{number}", None, []
+        )
+        sent.append(client.send(apis.CONSUMER_GROUP_HEARTBEAT, 1, request, NOW))
+    engine.end_turn(NOW)
+    first = answered(client)
+    # One more than fresh requests may use: the queue goes on with at least one.
+    assert 0 < len(first) <= (TURN_COST_MAX + TURN_RESERVE) // REGEX_CHECK_COST + 1
+    assert engine.has_more()
+    done = first
+    while engine.has_more():
+        engine.end_turn(NOW)
+        done += answered(client)
+    assert done == sent
+    # Whoever brings a pattern that the group has already costs no check.
+    joins = [
+        client.send(
+            apis.CONSUMER_GROUP_HEARTBEAT,
+            1,
+            ConsumerGroupHeartbeatRequest("k", f"n{number}", 0, None, None, 60_000, [], "pattern-1", None, []),
+            NOW,
+        )
+        for number in range(20)
+    ]
+    engine.end_turn(NOW)
+    assert answered(client) == joins

@@ -6,7 +6,7 @@ import io
 import json
 
 from kcoord.core.outcome import INFO, WARNING, Fact
-from kcoord.server.logs import ServerLog
+from kcoord.server.logs import LINES_PER_TURN_MAX, ServerLog
 
 
 class Terminal(io.StringIO):
@@ -69,6 +69,21 @@ def test_a_line_that_peers_cause_comes_once_a_second() -> None:
     assert 1 <= len(lines(stream)) <= 2
     log.facts([Fact(INFO, "group_stable", {"group": "g"}), Fact(INFO, "group_stable", {"group": "h"})])
     assert [line["group"] for line in lines(stream) if line["event"] == "group_stable"] == ["g", "h"]
+
+
+def test_one_turn_writes_only_so_many_lines_of_a_kind() -> None:
+    """10,000 members may leave with one request; the rest of the turn is not for writing that down."""
+    stream = io.StringIO()
+    log = ServerLog(stream, "json")
+    log.open()
+    left = [Fact(INFO, "group_member_left", {"member": number}) for number in range(LINES_PER_TURN_MAX + 7)]
+    log.facts([*left, Fact(WARNING, "disk_full", {})])
+    found = lines(stream)
+    events = [line["event"] for line in found]
+    assert events == [*["group_member_left"] * LINES_PER_TURN_MAX, "disk_full", "lines_left_out"]
+    assert (found[-1]["of"], found[-1]["lines"]) == ("group_member_left", 7)
+    log.facts(left[:1])
+    assert lines(stream)[-1]["event"] == "group_member_left"
 
 
 def test_recent_lines_are_kept_without_a_stream() -> None:
