@@ -1,7 +1,7 @@
 # Every verb is one line. `make run` and `make test` set themselves up: they need Python >= 3.11, nothing else.
 # Variables: PYTHON (the interpreter that makes .venv), VENV, ARGS (more arguments for the tool that is called).
 .DEFAULT_GOAL := help
-.PHONY: help setup run gen gen-check compile lint type test test-compiled interop image bench bench-open bench-partitions bench-spark fuzz explore crash-states io-faults bit-flips crash check clean
+.PHONY: help setup run gen gen-check compile lint type test test-compiled interop image bench bench-open bench-partitions bench-spark stall fuzz explore crash-states io-faults bit-flips crash check clean
 
 VENV ?= .venv
 PYTHON ?= $(shell tools/find_python.sh)
@@ -65,8 +65,12 @@ bench-partitions: setup ## 10,000 partitions under `ulimit -n 1024`: made, writt
 bench-spark: compile ## how fast logs become rows, beside kafka-dump-log (ARGS="--jobs 1000000 --log-gb 1": all jobs, and memory)
 	$(PY) -m bench.spark $(ARGS)
 
-fuzz: compile ## a million hostile inputs to native code (ARGS="--seconds 60 --seed 1" for a sample)
+stall: compile ## the worst frame of every API: CPU per turn, who waits for it, memory (ARGS="--seconds 60 --seed 1" for a sample)
+	$(COMPILED) $(PY) -m tests.stall $(ARGS)
+
+fuzz: compile ## a million hostile inputs to native code, and a search for the costliest (ARGS="--seconds 60 --seed 1" for a sample)
 	$(COMPILED) $(PY) -m tests.fuzz.engine_fuzz $(or $(ARGS),--executions 1000000 --seed 1)
+	$(COMPILED) $(PY) -m tests.fuzz.costliest $(or $(ARGS),--seconds 120 --seed 1)
 
 explore: setup ## every order of messages, losses and timeouts of a small consumer group (ARGS="--seconds 60 --seed 1" for a sample)
 	$(PY) -P -m tests.explore.consumer_groups $(ARGS)

@@ -38,6 +38,15 @@ class KcoordServer:
     def bootstrap(self) -> str:
         return f"127.0.0.1:{self.port}"
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
     def __enter__(self) -> KcoordServer:
         try:
             self.start()
