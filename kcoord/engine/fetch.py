@@ -66,7 +66,7 @@ ZSTD_FROM: Final = 10
 STORAGE_ERROR_FROM: Final = 6
 
 # One answer may take this part of what the pool of answers has left: its n-th part.
-POOL_SHARES: Final = 4
+POOL_SHARES: Final = 16
 
 SESSIONLESS: Final = 0
 FULL: Final = 1

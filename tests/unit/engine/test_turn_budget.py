@@ -192,7 +192,7 @@ def test_fetch_answers_shrink_as_the_pool_empties(engine: Engine) -> None:
     producer = Client(engine)
     for _ in range(40):
         producer.ask(apis.PRODUCE, 9, produce_request("t", 100_000), NOW)
-    lazy = [Client(engine) for _ in range(100)]
+    lazy = [Client(engine) for _ in range(300)]
     sizes: list[int] = []
     for client in lazy:
         before = engine.pool.held_bytes
@@ -203,7 +203,7 @@ def test_fetch_answers_shrink_as_the_pool_empties(engine: Engine) -> None:
         client.session.note_buffered(size)
         assert engine.pool.held_bytes == before + size
         sizes.append(size)
-    assert sizes[0] > 1_500_000
+    assert sizes[0] > 400_000
     assert sizes[-1] < 100
     assert engine.pool.held_bytes < POOL_BYTES + 300_000
     assert sorted(sizes, reverse=True) == sizes
@@ -216,7 +216,7 @@ def test_fetch_answers_shrink_as_the_pool_empties(engine: Engine) -> None:
     reader = Client(engine)
     reader.send(apis.FETCH, 11, fetch_request("t", 0), NOW)
     finish_turn(engine, NOW)
-    assert fetched_bytes(reader) > 1_500_000
+    assert fetched_bytes(reader) > 400_000
 
 
 def test_a_fetch_that_found_the_pool_empty_is_answered_when_there_is_room(engine: Engine) -> None:
