@@ -119,10 +119,33 @@ def stable_views(bootstrap: str) -> dict[str, list[str]]:
     """The same when all members have what they are to have."""
     for _ in range(10):
         found = views(bootstrap)
-        states = [found[f"{group} --state --verbose"][-1].split() for group in GROUPS]
-        if all(row[-1] == str(len(GROUPS[row[0]])) and "Stable" in row for row in states):
+        if all(is_settled(group, found) for group in GROUPS):
             return found
-    raise TimeoutError(f"the groups do not become stable: {found}")
+    raise TimeoutError(f"the groups do not settle: {found}")
+
+
+def is_settled(group: str, found: dict[str, list[str]]) -> bool:
+    """Whether each member has its share in the newest epoch, so that no rebalance is under way or follows.
+
+    The views are not of one moment.
+    """
+    shares = [share(row) for row in found[f"{group} --members --verbose"][1:]]
+    epochs = {epoch for one in shares for epoch in one[::2]}
+    state = found[f"{group} --state --verbose"][-1].split()
+    count = len(GROUPS[group])
+    return (
+        len(shares) == count
+        and all(len(one) == 4 and one[1] == one[3] for one in shares)
+        and len(epochs) == 1
+        and state[-4:] == ["Stable", *epochs, *epochs, str(count)]
+    )
+
+
+def share(row: str) -> list[str]:
+    """Epoch and assignment of a member, and those it is to have; nothing without partitions."""
+    words = row.split()
+    first = next((at for at, word in enumerate(words) if word.startswith(f"{TOPIC}:")), 0)
+    return words[first - 1 : first + 3] if first else []
 
 
 def export(source: Path, target: Path) -> dict[str, Any]:
