@@ -151,7 +151,7 @@ class Trial:
     def start(self, name: str) -> None:
         began = time.perf_counter()
         command = [sys.executable, "-P", "-m", "kcoord.cli.main", "serve", "--listen", "127.0.0.1:0"]
-        for setting in (f"log.sync={self.sync}", f"partitions.max={self.partitions}"):
+        for setting in (f"log.sync={self.sync}", f"request.partitions.max={self.partitions}"):
             command += ["--set", setting]
         variables = environment(self.compiled)
         if not self.compiled and os.environ.get("PYTHONPATH"):
