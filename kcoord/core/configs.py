@@ -110,6 +110,7 @@ class ConfigHandlers:
         self.config = config
         self.topics = topics
         self.broker = BrokerConfigs(config)
+        self.altered_max = ALTERED_MAX
         self.topic_names = list(TOPIC_CONFIGS)
         self.group_names = list(GROUP_CONFIGS)
         self.broker_names = sorted(self.broker.by_name)
@@ -346,7 +347,7 @@ class ConfigHandlers:
             records: list[ConfigRecord] = []
             if counts[(resource.resource_type, resource.resource_name)] > 1:
                 problem: Problem | None = Problem(INVALID_REQUEST, "Each resource must appear at most once.")
-            elif changes > ALTERED_MAX or len(body.resources) > ALTERED_MAX:
+            elif changes > self.altered_max or len(body.resources) > self.altered_max:
                 problem = Problem(POLICY_VIOLATION, TOO_MANY_RECORDS)
             else:
                 problem = self._alter(resource, records)

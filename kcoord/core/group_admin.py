@@ -83,6 +83,7 @@ class GroupAdmin:
         self.config = config
         self.store = store
         self.tombstones_of = tombstones_of
+        self.described_members_max = DESCRIBED_MEMBERS_MAX
 
     # ---- DescribeGroups
 
@@ -95,7 +96,7 @@ class GroupAdmin:
         members = 0
         for group_id in body.groups:
             group = self.store.get(group_id)
-            if group is not None and members and members + len(group.members) > DESCRIBED_MEMBERS_MAX:
+            if group is not None and members and members + len(group.members) > self.described_members_max:
                 described.append(
                     DescribedGroup(
                         error_code=errors.COORDINATOR_LOAD_IN_PROGRESS,

@@ -47,6 +47,7 @@ Named = dict[str | bytes, dict[int, bool]]
 class OffsetFetches:
     def __init__(self, state: OffsetState) -> None:
         self.state = state
+        self.offsets_max = FETCHED_OFFSETS_MAX
 
     def handle_offset_fetch(self, request: Request, body: OffsetFetchRequest) -> Outcome:
         outcome = Outcome()
@@ -57,7 +58,7 @@ class OffsetFetches:
         offsets = 0
         for group in body.groups:
             asked = self._count(group)
-            if offsets and offsets + asked > FETCHED_OFFSETS_MAX:
+            if offsets and offsets + asked > self.offsets_max:
                 answers.append(
                     OffsetFetchResponseGroup(group.group_id, [], errors.COORDINATOR_LOAD_IN_PROGRESS)
                 )

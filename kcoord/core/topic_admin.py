@@ -86,6 +86,7 @@ class TopicAdmin:
     def __init__(self, config: CoreConfig, topics: TopicRegistry) -> None:
         self.config = config
         self.topics = topics
+        self.request_records_max = REQUEST_RECORDS_MAX
         # What answers show of topics that set nothing, during one request.
         self._defaults_shown: list[CreatableTopicConfigs] = []
 
@@ -120,7 +121,7 @@ class TopicAdmin:
                 continue
             if total > self.config.request_partitions_max:
                 refusal: Refusal | None = Refusal(POLICY_VIOLATION, TOO_MANY_PARTITIONS)
-            elif records > REQUEST_RECORDS_MAX:
+            elif records > self.request_records_max:
                 refusal = Refusal(POLICY_VIOLATION, TOO_MANY_RECORDS)
             else:
                 refusal = self._refuse_creation(asked, added)

@@ -107,6 +107,8 @@ class FetchSessionCache:
 
     def __init__(self, slots: int, seed: int) -> None:
         self.slots = slots
+        self.partitions_max = SESSION_PARTITIONS_MAX
+        self.session_partitions_max = ONE_SESSION_PARTITIONS_MAX
         self.sessions: dict[int, FetchSession] = {}
         self.partitions = 0
         # Ids need not be secret, but those of a server's last life should not be met again soon.
@@ -149,9 +151,9 @@ class FetchSessionCache:
 
     def _has_room(self, size: int, now_ms: int) -> bool:
         """Whether a session may have so many partitions; stale sessions make room for it."""
-        if size > ONE_SESSION_PARTITIONS_MAX:
+        if size > self.session_partitions_max:
             return False
-        while self.partitions + size > SESSION_PARTITIONS_MAX:
+        while self.partitions + size > self.partitions_max:
             oldest = next(iter(self.sessions.values()), None)
             if oldest is None or now_ms - oldest.used_ms <= SESSION_EVICTION_MS:
                 return False

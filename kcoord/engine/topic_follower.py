@@ -127,6 +127,7 @@ class TopicFollower:
         self.table = table
         self.fetch = fetch
         self.producers = producers
+        self.remove_bytes_max = REMOVE_BYTES_MAX
         self.removals: deque[Removal] = deque()
         self.jobs: list[Job] = []
         self.held: deque[Held] = deque()
@@ -307,7 +308,7 @@ class TopicFollower:
 
     def _remove(self, removal: Removal) -> None:
         self.steps_left -= REMOVE_STEPS
-        if removal.size_bytes <= REMOVE_BYTES_MAX:
+        if removal.size_bytes <= self.remove_bytes_max:
             self.directory.purge(removal.deleted)
         elif self.directory.forget_deleted(removal.deleted):
             self.jobs.append(RemoveLog(self.directory, removal.deleted))

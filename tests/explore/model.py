@@ -227,7 +227,8 @@ class World:
                 core.replay(log, end, record.key, record.value)
                 self._ends[at] = end + 1
             core.settle(out, NOW)
-        assert not out.follow_ups
+        for event in out.follow_ups:
+            self._apply(core, core.handle(event, NOW))
         return out
 
     def _core_request(self, key: int, version: int, body: object) -> object:

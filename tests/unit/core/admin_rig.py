@@ -36,8 +36,8 @@ class AdminRig:
         for offset, record in enumerate(self.log):
             self.topics.replay_metadata(record, offset)
         metadata = MetadataHandlers(self.config, self.topics)
-        admin = TopicAdmin(self.config, self.topics)
-        configs = ConfigHandlers(self.config, self.topics)
+        admin = self.admin = TopicAdmin(self.config, self.topics)
+        configs = self.configs = ConfigHandlers(self.config, self.topics)
         producer_ids = ProducerIds(self.config, self.topics)
         self.handlers: dict[int, Any] = {
             apis.METADATA: metadata.handle_metadata,

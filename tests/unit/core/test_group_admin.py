@@ -61,10 +61,10 @@ def test_answers_wait_for_what_they_show() -> None:
     assert reply.wait_offset == len(rig.stored[1])
 
 
-def test_an_answer_describes_a_bounded_number_of_members(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_describes_a_bounded_number_of_members() -> None:
     """However often a group is named. Of the others clients learn that they may ask again."""
-    monkeypatch.setattr("kcoord.core.group_admin.DESCRIBED_MEMBERS_MAX", 10)
     rig = Rig()
+    rig.admin.described_members_max = 10
     rig.stable_group(3, group="large")
     rig.stable_group(1, group="small")
     shown = rig.describe(*["large"] * 5, "small", "nobody")
@@ -78,9 +78,9 @@ def test_an_answer_describes_a_bounded_number_of_members(monkeypatch: pytest.Mon
     ]
 
 
-def test_a_group_with_more_members_than_an_answer_is_described_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kcoord.core.group_admin.DESCRIBED_MEMBERS_MAX", 2)
+def test_a_group_with_more_members_than_an_answer_is_described_alone() -> None:
     rig = Rig()
+    rig.admin.described_members_max = 2
     rig.stable_group(3)
     (shown,) = rig.describe()
     assert (shown.error_code, len(shown.members)) == (errors.NONE, 3)

@@ -653,9 +653,9 @@ def test_a_large_fetch_answers_each_partition_once(version: int) -> None:
     assert answered(many, 2) == [0, 1, 2]
 
 
-def test_groups_beyond_a_number_of_offsets_are_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kcoord.core.offset_fetch.FETCHED_OFFSETS_MAX", 4)
+def test_groups_beyond_a_number_of_offsets_are_asked_for_again() -> None:
     room = Room()
+    room.store.fetches.offsets_max = 4
     partitions = [OffsetCommitRequestPartition(index, 7, -1, "") for index in range(3)]
     for group in ("one", "two"):
         room.commit(8, OffsetCommitRequest(group, -1, "", None, -1, [OffsetCommitRequestTopic("t", ID_T, partitions)]))
@@ -666,9 +666,9 @@ def test_groups_beyond_a_number_of_offsets_are_asked_for_again(monkeypatch: pyte
     assert found == [("one", errors.NONE, 1), ("one", later, 0), ("two", later, 0), ("none", errors.NONE, 0)]
 
 
-def test_metadata_counts_as_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kcoord.core.offset_fetch.FETCHED_OFFSETS_MAX", 10)
+def test_metadata_counts_as_offsets() -> None:
     room = Room()
+    room.store.fetches.offsets_max = 10
     text = "m" * 9 * METADATA_CHARS_PER_OFFSET
     room.config.offset_metadata_max_bytes = len(text)
     partition = [OffsetCommitRequestPartition(0, 7, -1, text)]

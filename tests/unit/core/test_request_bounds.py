@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from kcoord.core import configs, topic_admin
 from kcoord.core.config import CoreConfig
 from kcoord.core.config_defs import TOPIC_CONFIGS
 from kcoord.core.configs import ALTERED_MAX, DESCRIBED_ENTRIES_MAX
@@ -30,9 +29,9 @@ from tests.unit.core.admin_rig import AdminRig
 from tests.unit.core.test_topics import create
 
 
-def test_records_of_one_creation_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_admin, "REQUEST_RECORDS_MAX", 10)
+def test_records_of_one_creation_are_limited() -> None:
     rig = AdminRig()
+    rig.admin.request_records_max = 10
     before = len(rig.log)
     configs = [CreatableTopicConfig(name, "1") for name in ("retention.ms", "segment.ms", "flush.ms")]
     topics = [CreatableTopic("a", 3, 1, [], configs), CreatableTopic("b", 3, 1)]
@@ -119,10 +118,10 @@ def test_keys_of_a_description_are_looked_up_by_hash() -> None:
     assert Counted.comparisons < 100
 
 
-def test_alterations_of_one_request_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alterations_of_one_request_are_limited() -> None:
     assert ALTERED_MAX == 10000
-    monkeypatch.setattr(configs, "ALTERED_MAX", 2)
     rig = AdminRig()
+    rig.configs.altered_max = 2
     create(rig, "a", "b")
     before = len(rig.log)
     changes = [AlterableConfig("retention.ms", 0, "1000"), AlterableConfig("segment.ms", 0, "1000")]

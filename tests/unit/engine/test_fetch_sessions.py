@@ -258,7 +258,7 @@ def test_stale_sessions_make_room_for_anyone() -> None:
     assert cache.partitions == 10
 
 
-def test_partitions_of_all_sessions_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partitions_of_all_sessions_are_limited() -> None:
     limit = fetch_sessions.SESSION_PARTITIONS_MAX
     cache = FetchSessionCache(5, 1)
     assert cache.maybe_create(items(10), False, 0) != 0
@@ -267,9 +267,9 @@ def test_partitions_of_all_sessions_are_limited(monkeypatch: pytest.MonkeyPatch)
     assert cache.maybe_create(items(3), False, 0) != 0
 
 
-def test_stale_sessions_make_room_for_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_sessions, "SESSION_PARTITIONS_MAX", 10)
+def test_stale_sessions_make_room_for_partitions() -> None:
     cache = FetchSessionCache(5, 1)
+    cache.partitions_max = 10
     first = cache.maybe_create(items(4), False, 0)
     second = cache.maybe_create(items(4), False, 100)
     assert cache.maybe_create(items(4), False, SESSION_EVICTION_MS) == 0
@@ -278,20 +278,20 @@ def test_stale_sessions_make_room_for_partitions(monkeypatch: pytest.MonkeyPatch
     assert cache.partitions == 8
 
 
-def test_a_session_has_a_limit_of_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_sessions, "ONE_SESSION_PARTITIONS_MAX", 5)
+def test_a_session_has_a_limit_of_partitions() -> None:
     cache = FetchSessionCache(5, 1)
+    cache.session_partitions_max = 5
     assert cache.maybe_create(items(6), False, 0) == 0
     assert cache.maybe_create(items(5), False, 0) != 0
 
 
-@pytest.mark.parametrize("limit", ["ONE_SESSION_PARTITIONS_MAX", "SESSION_PARTITIONS_MAX"])
+@pytest.mark.parametrize("limit", ["session_partitions_max", "partitions_max"])
 @pytest.mark.parametrize("version", [11, 13])
 def test_incremental_fetches_cannot_grow_a_session_beyond_its_limit(
-    plane: Plane, monkeypatch: pytest.MonkeyPatch, limit: str, version: int
+    plane: Plane, limit: str, version: int
 ) -> None:
-    monkeypatch.setattr(fetch_sessions, limit, 2)
     sessions = plane.fetch_room.sessions
+    setattr(sessions, limit, 2)
     consumer = Consumer(plane, version)
     consumer.fetch(("t", 0, 0), ("t", 1, 0))
     # One for another is no growth.

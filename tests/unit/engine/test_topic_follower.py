@@ -8,7 +8,6 @@ import pytest
 
 from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import Now
-from kcoord.engine import topic_follower
 from kcoord.engine.engine import Engine
 from kcoord.engine.topic_follower import REMOVE_STEPS, TURN_STEPS, RemoveLog
 from kcoord.log.storage import ForgetfulStorage, MemoryStorage
@@ -207,10 +206,10 @@ def test_a_start_after_a_crash_in_the_middle_of_a_deletion_removes_the_rest() ->
     assert not [name for name in left.list_dir("") if name.startswith("t-")]
 
 
-def test_a_large_log_is_removed_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(topic_follower, "REMOVE_BYTES_MAX", 10)
+def test_a_large_log_is_removed_in_a_thread() -> None:
     storage = MemoryStorage()
     engine = open_engine(storage, NOW)
+    engine.data_plane.follower.remove_bytes_max = 10
     client = Client(engine)
     client.ask(apis.CREATE_TOPICS, 7, create("t", 1), NOW)
     client.ask(apis.PRODUCE, 9, produce("t", 0), NOW)
