@@ -54,6 +54,8 @@ class Held:
         self.before_mb = 0.0
         self.most_mb = 0.0
         self.bound_mb = 0.0
+        # How often the memory was looked at once everything was sent.
+        self.samples = 0
         self.ping_ms = 0.0
         self.outcome = ""
 
@@ -138,9 +140,9 @@ def hold(crowd: Crowd, server: WorldServer, connections: int = CONNECTIONS, watc
                 for sock in list(left):
                     if _send_some(sock, left):
                         until = min(time.monotonic() + watch_s, last)
-                    if time.monotonic() - sampled >= SAMPLE_S:
-                        sampled = time.monotonic()
-                        held.most_mb = max(held.most_mb, memory_mb(process.pid))
+                    sampled = _sample(held, process.pid, sampled)
+                sampled = _sample(held, process.pid, sampled)
+                held.samples += not left
                 if held.most_mb > 2 * held.bound_mb + held.before_mb:
                     held.outcome = "stopped at twice the bound"
                     break
@@ -151,6 +153,15 @@ def hold(crowd: Crowd, server: WorldServer, connections: int = CONNECTIONS, watc
     finally:
         server.stop()
     return held
+
+
+def _sample(held: Held, pid: int, sampled: float) -> float:
+    """Look at the memory if it is time to; when that was done last."""
+    now = time.monotonic()
+    if now - sampled < SAMPLE_S:
+        return sampled
+    held.most_mb = max(held.most_mb, memory_mb(pid))
+    return now
 
 
 def _send_some(sock: socket.socket, left: dict[socket.socket, memoryview]) -> bool:

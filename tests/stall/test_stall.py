@@ -16,7 +16,7 @@ from kcoord.protocol import apis
 from kcoord.wire.primitives import Reader
 from tests.stall import __main__ as stall
 from tests.stall.catalogue import catalogue, schema_frames
-from tests.stall.crowd import Held
+from tests.stall.crowd import Held, crowds, hold
 from tests.stall.frames import Frame
 from tests.stall.report import PING_MS_MAX, Row, turn_ms_max
 from tests.stall.rig import Cost, measure, measure_apart
@@ -165,6 +165,16 @@ def test_a_server_is_visited_while_another_client_pings() -> None:
         assert process.is_alive
     assert visit.outcome == "" and visit.answer_bytes > 100
     assert visit.pings >= 1 and visit.ping_ms > 0 and visit.cpu_ms > 0
+
+
+def test_memory_is_watched_after_everything_was_sent() -> None:
+    """Answers that nobody reads are made after the requests for them went out."""
+    crowd = next(one for one in crowds() if "Fetch" in one.what)
+    with WorldServer(crowd.world, 0.5) as server:
+        held = hold(crowd, server, connections=8, watch_s=2.0)
+    assert held.outcome == "" and held.samples >= 5
+    # Each of them is owed some 30 MB.
+    assert held.grown_mb > 30, vars(held)
 
 
 def test_the_verb_runs_this_package() -> None:
