@@ -16,6 +16,7 @@ import signal
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -176,12 +177,22 @@ class Turns:
             self.cost.step_ms = max(self.cost.step_ms, (time.thread_time() - start) * 1000)
 
 
-def measure(world: World, frames: list[bytes], prepare: Callable[[Peer], None] | None = None) -> Cost:
-    """What frames cost that come one after the other on a connection to this very world."""
+def measure(
+    world: World,
+    frames: list[bytes],
+    prepare: Callable[[Peer], None] | None = None,
+    begin: Callable[[], None] | None = None,
+) -> Cost:
+    """What frames cost that come one after the other on a connection to this very world.
+
+    `begin` is called between the preparation and the first frame.
+    """
     cost = Cost()
     peer = EnginePeer(world)
     if prepare is not None:
         prepare(peer)
+    if begin is not None:
+        begin()
     turns = Turns(world.engine, peer.client.session, world.now, cost)
     for frame in frames:
         turns.run(frame)
@@ -238,17 +249,13 @@ def _measure_in_child(
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    limit = int(used.ru_utime + used.ru_stime) + cpu_seconds + 1
-    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
-    pages = int(Path("/proc/self/statm").read_text().split()[0])
-    limit = pages * resource.getpagesize() + MEMORY_BYTES_MAX
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     cost = Cost()
     start = time.thread_time()
     try:
-        cost = measure(world, frames, prepare)
-        cost.memory_mb = max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - used.ru_maxrss, 0) / 1024
+        begin = partial(_limit, cpu_seconds)
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        cost = measure(world, frames, prepare, begin)
+        cost.memory_mb = max(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, 0) / 1024
     except MemoryError:
         cost.turns_ms = [(time.thread_time() - start) * 1000]
         cost.error = f"more than {MEMORY_BYTES_MAX >> 30} GiB of memory"
@@ -256,3 +263,13 @@ def _measure_in_child(
         cost.error = traceback.format_exc(limit=-3)
     with os.fdopen(writing, "wb") as pipe:
         pipe.write(json.dumps(cost.__dict__).encode())
+
+
+def _limit(cpu_seconds: int) -> None:
+    """From here on this process may use so much more CPU, and MEMORY_BYTES_MAX more of memory."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    limit = int(used.ru_utime + used.ru_stime) + cpu_seconds + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    limit = pages * resource.getpagesize() + MEMORY_BYTES_MAX
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

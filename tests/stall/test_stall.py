@@ -19,7 +19,7 @@ from tests.stall.catalogue import catalogue, schema_frames
 from tests.stall.crowd import Held, crowds, hold
 from tests.stall.frames import Frame
 from tests.stall.report import PING_MS_MAX, Row, turn_ms_max
-from tests.stall.rig import Cost, measure, measure_apart
+from tests.stall.rig import Cost, Turns, measure, measure_apart
 from tests.stall.server_rig import Visit, WorldServer
 from tests.stall.shapes import elements_max, frame_bytes_max
 from tests.stall.worlds import CONTENTS, World, make_world
@@ -115,12 +115,15 @@ def test_measuring_apart_leaves_the_world_as_it_is(worlds: dict[str, World]) -> 
     assert world.engine.core.digest() == before
 
 
-def test_a_frame_that_never_ends_is_given_up(worlds: dict[str, World]) -> None:
-    def spin(peer: object) -> None:
+def test_a_frame_that_never_ends_is_given_up(
+    worlds: dict[str, World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def spin(turns: Turns, frame: bytes) -> None:
         while True:
             pass
 
-    cost = measure_apart(worlds["empty"], [], spin, cpu_seconds=1)
+    monkeypatch.setattr(Turns, "run", spin)
+    cost = measure_apart(worlds["empty"], [b"any"], cpu_seconds=1)
     assert cost.error == "not done after 1 s of CPU"
     assert Row("x", 1, cost).problems() == [cost.error]
 
