@@ -74,6 +74,8 @@ def check(pattern: str) -> str | None:
     operators = 0
     for operator in _OPERATORS:
         operators += pattern.count(operator)
+    # The question mark of a group like `(?:` is neither.
+    operators -= pattern.count("(?")
     if operators > REGEX_OPERATORS_MAX:
         return f"it has {operators} alternatives and repetitions, and {REGEX_OPERATORS_MAX} are allowed"
     classes = pattern.count("\\p") + pattern.count("\\P")
