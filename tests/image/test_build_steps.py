@@ -41,7 +41,7 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     installed = folder / "opt"
     command = ["sh", source / "docker" / "build-steps.sh", source, installed, sys.executable]
     done = subprocess.run(
-        command, cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=600, check=False
+        command, cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=1500, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return installed
