@@ -418,7 +418,7 @@ class Engine:
         if response is None:
             self.parked[request.request_id] = Parked(session, correlation_id, api_key, request.version)
             session.parked_request_id = request.request_id
-            self._take_checks()
+            self._take_up(self.data_plane.produce.take_jobs())
             return
         if api_key == apis.PRODUCE:
             if cast(ProduceRequest, request.body).acks == 0:
@@ -436,11 +436,6 @@ class Engine:
                 if partition.error_code != 0:
                     self.outbox.close(session, f"Produce without acks failed with error {partition.error_code}")
                     return
-
-    def _take_checks(self) -> None:
-        for job in self.data_plane.produce.take_jobs():
-            self.jobs_in_flight[job.key] = job
-            self.jobs.append(job)
 
     def _append_produced(self, now: Now) -> None:
         """Append for Produce requests that waited, as far as the turn and the open commit go."""
@@ -461,7 +456,7 @@ class Engine:
                     parked.session.parked_request_id = 0
                     self.outbox.fault(parked.session, "Produce", error)
             work = None if self._is_commit_full() else produce.next_ready()
-        self._take_checks()
+        self._take_up(self.data_plane.produce.take_jobs())
         if not produce.is_crowded:
             self.intake.unstall()
 

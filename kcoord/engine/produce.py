@@ -19,7 +19,7 @@ from collections import deque
 from typing import Final, final
 
 from kcoord.core.config import CoreConfig
-from kcoord.core.outcome import GROUP_EVENTS_TOPIC, INTERNAL_TOPICS, WARNING, Fact, Now, Request
+from kcoord.core.outcome import GROUP_EVENTS_TOPIC, INTERNAL_TOPICS, WARNING, Fact, Job, Now, Request
 from kcoord.engine.budget import TurnBudget
 from kcoord.engine.partitions import PartitionTable, ServedTopic, TopicPartition, TopicSettings
 from kcoord.engine.produce_work import CheckJob, PartitionWrite, ProduceWork
@@ -176,7 +176,7 @@ class ProduceRoom:
         self.appends = 0
         self.first_appends = 0
         # Jobs that nobody has taken yet.
-        self.jobs: list[CheckJob] = []
+        self.jobs: list[Job] = []
         # Requests whose checks are done, and that go on with appending.
         self.ready: deque[ProduceWork] = deque()
         # How many requests wait for a check or for their append, and what they hold in memory.
@@ -238,7 +238,7 @@ class ProduceRoom:
             )
         self.ready.append(work)
 
-    def take_jobs(self) -> list[CheckJob]:
+    def take_jobs(self) -> list[Job]:
         jobs = self.jobs
         if jobs:
             self.jobs = []
