@@ -1,5 +1,6 @@
 # Every verb is one line. `make run` and `make test` set themselves up: they need Python >= 3.11, nothing else.
-# Variables: PYTHON (the interpreter that makes .venv), VENV, ARGS (more arguments for the tool that is called).
+# Variables: PYTHON (the interpreter that makes .venv), VENV, ARGS (more arguments for the tool that is called),
+# WORKERS (how many processes run tests).
 .DEFAULT_GOAL := help
 .PHONY: help setup run gen gen-check compile lint type test test-compiled interop image bench bench-open bench-partitions bench-spark stall fuzz explore crash-states io-faults bit-flips crash check clean
 
@@ -9,6 +10,9 @@ PY := $(VENV)/bin/python
 # The compiled tree in front of the source tree; the second variable keeps the working folder out of the way.
 COMPILED := PYTHONPATH="$(CURDIR)/build/compiled" PYTHONSAFEPATH=1
 PYTEST := $(PY) -P -m pytest
+# As many workers as there are cores, up to eight; a file's tests stay in one worker, which shares its fixtures. WORKERS=0: none.
+WORKERS ?= auto
+PARALLEL := -n $(WORKERS) --maxprocesses 8 --dist loadfile
 # These have verbs of their own.
 SLOW := --ignore=tests/interop --ignore=tests/image
 
@@ -42,10 +46,10 @@ type: setup ## mypy --strict
 	$(VENV)/bin/mypy
 
 test: setup ## the test suite, interpreted
-	$(PYTEST) $(SLOW) $(ARGS)
+	$(PYTEST) $(PARALLEL) $(SLOW) $(ARGS)
 
 test-compiled: compile ## the same suite on the compiled tree, without the tests that need a Spark session
-	$(COMPILED) KCOORD_EXPECT_COMPILED=1 $(PYTEST) $(SLOW) -m "not spark_session" $(ARGS)
+	$(COMPILED) KCOORD_EXPECT_COMPILED=1 $(PYTEST) $(PARALLEL) $(SLOW) -m "not spark_session" $(ARGS)
 
 interop: setup ## the Java clients and Kafka's own tools against kcoord (Java 17 and Maven)
 	$(PYTEST) tests/interop $(ARGS)

@@ -105,7 +105,7 @@ class CoreConfig:
     producers_per_partition_max: int = 20_000
 
     # One request. An element costs 1 to 2 us with its answer, so this is what a turn can afford; a broker has no limit.
-    request_elements_max: int = 30000
+    request_elements_max: int = 15000
 
     # Fetch.
     fetch_max_bytes: int = 57671680

@@ -46,6 +46,11 @@ class TurnBudget:
     def is_spent(self) -> bool:
         return self.spent >= TURN_COST_MAX
 
+    @property
+    def is_far_over(self) -> bool:
+        """Whether the turn has spent all that it may, the reserve included."""
+        return self.spent >= TURN_COST_MAX + TURN_RESERVE
+
     def has_room(self, frame_bytes: int) -> bool:
         """Whether a request of a connection that waits for nothing may be handled now."""
         limit = TURN_COST_MAX

@@ -52,7 +52,7 @@ from kcoord.engine.budget import TIMERS_MAX, TurnBudget
 from kcoord.engine.coordinator_log import BatchTooLarge, CoordinatorLog, EncodedRecords
 from kcoord.engine.data_plane import DATA_PLANE_APIS, DataPlane
 from kcoord.engine.group_events_topic import GroupEventsTopic
-from kcoord.engine.intake import Intake, hold_back, must_wait, read_header, take_backlog
+from kcoord.engine.intake import Intake, hold_back, must_wait, read_header, take_backlog, why_unreadable
 from kcoord.engine.metadata_snapshot import MetadataState
 from kcoord.engine.outbox import Outbox
 from kcoord.engine.produce_work import CheckJob, ProduceWork
@@ -291,11 +291,10 @@ class Engine:
     def _is_commit_full(self) -> bool:
         return self.open_bytes + self.journal.pending_bytes > self.commit_bytes_target
 
-    def go_on(self, session: Session, now: Now) -> None:
-        """The session's output was taken: requests that waited for that are handled. Call end_turn next."""
+    def go_on(self, session: Session) -> None:
+        """The session's output was taken: the next turn goes on with requests that waited for that."""
         if session.backlog and not session.closed:
             self.intake.enqueue(session)
-            self._resume(now)
 
     def _check_failure(self) -> None:
         """Raises JournalFailed once storing anything has failed: nothing is handled or answered any more."""
@@ -341,7 +340,7 @@ class Engine:
             # What follows the body is ignored, as brokers do: librdkafka asks for all topics with a null array of
             # four bytes where flexible versions have one.
         except DecodeError as error:
-            self.outbox.close(session, f"{api.name} version {version} cannot be read: {error}")
+            self.outbox.close(session, f"{api.name} version {version} cannot be read: {why_unreadable(error)}")
             return
         except Exception as fault:
             # Not `error` again: compiled code gives a name one type per function.

@@ -19,7 +19,7 @@ from typing import final
 
 from kcoord.engine.budget import TurnBudget
 from kcoord.engine.session import OUTPUT_BYTES_MAX, Session
-from kcoord.wire.primitives import DecodeError, Reader, i64, read_i16_be
+from kcoord.wire.primitives import DecodeError, Reader, TooManyElements, i64, read_i16_be
 
 
 @final
@@ -30,8 +30,10 @@ class Intake:
         self.budget = budget
         self.queue: deque[Session] = deque()
         self.stalled: list[Session] = []
-        # Whether this turn has gone on with a session of the queue: it does so at least once, whatever was spent.
+        # Whether this turn has gone on with a session of the queue. It does so at least once, whatever was spent,
+        # unless the requests that have just arrived were far over the budget; then the next turn does.
         self.has_gone_on = False
+        self.had_to_wait = False
 
     def has_room(self, session: Session, frame: bytes, is_fresh: bool) -> bool:
         """Whether the turn's budget lets this frame be handled. If not, the session is queued.
@@ -39,7 +41,7 @@ class Intake:
         `is_fresh`: the frame has just arrived, and nothing of its session waits.
         """
         budget = self.budget
-        if budget.has_room(len(frame)) if is_fresh else not (budget.is_spent and self.has_gone_on):
+        if budget.has_room(len(frame)) if is_fresh else not self._is_over():
             return True
         self.enqueue(session)
         return False
@@ -69,7 +71,7 @@ class Intake:
         """The session to go on with; None when there is none, or none in this turn."""
         queue = self.queue
         while queue:
-            if self.budget.is_spent and self.has_gone_on:
+            if self._is_over():
                 return None
             session = queue.popleft()
             session.is_queued = False
@@ -77,7 +79,19 @@ class Intake:
                 return session
         return None
 
+    def _is_over(self) -> bool:
+        """Whether this turn goes on with no more sessions of the queue.
+
+        One request may cost several budgets. When that one has just arrived, a second such request out of the queue
+        would make the turn twice as long.
+        """
+        budget = self.budget
+        if not budget.is_spent:
+            return False
+        return self.has_gone_on or (budget.is_far_over and not self.had_to_wait)
+
     def end_turn(self) -> None:
+        self.had_to_wait = len(self.queue) > 0 and not self.has_gone_on
         self.has_gone_on = False
         self.budget.end_turn()
 
@@ -125,3 +139,8 @@ def read_header(session: Session, frame: bytes, flexible: bool, elements_max: in
     if flexible:
         reader.skip_tags()
     return reader
+
+
+def why_unreadable(error: DecodeError) -> str:
+    """What is wrong with a request, and what its user can do if it is only too large."""
+    return f"{error} (request.elements.max)" if isinstance(error, TooManyElements) else str(error)

@@ -115,9 +115,7 @@ class Outbox:
             if session.closed:
                 session.is_waiting = False
                 continue
-            if (
-                session.release(durable) or (session.close_reason and not session.chunks)
-            ) and not session.is_ready:
+            if self._release_one(session, durable) and not session.is_ready:
                 session.is_ready = True
                 self.ready.append(session)
             if session.chunks:
@@ -125,6 +123,17 @@ class Outbox:
             else:
                 session.is_waiting = False
         self.waiting = still
+
+    def _release_one(self, session: Session, durable_seq: int) -> bool:
+        """Move what may go out to the session's output; whether the server has to look at the session."""
+        try:
+            if session.release(durable_seq):
+                return True
+        except Exception as error:
+            # Such as MemoryError for one large answer. A gap in the answers would be worse than none at all.
+            session.chunks.clear()
+            self.fault(session, "releasing answers", error)
+        return session.close_reason != "" and not session.chunks
 
     def take_ready(self) -> list[Session]:
         """The sessions that have output to be written or are to be closed."""

@@ -62,6 +62,10 @@ class DecodeError(Exception):
     """The bytes are not a message of the expected shape. The text says what was expected."""
 
 
+class TooManyElements(DecodeError):
+    """The arrays of a message have more elements than its reader is willing to take."""
+
+
 class EncodeError(Exception):
     """The message cannot be written at this version: a field is out of range or has no place in it."""
 
@@ -259,7 +263,7 @@ class Reader:
         self.elements_left -= count
         if self.elements_left < 0:
             left = self.elements_left + count
-            raise DecodeError(f"array of {count} elements, {left} more are allowed in this message")
+            raise TooManyElements(f"array of {count} elements, {left} more are allowed in this message")
         return count
 
     def array_len(self, min_size: i64) -> i64:

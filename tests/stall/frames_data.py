@@ -176,10 +176,10 @@ def fetch_frames() -> list[Frame]:
     more = range(WIDE_PARTITIONS, WIDE_PARTITIONS + DIFFERENT_MAX)
     return [
         message(fetch, 12, "55 MB", "data", lambda world: everything()),
-        message(fetch, 12, "64 partitions, 460 times", "data", lambda world: _fetch(
-            DATA, DATA_PARTITIONS, 100 << 20, 460)),
-        message(fetch, 12, "64 partitions, a byte of each, 460 times", "data", lambda world: _fetch(
-            DATA, DATA_PARTITIONS, 1, 460)),
+        message(fetch, 12, "64 partitions, 230 times", "data", lambda world: _fetch(
+            DATA, DATA_PARTITIONS, 100 << 20, 230)),
+        message(fetch, 12, "64 partitions, a byte of each, 230 times", "data", lambda world: _fetch(
+            DATA, DATA_PARTITIONS, 1, 230)),
         message(fetch, 12, "8,000 empty partitions", "topics", lambda world: _fetch(WIDE, world.size(
             WIDE_PARTITIONS), 1 << 20)),
         message(fetch, 12, "8,000 empty partitions, a session", "topics", lambda world: _fetch(WIDE, world.size(

@@ -151,7 +151,7 @@ class Turns:
         session = self.session
         self.is_going_on = bool(session.backlog) and not session.parked_request_id and not session.close_reason
         if self.is_going_on:
-            self.engine.go_on(session, self.now)
+            self.engine.go_on(session)
         self.log.facts(self.engine.take_facts())
         self.cost.turns_ms.append((time.thread_time() - start) * 1000)
         self.cost.answer_bytes += sum(len(piece) for taken in pieces for piece in taken)

@@ -169,6 +169,7 @@ def test_of_several_offsets_for_one_partition_the_last_one_counts() -> None:
 def test_twenty_thousand_entries_are_one_file_and_little_work() -> None:
     storage = CountingStorage()
     engine, client = opened(storage)
+    engine.config.request_elements_max = 30_000
     partitions = [DeleteRecordsPartition(n % PARTITIONS, 1 + n * 9 // 20_000) for n in range(20_000)]
     body = DeleteRecordsRequest([DeleteRecordsTopic("t", partitions)], 5000)
     before = storage.starts

@@ -553,6 +553,20 @@ def test_a_fault_of_ours_costs_the_connection_that_met_it() -> None:
     assert any(fact.event == "internal_error" for fact in engine.take_facts())
 
 
+def test_an_answer_that_cannot_be_released_costs_its_connection() -> None:
+    engine = open_memory_engine(NOW)
+    engine.outbox.strict = False
+    bad, good = Client(engine), Client(engine)
+    bad.send(apis.API_VERSIONS, 3, ApiVersionsRequest("x", "1"), NOW)
+    bad.session.chunks.append(None)  # type: ignore[arg-type]
+    beat = good.send(apis.API_VERSIONS, 3, ApiVersionsRequest("x", "1"), NOW)
+    engine.end_turn(NOW)
+    assert taken(good) == [beat]
+    assert "internal error in releasing answers" in bad.session.close_reason
+    assert bad.session.chunks == [], "no answer goes out after a gap"
+    assert bad.session in engine.take_ready(), "the server closes it"
+
+
 @pytest.mark.parametrize("logs", [1, 3])
 def test_everything_is_there_again_after_a_restart(logs: int) -> None:
     config = CoreConfig()

@@ -87,6 +87,7 @@ def test_a_commit_that_no_batch_can_hold_is_refused() -> None:
     """A long group id is stored with each offset, so a small request may ask for records without end."""
     storage = MemoryStorage()
     engine = open_engine(storage, NOW)
+    engine.config.request_elements_max = 30_000
     engine.outbox.strict = False
     client = Client(engine)
     create(client, "t")
@@ -103,6 +104,17 @@ def test_a_commit_that_no_batch_can_hold_is_refused() -> None:
     engine.stop()
     engine = open_engine(storage, NOW)
     assert committed(Client(engine), group, "t") == 0
+
+
+def test_a_request_with_too_many_elements_names_the_setting() -> None:
+    config = CoreConfig()
+    config.request_elements_max = 1000
+    engine = open_memory_engine(NOW, config=config)
+    client = Client(engine)
+    client.send(apis.OFFSET_COMMIT, 8, commit_request("g", "t", 999), NOW)
+    assert not client.session.close_reason, "the topic is an element, too"
+    client.send(apis.OFFSET_COMMIT, 8, commit_request("g", "t", 1000), NOW)
+    assert "request.elements.max" in client.session.close_reason
 
 
 def test_expiry_of_long_group_ids_is_cut_into_batches() -> None:
@@ -150,7 +162,7 @@ def test_answers_that_nobody_takes_hold_later_requests_back() -> None:
             break
         assert len(data) < OUTPUT_BYTES_MAX + 21 * size
         seen += [correlation_id for correlation_id, _ in read_answers(data)]
-        engine.go_on(client.session, NOW)
+        engine.go_on(client.session)
         finish_turn(engine, NOW)
         rounds += 1
     assert seen == list(range(100, 100 + asked))

@@ -123,6 +123,20 @@ def test_a_spent_budget_still_lets_one_of_the_queue_go_on(engine: Engine) -> Non
     assert len(answered(greedy)) - before >= 2
 
 
+def test_after_a_request_far_over_the_budget_the_queue_waits_one_turn(engine: Engine) -> None:
+    """Two such requests in one turn would make it twice as long. The queue comes next, whatever else arrives."""
+    greedy = Client(engine)
+    partition = OffsetCommitRequestPartition(0, 1, -1, "m" * 4000)
+    topics = [OffsetCommitRequestTopic("t", partitions=[partition] * ((TURN_COST_MAX + TURN_RESERVE) // 3800))]
+    huge = OffsetCommitRequest("g", topics=topics)
+    sent = [greedy.send(apis.OFFSET_COMMIT, 8, huge, NOW) for _ in range(2)]
+    engine.end_turn(NOW)
+    assert answered(greedy) == sent[:1]
+    Client(engine).send(apis.OFFSET_COMMIT, 8, huge, NOW)
+    engine.end_turn(NOW)
+    assert answered(greedy) == sent[1:]
+
+
 def test_the_most_expensive_request_of_a_turn_is_known_afterwards(engine: Engine) -> None:
     one, two = Client(engine), Client(engine, "10.1.1.1")
     one.send(apis.HEARTBEAT, 4, HeartbeatRequest("g", 1, "m"), NOW)

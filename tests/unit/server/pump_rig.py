@@ -84,7 +84,7 @@ class EchoEngine:
                 raise MemoryError("a fault of ours")
             self.waiting.append((session, len(frame).to_bytes(4, "big") + frame))
 
-    def go_on(self, session: Session, now: Now) -> None:
+    def go_on(self, session: Session) -> None:
         self.calls.append("go on")
 
     def end_turn(self, now: Now) -> CommitTicket | None:
