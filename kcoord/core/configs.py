@@ -114,6 +114,9 @@ class ConfigHandlers:
         self.topic_names = list(TOPIC_CONFIGS)
         self.group_names = list(GROUP_CONFIGS)
         self.broker_names = sorted(self.broker.by_name)
+        # During one request: what was shown of resources that are asked for in full. Topics and groups that set nothing
+        # share an entry without a name, and so do those of which a request names the same one again and again.
+        self._shown: dict[tuple[int, str], list[DescribeConfigsResourceResult]] = {}
 
     # --- DescribeConfigs -------------------------------------------------------------------------------------
 
@@ -130,6 +133,7 @@ class ConfigHandlers:
                 out.reply(request.request_id, response)
                 return out
         left = DESCRIBED_ENTRIES_MAX
+        self._shown = {}
         for resource in body.resources:
             if left <= 0:
                 response.results.append(self._described(resource, POLICY_VIOLATION, TOO_MANY_DESCRIBED))
@@ -137,6 +141,7 @@ class ConfigHandlers:
             result = self._describe(request, resource, body)
             left -= 1 + len(result.configs)
             response.results.append(result)
+        self._shown = {}
         out.replies.append(Reply(request.request_id, response, self.topics.log, self.topics.end_offset))
         return out
 
@@ -158,16 +163,16 @@ class ConfigHandlers:
                 return self._described(resource, INVALID_TOPIC_EXCEPTION, problem)
             if self.topics.get(name) is None:
                 return self._described(resource, UNKNOWN_TOPIC_OR_PARTITION, "")
-            self._describe_topic(resource, body, result)
+            self._describe_in_full(request, resource, body, result)
         elif kind == RESOURCE_BROKER:
             problem = "" if not name else self._broker_problem(name, " or empty string,", "Broker id")
             if problem:
                 return self._described(resource, INVALID_REQUEST, problem)
-            self._describe_broker(request, resource, body, result)
+            self._describe_in_full(request, resource, body, result)
         elif kind == RESOURCE_GROUP:
             if not name:
                 return self._described(resource, INVALID_REQUEST, "Group name must not be empty")
-            self._describe_group(resource, body, result)
+            self._describe_in_full(request, resource, body, result)
         elif kind == RESOURCE_BROKER_LOGGER:
             problem = self._broker_problem(name, "", "Broker id") if name else "Broker id must not be empty"
             if problem:
@@ -176,6 +181,33 @@ class ConfigHandlers:
             message = "Client metrics subscription name must not be empty"
             return self._described(resource, INVALID_REQUEST, message)
         return result
+
+    def _describe_in_full(
+        self,
+        request: Request,
+        resource: DescribeConfigsResource,
+        body: DescribeConfigsRequest,
+        result: DescribeConfigsResult,
+    ) -> None:
+        """Add the configurations of a resource that exists, those that it asks for."""
+        kind = resource.resource_type
+        name = resource.resource_name
+        is_plain = kind != RESOURCE_BROKER and not self.topics.configs_of(kind, name)
+        key = (kind, "" if is_plain else name)
+        is_whole = not resource.configuration_keys
+        if is_whole:
+            shown = self._shown.get(key)
+            if shown is not None:
+                result.configs = shown
+                return
+        if kind == RESOURCE_TOPIC:
+            self._describe_topic(resource, body, result)
+        elif kind == RESOURCE_GROUP:
+            self._describe_group(resource, body, result)
+        else:
+            self._describe_broker(request, resource, body, result)
+        if is_whole:
+            self._shown[key] = result.configs
 
     def _broker_problem(self, name: str, alternative: str, label: str) -> str:
         """What is wrong with the name of a broker; empty when it is this node's id."""

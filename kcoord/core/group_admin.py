@@ -12,8 +12,8 @@ from kcoord.core.group_store import GroupStore
 from kcoord.core.outcome import (
     INFO,
     MESSAGE_CHARS_MAX,
+    Continuation,
     CoordinatorRecord,
-    Event,
     Fact,
     LogId,
     Now,
@@ -30,7 +30,6 @@ from kcoord.protocol.describe_groups import (
 )
 from kcoord.protocol.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kcoord.protocol.records.group_metadata import GroupMetadataKey
-from kcoord.protocol.records.offset_commit import OffsetCommitKey
 
 # What is said where nobody asked for operations.
 OPERATIONS_NOT_ASKED: Final = -2147483648
@@ -46,13 +45,16 @@ DESCRIBED_MEMBERS_MAX: Final = 10_000
 CLASSIC_TYPE: Final = "classic"
 CONSUMER_TYPE: Final = "consumer"
 
-# What a tombstone of an offset takes beside its strings.
-TOMBSTONE_OVERHEAD_BYTES: Final = 64
+
+# Groups and offsets that one turn deletes, at some 10 µs each. Offsets of groups with long ids count for more, since
+# each tombstone repeats the id.
+DELETED_IN_TURN_MAX: Final = 1000
+CHARS_PER_ITEM: Final = 256
 
 
 @final
-class DeleteGroupsStep(Event):
-    """The rest of a DeleteGroups request: one step touches one log and stays within one batch."""
+class DeleteGroupsStep(Continuation):
+    """The rest of a DeleteGroups request: one step touches one log, and a turn deletes only so much."""
 
     def __init__(
         self,
@@ -62,8 +64,10 @@ class DeleteGroupsStep(Event):
         results: list[DeletableGroupResult],
         offsets_deleted: int,
     ) -> None:
-        self.request_id = request_id
+        super().__init__(request_id)
         self.group_ids = group_ids
+        # What is left for this turn.
+        self.left = DELETED_IN_TURN_MAX
         # What is before this position is done.
         self.position = position
         self.results = results
@@ -72,13 +76,13 @@ class DeleteGroupsStep(Event):
 
 @final
 class GroupAdmin:
-    """`tombstones_of(group_id)` gives the records that delete all offsets of a group."""
+    """`tombstones_of(group_id, at_most)` gives records that delete offsets of a group."""
 
     def __init__(
         self,
         config: CoreConfig,
         store: GroupStore,
-        tombstones_of: Callable[[str], list[CoordinatorRecord]],
+        tombstones_of: Callable[[str, int], list[CoordinatorRecord]],
     ) -> None:
         self.config = config
         self.store = store
@@ -208,14 +212,17 @@ class GroupAdmin:
         return self._delete(step)
 
     def _delete(self, step: DeleteGroupsStep) -> Outcome:
-        """Delete groups as long as they are on one log and their tombstones fit into one batch; then one step more.
+        """Delete groups as long as they are on one log and the turn goes; then one step more.
 
-        The steps follow each other within one turn of the engine and so share its commit; the answer comes with the
-        last one and waits for the records of all.
+        The answer comes with the last step and waits for the records of all. A group whose offsets take several turns
+        is looked at again in each, so a member that joins meanwhile keeps the group and loses what went before it came.
         """
         out = Outcome()
-        budget = self.config.coordinator_batch_bytes_max // 2
         while step.position < len(step.group_ids):
+            if step.left <= 0:
+                step.left = DELETED_IN_TURN_MAX
+                out.continuations.append(step)
+                return out
             group_id = step.group_ids[step.position]
             error = errors.GROUP_ID_NOT_FOUND
             group = self.store.get(group_id)
@@ -227,6 +234,7 @@ class GroupAdmin:
             elif consumer_group is not None:
                 error = errors.NONE if consumer_group.is_empty() else errors.NON_EMPTY_GROUP
                 own = group_tombstones(consumer_group)
+            step.left -= 1
             if error != errors.NONE:
                 step.results.append(DeletableGroupResult(group_id, error))
                 step.position += 1
@@ -235,12 +243,9 @@ class GroupAdmin:
             if out.log is not None and not _same_log(out.log, log):
                 out.follow_ups.append(step)
                 return out
-            is_whole, budget = self._add_tombstones(group_id, log, own, step, budget, out)
-            if not is_whole:
-                out.follow_ups.append(step)
-                return out
-            step.results.append(DeletableGroupResult(group_id, errors.NONE))
-            step.position += 1
+            if self._add_tombstones(group_id, log, own, step, out):
+                step.results.append(DeletableGroupResult(group_id, errors.NONE))
+                step.position += 1
         response = DeleteGroupsResponse(results=step.results)
         if out.records:
             out.reply(step.request_id, response)
@@ -250,28 +255,28 @@ class GroupAdmin:
         return out
 
     def _add_tombstones(
-        self,
-        group_id: str,
-        log: LogId,
-        own: list[CoordinatorRecord],
-        step: DeleteGroupsStep,
-        budget: int,
-        out: Outcome,
-    ) -> tuple[bool, int]:
-        """Whether the group is deleted with these records, and what is left of the batch.
+        self, group_id: str, log: LogId, own: list[CoordinatorRecord], step: DeleteGroupsStep, out: Outcome
+    ) -> bool:
+        """Whether the group is deleted with these records; if not, some of its offsets are.
 
-        A group with very many offsets loses them first, batch by batch, and its own records with the last ones.
+        A group with very many offsets loses them first, turn by turn, and its own records with the last ones.
         """
-        for record in self.tombstones_of(group_id):
-            budget -= _tombstone_bytes(record)
-            if budget < 0 and out.records:
-                return False, budget
-            out.log = log
-            out.records.append(record)
-            step.offsets_deleted += 1
+        weight = 1 + len(group_id) // CHARS_PER_ITEM
+        at_most = step.left // weight
+        offsets = self.tombstones_of(group_id, at_most + 1)
+        is_whole = len(offsets) <= at_most
+        if not is_whole:
+            offsets.pop()
+            # The rest of the turn is too small for more of it.
+            step.left = 0
+        else:
+            step.left -= len(offsets) * weight
+        step.offsets_deleted += len(offsets)
         out.log = log
-        out.records.extend(own)
-        return True, budget - (TOMBSTONE_OVERHEAD_BYTES + len(group_id) * 4) * len(own)
+        out.records.extend(offsets)
+        if is_whole:
+            out.records.extend(own)
+        return is_whole
 
     def _tell(self, step: DeleteGroupsStep, out: Outcome) -> None:
         deleted = 0
@@ -286,12 +291,3 @@ class GroupAdmin:
 
 def _same_log(a: LogId, b: LogId) -> bool:
     return a.partition == b.partition and a.topic == b.topic
-
-
-def _tombstone_bytes(record: CoordinatorRecord) -> int:
-    key = record.key
-    size = TOMBSTONE_OVERHEAD_BYTES
-    if isinstance(key, OffsetCommitKey):
-        # At most four bytes a character.
-        size += 4 * (len(key.group) + len(key.topic))
-    return size

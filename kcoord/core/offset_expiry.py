@@ -23,16 +23,18 @@ from typing import Final, final
 
 from kcoord.core.config import RETENTION_FROM_EMPTY
 from kcoord.core.consumer_records import group_tombstones
-from kcoord.core.group_admin import TOMBSTONE_OVERHEAD_BYTES
 from kcoord.core.offset_state import NO_EXPIRE_TIMESTAMP, OffsetState, tombstone
 from kcoord.core.outcome import INFO, TIMER_OFFSET_EXPIRY, Fact, LogId, Now, Outcome, Timer
 from kcoord.core.topics import TOPIC_NAME_CHARS_MAX
 from kcoord.protocol.records.group_metadata import GroupMetadataKey
 
-# Offsets and groups looked at in one step, about 10 ms of work; only the tombstones of a single group are split. Long
-# group ids count for more, since each tombstone repeats the id and all of a step go into one batch.
-STEP_ITEMS_MAX: Final = 20000
+# Offsets and groups looked at in one step, about 15 ms of work where all of them expire; only the tombstones of a
+# single group are split. Long group ids count for more, since each tombstone repeats the id and all of a step go into
+# one batch.
+STEP_ITEMS_MAX: Final = 4000
 CHARS_PER_ITEM: Final = 256
+# What a tombstone of an offset takes beside its strings.
+TOMBSTONE_OVERHEAD_BYTES: Final = 64
 TOKEN_START: Final = 0
 TOKEN_CONTINUE: Final = 1
 

@@ -100,18 +100,22 @@ class OffsetState:
         of_topic = of_group.get(topic)
         return of_topic is not None and partition in of_topic
 
-    def tombstones_of(self, group_id: str) -> list[CoordinatorRecord]:
-        """Tombstones of all offsets of a group, committed and pending alike (DeleteGroups)."""
+    def tombstones_of(self, group_id: str, at_most: int) -> list[CoordinatorRecord]:
+        """Tombstones of a group's offsets, committed and pending alike (DeleteGroups)."""
         records: list[CoordinatorRecord] = []
         of_group = self.by_group.get(group_id)
         if of_group is not None:
             for topic, of_topic in of_group.items():
                 for partition in of_topic:
+                    if len(records) == at_most:
+                        return records
                     records.append(tombstone(group_id, topic, partition))
         of_pending = self.pending.get(group_id)
         if of_pending is not None:
             for topic, counts in of_pending.items():
                 for partition in counts:
+                    if len(records) == at_most:
+                        return records
                     if self.get(group_id, topic, partition) is None:
                         records.append(tombstone(group_id, topic, partition))
         return records

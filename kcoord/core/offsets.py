@@ -70,8 +70,8 @@ class OffsetStore:
     ) -> None:
         self.state.replay_legacy_offset_commit(key, value, offset)
 
-    def tombstones_of(self, group_id: str) -> list[CoordinatorRecord]:
-        return self.state.tombstones_of(group_id)
+    def tombstones_of(self, group_id: str, at_most: int) -> list[CoordinatorRecord]:
+        return self.state.tombstones_of(group_id, at_most)
 
     def has_offsets(self, group_id: str) -> bool:
         return self.state.has_offsets(group_id)

@@ -213,6 +213,8 @@ class Outcome:
         self.facts: list[Fact] = []
         # Events the engine handles right after this outcome was applied (a chain of safe steps).
         self.follow_ups: list[Event] = []
+        # What is left of a request that takes more than a turn. Others get theirs in between.
+        self.continuations: list[Continuation] = []
 
     def reply(self, request_id: int, response: Message | None) -> None:
         self.replies.append(Reply(request_id, response))
@@ -226,6 +228,13 @@ class Outcome:
 
 class Event:
     """Something that happened; see the subclasses."""
+
+
+class Continuation(Event):
+    """The rest of a request. The engine handles it in the next turn, and the request's connection waits meanwhile."""
+
+    def __init__(self, request_id: int) -> None:
+        self.request_id = request_id
 
 
 @final

@@ -20,6 +20,7 @@ exception leaves the engine and the server ends the process. An engine that fail
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Final, cast, final
 
@@ -32,6 +33,7 @@ from kcoord.core.outcome import (
     TIMER_FETCH,
     TIMER_TOPICS,
     WARNING,
+    Continuation,
     Disconnected,
     Event,
     Fact,
@@ -47,12 +49,14 @@ from kcoord.core.outcome import (
 )
 from kcoord.core.producers import PartitionProducers
 from kcoord.core.refusals import error_response
+from kcoord.engine.api_classes import APPENDING_APIS, ENTROPY_APIS, WRITING_APIS
 from kcoord.engine.api_versions import api_versions_response, unsupported_api_versions
 from kcoord.engine.budget import TIMERS_MAX, TurnBudget
 from kcoord.engine.coordinator_log import BatchTooLarge, CoordinatorLog, EncodedRecords
 from kcoord.engine.data_plane import DATA_PLANE_APIS, DataPlane
 from kcoord.engine.group_events_topic import GroupEventsTopic
 from kcoord.engine.intake import Intake, hold_back, must_wait, read_header, take_backlog, why_unreadable
+from kcoord.engine.loader import recovery_facts
 from kcoord.engine.metadata_snapshot import MetadataState
 from kcoord.engine.outbox import Outbox
 from kcoord.engine.produce_work import CheckJob, ProduceWork
@@ -74,32 +78,6 @@ from kcoord.wire.primitives import (
     read_i32_be,
 )
 
-# APIs whose handlers make up identifiers.
-_ENTROPY_APIS: Final = frozenset(
-    (
-        apis.JOIN_GROUP,
-        apis.CREATE_TOPICS,
-        apis.METADATA,
-        apis.INIT_PRODUCER_ID,
-        apis.CONSUMER_GROUP_HEARTBEAT,
-    )
-)
-# APIs that may write; they are turned away while the disk is full. Heartbeats, leaves and reads go on.
-_WRITING_APIS: Final = frozenset(
-    (
-        apis.PRODUCE,
-        apis.OFFSET_COMMIT,
-        apis.CREATE_TOPICS,
-        apis.CREATE_PARTITIONS,
-        apis.INCREMENTAL_ALTER_CONFIGS,
-        apis.INIT_PRODUCER_ID,
-        apis.OFFSET_DELETE,
-    )
-)
-# APIs that may append much. They wait while a commit would become too large; others are heard meanwhile.
-_APPENDING_APIS: Final = _WRITING_APIS | frozenset(
-    (apis.JOIN_GROUP, apis.SYNC_GROUP, apis.DELETE_GROUPS, apis.DELETE_TOPICS, apis.CONSUMER_GROUP_INSTALL_ASSIGNMENT)
-)
 # Bytes appended for the next commit beyond which such requests wait for it to be written. With one batch more, which
 # may have 64 MiB, a commit stays below what recovery takes for the tail that a power cut may tear.
 COMMIT_BYTES_TARGET: Final = 12 * 1024 * 1024
@@ -163,20 +141,14 @@ class Engine:
         self.open_seq = 1
         self.in_flight: CommitTicket | None = None
         self.disk_full = False
+        # The rest of requests that are handled in several turns.
+        self.continuations: deque[Continuation] = deque()
 
     # --- loading ---------------------------------------------------------------------------------------------
 
     def load(self, now: Now) -> None:
         """Replay every log, create what is missing and arm the timers of what was found."""
-        for event in self.directory.events:
-            fields: dict[str, object] = {
-                "log": event.log,
-                "file": event.file,
-                "position": event.position,
-                "bytes_cut": event.bytes_cut,
-                "reason": event.reason,
-            }
-            self.outbox.facts.append(Fact(WARNING, "log_recovered", fields))
+        self.outbox.facts.extend(recovery_facts(self.directory))
         core = self.core
         metadata = self.directory.get(METADATA_TOPIC, 0)
         if metadata is None:
@@ -283,7 +255,7 @@ class Engine:
         is_crowded = api_key == apis.PRODUCE and self.data_plane.produce.is_crowded
         if not is_crowded and not self._is_commit_full():
             return False
-        if api_key not in _APPENDING_APIS:
+        if api_key not in APPENDING_APIS:
             return False
         self.intake.stall(session)
         return True
@@ -356,7 +328,7 @@ class Engine:
             session.client_id,
             session.member_host,
             body,
-            self.entropy(ENTROPY_BYTES) if api_key in _ENTROPY_APIS else b"",
+            self.entropy(ENTROPY_BYTES) if api_key in ENTROPY_APIS else b"",
             session.host,
             session.port,
         )
@@ -368,7 +340,7 @@ class Engine:
             self.current_request = None
             # Handlers change soft state only, so a bug of ours in one costs the connection that met it and nobody
             # else. What concerns the log is different: there, nothing goes on.
-            if isinstance(fault, OSError) and api_key in _APPENDING_APIS:
+            if isinstance(fault, OSError) and api_key in APPENDING_APIS:
                 self.journal.fail(fault)
             if self.journal.failure is not None:
                 raise
@@ -378,10 +350,10 @@ class Engine:
     def _handle_request(self, session: Session, correlation_id: int, request: Request, now: Now) -> None:
         api_key = request.api_key
         version = request.version
-        if self.disk_full and api_key in _WRITING_APIS:
+        if self.disk_full and api_key in WRITING_APIS:
             refusal = error_response(api_key, version, request.body, KAFKA_STORAGE_ERROR)
             if api_key == apis.PRODUCE and cast(ProduceRequest, request.body).acks == 0:
-                self._check_unacknowledged(session, cast(ProduceResponse, refusal))
+                self.outbox.check_unacknowledged(session, cast(ProduceResponse, refusal))
                 return
             self.outbox.answer(session, correlation_id, api_key, version, refusal, 0)
             return
@@ -421,20 +393,12 @@ class Engine:
             return
         if api_key == apis.PRODUCE:
             if cast(ProduceRequest, request.body).acks == 0:
-                self._check_unacknowledged(session, cast(ProduceResponse, response))
+                self.outbox.check_unacknowledged(session, cast(ProduceResponse, response))
                 return
             self.outbox.answer(session, correlation_id, api_key, request.version, response, self._last_seq())
             return
         wait_seq = self._last_seq() if api_key == apis.DELETE_RECORDS else 0
         self.outbox.answer(session, correlation_id, api_key, request.version, response, wait_seq)
-
-    def _check_unacknowledged(self, session: Session, response: ProduceResponse) -> None:
-        """acks=0 gets no answer; a closed connection is the only way to say that something went wrong."""
-        for topic in response.responses:
-            for partition in topic.partition_responses:
-                if partition.error_code != 0:
-                    self.outbox.close(session, f"Produce without acks failed with error {partition.error_code}")
-                    return
 
     def _append_produced(self, now: Now) -> None:
         """Append for Produce requests that waited, as far as the turn and the open commit go."""
@@ -465,7 +429,7 @@ class Engine:
             # Its connection is gone. A broker, too, stores what it got.
             return
         if work.acks == 0:
-            self._check_unacknowledged(parked.session, work.answer())
+            self.outbox.check_unacknowledged(parked.session, work.answer())
             self._give(Reply(work.request_id, None), 0)
         else:
             self._give(Reply(work.request_id, work.answer()), self._last_seq())
@@ -501,20 +465,42 @@ class Engine:
         for timer in outcome.timers:
             self._arm(timer)
         self._take_up(outcome.jobs)
+        if outcome.continuations:
+            self.continuations.extend(outcome.continuations)
         if outcome.facts:
             self.outbox.facts.extend(outcome.facts)
+
+    def _continue(self, now: Now) -> None:
+        """Take one step more of each request that is handled in several turns, as far as this turn's budget goes."""
+        for _ in range(len(self.continuations)):
+            step = self.continuations.popleft()
+            try:
+                self._apply(self.core.handle(step, now), now)
+            except Exception as fault:
+                if self.journal.failure is not None:
+                    raise
+                parked = self.parked.pop(step.request_id, None)
+                if parked is not None:
+                    parked.session.parked_request_id = 0
+                    self.outbox.fault(parked.session, "a request of several turns", fault)
+            self.budget.spent += self.core.take_cost()
+            if self.budget.is_spent:
+                break
 
     def _refuse(self, outcome: Outcome, reason: str, now: Now) -> None:
         """Nothing of the outcome is stored: its request gets an error, others that it would answer are closed."""
         self.outbox.facts.append(Fact(WARNING, "records_refused", {"reason": reason}))
-        for reply in outcome.replies:
-            parked = self.parked.get(reply.request_id)
+        unanswered = [reply.request_id for reply in outcome.replies]
+        unanswered += [step.request_id for step in outcome.continuations]
+        for request_id in unanswered:
+            parked = self.parked.get(request_id)
             if parked is not None:
                 self.outbox.close(parked.session, reason)
         left = self.core.refused(outcome, now)
         outcome.replies = [reply for reply in left.replies if reply.request_id != self.current_id]
         outcome.timers.extend(left.timers)
         outcome.follow_ups = []
+        outcome.continuations = []
         outcome.jobs = []
         outcome.facts = left.facts
         request = self.current_request
@@ -688,6 +674,8 @@ class Engine:
         self.data_plane.follower.begin_turn()
         if self.data_plane.produce.ready:
             self._append_produced(now)
+        if self.continuations:
+            self._continue(now)
         self._answer_parked(now)
         self._resume(now)
         ticket: CommitTicket | None = None
@@ -706,7 +694,7 @@ class Engine:
 
     def has_more(self) -> bool:
         """Whether the turn left something for the next one because its budget was spent."""
-        if len(self.intake.queue) > 0 or self.data_plane.has_due():
+        if len(self.intake.queue) > 0 or len(self.continuations) > 0 or self.data_plane.has_due():
             return True
         return len(self.data_plane.produce.ready) > 0 and not self._is_commit_full()
 

@@ -11,9 +11,10 @@ from typing import Final, final
 
 from kcoord.core.cause_header import decode_cause
 from kcoord.core.coordinator import Core
-from kcoord.core.outcome import METADATA_TOPIC, LogId
+from kcoord.core.outcome import METADATA_TOPIC, WARNING, Fact, LogId
 from kcoord.engine.batch_walk import BatchWalk
 from kcoord.engine.group_events import GroupEvents
+from kcoord.log.directory import LogDirectory
 from kcoord.log.partition_log import Extent, PartitionLog
 from kcoord.log.record_format import in_format_2
 from kcoord.log.serde import decode_metadata_record, decode_record
@@ -48,6 +49,21 @@ OFFSET_COMMIT: Final = 1
 COMMIT_KEY_BYTES_MIN: Final = 10
 # Version, offset, leader epoch, empty metadata, timestamp and, in version 4, no tags.
 COMMIT_VALUE_BYTES_MIN: Final = 24
+
+
+def recovery_facts(directory: LogDirectory) -> list[Fact]:
+    """What recovery did to the logs, for the server's log."""
+    facts: list[Fact] = []
+    for event in directory.events:
+        fields: dict[str, object] = {
+            "log": event.log,
+            "file": event.file,
+            "position": event.position,
+            "bytes_cut": event.bytes_cut,
+            "reason": event.reason,
+        }
+        facts.append(Fact(WARNING, "log_recovered", fields))
+    return facts
 
 
 def load_coordinator_log(core: Core, log_id: LogId, log: PartitionLog) -> int:

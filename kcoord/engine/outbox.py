@@ -23,6 +23,7 @@ from kcoord.engine.budget import TurnBudget
 from kcoord.engine.session import Session
 from kcoord.protocol import apis
 from kcoord.protocol.fetch import FetchResponse, encode_fetch_response
+from kcoord.protocol.produce import ProduceResponse
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import Splices, i64, patch_int32, write_i32_be
 
@@ -93,6 +94,14 @@ class Outbox:
             Fact(WARNING, "connection_refused", {"client": session.client_host, "reason": reason})
         )
         self.touch(session)
+
+    def check_unacknowledged(self, session: Session, response: ProduceResponse) -> None:
+        """acks=0 gets no answer; a closed connection is the only way to say that something went wrong."""
+        for topic in response.responses:
+            for partition in topic.partition_responses:
+                if partition.error_code != 0:
+                    self.close(session, f"Produce without acks failed with error {partition.error_code}")
+                    return
 
     def fault(self, session: Session, where: str, error: Exception) -> None:
         """A bug of ours, met by this session. To be called while the exception is handled."""

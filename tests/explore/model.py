@@ -227,7 +227,7 @@ class World:
                 core.replay(log, end, record.key, record.value)
                 self._ends[at] = end + 1
             core.settle(out, NOW)
-        for event in out.follow_ups:
+        for event in [*out.follow_ups, *out.continuations]:
             self._apply(core, core.handle(event, NOW))
         return out
 

@@ -255,7 +255,7 @@ class Scenario:
         kept = list(self.lines)
         self._apply_one(outcome)
         self.lines = kept
-        for event in outcome.follow_ups:
+        for event in [*outcome.follow_ups, *outcome.continuations]:
             self._follow(event)
 
     def _now(self) -> Now:
@@ -268,7 +268,7 @@ class Scenario:
 
     def _apply(self, outcome: Outcome, with_timers: bool = True) -> None:
         self._apply_one(outcome, with_timers)
-        for event in outcome.follow_ups:
+        for event in [*outcome.follow_ups, *outcome.continuations]:
             self._follow(event)
 
     def _apply_one(self, outcome: Outcome, with_timers: bool = True) -> None:
@@ -311,6 +311,7 @@ class Scenario:
                 self.closed.add(reply.request_id)
         outcome.records = []
         outcome.follow_ups = []
+        outcome.continuations = []
         outcome.jobs = []
         outcome.replies = [reply for reply in left.replies if reply.request_id != self.current_id]
         outcome.timers.extend(left.timers)

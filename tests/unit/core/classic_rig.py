@@ -70,8 +70,8 @@ class Rig:
     def log_of(self, group_id: str) -> LogId:
         return self.logs[len(group_id) % len(self.logs)]
 
-    def tombstones_of(self, group_id: str) -> list[CoordinatorRecord]:
-        topics = self.offsets.get(group_id, {})
+    def tombstones_of(self, group_id: str, at_most: int) -> list[CoordinatorRecord]:
+        topics = list(self.offsets.get(group_id, {}))[:at_most]
         return [CoordinatorRecord(OffsetCommitKey(group_id, topic, 0), None) for topic in topics]
 
     def now(self) -> Now:
@@ -90,7 +90,7 @@ class Rig:
             self._armed += 1
             heapq.heappush(self._timers, (timer.deadline_ms, self._armed, timer))
         self.facts.extend(out.facts)
-        for event in out.follow_ups:
+        for event in [*out.follow_ups, *out.continuations]:
             assert isinstance(event, DeleteGroupsStep)
             self.apply(self.admin.handle_delete_groups_step(event, self.now()))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcoord.core.group_admin import GROUP_OPERATIONS, OPERATIONS_NOT_ASKED
+from kcoord.core.group_admin import DELETED_IN_TURN_MAX, GROUP_OPERATIONS, OPERATIONS_NOT_ASKED
 from kcoord.protocol import errors
 from kcoord.protocol.records.offset_commit import OffsetCommitKey
 from tests.unit.core.classic_rig import Rig
@@ -198,12 +198,22 @@ def test_an_answer_of_a_deletion_without_records_waits_for_earlier_ones() -> Non
     assert (reply.wait_log, reply.wait_offset) == (rig.logs[0], rig.record_count())
 
 
-def test_a_group_with_more_offsets_than_a_batch_holds_loses_them_bit_by_bit() -> None:
-    rig = Rig(coordinator_batch_bytes_max=4_000)
+def test_a_group_with_more_offsets_than_a_turn_deletes_loses_them_bit_by_bit() -> None:
+    rig = Rig()
     rig.store.get_or_create("g")
-    rig.offsets["g"] = {f"topic-{i}": i for i in range(100)}
+    rig.offsets["g"] = {f"topic-{i}": i for i in range(3 * DELETED_IN_TURN_MAX)}
     assert rig.delete("g") == {"g": errors.NONE}
     assert len(rig.batches) > 3
-    assert rig.record_count() == 101
+    assert max(count for _, count in rig.batches) <= DELETED_IN_TURN_MAX
+    assert rig.record_count() == 3 * DELETED_IN_TURN_MAX + 1
     assert all(isinstance(r.key, OffsetCommitKey) for r in rig.stored[0][:-1])
     assert rig.offsets["g"] == {}
+
+
+def test_offsets_of_long_group_ids_are_deleted_few_at_a_time() -> None:
+    rig = Rig()
+    group = "g" * 32_000
+    rig.store.get_or_create(group)
+    rig.offsets[group] = {f"topic-{i}": i for i in range(100)}
+    assert rig.delete(group) == {group: errors.NONE}
+    assert max(count for _, count in rig.batches) < 10

@@ -7,11 +7,11 @@ import pytest
 from kcoord.core import config as core_config
 from kcoord.core.classic_group import STABLE
 from kcoord.core.config import CoreConfig
-from kcoord.core.group_admin import TOMBSTONE_OVERHEAD_BYTES
 from kcoord.core.group_store import GroupStore
 from kcoord.core.hashing import coordinator_partition
 from kcoord.core.offset_commit import ILLEGAL_OFFSET_COMMIT, WARNED_CLIENTS_MAX
 from kcoord.core.offset_delete import STEP_ITEMS_MAX
+from kcoord.core.offset_expiry import TOMBSTONE_OVERHEAD_BYTES
 from kcoord.core.offset_fetch import METADATA_CHARS_PER_OFFSET, REPEATED_PARTITIONS_MAX
 from kcoord.core.offsets import OffsetStore
 from kcoord.core.outcome import (
@@ -547,7 +547,8 @@ def test_tombstones_of_a_group_cover_offsets_of_open_transactions() -> None:
     room = Room()
     room.commit(8, standalone(asked("t", 0)))
     room.store.state.pending["g"] = {"t": {0: 1, 2: 1}}
-    keys = [record.key for record in room.store.tombstones_of("g")]
+    assert len(room.store.tombstones_of("g", 1)) == 1
+    keys = [record.key for record in room.store.tombstones_of("g", 100)]
     assert keys == [OffsetCommitKey("g", "t", 0), OffsetCommitKey("g", "t", 2)]
 
 
