@@ -22,6 +22,9 @@ PYTHON_TYPES = {
 READ_METHODS = {"bool": "boolean", "bytes": "bytes_"}
 LINE_MAX = 110
 RESERVED = {"version", "r", "b", "p", "tag", "n_tags", "tag_end"}
+# Texts, by message and field, that may be so large and so many that copying them takes too long. As records they go
+# beside the message.
+SPLICED_TEXTS = {("OffsetFetchResponse", "Metadata")}
 
 
 def emit_module(messages: list[Message], header: str) -> str:
@@ -79,6 +82,8 @@ IMPORTABLE = (
         "write_compact_nullable_bytes",
         "write_nullable_records",
         "write_compact_nullable_records",
+        "write_nullable_text",
+        "write_compact_nullable_text",
         "write_compact_array_len",
     ]
 )
@@ -111,16 +116,19 @@ class _MessageEmitter:
         self.message = message
         self.valid = message.valid
         self.flexible = message.flexible.condition(message.valid) if message.flexible else "False"
-        self.tag_structs: list[str] = []
+        # Structs that are compared with their default.
+        self.compared: set[str] = set()
 
     def emit(self) -> str:
         parts = []
         structs = [s for s in self.message.structs if s.versions.within(self.valid)]
         for struct in structs:
             parts.append("\n\n" + self.emit_class(struct))
+        functions = ["\n\n" + self.emit_decode(struct) + "\n\n" + self.emit_encode(struct) for struct in structs]
         for struct in structs:
-            parts.append("\n\n" + self.emit_decode(struct) + "\n\n" + self.emit_encode(struct))
-        return "".join(parts)
+            if struct.name in self.compared:
+                parts.append("\n\n" + self.emit_is_default(struct))
+        return "".join(parts + functions)
 
     # --- what a field is -------------------------------------------------------------------------------------
 
@@ -469,9 +477,19 @@ class _MessageEmitter:
 
     # --- encoding --------------------------------------------------------------------------------------------
 
+    def is_spliced(self, f: Field) -> bool:
+        return f.type == "records" or (self.message.name, f.name) in SPLICED_TEXTS
+
+    def has_splices(self, struct: Struct) -> bool:
+        """Whether a value of the struct has what may go beside the message, at any depth. Its encode function takes
+        `splices` then."""
+        return any(
+            self.is_spliced(f) or (f.struct is not None and self.has_splices(f.struct)) for f in struct.fields
+        )
+
     def emit_encode(self, struct: Struct) -> str:
         name = self.function_name("encode", struct)
-        if has_records(struct):
+        if self.has_splices(struct):
             default = " = None" if struct is self.message.root else ""
             out = [
                 f"def {name}(",
@@ -508,13 +526,31 @@ class _MessageEmitter:
             body.append(f"elif {self.not_default(f, f'm.{f.attribute}')}:")
             body.append(f'    raise EncodeError(f"{f.name} has no place in version {{version}}")')
 
+    def emit_is_default(self, struct: Struct) -> str:
+        """The same as a comparison with a struct that nobody filled, without making one."""
+        tests = [self.not_default(f, f"m.{f.attribute}") for f in self.fields(struct)]
+        out = [f"def {self.function_name('is_default', struct)}(m: {struct.name}) -> bool:"]
+        for test in tests:
+            out += [f"    if {test}:", "        return False"]
+        return "\n".join(out + ["    return True"]) + "\n"
+
+    def compare(self, struct: Struct) -> None:
+        """Have the struct compared with its default, and those within it."""
+        if struct.name not in self.compared:
+            self.compared.add(struct.name)
+            for f in self.fields(struct):
+                if f.struct is not None and not f.is_array:
+                    self.compare(f.struct)
+
     def not_default(self, f: Field, value: str) -> str:
         if f.default == "null":
             return f"{value} is not None"
         if f.is_array:
             return f"{value} is None or len({value}) > 0" if f.nullable else f"len({value}) > 0"
         if f.is_struct:
-            other = f"{value} != {f.element}()"
+            assert f.struct is not None
+            self.compare(f.struct)
+            other = f"not {self.function_name('is_default', f.struct)}({value})"
             return f"{value} is None or {other}" if f.nullable else other
         if f.type == "bool":
             return value if self.default_source(f) == "False" else f"not {value}"
@@ -530,7 +566,7 @@ class _MessageEmitter:
     def write_single(self, f: Field, value: str) -> list[str]:
         assert f.struct is not None
         call = self.function_name("encode", f.struct)
-        if has_records(f.struct):
+        if self.has_splices(f.struct):
             raise SchemaError(f"{f.name}: records are only written in lists of structs")
         if not f.nullable:
             return [f"{call}(w, {value}, version)"]
@@ -556,9 +592,12 @@ class _MessageEmitter:
         flexible = self.flexible_condition(f, context)
         nullable = bool(f.nullable.within(context)) if not f.is_array else False
         word = "nullable_" if nullable else ""
-        arguments = f"(w, {value}, splices)" if kind == "records" else f"(w, {value})"
-        if kind == "records" and not nullable:
-            raise SchemaError(f"{f.name}: records that cannot be null")
+        arguments = f"(w, {value})"
+        if self.is_spliced(f):
+            if not nullable:
+                raise SchemaError(f"{f.name}: records that cannot be null")
+            arguments = f"(w, {value}, splices)"
+            kind = "text" if kind == "string" else kind
         compact, plain = f"write_compact_{word}{kind}{arguments}", f"write_{word}{kind}{arguments}"
         lines = [compact] if flexible is None else [plain] if flexible == "False" else []
         if not lines:
@@ -583,7 +622,7 @@ class _MessageEmitter:
             count = [f"if {flexible}:", f"    {compact}", "else:", f"    {plain}"]
         item = f"x_{f.attribute}"
         if f.struct is not None:
-            more = ", splices" if has_records(f.struct) else ""
+            more = ", splices" if self.has_splices(f.struct) else ""
             loop = [
                 f"for {item} in {local}:",
                 f"    {self.function_name('encode', f.struct)}(w, {item}, version{more})",
@@ -651,11 +690,6 @@ class _MessageEmitter:
             + inner
             + ["write_uvarint(w, len(t))", "w.write(t.getvalue())"]
         )
-
-
-def has_records(struct: Struct) -> bool:
-    """Whether a value of the struct holds records, at any depth. Its encode function takes `splices` then."""
-    return any(f.type == "records" or (f.struct is not None and has_records(f.struct)) for f in struct.fields)
 
 
 def _to_tag_writer(lines: list[str]) -> list[str]:

@@ -251,11 +251,12 @@ class Engine:
 
     def _must_stall(self, session: Session, frame: bytes) -> bool:
         """Whether the request has to wait until what was appended is written; the session is noted then."""
-        api_key = int(read_i16_be(frame, 0))
-        is_crowded = api_key == apis.PRODUCE and self.data_plane.produce.is_crowded
-        if not is_crowded and not self._is_commit_full():
+        is_full = self._is_commit_full()
+        is_crowded = self.data_plane.produce.is_crowded
+        if not is_full and not is_crowded:
             return False
-        if api_key not in APPENDING_APIS:
+        api_key = int(read_i16_be(frame, 0))
+        if not (is_full and api_key in APPENDING_APIS) and not (is_crowded and api_key == apis.PRODUCE):
             return False
         self.intake.stall(session)
         return True
@@ -420,7 +421,7 @@ class Engine:
                     self.outbox.fault(parked.session, "Produce", error)
             work = None if self._is_commit_full() else produce.next_ready()
         self._take_up(self.data_plane.produce.take_jobs())
-        if not produce.is_crowded:
+        if not produce.is_crowded and not self._is_commit_full():
             self.intake.unstall()
 
     def _give_produced(self, work: ProduceWork) -> None:

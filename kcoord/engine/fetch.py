@@ -497,9 +497,11 @@ class FetchRoom:
         return response
 
     def _open_session(self, fetch: Fetch, result: ReadResult, now: Now) -> int:
-        for i in range(len(result.items)):
-            remember(result.items[i], result.data[i])
-        return self.sessions.maybe_create(result.items, fetch.version >= TOPIC_IDS_FROM, now.mono_ms)
+        session_id = self.sessions.maybe_create(result.items, fetch.version >= TOPIC_IDS_FROM, now.mono_ms)
+        if session_id != NO_SESSION:
+            for i in range(len(result.items)):
+                remember(result.items[i], result.data[i])
+        return session_id
 
 
 def new_item(name: str, topic_id: bytes, p: FetchPartition) -> FetchItem:

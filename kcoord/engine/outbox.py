@@ -23,6 +23,7 @@ from kcoord.engine.budget import TurnBudget
 from kcoord.engine.session import Session
 from kcoord.protocol import apis
 from kcoord.protocol.fetch import FetchResponse, encode_fetch_response
+from kcoord.protocol.offset_fetch import OffsetFetchResponse, encode_offset_fetch_response
 from kcoord.protocol.produce import ProduceResponse
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import Splices, i64, patch_int32, write_i32_be
@@ -66,12 +67,15 @@ class Outbox:
             w.append(0)
         spliced = 0
         try:
-            if api_key == apis.FETCH:
+            if api_key == apis.FETCH or api_key == apis.OFFSET_FETCH:
                 splices = chunk.splices
                 if splices is None:
                     splices = chunk.splices = Splices()
                 spliced -= splices.bytes
-                encode_fetch_response(w, cast(FetchResponse, response), version, splices)
+                if api_key == apis.FETCH:
+                    encode_fetch_response(w, cast(FetchResponse, response), version, splices)
+                else:
+                    encode_offset_fetch_response(w, cast(OffsetFetchResponse, response), version, splices)
                 spliced += splices.bytes
             else:
                 apis.encode_response(w, api_key, response, version)
@@ -84,6 +88,9 @@ class Outbox:
         patch_int32(w, start, copied + i64(spliced) - 4)
         session.owe(int(copied) + spliced)
         self.budget.charge_answer(int(copied))
+        if api_key == apis.OFFSET_FETCH:
+            # Metadata is encoded here; records were charged when they were read.
+            self.budget.charge_read(spliced, 0)
 
     def close(self, session: Session, reason: str) -> None:
         """End a session: what was answered before still goes out."""

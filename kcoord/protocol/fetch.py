@@ -190,6 +190,14 @@ class FetchRequest(Message):
         self.rack_id = rack_id
 
 
+def _is_default_replica_state(m: ReplicaState) -> bool:
+    if m.replica_id != -1:
+        return False
+    if m.replica_epoch != -1:
+        return False
+    return True
+
+
 def _decode_replica_state(r: Reader, version: int) -> ReplicaState:
     replica_id = -1
     replica_epoch = -1
@@ -470,7 +478,7 @@ def encode_fetch_request(w: BytesWriter, m: FetchRequest, version: int) -> None:
         n_tags: i64 = 0
         if m.cluster_id is not None:
             n_tags += 1
-        if version >= 15 and m.replica_state != ReplicaState():
+        if version >= 15 and not _is_default_replica_state(m.replica_state):
             n_tags += 1
         write_uvarint(w, n_tags)
         if m.cluster_id is not None:
@@ -479,13 +487,13 @@ def encode_fetch_request(w: BytesWriter, m: FetchRequest, version: int) -> None:
             write_compact_nullable_string(t, m.cluster_id)
             write_uvarint(w, len(t))
             w.write(t.getvalue())
-        if version >= 15 and m.replica_state != ReplicaState():
+        if version >= 15 and not _is_default_replica_state(m.replica_state):
             write_uvarint(w, 1)
             t = BytesWriter()
             _encode_replica_state(t, m.replica_state, version)
             write_uvarint(w, len(t))
             w.write(t.getvalue())
-    elif m.replica_state != ReplicaState():
+    elif not _is_default_replica_state(m.replica_state):
         raise EncodeError(f"ReplicaState has no place in version {version}")
 
 
@@ -669,6 +677,30 @@ class FetchResponse(Message):
         self.node_endpoints: list[NodeEndpoint] = node_endpoints if node_endpoints is not None else []
 
 
+def _is_default_epoch_end_offset(m: EpochEndOffset) -> bool:
+    if m.epoch != -1:
+        return False
+    if m.end_offset != -1:
+        return False
+    return True
+
+
+def _is_default_leader_id_and_epoch(m: LeaderIdAndEpoch) -> bool:
+    if m.leader_id != -1:
+        return False
+    if m.leader_epoch != -1:
+        return False
+    return True
+
+
+def _is_default_snapshot_id(m: SnapshotId) -> bool:
+    if m.end_offset != -1:
+        return False
+    if m.epoch != -1:
+        return False
+    return True
+
+
 def _decode_epoch_end_offset(r: Reader, version: int) -> EpochEndOffset:
     epoch = -1
     end_offset = -1
@@ -844,36 +876,36 @@ def _encode_partition_data(
         write_nullable_records(w, m.records, splices)
     if version >= 12:
         n_tags: i64 = 0
-        if m.diverging_epoch != EpochEndOffset():
+        if not _is_default_epoch_end_offset(m.diverging_epoch):
             n_tags += 1
-        if m.current_leader != LeaderIdAndEpoch():
+        if not _is_default_leader_id_and_epoch(m.current_leader):
             n_tags += 1
-        if m.snapshot_id != SnapshotId():
+        if not _is_default_snapshot_id(m.snapshot_id):
             n_tags += 1
         write_uvarint(w, n_tags)
-        if m.diverging_epoch != EpochEndOffset():
+        if not _is_default_epoch_end_offset(m.diverging_epoch):
             write_uvarint(w, 0)
             t = BytesWriter()
             _encode_epoch_end_offset(t, m.diverging_epoch, version)
             write_uvarint(w, len(t))
             w.write(t.getvalue())
-        if m.current_leader != LeaderIdAndEpoch():
+        if not _is_default_leader_id_and_epoch(m.current_leader):
             write_uvarint(w, 1)
             t = BytesWriter()
             _encode_leader_id_and_epoch(t, m.current_leader, version)
             write_uvarint(w, len(t))
             w.write(t.getvalue())
-        if m.snapshot_id != SnapshotId():
+        if not _is_default_snapshot_id(m.snapshot_id):
             write_uvarint(w, 2)
             t = BytesWriter()
             _encode_snapshot_id(t, m.snapshot_id, version)
             write_uvarint(w, len(t))
             w.write(t.getvalue())
-    elif m.diverging_epoch != EpochEndOffset():
+    elif not _is_default_epoch_end_offset(m.diverging_epoch):
         raise EncodeError(f"DivergingEpoch has no place in version {version}")
-    elif m.current_leader != LeaderIdAndEpoch():
+    elif not _is_default_leader_id_and_epoch(m.current_leader):
         raise EncodeError(f"CurrentLeader has no place in version {version}")
-    elif m.snapshot_id != SnapshotId():
+    elif not _is_default_snapshot_id(m.snapshot_id):
         raise EncodeError(f"SnapshotId has no place in version {version}")
 
 

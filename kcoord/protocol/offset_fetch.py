@@ -13,16 +13,18 @@ from kcoord.wire.primitives import (
     BytesWriter,
     EncodeError,
     Reader,
+    Splices,
     i64,
     read_i32_be,
     read_i64_be,
     write_compact_array_len,
     write_compact_nullable_string,
+    write_compact_nullable_text,
     write_compact_string,
     write_i16_be,
     write_i32_be,
     write_i64_be,
-    write_nullable_string,
+    write_nullable_text,
     write_string,
     write_uuid,
 )
@@ -447,7 +449,9 @@ def _decode_offset_fetch_response_partition(r: Reader, version: int) -> OffsetFe
     )
 
 
-def _encode_offset_fetch_response_partition(w: BytesWriter, m: OffsetFetchResponsePartition, version: int) -> None:
+def _encode_offset_fetch_response_partition(
+    w: BytesWriter, m: OffsetFetchResponsePartition, version: int, splices: Splices | None
+) -> None:
     if version <= 7:
         write_i32_be(w, m.partition_index)
     elif m.partition_index != 0:
@@ -460,9 +464,9 @@ def _encode_offset_fetch_response_partition(w: BytesWriter, m: OffsetFetchRespon
         write_i32_be(w, m.committed_leader_epoch)
     if version <= 7:
         if version >= 6:
-            write_compact_nullable_string(w, m.metadata)
+            write_compact_nullable_text(w, m.metadata, splices)
         else:
-            write_nullable_string(w, m.metadata)
+            write_nullable_text(w, m.metadata, splices)
     elif m.metadata != "":
         raise EncodeError(f"Metadata has no place in version {version}")
     if version <= 7:
@@ -488,7 +492,9 @@ def _decode_offset_fetch_response_topic(r: Reader, version: int) -> OffsetFetchR
     return OffsetFetchResponseTopic(name, partitions)
 
 
-def _encode_offset_fetch_response_topic(w: BytesWriter, m: OffsetFetchResponseTopic, version: int) -> None:
+def _encode_offset_fetch_response_topic(
+    w: BytesWriter, m: OffsetFetchResponseTopic, version: int, splices: Splices | None
+) -> None:
     if version <= 7:
         if version >= 6:
             write_compact_string(w, m.name)
@@ -503,7 +509,7 @@ def _encode_offset_fetch_response_topic(w: BytesWriter, m: OffsetFetchResponseTo
         else:
             write_i32_be(w, len(a_partitions))
         for x_partitions in a_partitions:
-            _encode_offset_fetch_response_partition(w, x_partitions, version)
+            _encode_offset_fetch_response_partition(w, x_partitions, version, splices)
     elif len(m.partitions) > 0:
         raise EncodeError(f"Partitions has no place in version {version}")
     if version >= 6:
@@ -537,7 +543,9 @@ def _decode_offset_fetch_response_partitions(r: Reader, version: int) -> OffsetF
     )
 
 
-def _encode_offset_fetch_response_partitions(w: BytesWriter, m: OffsetFetchResponsePartitions, version: int) -> None:
+def _encode_offset_fetch_response_partitions(
+    w: BytesWriter, m: OffsetFetchResponsePartitions, version: int, splices: Splices | None
+) -> None:
     if version >= 8:
         write_i32_be(w, m.partition_index)
     elif m.partition_index != 0:
@@ -549,7 +557,7 @@ def _encode_offset_fetch_response_partitions(w: BytesWriter, m: OffsetFetchRespo
     if version >= 8:
         write_i32_be(w, m.committed_leader_epoch)
     if version >= 8:
-        write_compact_nullable_string(w, m.metadata)
+        write_compact_nullable_text(w, m.metadata, splices)
     elif m.metadata != "":
         raise EncodeError(f"Metadata has no place in version {version}")
     if version >= 8:
@@ -578,7 +586,9 @@ def _decode_offset_fetch_response_topics(r: Reader, version: int) -> OffsetFetch
     return OffsetFetchResponseTopics(name, topic_id, partitions)
 
 
-def _encode_offset_fetch_response_topics(w: BytesWriter, m: OffsetFetchResponseTopics, version: int) -> None:
+def _encode_offset_fetch_response_topics(
+    w: BytesWriter, m: OffsetFetchResponseTopics, version: int, splices: Splices | None
+) -> None:
     if 8 <= version <= 9:
         write_compact_string(w, m.name)
     if version >= 10:
@@ -587,7 +597,7 @@ def _encode_offset_fetch_response_topics(w: BytesWriter, m: OffsetFetchResponseT
         a_partitions = m.partitions
         write_compact_array_len(w, len(a_partitions))
         for x_partitions in a_partitions:
-            _encode_offset_fetch_response_partitions(w, x_partitions, version)
+            _encode_offset_fetch_response_partitions(w, x_partitions, version, splices)
     elif len(m.partitions) > 0:
         raise EncodeError(f"Partitions has no place in version {version}")
     if version >= 6:
@@ -612,7 +622,9 @@ def _decode_offset_fetch_response_group(r: Reader, version: int) -> OffsetFetchR
     return OffsetFetchResponseGroup(group_id, topics, error_code)
 
 
-def _encode_offset_fetch_response_group(w: BytesWriter, m: OffsetFetchResponseGroup, version: int) -> None:
+def _encode_offset_fetch_response_group(
+    w: BytesWriter, m: OffsetFetchResponseGroup, version: int, splices: Splices | None
+) -> None:
     if version >= 8:
         write_compact_string(w, m.group_id)
     elif m.group_id != "":
@@ -621,7 +633,7 @@ def _encode_offset_fetch_response_group(w: BytesWriter, m: OffsetFetchResponseGr
         a_topics = m.topics
         write_compact_array_len(w, len(a_topics))
         for x_topics in a_topics:
-            _encode_offset_fetch_response_topics(w, x_topics, version)
+            _encode_offset_fetch_response_topics(w, x_topics, version, splices)
     elif len(m.topics) > 0:
         raise EncodeError(f"Topics has no place in version {version}")
     if version >= 8:
@@ -657,7 +669,9 @@ def decode_offset_fetch_response(r: Reader, version: int) -> OffsetFetchResponse
     return OffsetFetchResponse(throttle_time_ms, topics, error_code, groups)
 
 
-def encode_offset_fetch_response(w: BytesWriter, m: OffsetFetchResponse, version: int) -> None:
+def encode_offset_fetch_response(
+    w: BytesWriter, m: OffsetFetchResponse, version: int, splices: Splices | None = None
+) -> None:
     """Encode versions 1 to 10. Raises EncodeError, ValueError or OverflowError for a value out of range."""
     if version >= 3:
         write_i32_be(w, m.throttle_time_ms)
@@ -668,7 +682,7 @@ def encode_offset_fetch_response(w: BytesWriter, m: OffsetFetchResponse, version
         else:
             write_i32_be(w, len(a_topics))
         for x_topics in a_topics:
-            _encode_offset_fetch_response_topic(w, x_topics, version)
+            _encode_offset_fetch_response_topic(w, x_topics, version, splices)
     elif len(m.topics) > 0:
         raise EncodeError(f"Topics has no place in version {version}")
     if 2 <= version <= 7:
@@ -677,7 +691,7 @@ def encode_offset_fetch_response(w: BytesWriter, m: OffsetFetchResponse, version
         a_groups = m.groups
         write_compact_array_len(w, len(a_groups))
         for x_groups in a_groups:
-            _encode_offset_fetch_response_group(w, x_groups, version)
+            _encode_offset_fetch_response_group(w, x_groups, version, splices)
     elif len(m.groups) > 0:
         raise EncodeError(f"Groups has no place in version {version}")
     if version >= 6:

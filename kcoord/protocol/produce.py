@@ -306,6 +306,14 @@ class ProduceResponse(Message):
         self.node_endpoints: list[NodeEndpoint] = node_endpoints if node_endpoints is not None else []
 
 
+def _is_default_leader_id_and_epoch(m: LeaderIdAndEpoch) -> bool:
+    if m.leader_id != -1:
+        return False
+    if m.leader_epoch != -1:
+        return False
+    return True
+
+
 def _decode_batch_index_and_error_message(r: Reader, version: int) -> BatchIndexAndErrorMessage:
     batch_index: int = 0
     if version >= 8:
@@ -426,16 +434,16 @@ def _encode_partition_produce_response(w: BytesWriter, m: PartitionProduceRespon
             write_nullable_string(w, m.error_message)
     if version >= 9:
         n_tags: i64 = 0
-        if version >= 10 and m.current_leader != LeaderIdAndEpoch():
+        if version >= 10 and not _is_default_leader_id_and_epoch(m.current_leader):
             n_tags += 1
         write_uvarint(w, n_tags)
-        if version >= 10 and m.current_leader != LeaderIdAndEpoch():
+        if version >= 10 and not _is_default_leader_id_and_epoch(m.current_leader):
             write_uvarint(w, 0)
             t = BytesWriter()
             _encode_leader_id_and_epoch(t, m.current_leader, version)
             write_uvarint(w, len(t))
             w.write(t.getvalue())
-    elif m.current_leader != LeaderIdAndEpoch():
+    elif not _is_default_leader_id_and_epoch(m.current_leader):
         raise EncodeError(f"CurrentLeader has no place in version {version}")
 
 

@@ -486,11 +486,13 @@ def write_compact_nullable_bytes(w: BytesWriter, value: bytes | None) -> None:
 
 # Records from this size on go beside the message, not into it: copying them would cost more than one piece more.
 SPLICE_BYTES_MIN: Final = 4096
+# The same for texts. They are encoded into bytes of their own anyway.
+SPLICE_TEXT_BYTES_MIN: Final = 1024
 
 
 @final
 class Splices:
-    """Records that belong between the bytes of a message and were not copied there.
+    """Records and texts that belong between the bytes of a message and were not copied there.
 
     `values[i]` comes after the first `positions[i]` bytes of the writer; `bytes` is the length of all values.
     """
@@ -542,6 +544,32 @@ def write_compact_nullable_records(w: BytesWriter, value: bytes | None, splices:
     size: i64 = len(value)
     write_uvarint(w, size + 1)
     splices.add(len(w), value)
+
+
+def write_nullable_text(w: BytesWriter, value: str | None, splices: Splices | None) -> None:
+    """As write_nullable_string; a large value goes into `splices` if there are any."""
+    if splices is None or value is None or len(value) < SPLICE_TEXT_BYTES_MIN:
+        write_nullable_string(w, value)
+        return
+    data = value.encode("utf-8")
+    size = len(data)
+    if size > STRING_BYTES_MAX:
+        raise EncodeError(f"string of {size} bytes")
+    write_i16_be(w, size)
+    splices.add(len(w), data)
+
+
+def write_compact_nullable_text(w: BytesWriter, value: str | None, splices: Splices | None) -> None:
+    """As write_compact_nullable_string; a large value goes into `splices` if there are any."""
+    if splices is None or value is None or len(value) < SPLICE_TEXT_BYTES_MIN:
+        write_compact_nullable_string(w, value)
+        return
+    data = value.encode("utf-8")
+    size: i64 = len(data)
+    if size > STRING_BYTES_MAX:
+        raise EncodeError(f"string of {size} bytes")
+    write_uvarint(w, size + 1)
+    splices.add(len(w), data)
 
 
 def write_array_len(w: BytesWriter, count: int) -> None:

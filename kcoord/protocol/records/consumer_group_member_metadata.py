@@ -177,6 +177,14 @@ class ConsumerGroupMemberMetadataValue(Message):
         self.client_assignors = client_assignors
 
 
+def _is_default_classic_member_metadata(m: ClassicMemberMetadata) -> bool:
+    if m.session_timeout_ms != 0:
+        return False
+    if len(m.supported_protocols) > 0:
+        return False
+    return True
+
+
 def _decode_classic_protocol(r: Reader, version: int) -> ClassicProtocol:
     name: str = r.compact_string()
     metadata: bytes = r.compact_bytes()
@@ -294,12 +302,12 @@ def encode_consumer_group_member_metadata_value(w: BytesWriter, m: ConsumerGroup
     write_i32_be(w, m.rebalance_timeout_ms)
     write_compact_nullable_string(w, m.server_assignor)
     n_tags: i64 = 0
-    if m.classic_member_metadata is None or m.classic_member_metadata != ClassicMemberMetadata():
+    if m.classic_member_metadata is None or not _is_default_classic_member_metadata(m.classic_member_metadata):
         n_tags += 1
     if m.client_assignors is not None:
         n_tags += 1
     write_uvarint(w, n_tags)
-    if m.classic_member_metadata is None or m.classic_member_metadata != ClassicMemberMetadata():
+    if m.classic_member_metadata is None or not _is_default_classic_member_metadata(m.classic_member_metadata):
         write_uvarint(w, 0)
         t = BytesWriter()
         s_classic_member_metadata = m.classic_member_metadata
