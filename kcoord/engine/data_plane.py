@@ -5,16 +5,17 @@ from __future__ import annotations
 from typing import Final, cast, final
 
 from kcoord.core.config import CoreConfig
-from kcoord.core.outcome import METADATA_TOPIC, Now, Reply, Request, Timer
+from kcoord.core.outcome import METADATA_TOPIC, Job, Now, Reply, Request, Timer
 from kcoord.core.producers import ProducerPool
 from kcoord.core.topics import TopicRegistry
 from kcoord.engine.budget import TurnBudget
 from kcoord.engine.delete_records import DeleteRecordsRoom
 from kcoord.engine.fetch import FetchRoom
 from kcoord.engine.leader_epochs import LeaderEpochsRoom
-from kcoord.engine.list_offsets import ListOffsetsRoom
+from kcoord.engine.list_offsets import ListOffsetsRoom, SearchJob
 from kcoord.engine.partitions import PartitionTable, TopicPartition
 from kcoord.engine.produce import ProduceRoom
+from kcoord.engine.produce_work import CheckJob
 from kcoord.engine.session import OutputPool
 from kcoord.engine.topic_follower import TopicFollower
 from kcoord.log.directory import LogDirectory
@@ -94,6 +95,23 @@ class DataPlane:
         if self.fetch.has_due():
             return self.fetch.answer_next(now)
         return self.list_offsets.answer_next()
+
+    def take_jobs(self) -> list[Job]:
+        """Jobs that came up since this was last asked."""
+        jobs = self.produce.take_jobs()
+        if self.list_offsets.jobs:
+            jobs = jobs + self.list_offsets.take_jobs()
+        return jobs
+
+    def job_done(self, job: Job, error: str | None) -> bool:
+        """Whether the job is one of the data plane. Then its request goes on."""
+        if isinstance(job, CheckJob):
+            self.produce.job_done(job, error)
+            return True
+        if isinstance(job, SearchJob):
+            self.list_offsets.job_done(job, error)
+            return True
+        return False
 
     def disconnected(self, connection_id: int) -> None:
         self.fetch.on_disconnect(connection_id)

@@ -59,7 +59,7 @@ from kcoord.engine.intake import Intake, hold_back, must_wait, read_header, take
 from kcoord.engine.loader import recovery_facts
 from kcoord.engine.metadata_snapshot import MetadataState
 from kcoord.engine.outbox import Outbox
-from kcoord.engine.produce_work import CheckJob, ProduceWork
+from kcoord.engine.produce_work import ProduceWork
 from kcoord.engine.session import OutputPool, Parked, Session
 from kcoord.engine.state_checkpoint import StateCheckpoints
 from kcoord.engine.timers import TimerQueue
@@ -390,7 +390,7 @@ class Engine:
         if response is None:
             self.parked[request.request_id] = Parked(session, correlation_id, api_key, request.version)
             session.parked_request_id = request.request_id
-            self._take_up(self.data_plane.produce.take_jobs())
+            self._take_up(self.data_plane.take_jobs())
             return
         if api_key == apis.PRODUCE:
             if cast(ProduceRequest, request.body).acks == 0:
@@ -420,7 +420,7 @@ class Engine:
                     parked.session.parked_request_id = 0
                     self.outbox.fault(parked.session, "Produce", error)
             work = None if self._is_commit_full() else produce.next_ready()
-        self._take_up(self.data_plane.produce.take_jobs())
+        self._take_up(self.data_plane.take_jobs())
         if not produce.is_crowded and not self._is_commit_full():
             self.intake.unstall()
 
@@ -648,12 +648,9 @@ class Engine:
         """A job that was taken ended, or will not in time; what ends a second time is dropped. Call end_turn next."""
         if self.jobs_in_flight.get(job.key) is job:
             del self.jobs_in_flight[job.key]
-            if isinstance(job, CheckJob):
-                self._check_failure()
-                self.data_plane.produce.job_done(job, error)
-            elif isinstance(job, RemoveLog):
+            if isinstance(job, RemoveLog):
                 self.outbox.facts.extend(job.facts(error))
-            else:
+            elif not self.data_plane.job_done(job, error):
                 self.handle_event(JobDone(job, result, error), now)
 
     def handle_event(self, event: Event, now: Now) -> None:
@@ -709,6 +706,7 @@ class Engine:
             reply = self.data_plane.answer_next(now)
             if reply is not None:
                 self._give(reply, 0)
+        self._take_up(self.data_plane.take_jobs())
 
     def _write(self, now: Now) -> CommitTicket | None:
         for log in self.coordinator_logs.values():

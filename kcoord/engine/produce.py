@@ -90,9 +90,10 @@ APPEND_BYTES_PER_TURN: Final = 2 * 1024 * 1024
 # The share of each append in the turn's budget, and that of its bytes.
 APPEND_COST: Final = 128
 APPEND_BYTES_PER_COST: Final = 8
-# Records of requests that wait for a check or for their append. Above it no Produce is handled on any connection; it
-# waits in its connection's backlog, which counts against queued.max.request.bytes. With one request more, and what
-# the threads at work decompress, that is all the memory that such requests may take.
+# Records of requests that wait for a check or for their append. They are beside queued.max.request.bytes, since closing
+# their connections would not free them. Above it no Produce is handled on any connection; it waits in its connection's
+# backlog, which counts there. With one request more, and what the threads at work decompress, that is all the memory
+# that such requests may take.
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
 
 

@@ -23,13 +23,9 @@ from kcoord.log.reader import Window
 from kcoord.log.segment import LOOKUP_CHUNK_BYTES, RELATIVE_OFFSET_MAX, BadBatch, Segment, segment_name
 from kcoord.log.snapshot_files import SnapshotFiles, offsets_of_files
 from kcoord.log.storage import DirectorySync, FileSync, Folder, Storage, Syncable
-from kcoord.wire.compression import DecompressionError
-from kcoord.wire.primitives import ZERO_UUID, DecodeError
-from kcoord.wire.record_batch import (
-    NO_TIMESTAMP,
-    find_record,
-    parse_header,
-)
+from kcoord.log.time_lookup import TimeLookup
+from kcoord.wire.primitives import ZERO_UUID
+from kcoord.wire.record_batch import NO_TIMESTAMP
 
 EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
@@ -518,11 +514,14 @@ class PartitionLog:
                 extents.append(Extent(segment.log_path, start, segment.size))
         return extents
 
-    def find_by_timestamp(self, timestamp: int, upto_offset: int = INT64_MAX) -> tuple[int, int, int] | None:
+    def find_by_timestamp(
+        self, timestamp: int, upto_offset: int = INT64_MAX, lookup: TimeLookup | None = None
+    ) -> tuple[int, int, int] | None:
         """(timestamp, offset, leader epoch) of the first record at or after `timestamp`, as ListOffsets gives it.
 
-        None when there is none below `upto_offset`. Raises LogDamaged.
+        None when there is none below `upto_offset`, and when `lookup` has to go on elsewhere. Raises LogDamaged.
         """
+        lookup = lookup or TimeLookup(self.config.decompressed_bytes_max)
         upto_offset = min(upto_offset, self.written_end)
         for i, segment in enumerate(self._segments):
             beyond = self._bases[i + 1] if i + 1 < len(self._bases) else self.end_offset
@@ -538,13 +537,19 @@ class PartitionLog:
                     return None
                 if header.max_timestamp < timestamp or header.last_offset < self.log_start_offset:
                     continue
-                found = self._find_record(segment, data, header.pos, timestamp, self.log_start_offset)
+                found = lookup.find(segment.log_path, data, header.pos, timestamp, self.log_start_offset)
+                if lookup.search is not None:
+                    return None
                 if found is not None:
                     return None if found[1] >= upto_offset else (found[0], found[1], header.leader_epoch)
         return None
 
-    def max_timestamp(self) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the record with the largest timestamp, the first of several."""
+    def max_timestamp(self, lookup: TimeLookup | None = None) -> tuple[int, int, int] | None:
+        """(timestamp, offset, leader epoch) of the record with the largest timestamp, the first of several.
+
+        None when there is none, and when `lookup` has to go on elsewhere. Raises LogDamaged.
+        """
+        lookup = lookup or TimeLookup(self.config.decompressed_bytes_max)
         best: Segment | None = None
         for i, segment in enumerate(self._segments):
             beyond = self._bases[i + 1] if i + 1 < len(self._bases) else self.end_offset
@@ -558,19 +563,12 @@ class PartitionLog:
         for header, data in best.batches(position, False, LOOKUP_CHUNK_BYTES):
             if header.max_timestamp != best.max_timestamp:
                 continue
-            found = self._find_record(best, data, header.pos, header.max_timestamp, 0)
+            found = lookup.find(best.log_path, data, header.pos, header.max_timestamp, 0)
+            if lookup.search is not None:
+                return None
             if found is not None:
                 return found[0], found[1], header.leader_epoch
         return None
-
-    def _find_record(
-        self, segment: Segment, data: bytes, pos: int, timestamp: int, offset: int
-    ) -> tuple[int, int] | None:
-        header = parse_header(data, pos)
-        try:
-            return find_record(data, pos, header, self.config.decompressed_bytes_max, timestamp, offset)
-        except (DecodeError, DecompressionError) as error:
-            raise LogDamaged(segment.log_path, header.base_offset, 0, str(error)) from None
 
     # --- producer snapshots
 

@@ -144,7 +144,8 @@ NETWORK_SETTINGS: Final = (
     Setting(
         "queued.max.request.bytes", "server.queued_bytes_max", 256 * MIB, "bytes",
         "Bytes of incomplete and waiting requests on all connections together. Above it the connection that holds "
-        "the most is closed. Kafka has no limit.", minimum=MIB,
+        "the most is closed. Not counted are Produce requests whose records a thread checks: they hold up to 64 MiB "
+        "and one request more, and then the next ones wait and count here. Kafka has no limit.", minimum=MIB,
     ),
     Setting(
         "output.buffer.high.bytes", "server.output_high_bytes", MIB, "bytes",

@@ -311,33 +311,6 @@ def decode_records(buf: bytes, pos: i64, header: BatchHeader, max_decompressed: 
     return records
 
 
-def find_record(
-    buf: bytes, pos: i64, header: BatchHeader, max_decompressed: int, timestamp: int, offset: int
-) -> tuple[int, int] | None:
-    """(timestamp, offset) of the batch's first record that is at or after both; None when there is none.
-
-    Of the records before it only times and offsets are looked at. Raises as decode_records does.
-    """
-    r = records_reader(buf, pos, header, max_decompressed)
-    append_time = (header.attributes & LOG_APPEND_TIME_FLAG) != 0
-    base_offset: int = header.base_offset
-    base_timestamp: int = header.base_timestamp
-    left = header.count
-    while left > 0:
-        end = record_end(r)
-        found: int = header.max_timestamp if append_time else base_timestamp + r.varlong()
-        if append_time:
-            r.varlong()
-        delta = r.varint()
-        if delta < 0 or delta > header.last_offset_delta or r.pos > end:
-            raise DecodeError(f"offset delta {delta} in a batch that ends at {header.last_offset_delta}")
-        if found >= timestamp and base_offset + delta >= offset:
-            return found, base_offset + delta
-        r.pos = end
-        left -= 1
-    return None
-
-
 def _check_field(value: i64, low: i64, high: i64, name: str) -> None:
     if value < low or value > high:
         raise EncodeError(f"{name} {value} is out of range")

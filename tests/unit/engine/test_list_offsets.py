@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 
-from kcoord.core.outcome import Now
-from kcoord.engine.list_offsets import LOOKUPS_AT_ONCE, repeated_partitions
+from kcoord.core.outcome import Now, Request
+from kcoord.engine.budget import TURN_COST_MAX
+from kcoord.engine.list_offsets import (
+    CONTENT_BYTES_PER_COST,
+    LOOKUP_CONTENT_BYTES,
+    LOOKUPS_AT_ONCE,
+    ListOffsetsRoom,
+    SearchJob,
+    repeated_partitions,
+)
 from kcoord.protocol import apis
 from kcoord.protocol.api_versions import ApiVersionsRequest
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
 from kcoord.protocol.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from kcoord.protocol.delete_topics import DeleteTopicsRequest
 from kcoord.protocol.errors import (
     FENCED_LEADER_EPOCH,
     INVALID_REQUEST,
     INVALID_TOPIC_EXCEPTION,
+    KAFKA_STORAGE_ERROR,
     NONE,
     OFFSET_OUT_OF_RANGE,
     POLICY_VIOLATION,
+    REQUEST_TIMED_OUT,
     UNKNOWN_LEADER_EPOCH,
+    UNKNOWN_SERVER_ERROR,
     UNKNOWN_TOPIC_OR_PARTITION,
     UNSUPPORTED_VERSION,
 )
@@ -32,8 +46,18 @@ from kcoord.protocol.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kcoord.wire.record_batch import BatchBuilder
+from kcoord.wire.record_search import RecordSearch
 from tests.harness.batches import BASE_TIME_MS, batch
-from tests.harness.engine import Client, finish_turn, open_memory_engine, read_answers
+from tests.harness.engine import (
+    Client,
+    decode_answer,
+    finish_turn,
+    open_memory_engine,
+    read_answers,
+    run_jobs,
+)
 from tests.unit.engine.plane import Plane, offsets
 
 NOW = Now(1000, 1_700_000_000_000)
@@ -251,6 +275,149 @@ def test_an_engine_answers_them_in_order() -> None:
     assert other.session.take_output() and slow.session.take_output() == b""
     finish_turn(engine, NOW)
     assert [answer[0] for answer in read_answers(slow.session.take_output())] == [first, second]
+
+
+@functools.cache
+def large(codec: int, records: int = 3, size: int = LOOKUP_CONTENT_BYTES, time_ms: int = BASE_TIME_MS) -> bytes:
+    """A batch with more in it than a turn looks at. Each record is a second later than the one before."""
+    builder = BatchBuilder()
+    for index in range(records):
+        builder.append(time_ms + 1000 * index, None, bytes(size))
+    return builder.build(0, 0, codec=codec)
+
+
+class Times:
+    """An engine whose topic t has the batches, one in each partition, and a client that asks for times of all."""
+
+    def __init__(self, *batches: bytes) -> None:
+        self.engine = open_memory_engine(NOW)
+        self.client, self.other = Client(self.engine), Client(self.engine)
+        self.count = len(batches)
+        self.create()
+        for index, records in enumerate(batches):
+            data = TopicProduceData("t", partition_data=[PartitionProduceData(index, records)])
+            self.other.send(apis.PRODUCE, 9, ProduceRequest(None, -1, 1000, [data]), NOW)
+            run_jobs(self.engine, NOW)
+        self.other.session.take_output()
+
+    def create(self) -> None:
+        body = CreateTopicsRequest([CreatableTopic("t", self.count, 1)], 1000, False)
+        self.other.ask(apis.CREATE_TOPICS, 7, body, NOW)
+
+    def ask(self, *times: int) -> None:
+        wanted = [ListOffsetsPartition(index, -1, time) for index, time in enumerate(times)]
+        self.client.send(apis.LIST_OFFSETS, 7, ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", wanted)]), NOW)
+        finish_turn(self.engine, NOW)
+
+    def answer(self) -> list[tuple[int, int, int]]:
+        """(error code, timestamp, offset) of each partition."""
+        ((_, data),) = read_answers(self.client.session.take_output())
+        topic = decode_answer(apis.LIST_OFFSETS, 7, data).topics[0]
+        return [(p.error_code, p.timestamp, p.offset) for p in topic.partitions]
+
+    @property
+    def room(self) -> ListOffsetsRoom:
+        return self.engine.data_plane.list_offsets
+
+
+@pytest.mark.parametrize("codec", [0, 1, 2, 3, 4])
+def test_a_job_looks_into_a_batch_with_much_in_it(codec: int) -> None:
+    times = Times(large(codec), batch([b"a", b"b"]), large(codec), large(codec, 1))
+    times.ask(BASE_TIME_MS + 1500, BASE_TIME_MS + 1, -3, BASE_TIME_MS + 1)
+    assert times.client.session.take_output() == b"" and len(times.engine.jobs_in_flight) == 1
+    # Others are served meanwhile.
+    times.other.ask(apis.API_VERSIONS, 0, ApiVersionsRequest("", ""), NOW)
+    assert len(run_jobs(times.engine, NOW)) >= 2
+    assert times.answer() == [
+        (NONE, BASE_TIME_MS + 2000, 2), (NONE, BASE_TIME_MS + 1000, 1), (NONE, BASE_TIME_MS + 2000, 2), (NONE, -1, -1),
+    ]  # fmt: skip
+    assert not times.room.searching and not times.room.waiting
+
+
+def test_what_is_looked_into_counts_in_the_budget() -> None:
+    size = 100_000
+    times = Times(*[large(4, 1, size, BASE_TIME_MS + index) for index in range(3)])
+    before = times.engine.budget.spent
+    times.room.handle_list_offsets(*time_request(3, BASE_TIME_MS), NOW)
+    assert times.engine.budget.spent - before >= 3 * size // CONTENT_BYTES_PER_COST
+    assert not times.engine.jobs_in_flight
+
+
+def test_a_request_ends_its_turn_when_it_looked_into_much() -> None:
+    size = LOOKUP_CONTENT_BYTES - 10_000
+    count = 2 + TURN_COST_MAX * CONTENT_BYTES_PER_COST // size
+    times = Times(*[large(4, 1, size, BASE_TIME_MS + index) for index in range(count)])
+    request, body = time_request(count, BASE_TIME_MS)
+    assert times.room.handle_list_offsets(request, body, NOW) is None
+    (work,) = times.room.waiting
+    assert 0 < work.position < count
+    times.engine.budget.end_turn()
+    reply = times.room.answer_next()
+    assert reply is not None and isinstance(reply.response, ListOffsetsResponse)
+    assert [p.offset for p in reply.response.topics[0].partitions] == [0] * count
+
+
+def time_request(count: int, time: int) -> tuple[Request, ListOffsetsRequest]:
+    wanted = [ListOffsetsPartition(index, -1, time) for index in range(count)]
+    body = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", wanted)])
+    return Request(1, 1, apis.LIST_OFFSETS, 7, "", "", body), body
+
+
+def test_who_leaves_while_a_job_searches() -> None:
+    times = Times(large(4))
+    times.ask(BASE_TIME_MS + 1500)
+    times.engine.close_session(times.client.session, NOW)
+    assert not times.room.searching
+    run_jobs(times.engine, NOW)
+    assert not times.room.waiting and not times.engine.has_more()
+
+
+def test_a_topic_that_is_another_one_once_the_job_is_done() -> None:
+    times = Times(large(4))
+    times.ask(BASE_TIME_MS + 1500)
+    times.other.ask(apis.DELETE_TOPICS, 5, DeleteTopicsRequest(topic_names=["t"]), NOW)
+    times.create()
+    run_jobs(times.engine, NOW)
+    assert times.answer() == [(NONE, -1, -1)]
+
+
+def test_a_topic_that_is_gone_once_the_job_is_done() -> None:
+    times = Times(large(4))
+    times.ask(BASE_TIME_MS + 1500)
+    times.other.ask(apis.DELETE_TOPICS, 5, DeleteTopicsRequest(topic_names=["t"]), NOW)
+    assert len([key for key in run_jobs(times.engine, NOW) if key.startswith("list-offsets")]) == 1
+    assert times.answer() == [(UNKNOWN_TOPIC_OR_PARTITION, -1, -1)]
+
+
+def test_searches_that_fail() -> None:
+    times = Times(large(4), large(4))
+    times.ask(BASE_TIME_MS + 1500, BASE_TIME_MS + 1500)
+    engine = times.engine
+    for is_abandoned in (False, True):
+        (job,) = engine.jobs_in_flight.values()
+        job.is_abandoned = is_abandoned
+        engine.job_done(job, None, "late or broken", NOW)
+        finish_turn(engine, NOW)
+    assert [code for code, _, _ in times.answer()] == [UNKNOWN_SERVER_ERROR, REQUEST_TIMED_OUT]
+
+
+def test_records_that_a_search_cannot_read() -> None:
+    times = Times(large(4))
+    times.ask(BASE_TIME_MS + 1500)
+    (job,) = times.engine.jobs_in_flight.values()
+    assert isinstance(job, SearchJob)
+    job.content_bytes_max = 1000
+    assert run_jobs(times.engine, NOW) == [job.key]
+    assert [code for code, _, _ in times.answer()] == [KAFKA_STORAGE_ERROR]
+
+
+def test_a_search_goes_in_steps() -> None:
+    search = RecordSearch(large(4, 50, 0), BASE_TIME_MS + 45_000, 0)
+    assert search.open(1_000_000, 1_000_000)
+    steps = 1
+    while not search.step(10):
+        steps += 1
+    assert steps == 5 and search.found == (BASE_TIME_MS + 45_000, 45)
 
 
 def test_what_is_named_twice_takes_no_longer_the_more_there_is(plane: Plane) -> None:

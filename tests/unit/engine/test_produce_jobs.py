@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kcoord.core.config import CoreConfig
-from kcoord.core.outcome import Job, Now
+from kcoord.core.outcome import Job, Now, Request
 from kcoord.engine import produce
 from kcoord.engine.engine import Engine
 from kcoord.engine.produce_work import CHECK_DEADLINE_MS, STEP_ELEMENTS
@@ -97,6 +97,9 @@ class Rig:
         number = client.send(apis.PRODUCE, VERSION, body, now)
         finish_turn(self.engine, now)
         return number
+
+    def engine_request(self) -> Request:
+        return Request(0, 0, apis.PRODUCE, VERSION, "", "", request())
 
     def job(self) -> Job:
         """The first of the jobs that are not done."""
@@ -419,6 +422,65 @@ def test_first_writes_to_very_many_partitions_take_several_turns() -> None:
     assert ends[-1] == count
     finish_turn(rig.engine, NOW)
     assert codes(client) == [errors.NONE] * count
+
+
+@pytest.mark.parametrize("checked_at_once", [True, False])
+def test_very_many_bytes_are_appended_over_several_turns(checked_at_once: bool) -> None:
+    rig = Rig(2)
+    room = rig.engine.data_plane.produce
+    room.append_bytes_max = 1000
+    client, other, leaver = Client(rig.engine), Client(rig.engine), Client(rig.engine)
+    values = [bytes([index]) * 400 for index in range(12)]
+    writes = [(index % 2, small(values[index])) for index in range(12)]
+    if not checked_at_once:
+        writes.append((0, many()))
+    client.send(apis.PRODUCE, VERSION, request(*writes), NOW)
+    leaver.send(apis.PRODUCE, VERSION, request((1, small(b"x" * 2000)), (1, small(b"left"))), NOW)
+    rig.engine.close_session(leaver.session, NOW)
+    ends = []
+    while rig.engine.is_checking() or rig.engine.has_more():
+        ends.append(min(rig.log(0).end_offset, 6) + rig.log(1).end_offset)
+        other.send(apis.HEARTBEAT, 3, HeartbeatRequest("g", 1, "m"), NOW)
+        run_one_turn(rig.engine)
+        rig.engine.take_ready()
+        assert other.session.take_output()
+    steps = [b - a for a, b in zip(ends, ends[1:], strict=False) if b > a]
+    # A batch has some 470 bytes, and one more goes beyond the bound.
+    assert len(steps) >= 3 and max(steps) <= 3
+    finish_turn(rig.engine, NOW)
+    assert codes(client) == [errors.NONE] * len(writes)
+    # What another connection wrote meanwhile is there whole, although it is gone.
+    found = rig.values(1)
+    assert [value for value in found if value in values] == values[1::2]
+    assert [value for value in found if value not in values] == [b"x" * 2000, b"left"]
+    assert (room.waiting, room.waiting_bytes) == (0, 0)
+
+
+def test_who_waits_for_a_commit_is_looked_at_when_it_is_written() -> None:
+    """Not each turn: while the commit is full, there is nothing to go on with."""
+    rig = Rig()
+    rig.engine.journal.sync_mode = "always"
+    rig.engine.commit_bytes_target = 1000
+    clients = [Client(rig.engine) for _ in range(3)]
+    for client in clients[:2]:
+        client.send(apis.PRODUCE, VERSION, request((0, many())), NOW)
+        rig.engine.end_turn(NOW)
+    for job in list(rig.engine.jobs_in_flight.values()):
+        rig.engine.job_done(job, job.run(), None, NOW)
+    ticket = rig.engine.end_turn(NOW)
+    assert ticket is not None and rig.engine.end_turn(NOW) is None
+    clients[2].send(apis.PRODUCE, VERSION, request((0, small())), NOW)
+    room = rig.engine.data_plane.produce
+    room.ready.append(produce.ProduceWork(rig.engine_request(), -1))
+    stalled = rig.engine.intake.stalled
+    assert [session.id for session in stalled] == [clients[2].session.id]
+    rig.engine.end_turn(NOW)
+    assert rig.engine.intake.stalled is stalled and not rig.engine.intake.queue
+    room.ready.clear()
+    ticket.sync()
+    rig.engine.commit_done(ticket, NOW)
+    finish_turn(rig.engine, NOW)
+    assert codes(clients[2]) == [errors.NONE]
 
 
 def run_one_turn(engine: Engine) -> None:

@@ -7,7 +7,13 @@ import pytest
 from kcoord.core.config import CoreConfig
 from kcoord.core.consumer_regex import REGEX_CHECK_COST
 from kcoord.core.outcome import Now
-from kcoord.engine.budget import SMALL_REQUEST_BYTES, TIMERS_MAX, TURN_COST_MAX, TURN_RESERVE
+from kcoord.engine.budget import (
+    RECORD_BYTES_PER_COST,
+    SMALL_REQUEST_BYTES,
+    TIMERS_MAX,
+    TURN_COST_MAX,
+    TURN_RESERVE,
+)
 from kcoord.engine.engine import Engine
 from kcoord.protocol import apis
 from kcoord.protocol.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -19,6 +25,7 @@ from kcoord.protocol.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
+from kcoord.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestGroup
 from tests.harness.engine import (
     Client,
     decode_answer,
@@ -287,3 +294,34 @@ def test_checks_of_patterns_use_up_a_turn(engine: Engine) -> None:
     ]
     engine.end_turn(NOW)
     assert answered(client) == joins
+
+
+def test_metadata_of_offsets_counts_in_the_turn_that_encodes_it() -> None:
+    """It goes out as it is encoded, not copied, and so many bytes are still work."""
+    engine = open_memory_engine(NOW)
+    clients = [Client(engine) for _ in range(3)]
+    create(clients[0], "t")
+    metadata = ["\u00e4" * 2000, "m" * 4000, "short"]
+    for index, text in enumerate(metadata):
+        topic = OffsetCommitRequestTopic("t", partitions=[OffsetCommitRequestPartition(0, 1, -1, text)])
+        clients[0].ask(apis.OFFSET_COMMIT, 8, OffsetCommitRequest(f"g{index}", topics=[topic]), NOW)
+    for index, text in enumerate(metadata):
+        for version, body in (
+            (7, OffsetFetchRequest(f"g{index}", None)),
+            (9, OffsetFetchRequest(groups=[OffsetFetchRequestGroup(f"g{index}", topics=None)])),
+        ):
+            engine.budget.end_turn()
+            clients[1].send(apis.OFFSET_FETCH, version, body, NOW)
+            spent = engine.budget.spent
+            engine.end_turn(NOW)
+            pieces = clients[1].session.take_pieces()
+            assert sum(text.encode() in piece for piece in pieces) == 1
+            if text != "short":
+                assert text.encode() in pieces, "it is a piece of its own"
+                small = sum(len(piece) for piece in pieces if piece != text.encode())
+                assert spent >= small + len(text.encode()) // RECORD_BYTES_PER_COST
+            (answer,) = read_answers(b"".join(pieces))
+            response = decode_answer(apis.OFFSET_FETCH, version, answer[1])
+            topics = response.topics if version == 7 else response.groups[0].topics
+            assert topics[0].partitions[0].metadata == text
+            assert engine.pool.held_bytes == 0

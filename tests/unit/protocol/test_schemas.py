@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kcoord.codegen.schema import SchemaError, load_message
+from kcoord.protocol import fetch
 from kcoord.protocol.records import consumer_group_current_member_assignment as current
 from kcoord.protocol.records import consumer_group_member_metadata as member
 from kcoord.wire.primitives import BytesWriter, Reader
@@ -68,3 +70,16 @@ def test_null_epochs() -> None:
     for data, meant in ((null, None), (empty, []), (epochs_bytes([7]), [7])):
         decoded = current.decode_consumer_group_current_member_assignment_value(Reader(data), 0)
         assert decoded.assigned_partitions[0].assignment_epochs == meant
+
+
+def test_a_default_is_compared_without_making_one() -> None:
+    """An answer may have tens of thousands of structs with several such fields each."""
+    sources = Path(fetch.__file__).with_suffix(".py").parent.rglob("*.py")
+    texts = [path.read_text() for path in sources]
+    assert any("not _is_default_epoch_end_offset(" in text for text in texts)
+    assert not [text for text in texts if re.search(r"[!=]= [A-Z]\w*\(\)", text)]
+    for data in (fetch.PartitionData(7), fetch.PartitionData(7, diverging_epoch=fetch.EpochEndOffset(-1, 0))):
+        w = BytesWriter()
+        answer = fetch.FetchResponse(responses=[fetch.FetchableTopicResponse("t", partitions=[data])])
+        fetch.encode_fetch_response(w, answer, 12)
+        assert fetch.decode_fetch_response(Reader(w.getvalue()), 12) == answer

@@ -1,13 +1,30 @@
-"""Records that are kept beside a message end up where they would be if they were copied into it."""
+"""Records and texts that are kept beside a message end up where they would be if they were copied into it."""
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kcoord.protocol import apis
 from kcoord.protocol.fetch import FetchableTopicResponse, FetchResponse, PartitionData, encode_fetch_response
-from kcoord.wire.primitives import SPLICE_BYTES_MIN, BytesWriter, Splices
+from kcoord.protocol.offset_fetch import (
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
+    encode_offset_fetch_response,
+)
+from kcoord.wire.primitives import (
+    SPLICE_BYTES_MIN,
+    SPLICE_TEXT_BYTES_MIN,
+    STRING_BYTES_MAX,
+    BytesWriter,
+    EncodeError,
+    Splices,
+)
 
 NAMES = {version: "" if version >= 13 else "topic" for version in range(4, 19)}
 records = st.one_of(
@@ -35,6 +52,47 @@ def test_pieces_are_the_copied_message(version: int, topics: list[list[bytes | N
     assert len(splices.values) == sum(
         value is not None and len(value) >= SPLICE_BYTES_MIN for values in topics for value in values
     )
+
+
+texts = st.one_of(
+    st.none(),
+    st.text(max_size=20),
+    st.integers(SPLICE_TEXT_BYTES_MIN - 1, SPLICE_TEXT_BYTES_MIN + 1).map(lambda size: "\u00e9" * size),
+)
+
+
+@given(st.integers(1, 10), st.lists(st.lists(texts, max_size=4), max_size=3))
+def test_pieces_are_the_copied_texts(version: int, topics: list[list[str | None]]) -> None:
+    message = OffsetFetchResponse()
+    group = OffsetFetchResponseGroup("g")
+    for values in topics:
+        if version < 8:
+            partitions = [OffsetFetchResponsePartition(i, 7, -1, value) for i, value in enumerate(values)]
+            message.topics.append(OffsetFetchResponseTopic("t", partitions))
+        else:
+            others = [OffsetFetchResponsePartitions(i, 7, -1, value) for i, value in enumerate(values)]
+            group.topics.append(OffsetFetchResponseTopics("t" if version < 10 else "", partitions=others))
+    if version >= 8:
+        message.groups.append(group)
+    copied, spliced, splices = BytesWriter(), BytesWriter(), Splices()
+    apis.encode_response(copied, apis.OFFSET_FETCH, message, version)
+    encode_offset_fetch_response(spliced, message, version, splices)
+    assert b"".join(splices.pieces(spliced.getvalue())) == copied.getvalue()
+    assert len(splices.values) == sum(
+        value is not None and len(value) >= SPLICE_TEXT_BYTES_MIN for values in topics for value in values
+    )
+
+
+@pytest.mark.parametrize("version", [5, 6])
+def test_a_text_beside_the_message_has_the_same_limit(version: int) -> None:
+    for size in (STRING_BYTES_MAX, STRING_BYTES_MAX + 1):
+        partition = OffsetFetchResponsePartition(0, 7, -1, "m" * size)
+        message = OffsetFetchResponse(0, [OffsetFetchResponseTopic("t", [partition])])
+        if size > STRING_BYTES_MAX:
+            with pytest.raises(EncodeError, match="string of 32768 bytes"):
+                encode_offset_fetch_response(BytesWriter(), message, version, Splices())
+        else:
+            encode_offset_fetch_response(BytesWriter(), message, version, Splices())
 
 
 def test_what_is_cut_takes_its_records_along() -> None:
