@@ -47,6 +47,8 @@ class Connection(asyncio.Protocol):
         # The client sends no more.
         self.is_at_end = False
         self.is_reading = True
+        # It may send much, and others are read first (see ReadShares).
+        self.is_held = False
         self.paused_since_ms = 0
         # The client takes answers more slowly than they come.
         self.is_output_full = False
@@ -194,6 +196,7 @@ class Connection(asyncio.Protocol):
         wanted = not (
             self.session.paused
             or self.is_output_full
+            or self.is_held
             or len(self.unread) - self.unread_at > UNREAD_BYTES_MAX
             or self.is_at_end
             or self.pump.is_draining
@@ -229,6 +232,10 @@ class Connection(asyncio.Protocol):
         else:
             self.forget_unread()
         return piece
+
+    def lacks_bytes(self) -> int:
+        """What the request that has begun still lacks, as far as its size is known."""
+        return self.session.splitter.missing_bytes() - len(self.unread) + self.unread_at
 
     def forget_unread(self) -> None:
         self.unread = b""

@@ -7,7 +7,7 @@ process) the heartbeats that wait in the kernel are heard before anybody is decl
 The engine bounds what it handles in a turn, the pump what it hands over: once the engine has no room, what was read of
 connections that sent much waits here, as bytes, and each of them gets a piece into the engine in turn. They are not
 read meanwhile, so little more than one read of each is held. Small reads do not wait, so that heartbeats and newcomers
-are served beside a thousand connections that send all they can.
+are served beside a thousand connections that send all they can. What a turn reads is bounded, too (see ReadShares).
 
 A failure of the log, or of anything that stores, ends everything: nothing more is answered, and whoever runs the pump
 learns it once. What fails because of one connection, in its transport or in the engine, costs that connection.
@@ -31,6 +31,7 @@ from kcoord.server.connection import SMALL_READ_BYTES, Connection
 from kcoord.server.jobs import JobThreads
 from kcoord.server.limits import ConnectionCounts
 from kcoord.server.logs import ServerLog
+from kcoord.server.reading import ReadShares
 from kcoord.server.sync_threads import SyncThreads
 
 if TYPE_CHECKING:
@@ -114,6 +115,7 @@ class Pump:
         self._unread: deque[Connection] = deque()
         # Connections whose clients send no more, and that are not closed yet.
         self._ending: list[Connection] = []
+        self.shares = ReadShares()
 
     # ---- connections
 
@@ -122,6 +124,7 @@ class Pump:
         connection.last_heard_ms = self.now().mono_ms
         connection.session = self.engine.open_session(connection.client_host, host, port)
         self.connections[connection.session.id] = connection
+        self.shares.begin(connection)
         if self.has_failed:
             connection.abort()
 
@@ -140,6 +143,7 @@ class Pump:
             self._note_held(connection.note_held())
             if self.engine.has_room():
                 self._handle_unread(now)
+        self.shares.note(connection, len(data))
         connection.update_reading()
         self.schedule_turn()
 
@@ -181,6 +185,7 @@ class Pump:
         self.held_bytes -= connection.held_bytes
         connection.held_bytes = 0
         connection.forget_unread()
+        self.shares.forget(connection)
         session = connection.session
         # After `replace_engine` another connection may have the same session id.
         if self.connections.get(session.id) is not connection:
@@ -239,6 +244,8 @@ class Pump:
         except Exception as error:
             self.fail(error)
             return
+        if self.shares.begin_turn():
+            self.schedule_turn()
         if self._unread:
             self.schedule_turn()
             self._handle_unread(self.now())

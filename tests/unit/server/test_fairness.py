@@ -17,6 +17,7 @@ from kcoord.protocol.metadata import MetadataRequest
 from kcoord.server.config import load
 from kcoord.server.connection import PIECE_BYTES, UNREAD_BYTES_MAX
 from kcoord.server.logs import ServerLog
+from kcoord.server.reading import RESUMED_PER_TURN
 from kcoord.server.server import Server
 from tests.harness.engine import request_frame
 from tests.unit.server.pump_rig import WAIT_S, run
@@ -151,6 +152,63 @@ def test_a_large_request_is_not_cut_to_pieces() -> None:
         streams[1].write(large)
         assert await asyncio.wait_for(streams[0].readexactly(4), WAIT_S)
         assert sum(pieces) == len(large) and len(pieces) < len(large) / PIECE_BYTES / 4
+
+    on_both_loops(test)
+
+
+def test_large_requests_take_turns_in_being_read() -> None:
+    async def test(rig: Rig) -> None:
+        count = 3 * RESUMED_PER_TURN
+        shares = rig.pump.shares
+        shares.turn_bytes_max = 100_000
+        protocols = [JoinGroupRequestProtocol("x", bytes(600_000))]
+        large = request_frame(apis.JOIN_GROUP, 5, JoinGroupRequest(protocols=protocols), 7)
+        clients = [await rig.connect() for _ in range(count)]
+        modest = await rig.connect()
+        most_bytes = most_held = pings = 0
+        for _, writer in clients:
+            writer.write(large)
+        asked = [asyncio.create_task(reader.readexactly(4)) for reader, _ in clients]
+        while not all(task.done() for task in asked):
+            await asyncio.sleep(0)
+            most_bytes = max(most_bytes, shares.turn_bytes)
+            most_held = max(most_held, len(shares.held_new) + len(shares.held_large))
+            for held in (shares.held_new, shares.held_large):
+                assert all(connection.is_held and not connection.is_reading for connection in held)
+            if most_held and pings < 5:
+                pings += 1
+                modest[1].write(FRAME)
+                assert await read(modest, rig, 1) == rig.answer
+        # One read goes beyond the bound, and requests that are almost complete are read as well.
+        assert most_held > RESUMED_PER_TURN and pings and most_bytes < 100_000 + 2 * HELD_BYTES_MAX
+        # All are answered, and nobody waits any more.
+        assert all(int.from_bytes(task.result(), "big") > 0 for task in asked)
+        while shares.held_new or shares.held_large:
+            await asyncio.sleep(0)
+        assert not shares.large and all(c.is_reading for c in rig.pump.connections.values())
+
+    on_both_loops(test)
+
+
+def test_one_that_goes_while_it_is_not_read_leaves_nothing_behind() -> None:
+    async def test(rig: Rig) -> None:
+        shares = rig.pump.shares
+        shares.turn_bytes_max = 1000
+        large, silent = await rig.connect(), await rig.connect()
+        while len(rig.pump.connections) < 2:
+            await asyncio.sleep(0)
+        assert len(shares.new) == 2
+        size = 5 << 20
+        large[1].write(size.to_bytes(4, "big") + apis.JOIN_GROUP.to_bytes(2, "big") + bytes(100_000))
+        while not shares.held_large:
+            await asyncio.sleep(0)
+        # Whoever has sent nothing waits, too: it may begin a large request.
+        for connection in list(rig.pump.connections.values()):
+            connection.drop("a test wants it")
+        while rig.pump.connections:
+            await asyncio.sleep(0.002)
+        assert not (shares.new or shares.large or shares.held_new or shares.held_large)
+        silent[1].close()
 
     on_both_loops(test)
 
