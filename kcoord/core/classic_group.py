@@ -357,8 +357,12 @@ class ClassicGroup:
             self.awaiting_join += 1
         self.pending_members.pop(member.member_id, None)
 
-    def remove_member(self, member_id: str) -> ClassicMember | None:
-        """Take a member or a pending member out. What it had parked is the caller's to answer."""
+    def remove_member(self, member_id: str, elects_leader: bool = True) -> ClassicMember | None:
+        """Take a member or a pending member out. What it had parked is the caller's to answer.
+
+        A dict remembers entries that were removed and steps over them, so to find the next leader after each of many
+        members takes time that is quadratic in their number. Who removes many calls `elect_leader` once.
+        """
         member = self.members.pop(member_id, None)
         if member is not None:
             self._count_protocols(member, -1)
@@ -370,12 +374,18 @@ class ClassicGroup:
                 del self.static_members[instance_id]
         if self.leader_id == member_id:
             self.leader_id = None
-            for other in self.members:
-                self.leader_id = other
-                break
+            if elects_leader:
+                self.elect_leader()
         self.pending_members.pop(member_id, None)
         self.pending_sync.pop(member_id, None)
         return member
+
+    def elect_leader(self) -> None:
+        """Where nobody leads, the member that has been here the longest does."""
+        if self.leader_id is None:
+            for member_id in self.members:
+                self.leader_id = member_id
+                break
 
     def replace_static_member(self, old: ClassicMember, new_member_id: str) -> ClassicMember:
         """The same member under a new id (KIP-345); it takes over leadership, assignment and what is expected of it."""

@@ -1,4 +1,4 @@
-"""Heartbeat, LeaveGroup, the timers of classic groups, and what happens to them at start-up."""
+"""Heartbeat, members that leave, the timers of classic groups, and what happens to them at start-up."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from kcoord.core.group_cause import (
 )
 from kcoord.core.group_store import GroupStore
 from kcoord.core.group_timers import NOT_ARMED
+from kcoord.core.leave_group import LeaveStep
 from kcoord.core.outcome import (
     INFO,
     TIMER_INITIAL_REBALANCE,
@@ -39,12 +40,7 @@ from kcoord.core.outcome import (
 )
 from kcoord.protocol import errors
 from kcoord.protocol.heartbeat import HeartbeatRequest, HeartbeatResponse
-from kcoord.protocol.leave_group import (
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    MemberIdentity,
-    MemberResponse,
-)
+from kcoord.protocol.leave_group import MemberIdentity
 
 
 @final
@@ -79,39 +75,33 @@ class ClassicMembership:
 
     # ---- LeaveGroup
 
-    def handle_leave_group(self, request: Request, body: LeaveGroupRequest, now: Now) -> Outcome:
-        out = Outcome()
-        if body.group_id == "":
-            out.reply(request.request_id, LeaveGroupResponse(error_code=errors.INVALID_GROUP_ID))
-            return out
-        leaving = body.members
-        if request.version < 3:
-            leaving = [MemberIdentity(body.member_id)]
-        group = self.store.get(body.group_id)
-        responses: list[MemberResponse] = []
+    def leave(self, step: LeaveStep, share: list[MemberIdentity], now: Now, out: Outcome) -> None:
+        """These members leave, as far as they are in the group."""
+        group = self.store.get(step.group_id)
         gone = 0
-        for identity in leaving:
+        for identity in share:
             error = errors.UNKNOWN_MEMBER_ID
             if group is not None:
                 error = self._leave(group, identity, out)
             if error == errors.NONE:
                 gone += 1
-            responses.append(MemberResponse(identity.member_id, identity.group_instance_id, error))
-        if group is not None and gone > 0:
-            if group.state == STABLE or group.state == COMPLETING_REBALANCE:
-                reason = f"{gone} members left; client reason: {client_reason(leaving[0].reason)}"
-                self.rebalance.prepare_or_complete(group, reason, now, out, _cause_of_leaving(leaving, gone))
-            elif group.state == PREPARING_REBALANCE:
-                group.note_cause(_cause_of_leaving(leaving, gone))
-                self.rebalance.maybe_complete_join(group, now, out)
-        if request.version < 3:
-            out.reply(request.request_id, LeaveGroupResponse(error_code=responses[0].error_code))
-        else:
-            out.reply(request.request_id, LeaveGroupResponse(error_code=errors.NONE, members=responses))
-        return out
+            step.add(identity, error)
+        if group is None or gone == 0:
+            return
+        group.elect_leader()
+        if group.state == STABLE or group.state == COMPLETING_REBALANCE:
+            reason = f"{gone} members left; client reason: {client_reason(share[0].reason)}"
+            self.rebalance.prepare_or_complete(group, reason, now, out, _cause_of_leaving(share, gone))
+        elif group.state == PREPARING_REBALANCE:
+            if step.is_first or group.cause is None:
+                group.note_cause(_cause_of_leaving(share, gone))
+            self.rebalance.maybe_complete_join(group, now, out)
 
     def _leave(self, group: ClassicGroup, identity: MemberIdentity, out: Outcome) -> int:
-        """Remove one member; admin clients name static members by instance id alone (KIP-345)."""
+        """Remove one member; admin clients name static members by instance id alone (KIP-345).
+
+        Who leads is to be decided once all have left.
+        """
         member_id = identity.member_id
         instance_id = identity.group_instance_id
         if member_id == "":
@@ -139,7 +129,7 @@ class ClassicMembership:
                 },
             )
         )
-        self.rebalance.remove_member(group, member, out)
+        self.rebalance.remove_member(group, member, out, False)
         return errors.NONE
 
     # ---- timers
@@ -217,7 +207,8 @@ class ClassicMembership:
         for member_id in silent:
             member = group.members.get(member_id)
             if member is not None:
-                self.rebalance.remove_member(group, member, out)
+                self.rebalance.remove_member(group, member, out, False)
+        group.elect_leader()
         out.facts.append(
             Fact(
                 WARNING,

@@ -261,8 +261,9 @@ class ClassicRebalance:
             if not member.is_awaiting_join() and member.group_instance_id is None:
                 absent.append(member)
         for member in absent:
-            self.remove_member(group, member, out)
+            self.remove_member(group, member, out, False)
         if absent:
+            group.elect_leader()
             detail = f"{len(absent)} members did not join again within {timeout_ms} ms"
             group.note_cause(Cause(JOIN_TIMEOUT, absent[0].member_id, detail))
             out.facts.append(
@@ -345,11 +346,16 @@ class ClassicRebalance:
 
     # ---- members going away
 
-    def remove_member(self, group: ClassicGroup, member: ClassicMember, out: Outcome) -> None:
-        """Take a member out. A client that still waits under this id learns that it has to start anew."""
+    def remove_member(
+        self, group: ClassicGroup, member: ClassicMember, out: Outcome, elects_leader: bool = True
+    ) -> None:
+        """Take a member out. A client that still waits under this id learns that it has to start anew.
+
+        Who takes out many elects the leader afterwards.
+        """
         answer_join(group, member, errors.UNKNOWN_MEMBER_ID, out, "")
         answer_sync(member, errors.UNKNOWN_MEMBER_ID, out)
-        group.remove_member(member.member_id)
+        group.remove_member(member.member_id, elects_leader)
         self.store.timers.forget(group.group_id, member.member_id)
 
     def remove_failed_member(

@@ -40,6 +40,7 @@ from kcoord.core.group_cause import NO_TIME
 from kcoord.core.group_store import GroupStore
 from kcoord.core.group_upkeep import GroupUpkeep
 from kcoord.core.hashing import coordinator_partition
+from kcoord.core.leave_group import LeaveGroups
 from kcoord.core.metadata import MetadataHandlers
 from kcoord.core.mixed_join import MixedJoin
 from kcoord.core.mixed_members import MixedMembers
@@ -47,6 +48,7 @@ from kcoord.core.offsets import OffsetStore
 from kcoord.core.outcome import (
     CONSUMER_TIMERS,
     OFFSETS_TOPIC,
+    TIMER_LEAVE,
     TIMER_OFFSET_EXPIRY,
     TIMER_SESSION,
     TIMER_TOPIC_OFFSETS,
@@ -137,6 +139,7 @@ class Core:
             config, self.groups, self.joins, self.consumers, self.migration, self.consumer_steps
         )
         self.mixed_members = MixedMembers(self.groups, self.group_topics, self.consumers, self.consumer_steps)
+        self.leaves = LeaveGroups(self.groups, self.membership.leave, self.mixed_members.leave)
         self.client_assignments = ClientAssignments(
             self.groups, self.group_topics, self.consumer_steps.client_assignors
         )
@@ -203,6 +206,8 @@ class Core:
                 return self.offsets.handle_expiry_timer(timer, now)
             if timer.kind == TIMER_TOPIC_OFFSETS:
                 return self.offsets.handle_topic_timer(now)
+            if timer.kind == TIMER_LEAVE:
+                return self.leaves.handle_timer(timer, now)
             if timer.kind in CONSUMER_TIMERS or timer.group_id in self.groups.consumer_groups:
                 return self.consumers.handle_timer(timer, now)
             return self.membership.handle_timer(timer, now)
@@ -221,7 +226,7 @@ class Core:
 
     def still_counts(self, timer: Timer) -> bool:
         """Whether the timer would do anything if it fired."""
-        if timer.kind == TIMER_OFFSET_EXPIRY or timer.kind == TIMER_TOPIC_OFFSETS:
+        if timer.kind in (TIMER_OFFSET_EXPIRY, TIMER_TOPIC_OFFSETS, TIMER_LEAVE):
             return True
         if timer.kind == TIMER_SESSION or timer.kind in CONSUMER_TIMERS:
             return self.groups.timers.is_current(timer)
@@ -270,10 +275,7 @@ class Core:
                 return self.mixed_members.handle_sync_group(request, sync, now)
             return self.syncs.handle_sync_group(request, sync, now)
         if key == apis.LEAVE_GROUP:
-            leave = cast(LeaveGroupRequest, body)
-            if leave.group_id in self.groups.consumer_groups:
-                return self.mixed_members.handle_leave_group(request, leave, now)
-            return self.membership.handle_leave_group(request, leave, now)
+            return self.leaves.handle_leave_group(request, cast(LeaveGroupRequest, body), now)
         if key == apis.METADATA:
             return self.metadata.handle_metadata(request, cast(MetadataRequest, body), now)
         if key == apis.FIND_COORDINATOR:
@@ -284,8 +286,9 @@ class Core:
 
     def take_cost(self) -> int:
         """What handlers took since this was last asked that the bytes of their requests do not show, in such bytes."""
-        cost = self.regexes.cost
+        cost = self.regexes.cost + self.leaves.cost
         self.regexes.cost = 0
+        self.leaves.cost = 0
         return cost
 
     def _handle_admin(self, request: Request, now: Now) -> Outcome:

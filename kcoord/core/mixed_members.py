@@ -19,15 +19,11 @@ from kcoord.core.embedded_protocol import encode_assignment, version_of
 from kcoord.core.group_cause import MEMBER_LEFT, Cause
 from kcoord.core.group_errors import GroupError
 from kcoord.core.group_store import GroupStore
+from kcoord.core.leave_group import LeaveStep
 from kcoord.core.outcome import INFO, Fact, Now, Outcome, Reply, Request
 from kcoord.protocol import errors
 from kcoord.protocol.heartbeat import HeartbeatRequest, HeartbeatResponse
-from kcoord.protocol.leave_group import (
-    LeaveGroupRequest,
-    LeaveGroupResponse,
-    MemberIdentity,
-    MemberResponse,
-)
+from kcoord.protocol.leave_group import MemberIdentity
 from kcoord.protocol.records.consumer_group_member_metadata import ClassicMemberMetadata
 from kcoord.protocol.sync_group import SyncGroupRequest, SyncGroupResponse
 from kcoord.wire.primitives import DecodeError
@@ -170,37 +166,36 @@ class MixedMembers:
 
     # ---- LeaveGroup
 
-    def handle_leave_group(self, request: Request, body: LeaveGroupRequest, now: Now) -> Outcome:
+    def leave(self, step: LeaveStep, share: list[MemberIdentity], now: Now, out: Outcome) -> None:
         """Members of either protocol leave; an administrator names static ones by their instance ids alone."""
-        out = Outcome()
-        group = self.store.consumer_groups[body.group_id]
-        identities = body.members if request.version >= 3 else [MemberIdentity(body.member_id)]
-        responses: list[MemberResponse] = []
-        leaving: dict[str, ConsumerMember] = {}
-        for identity in identities:
+        group = self.store.consumer_groups[step.group_id]
+        members: list[ConsumerMember] = []
+        for identity in share:
             error = errors.NONE
-            try:
-                member = self._leaving(group, identity)
-                leaving[member.member_id] = member
-                self._tell_left(group, member, identity, out)
-            except GroupError as failure:
-                error = failure.code
-            responses.append(MemberResponse(identity.member_id, identity.group_instance_id, error))
-        members = list(leaving.values())
+            if not self._has_left(step, identity):
+                try:
+                    member = self._leaving(group, identity)
+                    step.left[member.member_id] = True
+                    if member.instance_id is not None:
+                        step.left_instances[member.instance_id] = member.member_id
+                    members.append(member)
+                    self._tell_left(group, member, identity, out)
+                except GroupError as failure:
+                    error = failure.code
+            step.add(identity, error)
         if members:
-            detail = f"client reason: {client_reason(identities[0].reason)}"
+            detail = f"client reason: {client_reason(share[0].reason)}"
             if len(members) > 1:
                 detail = f"{len(members)} members; {detail}"
             self.membership.remove(group, members, Cause(MEMBER_LEFT, members[0].member_id, detail), now, out)
-        if request.version < 3:
-            response = LeaveGroupResponse(error_code=responses[0].error_code)
-        else:
-            response = LeaveGroupResponse(error_code=errors.NONE, members=responses)
-        if out.records:
-            out.reply(request.request_id, response)
-        else:
-            out.replies.append(Reply(request.request_id, response, group.log, group.end_offset))
-        return out
+
+    def _has_left(self, step: LeaveStep, identity: MemberIdentity) -> bool:
+        """Whether the request named this member before: it is answered in the same way again."""
+        instance_id = identity.group_instance_id
+        if instance_id is None:
+            return identity.member_id in step.left
+        member_id = step.left_instances.get(instance_id)
+        return member_id is not None and identity.member_id in ("", member_id)
 
     def _leaving(self, group: ConsumerGroup, identity: MemberIdentity) -> ConsumerMember:
         """Raises GroupError."""

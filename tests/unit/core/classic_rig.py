@@ -13,7 +13,18 @@ from kcoord.core.classic_sync import ClassicSync
 from kcoord.core.config import CoreConfig
 from kcoord.core.group_admin import DeleteGroupsStep, GroupAdmin
 from kcoord.core.group_store import GroupStore
-from kcoord.core.outcome import CoordinatorRecord, Fact, LogId, Now, Outcome, Reply, Request, Timer
+from kcoord.core.leave_group import LeaveGroups, LeaveStep
+from kcoord.core.outcome import (
+    TIMER_LEAVE,
+    CoordinatorRecord,
+    Fact,
+    LogId,
+    Now,
+    Outcome,
+    Reply,
+    Request,
+    Timer,
+)
 from kcoord.protocol import apis
 from kcoord.protocol.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kcoord.protocol.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
@@ -55,6 +66,7 @@ class Rig:
         self.joins = ClassicJoin(self.config, self.store, rebalance)
         self.syncs = ClassicSync(self.config, self.store, rebalance)
         self.membership = ClassicMembership(self.config, self.store, rebalance)
+        self.leaves = LeaveGroups(self.store, self.membership.leave, self.leave_consumer)
         self.admin = GroupAdmin(self.config, self.store, self.tombstones_of)
         self.now_ms = 1_000_000
         self.wall_offset_ms = 1_700_000_000_000
@@ -73,6 +85,11 @@ class Rig:
     def tombstones_of(self, group_id: str, at_most: int) -> list[CoordinatorRecord]:
         topics = list(self.offsets.get(group_id, {}))[:at_most]
         return [CoordinatorRecord(OffsetCommitKey(group_id, topic, 0), None) for topic in topics]
+
+    def leave_consumer(
+        self, step: LeaveStep, share: list[MemberIdentity], now: Now, out: Outcome
+    ) -> None:
+        raise AssertionError("there are no consumer groups here")
 
     def now(self) -> Now:
         return Now(self.now_ms, self.wall_offset_ms + self.now_ms)
@@ -135,7 +152,8 @@ class Rig:
         while self._timers and self._timers[0][0] <= end_ms:
             deadline_ms, _, timer = heapq.heappop(self._timers)
             self.now_ms = max(self.now_ms, deadline_ms)
-            self.apply(self.membership.handle_timer(timer, self.now()))
+            handler = self.leaves if timer.kind == TIMER_LEAVE else self.membership
+            self.apply(handler.handle_timer(timer, self.now()))
         self.now_ms = end_ms
 
     # ---- requests
@@ -155,7 +173,7 @@ class Rig:
         elif isinstance(body, HeartbeatRequest):
             out = self.membership.handle_heartbeat(request, body, now)
         elif isinstance(body, LeaveGroupRequest):
-            out = self.membership.handle_leave_group(request, body, now)
+            out = self.leaves.handle_leave_group(request, body, now)
         elif isinstance(body, DescribeGroupsRequest):
             out = self.admin.handle_describe_groups(request, body, now)
         elif isinstance(body, ListGroupsRequest):
