@@ -163,19 +163,19 @@ class ConsumerGroup:
 
         An expression goes with the last member that subscribes with it, and a new one matches nothing yet.
         """
-        names = dict(self.name_counts)
+        topics: dict[str, bool] = dict.fromkeys(self.name_counts, True)
+        gone: dict[str, int] = {}
         regexes = dict(self.regex_counts)
         for member in removed:
             for name in member.topic_names:
-                decrement(names, name)
+                increment(gone, name)
             decrement(regexes, member.regex())
+        for name, count in gone.items():
+            if self.name_counts.get(name, 0) <= count:
+                topics.pop(name, None)
         if added is not None:
-            for name in added.topic_names:
-                increment(names, name)
+            topics.update(dict.fromkeys(added.topic_names, True))
             increment(regexes, added.regex())
-        topics: dict[str, bool] = {}
-        for name in names:
-            topics[name] = True
         matched = self.regex_topic_counts
         for member in removed:
             regex = member.regex()
@@ -268,16 +268,19 @@ class ConsumerGroup:
 
     def put_member(self, member: ConsumerMember) -> None:
         old = self.members.get(member.member_id)
+        # Most changes leave the subscription as it is, which may be long.
+        has_same_names = old is not None and old.topic_names == member.topic_names
         if old is not None:
-            self._forget(old)
+            self._forget(old, not has_same_names)
             if old.instance_id != member.instance_id:
                 # An instance id that it no longer has is free.
                 self._forget_instance(old)
         self.members[member.member_id] = member
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
-        for name in member.topic_names:
-            increment(self.name_counts, name)
+        if not has_same_names:
+            for name in member.topic_names:
+                increment(self.name_counts, name)
         increment(self.regex_counts, member.regex())
         increment(self.assignor_counts, member.server_assignor)
         if member.client_assignors:
@@ -294,7 +297,7 @@ class ConsumerGroup:
         member = self.members.pop(member_id, None)
         if member is None:
             return
-        self._forget(member)
+        self._forget(member, True)
         self._forget_instance(member)
         self.changed_members[member_id] = True
 
@@ -316,10 +319,11 @@ class ConsumerGroup:
         """What it knows of members or topics is no longer true; the next computation makes a new one."""
         self.builder = None
 
-    def _forget(self, member: ConsumerMember) -> None:
+    def _forget(self, member: ConsumerMember, forgets_names: bool) -> None:
         """Take a member out of every index but the static ones, which a successor may have taken over."""
-        for name in member.topic_names:
-            decrement(self.name_counts, name)
+        if forgets_names:
+            for name in member.topic_names:
+                decrement(self.name_counts, name)
         decrement(self.regex_counts, member.regex())
         decrement(self.assignor_counts, member.server_assignor)
         if member.client_assignors:

@@ -159,7 +159,8 @@ class ConsumerMember:
 
 
 def sorted_unique(names: list[str]) -> list[str]:
-    """Sorted, each once. Most lists are so already."""
-    if len(names) < 2:
-        return names
-    return sorted(set(names))
+    """Sorted, each once. Most lists are so already, and are given back."""
+    for i in range(1, len(names)):
+        if names[i - 1] >= names[i]:
+            return sorted(set(names))
+    return names

@@ -27,6 +27,10 @@ class GroupTopics(TopicDescriber):
         # How many partitions there were when a hash was made, UNKNOWN_TOPIC for none of that name.
         self._counts: dict[str, int] = {}
         self._missing = 0
+        # What `topic_ids` answered last, at this version of the registry. Most members of a group ask for the same.
+        self._ids_version = NOT_SEEN
+        self._ids_names: list[str] = []
+        self._ids: list[bytes] = []
 
     def partition_count(self, topic_id: bytes) -> int:
         topic = self.registry.by_id(topic_id)
@@ -36,13 +40,19 @@ class GroupTopics(TopicDescriber):
         return self._racks if 0 <= partition < self.partition_count(topic_id) else []
 
     def topic_ids(self, names: list[str]) -> list[bytes]:
-        """Ids of those that exist, ascending."""
+        """Ids of those that exist, ascending. Nobody changes the list: members with the same names share it."""
+        version = self.registry.version
+        if version == self._ids_version and names == self._ids_names:
+            return self._ids
         ids: list[bytes] = []
         for name in names:
             topic = self.registry.get(name)
             if topic is not None:
                 ids.append(topic.topic_id)
         ids.sort()
+        self._ids_version = version
+        self._ids_names = names
+        self._ids = ids
         return ids
 
     def assignment_message(self, assignment: Assignment) -> ConsumerProtocolAssignment:

@@ -73,15 +73,17 @@ class GroupStore:
 
     def touch(self, group_id: str, end_offset: int) -> None:
         """A record that concerns the group, if there is one, was replayed; `end_offset` is where it ends."""
-        log = self.log_of(group_id)
         group = self.groups.get(group_id)
+        consumer_group = self.consumer_groups.get(group_id)
         if group is not None:
             group.end_offset = end_offset
+            self.last_log = group.log
+        elif consumer_group is not None:
+            consumer_group.end_offset = end_offset
+            self.last_log = consumer_group.log
         else:
-            consumer_group = self.consumer_groups.get(group_id)
-            if consumer_group is not None:
-                consumer_group.end_offset = end_offset
-        self.last_log = log
+            # Which log it is takes a hash of the group id.
+            self.last_log = self.log_of(group_id)
         self.last_end_offset = end_offset
 
     def next_token(self) -> int:
