@@ -13,22 +13,18 @@ from __future__ import annotations
 
 from typing import final
 
-from kcoord.core.assignors.check import checked_assignment
-from kcoord.core.assignors.spec import Assignment, AssignorError, GroupSpec, MemberSpec
 from kcoord.core.client_assignors import ClientAssignors
 from kcoord.core.client_computation import ClientComputation
+from kcoord.core.client_install import PHASE_MEMBER_COST, PHASE_MEMBERS_MAX, Installation
 from kcoord.core.consumer_group import ConsumerGroup
-from kcoord.core.consumer_member import NO_ANSWER, AssignorAnswer, ConsumerMember
-from kcoord.core.consumer_records import target_epoch_record, target_record
+from kcoord.core.consumer_member import ConsumerMember
 from kcoord.core.consumer_steps import known_member
 from kcoord.core.consumer_topics import GroupTopics
-from kcoord.core.group_cause import ASSIGNOR_CHANGED, Cause
 from kcoord.core.group_errors import GroupError
 from kcoord.core.group_store import GroupStore
-from kcoord.core.outcome import INFO, MESSAGE_CHARS_MAX, WARNING, Fact, Now, Outcome, Reply, Request
+from kcoord.core.outcome import MESSAGE_CHARS_MAX, TIMER_INSTALL, Now, Outcome, Reply, Request, Timer
 from kcoord.protocol import errors
 from kcoord.protocol.consumer_group_install_assignment import (
-    AssignedMember,
     ConsumerGroupInstallAssignmentRequest,
     ConsumerGroupInstallAssignmentResponse,
 )
@@ -48,6 +44,11 @@ class ClientAssignments:
         self.store = store
         self.topics = topics
         self.client_assignors = client_assignors
+        self.phase_members_max = PHASE_MEMBERS_MAX
+        # Assignments that are not installed yet, by the token of the timer that goes on with them.
+        self.waiting: dict[int, Installation] = {}
+        # What phases took since the engine last asked, in bytes of the turn's budget.
+        self.cost = 0
 
     def _asked(
         self, group_id: str, member_id: str, member_epoch: int
@@ -121,99 +122,42 @@ class ClientAssignments:
     def handle_install(
         self, request: Request, body: ConsumerGroupInstallAssignmentRequest, now: Now
     ) -> Outcome:
+        return self._go_on(Installation(request.request_id, body), True, now)
+
+    def handle_timer(self, timer: Timer, now: Now) -> Outcome:
+        """TIMER_INSTALL: the next phase."""
+        installation = self.waiting.pop(timer.token, None)
+        return Outcome() if installation is None else self._go_on(installation, False, now)
+
+    def _go_on(self, installation: Installation, is_first: bool, now: Now) -> Outcome:
         out = Outcome()
+        body = installation.body
         response = ConsumerGroupInstallAssignmentResponse()
         try:
-            group, member, computation = self._asked(body.group_id, body.member_id, body.member_epoch)
-            if body.group_epoch != group.epoch:
-                raise GroupError(
-                    errors.STALE_MEMBER_EPOCH,
-                    f"Group {body.group_id} is in epoch {group.epoch}, the assignment is for {body.group_epoch}.",
-                )
-            self._install(group, member, computation, body, now, out)
+            while not installation.is_done():
+                group, member, computation = self._asked(body.group_id, body.member_id, body.member_epoch)
+                if body.group_epoch != group.epoch:
+                    raise GroupError(
+                        errors.STALE_MEMBER_EPOCH,
+                        f"Group {body.group_id} is in epoch {group.epoch}, "
+                        f"the assignment is for {body.group_epoch}.",
+                    )
+                size = max(len(group.members), len(body.members))
+                is_large = size > self.phase_members_max
+                if not (is_large and is_first):
+                    # To read a large request was a turn's work already.
+                    installation.advance(self.topics, group, member, computation, now, out)
+                    self.cost += PHASE_MEMBER_COST * size
+                if is_large and not installation.is_done():
+                    token = self.store.next_token()
+                    self.waiting[token] = installation
+                    out.timers.append(Timer(TIMER_INSTALL, group.group_id, "", token, now.mono_ms))
+                    return out
         except GroupError as error:
             response.error_code = error.code
             response.error_message = error.message[:MESSAGE_CHARS_MAX]
-        out.reply(request.request_id, response)
+        out.reply(installation.request_id, response)
         return out
-
-    def _install(
-        self,
-        group: ConsumerGroup,
-        member: ConsumerMember,
-        computation: ClientComputation,
-        body: ConsumerGroupInstallAssignmentRequest,
-        now: Now,
-        out: Outcome,
-    ) -> None:
-        """Raises GroupError for an assignment that cannot be; then somebody else is asked."""
-        name = computation.assignor
-        fields: dict[str, object] = {"group": group.group_id, "epoch": group.epoch, "assignor": name}
-        fields["member"] = member.member_id
-        try:
-            answers = self._answers(group, name, body)
-            targets = checked_assignment(self._spec(group), self.topics, _targets(body.members))
-        except AssignorError as error:
-            computation.pass_over()
-            text = f"Invalid assignment for epoch {group.epoch}: {error}"
-            fields["error"] = text
-            out.facts.append(Fact(WARNING, "consumer_group_client_assignor_failed", fields))
-            raise GroupError(errors.INVALID_REQUEST, text) from None
-        out.log = group.log
-        changed = 0
-        for member_id, target in targets.items():
-            answer = answers[member_id]
-            if group.targets.get(member_id) != target or group.answer(member_id) != answer:
-                changed += 1
-                out.records.append(target_record(group.group_id, member_id, target, answer))
-        record = target_epoch_record(group.group_id, group.epoch, now.wall_ms)
-        last = group.builder_assignor
-        if last and last != name:
-            record.cause = Cause(ASSIGNOR_CHANGED, member.member_id, f"{last} -> {name}")
-            fields["cause"] = ASSIGNOR_CHANGED
-            fields["last_assignor"] = last
-        out.records.append(record)
-        group.builder_assignor = name
-        group.computation = None
-        # A server assignor that comes later begins with these targets.
-        group.forget_builder()
-        group.changed_members = {}
-        if body.error:
-            fields["error"] = body.error
-        fields["changed"] = changed
-        out.facts.append(Fact(INFO, "consumer_group_assignment", fields))
-
-    def _spec(self, group: ConsumerGroup) -> GroupSpec:
-        members: dict[str, MemberSpec] = {}
-        for member_id in sorted(group.members):
-            member = group.members[member_id]
-            topic_ids = self.topics.topic_ids(group.topics_of(member))
-            members[member_id] = MemberSpec(
-                member_id, member.instance_id, member.rack_id, topic_ids, group.target(member_id)
-            )
-        return GroupSpec(members, False)
-
-    def _answers(
-        self, group: ConsumerGroup, assignor: str, body: ConsumerGroupInstallAssignmentRequest
-    ) -> dict[str, AssignorAnswer]:
-        """What each member is told besides its partitions: the error is for all. Raises AssignorError."""
-        answers: dict[str, AssignorAnswer] = {}
-        for member_id in group.members:
-            answers[member_id] = (body.error, 0, b"") if body.error else NO_ANSWER
-        for one in body.members:
-            known = group.members.get(one.member_id)
-            if known is None:
-                # The assignment itself is looked through after this, and says who that is.
-                continue
-            own = known.client_assignor(assignor)
-            if (one.metadata_bytes or one.metadata_version) and (
-                own is None or not own.minimum_version <= one.metadata_version <= own.maximum_version
-            ):
-                raise AssignorError(
-                    f"metadata for {one.member_id!r} has version {one.metadata_version}, which it cannot read"
-                )
-            answers[one.member_id] = (body.error, one.metadata_version, one.metadata_bytes)
-        return answers
 
 
 def _assignor_of(member: ConsumerMember, name: str) -> MemberAssignor:
@@ -221,18 +165,3 @@ def _assignor_of(member: ConsumerMember, name: str) -> MemberAssignor:
     if own is None:
         return MemberAssignor()
     return MemberAssignor(own.reason, own.metadata_version, own.metadata_bytes)
-
-
-def _targets(members: list[AssignedMember]) -> dict[str, Assignment]:
-    """By member id and topic id. Raises AssignorError for what is there twice."""
-    targets: dict[str, Assignment] = {}
-    for member in members:
-        if member.member_id in targets:
-            raise AssignorError(f"there are two assignments for {member.member_id!r}")
-        target: Assignment = {}
-        for topic in member.topic_partitions:
-            if topic.topic_id in target:
-                raise AssignorError(f"topic {topic.topic_id.hex()} is there twice for {member.member_id!r}")
-            target[topic.topic_id] = topic.partitions
-        targets[member.member_id] = target
-    return targets

@@ -171,8 +171,12 @@ class ClientAssignors:
 
     def refresh(self, group: ConsumerGroup) -> ClientComputation | None:
         """What stands in the group now: None where no member is to compute anything."""
-        if group.computation is None or group.assignment_epoch >= group.epoch:
+        computation = group.computation
+        if computation is None or group.assignment_epoch >= group.epoch:
             return None
+        if computation.epoch == group.epoch and group.client_assignor_members == len(group.members):
+            # The assignor was chosen for this epoch, and assignors do not change without another one.
+            return computation
         choice = choose(group, None, None)
         if choice is None:
             group.computation = None

@@ -106,6 +106,9 @@ class CoreConfig:
 
     # One request. An element costs 1 to 2 us with its answer, so this is what a turn can afford; a broker has no limit.
     request_elements_max: int = 15000
+    # An assignment for the largest group: each member with a topic and four partitions, at 0.4 us each to read. What
+    # follows goes on over several turns.
+    install_elements_max: int = 60000
 
     # Fetch.
     fetch_max_bytes: int = 57671680

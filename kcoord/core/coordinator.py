@@ -48,6 +48,7 @@ from kcoord.core.offsets import OffsetStore
 from kcoord.core.outcome import (
     CONSUMER_TIMERS,
     OFFSETS_TOPIC,
+    TIMER_INSTALL,
     TIMER_LEAVE,
     TIMER_OFFSET_EXPIRY,
     TIMER_SESSION,
@@ -208,6 +209,8 @@ class Core:
                 return self.offsets.handle_topic_timer(now)
             if timer.kind == TIMER_LEAVE:
                 return self.leaves.handle_timer(timer, now)
+            if timer.kind == TIMER_INSTALL:
+                return self.client_assignments.handle_timer(timer, now)
             if timer.kind in CONSUMER_TIMERS or timer.group_id in self.groups.consumer_groups:
                 return self.consumers.handle_timer(timer, now)
             return self.membership.handle_timer(timer, now)
@@ -226,7 +229,7 @@ class Core:
 
     def still_counts(self, timer: Timer) -> bool:
         """Whether the timer would do anything if it fired."""
-        if timer.kind in (TIMER_OFFSET_EXPIRY, TIMER_TOPIC_OFFSETS, TIMER_LEAVE):
+        if timer.kind in (TIMER_OFFSET_EXPIRY, TIMER_TOPIC_OFFSETS, TIMER_LEAVE, TIMER_INSTALL):
             return True
         if timer.kind == TIMER_SESSION or timer.kind in CONSUMER_TIMERS:
             return self.groups.timers.is_current(timer)
@@ -286,8 +289,9 @@ class Core:
 
     def take_cost(self) -> int:
         """What handlers took since this was last asked that the bytes of their requests do not show, in such bytes."""
-        cost = self.regexes.cost + self.leaves.cost
+        cost = self.regexes.cost + self.leaves.cost + self.client_assignments.cost
         self.regexes.cost = 0
+        self.client_assignments.cost = 0
         self.leaves.cost = 0
         return cost
 

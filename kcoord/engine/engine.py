@@ -55,7 +55,15 @@ from kcoord.engine.budget import TIMERS_MAX, TurnBudget
 from kcoord.engine.coordinator_log import BatchTooLarge, CoordinatorLog, EncodedRecords
 from kcoord.engine.data_plane import DATA_PLANE_APIS, DataPlane
 from kcoord.engine.group_events_topic import GroupEventsTopic
-from kcoord.engine.intake import Intake, hold_back, must_wait, read_header, take_backlog, why_unreadable
+from kcoord.engine.intake import (
+    Intake,
+    elements_max,
+    hold_back,
+    must_wait,
+    read_header,
+    take_backlog,
+    why_unreadable,
+)
 from kcoord.engine.loader import recovery_facts
 from kcoord.engine.metadata_snapshot import MetadataState
 from kcoord.engine.outbox import Outbox
@@ -308,12 +316,14 @@ class Engine:
                 self.outbox.close(session, f"{api.name} version {version} is not supported")
             return
         try:
-            reader = read_header(session, frame, version >= api.flexible_version, self.config.request_elements_max)
+            most = elements_max(self.config, api_key)
+            reader = read_header(session, frame, version >= api.flexible_version, most)
             body = apis.decode_request(api_key, reader, version)
             # What follows the body is ignored, as brokers do: librdkafka asks for all topics with a null array of
             # four bytes where flexible versions have one.
         except DecodeError as error:
-            self.outbox.close(session, f"{api.name} version {version} cannot be read: {why_unreadable(error)}")
+            why = why_unreadable(error, api_key)
+            self.outbox.close(session, f"{api.name} version {version} cannot be read: {why}")
             return
         except Exception as fault:
             # Not `error` again: compiled code gives a name one type per function.

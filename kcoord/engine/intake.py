@@ -17,8 +17,10 @@ from __future__ import annotations
 from collections import deque
 from typing import final
 
+from kcoord.core.config import CoreConfig
 from kcoord.engine.budget import TurnBudget
 from kcoord.engine.session import OUTPUT_BYTES_MAX, Session
+from kcoord.protocol import apis
 from kcoord.wire.primitives import DecodeError, Reader, TooManyElements, i64, read_i16_be
 
 
@@ -117,6 +119,13 @@ def take_backlog(session: Session) -> list[bytes]:
     return frames
 
 
+def elements_max(config: CoreConfig, api_key: int) -> int:
+    """How many elements the arrays of a request may have together."""
+    if api_key == apis.CONSUMER_GROUP_INSTALL_ASSIGNMENT:
+        return max(config.install_elements_max, config.request_elements_max)
+    return config.request_elements_max
+
+
 def read_header(session: Session, frame: bytes, flexible: bool, elements_max: int) -> Reader:
     """A reader behind the request header; the session takes over the client id. Raises DecodeError."""
     size: i64 = i64(read_i16_be(frame, 8))
@@ -141,6 +150,9 @@ def read_header(session: Session, frame: bytes, flexible: bool, elements_max: in
     return reader
 
 
-def why_unreadable(error: DecodeError) -> str:
+def why_unreadable(error: DecodeError, api_key: int) -> str:
     """What is wrong with a request, and what its user can do if it is only too large."""
-    return f"{error} (request.elements.max)" if isinstance(error, TooManyElements) else str(error)
+    if not isinstance(error, TooManyElements):
+        return str(error)
+    is_install = api_key == apis.CONSUMER_GROUP_INSTALL_ASSIGNMENT
+    return f"{error} ({'install' if is_install else 'request'}.elements.max)"

@@ -142,6 +142,13 @@ NETWORK_SETTINGS: Final = (
         minimum=1000, maximum=1_000_000,
     ),
     Setting(
+        "install.elements.max", "core.install_elements_max", 60000, "elements",
+        "The same for ConsumerGroupInstallAssignment, where `request.elements.max` is less: members, their topics and "
+        "the partitions of these. For the 10,000 members of the largest group that is a topic and four partitions each. "
+        "Kafka does not have the request.",
+        minimum=1000, maximum=1_000_000,
+    ),
+    Setting(
         "queued.max.request.bytes", "server.queued_bytes_max", 256 * MIB, "bytes",
         "Bytes of incomplete and waiting requests on all connections together. Above it the connection that holds "
         "the most is closed. Not counted are Produce requests whose records a thread checks: they hold up to 64 MiB "

@@ -7,6 +7,11 @@ from typing import Final
 
 from kcoord.protocol import apis
 from kcoord.protocol.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kcoord.protocol.consumer_group_install_assignment import (
+    AssignedMember,
+    AssignedTopicPartitions,
+    ConsumerGroupInstallAssignmentRequest,
+)
 from kcoord.protocol.consumer_group_prepare_assignment import ConsumerGroupPrepareAssignmentRequest
 from kcoord.protocol.heartbeat import HeartbeatRequest
 from kcoord.protocol.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -69,6 +74,21 @@ def _sync(world: World) -> SyncGroupRequest:
     assignments = [SyncGroupRequestAssignment(name, bytes(size)) for name in members]
     return SyncGroupRequest(
         CLASSIC_GROUP, world.epochs[CLASSIC_GROUP], world.leader_id, None, None, None, assignments
+    )
+
+
+def _install(world: World) -> ConsumerGroupInstallAssignmentRequest:
+    """An assignment that every member's part of differs from what it had."""
+    names = list(dict.fromkeys(world.member_ids[CLIENT_GROUP]))
+    members: list[AssignedMember] = []
+    for index, name in enumerate(names):
+        partitions = [index] if index < world.size(WIDE_PARTITIONS) else []
+        topics = [AssignedTopicPartitions(world.topic_ids[WIDE], partitions)]
+        members.append(AssignedMember(name, topics, 0, b""))
+    epoch = world.engine.core.groups.consumer_groups[CLIENT_GROUP].epoch
+    asked = world.member_ids[CLIENT_GROUP][0]
+    return ConsumerGroupInstallAssignmentRequest(
+        CLIENT_GROUP, asked, world.epochs[CLIENT_GROUP], epoch, 0, members
     )
 
 
@@ -243,6 +263,7 @@ def consumer_frames() -> list[Frame]:
                Name=UNKNOWN),
         message(apis.CONSUMER_GROUP_PREPARE_ASSIGNMENT, 0, "10,000 members", "client", lambda of: (
             ConsumerGroupPrepareAssignmentRequest(client, of.member_ids[client][0], of.epochs[client]))),
+        message(install, 0, "an assignment for 10,000 members", "client", _install, changes=True),
         filled(install, 0, "10,000 members", "client", "Members", "different", "deep", changes=True, **computing,
                TopicId=wide_id, Partitions=WIDE_INDEXES),
         filled(install, 0, "a member with partitions", "client", "Members.TopicPartitions.Partitions", "different",

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Final
 
 from kcoord.codegen.schema import Field, Message, Struct, load_all
+from kcoord.engine import intake
 from kcoord.protocol import apis
 from kcoord.server.config import load as load_config
 from kcoord.server.limits import frame_limits
@@ -52,9 +53,9 @@ def frame_bytes_max(api_key: int) -> int:
 
 
 @cache
-def elements_max() -> int:
-    """Elements of all arrays of one request together, by default."""
-    return load_config().core.request_elements_max
+def elements_max(api_key: int = -1) -> int:
+    """Elements of all arrays of one request together, by default; -1 for most APIs."""
+    return intake.elements_max(load_config().core, api_key)
 
 
 def uvarint(value: int) -> bytes:
@@ -195,7 +196,7 @@ class ShapeEncoder:
 
     def _fill(self, field: Field, path: FieldPath) -> list[bytes]:
         room = self.room
-        most = (elements_max() - ELEMENTS_BESIDE) // (1 + (_arrays_below(field) if self.shape.deep else 0))
+        most = (elements_max(self.api_key) - ELEMENTS_BESIDE) // (1 + (_arrays_below(field) if self.shape.deep else 0))
         first = self._element(field, path, 0)
         if not self.shape.different:
             elements = [first] * max(min(room // max(len(first), 1), most), 1)

@@ -47,7 +47,7 @@ def decode(data: bytes) -> None:
     """What the engine does first with a frame. Raises DecodeError."""
     key, version = int.from_bytes(data[4:6], "big"), int.from_bytes(data[6:8], "big")
     assert int.from_bytes(data[:4], "big") == len(data) - 4 <= frame_bytes_max(key)
-    reader = Reader(data, 14 + int.from_bytes(data[12:14], "big"), elements_max())
+    reader = Reader(data, 14 + int.from_bytes(data[12:14], "big"), elements_max(key))
     if version >= apis.APIS[key].flexible_version:
         reader.skip_tags()
     apis.decode_request(key, reader, version)
