@@ -144,8 +144,8 @@ NETWORK_SETTINGS: Final = (
     Setting(
         "install.elements.max", "core.install_elements_max", 60000, "elements",
         "The same for ConsumerGroupInstallAssignment, where `request.elements.max` is less: members, their topics and "
-        "the partitions of these. For the 10,000 members of the largest group that is a topic and four partitions each. "
-        "Kafka does not have the request.",
+        "the partitions of these. For the 10,000 members of the largest group that is a topic and four partitions "
+        "each. Kafka does not have the request.",
         minimum=1000, maximum=1_000_000,
     ),
     Setting(

@@ -1,4 +1,4 @@
-"""ConsumerGroupInstallAssignment for a large group goes in phases, a turn each, and nothing shows before the last one."""
+"""ConsumerGroupInstallAssignment for a large group goes in phases, each a turn; only the last one changes anything."""
 
 from __future__ import annotations
 
