@@ -23,7 +23,7 @@ from kcoord.core.group_cause import (
 )
 from kcoord.core.group_store import GroupStore
 from kcoord.core.group_timers import NOT_ARMED
-from kcoord.core.leave_group import LeaveStep
+from kcoord.core.leave_group import LeaveGroupStep
 from kcoord.core.outcome import (
     INFO,
     TIMER_INITIAL_REBALANCE,
@@ -75,7 +75,7 @@ class ClassicMembership:
 
     # ---- LeaveGroup
 
-    def leave(self, step: LeaveStep, share: list[MemberIdentity], now: Now, out: Outcome) -> None:
+    def leave(self, step: LeaveGroupStep, share: list[MemberIdentity], now: Now, out: Outcome) -> None:
         """These members leave, as far as they are in the group."""
         group = self.store.get(step.group_id)
         gone = 0

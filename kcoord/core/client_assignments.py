@@ -22,7 +22,7 @@ from kcoord.core.consumer_steps import known_member
 from kcoord.core.consumer_topics import GroupTopics
 from kcoord.core.group_errors import GroupError
 from kcoord.core.group_store import GroupStore
-from kcoord.core.outcome import MESSAGE_CHARS_MAX, TIMER_INSTALL, Now, Outcome, Reply, Request, Timer
+from kcoord.core.outcome import MESSAGE_CHARS_MAX, Now, Outcome, Reply, Request
 from kcoord.protocol import errors
 from kcoord.protocol.consumer_group_install_assignment import (
     ConsumerGroupInstallAssignmentRequest,
@@ -45,8 +45,6 @@ class ClientAssignments:
         self.topics = topics
         self.client_assignors = client_assignors
         self.phase_members_max = PHASE_MEMBERS_MAX
-        # Assignments that are not installed yet, by the token of the timer that goes on with them.
-        self.waiting: dict[int, Installation] = {}
         # What phases took since the engine last asked, in bytes of the turn's budget.
         self.cost = 0
 
@@ -122,14 +120,18 @@ class ClientAssignments:
     def handle_install(
         self, request: Request, body: ConsumerGroupInstallAssignmentRequest, now: Now
     ) -> Outcome:
-        return self._go_on(Installation(request.request_id, body), True, now)
+        group = self.store.consumer_groups.get(body.group_id)
+        size = max(len(body.members), 0 if group is None else len(group.members))
+        installation = Installation(request.request_id, body)
+        if size > self.phase_members_max:
+            # To read the request was work already.
+            out = Outcome()
+            out.continuations.append(installation)
+            return out
+        return self.handle_installation(installation, now)
 
-    def handle_timer(self, timer: Timer, now: Now) -> Outcome:
-        """TIMER_INSTALL: the next phase."""
-        installation = self.waiting.pop(timer.token, None)
-        return Outcome() if installation is None else self._go_on(installation, False, now)
-
-    def _go_on(self, installation: Installation, is_first: bool, now: Now) -> Outcome:
+    def handle_installation(self, installation: Installation, now: Now) -> Outcome:
+        """Go on with the next phase, or with all of them for a small group."""
         out = Outcome()
         body = installation.body
         response = ConsumerGroupInstallAssignmentResponse()
@@ -142,16 +144,11 @@ class ClientAssignments:
                         f"Group {body.group_id} is in epoch {group.epoch}, "
                         f"the assignment is for {body.group_epoch}.",
                     )
-                size = max(len(group.members), len(body.members))
-                is_large = size > self.phase_members_max
-                if not (is_large and is_first):
-                    # To read a large request was a turn's work already.
-                    installation.advance(self.topics, group, member, computation, now, out)
-                    self.cost += PHASE_MEMBER_COST * size
-                if is_large and not installation.is_done():
-                    token = self.store.next_token()
-                    self.waiting[token] = installation
-                    out.timers.append(Timer(TIMER_INSTALL, group.group_id, "", token, now.mono_ms))
+                size = max(len(body.members), len(group.members))
+                installation.advance(self.topics, group, member, computation, now, out)
+                self.cost += PHASE_MEMBER_COST * size
+                if size > self.phase_members_max and not installation.is_done():
+                    out.continuations.append(installation)
                     return out
         except GroupError as error:
             response.error_code = error.code

@@ -1,6 +1,6 @@
 """ConsumerGroupInstallAssignment: an assignment that a member computed is looked through and stored, in phases.
 
-For a large group each phase is a turn of its own, so that others are served in between, and the member's connection
+For a large group a turn has one phase, so that others are served in between, and the member's connection
 waits. Only the last phase changes anything, and all of it is one batch. Before each phase it is looked at again whether
 the member is the one that was asked, and whether the group is still at that epoch.
 """
@@ -18,14 +18,14 @@ from kcoord.core.consumer_records import target_epoch_record, target_record
 from kcoord.core.consumer_topics import GroupTopics
 from kcoord.core.group_cause import ASSIGNOR_CHANGED, Cause
 from kcoord.core.group_errors import GroupError
-from kcoord.core.outcome import INFO, WARNING, CoordinatorRecord, Fact, Now, Outcome
+from kcoord.core.outcome import INFO, WARNING, Continuation, CoordinatorRecord, Fact, Now, Outcome
 from kcoord.protocol import errors
 from kcoord.protocol.consumer_group_install_assignment import (
     AssignedMember,
     ConsumerGroupInstallAssignmentRequest,
 )
 
-# A phase for more members than this is a turn of its own, at one to three µs for each member.
+# For more members than this a turn has one phase, at one to three µs for each member.
 PHASE_MEMBERS_MAX: Final = 1000
 # What a phase takes for a member, in bytes of the turn's budget.
 PHASE_MEMBER_COST: Final = 30
@@ -38,11 +38,11 @@ DONE: Final = 4
 
 
 @final
-class Installation:
+class Installation(Continuation):
     """An assignment on its way into the log: what its phases found out so far."""
 
     def __init__(self, request_id: int, body: ConsumerGroupInstallAssignmentRequest) -> None:
-        self.request_id = request_id
+        super().__init__(request_id)
         self.body = body
         self.phase = READ
         self.answers: dict[str, AssignorAnswer] = {}

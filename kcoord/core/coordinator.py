@@ -18,6 +18,7 @@ from kcoord.core.classic_membership import ClassicMembership
 from kcoord.core.classic_rebalance import ClassicRebalance
 from kcoord.core.classic_sync import ClassicSync
 from kcoord.core.client_assignments import ClientAssignments
+from kcoord.core.client_install import Installation
 from kcoord.core.config import PROTOCOL_CONSUMER, CoreConfig
 from kcoord.core.configs import ConfigHandlers
 from kcoord.core.consumer_describe import ConsumerDescribe
@@ -40,7 +41,7 @@ from kcoord.core.group_cause import NO_TIME
 from kcoord.core.group_store import GroupStore
 from kcoord.core.group_upkeep import GroupUpkeep
 from kcoord.core.hashing import coordinator_partition
-from kcoord.core.leave_group import LeaveGroups
+from kcoord.core.leave_group import LeaveGroups, LeaveGroupStep
 from kcoord.core.metadata import MetadataHandlers
 from kcoord.core.mixed_join import MixedJoin
 from kcoord.core.mixed_members import MixedMembers
@@ -48,8 +49,6 @@ from kcoord.core.offsets import OffsetStore
 from kcoord.core.outcome import (
     CONSUMER_TIMERS,
     OFFSETS_TOPIC,
-    TIMER_INSTALL,
-    TIMER_LEAVE,
     TIMER_OFFSET_EXPIRY,
     TIMER_SESSION,
     TIMER_TOPIC_OFFSETS,
@@ -207,10 +206,6 @@ class Core:
                 return self.offsets.handle_expiry_timer(timer, now)
             if timer.kind == TIMER_TOPIC_OFFSETS:
                 return self.offsets.handle_topic_timer(now)
-            if timer.kind == TIMER_LEAVE:
-                return self.leaves.handle_timer(timer, now)
-            if timer.kind == TIMER_INSTALL:
-                return self.client_assignments.handle_timer(timer, now)
             if timer.kind in CONSUMER_TIMERS or timer.group_id in self.groups.consumer_groups:
                 return self.consumers.handle_timer(timer, now)
             return self.membership.handle_timer(timer, now)
@@ -218,6 +213,10 @@ class Core:
             return self.offsets.handle_topics_deleted(event, now)
         if isinstance(event, DeleteGroupsStep):
             return self.group_admin.handle_delete_groups_step(event, now)
+        if isinstance(event, LeaveGroupStep):
+            return self.leaves.handle_leave_group_step(event, now)
+        if isinstance(event, Installation):
+            return self.client_assignments.handle_installation(event, now)
         if isinstance(event, JobDone):
             return self.regexes.handle_resolved(event, now)
         if isinstance(event, TopicsChanged):
@@ -229,7 +228,7 @@ class Core:
 
     def still_counts(self, timer: Timer) -> bool:
         """Whether the timer would do anything if it fired."""
-        if timer.kind in (TIMER_OFFSET_EXPIRY, TIMER_TOPIC_OFFSETS, TIMER_LEAVE, TIMER_INSTALL):
+        if timer.kind == TIMER_OFFSET_EXPIRY or timer.kind == TIMER_TOPIC_OFFSETS:
             return True
         if timer.kind == TIMER_SESSION or timer.kind in CONSUMER_TIMERS:
             return self.groups.timers.is_current(timer)

@@ -1,8 +1,8 @@
 """LeaveGroup: members leave, one by one or very many at once, in groups of either protocol.
 
 A request may name every member of a large group, which is too much for one turn. So it is worked off in steps: each
-step does for its share of the members what a request for them alone would do, with records of its own, and each is a
-turn of its own. The connection waits, and the last step answers for all. Others are served in between and see a group
+step does for its share of the members what a request for them alone would do, with records of its own, and a turn has
+one such step. The connection waits, and the last step answers for all. Others are served in between and see a group
 that some members have left already. After a crash in between, or when the group is removed or changes its protocol,
 the rest goes on from what the group is then. A broker does all at once.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 from kcoord.core.group_store import GroupStore
-from kcoord.core.outcome import TIMER_LEAVE, Now, Outcome, Reply, Request, Timer
+from kcoord.core.outcome import Continuation, Now, Outcome, Reply, Request
 from kcoord.protocol import errors
 from kcoord.protocol.leave_group import (
     LeaveGroupRequest,
@@ -31,11 +31,11 @@ MEMBER_COST: Final = 300
 
 
 @final
-class LeaveStep:
-    """What is done of a LeaveGroup request."""
+class LeaveGroupStep(Continuation):
+    """A LeaveGroup request, and what is done of it."""
 
     def __init__(self, request: Request, body: LeaveGroupRequest) -> None:
-        self.request_id = request.request_id
+        super().__init__(request.request_id)
         self.group_id = body.group_id
         self.is_single = request.version < MANY_MEMBERS_VERSION
         self.identities = [MemberIdentity(body.member_id)] if self.is_single else body.members
@@ -67,7 +67,7 @@ class LeaveStep:
 
 
 # Removes a share of the members from the group, and notes an answer for each.
-Leave = Callable[[LeaveStep, list[MemberIdentity], Now, Outcome], None]
+Leave = Callable[[LeaveGroupStep, list[MemberIdentity], Now, Outcome], None]
 
 
 @final
@@ -79,24 +79,22 @@ class LeaveGroups:
         self.leave_classic = leave_classic
         self.leave_consumer = leave_consumer
         self.step_members_max = STEP_MEMBERS_MAX
-        # Requests that are not done, by the token of the timer that goes on with them.
-        self.waiting: dict[int, LeaveStep] = {}
         # What steps took since the engine last asked, in bytes of the turn's budget.
         self.cost = 0
 
     def handle_leave_group(self, request: Request, body: LeaveGroupRequest, now: Now) -> Outcome:
+        out = Outcome()
         if body.group_id == "":
-            out = Outcome()
             out.reply(request.request_id, LeaveGroupResponse(error_code=errors.INVALID_GROUP_ID))
             return out
-        return self._go_on(LeaveStep(request, body), now)
+        step = LeaveGroupStep(request, body)
+        if len(step.identities) > self.step_members_max:
+            # To read the request was work already.
+            out.continuations.append(step)
+            return out
+        return self.handle_leave_group_step(step, now)
 
-    def handle_timer(self, timer: Timer, now: Now) -> Outcome:
-        """TIMER_LEAVE: the next step."""
-        step = self.waiting.pop(timer.token, None)
-        return Outcome() if step is None else self._go_on(step, now)
-
-    def _go_on(self, step: LeaveStep, now: Now) -> Outcome:
+    def handle_leave_group_step(self, step: LeaveGroupStep, now: Now) -> Outcome:
         out = Outcome()
         share = step.next_share(self.step_members_max)
         group = self.store.consumer_groups.get(step.group_id)
@@ -106,9 +104,7 @@ class LeaveGroups:
             self.leave_classic(step, share, now, out)
         self.cost += MEMBER_COST * len(share)
         if not step.is_done():
-            token = self.store.next_token()
-            self.waiting[token] = step
-            out.timers.append(Timer(TIMER_LEAVE, step.group_id, "", token, now.mono_ms))
+            out.continuations.append(step)
         elif out.records or (step.is_first and group is None):
             out.reply(step.request_id, step.response())
         elif step.is_first and group is not None:

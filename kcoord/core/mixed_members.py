@@ -19,7 +19,7 @@ from kcoord.core.embedded_protocol import encode_assignment, version_of
 from kcoord.core.group_cause import MEMBER_LEFT, Cause
 from kcoord.core.group_errors import GroupError
 from kcoord.core.group_store import GroupStore
-from kcoord.core.leave_group import LeaveStep
+from kcoord.core.leave_group import LeaveGroupStep
 from kcoord.core.outcome import INFO, Fact, Now, Outcome, Reply, Request
 from kcoord.protocol import errors
 from kcoord.protocol.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -166,7 +166,7 @@ class MixedMembers:
 
     # ---- LeaveGroup
 
-    def leave(self, step: LeaveStep, share: list[MemberIdentity], now: Now, out: Outcome) -> None:
+    def leave(self, step: LeaveGroupStep, share: list[MemberIdentity], now: Now, out: Outcome) -> None:
         """Members of either protocol leave; an administrator names static ones by their instance ids alone."""
         group = self.store.consumer_groups[step.group_id]
         members: list[ConsumerMember] = []
@@ -189,7 +189,7 @@ class MixedMembers:
                 detail = f"{len(members)} members; {detail}"
             self.membership.remove(group, members, Cause(MEMBER_LEFT, members[0].member_id, detail), now, out)
 
-    def _has_left(self, step: LeaveStep, identity: MemberIdentity) -> bool:
+    def _has_left(self, step: LeaveGroupStep, identity: MemberIdentity) -> bool:
         """Whether the request named this member before: it is answered in the same way again."""
         instance_id = identity.group_instance_id
         if instance_id is None:

@@ -39,9 +39,6 @@ TIMER_CONSUMER_JOIN: Final = 9
 TIMER_CONSUMER_SYNC: Final = 10
 TIMER_TOPICS: Final = 11
 TIMER_TOPIC_OFFSETS: Final = 12
-# The next steps of requests that are worked off in several turns.
-TIMER_LEAVE: Final = 13
-TIMER_INSTALL: Final = 14
 CONSUMER_TIMERS: Final = (
     TIMER_CONSUMER_REBALANCE,
     TIMER_CONSUMER_JOIN,

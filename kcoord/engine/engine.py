@@ -652,7 +652,6 @@ class Engine:
                 self._work_off_topics(now)
             else:
                 self._apply(self.core.handle(TimerFired(timer), now), now)
-                self.budget.spent += self.core.take_cost()
         self._resume(now)
 
     def job_done(self, job: Job, result: object | None, error: str | None, now: Now) -> None:

@@ -13,18 +13,8 @@ from kcoord.core.classic_sync import ClassicSync
 from kcoord.core.config import CoreConfig
 from kcoord.core.group_admin import DeleteGroupsStep, GroupAdmin
 from kcoord.core.group_store import GroupStore
-from kcoord.core.leave_group import LeaveGroups, LeaveStep
-from kcoord.core.outcome import (
-    TIMER_LEAVE,
-    CoordinatorRecord,
-    Fact,
-    LogId,
-    Now,
-    Outcome,
-    Reply,
-    Request,
-    Timer,
-)
+from kcoord.core.leave_group import LeaveGroups, LeaveGroupStep
+from kcoord.core.outcome import CoordinatorRecord, Fact, LogId, Now, Outcome, Reply, Request, Timer
 from kcoord.protocol import apis
 from kcoord.protocol.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kcoord.protocol.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
@@ -87,7 +77,7 @@ class Rig:
         return [CoordinatorRecord(OffsetCommitKey(group_id, topic, 0), None) for topic in topics]
 
     def leave_consumer(
-        self, step: LeaveStep, share: list[MemberIdentity], now: Now, out: Outcome
+        self, step: LeaveGroupStep, share: list[MemberIdentity], now: Now, out: Outcome
     ) -> None:
         raise AssertionError("there are no consumer groups here")
 
@@ -108,6 +98,9 @@ class Rig:
             heapq.heappush(self._timers, (timer.deadline_ms, self._armed, timer))
         self.facts.extend(out.facts)
         for event in [*out.follow_ups, *out.continuations]:
+            if isinstance(event, LeaveGroupStep):
+                self.apply(self.leaves.handle_leave_group_step(event, self.now()))
+                continue
             assert isinstance(event, DeleteGroupsStep)
             self.apply(self.admin.handle_delete_groups_step(event, self.now()))
 
@@ -152,8 +145,7 @@ class Rig:
         while self._timers and self._timers[0][0] <= end_ms:
             deadline_ms, _, timer = heapq.heappop(self._timers)
             self.now_ms = max(self.now_ms, deadline_ms)
-            handler = self.leaves if timer.kind == TIMER_LEAVE else self.membership
-            self.apply(handler.handle_timer(timer, self.now()))
+            self.apply(self.membership.handle_timer(timer, self.now()))
         self.now_ms = end_ms
 
     # ---- requests

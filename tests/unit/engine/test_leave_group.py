@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from kcoord.core.leave_group import MEMBER_COST, STEP_MEMBERS_MAX
+from kcoord.core.leave_group import STEP_MEMBERS_MAX
 from kcoord.core.outcome import Fact, Now
-from kcoord.engine.budget import TURN_COST_MAX
 from kcoord.log.storage import MemoryStorage
 from kcoord.protocol import apis, errors
 from kcoord.protocol.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -44,9 +43,21 @@ def leave_request(group: str, names: list[str]) -> LeaveGroupRequest:
 
 
 def step(world: World) -> None:
-    """One turn of what waits for a later one."""
-    world.engine.fire_timers(world.now)
-    finish_turn(world.engine, world.now)
+    """One turn, and its commit."""
+    ticket = world.engine.end_turn(world.now)
+    if ticket is not None:
+        ticket.sync()
+        world.engine.commit_done(ticket, world.now)
+
+
+def ask_between(world: World, api_key: int, version: int, message: Any) -> Any:
+    """The answer to somebody else's request, before the next step of what goes on."""
+    engine = world.engine
+    held = list(engine.continuations)
+    engine.continuations.clear()
+    answer = Client(engine).ask(api_key, version, message, world.now)
+    engine.continuations.extend(held)
+    return answer
 
 
 def leave_answer(client: Client) -> LeaveGroupResponse | None:
@@ -66,19 +77,17 @@ def member_count(world: World, group: str) -> int:
 
 
 def beat(world: World, group: str, name: str) -> int:
-    client = Client(world.engine)
     if group == CLASSIC_GROUP:
         classic = HeartbeatRequest(group, world.epochs[group], name)
-        return int(client.ask(apis.HEARTBEAT, 4, classic, world.now).error_code)
+        return int(ask_between(world, apis.HEARTBEAT, 4, classic).error_code)
     request = ConsumerGroupHeartbeatRequest(group, name, world.epochs[group], subscribed_topic_names=None)
-    return int(client.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, request, world.now).error_code)
+    return int(ask_between(world, apis.CONSUMER_GROUP_HEARTBEAT, 1, request).error_code)
 
 
 def leave_all(world: World, group: str, names: list[str]) -> tuple[LeaveGroupResponse, int]:
-    """The answer, and after how many turns more it came."""
+    """The answer, and after how many turns it came."""
     client = Client(world.engine)
     client.send(apis.LEAVE_GROUP, 5, leave_request(group, names), world.now)
-    finish_turn(world.engine, world.now)
     turns = 0
     answer = leave_answer(client)
     while answer is None:
@@ -96,13 +105,13 @@ def test_members_that_leave_in_steps_are_answered_as_in_one(group: str, order: l
     for world in (at_once, in_steps):
         members = world.member_ids[group]
         response, turns = leave_all(world, group, ["nobody" if i < 0 else members[i] for i in order])
-        assert turns == (0 if world is at_once else (len(order) - 1) // 2)
+        assert turns == (1 if world is at_once else (len(order) + 1) // 2)
         assert response.error_code == errors.NONE
         assert [m.member_id for m in response.members] == ["nobody" if i < 0 else members[i] for i in order]
         answers.append([(i, m.error_code) for i, m in zip(order, response.members, strict=True)])
         assert member_count(world, group) == MEMBERS - len({i for i in order if i >= 0})
         assert not world.engine.parked
-        assert not world.engine.core.leaves.waiting
+        assert not world.engine.has_more()
     assert answers[0] == answers[1]
 
 
@@ -133,7 +142,7 @@ def test_others_are_served_between_two_steps_and_the_connection_waits(group: str
     client = Client(world.engine)
     client.send(apis.LEAVE_GROUP, 5, leave_request(group, members[:6]), world.now)
     client.send(apis.LEAVE_GROUP, 5, leave_request(group, ["nobody"]), world.now)
-    finish_turn(world.engine, world.now)
+    step(world)
     assert member_count(world, group) == MEMBERS - 2
     assert beat(world, group, members[0]) == errors.UNKNOWN_MEMBER_ID
     assert beat(world, group, members[4]) in (errors.NONE, errors.REBALANCE_IN_PROGRESS)
@@ -145,6 +154,7 @@ def test_others_are_served_between_two_steps_and_the_connection_waits(group: str
     assert member_count(world, group) == MEMBERS - 6
     assert beat(world, group, members[4]) == errors.UNKNOWN_MEMBER_ID
     assert beat(world, group, members[8]) in (errors.NONE, errors.REBALANCE_IN_PROGRESS)
+    finish_turn(world.engine, world.now)
     answers = read_answers(client.session.take_output())
     assert [number for number, _ in answers] == [1, 2], "in the order of the requests"
 
@@ -154,13 +164,12 @@ def test_members_leave_though_the_connection_that_asked_for_it_is_gone(group: st
     world = make_world(group)
     client = Client(world.engine)
     client.send(apis.LEAVE_GROUP, 5, leave_request(group, world.member_ids[group]), world.now)
-    finish_turn(world.engine, world.now)
+    step(world)
     world.engine.close_session(client.session, world.now)
-    for _ in range(4):
-        step(world)
+    finish_turn(world.engine, world.now)
     assert member_count(world, group) == 0
     assert not world.engine.parked
-    assert not world.engine.core.leaves.waiting
+    assert not world.engine.has_more()
 
 
 @GROUPS
@@ -170,7 +179,7 @@ def test_after_a_restart_between_two_steps_the_rest_can_leave(group: str) -> Non
     members = world.member_ids[group]
     client = Client(world.engine)
     client.send(apis.LEAVE_GROUP, 5, leave_request(group, members), world.now)
-    finish_turn(world.engine, world.now)
+    step(world)
     step(world)
     assert member_count(world, group) == MEMBERS - 4
     digest = world.engine.core.digest()
@@ -191,12 +200,12 @@ def test_after_a_restart_between_two_steps_the_rest_can_leave(group: str) -> Non
 def test_a_group_that_is_deleted_between_two_steps_has_no_members_left_to_remove(group: str) -> None:
     world = make_world(group)
     members = world.member_ids[group]
-    client, other = Client(world.engine), Client(world.engine)
+    client = Client(world.engine)
     client.send(apis.LEAVE_GROUP, 5, leave_request(group, members), world.now)
-    finish_turn(world.engine, world.now)
+    step(world)
     world.engine.core.leaves.step_members_max = STEP_MEMBERS_MAX
-    other.ask(apis.LEAVE_GROUP, 5, leave_request(group, members), world.now)
-    deleted = other.ask(apis.DELETE_GROUPS, 2, DeleteGroupsRequest([group]), world.now)
+    ask_between(world, apis.LEAVE_GROUP, 5, leave_request(group, members))
+    deleted = ask_between(world, apis.DELETE_GROUPS, 2, DeleteGroupsRequest([group]))
     assert [result.error_code for result in deleted.results] == [errors.NONE]
     step(world)
     answer = leave_answer(client)
@@ -206,21 +215,17 @@ def test_a_group_that_is_deleted_between_two_steps_has_no_members_left_to_remove
 
 
 def test_one_turn_takes_one_step_of_full_size() -> None:
-    assert STEP_MEMBERS_MAX * MEMBER_COST > TURN_COST_MAX
-    world = make_world(CONSUMER_GROUP, 1)
-    members = world.member_ids[CONSUMER_GROUP]
-    for name in members[:3]:
-        client = Client(world.engine)
-        client.send(apis.LEAVE_GROUP, 5, leave_request(CONSUMER_GROUP, [name, "nobody"]), world.now)
-        finish_turn(world.engine, world.now)
-    leaves = world.engine.core.leaves
-    assert len(leaves.waiting) == 3
-    steps: list[int] = []
-    take_cost: Callable[[], int] = world.engine.core.take_cost
-    while leaves.waiting:
-        world.engine.budget.spent = TURN_COST_MAX - 1
-        world.engine.fire_timers(world.now)
-        steps.append(len(leaves.waiting))
-        finish_turn(world.engine, world.now)
-    assert steps == [2, 1, 0], "each used up what was left of its turn"
-    assert take_cost() == 0
+    world = make_world(CONSUMER_GROUP, STEP_MEMBERS_MAX)
+    name = world.member_ids[CONSUMER_GROUP][0]
+    names = [name] * (STEP_MEMBERS_MAX + 1)
+    clients = [Client(world.engine) for _ in range(3)]
+    for client in clients:
+        client.send(apis.LEAVE_GROUP, 5, leave_request(CONSUMER_GROUP, names), world.now)
+    # The first turn went to reading them.
+    steps: list[list[int]] = []
+    while world.engine.has_more():
+        steps.append([continuation.position for continuation in world.engine.continuations])
+        step(world)
+    done = STEP_MEMBERS_MAX
+    assert steps == [[0, 0, 0], [0, 0, done], [0, done, done], [done, done, done]]
+    assert all(leave_answer(client) is not None for client in clients)
