@@ -126,8 +126,9 @@ NETWORK_SETTINGS: Final = (
         minimum=1024, maximum=INT32_MAX,
     ),
     Setting(
-        "frame.group.max.bytes", "server.frame_group_bytes_max", 32 * MIB, "bytes",
-        "The largest JoinGroup or SyncGroup: the leader of a large group sends everybody's assignment in one.",
+        "frame.group.max.bytes", "server.frame_group_bytes_max", 16 * MIB, "bytes",
+        "The largest JoinGroup or SyncGroup: the leader of a large group sends everybody's assignment in one. A broker "
+        "stores what all members sent, and their assignments, in one record of 1 MiB by default.",
         minimum=1024, maximum=INT32_MAX,
     ),
     Setting(

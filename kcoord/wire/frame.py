@@ -2,7 +2,7 @@
 
 A frame is a 4-byte size and that many bytes. The size is checked against the limit of its API before anything is
 buffered for it: the first six bytes hold size and API key, and every API has a limit. Chunks of a large frame are
-gathered and joined once.
+gathered and joined once, without its size field, so that they need not be copied a second time.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ from typing import Final, final
 
 from kcoord.wire.primitives import i64, read_i16_be, read_i32_be
 
+SIZE_BYTES: Final = 4
+# The size and the API key, which has a limit of its own.
+HEAD_BYTES: Final = 6
 # api key, api version, correlation id, length of the client id
 REQUEST_BYTES_MIN: Final = 10
 _HTTP_METHODS: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"CONN", b"PATC", b"PRI ")
@@ -34,6 +37,7 @@ class FrameSplitter:
 
     def __init__(self, limits: FrameLimits) -> None:
         self.limits = limits
+        # Of a frame whose size is known they hold what comes after the size field, which `buffered` counts all the same.
         self.chunks: list[bytes] = []
         self.buffered: i64 = 0
         # Bytes that must be there before another look at the buffer is worth it.
@@ -54,32 +58,45 @@ class FrameSplitter:
             self.buffered += len(data)
             if self.buffered < self.wanted:
                 return
-            buf = b"".join(self.chunks)
+            buf = self._end_frame(data, frames) if self.wanted > HEAD_BYTES else b"".join(self.chunks)
             self.chunks.clear()
             self.buffered = 0
         else:
             buf = data
         pos: i64 = 0
         end: i64 = len(buf)
-        wanted: i64 = 6
-        while end - pos >= 6:
+        wanted: i64 = HEAD_BYTES
+        while end - pos >= HEAD_BYTES:
             size: i64 = i64(read_i32_be(buf, pos))
             if size < REQUEST_BYTES_MIN:
                 raise FrameError(f"frame of {size} bytes")
             api_key = read_i16_be(buf, pos + 4)
             limit = self.limits.bytes_max.get(int(api_key), -1)
             if limit < 0 or size > limit:
-                self._refuse(buf[pos : pos + 6], size, int(api_key), limit)
-            wanted = size + 4
+                self._refuse(buf[pos : pos + HEAD_BYTES], size, int(api_key), limit)
+            wanted = size + SIZE_BYTES
             if end - pos < wanted:
                 break
-            frames.append(buf[pos + 4 : pos + wanted])
+            frames.append(buf[pos + SIZE_BYTES : pos + wanted])
             pos += wanted
-            wanted = 6
+            wanted = HEAD_BYTES
         if pos < end:
-            self.chunks.append(buf[pos:] if pos > 0 else buf)
             self.buffered = end - pos
             self.wanted = wanted
+            if wanted > HEAD_BYTES:
+                pos += SIZE_BYTES
+            self.chunks.append(buf[pos:] if pos > 0 else buf)
+
+    def _end_frame(self, last: bytes, frames: list[bytes]) -> bytes:
+        """Add the frame that the gathered chunks complete; what comes after it. `last` is the last chunk."""
+        extra: i64 = self.buffered - self.wanted
+        if extra == 0:
+            frames.append(b"".join(self.chunks))
+            return b""
+        size: i64 = len(last)
+        self.chunks[-1] = last[: size - extra]
+        frames.append(b"".join(self.chunks))
+        return last[size - extra :]
 
     def _refuse(self, head: bytes, size: int, api_key: int, limit: int) -> None:
         if head[:4] in _HTTP_METHODS:

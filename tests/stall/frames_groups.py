@@ -212,7 +212,8 @@ def classic_frames() -> list[Frame]:
             join, 3, "protocols that another member has", "empty", "Protocols", "different",
             prepare=_other_with_protocols, **new,
         ),
-        filled(join, 3, "large metadata", "empty", "Protocols", changes=True, **new, Metadata=bytes(33_000_000)),
+        filled(join, 3, "large metadata", "empty", "Protocols", changes=True, **new,
+               Metadata=bytes(frame_bytes_max(join) - 1_000)),
         message(apis.SYNC_GROUP, 3, "10,000 assignments", "classic", _sync, changes=True),
         filled(
             apis.SYNC_GROUP, 3, "assignments of unknown members", "classic", "Assignments", "different", changes=True,

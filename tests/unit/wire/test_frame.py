@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from kcoord.wire.frame import FrameError, FrameLimits, FrameSplitter
 
 LIMITS = FrameLimits({3: 100, 8: 1000})
+LARGE = 4_000_000
 
 
 def frame(api_key: int, size: int) -> bytes:
@@ -59,3 +62,18 @@ def test_five_bytes_wait_for_the_sixth() -> None:
     assert found == [] and splitter.pending_bytes() == 5
     splitter.feed(whole[5:], found)
     assert found == [whole[4:]]
+
+
+def test_a_large_frame_is_put_together_once() -> None:
+    whole = frame(8, LARGE)
+    chunks = [whole[start : start + 65_536] for start in range(0, LARGE + 4, 65_536)]
+    chunks[-1] += frame(8, 20)
+    splitter = FrameSplitter(FrameLimits({8: LARGE}))
+    found: list[bytes] = []
+    tracemalloc.start()
+    for chunk in chunks:
+        splitter.feed(chunk, found)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert [len(one) for one in found] == [LARGE, 20] and found[0] == whole[4:]
+    assert peak < 1.1 * LARGE, "there is one copy beside the chunks"
