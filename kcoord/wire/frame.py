@@ -37,7 +37,7 @@ class FrameSplitter:
 
     def __init__(self, limits: FrameLimits) -> None:
         self.limits = limits
-        # Of a frame whose size is known they hold what comes after the size field, which `buffered` counts all the same.
+        # Of a frame whose size is known they leave out the size field, which `buffered` counts all the same.
         self.chunks: list[bytes] = []
         self.buffered: i64 = 0
         # Bytes that must be there before another look at the buffer is worth it.
