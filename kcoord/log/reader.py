@@ -11,16 +11,27 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final, final
 
-from kcoord.log.record_format import record_in_format_2
+from kcoord.log.record_format import is_own_format, record_in_format_2
+from kcoord.log.recovery import (
+    SEGMENT_LOG,
+    SWAP_SUFFIX,
+    ImpossibleFiles,
+    RecoveredFiles,
+    UnknownEnd,
+    is_temporary,
+    recover_files,
+)
+from kcoord.log.segment import INDEX_BYTES_MAX, INDEX_ENTRY_BYTES
 from kcoord.wire.crc import crc32c
 from kcoord.wire.primitives import DecodeError
 from kcoord.wire.record_batch import (
     CRC_FROM,
     HEADER_BYTES,
+    LENGTH_OVERHEAD,
     BatchHeader,
     Record,
     check_crc,
@@ -28,13 +39,18 @@ from kcoord.wire.record_batch import (
     parse_header,
 )
 
-SEGMENT_FILE: Final = re.compile(r"(\d{20})\.log")
-PARTITION_DIRECTORY: Final = re.compile(r"(.+)-(\d{1,10})")
 # Of a segment: its offsets are stored relative to its base in 31 bits.
 RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
+PARTITION_DIRECTORY: Final = re.compile(r"(.+)-(\d{1,10})")
 READ_BYTES: Final = 1 << 20
 MAGIC_AT: Final = 16
 MAGIC: Final = b"\x02"
+# The last offset delta of a batch of format 2, and the bytes of the smallest batch of any format.
+LAST_DELTA_AT: Final = 23
+HEADER_BYTES_MIN: Final = 26
+BASE_DIGITS: Final = 20
+# How often a directory is listed again whose files are renamed meanwhile.
+LIST_ATTEMPTS: Final = 5
 # How many bytes are checksummed for each that is passed while a batch is looked for, and how many in any case: bytes
 # that look like headers of long batches, one behind the other, would otherwise take years.
 SEARCH_RATIO: Final = 64
@@ -119,8 +135,130 @@ def _place(directory: PartitionDirectory) -> tuple[str, int]:
 
 
 def segment_files(path: str) -> list[str]:
-    """Paths of the `.log` files of a partition's directory, in order of their offsets. Raises OSError."""
-    return [os.path.join(path, name) for name in sorted(os.listdir(path)) if SEGMENT_FILE.fullmatch(name)]
+    """Paths of the segments of a partition's directory, in order of their offsets. Raises ImpossibleFiles and OSError.
+
+    After a crash in the middle of compaction some of them have the ending `.log.swap` (recovery.py).
+    """
+    return [os.path.join(path, name) for _, name in recovered_files(path).segments]
+
+
+def recovered_files(path: str, sizes: dict[str, int] | None = None) -> RecoveredFiles:
+    """The files of a partition's directory as they are after recovery. Raises ImpossibleFiles and OSError.
+
+    `sizes` takes up the sizes of all files, by name.
+    """
+    attempt = 1
+    while True:
+        listed = _settled_listing(path)
+        if sizes is not None:
+            sizes.clear()
+            sizes.update(listed)
+        try:
+            return recover_files(path, listed, partial(next_offset_of, path), _is_own(path, listed))
+        except (ImpossibleFiles, FileNotFoundError):
+            # A running broker may have renamed files meanwhile.
+            if attempt == LIST_ATTEMPTS or _list(path).keys() == listed.keys():
+                raise
+            attempt += 1
+
+
+def _settled_listing(path: str) -> dict[str, int]:
+    """Names and sizes of a directory's files. While names change, a listing may hold both names of a file or none."""
+    found = _list(path)
+    for _ in range(LIST_ATTEMPTS):
+        if not any(map(is_temporary, found)):
+            break
+        before, found = found, _list(path)
+        if before.keys() == found.keys():
+            break
+    return found
+
+
+def _list(path: str) -> dict[str, int]:
+    found: dict[str, int] = {}
+    with os.scandir(path) as entries:
+        for entry in entries:
+            try:
+                if entry.is_file():
+                    found[entry.name] = entry.stat().st_size
+                elif entry.is_symlink() and SEGMENT_LOG.fullmatch(entry.name):
+                    # Raises FileNotFoundError where the link leads to nothing.
+                    entry.stat()
+            except FileNotFoundError:
+                if entry.is_symlink():
+                    raise
+    return found
+
+
+def _is_own(path: str, names: Iterable[str]) -> bool:
+    """Whether kcoord wrote the log, which is only asked where it matters."""
+    if not any(map(is_temporary, names)):
+        return False
+    try:
+        with open(os.path.join(os.path.dirname(os.path.abspath(path)), "meta.properties"), "rb") as file:
+            return is_own_format(file.read())
+    except FileNotFoundError:
+        return False
+
+
+def next_offset_of(path: str, name: str) -> int:
+    """The offset after the last batch of a `.log` or `.log.swap` file of a directory. Raises UnknownEnd and OSError."""
+    index = b""
+    suffix = SWAP_SUFFIX if name.endswith(SWAP_SUFFIX) else ""
+    try:
+        with open(os.path.join(path, f"{name[:BASE_DIGITS]}.index{suffix}"), "rb") as file:
+            index = file.read(INDEX_BYTES_MAX)
+    except FileNotFoundError:
+        pass
+    fd = os.open(os.path.join(path, name), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return next_offset_in(Window(partial(_pread, fd), os.fstat(fd).st_size), int(name[:BASE_DIGITS]), index)
+    finally:
+        os.close(fd)
+
+
+def next_offset_in(window: Window, base_offset: int, index: bytes = b"") -> int:
+    """The offset after the last batch of a segment, by the headers of its batches alone. Raises UnknownEnd.
+
+    With the segment's `index` only the batches after its last entry are looked at, if that entry is right.
+    """
+    position = 0
+    next_offset = base_offset
+    start, last_offset = _last_entry(index, base_offset)
+    if 0 < start < window.size and _header_end(window, start) == (last_offset, True):
+        position = start
+    while position < window.size:
+        header = window.bytes_at(position, MAGIC_AT + 1)
+        size = int.from_bytes(header[8:12], "big", signed=True) + LENGTH_OVERHEAD
+        last_offset, is_batch = _header_end(window, position)
+        if not is_batch or size < HEADER_BYTES_MIN or size > window.size - position:
+            raise UnknownEnd(f"at byte {position} is no whole batch")
+        next_offset = last_offset + 1
+        position += size
+    return next_offset
+
+
+def _last_entry(index: bytes, base_offset: int) -> tuple[int, int]:
+    """Position and offset of the last entry of an index; a preallocated one ends in zeros."""
+    position = last_offset = 0
+    for at in range(0, len(index) - INDEX_ENTRY_BYTES + 1, INDEX_ENTRY_BYTES):
+        found = int.from_bytes(index[at + 4 : at + 8], "big")
+        if found <= position:
+            break
+        position, last_offset = found, base_offset + int.from_bytes(index[at : at + 4], "big")
+    return position, last_offset
+
+
+def _header_end(window: Window, position: int) -> tuple[int, bool]:
+    """The last offset of the batch at `position`, and whether there may be one. Batches of all formats have these."""
+    header = window.bytes_at(position, HEADER_BYTES)
+    if len(header) <= MAGIC_AT or header[MAGIC_AT] > MAGIC[0]:
+        return -1, False
+    offset = int.from_bytes(header[:8], "big", signed=True)
+    if header[MAGIC_AT] < MAGIC[0]:
+        return offset, offset >= 0
+    delta = int.from_bytes(header[LAST_DELTA_AT : LAST_DELTA_AT + 4], "big", signed=True)
+    return offset + delta, len(header) == HEADER_BYTES and offset >= 0 and delta >= 0
 
 
 def read_batches(path: str, from_offset: int = 0) -> Iterator[StoredBatch | DamagedBytes]:
@@ -140,7 +278,7 @@ def read_batches(path: str, from_offset: int = 0) -> Iterator[StoredBatch | Dama
 
 
 def _base_offset_of(file: str) -> int | None:
-    match = SEGMENT_FILE.fullmatch(os.path.basename(file))
+    match = SEGMENT_LOG.fullmatch(os.path.basename(file))
     return int(match.group(1)) if match is not None else None
 
 

@@ -39,6 +39,11 @@ CLASSIC_TAG: Final = 0
 CLASSIC_NULL: Final = b"\x00\x01\x00"
 
 
+def is_own_format(properties: bytes) -> bool:
+    """Whether a meta.properties is that of a directory of kcoord's."""
+    return any(line.partition(b"=")[0].strip() == FORMAT_KEY.encode() for line in properties.splitlines())
+
+
 def encode_ends(ends: Mapping[int, int]) -> str:
     return " ".join(f"{partition}:{end}" for partition, end in sorted(ends.items()))
 

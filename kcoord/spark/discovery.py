@@ -7,16 +7,24 @@ import posixpath
 import re
 import stat
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from kcoord.log.reader import PARTITION_DIRECTORY, RELATIVE_OFFSET_MAX, SEGMENT_FILE
-from kcoord.spark.filesystem import read_file
+from kcoord.log.directory import META_PROPERTIES
+from kcoord.log.reader import PARTITION_DIRECTORY, RELATIVE_OFFSET_MAX, Window, next_offset_in
+from kcoord.log.record_format import is_own_format
+from kcoord.log.recovery import SEGMENT_LOG, SWAP_SUFFIX, ImpossibleFiles, is_temporary, recover_files
+from kcoord.log.segment import INDEX_BYTES_MAX
+from kcoord.spark.filesystem import FileBytes, FileTooLarge, read_file
 from kcoord.spark.plan import INT64_MAX, LogPartition, SegmentFile, Slice
 
 # Copies of a whole data directory, inside of it: they are loaded by their own path.
 SNAPSHOTS = "snapshots"
 CHECKPOINT_BYTES_MAX = 64 << 20
+# meta.properties has a few lines.
+PROPERTIES_BYTES_MAX = 1 << 20
+# How often a directory is listed whose files are renamed meanwhile.
+LIST_ATTEMPTS = 5
 SELF = "."
 # Kafka's partition numbers have 31 bits.
 PARTITION_MAX = 0x7FFFFFFF
@@ -28,13 +36,17 @@ class NothingToRead(ValueError):
     """There is no log below the path; the message says what was looked for."""
 
 
+class BadFiles(ValueError):
+    """Files of a partition that no crash of a broker leaves like this; the message names them."""
+
+
 def discover(filesystem: Any, root: str) -> list[LogPartition]:
-    """All partitions below `root`, by data directory, topic and number. Raises OSError.
+    """All partitions below `root`, by data directory, topic and number. Raises OSError and BadFiles.
 
     Directories whose names begin with a dot do not count: what is in them is being made or replaced.
     """
     found = []
-    for directory, files in _by_directory(_files_below(filesystem, root)).items():
+    for directory, listed in _by_directory(_files_below(filesystem, root)).items():
         below = posixpath.relpath(directory, root)
         # The last name may begin with a dot: topics' may.
         above = below.split("/")[:-1]
@@ -45,7 +57,10 @@ def discover(filesystem: Any, root: str) -> list[LogPartition]:
         if match is None or not match.group(2).isascii() or int(match.group(2)) > PARTITION_MAX:
             continue
         log = SELF if below == SELF else posixpath.relpath(parent, root)
-        found.append(LogPartition(log, match.group(1), int(match.group(2)), directory, *files))
+        like = LogPartition(log, match.group(1), int(match.group(2)), directory, ())
+        partition = _recovered(filesystem, like, listed)
+        if partition is not None:
+            found.append(partition)
     found.sort(key=lambda one: (one.log, one.topic, one.partition))
     return found
 
@@ -113,14 +128,14 @@ def _local_file(entry: os.DirEntry[str]) -> Iterator[_File]:
     try:
         status = entry.stat()
     except FileNotFoundError:
-        if entry.is_symlink() and SEGMENT_FILE.fullmatch(entry.name):
+        if entry.is_symlink() and SEGMENT_LOG.fullmatch(entry.name):
             raise FileNotFoundError(f"{entry.path} is a link that leads to nothing") from None
         return
     if stat.S_ISREG(status.st_mode):
         try:
             entry.path.encode()
         except UnicodeEncodeError:
-            if not SEGMENT_FILE.fullmatch(entry.name):
+            if not SEGMENT_LOG.fullmatch(entry.name):
                 return
             raise OSError(
                 f"{os.fsencode(entry.path)!r} has a name that is not UTF-8; give it another one"
@@ -129,38 +144,85 @@ def _local_file(entry: os.DirEntry[str]) -> Iterator[_File]:
 
 
 def list_partition(filesystem: Any, directory: str, like: Slice) -> LogPartition | None:
-    """A partition's directory as it is now; None if it is gone, or empty. Raises OSError."""
+    """A partition's directory as it is now; None if it is gone, or empty. Raises OSError and BadFiles."""
+    listed = _list(filesystem, directory)
+    return _recovered(filesystem, LogPartition(like.log, like.topic, like.partition, directory, ()), listed)
+
+
+def _list(filesystem: Any, directory: str) -> dict[str, _File]:
     import pyarrow.fs
 
     try:
         infos = filesystem.get_file_info(pyarrow.fs.FileSelector(directory))
     except FileNotFoundError:
-        return None
-    files = _by_directory(_files(infos)).get(directory)
-    return None if files is None else LogPartition(like.log, like.topic, like.partition, directory, *files)
+        return {}
+    return _by_directory(_files(infos)).get(directory, {})
 
 
-def _by_directory(files: Iterable[_File]) -> dict[str, tuple[tuple[SegmentFile, ...], tuple[str, ...]]]:
-    """Segments in the order of their offsets, and names of the other files, of each directory that has segments."""
-    segments: dict[str, list[SegmentFile]] = {}
-    others: dict[str, list[str]] = {}
+def _by_directory(files: Iterable[_File]) -> dict[str, dict[str, _File]]:
+    """The files of each directory, by name."""
+    found: dict[str, dict[str, _File]] = {}
     for file in files:
         directory, _, name = file.path.rpartition("/")
-        match = SEGMENT_FILE.fullmatch(name)
-        if match is not None and name.isascii():
-            base_offset = min(int(match.group(1)), BASE_OFFSET_MAX)
-            segments.setdefault(directory, []).append(
-                SegmentFile(file.path, base_offset, file.size, file.modified_ns)
-            )
-        else:
-            others.setdefault(directory, []).append(name)
-    return {
-        directory: (
-            tuple(sorted(found, key=lambda file: file.base_offset)),
-            tuple(sorted(others.get(directory, ()))),
-        )
-        for directory, found in segments.items()
-    }
+        found.setdefault(directory, {})[name] = file
+    return found
+
+
+def _recovered(filesystem: Any, like: LogPartition, listed: dict[str, _File]) -> LogPartition | None:
+    """A partition's files by the rules of a broker's recovery; None where there is no segment.
+
+    While a running broker renames files, a listing may have both names of one or none. Then it is listed again.
+    """
+    directory = like.path
+    attempt = 1
+    while any(map(is_temporary, listed)) and attempt < LIST_ATTEMPTS:
+        again = _list(filesystem, directory)
+        if again.keys() == listed.keys():
+            break
+        listed = again
+        attempt += 1
+    while True:
+        try:
+            return _as_partition(filesystem, like, listed)
+        except (ImpossibleFiles, FileNotFoundError) as error:
+            again = _list(filesystem, directory)
+            if attempt >= LIST_ATTEMPTS or again.keys() == listed.keys():
+                raise BadFiles(str(error)) from None
+            listed = again
+            attempt += 1
+
+
+def _as_partition(filesystem: Any, like: LogPartition, listed: dict[str, _File]) -> LogPartition | None:
+    def next_offset_of(name: str) -> int:
+        return _next_offset_of(filesystem, like.path, name)
+
+    is_own = any(map(is_temporary, listed)) and is_own_format(
+        read_file(filesystem, f"{data_directory(like)}/{META_PROPERTIES}", PROPERTIES_BYTES_MAX)
+    )
+    sizes = {name: file.size for name, file in listed.items()}
+    recovered = recover_files(like.path, sizes, next_offset_of, is_own)
+    if not recovered.segments:
+        return None
+    logs = {name for _, name in recovered.segments}
+    segments = tuple(
+        SegmentFile(listed[name].path, min(base, BASE_OFFSET_MAX), listed[name].size, listed[name].modified_ns)
+        for base, name in recovered.segments
+    )
+    renamed = {name: now for name, now in recovered.names.items() if now not in logs}
+    others = tuple(sorted({*recovered.others, *renamed} - logs))
+    return replace(like, segments=segments, files=others, renamed=tuple(sorted(renamed.items())))
+
+
+def _next_offset_of(filesystem: Any, directory: str, name: str) -> int:
+    """The offset after the last batch of a segment. Raises UnknownEnd and OSError."""
+    stem, _, kind = name.partition(".")
+    suffix = SWAP_SUFFIX if kind.endswith(SWAP_SUFFIX) else ""
+    try:
+        index = read_file(filesystem, f"{directory}/{stem}.index{suffix}", INDEX_BYTES_MAX)
+    except FileTooLarge:
+        index = b""
+    with FileBytes(filesystem, f"{directory}/{name}") as file:
+        return next_offset_in(Window(file.pread, file.size), int(stem), index)
 
 
 def read_checkpoint(filesystem: Any, log_directory: str, name: str) -> dict[tuple[str, int], int] | None:

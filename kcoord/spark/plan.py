@@ -29,7 +29,9 @@ class LogPartition:
     """One partition's directory in one data directory.
 
     `log` names the data directory by its path below the one that is loaded, "." for that itself. `segments` are in
-    the order of their offsets. `files` are the names of the other files in it.
+    the order of their offsets. `files` are the names of the other files in it. After a crash in the middle of
+    compaction names are those that files have after recovery (kcoord/log/recovery.py); `renamed` has the names that
+    they have now, where those are others.
     """
 
     log: str
@@ -38,11 +40,12 @@ class LogPartition:
     path: str
     segments: tuple[SegmentFile, ...]
     files: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
 
     def beside(self, segment: SegmentFile, suffix: str) -> str | None:
         """The path of a file that belongs to the segment; None if there is none."""
         name = segment_name(segment.base_offset) + suffix
-        return f"{self.path}/{name}" if name in self.files else None
+        return f"{self.path}/{dict(self.renamed).get(name, name)}" if name in self.files else None
 
 
 @dataclass(frozen=True)

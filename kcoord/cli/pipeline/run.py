@@ -31,6 +31,7 @@ OUR_ERRORS: Final = {
     "BadOption": EXIT_CONFIG,
     "NothingToRead": EXIT_CONFIG,
     "CorruptLog": EXIT_DAMAGED,
+    "BadFiles": EXIT_DAMAGED,
     "DataLoss": EXIT_DAMAGED,
     "FileNotFoundError": EXIT_STORAGE,
     "PermissionError": EXIT_NOT_WRITABLE,

@@ -1,0 +1,269 @@
+"""Which files of a partition's directory count after a crash: the rules of Kafka's LogLoader, over a listing.
+
+A broker replaces segments (compaction, and the split of a segment whose offsets overflow) by renames, one file after
+the other. For each new segment:
+
+1. the cleaner writes `<base>.log.cleaned`, then its indexes, and syncs them;
+2. `.cleaned` becomes `.swap`: new segments in descending order, of each `.log`, `.index`, `.timeindex`, `.txnindex`;
+3. files of the old segments get the ending `.deleted`, in ascending order;
+4. `.swap` is taken off the new segments, in ascending order; `.deleted` files are removed a minute later.
+
+What the next start makes of the files that a crash leaves:
+
+- `.deleted` files go.
+- `.cleaned` files go. So do `.swap` files whose base offset is that of a `.cleaned` file or larger: step 2 was not
+  finished, and the old segments are whole.
+- The other `.swap` files are finished. Each `.log.swap` stands for the offsets from its base up to the end of its last
+  batch. Files of segments that begin in that range go, and `.swap` is taken off. An empty one replaces only the
+  segment of its own name. Segments of the group that begin after the last batch stay: their records are old ones.
+
+Everything that reads a log of a broker, or one of ours that was not opened since a crash, asks here for its segments. A
+state that no crash of a broker can leave, and in which records would be missed, is refused (ImpossibleFiles).
+
+kcoord's own exchange (exchange.py) follows the same order between its syncs, with one difference: it may replace
+several groups of segments at once, with untouched segments in between. `is_own` allows that.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, final
+
+from kcoord.log.errors import LogError
+from kcoord.log.segment import RELATIVE_OFFSET_MAX, segment_name
+
+CLEANED_SUFFIX: Final = ".cleaned"
+SWAP_SUFFIX: Final = ".swap"
+DELETED_SUFFIX: Final = ".deleted"
+# Snapshots of the metadata log are renamed to that and have rules of their own (metadata_checkpoint.py).
+CHECKPOINT_DELETED: Final = ".checkpoint.deleted"
+TEMPORARY_SUFFIXES: Final = (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)
+# A segment file of Kafka, with the ending that it has while segments are replaced.
+SEGMENT_LOG: Final = re.compile(r"([0-9]{20})\.log(\.swap)?")
+_NAME: Final = re.compile(r"([0-9]+)\.(.+)")
+_KINDS: Final = frozenset(("log", "index", "timeindex", "txnindex", "snapshot"))
+_BASE_DIGITS: Final = 20
+
+# Why a file does not count, and what the broker's next start does with it.
+TO_BE_DELETED: Final = "waits for its removal"
+NOT_FINISHED: Final = "is of a compaction that did not finish"
+UNDONE: Final = "is of an exchange that did not begin"
+REPLACED: Final = "is replaced by a .swap file"
+
+
+class ImpossibleFiles(LogError):
+    """Files that no crash of a broker leaves like this. `files` are the names of those that do not fit."""
+
+    def __init__(self, directory: str, files: list[str], reason: str) -> None:
+        names = ", ".join(files[:8]) + (f" and {len(files) - 8} more" if len(files) > 8 else "")
+        super().__init__(f"{directory}: {names}: {reason}")
+        self.directory = directory
+        self.files = files
+        self.reason = reason
+
+
+class UnknownEnd(Exception):
+    """Where the last batch of a segment ends cannot be told; the message says why."""
+
+
+# From the name of a `.log` or `.log.swap` file to the offset after its last batch. Raises UnknownEnd and OSError.
+NextOffset = Callable[[str], int]
+
+
+@final
+class DroppedFile:
+    """A file that does not count; `reason` is one of the texts above."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name
+        self.reason = reason
+
+    def __repr__(self) -> str:
+        return f"{self.name} {self.reason}"
+
+
+@final
+class RecoveredFiles:
+    """A partition's files as they are after recovery.
+
+    `segments` are (base offset, name that the `.log` file has now), in order. `names` leads from the name that a file
+    has after recovery to the one that it has now, for those that get another one. `dropped` are the files that do not
+    count. `others` are all other names, segments included.
+    """
+
+    def __init__(self) -> None:
+        self.segments: list[tuple[int, str]] = []
+        self.names: dict[str, str] = {}
+        self.dropped: list[DroppedFile] = []
+        self.others: list[str] = []
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether the next start of a broker changes which records there are, compared with the `.log` files alone."""
+        return bool(self.names) or any(one.reason == REPLACED for one in self.dropped)
+
+    def name_of(self, name: str) -> str | None:
+        """The name that a file has now which is called `name` after recovery; None where there is none."""
+        if name in self.names:
+            return self.names[name]
+        return name if name in self.others else None
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a name has an ending that recovery looks at."""
+    return name.endswith(TEMPORARY_SUFFIXES)
+
+
+def recover_files(
+    directory: str, sizes: Mapping[str, int], next_offset_of: NextOffset, is_own: bool = False
+) -> RecoveredFiles:
+    """What counts of the files of a partition's directory, by their names and sizes in bytes.
+
+    `next_offset_of` is asked for the `.log.swap` files that count, if there are any. `directory` is for messages.
+    `is_own`: kcoord wrote the log, not a broker. Raises ImpossibleFiles, and OSError where `next_offset_of` does.
+    """
+    if not any(is_temporary(name) for name in sizes):
+        found = RecoveredFiles()
+        found.others = sorted(sizes)
+        found.segments = [(int(name[:_BASE_DIGITS]), name) for name in found.others if _is_log(name)]
+        return found
+    return _Recovery(directory, sizes, next_offset_of, is_own).run()
+
+
+def _is_log(name: str) -> bool:
+    match = SEGMENT_LOG.fullmatch(name)
+    return match is not None and match.group(2) is None
+
+
+@final
+class _Recovery:
+    """One directory, in the order of LogLoader's passes."""
+
+    def __init__(
+        self, directory: str, sizes: Mapping[str, int], next_offset_of: NextOffset, is_own: bool
+    ) -> None:
+        self.directory = directory
+        self.sizes = sizes
+        self.next_offset_of = next_offset_of
+        self.is_own = is_own
+        self.found = RecoveredFiles()
+        self.logs = {int(name[:_BASE_DIGITS]) for name in sizes if _is_log(name)}
+
+    def run(self) -> RecoveredFiles:
+        found = self.found
+        cleaned: list[str] = []
+        swaps: list[str] = []
+        plain: list[str] = []
+        for name in sorted(self.sizes):
+            if name.endswith(DELETED_SUFFIX) and not name.endswith(CHECKPOINT_DELETED):
+                found.dropped.append(DroppedFile(name, TO_BE_DELETED))
+            elif name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX)) and self._is_of_segment(name):
+                (swaps if name.endswith(SWAP_SUFFIX) else cleaned).append(name)
+            else:
+                plain.append(name)
+        lowest = min((_base_of(name) for name in cleaned), default=-1)
+        undone = [name for name in swaps if cleaned and _base_of(name) >= lowest]
+        swaps = [name for name in swaps if name not in undone]
+        self._check_sources(cleaned, undone)
+        found.dropped += [DroppedFile(name, UNDONE) for name in undone]
+        found.dropped += [DroppedFile(name, NOT_FINISHED) for name in cleaned]
+        ranges = [self._range_of(name) for name in swaps if name.endswith(".log" + SWAP_SUFFIX)]
+        self._check_between(swaps, ranges)
+        gone = self._split_source(ranges)
+        found.names = {name.removesuffix(SWAP_SUFFIX): name for name in swaps}
+        for name in plain:
+            base = _base_or_none(name)
+            is_old = base is not None and (base == gone or any(first <= base < end for first, end in ranges))
+            if is_old or name in found.names:
+                found.dropped.append(DroppedFile(name, REPLACED))
+            else:
+                found.others.append(name)
+        found.segments = [(int(name[:_BASE_DIGITS]), name) for name in found.others if _is_log(name)]
+        found.segments += [(base, found.names[segment_name(base) + ".log"]) for base, _ in ranges]
+        found.segments.sort()
+        return found
+
+    def _is_of_segment(self, name: str) -> bool:
+        """Whether a `.swap` or `.cleaned` file belongs to a segment. Other names are none of the broker's."""
+        match = _NAME.fullmatch(name)
+        if match is None:
+            return False
+        kind = match.group(2).rpartition(".")[0]
+        if len(match.group(1)) != _BASE_DIGITS or kind not in _KINDS:
+            raise ImpossibleFiles(self.directory, [name], "no segment has files with such a name")
+        return True
+
+    def _range_of(self, name: str) -> tuple[int, int]:
+        """The offsets that a `.log.swap` stands for: from its base, and below."""
+        base = _base_of(name)
+        return base, base if self.sizes[name] == 0 else self._end_of(name)
+
+    def _end_of(self, name: str) -> int:
+        try:
+            return max(self.next_offset_of(name), _base_of(name))
+        except UnknownEnd as error:
+            reason = f"which segments it replaces cannot be told: {error}"
+            raise ImpossibleFiles(self.directory, [name], reason) from None
+
+    def _check_sources(self, cleaned: list[str], undone: list[str]) -> None:
+        """New segments that are dropped must have the old ones beside them, or their records would be missed.
+
+        The lowest new segment has the base of the oldest one that it replaces. Only in a split it may have a larger
+        one, and then there are so many offsets that one segment cannot hold them.
+        """
+        new = [name for name in (*cleaned, *undone) if ".log." in name]
+        # Of ours the old segments may have gone meanwhile: DeleteRecords does not wait for the cleaner.
+        if not new or self.is_own:
+            return
+        lowest = min(_base_of(name) for name in (*cleaned, *undone))
+        if lowest in self.logs:
+            return
+        source = max((base for base in self.logs if base < lowest), default=-1)
+        if source >= 0 and max(map(_base_of, new)) - source > RELATIVE_OFFSET_MAX:
+            return
+        reason = f"the segment {segment_name(lowest)}.log that it was made from is not there"
+        raise ImpossibleFiles(self.directory, new, reason)
+
+    def _check_between(self, swaps: list[str], ranges: list[tuple[int, int]]) -> None:
+        """A broker exchanges one group at a time, and several new segments only in a split, which has no gaps.
+
+        Its next start removes all that begins between the first and the last of them.
+        """
+        if len(ranges) < 2 or self.is_own:
+            return
+        first = min(base for base, _ in ranges)
+        beyond = max(end for _, end in ranges)
+        own = {base for base, _ in ranges}
+        between = [base for base in sorted(self.logs - own) if first < base < beyond]
+        if between:
+            names = [f"{segment_name(base)}.log" for base in between]
+            new = [name for name in swaps if name.endswith(".log" + SWAP_SUFFIX)]
+            reason = "segments between those that one exchange made; the broker's next start removes them"
+            raise ImpossibleFiles(self.directory, [*new, *names], reason)
+
+    def _split_source(self, ranges: list[tuple[int, int]]) -> int:
+        """The base of a split segment that begins before the first new one; -1 if there is none.
+
+        The broker keeps it, finds that its offsets overflow and splits it again, into the same segments.
+        """
+        if len(ranges) < 2 or self.is_own:
+            return -1
+        first = min(base for base, _ in ranges)
+        source = max((base for base in self.logs if base < first), default=-1)
+        if source < 0 or max(base for base, _ in ranges) - source <= RELATIVE_OFFSET_MAX:
+            return -1
+        name = f"{segment_name(source)}.log"
+        if self.sizes[name] == 0:
+            return -1
+        return source if self._end_of(name) > first else -1
+
+
+def _base_of(name: str) -> int:
+    return int(name[:_BASE_DIGITS])
+
+
+def _base_or_none(name: str) -> int | None:
+    """The offset in a name as the broker reads it: what stands before the first full stop."""
+    stem, dot, _ = name.partition(".")
+    return int(stem) if dot and stem.isascii() and stem.isdecimal() else None
