@@ -15,7 +15,7 @@ from typing import Final, final
 
 from kcoord.log.directory import LOG_START_OFFSETS
 from kcoord.log.errors import LogDamaged
-from kcoord.log.inspect import read_checkpoint
+from kcoord.log.inspect import PartitionFiles, lost_end, read_checkpoint
 from kcoord.log.metadata_checkpoint import METADATA_LOG, METADATA_TOPIC, Base, find_base, no_base
 from kcoord.log.reader import DamagedBytes, StoredBatch, read_batches, segment_files
 from kcoord.log.serde import decode_metadata_record
@@ -180,6 +180,18 @@ def sound_batches(path: str, from_offset: int = 0, torn: list[int] | None = None
             raise LogDamaged(waiting.file, waiting.next_offset, waiting.position, waiting.reason)
         if torn is not None:
             torn.append(waiting.size_bytes)
+
+
+def durable_batches(files: PartitionFiles, from_offset: int, torn: list[int]) -> Iterator[StoredBatch]:
+    """The batches of a partition as sound_batches gives them. Raises LogDamaged, too, where they end before the
+    durable mark, and OSError."""
+    end = from_offset
+    for batch in sound_batches(files.path, from_offset, torn):
+        end = batch.header.last_offset + 1
+        yield batch
+    lost = lost_end(files, end)
+    if lost is not None:
+        raise lost
 
 
 def base_of(root: str) -> Base:

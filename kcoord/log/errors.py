@@ -42,6 +42,17 @@ class LogDamaged(LogError):
         self.reason = reason
 
 
+class ImpossibleFiles(LogError):
+    """Files that no crash of a broker leaves like this. `files` are the names of those that do not fit."""
+
+    def __init__(self, directory: str, files: list[str], reason: str) -> None:
+        names = ", ".join(files[:8]) + (f" and {len(files) - 8} more" if len(files) > 8 else "")
+        super().__init__(f"{directory}: {names}: {reason}")
+        self.directory = directory
+        self.files = files
+        self.reason = reason
+
+
 class OffsetOutOfRange(LogError):
     """A read starts before the log's start or after its end."""
 

@@ -197,16 +197,18 @@ class Export:
     def _copy(self, files: PartitionFiles, topic: ImageTopic, start: int) -> None:
         self.storage.make_dir(files.name)
         target = os.path.join(self.target, files.name)
-        names = [os.path.basename(segment.path) for segment in files.segments]
+        # After a crash in the middle of compaction files have other names than after the next start.
+        names = [segment.name for segment in files.segments]
         changed = self._copy_changed(files, target)
-        for name in sorted(os.listdir(files.path)):
+        for name in files.recovered.present():
             stem, dot, suffix = name.rpartition(".")
             is_segments = f"{stem}.log" in names and dot + suffix in COPIED_SUFFIXES
             # The indexes of a changed segment would point beside its batches; a broker makes new ones.
             is_segments = is_segments and f"{stem}.log" not in changed
             if is_segments or name in COPIED_NAMES:
                 step = self.steps.step if name in names else ignore_step
-                copy_file(os.path.join(files.path, name), os.path.join(target, name), step)
+                now = files.recovered.names.get(name, name)
+                copy_file(os.path.join(files.path, now), os.path.join(target, name), step)
         if not names:
             # Where there is nothing, the log still goes on at its offset.
             self._sync(f"{files.name}/{segment_name(start)}.log")
@@ -232,7 +234,7 @@ class Export:
         for segment in files.segments:
             if segment.base_offset >= end:
                 break
-            name = os.path.basename(segment.path)
+            name = segment.name
             count = copy_in_format_2(segment.path, os.path.join(target, name), end)
             if count:
                 changed.add(name)

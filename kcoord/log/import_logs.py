@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Final, final
 
-from kcoord.log.cluster_image import DECOMPRESSED_BYTES_MAX, sound_batches
+from kcoord.log.cluster_image import DECOMPRESSED_BYTES_MAX, durable_batches
 from kcoord.log.errors import LogDamaged
 from kcoord.log.import_report import ImportReport
 from kcoord.log.inspect import PartitionFiles
@@ -137,7 +137,7 @@ def import_transaction_logs(
     found = TransactionLogs()
     torn: list[int] = []
     for files, start in sources:
-        for batch in watched(sound_batches(files.path, start, torn), step):
+        for batch in watched(durable_batches(files, start, torn), step):
             if batch.header.is_control:
                 report.left_out["markers in coordinator logs"] += batch.header.count
                 report.records_read += batch.header.count
@@ -189,7 +189,7 @@ class OffsetsImport:
         """Take one source partition, from its first offset on. Raises LogDamaged and OSError."""
         self.open = {}
         torn: list[int] = []
-        for batch in watched(sound_batches(files.path, start, torn), step):
+        for batch in watched(durable_batches(files, start, torn), step):
             header = batch.header
             producer = (int(header.producer_id), int(header.producer_epoch))
             if header.is_control:

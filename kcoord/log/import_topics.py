@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 from typing import Final, final
 
-from kcoord.log.cluster_image import sound_batches
+from kcoord.log.cluster_image import durable_batches, sound_batches
 from kcoord.log.directory import Checkpoint
 from kcoord.log.import_logs import is_commit
 from kcoord.log.import_report import ImportReport
-from kcoord.log.inspect import PartitionFiles
+from kcoord.log.inspect import PartitionFiles, lost_end
 from kcoord.log.partition_log import EPOCH_CHECKPOINT, PARTITION_METADATA, encode_partition_metadata
 from kcoord.log.segment import Segment
 from kcoord.log.steps import Step, watched
@@ -47,6 +47,9 @@ def end_offset_of(files: PartitionFiles, start: int, step: Step) -> int:
         end = max(end, last.base_offset)
         for batch in watched(sound_batches(last.path), step):
             end = max(end, batch.header.last_offset + 1)
+    lost = lost_end(files, end)
+    if lost is not None:
+        raise lost
     return end
 
 
@@ -56,7 +59,7 @@ def scan(files: PartitionFiles, start: int, committed: set[tuple[int, int]], ste
     if files.segments:
         found.end = max(start, files.segments[-1].base_offset)
     open_since: dict[tuple[int, int], int] = {}
-    for batch in watched(sound_batches(files.path), step):
+    for batch in watched(durable_batches(files, 0, []), step):
         header = batch.header
         found.end = max(found.end, header.last_offset + 1)
         found.leader_epoch = max(found.leader_epoch, header.leader_epoch)

@@ -49,6 +49,7 @@ from kcoord.log.import_report import ImportReport
 from kcoord.log.import_topics import TopicWriter, end_offset_of, scan
 from kcoord.log.inspect import DataDirectory, PartitionFiles, inspect_directory
 from kcoord.log.journal import SYNC_OS, Journal
+from kcoord.log.lost_logs import LostLog, is_missed
 from kcoord.log.partition_log import LogConfig
 from kcoord.log.serde import encode_metadata_record
 from kcoord.log.steps import Steps
@@ -173,6 +174,7 @@ class Import:
     def work(self) -> None:
         self._find()
         self._read_image()
+        self._check_lost()
         plan = self.plan
         meta = DirectoryMeta(plan.node_id, self._cluster_id(), plan.directory_id)
         self.storage.write_atomic(META_PROPERTIES, encode_meta(meta))
@@ -202,6 +204,14 @@ class Import:
             if found:
                 return found
         raise StorageError("no meta.properties with a cluster.id: is this a broker's data directory?")
+
+    def _check_lost(self) -> None:
+        """Raises LogDamaged for a log that was durable and is in none of the directories, and OSError."""
+        for source in self.sources:
+            for key, mark in sorted(source.marks.items()):
+                lost = LostLog(*key, mark)
+                if mark and key not in self.found and is_missed(source.root, self.image, lost):
+                    raise lost.as_damage(source.root)
 
     def _find(self) -> None:
         report = self.report

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Final, final
 
 from kcoord.log.directory import CLEAN_SHUTDOWN, LOG_START_OFFSETS, META_PROPERTIES, RECOVERY_POINTS
-from kcoord.log.errors import StorageError
+from kcoord.log.errors import LogDamaged, StorageError
 from kcoord.log.partition_log import (
     EPOCH_CHECKPOINT,
     INT64_MAX,
@@ -26,10 +26,12 @@ from kcoord.log.reader import (
     StoredBatch,
     find_partitions,
     read_batches,
+    recovered_files,
     segment_files,
 )
 from kcoord.log.record_format import FORMAT_KEY, format_1_end
-from kcoord.log.segment import TIME_ENTRY_BYTES
+from kcoord.log.recovery import SWAP_SUFFIX, RecoveredFiles
+from kcoord.log.segment import TIME_ENTRY_BYTES, segment_name
 from kcoord.log.storage import LOCK_FILE
 from kcoord.wire.primitives import ZERO_UUID, DecodeError
 from kcoord.wire.record_batch import HEADER_BYTES, BatchHeader, parse_header
@@ -41,16 +43,27 @@ Checkpoint = dict[tuple[str, int], int]
 
 @final
 class SegmentFile:
-    """One `.log` file. `size_bytes` is what it had when it was looked at."""
+    """One `.log` file, or a `.log.swap` that takes its place. `size_bytes` is what it had when it was looked at."""
 
-    def __init__(self, path: str, base_offset: int, size_bytes: int) -> None:
+    def __init__(self, path: str, base_offset: int, size_bytes: int, files: RecoveredFiles | None = None) -> None:
         self.path = path
         self.base_offset = base_offset
         self.size_bytes = size_bytes
+        self._files = files or RecoveredFiles()
+
+    @property
+    def name(self) -> str:
+        """The name that the file has after recovery, without a directory."""
+        return f"{segment_name(self.base_offset)}.log"
 
     def beside(self, suffix: str) -> str:
-        """The path of a file that belongs to the segment: `.index`, `.timeindex`, `.snapshot`, …"""
-        return self.path.removesuffix(".log") + suffix
+        """The path of a file that belongs to the segment, there or not: `.index`, `.timeindex`, `.snapshot`, …"""
+        name = segment_name(self.base_offset) + suffix
+        if any(one.name == name for one in self._files.dropped):
+            # What has this name now is another segment's.
+            name += SWAP_SUFFIX
+        name = self._files.names.get(segment_name(self.base_offset) + suffix, name)
+        return os.path.join(os.path.dirname(self.path), name)
 
     def first_header(self) -> BatchHeader | None:
         """The header of the first batch; None where there is none that can be read. Raises OSError."""
@@ -83,9 +96,14 @@ class PartitionFiles:
         self.topic = directory.topic
         self.partition = directory.partition
         self.name = f"{directory.topic}-{directory.partition}"
+        # The durable mark: everything below it was synced.
+        self.mark = 0
+        sizes: dict[str, int] = {}
+        # The files as they are after recovery, where a crash interrupted something.
+        self.recovered = recovered_files(directory.path, sizes)
         self.segments = [
-            SegmentFile(path, int(os.path.basename(path)[:20]), os.path.getsize(path))
-            for path in segment_files(directory.path)
+            SegmentFile(os.path.join(directory.path, name), base_offset, sizes[name], self.recovered)
+            for base_offset, name in self.recovered.segments
         ]
         self.topic_id = decode_partition_metadata(self._read(PARTITION_METADATA))
 
@@ -126,7 +144,7 @@ class PartitionFiles:
         next_offset = self.start_offset
         if next_offset >= upto_offset:
             return
-        for item in read_batches(self.path, from_offset):
+        for item in read_batches(self.path, from_offset, [segment.path for segment in self.segments]):
             if isinstance(item, DamagedBytes):
                 if max(item.next_offset, next_offset) >= upto_offset:
                     return
@@ -137,6 +155,21 @@ class PartitionFiles:
             yield item
             if next_offset >= upto_offset:
                 return
+
+
+def lost_end(files: PartitionFiles, end_offset: int, upto_offset: int = INT64_MAX) -> LogDamaged | None:
+    """What is wrong with a log that was read up to `upto_offset`, and whose last batch ends at `end_offset`.
+
+    None if it reaches its durable mark. Compaction may have taken what stood before the last segment's base.
+    """
+    end_offset = max(end_offset, files.segments[-1].base_offset if files.segments else 0)
+    if end_offset >= min(files.mark, upto_offset):
+        return None
+    file, size_bytes = files.path, 0
+    if files.segments:
+        file, size_bytes = files.segments[-1].path, files.segments[-1].size_bytes
+    reason = f"the log ends at {end_offset}, but was synced up to {files.mark}: what was in between is lost"
+    return LogDamaged(file, end_offset, size_bytes, reason)
 
 
 @final
@@ -166,6 +199,8 @@ class DataDirectory:
         self.unsynced = False
         # What says in which format records are: the directory's own properties, or those above a partition's.
         self.format_properties = properties
+        for files in partitions:
+            files.mark = marks.get((files.topic, files.partition), 0)
 
     @property
     def is_kcoord(self) -> bool:
@@ -231,7 +266,10 @@ def inspect_directory(root: str, damage: list[StorageError] | None = None) -> Da
     single = _as_partition(root)
     if single is not None:
         parent = os.path.dirname(single.path)
-        found = DataDirectory(root, {}, [PartitionFiles(single)], {}, {}, {}, is_locked(parent), True)
+        key = (single.topic, single.partition)
+        known = _read_or_note(parent, RECOVERY_POINTS, damage if damage is not None else [])
+        marks = {key: known[key]} if key in known else {}
+        found = DataDirectory(root, {}, [PartitionFiles(single)], marks, {}, {}, is_locked(parent), True)
         found.format_properties = read_properties(parent)
         return found
     properties = read_properties(root)

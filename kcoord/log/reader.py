@@ -15,11 +15,11 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Final, final
 
+from kcoord.log.errors import ImpossibleFiles
 from kcoord.log.record_format import is_own_format, record_in_format_2
 from kcoord.log.recovery import (
     SEGMENT_LOG,
     SWAP_SUFFIX,
-    ImpossibleFiles,
     RecoveredFiles,
     UnknownEnd,
     is_temporary,
@@ -261,13 +261,16 @@ def _header_end(window: Window, position: int) -> tuple[int, bool]:
     return offset + delta, len(header) == HEADER_BYTES and offset >= 0 and delta >= 0
 
 
-def read_batches(path: str, from_offset: int = 0) -> Iterator[StoredBatch | DamagedBytes]:
+def read_batches(
+    path: str, from_offset: int = 0, files: list[str] | None = None
+) -> Iterator[StoredBatch | DamagedBytes]:
     """Every batch of a partition's directory, or of one `.log` file, that ends at `from_offset` or later.
 
-    In order of files and positions, with what cannot be read in between. Raises OSError. A file is open only
-    while its batches are asked for.
+    In order of files and positions, with what cannot be read in between. Raises ImpossibleFiles and OSError. A file is
+    open only while its batches are asked for. `files` are the directory's segments, if they are known already.
     """
-    files = segment_files(path) if os.path.isdir(path) else [path]
+    if files is None:
+        files = segment_files(path) if os.path.isdir(path) else [path]
     for i, file in enumerate(files):
         following = _base_offset_of(files[i + 1]) if i + 1 < len(files) else None
         if following is not None and following <= from_offset:

@@ -13,15 +13,19 @@ What the next start makes of the files that a crash leaves:
 - `.deleted` files go.
 - `.cleaned` files go. So do `.swap` files whose base offset is that of a `.cleaned` file or larger: step 2 was not
   finished, and the old segments are whole.
-- The other `.swap` files are finished. Each `.log.swap` stands for the offsets from its base up to the end of its last
-  batch. Files of segments that begin in that range go, and `.swap` is taken off. An empty one replaces only the
-  segment of its own name. Segments of the group that begin after the last batch stay: their records are old ones.
+- The other `.swap` files take their final names. Each `.log.swap` stands for the offsets from its base up to the end of
+  its last batch: files of old segments that begin in that range go first. An empty one replaces only the segment of its
+  own name. Old segments that begin after its last batch stay, with records that compaction had removed.
 
 Everything that reads a log of a broker, or one of ours that was not opened since a crash, asks here for its segments. A
 state that no crash of a broker can leave, and in which records would be missed, is refused (ImpossibleFiles).
 
-kcoord's own exchange (exchange.py) follows the same order between its syncs, with one difference: it may replace
-several groups of segments at once, with untouched segments in between. `is_own` allows that.
+A segment whose offsets overflow (brokers before 2.0 wrote such) is split by the broker when it starts. Here its
+batches beyond 31 bits are damage, as they are without a crash.
+
+kcoord's own exchange (exchange.py) differs, and `is_own` has its rules. It may replace several groups of segments at
+once, with untouched segments in between. It renames a `.log` file after its indexes, and touches no old segment before
+all renames to `.swap` are synced: so a `.log.swap` counts whatever `.cleaned` files there are.
 """
 
 from __future__ import annotations
@@ -30,8 +34,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Final, final
 
-from kcoord.log.errors import LogError
-from kcoord.log.segment import RELATIVE_OFFSET_MAX, segment_name
+from kcoord.log.errors import ImpossibleFiles
+from kcoord.log.segment import segment_name
 
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
@@ -50,17 +54,6 @@ TO_BE_DELETED: Final = "waits for its removal"
 NOT_FINISHED: Final = "is of a compaction that did not finish"
 UNDONE: Final = "is of an exchange that did not begin"
 REPLACED: Final = "is replaced by a .swap file"
-
-
-class ImpossibleFiles(LogError):
-    """Files that no crash of a broker leaves like this. `files` are the names of those that do not fit."""
-
-    def __init__(self, directory: str, files: list[str], reason: str) -> None:
-        names = ", ".join(files[:8]) + (f" and {len(files) - 8} more" if len(files) > 8 else "")
-        super().__init__(f"{directory}: {names}: {reason}")
-        self.directory = directory
-        self.files = files
-        self.reason = reason
 
 
 class UnknownEnd(Exception):
@@ -102,6 +95,10 @@ class RecoveredFiles:
     def is_interrupted(self) -> bool:
         """Whether the next start of a broker changes which records there are, compared with the `.log` files alone."""
         return bool(self.names) or any(one.reason == REPLACED for one in self.dropped)
+
+    def present(self) -> list[str]:
+        """The names that there are after recovery, in order."""
+        return sorted({*self.others, *self.names})
 
     def name_of(self, name: str) -> str | None:
         """The name that a file has now which is called `name` after recovery; None where there is none."""
@@ -163,18 +160,17 @@ class _Recovery:
             else:
                 plain.append(name)
         lowest = min((_base_of(name) for name in cleaned), default=-1)
-        undone = [name for name in swaps if cleaned and _base_of(name) >= lowest]
+        undone = [name for name in swaps if cleaned and not self.is_own and _base_of(name) >= lowest]
         swaps = [name for name in swaps if name not in undone]
         self._check_sources(cleaned, undone)
         found.dropped += [DroppedFile(name, UNDONE) for name in undone]
         found.dropped += [DroppedFile(name, NOT_FINISHED) for name in cleaned]
         ranges = [self._range_of(name) for name in swaps if name.endswith(".log" + SWAP_SUFFIX)]
         self._check_between(swaps, ranges)
-        gone = self._split_source(ranges)
         found.names = {name.removesuffix(SWAP_SUFFIX): name for name in swaps}
         for name in plain:
             base = _base_or_none(name)
-            is_old = base is not None and (base == gone or any(first <= base < end for first, end in ranges))
+            is_old = base is not None and any(first <= base < end for first, end in ranges)
             if is_old or name in found.names:
                 found.dropped.append(DroppedFile(name, REPLACED))
             else:
@@ -209,8 +205,8 @@ class _Recovery:
     def _check_sources(self, cleaned: list[str], undone: list[str]) -> None:
         """New segments that are dropped must have the old ones beside them, or their records would be missed.
 
-        The lowest new segment has the base of the oldest one that it replaces. Only in a split it may have a larger
-        one, and then there are so many offsets that one segment cannot hold them.
+        The lowest new segment has the base of the oldest one that it replaces. Only that of a split may have a larger
+        one: after compaction its first batch need not be at its base.
         """
         new = [name for name in (*cleaned, *undone) if ".log." in name]
         # Of ours the old segments may have gone meanwhile: DeleteRecords does not wait for the cleaner.
@@ -220,7 +216,7 @@ class _Recovery:
         if lowest in self.logs:
             return
         source = max((base for base in self.logs if base < lowest), default=-1)
-        if source >= 0 and max(map(_base_of, new)) - source > RELATIVE_OFFSET_MAX:
+        if source >= 0 and self._end_of(f"{segment_name(source)}.log") > lowest:
             return
         reason = f"the segment {segment_name(lowest)}.log that it was made from is not there"
         raise ImpossibleFiles(self.directory, new, reason)
@@ -241,22 +237,6 @@ class _Recovery:
             new = [name for name in swaps if name.endswith(".log" + SWAP_SUFFIX)]
             reason = "segments between those that one exchange made; the broker's next start removes them"
             raise ImpossibleFiles(self.directory, [*new, *names], reason)
-
-    def _split_source(self, ranges: list[tuple[int, int]]) -> int:
-        """The base of a split segment that begins before the first new one; -1 if there is none.
-
-        The broker keeps it, finds that its offsets overflow and splits it again, into the same segments.
-        """
-        if len(ranges) < 2 or self.is_own:
-            return -1
-        first = min(base for base, _ in ranges)
-        source = max((base for base in self.logs if base < first), default=-1)
-        if source < 0 or max(base for base, _ in ranges) - source <= RELATIVE_OFFSET_MAX:
-            return -1
-        name = f"{segment_name(source)}.log"
-        if self.sizes[name] == 0:
-            return -1
-        return source if self._end_of(name) > first else -1
 
 
 def _base_of(name: str) -> int:

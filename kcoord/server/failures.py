@@ -9,6 +9,7 @@ from kcoord.log.errors import (
     DirectoryLocked,
     DirectoryNotWritable,
     ForeignDirectory,
+    ImpossibleFiles,
     JournalFailed,
     LogDamaged,
     LogError,
@@ -66,7 +67,7 @@ def classify(error: BaseException) -> ServerError:
         return ServerError(EXIT_NOT_WRITABLE, str(error))
     if isinstance(error, ForeignDirectory | WrongNode | UnknownFormat):
         return ServerError(EXIT_FOREIGN, str(error))
-    if isinstance(error, LogDamaged):
+    if isinstance(error, LogDamaged | ImpossibleFiles):
         return ServerError(EXIT_DAMAGED, str(error))
     if isinstance(error, JournalFailed):
         cause = error.__cause__

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kcoord.log.directory import META_PROPERTIES
+from kcoord.log.errors import ImpossibleFiles
 from kcoord.log.reader import PARTITION_DIRECTORY, RELATIVE_OFFSET_MAX, Window, next_offset_in
 from kcoord.log.record_format import is_own_format
-from kcoord.log.recovery import SEGMENT_LOG, SWAP_SUFFIX, ImpossibleFiles, is_temporary, recover_files
+from kcoord.log.recovery import SEGMENT_LOG, SWAP_SUFFIX, is_temporary, recover_files
 from kcoord.log.segment import INDEX_BYTES_MAX
 from kcoord.spark.filesystem import FileBytes, FileTooLarge, read_file
 from kcoord.spark.plan import INT64_MAX, LogPartition, SegmentFile, Slice

@@ -171,8 +171,9 @@ def tidy(data: Path) -> None:
 
 
 def store(data: Path, answers: dict[str, Any], messages: list[dict[str, Any]]) -> None:
-    shutil.rmtree(TARGET, ignore_errors=True)
-    TARGET.mkdir()
+    for name in ("logs", "dump"):
+        shutil.rmtree(TARGET / name, ignore_errors=True)
+    TARGET.mkdir(exist_ok=True)
     shutil.copytree(data, TARGET / "logs")
     for path in sorted((TARGET / "logs").iterdir()):
         if path.is_dir() and re.fullmatch(r".+-\d+", path.name):

@@ -15,6 +15,7 @@ from kcoord.cli.log.common import (
     friendly,
     json_line,
     look_at,
+    note,
     output_option,
     plural,
     progress,
@@ -25,7 +26,9 @@ from kcoord.cli.log.common import (
 from kcoord.cli.log.points import parse_offsets, parse_time
 from kcoord.cli.log.records import summary, typed_plain
 from kcoord.cli.log.state_start import LookedAtStorage
-from kcoord.log.inspect import DataDirectory, PartitionFiles
+from kcoord.log.errors import LogDamaged
+from kcoord.log.inspect import DataDirectory, PartitionFiles, lost_end
+from kcoord.log.lost_logs import lost_logs
 from kcoord.log.metadata_checkpoint import SUFFIX, find_base
 from kcoord.log.partition_log import INT64_MAX
 from kcoord.log.reader import DamagedBytes, PartitionDirectory, StoredBatch, read_batches
@@ -85,6 +88,8 @@ class Dumper:
         self.limit = limit
         self.count = 0
         self.damaged = 0
+        # Logs that do not reach their durable marks.
+        self.lost: list[LogDamaged] = []
         self.heading = ""
         self.reader = RecordReader()
 
@@ -99,6 +104,7 @@ class Dumper:
         if is_metadata:
             storage = LookedAtStorage(os.path.dirname(files.path))
             self.reader.know(find_base(storage, files.name, directory.start_of(files)).values)
+        reached = start
         for item in directory.batches(files, 0 if is_metadata else start, end):
             if isinstance(item, DamagedBytes):
                 step(item.size_bytes)
@@ -106,9 +112,24 @@ class Dumper:
                 self._print_damage(files.name, item)
                 continue
             step(item.header.size)
+            reached = item.header.last_offset + 1
             self._dump_batch(files, item, start, end)
             if self.is_full():
                 return
+        lost = lost_end(files, reached, end)
+        if lost is not None:
+            self.lost.append(lost)
+
+    def end(self) -> None:
+        """End the process with the exit code for damage, where something is missing."""
+        if self.damaged:
+            for lost in self.lost:
+                note(str(lost))
+            fail(f"{plural(self.damaged, 'piece')} of the log cannot be read", EXIT_DAMAGED)
+        for lost in self.lost[1:]:
+            note(str(lost))
+        if self.lost:
+            fail(str(self.lost[0]), EXIT_DAMAGED)
 
     def dump_snapshot(self, path: str) -> None:
         """The records in a snapshot of the metadata log. Raises OSError."""
@@ -249,11 +270,13 @@ def dump(
         # A bar over lines that scroll by would only be in the way.
         total = 0 if sys.stdout.isatty() else sum(files.size_bytes for files in chosen)
         with progress("Reading", total) as step:
+            if not logs:
+                gone = [log for log in lost_logs(found) if log.topic in COORDINATOR_TOPICS]
+                dumper.lost += [log.as_damage(found.root) for log in gone]
             for files in chosen:
                 if not dumper.is_full():
                     dumper.dump(found, files, offsets[0], offsets[1], step)
     if output == "table":
         click.echo(plural(dumper.count, "record"))
-    if dumper.damaged:
-        fail(f"{plural(dumper.damaged, 'piece')} of the log cannot be read", EXIT_DAMAGED)
+    dumper.end()
 

@@ -37,6 +37,7 @@ class Row:
         self.leader_epoch = -1
         self.state = "clean"
         self.damage: DamagedBytes | None = None
+        self.is_interrupted = False
         # (base offset, end offset, bytes, largest timestamp) per segment.
         self.segments: list[tuple[int, int, int, int]] = []
         # With their sizes.
@@ -55,6 +56,7 @@ class Row:
             "max_timestamp_ms": self.max_timestamp,
             "leader_epoch": self.leader_epoch,
             "state": self.state,
+            "is_interrupted": self.is_interrupted,
             "damage": None
             if damage is None
             else {"file": damage.file, "position": damage.position, "reason": damage.reason},
@@ -73,6 +75,7 @@ def survey(directory: DataDirectory, files: PartitionFiles) -> Row:
     """Closed segments by their names and indexes, the last one batch by batch. Raises OSError."""
     row = Row(files, directory.start_of(files))
     row.state = directory.state
+    row.is_interrupted = files.recovered.is_interrupted and not directory.in_use
     segments = files.segments
     for i, segment in enumerate(segments):
         header = segment.first_header()
@@ -144,6 +147,8 @@ def _details(row: Row, with_segments: bool) -> list[str]:
             lines.append(f"    {base}..{end}  {format_bytes(size_bytes)}  newest {format_time(newest) or '-'}")
         for name, size_bytes in row.snapshots:
             lines.append(f"    ..{name.end_offset}  {format_bytes(size_bytes)}  {name.file}")
+    if row.is_interrupted:
+        lines.append("    a crash interrupted an exchange of segments, shown as after it: `log verify` has the files")
     if row.damage is not None:
         damage = row.damage
         text = f"{damage.file} at byte {damage.position}, offset {damage.next_offset}: {damage.reason}"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from kcoord.cli.log.common import (
@@ -33,7 +35,10 @@ from kcoord.cli.log.repairs import (
 from kcoord.core.outcome import METADATA_TOPIC
 from kcoord.log.directory import RECOVERY_POINTS
 from kcoord.log.errors import ForeignDirectory, StorageError
+from kcoord.log.exchange import settle
 from kcoord.log.inspect import Checkpoint, DataDirectory, inspect_directory, read_properties
+from kcoord.log.partition_log import LogConfig
+from kcoord.log.reader import find_partitions
 from kcoord.log.storage import DiskStorage
 
 
@@ -88,6 +93,13 @@ def plan(directory: DataDirectory, logs: tuple[str, ...]) -> tuple[list[Repair],
     return repairs, ends
 
 
+def finish_exchanges(storage: DiskStorage) -> None:
+    """Finish a compaction that a crash interrupted, as opening a log does first. Raises LogDamaged and OSError."""
+    interval = LogConfig().index_interval_bytes
+    for partition in find_partitions(storage.root):
+        settle(storage, os.path.basename(partition.path), interval)
+
+
 def carry_out(storage: DiskStorage, directory: DataDirectory, repairs: list[Repair], ends: Checkpoint) -> None:
     repairer = Repairer(storage, directory)
     for repair in repairs:
@@ -129,6 +141,8 @@ def repair(directory: str, logs: tuple[str, ...], execute: bool, output: str) ->
         raise ForeignDirectory(f"{directory} is not a data directory of kcoord: only those are repaired")
     storage.lock()
     try:
+        if execute:
+            finish_exchanges(storage)
         # Our own lock must not count as somebody's.
         found = inspect_directory(directory, [])
         found.in_use = False

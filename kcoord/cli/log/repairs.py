@@ -13,7 +13,6 @@ from typing import Any, Final, final
 
 from kcoord.cli.log.findings import Findings
 from kcoord.cli.log.index_checks import IndexChecks
-from kcoord.cli.log.lost_logs import lost_logs
 from kcoord.log.directory import HIGH_WATERMARKS, LOG_START_OFFSETS, RECOVERY_POINTS, encode_checkpoint
 from kcoord.log.errors import StorageError
 from kcoord.log.inspect import (
@@ -24,6 +23,7 @@ from kcoord.log.inspect import (
     SegmentFile,
     read_checkpoint,
 )
+from kcoord.log.lost_logs import lost_logs
 from kcoord.log.partition_log import LogConfig
 from kcoord.log.reader import DamagedBytes
 from kcoord.log.segment import Segment, segment_name

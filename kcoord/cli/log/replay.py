@@ -20,7 +20,8 @@ from kcoord.core.outcome import METADATA_TOPIC, OFFSETS_TOPIC, LogId
 from kcoord.engine.batch_walk import BatchWalk
 from kcoord.engine.loader import LogLoader
 from kcoord.log.errors import LogDamaged
-from kcoord.log.inspect import DataDirectory, PartitionFiles
+from kcoord.log.inspect import DataDirectory, PartitionFiles, lost_end
+from kcoord.log.lost_logs import lost_logs
 from kcoord.log.metadata_checkpoint import Base, find_base, no_base
 from kcoord.log.partition_log import INT64_MAX
 from kcoord.log.reader import DamagedBytes, StoredBatch
@@ -91,19 +92,26 @@ class PastState:
 
 
 def coordinator_logs(directory: DataDirectory, group: str, partition: int) -> list[PartitionFiles]:
-    """The logs of `__consumer_offsets` that matter: of a group, of a partition, or all."""
+    """The logs of `__consumer_offsets` that matter: of a group, of a partition, or all.
+
+    Raises LogDamaged where one of them is gone, and OSError.
+    """
     logs = directory.of_topic(OFFSETS_TOPIC)
+    lost = [log for log in lost_logs(directory) if log.topic == OFFSETS_TOPIC]
     if not logs:
         fail(f"there is no {OFFSETS_TOPIC} in {directory.root}", EXIT_CONFIG)
     if partition >= 0:
         logs = [files for files in logs if files.partition == partition]
-        if not logs:
+        if not logs and partition not in [log.partition for log in lost]:
             fail(f"there is no {OFFSETS_TOPIC}-{partition} in {directory.root}", EXIT_CONFIG)
     elif group:
         # The number of partitions is fixed when the topic is made.
-        count = max(files.partition for files in logs) + 1
-        home = coordinator_partition(group, count)
-        logs = [files for files in logs if files.partition == home] or logs
+        count = max([files.partition for files in logs] + [log.partition for log in lost]) + 1
+        partition = coordinator_partition(group, count)
+        logs = [files for files in logs if files.partition == partition] or logs
+    for log in lost:
+        if partition in (-1, log.partition):
+            raise log.as_damage(directory.root)
     return logs
 
 
@@ -269,6 +277,9 @@ class _Run:
                 bad = plural(damage.size_bytes, "byte")
                 note(f"{files.name}: {bad} at the end cannot be read and are left out")
                 damage = None
+            lost = lost_end(files, next_offset, self.upto)
+            if lost is not None and damage is None:
+                raise lost
         if damage is not None and not end.is_cut:
             raise LogDamaged(damage.file, damage.next_offset, damage.position, damage.reason)
         if 0 <= self.point.offset and end.offset < self.point.offset <= next_offset:

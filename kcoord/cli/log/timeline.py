@@ -29,7 +29,8 @@ from kcoord.core.cause_header import decode_cause
 from kcoord.core.group_timeline import ASSIGNOR, EPOCH_CHANGED, REBALANCE_FINISHED, GroupTimeline
 from kcoord.core.outcome import GROUP_EVENTS_TOPIC
 from kcoord.engine.group_events import event_document
-from kcoord.log.inspect import DataDirectory, PartitionFiles
+from kcoord.log.errors import LogDamaged
+from kcoord.log.inspect import DataDirectory, PartitionFiles, lost_end
 from kcoord.log.reader import DamagedBytes
 from kcoord.log.typed_records import DECOMPRESSED_BYTES_MAX, RecordReader
 from kcoord.server.failures import EXIT_CONFIG, EXIT_DAMAGED
@@ -51,6 +52,8 @@ class Story:
         self.source = ""
         self.events: list[dict[str, Any]] = []
         self.damaged = 0
+        # Logs that do not reach their durable marks.
+        self.lost: list[LogDamaged] = []
 
     def read_events(self, directory: DataDirectory, step: Any) -> None:
         """From the topic of events."""
@@ -77,13 +80,14 @@ class Story:
         self.events += [event_document(event, files.partition) for event in timeline.take()]
 
     def _records(self, directory: DataDirectory, files: PartitionFiles, step: Any) -> Any:
-        start = directory.start_of(files)
+        end = start = directory.start_of(files)
         for item in directory.batches(files, start):
             if isinstance(item, DamagedBytes):
                 step(item.size_bytes)
                 self.damaged += 1
                 continue
             step(item.header.size)
+            end = item.header.last_offset + 1
             if item.header.is_control:
                 continue
             try:
@@ -94,6 +98,9 @@ class Story:
             for record in records:
                 if record.offset >= start:
                     yield item, record
+        lost = lost_end(files, end)
+        if lost is not None:
+            self.lost.append(lost)
 
     def epochs(self) -> list[dict[str, Any]]:
         """One document for each epoch, in order."""
@@ -227,7 +234,7 @@ def timeline(
     ]
     if limit >= 0:
         rows = rows[len(rows) - limit :] if limit < len(rows) else rows
-    if not story.events and not story.damaged:
+    if not story.events and not story.damaged and not story.lost:
         fail(f"nothing in {directory} tells of a rebalance of group {group}", EXIT_CONFIG)
     if output == "json":
         emit_json({"group": group, "source": story.source, "epochs": rows})
@@ -235,5 +242,7 @@ def timeline(
         print_table(story, rows)
         if any(row["cause"] is None for row in rows):
             note("epochs that a Kafka broker or an older version wrote have no cause")
+    if story.lost:
+        fail(str(story.lost[0]), EXIT_DAMAGED)
     if story.damaged:
         fail(f"{plural(story.damaged, 'piece')} of the log cannot be read", EXIT_DAMAGED)

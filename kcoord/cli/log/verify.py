@@ -24,7 +24,6 @@ from kcoord.cli.log.findings import Findings
 from kcoord.cli.log.group_checks import GroupChecks
 from kcoord.cli.log.index_checks import IndexChecks, check_snapshots, check_txn_index
 from kcoord.cli.log.invariants import Invariants
-from kcoord.cli.log.lost_logs import lost_logs
 from kcoord.cli.log.metadata_checks import SnapshotCheck
 from kcoord.cli.log.state_checks import StateCheck
 from kcoord.core.outcome import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTION_TOPIC, LogId
@@ -36,12 +35,16 @@ from kcoord.log.inspect import (
     has_topic_id,
     inspect_directory,
 )
+from kcoord.log.lost_logs import lost_logs
 from kcoord.log.reader import DamagedBytes, StoredBatch
+from kcoord.log.recovery import NOT_FINISHED, REPLACED, TO_BE_DELETED, UNDONE, RecoveredFiles
 from kcoord.log.typed_records import COORDINATOR_TOPICS, DECOMPRESSED_BYTES_MAX, RecordReader
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.primitives import DecodeError
 from kcoord.wire.record_batch import LOG_APPEND_TIME
 
+# So many names of files are in one finding.
+NAMES_MAX: Final = 6
 # The metadata log's own id is fixed and in no record.
 NO_TOPIC_RECORD: Final = (METADATA_TOPIC,)
 
@@ -82,6 +85,7 @@ class LogCheck:
 
     def run(self, step: Callable[[int], None]) -> None:
         """Raises OSError."""
+        self._check_interrupted()
         for item in self.directory.batches(self.files):
             if isinstance(item, DamagedBytes):
                 step(item.size_bytes)
@@ -103,6 +107,13 @@ class LogCheck:
         # What a running server wrote after its last mark was not read.
         if self._state is not None and not self._is_damaged and not self.directory.in_use:
             self._state.finish(self.end_offset)
+
+    def _check_interrupted(self) -> None:
+        """Files of an exchange of segments that did not end. Of a running broker they are ordinary."""
+        if self.directory.in_use:
+            return
+        for reason, names in interrupted(self.files.recovered):
+            self.findings.warning("interrupted", self.files.name, f"{names}: {reason}")
 
     def _settle_damage(self, is_inside: bool) -> None:
         """Damage with something valid behind it, or below the mark, is worse than a torn end."""
@@ -277,6 +288,24 @@ class _Report:
     def tell(self, rule: str, text: str) -> None:
         place = (self.batch.file, self.batch.position, self.offset)
         self.check.findings.error(rule, self.check.files.name, text, *place)
+
+
+def interrupted(files: RecoveredFiles) -> list[tuple[str, str]]:
+    """What the next start does with files of an exchange of segments that did not end, and with which."""
+    texts = (
+        (TO_BE_DELETED, "removed segments, which the next start drops; nothing is missing without them"),
+        (NOT_FINISHED, "of a compaction that did not finish; the next start drops them, and so do the tools here"),
+        (UNDONE, "of an exchange that did not begin; the next start drops them, and so do the tools here"),
+        (REPLACED, "replaced by .swap files; the next start removes them, and the tools here read the .swap files"),
+    )
+    found = [(text, [one.name for one in files.dropped if one.reason == reason]) for reason, text in texts]
+    swaps = "in the place of other segments; the next start takes off .swap, and the tools here read them so"
+    found.append((swaps, sorted(files.names.values())))
+    return [(text, _shown(names)) for text, names in found if names]
+
+
+def _shown(names: list[str]) -> str:
+    return ", ".join(names[:NAMES_MAX]) + (f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else "")
 
 
 def _is_compacted(files: PartitionFiles, invariants: Invariants) -> bool:

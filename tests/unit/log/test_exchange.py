@@ -12,6 +12,8 @@ from kcoord.log.directory import LogDirectory
 from kcoord.log.exchange import demote, promote
 from kcoord.log.journal import Journal
 from kcoord.log.partition_log import LogConfig, PartitionLog
+from kcoord.log.reader import Window, next_offset_in
+from kcoord.log.recovery import recover_files
 from kcoord.log.segment import segment_name
 from kcoord.testing.faulty_storage import FaultyStorage, Snapshot
 from kcoord.wire.record_batch import BatchBuilder, decode_records, parse_header
@@ -52,6 +54,22 @@ def records_of(log: PartitionLog) -> list[tuple[int, bytes, bytes]]:
             assert record.key is not None and record.value is not None
             found.append((record.offset, record.key, record.value))
     return found
+
+
+def bytes_by_recovery(storage: FaultyStorage) -> bytes:
+    """What tools read that do not open the log (recovery.py)."""
+    sizes = {name: storage.size_of(f"t-0/{name}") for name in storage.list_dir("t-0")}
+
+    def next_offset_of(name: str) -> int:
+        data = storage.read_bytes(f"t-0/{name}")
+        return next_offset_in(Window(lambda size, at: data[at : at + size], len(data)), int(name[:20]))
+
+    found = recover_files("t-0", sizes, next_offset_of, is_own=True)
+    return b"".join(storage.read_bytes(f"t-0/{name}") for _, name in found.segments)
+
+
+def bytes_of(storage: FaultyStorage, log: PartitionLog) -> bytes:
+    return b"".join(storage.read_bytes(segment.log_path) for segment in log.segments)
 
 
 def state_of(log: PartitionLog) -> dict[bytes, bytes]:
@@ -182,7 +200,9 @@ def test_every_crash_of_an_exchange(records: int) -> None:
     for what, snapshot in recorder.moments:
         for left in crashes(snapshot, rng):
             states += 1
+            shown = bytes_by_recovery(left)
             _, found = open_log(left)
+            assert shown == bytes_of(left, found), what
             assert state_of(found) == before and found.end_offset == records, what
             names = left.list_dir("t-0")
             assert not [name for name in names if name.endswith((".swap", ".cleaned", ".deleted"))], what

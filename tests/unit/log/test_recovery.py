@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kcoord.log.errors import ImpossibleFiles
 from kcoord.log.reader import (
     StoredBatch,
     Window,
@@ -19,7 +20,6 @@ from kcoord.log.recovery import (
     REPLACED,
     TO_BE_DELETED,
     UNDONE,
-    ImpossibleFiles,
     RecoveredFiles,
     UnknownEnd,
     recover_files,
@@ -96,22 +96,22 @@ def test_a_swap_file_at_or_after_a_cleaned_one_does_not_count() -> None:
     found = files("0.log", "5.log", "0.log.swap", "0.index.cleaned")
     assert segments(found) == ["0 .log", "5 .log"] and not found.is_interrupted
     assert dropped(found, UNDONE) == ["0.log.swap"] and dropped(found, NOT_FINISHED) == ["0.index.cleaned"]
+    found = files("0.log", "5.log", "0.log.swap", "0.index.cleaned", ends={"0.log.swap": 5}, own=True)
+    assert segments(found) == ["0 .log.swap", "5 .log"]
 
 
 def test_a_split_that_was_not_finished_is_undone() -> None:
     names = ("0.log", f"{FAR}.log.swap", "3.log.cleaned", f"{2 * FAR}.log.swap", f"{3 * FAR}.log")
-    assert segments(files(*names)) == ["0 .log", f"{3 * FAR} .log"]
+    assert segments(files(*names, ends={"0.log": 2 * FAR + 9})) == ["0 .log", f"{3 * FAR} .log"]
+    with pytest.raises(ImpossibleFiles):
+        files(*names, ends={"0.log": 3})
 
 
 def test_a_finished_split_replaces_the_segment_that_overflows() -> None:
-    ends = {"3.log.swap": 9, f"{FAR}.log.swap": FAR + 9, "0.log": FAR + 9}
+    ends = {"3.log.swap": 9, f"{FAR}.log.swap": FAR + 9}
     swaps = ("3.log.swap", f"{FAR}.log.swap")
-    assert segments(files(*swaps, "0.log", ends=ends)) == ["3 .log.swap", f"{FAR} .log.swap"]
-    assert segments(files(*swaps, "0.log.deleted", ends=ends)) == ["3 .log.swap", f"{FAR} .log.swap"]
-    # Another segment, before the one that was split.
-    ends["0.log"] = 3
-    assert segments(files(*swaps, "0.log", ends=ends)) == ["0 .log", "3 .log.swap", f"{FAR} .log.swap"]
-    ends["3.log.swap"] = 9
+    for old in ("3.log", "3.log.deleted"):
+        assert segments(files(*swaps, old, ends=ends)) == ["3 .log.swap", f"{FAR} .log.swap"]
     assert segments(files("3.log", f"{FAR}.log.swap", ends=ends)) == ["3 .log", f"{FAR} .log.swap"]
 
 
@@ -124,7 +124,7 @@ def test_what_replaces_nothing_that_is_there_is_refused() -> None:
     with pytest.raises(ImpossibleFiles, match=r"t-0: 0{20}\.log\.cleaned: .*0{20}\.log that it was made from"):
         files("5.log", "0.log.cleaned")
     with pytest.raises(ImpossibleFiles) as refused:
-        files("0.log", "5.log.swap", "5.index.cleaned")
+        files("0.log", "5.log.swap", "5.index.cleaned", ends={"0.log": 5})
     assert refused.value.files == [full("5.log.swap")]
 
 

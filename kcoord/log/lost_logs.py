@@ -31,6 +31,9 @@ class LostLog:
     def reason(self) -> str:
         return f"its directory is gone, {self.mark} offsets were synced"
 
+    def as_damage(self, root: str) -> LogDamaged:
+        return LogDamaged(os.path.join(root, self.name), 0, 0, self.reason)
+
     @property
     def is_metadata(self) -> bool:
         return (self.topic, self.partition) == METADATA_LOG
@@ -54,10 +57,11 @@ def lost_logs(directory: DataDirectory) -> list[LostLog]:
         return []
     if image is None:
         return []
-    return [lost for lost in gone if _is_missed(directory.root, image, lost)]
+    return [lost for lost in gone if is_missed(directory.root, image, lost)]
 
 
-def _is_missed(root: str, image: ClusterImage, lost: LostLog) -> bool:
+def is_missed(root: str, image: ClusterImage, lost: LostLog) -> bool:
+    """Whether there should be a log that has a mark and no directory, by the cluster's metadata. Raises OSError."""
     topic = image.by_name().get(lost.topic)
     if topic is None or lost.partition not in topic.leader_epochs:
         return False
