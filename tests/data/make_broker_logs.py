@@ -166,7 +166,7 @@ def live(home: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 def tidy(data: Path) -> None:
     """Removes what says nothing: locks, and files that were about to be deleted."""
-    for path in [data / ".lock", *data.rglob("*.deleted"), *data.rglob("*.swap")]:
+    for path in [data / ".lock", *data.rglob("*.deleted")]:
         path.unlink(missing_ok=True)
 
 

@@ -13,6 +13,7 @@ from kcoord.cli.log.common import (
     format_bytes,
     format_time,
     friendly,
+    note,
     output_option,
     plural,
     progress,
@@ -20,6 +21,7 @@ from kcoord.cli.log.common import (
     wrapped,
 )
 from kcoord.log.inspect import DataDirectory, PartitionFiles, inspect_directory
+from kcoord.log.lost_logs import lost_logs
 from kcoord.log.metadata_checkpoint import METADATA_TOPIC, CheckpointName, parse_name
 from kcoord.log.reader import DamagedBytes, read_batches
 
@@ -185,6 +187,8 @@ def ls(directory: str, segments: bool, output: str) -> None:
         for files in found.partitions:
             rows.append(survey(found, files))
             step(1)
+    for lost in lost_logs(found):
+        note(f"{lost.name}: {lost.reason}")
     if output == "json":
         emit_json(
             {

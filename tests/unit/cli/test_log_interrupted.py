@@ -148,6 +148,9 @@ def test_a_log_that_ends_before_its_mark_is_damaged_for_every_tool(how: str, tmp
         assert result.exit_code == 7, (command, result.stdout[-300:], result.stderr)
         assert PARTITION in result.stderr and ("synced" in result.stderr), result.stderr
     assert kcoord("verify", root).exit_code == 1
+    listed = kcoord("ls", root)
+    assert listed.exit_code == 0
+    assert f"{PARTITION}: its directory is gone" in listed.stderr if how == "gone" else "damaged" in listed.stdout
     # What is asked for is there.
     if how != "gone":
         assert kcoord("dump", root, PARTITION, "--offset", "0..500").exit_code == 0
