@@ -232,7 +232,7 @@ def next_offset_in(window: Window, base_offset: int, index: bytes = b"") -> int:
         size = int.from_bytes(header[8:12], "big", signed=True) + LENGTH_OVERHEAD
         last_offset, is_batch = _header_end(window, position)
         if not is_batch or size < HEADER_BYTES_MIN or size > window.size - position:
-            raise UnknownEnd(f"at byte {position} is no whole batch")
+            raise UnknownEnd(f"there is no whole batch at byte {position}")
         next_offset = last_offset + 1
         position += size
     return next_offset

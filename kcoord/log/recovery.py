@@ -57,7 +57,7 @@ REPLACED: Final = "is replaced by a .swap file"
 
 
 class UnknownEnd(Exception):
-    """Where the last batch of a segment ends cannot be told; the message says why."""
+    """The end of a segment's last batch cannot be found; the message says why."""
 
 
 # From the name of a `.log` or `.log.swap` file to the offset after its last batch. Raises UnknownEnd and OSError.
@@ -199,7 +199,7 @@ class _Recovery:
         try:
             return max(self.next_offset_of(name), _base_of(name))
         except UnknownEnd as error:
-            reason = f"which segments it replaces cannot be told: {error}"
+            reason = f"its end, and so what it replaces, is not known: {error}"
             raise ImpossibleFiles(self.directory, [name], reason) from None
 
     def _check_sources(self, cleaned: list[str], undone: list[str]) -> None:

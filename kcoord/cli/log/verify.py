@@ -43,6 +43,7 @@ from kcoord.wire.compression import DecompressionError
 from kcoord.wire.primitives import DecodeError
 from kcoord.wire.record_batch import LOG_APPEND_TIME
 
+LEFT_OUT: Final = "the next start deletes them, and all tools leave them out"
 # So many names of files are in one finding.
 NAMES_MAX: Final = 6
 # The metadata log's own id is fixed and in no record.
@@ -293,13 +294,13 @@ class _Report:
 def interrupted(files: RecoveredFiles) -> list[tuple[str, str]]:
     """What the next start does with files of an exchange of segments that did not end, and with which."""
     texts = (
-        (TO_BE_DELETED, "removed segments, which the next start drops; nothing is missing without them"),
-        (NOT_FINISHED, "of a compaction that did not finish; the next start drops them, and so do the tools here"),
-        (UNDONE, "of an exchange that did not begin; the next start drops them, and so do the tools here"),
-        (REPLACED, "replaced by .swap files; the next start removes them, and the tools here read the .swap files"),
+        (TO_BE_DELETED, "of removed or replaced segments; the next start deletes them, and no record goes with them"),
+        (NOT_FINISHED, f"of a compaction that did not finish; {LEFT_OUT}"),
+        (UNDONE, f"of an exchange of segments that did not begin; {LEFT_OUT}"),
+        (REPLACED, "replaced by .swap files; the next start deletes them, and all tools read the .swap files"),
     )
     found = [(text, [one.name for one in files.dropped if one.reason == reason]) for reason, text in texts]
-    swaps = "in the place of other segments; the next start takes off .swap, and the tools here read them so"
+    swaps = "new segments of a compaction; the next start takes off .swap, and all tools read them as segments"
     found.append((swaps, sorted(files.names.values())))
     return [(text, _shown(names)) for text, names in found if names]
 

@@ -89,10 +89,10 @@ def test_verify_names_the_files_and_what_becomes_of_them(tmp_path: Path) -> None
     texts = [one["message"] for one in problems if one["check"] == "interrupted"]
     assert [text.partition(": ")[2].partition(";")[0] for text in texts] == [
         "replaced by .swap files",
-        "in the place of other segments",
+        "new segments of a compaction",
     ]
     late = json.loads(kcoord("verify", lay_out(LATE, tmp_path / "c"), "-o", "json").stdout)["problems"]
-    assert any("removed segments" in one["message"] for one in late)
+    assert any("of removed or replaced segments" in one["message"] for one in late)
     undone = json.loads(kcoord("verify", lay_out(UNDONE, tmp_path / "b"), "-o", "json").stdout)["problems"]
     assert [one["severity"] for one in undone if one["check"] == "interrupted"] == ["warning", "warning"]
 

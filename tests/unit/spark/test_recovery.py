@@ -78,7 +78,7 @@ def test_other_states_are_refused_by_name(tmp_path: Path) -> None:
     log = log_of(tmp_path)
     swap = log.path / name(0, "log.swap")
     swap.write_bytes(batches(1, 4)[:-1])
-    with pytest.raises(BadFiles, match=r"t-0: 0{20}\.log\.swap: which segments it replaces cannot be told"):
+    with pytest.raises(BadFiles, match=r"t-0: 0{20}\.log\.swap: its end, and so what it replaces, is not known"):
         rows(tmp_path)
     swap.write_bytes(batches(1))
     (log.path / name(6, "log.swap")).write_bytes(batches(6))
