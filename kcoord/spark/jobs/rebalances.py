@@ -59,11 +59,13 @@ def rebalances(records: DataFrame, messages: DataFrame | None = None) -> DataFra
         .mapInArrow(_tell, COLUMNS)
     )
     first = F.col("causes")[0]
+    took = F.col("finished_ms") - F.col("started_ms")
     return told.select(
         "log", "group_id", "protocol", "from_epoch", "to_epoch", "epochs",
         F.timestamp_millis("started_ms").alias("started"),
         F.timestamp_millis("finished_ms").alias("finished"),
-        F.greatest(F.col("finished_ms") - F.col("started_ms"), F.lit(0)).alias("duration_ms"),
+        # Null unless both are known, which `greatest` alone would make a 0.
+        F.when(took.isNotNull(), F.greatest(took, F.lit(0))).alias("duration_ms"),
         first["cause"].alias("cause"),
         first["source"].alias("cause_source"),
         first["member"].alias("cause_member"),
