@@ -18,7 +18,7 @@ FROM_THE_BEGINNING: Final = 0
 
 @final
 class HistoryStart:
-    """Takes the headers of a log's batches in order, then its end. `log_start` is the first offset that exists.
+    """Takes a log's segments and the headers of their batches, in order. `log_start` is the first offset that exists.
 
     `offset` is where complete history begins, FROM_THE_BEGINNING if nothing is missing.
     """
@@ -59,11 +59,11 @@ class HistoryStart:
             self._newest_ms = int(header.max_timestamp)
         self.end_offset = int(header.last_offset) + 1
 
-    def end(self, end_offset: int) -> None:
-        """The log ends there: an empty last segment may begin after a gap."""
-        if end_offset > self.end_offset:
-            self._begin(end_offset)
-            self.end_offset = end_offset
+    def segment(self, base_offset: int) -> None:
+        """A segment begins there: all offsets below belong to those before. It may stay empty."""
+        if base_offset > self.end_offset:
+            self._begin(base_offset)
+            self.end_offset = base_offset
 
     def _begin(self, offset: int) -> None:
         self.offset = offset

@@ -104,7 +104,7 @@ class Story:
                 if record.offset >= start:
                     yield item, record
         # An empty last segment tells where the log ends.
-        history.end(min(files.segments[-1].base_offset, directory.readable_end(files)))
+        history.segment(min(files.segments[-1].base_offset, directory.readable_end(files)))
         if not history.is_whole and history.time_ms >= self.history.time_ms:
             self.history = history
             self.incomplete = files.name

@@ -17,7 +17,7 @@ def start_of(*batches: BatchHeader, log_start: int = 0, end: int = 0) -> tuple[i
     found = HistoryStart(log_start)
     for one in batches:
         found.batch(one)
-    found.end(end)
+    found.segment(end)
     return found.offset, found.time_ms
 
 
