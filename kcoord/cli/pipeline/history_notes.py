@@ -20,7 +20,8 @@ def incomplete(histories: Sequence[LogHistory], options: RunOptions) -> list[Log
     for one in histories:
         if one.complete_from_offset == 0:
             continue
-        if one.from_ms is not None and 0 <= one.from_ms <= options.since_ms:
+        # Of the very millisecond in which it begins something may be gone.
+        if one.from_ms is not None and one.from_ms < options.since_ms:
             continue
         if options.groups and not _may_hold(one, histories, options.groups):
             continue

@@ -132,15 +132,19 @@ class Run:
         return table.withColumn("log", F.lit(".")) if self.options.one_cluster else table
 
     def history(self) -> DataFrame:
-        """The table `_history` of `__consumer_offsets`. Notes on stderr where something of the time asked for is gone."""
+        """The table `_history` of `__consumer_offsets`. What is gone of the time asked for is noted on stderr."""
         from kcoord.cli.pipeline.history_notes import note_history
         from kcoord.core.outcome import OFFSETS_TOPIC
         from kcoord.spark.jobs.completeness import collected, history_table, of_one_cluster
+        from kcoord.spark.options import HISTORY, STORAGE_PREFIX
 
         # Which partitions and which part of them a job reads does not matter here.
-        storage = {name: value for name, value in self.options.source if name.startswith("storage.")}
-        storage |= {name: value for name, value in self.options.source if name == "filesystem"}
-        options = {**storage, "table": "_history", "subscribe": OFFSETS_TOPIC}
+        storage = {
+            name: value
+            for name, value in self.options.source
+            if name.lower().startswith(STORAGE_PREFIX) or name.lower() == "filesystem"
+        }
+        options = {**storage, "table": HISTORY, "subscribe": OFFSETS_TOPIC}
         found = collected(self.spark.read.format("kcoord").options(**options).load(self.options.path))
         self.histories = of_one_cluster(found) if self.options.one_cluster else found
         note_history(self.histories, self.options)

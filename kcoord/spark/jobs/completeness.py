@@ -93,7 +93,8 @@ def with_history(rows: DataFrame, history: DataFrame | None, events: DataFrame |
         return rows.withColumns({COMPLETE_FROM: _null("timestamp"), COMPLETE_FROM_OFFSET: _null("bigint")})
     known = history.where(F.col("log_topic") == OFFSETS_TOPIC).select(*PLACE, COMPLETE_FROM_OFFSET, COMPLETE_FROM)
     if events is not None:
-        first = events.where(F.col("topic") == GROUP_EVENTS_TOPIC).groupBy("log").agg(F.min("timestamp").alias("_first"))
+        of_groups = events.where(F.col("topic") == GROUP_EVENTS_TOPIC)
+        first = of_groups.groupBy("log").agg(F.min("timestamp").alias("_first"))
         at = F.col(COMPLETE_FROM)
         # `least` alone would make the first event of what is null: the whole history.
         known = known.join(first, "log", "left").select(
