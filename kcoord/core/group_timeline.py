@@ -6,7 +6,9 @@ each member, and does the same little work for each record, however large the gr
 which holds all of its members, is looked at as a whole.
 
 A consumer group rebalances from the first new epoch on until its assignment is made and every member is where that
-wants it. A classic group's record is written at the end of a rebalance and says itself when that began.
+wants it. Where epochs are missing, because compaction removed their records, the beginning is not known. A classic
+group's record is written at the end of a rebalance. When that began is in its cause, so in a broker's log, which has no
+causes, it is not known either.
 
 In an atomic batch the tombstones of a member stand before the epoch that its going leads to, and a new member's first
 assignment stands behind it. So what `members` and `partitions` say was there before the change is right if tombstones
@@ -55,7 +57,8 @@ CONSUMER_PROTOCOL: Final = "consumer"
 class GroupEvent:
     """`members` and `partitions` are those before an epoch changed, and those after a rebalance; UNKNOWN is none known.
 
-    `started_ms` is when the rebalance began, for REBALANCE_FINISHED. Times are Unix times.
+    `started_ms` is when the rebalance began, for REBALANCE_FINISHED; NO_TIME where that is not known. Times are Unix
+    times.
     """
 
     def __init__(
@@ -100,7 +103,8 @@ class _Group:
         self.protocol = protocol
         self.epoch = NO_EPOCH
         self.assignment_epoch = NO_EPOCH
-        # When the rebalance began that is not over; NO_TIME for none.
+        # Whether a rebalance is not over, and when it began; NO_TIME where that is not known.
+        self.is_rebalancing = False
         self.began_ms = NO_TIME
         # Whether what it was before this protocol is known.
         self.is_known = False
@@ -214,8 +218,11 @@ class GroupTimeline:
         if epoch == group.epoch:
             return
         is_first = group.epoch == NO_EPOCH
+        is_lost = is_first and not group.is_known and epoch > FIRST_EPOCH
+        if not is_first and epoch > group.epoch + 1:
+            is_lost = True
         group.epoch = epoch
-        if is_first and not group.is_known and epoch > FIRST_EPOCH:
+        if is_first and is_lost:
             # What was before is not in the log any more.
             group.count = UNKNOWN
             group.partitions = UNKNOWN
@@ -230,8 +237,9 @@ class GroupTimeline:
                     group.count += 1
                     group.partitions += member.partitions
         self._settle(group)
-        if group.began_ms == NO_TIME:
-            group.began_ms = time_ms
+        if not group.is_rebalancing:
+            group.is_rebalancing = True
+            group.began_ms = NO_TIME if is_lost else time_ms
         self._maybe_finish(group_id, group, time_ms, offset)
 
     def _assigned(
@@ -245,7 +253,7 @@ class GroupTimeline:
         self._maybe_finish(group_id, group, time_ms, offset)
 
     def _maybe_finish(self, group_id: str, group: _Group, time_ms: int, offset: int) -> None:
-        if group.began_ms == NO_TIME:
+        if not group.is_rebalancing:
             return
         size = len(group.members)
         if size:
@@ -254,7 +262,7 @@ class GroupTimeline:
             if group.settled.get(group.epoch, 0) + group.settled.get(STATIC_LEAVE_EPOCH, 0) < size:
                 return
         began_ms = group.began_ms
-        group.began_ms = NO_TIME
+        group.is_rebalancing = False
         self._add(REBALANCE_FINISHED, group_id, group, time_ms, None, began_ms, offset)
 
     # ---- classic groups
@@ -275,10 +283,11 @@ class GroupTimeline:
                 group.partitions = UNKNOWN
         if value.generation != group.epoch:
             group.epoch = value.generation
-            began_ms = time_ms
+            changed_ms = time_ms
             if cause is not None and 0 <= cause.since_ms < time_ms:
-                began_ms = cause.since_ms
-            self._add(EPOCH_CHANGED, group_id, group, began_ms, cause, NO_TIME, offset)
+                changed_ms = cause.since_ms
+            began_ms = NO_TIME if cause is None else changed_ms
+            self._add(EPOCH_CHANGED, group_id, group, changed_ms, cause, NO_TIME, offset)
             group.count = len(value.members)
             group.partitions = _classic_partitions(value)
             self._add(REBALANCE_FINISHED, group_id, group, time_ms, None, began_ms, offset)

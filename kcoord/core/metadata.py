@@ -72,7 +72,7 @@ NO_NODE: Final = -1
 
 # Partitions that one Metadata request creates, or one topic's where that has more. The rest comes with the next
 # request, which clients send within a tenth of a second.
-AUTO_CREATED_PARTITIONS_MAX: Final = 1000
+AUTO_CREATED_PARTITIONS_MAX: Final = 500
 
 ENDPOINT_BROKER: Final = 1
 ENDPOINT_CONTROLLER: Final = 2

@@ -15,7 +15,7 @@ import json
 from typing import Final, final
 
 from kcoord.core.group_cause import NO_TIME, Cause
-from kcoord.core.group_timeline import UNKNOWN, GroupEvent, GroupTimeline
+from kcoord.core.group_timeline import REBALANCE_FINISHED, UNKNOWN, GroupEvent, GroupTimeline
 from kcoord.core.outcome import OFFSETS_TOPIC
 from kcoord.engine.batch_walk import BatchWalk
 from kcoord.log.partition_log import INT64_MAX, PartitionLog
@@ -260,7 +260,7 @@ def event_document(event: GroupEvent, partition: int) -> dict[str, object]:
         document["cause"] = cause.kind
         document["member"] = cause.member_id or None
         document["detail"] = cause.detail or None
-    elif event.started_ms == NO_TIME:
+    elif event.event != REBALANCE_FINISHED:
         # Written by a broker, or before causes were.
         document["cause"] = None
         document["member"] = None

@@ -20,7 +20,8 @@ ASSIGNMENTS = "assignments"
 TRANSACTIONS = "transactions"
 MESSAGES = "messages"
 CORRUPT = "_corrupt"
-TABLES = (RECORDS, OFFSET_COMMITS, GROUP_METADATA, MEMBERS, ASSIGNMENTS, TRANSACTIONS, MESSAGES, CORRUPT)
+HISTORY = "_history"
+TABLES = (RECORDS, OFFSET_COMMITS, GROUP_METADATA, MEMBERS, ASSIGNMENTS, TRANSACTIONS, MESSAGES, CORRUPT, HISTORY)
 COORDINATOR_TOPICS = (METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTION_TOPIC)
 # What a table is made from; messages are of all other topics.
 TOPICS_OF = {
@@ -101,6 +102,8 @@ class ReadOptions:
             return topic in self.topics
         if self.topic_pattern:
             return re.fullmatch(self.topic_pattern, topic) is not None
+        if self.table == HISTORY:
+            return topic in (OFFSETS_TOPIC, TRANSACTION_TOPIC)
         return self.table != MESSAGES or topic not in COORDINATOR_TOPICS
 
 

@@ -20,7 +20,8 @@ from pyspark.sql.datasource import (
 from kcoord.core.outcome import METADATA_TOPIC
 from kcoord.spark.discovery import NothingToRead, discover
 from kcoord.spark.filters import RowFilter, asked_for, row_filter
-from kcoord.spark.options import ASSIGNMENTS, BadOption, ReadOptions, parse_options
+from kcoord.spark.history import HistoryTask, plan_history, read_history
+from kcoord.spark.options import ASSIGNMENTS, HISTORY, BadOption, ReadOptions, parse_options
 from kcoord.spark.planning import Planner
 from kcoord.spark.reading import Task, read_task
 
@@ -44,12 +45,17 @@ class KcoordDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         options = with_columns_of(parse_options(self.options), schema)
+        if options.table == HISTORY:
+            return HistoryReader(options)
         return PushdownReader(options) if options.is_pushing_down else KcoordReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from kcoord.spark.stream import KcoordStreamReader
 
-        return KcoordStreamReader(with_columns_of(parse_options(self.options), schema))
+        options = with_columns_of(parse_options(self.options), schema)
+        if options.table == HISTORY:
+            raise BadOption(f"the table {HISTORY} cannot be streamed: compaction changes its rows")
+        return KcoordStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         from kcoord.spark.write_options import parse_write_options
@@ -104,6 +110,27 @@ class PushdownReader(KcoordReader):
     def pushFilters(self, filters: list[Any]) -> Iterable[Any]:
         self.rows = row_filter(self.options.table, filters, asked_for(self.options))
         return filters
+
+
+class HistoryPartition(InputPartition):
+    def __init__(self, task: HistoryTask) -> None:
+        super().__init__(task.log_start)
+        self.task = task
+
+
+class HistoryReader(DataSourceReader):
+    """Reads the table `_history`: a row for each partition."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self.options = options
+        self.rows = asked_for(options)
+
+    def partitions(self) -> list[InputPartition]:
+        return [HistoryPartition(task) for task in plan_history(self.options, self.rows)]
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        if isinstance(partition, HistoryPartition):
+            yield read_history(partition.task, self.options)
 
 
 def plan_tasks(options: ReadOptions, rows: RowFilter) -> list[Task]:

@@ -78,7 +78,8 @@ def test_records_and_events_of_each_group_become_one_story(spark: SparkSession) 
     assert told == {
         ("g", 4): (0, 10, 2000, "session_timeout", "events", "x", 2, 1, None),
         ("g", 5): (4, 29, 1000, "topics_changed", "events", None, 1, 1, None),
-        ("g", 6): (5, 50, 0, "member_joined", "derived", None, 1, 2, 1),
+        # As a broker writes it: at the end, and without a cause that would say when it began.
+        ("g", 6): (5, None, None, "member_joined", "derived", None, 1, 2, 1),
         ("h", 1): (None, 1, 0, "member_joined", "record", "m", None, 1, None),
         ("other", "h", 1): (None, 1, 0, "member_left", "record", "m", None, 1, None),
     }
@@ -86,6 +87,7 @@ def test_records_and_events_of_each_group_become_one_story(spark: SparkSession) 
     assert [one.asDict() for one in last.members_joined] == [
         {"member_id": "b1", "instance_id": None, "client_id": "b", "client_host": "/h"}
     ]
+    assert seconds_of(last.finished) == 50 and last.history_complete_from is None
     assert last.members_left == [] and last.partitions_after == 2
     assert [(one.epoch, seconds_of(one.at), one.cause) for one in last.causes] == [(6, 50, "member_joined")]
 

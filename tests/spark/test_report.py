@@ -50,7 +50,7 @@ def test_a_page_about_a_broker_s_logs(
     _check(report, answers)
     text = output.read_text()
     said = " ".join(parsed(text).words)
-    assert all(one.owner.group_id in said for one in report.lag_peaks)
+    assert all(one.owner.group_id in said for one in report.listing)
     assert len([one for one in plots(text) if one.get("class") == "plot"]) == 4
 
 
@@ -91,7 +91,9 @@ def test_what_lies_outside_of_the_time_asked_for(spark: SparkSession) -> None:
     lag = {seconds(at_ms): value for at_ms, value in line.points}
     # Messages 0 to 2 are there at second 10, one of them read; 6 of 20 at the end.
     assert (lag[10], lag[29], lag[30], lag[40], lag[76], len(lag)) == (2, 3, 4, 5, 14, 67)
-    [peak] = whole.lag_peaks
+    # It did nothing in the last tenth of the time.
+    assert whole.lag_peaks == () and [one.is_stopped for one in whole.listing] == [True]
+    [peak] = whole.stopped
     # Message 6 is of second 24.
     assert (peak.records_peak, peak.records_end, peak.seconds_end) == (14, 14, 52.0)
     # What it was a tenth of the time before, and what there is to say of why.
@@ -109,8 +111,8 @@ def test_what_lies_outside_of_the_time_asked_for(spark: SparkSession) -> None:
         0,
         0,
     )
-    assert [len(one.points) for one in late.lag_records] == [11] and late.lag_peaks[0].records_end == 10
-    assert late.lag_peaks[0].last_commit_ms is None and late.lag_peaks[0].rebalances == 0
+    assert [len(one.points) for one in late.lag_records] == [11] and late.stopped[0].records_end == 10
+    assert late.stopped[0].last_commit_ms is None and late.stopped[0].rebalances == 0
     assert late.lanes == () and parsed(page(late))
     assert report(200, None) == report(None, None, ("nobody",)) == Report("data", whole.made_ms)
 
@@ -132,7 +134,7 @@ def _check(report: Report, answers: Any) -> None:
     assert (moves["next"].rebalances, moves["next"].partitions_moved) == (7, 6)
     # Lag at the end, summed over partitions, is what offsets and ends say that the broker told.
     checked = 0
-    for peak in report.lag_peaks:
+    for peak in (one.lag for one in report.listing if one.lag.records_end is not None):
         commits = [one for one in answers["committed"].get(peak.owner.group_id, ()) if one[2] >= 0]
         if not commits or any(topic == "payments" for topic, *_ in commits):
             continue
@@ -143,12 +145,11 @@ def _check(report: Report, answers: Any) -> None:
                 behind += max(ends["last_stable"] - max(offset, ends["start"]), 0)
         assert peak.records_end == behind and peak.records_peak is not None and peak.records_peak >= behind
         checked += 1
-    assert checked >= 1
-    # Those that are behind the most come first, in records and in time by turns.
-    ends = [peak.records_end or 0 for peak in report.lag_peaks]
-    assert ends[0] == max(ends) and all(
-        peak.last_commit_ms is not None for peak in report.lag_peaks if peak.records_end
-    )
+    assert checked >= 10
+    # All of these groups committed last before the last tenth of the time.
+    assert report.lag_peaks == () and 1 <= len(report.stopped) <= 10
+    assert all(peak.records_end and peak.last_commit_ms is not None for peak in report.stopped)
+    _check_listing(report)
     for series in (report.lag_records, report.lag_seconds):
         assert 1 <= len(series) <= 6
         for one in series:
@@ -156,3 +157,23 @@ def _check(report: Report, answers: Any) -> None:
             # A group without an offset has no lag, so lines of deleted ones end earlier.
             assert times == sorted(times) and times[-1] <= report.end_ms and len(times) <= 202
         assert any(one.points[-1][0] == report.end_ms for one in series)
+
+
+def _check_listing(report: Report) -> None:
+    """All groups, those at work first. Of those that stopped the ones with lag come first, the last to stop first."""
+    assert report.listing_total == len(report.listing) == report.groups
+    kinds = [one.is_stopped for one in report.listing]
+    assert kinds == sorted(kinds) and sum(kinds) >= 10
+    stopped = [one.lag for one in report.listing if one.is_stopped]
+    has_lag = [bool(one.records_end) for one in stopped]
+    assert has_lag == sorted(has_lag, reverse=True) and [*report.stopped] == stopped[: min(sum(has_lag), 10)]
+    assert report.trend_ms is not None
+    assert all((one.last_commit_ms or 0) < report.trend_ms for one in stopped)
+    assert sum(one.commits for one in report.listing) == report.commits_total
+    assert sum(one.lag.rebalances for one in report.listing) == report.rebalances_total
+    # Nothing of these logs was compacted.
+    assert (report.complete_ms, report.rebalances_complete_ms, report.gone, report.commits_left) == (None, None, (), 0)
+    # A broker's log has no beginning of a classic group's rebalance.
+    classic = [bar for lane in report.lanes for bar in lane.bars if lane.owner.group_id == "classic"]
+    assert not any(bar.is_timed for bar in classic)
+    assert all(bar.is_timed for lane in report.lanes for bar in lane.bars if lane.owner.group_id == "next")

@@ -30,6 +30,7 @@ from kcoord.core.group_timeline import ASSIGNOR, EPOCH_CHANGED, REBALANCE_FINISH
 from kcoord.core.outcome import GROUP_EVENTS_TOPIC
 from kcoord.engine.group_events import event_document
 from kcoord.log.errors import LogDamaged
+from kcoord.log.history import HistoryStart
 from kcoord.log.inspect import DataDirectory, PartitionFiles, lost_end
 from kcoord.log.reader import DamagedBytes
 from kcoord.log.typed_records import DECOMPRESSED_BYTES_MAX, RecordReader
@@ -54,6 +55,9 @@ class Story:
         self.damaged = 0
         # Logs that do not reach their durable marks.
         self.lost: list[LogDamaged] = []
+        # The log with the history that begins last, and where that is.
+        self.history = HistoryStart(0)
+        self.incomplete = ""
 
     def read_events(self, directory: DataDirectory, step: Any) -> None:
         """From the topic of events."""
@@ -66,6 +70,9 @@ class Story:
                 if isinstance(document, dict) and document.get("group") == self.group:
                     self.events.append(document)
                     self.source = files.name
+        if not self.events:
+            self.incomplete = ""
+            self.history = HistoryStart(0)
 
     def read_log(self, directory: DataDirectory, files: PartitionFiles, step: Any) -> None:
         """From the coordinator log that the group is in."""
@@ -81,6 +88,7 @@ class Story:
 
     def _records(self, directory: DataDirectory, files: PartitionFiles, step: Any) -> Any:
         end = start = directory.start_of(files)
+        history = HistoryStart(start)
         for item in directory.batches(files, start):
             if isinstance(item, DamagedBytes):
                 step(item.size_bytes)
@@ -88,6 +96,7 @@ class Story:
                 continue
             step(item.header.size)
             end = item.header.last_offset + 1
+            history.batch(item.header)
             if item.header.is_control:
                 continue
             try:
@@ -101,6 +110,12 @@ class Story:
         lost = lost_end(files, end)
         if lost is not None:
             self.lost.append(lost)
+        # An empty last segment tells where the log ends.
+        if files.segments:
+            history.segment(min(files.segments[-1].base_offset, directory.readable_end(files)))
+        if not history.is_whole and history.time_ms >= self.history.time_ms:
+            self.history = history
+            self.incomplete = files.name
 
     def epochs(self) -> list[dict[str, Any]]:
         """One document for each epoch, in order."""
@@ -153,6 +168,8 @@ def new_row(event: dict[str, Any]) -> dict[str, Any]:
 
 def took(row: dict[str, Any]) -> str:
     ms = row["duration_ms"]
+    if ms is None and row["finished_ms"] is not None:
+        return "?"
     if ms is None:
         return "overtaken" if row["is_overtaken"] else "under way"
     return f"{ms} ms" if ms < 10_000 else f"{ms / 1000:.1f} s"
@@ -190,6 +207,19 @@ def print_table(story: Story, rows: list[dict[str, Any]]) -> None:
     click.echo("\n".join(table(["EPOCH", "TIME", "TOOK", "MEMBERS", "PARTITIONS"], cells, "llrrr", details)))
 
 
+def warn(story: Story) -> None:
+    """Say so if there may have been more epochs than those that are left."""
+    if not story.incomplete:
+        return
+    since = format_time(story.history.time_ms)
+    what = "retention" if story.incomplete.startswith(GROUP_EVENTS_TOPIC) else "compaction"
+    note(
+        f"the history in {story.incomplete} is complete only from offset {story.history.offset}"
+        f"{f' ({since})' if since else ''} on: epochs before that may be missing, since {what} removed records. "
+        "docs/pipeline.md says how to keep history"
+    )
+
+
 @click.command()
 @directory_argument
 @click.option("--group", "-g", required=True, metavar="ID", help="Of this group.")
@@ -210,7 +240,8 @@ def timeline(
     and partitions there were before and after.
 
     A rebalance is over when all members are where the assignment wants them. One that was not when the next epoch
-    began is "overtaken". A question mark is what the log does not tell any more. TIME is as for `kcoord log dump`.
+    began is "overtaken". A question mark is what the log does not tell: compaction removed it, or a Kafka broker never
+    wrote it. TIME is as for `kcoord log dump`.
 
     \b
     Example:
@@ -237,11 +268,20 @@ def timeline(
     if not story.events and not story.damaged and not story.lost:
         fail(f"nothing in {directory} tells of a rebalance of group {group}", EXIT_CONFIG)
     if output == "json":
-        emit_json({"group": group, "source": story.source, "epochs": rows})
+        emit_json(
+            {
+                "group": group,
+                "source": story.source,
+                "history_complete_from": format_time(story.history.time_ms) or None,
+                "history_complete_from_offset": story.history.offset,
+                "epochs": rows,
+            }
+        )
     else:
         print_table(story, rows)
         if any(row["cause"] is None for row in rows):
             note("epochs that a Kafka broker or an older version wrote have no cause")
+    warn(story)
     if story.lost:
         fail(str(story.lost[0]), EXIT_DAMAGED)
     if story.damaged:

@@ -44,6 +44,7 @@ def lag(options: RunOptions, every: float, last: bool, assigned: bool) -> None:
             run.assignments(job.ASSIGNMENT_COLUMNS),
             0 if last else every,
             until,
+            history=run.history(),
         )
         if last:
             rows = rows.where("is_last")

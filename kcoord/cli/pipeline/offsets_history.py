@@ -33,7 +33,7 @@ def offsets_history(options: RunOptions, at: int, log_starts: bool) -> None:
         from kcoord.spark.jobs import offsets_history as job
 
         starts = lag.log_starts(run.table("messages", lag.MESSAGE_COLUMNS)) if log_starts else None
-        history = job.offsets_history(run.table("offset_commits"), starts)
+        history = job.offsets_history(run.table("offset_commits"), starts, run.history())
         if at >= 0:
             history = job.offset_of(history, F.timestamp_millis(F.lit(at)))
         run.finish(Result("offsets_history", history, "valid_from", SHOWN))

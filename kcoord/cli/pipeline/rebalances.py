@@ -38,11 +38,11 @@ def rebalances(options: RunOptions, storm_gap: float, storm_size: int, flaps: in
 
         records = run.table("records", job.RECORD_COLUMNS, {"record_type": job.RECORD_TYPES}, subscribe=OFFSETS_TOPIC)
         events = run.table("messages", job.MESSAGE_COLUMNS, subscribe=GROUP_EVENTS_TOPIC)
-        found = job.rebalances(records, events)
+        found = job.rebalances(records, events, run.history())
         if options.groups:
             found = found.where(F.col("group_id").isin(*options.groups))
         found = found.persist()
         ranked = job.ranking(found, storm_gap, storm_size, flaps)
         run.finish(
-            Result("rebalances", found, "started", SHOWN), Result("rebalance_ranking", ranked, "first", RANKED)
+            Result("rebalances", found, job.begun(), SHOWN), Result("rebalance_ranking", ranked, "first", RANKED)
         )

@@ -20,7 +20,8 @@ from kcoord.server.failures import EXIT_CONFIG
 def report(options: RunOptions) -> None:
     """One HTML page about PATH, with plots: commits, lag, rebalances, who causes them, rewinds and resets.
 
-    --output is the page's file. It needs no network and no scripts, and can be sent by mail.
+    --output is the page's file. It needs no network, and can be sent by mail. Time of which
+    compaction removed history is grey in its plots.
 
     \b
     Example:
@@ -44,6 +45,7 @@ def report(options: RunOptions) -> None:
                 _time(options.since_ms),
                 _time(options.until_ms),
                 options.groups,
+                run.history(),
             )
         size = _write(options, page(found))
     if options.is_json:

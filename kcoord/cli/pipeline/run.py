@@ -14,12 +14,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from kcoord.cli.log.common import emit_json, fail, note, plural
+from kcoord.cli.log.common import emit_json, fail, format_time, note, plural
 from kcoord.cli.pipeline.options import ICEBERG, PARQUET, RunOptions
 from kcoord.server.failures import EXIT_CONFIG, EXIT_DAMAGED, EXIT_NOT_WRITABLE, EXIT_STORAGE
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from kcoord.spark.jobs.completeness import LogHistory
 
 NEEDED: Final = ("pyspark", "pyarrow", "pandas")
 DATE: Final = "date"
@@ -47,7 +49,7 @@ class Result:
 
     name: str
     frame: DataFrame
-    time: str
+    time: str | Column
     shown: dict[str, str]
 
 
@@ -58,6 +60,8 @@ class Run:
         self.job = job
         self.options = options
         self.spark: SparkSession = None  # type: ignore[assignment]
+        # Of the groups that were asked for, the logs of `__consumer_offsets`; `history` fills it.
+        self.histories: list[LogHistory] = []
         self._is_ours = False
 
     def __enter__(self) -> Run:
@@ -128,6 +132,25 @@ class Run:
         table = self.spark.read.format("kcoord").options(**options).load(self.options.path)
         return table.withColumn("log", F.lit(".")) if self.options.one_cluster else table
 
+    def history(self) -> DataFrame:
+        """The table `_history` of `__consumer_offsets`. What is gone of the time asked for is noted on stderr."""
+        from kcoord.cli.pipeline.history_notes import note_history
+        from kcoord.core.outcome import OFFSETS_TOPIC
+        from kcoord.spark.jobs.completeness import collected, history_table, of_one_cluster
+        from kcoord.spark.options import HISTORY, STORAGE_PREFIX
+
+        # Which partitions and which part of them a job reads does not matter here.
+        storage = {
+            name: value
+            for name, value in self.options.source
+            if name.lower().startswith(STORAGE_PREFIX) or name.lower() == "filesystem"
+        }
+        options = {**storage, "table": HISTORY, "subscribe": OFFSETS_TOPIC}
+        found = collected(self.spark.read.format("kcoord").options(**options).load(self.options.path))
+        self.histories = of_one_cluster(found) if self.options.one_cluster else found
+        note_history(self.histories, self.options)
+        return history_table(self.spark, self.histories)
+
     def finish(self, *results: Result) -> None:
         """Write and show what was asked for."""
         from kcoord.cli.pipeline.progress import watch
@@ -153,7 +176,10 @@ class Run:
                     print_rows(result.name, rows, result.shown, more)
             documents[result.name] = document
         if self.options.is_json:
-            emit_json({"job": self.job, "tables": documents})
+            document = {"job": self.job, "tables": documents}
+            if self.histories:
+                document["history"] = [history_document(one) for one in self.histories]
+            emit_json(document)
 
     def _between(self, result: Result) -> DataFrame:
         from pyspark.sql import functions as F
@@ -197,6 +223,16 @@ class Run:
             found = (reader.schema(rows.schema) if options.format == PARQUET else reader).load(place)
         document["written"] = counted.get["rows"]
         return found
+
+
+def history_document(one: LogHistory) -> dict[str, Any]:
+    return {
+        "log": one.log,
+        "log_topic": one.topic,
+        "log_partition": one.partition,
+        "complete_from_offset": one.complete_from_offset,
+        "history_complete_from": None if one.from_ms is None else format_time(one.from_ms),
+    }
 
 
 def where(**columns: Sequence[str | int]) -> str:

@@ -18,6 +18,8 @@ from datetime import datetime
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from kcoord.spark.jobs.completeness import COMPLETE_FROM, with_history
+
 PARTITION = ("log", "topic", "partition")
 KEYS = ("log", "group_id", "topic", "partition")
 # What is needed of the tables; where logs are copies of one, also what tells that.
@@ -40,6 +42,7 @@ def lag(
     every_s: float = 0,
     until: datetime | None = None,
     now: datetime | None = None,
+    history: DataFrame | None = None,
 ) -> DataFrame:
     """`commits`, `messages` and `assignments` are the tables `offset_commits`, `messages` and `assignments`.
 
@@ -48,10 +51,14 @@ def lag(
     `messages`: a group that stopped is shown as it stands there. Nothing later than `until` is looked at. `now` is the
     machine's time, if it is not given: where a log is read, no message can be from later.
 
+    `history` is the table `_history`: with it rows say from when on all commits of their group are there. What a group
+    had committed before that may be older than it should be, or missing.
+
     While a group has no offset (it was deleted, expired, or is -1) it has no rows. Where it cannot be known, lag is
     null: messages are gone, or were not given.
     """
     found = _messages(messages, now)
+    commits = with_history(commits, history)
     states = _states(commits)
     if until is not None:
         found = found.where(F.col("at").isNull() | (F.col("at") <= F.lit(until)))
@@ -93,16 +100,22 @@ def _states(commits: DataFrame) -> DataFrame:
     is_gone = F.coalesce("is_tombstone", F.lit(False)) | (F.col("committed_offset") < 0)
     time = F.max(F.coalesce("commit_timestamp", "log_timestamp")).over(order)
     return commits.select(
-        *KEYS, "log_offset", time.alias("at"), F.when(~is_gone, F.col("committed_offset")).alias("committed_offset")
+        *KEYS, "log_offset", time.alias("at"), F.when(~is_gone, F.col("committed_offset")).alias("committed_offset"),
+        COMPLETE_FROM,
     )  # fmt: skip
 
 
 def _begins(commits: DataFrame) -> DataFrame:
-    """`_begin`, when the first state of each group and partition is from. Nothing has to be sorted for that."""
+    """`_begin`, when the first state of each group and partition is from, and COMPLETE_FROM. Nothing has to be sorted
+    for that."""
     time = F.coalesce("commit_timestamp", "log_timestamp")
     first = F.min_by(time, F.when(time.isNotNull(), F.col("log_offset"))).alias("_begin")
+    complete = F.max(COMPLETE_FROM).alias(COMPLETE_FROM)
     return (
-        commits.groupBy(*KEYS, "log_partition").agg(first).groupBy(*KEYS).agg(F.min("_begin").alias("_begin"))
+        commits.groupBy(*KEYS, "log_partition")
+        .agg(first, complete)
+        .groupBy(*KEYS)
+        .agg(F.min("_begin").alias("_begin"), complete)
     )
 
 
@@ -123,8 +136,8 @@ def _samples(states: DataFrame, begins: DataFrame, end: DataFrame, every_s: floa
     times = F.array(F.struct(F.col("_end").alias("at"), F.lit(True).alias("is_last")))
     if every_s > 0:
         times = F.concat(_ticks(every_s), times)
-    ticks = groups.select(*KEYS, F.explode(times).alias("_tick")).select(
-        *KEYS, F.lit(None).cast("bigint").alias("log_offset"), "_tick.*"
+    ticks = groups.select(*KEYS, COMPLETE_FROM, F.explode(times).alias("_tick")).select(
+        *KEYS, COMPLETE_FROM, F.lit(None).cast("bigint").alias("log_offset"), "_tick.*"
     )
     both = states.withColumn("is_last", F.lit(False)).withColumn("_is_state", F.lit(True)).unionByName(
         ticks.withColumn("committed_offset", F.lit(None).cast("bigint")).withColumn("_is_state", F.lit(False))
@@ -136,7 +149,7 @@ def _samples(states: DataFrame, begins: DataFrame, end: DataFrame, every_s: floa
     rows = both.withColumn("_state", F.last(state, ignorenulls=True).over(order))
     wanted = ~F.col("_is_state") if every_s > 0 else F.lit(True)
     return rows.where(wanted & F.col("_state.committed_offset").isNotNull()).select(
-        *KEYS, "at", "is_last", "_state.committed_offset", "_state.committed_at"
+        *KEYS, "at", "is_last", "_state.committed_offset", "_state.committed_at", COMPLETE_FROM
     )
 
 
@@ -193,6 +206,7 @@ def _measured(samples: DataFrame, found: DataFrame) -> DataFrame:
         end.alias("end_offset"),
         records.alias("lag_records"),
         F.when(records == 0, F.lit(0.0)).when(records > 0, seconds).alias("lag_seconds"),
+        COMPLETE_FROM,
     )  # fmt: skip
 
 

@@ -11,6 +11,8 @@ from datetime import datetime
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from kcoord.spark.jobs.completeness import COMPLETE_FROM, COMPLETE_FROM_OFFSET, with_history
+
 # Commits of these are one history.
 KEYS = ("log", "log_partition", "group_id", "topic", "partition")
 # Why a commit counts as a reset.
@@ -19,32 +21,39 @@ LOG_START = "log_start"
 TOPIC_RECREATED = "topic_recreated"
 
 
-def offsets_history(commits: DataFrame, log_starts: DataFrame | None = None) -> DataFrame:
-    """`commits` is the table `offset_commits`; a row for each of its rows. Compaction leaves a history with gaps.
+def offsets_history(
+    commits: DataFrame, log_starts: DataFrame | None = None, history: DataFrame | None = None
+) -> DataFrame:
+    """`commits` is the table `offset_commits`; a row for each of its rows.
+
+    Compaction leaves a history with gaps. `history` is the table `_history`: with it rows say from when on nothing is
+    missing, and those before have no time since the commit before, and no rate: it may be one that is gone.
 
     `log_starts` (log, topic, partition, log_start), if it is known where partitions begin: a commit that goes back to
     there is a reset. One that goes back to 0 is in any case.
     """
-    history = Window.partitionBy(*KEYS).orderBy("log_offset")
-    so_far = history.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    in_order = Window.partitionBy(*KEYS).orderBy("log_offset")
+    so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     # A commit of -1 says that there is none.
     is_gone = F.coalesce("is_tombstone", F.lit(False)) | (F.col("committed_offset") < 0)
     rows = (
         commits.withColumn("is_tombstone", is_gone)
         .withColumn("committed_offset", F.when(~F.col("is_tombstone"), F.col("committed_offset")))
         .withColumn("valid_from", F.max(_time()).over(so_far))
-        .withColumn("valid_to", F.lead("valid_from").over(history))
-        .withColumn("previous_offset", F.lag("committed_offset").over(history))
-        .withColumn("_previous_time", F.lag(_time()).over(history))
-        .withColumn("_was_gone", F.lag("is_tombstone").over(history))
-        .withColumn("_previous_topic_id", F.lag("topic_id").over(history))
+        .withColumn("valid_to", F.lead("valid_from").over(in_order))
+        .withColumn("previous_offset", F.lag("committed_offset").over(in_order))
+        .withColumn("_previous_time", F.lag(_time()).over(in_order))
+        .withColumn("_was_gone", F.lag("is_tombstone").over(in_order))
+        .withColumn("_previous_topic_id", F.lag("topic_id").over(in_order))
     )
     if log_starts is None:
         rows = rows.withColumn("log_start", F.lit(None).cast("bigint"))
     else:
         rows = rows.join(F.broadcast(log_starts), ["log", "topic", "partition"], "left")
+    rows = with_history(rows, history)
     gap = F.col("committed_offset") - F.col("previous_offset")
-    seconds = _seconds(_time()) - _seconds(F.col("_previous_time"))
+    is_known = F.col("log_offset") >= F.coalesce(COMPLETE_FROM_OFFSET, F.lit(0))
+    seconds = F.when(is_known, _seconds(_time()) - _seconds(F.col("_previous_time")))
     reason = _reset_reason(gap)
     return rows.select(
         *KEYS[:1], "group_id", "topic", "partition", "valid_from", "valid_to", "committed_offset",
@@ -56,7 +65,7 @@ def offsets_history(commits: DataFrame, log_starts: DataFrame | None = None) -> 
         reason.isNotNull().alias("is_reset"),
         reason.alias("reset_reason"),
         "is_tombstone", "leader_epoch", "metadata", "commit_timestamp", "expire_timestamp", "topic_id", "producer_id",
-        "log_topic", "log_partition", "log_offset", "log_timestamp",
+        "log_topic", "log_partition", "log_offset", "log_timestamp", COMPLETE_FROM,
     )  # fmt: skip
 
 

@@ -54,12 +54,15 @@ class Told:
 
 @dataclass
 class Rebalance:
-    """From the first epoch that changed until all members are where they are wanted. Times are Unix times in ms."""
+    """From the first epoch that changed until all members are where they are wanted. Times are Unix times in ms.
+
+    `started_ms` is None where it is over and no record tells when it began.
+    """
 
     protocol: str
     from_epoch: int | None
     to_epoch: int
-    started_ms: int
+    started_ms: int | None
     first_offset: int
     last_offset: int
     members_before: int | None
@@ -201,8 +204,7 @@ class RebalanceStory:
             # How it began is not told any more.
             row = self._begin(told, told.time_ms)
             row.from_epoch = None
-        if told.started_ms is not None:
-            row.started_ms = told.started_ms
+        row.started_ms = told.started_ms
         row.finished_ms = told.time_ms
         row.last_offset = told.offset
         row.members_after = _or(told.members, row.members_after)

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from kcoord.core.cause_header import CAUSE_HEADER, decode_cause
 from kcoord.core.outcome import GROUP_EVENTS_TOPIC, OFFSETS_TOPIC
 from kcoord.log.serde import UnknownRecord, decode_record
+from kcoord.spark.jobs.completeness import COMPLETE_FROM, with_history
 from kcoord.spark.jobs.rebalance_story import Rebalance, RebalanceStory, member_document
 from kcoord.spark.plan import TIME_MS_MAX
 
@@ -44,11 +45,14 @@ STORM: Final = "storm"
 FLAPPING: Final = "flapping_member"
 
 
-def rebalances(records: DataFrame, messages: DataFrame | None = None) -> DataFrame:
+def rebalances(
+    records: DataFrame, messages: DataFrame | None = None, history: DataFrame | None = None
+) -> DataFrame:
     """A row for each rebalance, in no order; one that was not over when the log ended has no `finished`.
 
     `records` is the table `records`, as far as it has `__consumer_offsets`; `messages` the table `messages`, as far as
     it has `__group_events` (`subscribe`), which knows causes and epochs that compaction took from the records.
+    `history` is the table `_history`: with it rows say from when on there are all rebalances of their log.
     """
     stream = _records(records)
     if messages is not None:
@@ -59,18 +63,20 @@ def rebalances(records: DataFrame, messages: DataFrame | None = None) -> DataFra
         .mapInArrow(_tell, COLUMNS)
     )
     first = F.col("causes")[0]
-    return told.select(
+    took = F.col("finished_ms") - F.col("started_ms")
+    return with_history(told, history, messages).select(
         "log", "group_id", "protocol", "from_epoch", "to_epoch", "epochs",
         F.timestamp_millis("started_ms").alias("started"),
         F.timestamp_millis("finished_ms").alias("finished"),
-        F.greatest(F.col("finished_ms") - F.col("started_ms"), F.lit(0)).alias("duration_ms"),
+        # Null unless both are known, which `greatest` alone would make a 0.
+        F.when(took.isNotNull(), F.greatest(took, F.lit(0))).alias("duration_ms"),
         first["cause"].alias("cause"),
         first["source"].alias("cause_source"),
         first["member"].alias("cause_member"),
         first["detail"].alias("cause_detail"),
         F.transform("causes", _cause_column).alias("causes"),
         "members_before", "members_after", "partitions_before", "partitions_after", "partitions_moved",
-        "members_joined", "members_left", "log_partition", "first_offset", "last_offset",
+        "members_joined", "members_left", "log_partition", "first_offset", "last_offset", COMPLETE_FROM,
     )  # fmt: skip
 
 
@@ -80,6 +86,11 @@ def _cause_column(cause: Column) -> Column:
         F.timestamp_millis(cause["at_ms"]).alias("at"),
         *(cause[name].alias(name) for name in ("cause", "source", "member", "detail")),
     )
+
+
+def begun() -> Column:
+    """When a rebalance began at the latest: where no record tells it, that is when it was over."""
+    return F.coalesce("started", "finished")
 
 
 def ranking(
@@ -105,13 +116,14 @@ def ranking(
 def _storms(rebalances: DataFrame, gap_s: float, least: int) -> DataFrame:
     order = Window.partitionBy(*GROUP).orderBy("first_offset", "to_epoch")
     over = F.lag(F.coalesce("finished", "started")).over(order)
-    quiet_s = (F.unix_micros("started") - F.unix_micros(over)) / F.lit(1_000_000)
+    quiet_s = (F.unix_micros(begun()) - F.unix_micros(over)) / F.lit(1_000_000)
     is_first = over.isNull() | (quiet_s >= gap_s)
     so_far = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     rows = rebalances.withColumn("_is_first", is_first.cast("int"))
     runs = rows.withColumn("_run", F.sum("_is_first").over(so_far)).groupBy(*GROUP, "_run").agg(
-        F.min("started").alias("first"),
+        F.min(begun()).alias("first"),
         F.max(F.coalesce("finished", "started")).alias("last"),
+        F.max(COMPLETE_FROM).alias(COMPLETE_FROM),
         F.sum("epochs").cast("bigint").alias("epochs"),
         F.count("*").alias("rebalances"),
         F.mode("cause", True).alias("cause"),
@@ -120,7 +132,7 @@ def _storms(rebalances: DataFrame, gap_s: float, least: int) -> DataFrame:
     return runs.where(F.col("rebalances") >= least).select(
         F.lit(STORM).alias("finding"), "log", "group_id", F.lit(None).cast("string").alias("member"),
         "first", "last", _milliseconds().alias("duration_ms"), "rebalances", "epochs",
-        F.lit(None).cast("bigint").alias("returns"), "partitions_moved", "cause",
+        F.lit(None).cast("bigint").alias("returns"), "partitions_moved", "cause", COMPLETE_FROM,
     )  # fmt: skip
 
 
@@ -130,13 +142,14 @@ def _flapping(rebalances: DataFrame, least: int) -> DataFrame:
         return F.transform(members, lambda one: F.struct(F.lit(came).alias("came"), one.alias("who")))
 
     moves = rebalances.select(
-        *GROUP, "started", "first_offset", "cause",
+        *GROUP, begun().alias("started"), "first_offset", "cause", COMPLETE_FROM,
         F.explode(F.concat(went("members_left", 0), went("members_joined", 1))).alias("_move"),
     )  # fmt: skip
     who = F.coalesce("_move.who.instance_id", F.concat_ws("@", "_move.who.client_id", "_move.who.client_host"))
     moves = moves.select(
-        *GROUP, "started", "first_offset", "cause", who.alias("member"), F.col("_move.came").alias("came")
-    )
+        *GROUP, "started", "first_offset", "cause", COMPLETE_FROM, who.alias("member"),
+        F.col("_move.came").alias("came"),
+    )  # fmt: skip
     order = Window.partitionBy(*GROUP, "member").orderBy("first_offset", "came")
     is_return = (F.col("came") == 1) & (F.lag("came").over(order) == 0)
     members = moves.withColumn("_is_return", F.coalesce(is_return, F.lit(False)).cast("bigint"))
@@ -148,12 +161,13 @@ def _flapping(rebalances: DataFrame, least: int) -> DataFrame:
             F.countDistinct("first_offset").alias("rebalances"),
             F.sum("_is_return").alias("returns"),
             F.mode("cause", True).alias("cause"),
+            F.max(COMPLETE_FROM).alias(COMPLETE_FROM),
         )
         .where(F.col("returns") >= least)
         .select(
             F.lit(FLAPPING).alias("finding"), "log", "group_id", "member", "first", "last",
             _milliseconds().alias("duration_ms"), "rebalances", F.lit(None).cast("bigint").alias("epochs"),
-            "returns", F.lit(None).cast("bigint").alias("partitions_moved"), "cause",
+            "returns", F.lit(None).cast("bigint").alias("partitions_moved"), "cause", COMPLETE_FROM,
         )
     )  # fmt: skip
 

@@ -15,6 +15,7 @@ from kcoord.spark.options import (
     ASSIGNMENTS,
     CORRUPT,
     GROUP_METADATA,
+    HISTORY,
     MEMBERS,
     MESSAGES,
     OFFSET_COMMITS,
@@ -173,6 +174,16 @@ _FIELDS: Final[dict[str, Fields]] = {
         ("size_bytes", BIGINT),
         ("log_offset", BIGINT),
         ("reason", STRING),
+    ],
+    HISTORY: [
+        ("log", STRING),
+        ("log_topic", STRING),
+        ("log_partition", INT),
+        ("log_start_offset", BIGINT),
+        ("end_offset", BIGINT),
+        ("cleaned_offset", BIGINT),
+        ("complete_from_offset", BIGINT),
+        ("history_complete_from", TIMESTAMP),
     ],
 }
 _SCHEMAS: Final = {table: pa.schema(fields) for table, fields in _FIELDS.items()}

@@ -11,6 +11,7 @@ import pytest
 from kcoord.core.config import CoreConfig
 from kcoord.log.reader import StoredBatch, read_batches
 from kcoord.log.storage import DiskStorage
+from tests.data.known import LOGS as BROKER_LOGS
 from tests.harness.engine import Client, open_engine
 from tests.unit.cli.rig import OFFSETS, LogRig, at, run, run_json
 
@@ -86,6 +87,48 @@ def test_since_until_and_limit(stopped: Path) -> None:
     assert [row[0] for row in rows(since)] == [2, 3]
     until = run_json("timeline", stopped, "-g", "workers", "--until", "2025-10-09T08:53:26")
     assert [row[0] for row in rows(until)] == [1, 2]
+
+
+def test_history_that_compaction_removed_is_reported(tmp_path: Path) -> None:
+    rig = LogRig(tmp_path)
+    story(rig)
+    log = rig.engine.directory.get("__consumer_offsets", 0)
+    assert log is not None
+    rig.engine.journal.roll(log)
+    rig.leave(9)
+    rig.stop()
+    before = run("timeline", tmp_path, "-g", "workers")
+    assert "4 epochs" in before.stdout and "complete" not in before.stderr
+    whole = run_json("timeline", tmp_path, "-g", "workers")
+    assert (whole["history_complete_from"], whole["history_complete_from_offset"]) == (None, 0)
+    run("compact", tmp_path, "--history", "0")
+    after = run("timeline", tmp_path, "-g", "workers")
+    assert "2 epochs" in after.stdout
+    assert "__consumer_offsets-0 is complete only from offset" in after.stderr
+    assert "compaction removed records" in after.stderr
+    document = run_json("timeline", tmp_path, "-g", "workers")
+    # What is left of the closed segment ends with the tombstones of the group `report` and the third epoch.
+    assert document["history_complete_from"] == "2025-10-09T08:53:27.000Z"
+    assert 0 < document["history_complete_from_offset"] < document["epochs"][0]["offset"]
+    assert rows(document) == [(3, "member_joined", 0, None, 1, None, 2), (4, "member_left", 0, 1, 0, 2, 0)]
+
+
+def test_events_that_retention_removed_are_reported(stopped: Path) -> None:
+    assert "complete" not in run("timeline", stopped, "-g", "workers").stderr
+    (stopped / "log-start-offset-checkpoint").write_text("0\n1\n__group_events 0 2\n")
+    result = run("timeline", stopped, "-g", "workers")
+    assert "2 epochs, from __group_events-0" in result.stdout
+    assert "__group_events-0 is complete only from offset 2" in result.stderr
+    assert "retention removed records" in result.stderr
+
+
+def test_a_broker_s_classic_rebalance_has_no_duration() -> None:
+    result = run("timeline", BROKER_LOGS, "-g", "classic")
+    took = [line.split()[2] for line in result.stdout.splitlines()[2:] if not line.startswith("    ")]
+    assert len(took) >= 3 and {*took} == {"?"}, result.stdout
+    document = run_json("timeline", BROKER_LOGS, "-g", "classic")
+    assert {row["duration_ms"] for row in document["epochs"]} == {None}
+    assert all(row["finished_ms"] == row["time_ms"] for row in document["epochs"])
 
 
 def test_groups_that_never_rebalanced(stopped: Path) -> None:

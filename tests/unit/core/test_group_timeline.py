@@ -5,8 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from kcoord.core.consumer_member import STATIC_LEAVE_EPOCH
-from kcoord.core.group_cause import MEMBER_JOINED, MEMBER_LEFT, PROTOCOL_DOWNGRADED, PROTOCOL_UPGRADED, Cause
-from kcoord.core.group_timeline import GroupTimeline
+from kcoord.core.group_cause import (
+    MEMBER_JOINED,
+    MEMBER_LEFT,
+    NO_TIME,
+    PROTOCOL_DOWNGRADED,
+    PROTOCOL_UPGRADED,
+    Cause,
+)
+from kcoord.core.group_timeline import REBALANCE_FINISHED, GroupTimeline
 from kcoord.protocol.records.consumer_group_current_member_assignment import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -70,8 +77,9 @@ class Log:
         lines = []
         for event in self.timeline.take():
             text = f"{event.group} {event.protocol} {event.epoch} at {event.time_ms}"
-            if event.started_ms >= 0:
-                lines.append(f"{text} since {event.started_ms}: {event.members} have {event.partitions}")
+            if event.event == REBALANCE_FINISHED:
+                since = "?" if event.started_ms == NO_TIME else event.started_ms
+                lines.append(f"{text} since {since}: {event.members} have {event.partitions}")
             else:
                 cause = "" if event.cause is None else event.cause.kind
                 lines.append(f"{text} {cause} after {event.members} had {event.partitions}")
@@ -229,4 +237,31 @@ def test_what_compaction_removed_is_not_made_up() -> None:
     assert log.take()[0] == "g consumer 7 at 0 member_joined after -1 had -1"
     classic = Log()
     classic.classic(5, 1)
-    assert classic.take() == ["g classic 5 at 0  after -1 had -1", "g classic 5 at 0 since 0: 1 have 1"]
+    assert classic.take() == ["g classic 5 at 0  after -1 had -1", "g classic 5 at 0 since ?: 1 have 1"]
+
+
+def test_a_beginning_that_no_record_tells_is_not_known() -> None:
+    """The first epoch of the rebalance may be one that compaction removed; of the next rebalance it is there."""
+    log = Log()
+    log.member("a")
+    log.epoch(7)
+    log.assigned(7)
+    log.ms = 10
+    log.current("a", 7, 4)
+    assert log.take()[1:] == ["g consumer 7 at 10 since ?: 1 have 4"]
+    for epoch, since in ((8, "20"), (10, "?"), (11, "20")):
+        log.ms = 20
+        log.epoch(epoch)
+        log.assigned(epoch)
+        log.ms = 30
+        log.current("a", epoch, 4)
+        assert log.take()[1:] == [f"g consumer {epoch} at 30 since {since}: 1 have 4"]
+
+
+def test_a_broker_writes_a_classic_group_s_record_at_the_end_only() -> None:
+    log = Log()
+    log.ms = 30
+    log.classic(1, 2)
+    assert log.take()[1] == "g classic 1 at 30 since ?: 2 have 2"
+    log.classic(2, 2, Cause(MEMBER_JOINED, "m0"))
+    assert log.take()[1] == "g classic 2 at 30 since 30: 2 have 2"

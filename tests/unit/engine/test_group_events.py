@@ -12,10 +12,10 @@ import pytest
 from kcoord.core import group_cause
 from kcoord.core.cause_header import CAUSE_HEADER, decode_cause
 from kcoord.core.config import CoreConfig
-from kcoord.core.group_timeline import GroupTimeline
+from kcoord.core.group_timeline import GroupEvent, GroupTimeline
 from kcoord.core.outcome import Now
 from kcoord.engine.engine import Engine
-from kcoord.engine.group_events import decode_marks, encode_event
+from kcoord.engine.group_events import decode_marks, encode_event, event_document
 from kcoord.engine.state_checkpoint import write_state
 from kcoord.log.partition_log import PartitionLog
 from kcoord.log.serde import decode_record
@@ -330,9 +330,7 @@ def test_power_cuts_leave_neither_gaps_nor_repeats(seed: int) -> None:
 
 
 def comparable(value: bytes | None) -> dict[str, Any]:
-    """An event without the one thing that a state checkpoint does not tell: when a rebalance began that is under
-    way, if there was more than one epoch since.
-    """
+    """An event without the one thing that a state checkpoint does not hold: when a rebalance under way began."""
     event: dict[str, Any] = json.loads(value or b"")
     event.pop("started_ms", None)
     event.pop("duration_ms", None)
@@ -370,6 +368,13 @@ def test_events_are_what_the_schema_says() -> None:
             wanted = [wanted] if isinstance(wanted, str) else wanted
             assert not wanted or isinstance(value, tuple(types[kind] for kind in wanted)), (name, value)
             assert value in rule.get("enum", [value]) and value == rule.get("const", value), (name, value)
+
+
+def test_a_beginning_that_is_not_known_is_left_out() -> None:
+    """Of a broker's classic group, or where compaction removed epochs: no time, rather than a wrong one."""
+    event = GroupEvent("rebalance_finished", "g", "classic", 3, 1000, None, 1, 2, group_cause.NO_TIME, 7)
+    path = Path(__file__).resolve().parents[3] / "schemas" / "records" / "json" / "GroupEvent.schema.json"
+    assert set(event_document(event, 0)) == set(json.loads(path.read_text())["required"])
 
 
 def test_events_wait_while_the_disk_is_full() -> None:

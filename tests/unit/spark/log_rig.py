@@ -9,7 +9,8 @@ from typing import Any
 from kcoord.log.serde import encode_record
 from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
 from kcoord.spark.filters import RowFilter, asked_for
-from kcoord.spark.options import ReadOptions, parse_options
+from kcoord.spark.history import plan_history, read_history
+from kcoord.spark.options import HISTORY, ReadOptions, parse_options
 from kcoord.spark.reading import read_task
 from kcoord.spark.source import plan_tasks
 from kcoord.wire.record_batch import BatchBuilder, Headers
@@ -92,6 +93,10 @@ def rows(
     chosen = options(root, table, **given)
     wanted = asked_for(chosen) if rows is None else rows
     found: list[dict[str, Any]] = []
+    if chosen.table == HISTORY:
+        for one in plan_history(chosen, wanted):
+            found += read_history(one, chosen).to_pylist()
+        return found
     for task in plan_tasks(chosen, wanted):
         for batch in read_task(task, chosen, wanted):
             found += batch.to_pylist()

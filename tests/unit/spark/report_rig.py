@@ -5,7 +5,9 @@ from __future__ import annotations
 from kcoord.spark.jobs.report.data import (
     Bar,
     Finding,
+    Gone,
     GroupMoves,
+    GroupSummary,
     Jumps,
     LagPeak,
     LagSeries,
@@ -32,6 +34,13 @@ HOSTILE = (
 def full_report(names: tuple[str, ...]) -> Report:
     """An hour of groups with these names, each with all that a group can have."""
     owners = [Owner(f"log-{number % 2}-{name}", name) for number, name in enumerate(names)]
+    peaks = [
+        LagPeak(
+            owner, 12, 3880, 120, 1500.0, 30.0 if number else None, 20 * number, BEGIN_MS + 57 * MINUTE_MS, 6,
+            number % 2 == 1, owner.group_id,
+        )
+        for number, owner in enumerate(owners)
+    ]  # fmt: skip
     minutes = range(61)
     return Report(
         path=f"/data/{names[0]}",
@@ -64,13 +73,14 @@ def full_report(names: tuple[str, ...]) -> Report:
             LagSeries(owner, tuple((BEGIN_MS + minute * MINUTE_MS, minute * 5.0 * number) for minute in minutes))
             for number, owner in enumerate(owners[:6])
         ),
-        lag_peaks=tuple(
-            LagPeak(
-                owner, 12, 3880, 120, 1500.0, 30.0 if number else None, 20 * number, BEGIN_MS + 57 * MINUTE_MS, 6,
-                number % 2 == 1, owner.group_id,
-            )
-            for number, owner in enumerate(owners)
-        ),
+        lag_peaks=tuple(peaks),
+        stopped=tuple(peaks),
+        listing=tuple(GroupSummary(peak, 100, 7, 2, 1, False, BEGIN_MS + MINUTE_MS) for peak in peaks),
+        listing_total=len(peaks) + 1,
+        complete_ms=BEGIN_MS + 30 * MINUTE_MS,
+        rebalances_complete_ms=BEGIN_MS + 20 * MINUTE_MS,
+        gone=tuple(Gone(owner.log, "__consumer_offsets-0", 77, BEGIN_MS + MINUTE_MS) for owner in owners),
+        commits_left=5,
         lanes=tuple(
             Lane(
                 owner,
@@ -84,6 +94,7 @@ def full_report(names: tuple[str, ...]) -> Report:
                         ("member_joined", "member_left", "session_timeout", "topics_changed", owner.group_id, None)
                     )
                 ),
+                BEGIN_MS + (10 + number) * MINUTE_MS,
             )
             for number, owner in enumerate(owners)
         ),

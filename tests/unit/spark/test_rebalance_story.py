@@ -99,7 +99,9 @@ class Log:
 
 def told(row: Rebalance) -> tuple[Any, ...]:
     """(epochs, ms, cause, members, partitions moved, who came, who went)"""
-    took = None if row.finished_ms is None else row.finished_ms - row.started_ms
+    took = None
+    if row.finished_ms is not None and row.started_ms is not None:
+        took = row.finished_ms - row.started_ms
     cause = row.causes[0][2] if row.causes else None
     why = None if cause is None else cause.kind
     changes = row.changes
@@ -271,6 +273,19 @@ def test_behind_the_topic_s_last_event_the_records_tell() -> None:
     log.epoch(3)
     assert [(row[0], row[2], row[5], row[6]) for row in log.tell()] == [
         ((0, 2), "member_joined", ["a"], []), ((2, 3), "member_left", [], ["a"])
+    ]  # fmt: skip
+
+
+def test_a_beginning_that_nothing_tells_is_no_time() -> None:
+    """A broker writes one record for each generation of a classic group, at its end."""
+    log = Log()
+    log.offset = 5
+    log.classic(1, a=(0, 1))
+    log.classic(2, "member_left", a=(0,))
+    log.story.event(event("rebalance_finished", 3, 9, protocol="classic"))
+    rows = log.story.finish()
+    assert [(row.to_epoch, row.started_ms, row.finished_ms) for row in rows] == [
+        (1, None, 50), (2, 60, 60), (3, None, 90)
     ]  # fmt: skip
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
+import hashlib
 import html
 import re
 from html.parser import HTMLParser
@@ -10,10 +12,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from kcoord.spark.jobs.report.data import LagPeak, LagSeries, Owner, Report, step_ms
+from kcoord.spark.jobs.report.data import Bar, GroupSummary, LagPeak, LagSeries, Lane, Owner, Report, step_ms
 from kcoord.spark.jobs.report.glance import state_of
+from kcoord.spark.jobs.report.listing import SCRIPT
 from kcoord.spark.jobs.report.page import FAMILIES, page
-from kcoord.spark.jobs.report.pieces import SECTIONS
+from kcoord.spark.jobs.report.pieces import SECTIONS, anchor
 from kcoord.spark.jobs.report.text import escaped, fitted, visible
 from kcoord.spark.jobs.report.words import EXPLAINED, WORDS
 from tests.unit.spark.report_rig import BEGIN_MS, HOSTILE, full_report
@@ -22,11 +25,12 @@ VOID = ("meta", "br", "hr", "img", "link", "input")
 # All that a page is made of. Anything else came out of a name.
 TAGS = set(
     "html head meta title style body h1 h2 h3 p nav a strong dl dt dd div section figure figcaption ul li table "
-    "caption thead tbody tr th td svg g text line rect circle polyline".split()
+    "caption thead tbody tr th td svg g text line rect circle polyline code form label input select option button "
+    "output script br".split()
 )
 ATTRIBUTES = set(
     "lang charset http-equiv content name class id href scope aria-label aria-hidden role viewbox x y x1 x2 y1 y2 cx "
-    "cy r rx width height points transform text-anchor".split()
+    "cy r rx width height points transform text-anchor hidden type value data-state data-lag data-rebalances".split()
 )
 
 
@@ -69,6 +73,11 @@ def parsed(text: str) -> Parser:
     parser.feed(text)
     parser.close()
     assert parser.open == []
+    # The one script is the page's own, and nothing runs but that.
+    scripts = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    assert parser.tags.get("script", 0) == len(scripts) <= 1 and all(one == SCRIPT for one in scripts)
+    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in text
     assert {*parser.tags} <= TAGS, {*parser.tags} - TAGS
     assert {*parser.attributes} <= ATTRIBUTES, {*parser.attributes} - ATTRIBUTES
     assert len(set(parser.ids)) == len(parser.ids)
@@ -106,7 +115,7 @@ def test_a_page_with_everything() -> None:
     assert text == page(report) and text.startswith("<!DOCTYPE html>\n") and "default-src 'none'" in text
     said = " ".join(parser.words)
     for name, title in SECTIONS:
-        assert name in parser.ids and title in said
+        assert name in parser.ids and title in said and f"#{name}" in parser.links
     charts = [one for one in plots(text) if one.get("class") == "plot"]
     titles = [one.findtext("text[@class='title']") for one in charts]
     assert titles == [
@@ -127,7 +136,7 @@ def test_a_page_with_everything() -> None:
     assert [len(line.findall("polyline")) for line in lines] == [2, 2, 2]
     # The first one has the highest peak, and is drawn above the others.
     assert [line.attrib["class"] for line in lines] == ["line c3", "line c2", "line c1"]
-    bars = charts[2].findall("rect")
+    bars = [one for one in charts[2].findall("rect") if "bar" in one.attrib["class"]]
     assert len(bars) == 18 and len([bar for bar in bars if "open" in bar.attrib["class"]]) == 3
     # The third group's first bar begins two minutes in.
     assert bars[12].findtext("title") == (
@@ -140,7 +149,7 @@ def test_a_page_with_everything() -> None:
 def test_names_are_only_ever_words() -> None:
     text = page(full_report(HOSTILE))
     parser = parsed(text)
-    assert "script" not in parser.tags and "img" not in parser.tags
+    assert parser.tags["script"] == 1 and "img" not in parser.tags
     # It is there to be read, letter by letter.
     said = " ".join(parser.words)
     assert (
@@ -320,3 +329,134 @@ def test_steps_are_few_and_short(span_ms: int, most: int) -> None:
     step = step_ms(span_ms, most)
     assert step % 1000 == 0 and step * most >= span_ms
     assert step == 1000 or span_ms > step // 3 * most
+
+
+# --- what is missing
+
+
+def charts(text: str) -> dict[str, ElementTree.Element]:
+    found = [one for one in plots(text) if one.get("class") == "plot"]
+    return {str(one.findtext("text[@class='title']")): one for one in found}
+
+
+def greys(chart: ElementTree.Element) -> list[tuple[float, float]]:
+    """From where to where on the axis; 84 is its left edge, and 820 pixels are an hour."""
+    return [
+        (float(one.attrib["x"]), float(one.attrib["width"]))
+        for one in chart.findall("rect")
+        if one.attrib["class"] == "gone"
+    ]
+
+
+def test_what_compaction_removed_is_grey_and_explained() -> None:
+    text = page(full_report(("billing", "audit", "search")))
+    parser = parsed(text)
+    said = " ".join(" ".join(parser.words).split())
+    for what in (
+        "Compaction removed history, so this page is not complete.",
+        "History is complete from 2025-10-09 09:23:20 on (30 min before the end)",
+        "5 commits are left",
+        "min.compaction.lag.ms=",
+        "__group_events",
+        "kcoord pipeline offsets-history",
+        "≥ 123,456",
+        "≥ 40",
+        "At least 4 rewinds",
+    ):
+        assert what in said, what
+    found = charts(text)
+    for title in ("Lag over time, in records", "Age of the first message not read, over time", "Commits over time"):
+        assert greys(found[title]) == [(84.0, 410.0)], title
+        assert "history is not complete before 2025-10-09 09:23:20" in found[title].attrib["aria-label"]
+    # Each lane from its own group's time on: 10, 11 and 12 minutes of the hour.
+    lanes = greys(found["Rebalances over time"])
+    assert [round(width * 60 / 704) for _, width in lanes] == [10, 11, 12]
+    assert text.count("grey: <a href=\"#missing\">") == 4
+
+
+def test_a_page_of_complete_history_has_nothing_grey() -> None:
+    report = dataclasses.replace(
+        full_report(("billing",)), complete_ms=None, rebalances_complete_ms=None, gone=(), commits_left=0, lanes=()
+    )
+    text = page(report)
+    said = " ".join(parsed(text).words)
+    assert 'class="gone"' not in text and "missing" not in parsed(text).ids and "123,456" in said
+    whole = page(dataclasses.replace(report, listing=tuple(
+        dataclasses.replace(one, complete_ms=None) for one in report.listing
+    )))  # fmt: skip
+    assert "≥" not in re.sub(r'<section><h2 id="words">.*', "", whole, flags=re.DOTALL)
+
+
+def test_rebalances_that_the_topic_kept_are_complete() -> None:
+    report = dataclasses.replace(full_report(("billing",)), rebalances_complete_ms=None)
+    said = " ".join(parsed(page(report)).words)
+    assert "Rebalances are complete" in said and "≥ 40" not in said and "≥ 123,456" in said
+
+
+def test_a_time_that_is_not_known_is_not_one() -> None:
+    bar = Bar(BEGIN_MS, BEGIN_MS, 1, "member_left", None, 1, 2, 3, 2, None, is_timed=False)
+    report = dataclasses.replace(full_report(("billing",)), lanes=(Lane(Owner(".", "billing"), (bar,)),))
+    text = page(report)
+    assert "over at 2025-10-09 08:53:20; how long it took is not known" in text
+    assert "there is only the end" in text and "for 0 s" not in text
+
+
+# --- all groups
+
+
+def summary(name: str, log: str = ".", lag: int | None = 0, is_stopped: bool = False) -> GroupSummary:
+    peak = LagPeak(Owner(log, name), 1, lag, lag, None, None, lag, BEGIN_MS + 59_000, 0 if lag else 3)
+    return GroupSummary(peak, 10, None, 0, 0, is_stopped)
+
+
+def test_each_group_has_a_link_of_its_own() -> None:
+    """The same on every page, whichever groups and logs that has; none is another's."""
+    names = ("billing", "team.a-b_c", "a b", "a-b", "a~b", "", "GROUP", *HOSTILE[:4])
+    ids = {anchor(Owner(log, name)) for log in (".", "east", "a b") for name in names}
+    assert len(ids) == 3 * len(names) and all(re.fullmatch(r"group-[A-Za-z0-9._~/-]+", one) for one in ids)
+    assert anchor(Owner(".", "billing")) == "group-billing"
+    assert anchor(Owner("east", "billing")) == "group-east/billing"
+    report = full_report(("billing", "audit"))
+    parser = parsed(page(report))
+    for one in report.listing:
+        # In the list, at a glance, in every table.
+        assert anchor(one.owner) in parser.ids and parser.links.count(f"#{anchor(one.owner)}") >= 8
+    assert "3 groups, of which 2 are listed" in " ".join(parser.words)
+
+
+def test_filters_know_states_lag_and_rebalances() -> None:
+    listing = (summary("a", lag=5), summary("b"), summary("c", is_stopped=True), summary("d", lag=None))
+    report = Report(
+        "data", BEGIN_MS, BEGIN_MS, BEGIN_MS + 60_000, trend_ms=BEGIN_MS + 54_000, logs=1, listing=listing,
+        listing_total=4,
+    )  # fmt: skip
+    text = page(report)
+    parser = parsed(text)
+    rows = re.findall(r'<tr id="(.*?)" data-state="(.*?)" data-lag="(.)" data-rebalances="(.)">', text)
+    assert rows == [
+        ("group-a", "steady", "1", "0"),
+        ("group-b", "no lag", "0", "1"),
+        ("group-c", "stopped", "0", "1"),
+        ("group-d", "–", "0", "1"),
+    ]
+    # Without the script there are no filters to be seen, and all rows.
+    assert '<form id="filter" class="filter" hidden>' in text
+    assert re.findall("<option[^>]*>(.*?)</option>", text) == ["any", "steady", "no lag", "stopped", "–"]
+    # What a form control is for is said in words.
+    assert parser.tags["label"] == parser.tags["input"] + parser.tags["select"] == 4
+    assert 'role="status"' in text
+
+
+def test_groups_that_stopped_take_no_places_of_others() -> None:
+    stopped = tuple(lagging(9000, 9000, 10, f"idle-{number}") for number in range(5))
+    report = Report(
+        "data", BEGIN_MS, BEGIN_MS, BEGIN_MS + 60_000, trend_ms=BEGIN_MS + 54_000, logs=1,
+        lag_peaks=(lagging(100, 700), lagging(0, 0, 59, "well")), stopped=stopped,
+    )  # fmt: skip
+    text = page(report)
+    parsed(text)
+    lines = [html.unescape(re.sub("<[^>]+>", "", one)) for one in re.findall("<li>(.*?)</li>", text)]
+    assert [line.split()[0] for line in lines] == ["billing", "idle-0", "idle-1"]
+    at_work, others = re.findall("<table>.*?</table>", text)
+    assert "groups at work" in at_work and "well" in at_work and "idle" not in at_work
+    assert "groups with lag that stopped" in others and "idle-4" in others

@@ -13,6 +13,7 @@ from kcoord.spark.jobs.report.svg import (
     TOP,
     WIDTH,
     Axis,
+    LaneOf,
     Line,
     Span,
     axis_of,
@@ -84,7 +85,7 @@ def test_bars_are_as_high_as_their_values_and_end_with_the_axis() -> None:
 def test_short_bars_of_lanes_can_still_be_seen() -> None:
     axis = axis_of(T0, T0 + 86_400_000, 200)
     spans = [Span(T0, T0, 1, False, "first"), Span(T0 + 86_400_000, T0 + 86_400_000, 2, True, "last")]
-    text = lane_chart("Title", "Group", axis, [("billing", 12_000, spans)])
+    text = lane_chart("Title", "Group", axis, [LaneOf("billing", 12_000, spans)])
     first, last = ElementTree.fromstring(text).findall("rect")
     assert (first.attrib["x"], first.attrib["width"], first.attrib["class"]) == ("200.0", "3.0", "bar c1")
     assert ">12,000<" in text

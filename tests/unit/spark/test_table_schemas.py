@@ -38,6 +38,8 @@ COLUMNS = {
     "start_timestamp timestamp, client_transaction_version int, is_tombstone boolean",
     "_corrupt": "log string, log_topic string, log_partition int, file string, position bigint, size_bytes bigint, "
     "log_offset bigint, reason string",
+    "_history": "log string, log_topic string, log_partition int, log_start_offset bigint, end_offset bigint, "
+    "cleaned_offset bigint, complete_from_offset bigint, history_complete_from timestamp",
 }
 
 

@@ -11,14 +11,17 @@ from datetime import datetime
 from typing import Any, Final, final
 
 from pyspark import StorageLevel
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
+from kcoord.core.outcome import OFFSETS_TOPIC
+from kcoord.spark.jobs.completeness import COMPLETE_FROM, COMPLETE_FROM_OFFSET, collected, with_history
 from kcoord.spark.jobs.lag import COMMIT_COLUMNS as LAG_COMMIT_COLUMNS
 from kcoord.spark.jobs.lag import MESSAGE_COLUMNS, lag
 from kcoord.spark.jobs.offsets_history import offsets_history
-from kcoord.spark.jobs.rebalances import ranking, rebalances
+from kcoord.spark.jobs.rebalances import begun, ranking, rebalances
 from kcoord.spark.jobs.report.data import (
+    GROUPS_MAX,
     LANES_MAX,
     LINES_MAX,
     POINTS_MAX,
@@ -26,7 +29,9 @@ from kcoord.spark.jobs.report.data import (
     SLOTS_MAX,
     Bar,
     Finding,
+    Gone,
     GroupMoves,
+    GroupSummary,
     Jumps,
     LagPeak,
     LagSeries,
@@ -57,20 +62,22 @@ def collect(
     since: datetime | None = None,
     until: datetime | None = None,
     groups: Sequence[str] = (),
+    history: DataFrame | None = None,
 ) -> Report:
     """`commits`, `messages` and `records` are the tables `offset_commits`, `messages` and `records`; `events` is what
     `messages` has of `__group_events`. All times have a zone. Only what is from `since` to `until` is told of, and
-    with `groups` only of these. Lag is measured in all of that time, whenever it was that something was committed last.
+    with `groups` only of these. `history` is the table `_history`: without it all that is left counts as all there was.
+    Lag is measured in all of that time, whenever it was that something was committed last.
     """
     limit = now if until is None else min(until, now)
-    found = rebalances(records, events)
+    found = rebalances(records, events, history)
     if groups:
         found = found.where(F.col("group_id").isin(*groups))
         commits = commits.where(F.col("group_id").isin(*groups))
     # Each plot goes through all of them. Decoded once, and on the disk: the memory is for sorting.
     kept = [
         found.persist(),
-        commits.select(*COMMIT_COLUMNS).persist(StorageLevel.DISK_ONLY),
+        with_history(commits.select(*COMMIT_COLUMNS), history).persist(StorageLevel.DISK_ONLY),
         messages.select(*MESSAGE_COLUMNS).persist(StorageLevel.DISK_ONLY),
     ]
     _, commits, messages = kept
@@ -80,7 +87,8 @@ def collect(
             return Report(path, _ms(now))
         begin_ms = span[0] if since is None else _ms(since)
         end_ms = _ms(limit) if until is not None else max(span[1], begin_ms)
-        return _Collector(commits, messages, found, path, now, begin_ms, end_ms).report()
+        since_ms = None if since is None else begin_ms
+        return _Collector(commits, messages, found, path, now, begin_ms, end_ms, history, since_ms).report()
     finally:
         for table in kept:
             table.unpersist()
@@ -89,7 +97,7 @@ def collect(
 def _span(commits: DataFrame, messages: DataFrame, found: DataFrame, limit_ms: int) -> tuple[int, int] | None:
     """From the first commit or rebalance to the last one or the last message; None if there is none."""
     at = F.col("at_ms")
-    times = commits.select(_commit_ms().alias("at_ms")).union(found.select(F.unix_millis("started")))
+    times = commits.select(_commit_ms().alias("at_ms")).union(found.select(_begun_ms()))
     times = times.union(found.select(F.unix_millis("finished")))
     first = times.where(at <= limit_ms).agg(F.min("at_ms"), F.max("at_ms")).first()
     if first is None or first[0] is None:
@@ -112,13 +120,16 @@ class _Collector:
         now: datetime,
         begin_ms: int,
         end_ms: int,
+        history: DataFrame | None,
+        since_ms: int | None,
     ) -> None:
         self.all_commits = commits
         # Those without a time are nowhere on a plot, but offsets went on from them.
         self.commits = commits.where(_commit_ms().isNull() | (_commit_ms() <= end_ms))
         self.messages = messages
-        started, over = F.unix_millis("started"), F.unix_millis(F.coalesce("finished", "started"))
-        self.rebalances = found.where((started <= end_ms) & (over >= begin_ms))
+        self.rebalances = found.where((_begun_ms() <= end_ms) & (_over_ms() >= begin_ms))
+        self.history = history
+        self.since_ms = since_ms
         self.path = path
         self.now = now
         self.begin_ms = begin_ms
@@ -128,18 +139,49 @@ class _Collector:
 
     def report(self) -> Report:
         totals = self._totals()
-        jumps, rewinds, resets = self._jumps()
-        by_records, by_seconds, peaks = self._lag()
+        places = self._jumping().persist()
+        jumps, rewinds, resets = self._jumps(places)
+        by_records, by_seconds, listing, listed = self._lag(places)
+        places.unpersist()
+        at_work = [one.lag for one in listing if not one.is_stopped and one.lag.partitions]
+        stopped = [one.lag for one in listing if one.is_stopped and one.lag.records_end]
         return Report(
             self.path, _ms(self.now), self.begin_ms, self.end_ms, self.step, self.trend_ms,
             logs=totals.logs, groups=totals.groups, partitions=totals.partitions,
             commits_total=totals.commits or 0, tombstones=totals.tombstones or 0, later=totals.later or 0,
             rebalances_total=totals.rebalances or 0, rewinds_total=rewinds, resets_total=resets,
-            commits=self._commits(), lag_records=by_records, lag_seconds=by_seconds, lag_peaks=peaks,
-            lanes=self._lanes(),
+            commits=self._commits(), lag_records=by_records, lag_seconds=by_seconds,
+            lag_peaks=tuple(at_work[:ROWS_MAX]), stopped=tuple(stopped[:ROWS_MAX]), lanes=self._lanes(),
             by_rebalances=self._groups("rebalances", "moved"), by_partitions=self._groups("moved", "rebalances"),
             members=self._members(), findings=self._findings(), jumps=jumps,
+            complete_ms=self._if_gone(totals.complete_ms),
+            rebalances_complete_ms=self._if_gone(totals.rebalances_complete_ms),
+            commits_left=totals.left or 0, gone=self._gone(),
+            listing=tuple(listing), listing_total=listed,
         )  # fmt: skip
+
+    # --- what is not there
+
+    def _if_gone(self, complete_ms: int | None) -> int | None:
+        """None where all of the time asked for is complete. Without `since` that is all there ever was.
+
+        Of the very millisecond in which history begins something may be gone.
+        """
+        if complete_ms is not None and self.since_ms is not None and complete_ms < self.since_ms:
+            return None
+        return complete_ms
+
+    def _gone(self) -> tuple[Gone, ...]:
+        """Logs that lack something of the report's time, those that begin last first."""
+        found = [] if self.history is None else collected(self.history)
+        gone = [
+            Gone(one.log, one.name, one.complete_from_offset, one.from_ms)
+            for one in found
+            if one.topic == OFFSETS_TOPIC
+            and one.complete_from_offset > 0
+            and (one.from_ms is None or self._if_gone(one.from_ms) is not None)
+        ]
+        return tuple(sorted(gone, key=lambda one: -(one.from_ms or 0)))
 
     # --- commits
 
@@ -150,8 +192,12 @@ class _Collector:
             F.count_if(is_within & ~_is_gone()).alias("commits"),
             F.count_if(is_within & _is_gone()).alias("tombstones"),
             F.count_if(_commit_ms() > _ms(self.now)).alias("later"),
+            F.count_if(is_within & ~_is_gone() & ~_is_complete()).alias("left"),
+            _complete_ms("complete_ms"),
         )
-        groups = self.rebalances.groupBy(*OWNER).agg(F.count("*").alias("rebalances"))
+        groups = self.rebalances.groupBy(*OWNER).agg(
+            F.count("*").alias("rebalances"), _complete_ms("rebalances_complete_ms")
+        )
         both = partitions.unionByName(groups, allowMissingColumns=True)
         has_commits = F.col("commits") + F.col("tombstones") > 0
         is_counted = F.col("rebalances").isNotNull() | has_commits
@@ -159,31 +205,35 @@ class _Collector:
             F.count_distinct(F.when(is_counted, F.col("log"))).alias("logs"),
             F.count_distinct(F.when(is_counted, F.struct(*OWNER))).alias("groups"),
             F.count_if(has_commits).alias("partitions"),
-            *(F.sum(name).alias(name) for name in ("commits", "tombstones", "later", "rebalances")),
+            *(F.sum(name).alias(name) for name in ("commits", "tombstones", "later", "left", "rebalances")),
+            *(F.max(name).alias(name) for name in ("complete_ms", "rebalances_complete_ms")),
         ).first()
 
     def _commits(self) -> tuple[tuple[int, int], ...]:
         bucket = (F.floor(_commit_ms() / self.step) * self.step).alias("at_ms")
-        within = _commit_ms().between(self.begin_ms, self.end_ms) & ~_is_gone()
+        # Of incomplete history the last commit of each key is left. These are late, and would be a peak that never was.
+        within = _commit_ms().between(self.begin_ms, self.end_ms) & ~_is_gone() & _is_complete()
         rows = self.commits.where(within).groupBy(bucket).count().orderBy("at_ms").collect()
         return tuple((row[0], row[1]) for row in rows)
 
-    def _jumps(self) -> tuple[tuple[Jumps, ...], int, int]:
-        """Those of partitions with the most, and how many rewinds and resets there are in all."""
+    def _jumping(self) -> DataFrame:
+        """Partitions of groups with rewinds or resets, and how many."""
         commits = self.commits.withColumns({name: F.lit(None) for name in NOT_NEEDED})
         history = offsets_history(commits).where("is_rewind or is_reset")
         within = F.unix_millis("valid_from").between(self.begin_ms, self.end_ms)
-        places = history.where(within).groupBy(*OWNER, "topic", "partition").agg(
+        return history.where(within).groupBy(*OWNER, "topic", "partition").agg(
             F.count_if("is_rewind").alias("rewinds"),
             F.count_if("is_reset").alias("resets"),
             F.min("offset_gap").alias("farthest"),
             F.unix_millis(F.max("valid_from")).alias("last_ms"),
             F.slice(F.array_sort(F.collect_set("reset_reason")), 1, REASONS_MAX).alias("reasons"),
-        ).persist()  # fmt: skip
+        )  # fmt: skip
+
+    def _jumps(self, places: DataFrame) -> tuple[tuple[Jumps, ...], int, int]:
+        """Those of partitions with the most, and how many rewinds and resets there are in all."""
         totals = places.agg(F.sum("rewinds"), F.sum("resets")).first()
         most = F.desc(F.col("rewinds") + F.col("resets"))
         rows = places.orderBy(most, *OWNER, "topic", "partition").limit(ROWS_MAX).collect()
-        places.unpersist()
         jumps = tuple(
             Jumps(
                 _owner(row), row.topic, row.partition, row.rewinds, row.resets, row.farthest, row.last_ms,
@@ -193,15 +243,21 @@ class _Collector:
         )  # fmt: skip
         return jumps, (totals and totals[0]) or 0, (totals and totals[1]) or 0
 
-    # --- lag
+    # --- lag, and all groups
 
-    def _lag(self) -> tuple[tuple[LagSeries, ...], tuple[LagSeries, ...], tuple[LagPeak, ...]]:
+    def _lag(
+        self, places: DataFrame
+    ) -> tuple[tuple[LagSeries, ...], tuple[LagSeries, ...], list[GroupSummary], int]:
+        """Lag in records and in time, groups with all that is known of each, and how many groups there are."""
         # What was committed before is what was valid at the beginning, and is told from what was committed then.
         before = F.timestamp_millis(F.lit(self.begin_ms - 1))
         time = F.greatest(F.coalesce("commit_timestamp", "log_timestamp"), before)
-        commits = self.commits.withColumn("commit_timestamp", time)
-        rows = lag(commits, self.messages, None, self.step / 1000, time_of(self.end_ms), self.now)
-        rows = rows.where(F.unix_millis("at") >= self.begin_ms)
+        commits = self.commits.drop(COMPLETE_FROM, COMPLETE_FROM_OFFSET).withColumn("commit_timestamp", time)
+        every_s, end = self.step / 1000, time_of(self.end_ms)
+        rows = lag(commits, self.messages, None, every_s, end, self.now, self.history)
+        # What groups had committed before their history is complete is not known.
+        is_known = F.col(COMPLETE_FROM).isNull() | (F.col("at") >= F.col(COMPLETE_FROM))
+        rows = rows.where((F.unix_millis("at") >= self.begin_ms) & is_known)
         groups = rows.groupBy(*OWNER, "at").agg(
             F.count("*").alias("partitions"),
             F.sum("lag_records").alias("records"),
@@ -217,46 +273,89 @@ class _Collector:
             F.max("seconds").alias("seconds"), F.max(F.when(is_end, F.col("seconds"))).alias("seconds_end"),
             F.max(F.when(is_before, F.col("records"))).alias("records_before"),
             F.max(committed).alias("committed_ms"),
-        ).persist()  # fmt: skip
+        )  # fmt: skip
+        known = self._known(peaks, places).persist()
         series = []
         for name in ("records", "seconds"):
-            top = peaks.orderBy(F.desc_nulls_last(name), *OWNER).limit(LINES_MAX).select(*OWNER)
+            # Lines of those that stopped long ago, which only ever grow, are for where there is a place left.
+            lines = known.where(F.col(name).isNotNull()).orderBy("is_stopped", F.desc(name), *OWNER)
             points = (
-                groups.join(F.broadcast(top), [*OWNER])
+                groups.join(F.broadcast(lines.limit(LINES_MAX).select(*OWNER)), [*OWNER])
                 .select(*OWNER, F.unix_millis("at").alias("at_ms"), F.col(name).cast("double").alias("value"))
                 .collect()
             )
             series.append(_series(points))
-        worst = [
-            peaks.orderBy(*(F.desc_nulls_last(name) for name in names), *OWNER).limit(ROWS_MAX).collect()
-            for names in (("records_end", "records"), ("seconds_end", "seconds"))
-        ]
+        listing = self._listing(known)
+        listed = known.count()
         groups.unpersist()
-        peaks.unpersist()
-        rows_of_peaks = {_owner(row): row for rows in zip(*worst, strict=True) for row in rows}
-        return series[0], series[1], self._peaks([*rows_of_peaks.values()][:ROWS_MAX])
+        known.unpersist()
+        return series[0], series[1], listing, listed
 
-    def _peaks(self, rows: list[Any]) -> tuple[LagPeak, ...]:
-        """With what may be why: the rebalances of these groups."""
-        named = self.rebalances.where(F.col("group_id").isin([row.group_id for row in rows]))
-        of_groups = named.groupBy(*OWNER).agg(
+    def _known(self, peaks: DataFrame, places: DataFrame) -> DataFrame:
+        """A row for each group that has an offset or a rebalance, with all numbers of it."""
+        is_within = _commit_ms().between(self.begin_ms, self.end_ms)
+        commits = self.commits.groupBy(*OWNER).agg(
+            F.count_if(is_within & ~_is_gone()).alias("commits"),
+            F.max(F.when(is_within, _commit_ms())).alias("last_commit_ms"),
+            _complete_ms("complete_ms"),
+        )
+        moves = self.rebalances.groupBy(*OWNER).agg(
             F.count("*").alias("rebalances"),
             F.max(F.col("finished").isNull()).alias("is_open"),
             F.mode("cause", True).alias("cause"),
+            F.sum("partitions_moved").alias("moved"),
+            F.max(_over_ms()).alias("last_rebalance_ms"),
+            _complete_ms("rebalances_complete_ms"),
         )
-        found = {_owner(row): (row.rebalances, row.is_open, row.cause) for row in of_groups.collect()}
-        return tuple(
+        jumps = places.groupBy(*OWNER).agg(F.sum("rewinds").alias("rewinds"), F.sum("resets").alias("resets"))
+        rows = commits
+        for other in (moves, peaks, jumps):
+            rows = rows.join(other, [*OWNER], "full")
+        last = F.greatest("last_commit_ms", "last_rebalance_ms")
+        is_at_work = F.coalesce("is_open", F.lit(False))
+        if self.trend_ms is None:
+            is_at_work = F.lit(True)
+        else:
+            is_at_work |= F.coalesce(last >= self.trend_ms, F.lit(False))
+        # One that only had offsets, all of them removed before the report's time, is not there.
+        is_there = F.col("partitions").isNotNull() | F.col("rebalances").isNotNull() | (F.col("commits") > 0)
+        return rows.where(is_there).withColumns({"last_ms": last, "is_stopped": ~is_at_work})
+
+    def _listing(self, known: DataFrame) -> list[GroupSummary]:
+        """Those at work with the most lag first, in records and in time by turns. Then those that stopped: with lag
+        before the others, and the last to stop first."""
+        of_kind = Window.partitionBy("is_stopped")
+        by_records, by_seconds = (
+            F.row_number().over(of_kind.orderBy(*(F.desc_nulls_last(name) for name in names), *OWNER))
+            for names in (("records_end", "records"), ("seconds_end", "seconds"))
+        )
+        has_lag = F.coalesce(F.col("records_end") > 0, F.lit(False))
+        by_end = F.row_number().over(of_kind.orderBy(F.desc(has_lag), F.desc_nulls_last("last_ms"), *OWNER))
+        rank = F.when(F.col("is_stopped"), by_end).otherwise(F.least(by_records, by_seconds))
+        ranked = known.withColumn("rank", rank).where(F.col("rank") <= GROUPS_MAX)
+        rows = ranked.orderBy("is_stopped", "rank", F.desc_nulls_last("records_end"), *OWNER).collect()
+        at_work = [row for row in rows if not row.is_stopped]
+        # Of each kind as many as the other leaves, and half of all in any case.
+        stopped = [row for row in rows if row.is_stopped]
+        half = GROUPS_MAX // 2
+        at_work = at_work[: max(half, GROUPS_MAX - len(stopped))]
+        return [self._summary(row) for row in [*at_work, *stopped[: GROUPS_MAX - len(at_work)]]]
+
+    def _summary(self, row: Any) -> GroupSummary:
+        complete = [one for one in (row.complete_ms, row.rebalances_complete_ms) if one is not None]
+        return GroupSummary(
             LagPeak(
-                _owner(row), row.partitions, row.records, row.records_end, row.seconds, row.seconds_end,
-                row.records_before, row.committed_ms, *found.get(_owner(row), (0, False, None)),
-            )
-            for row in rows
+                _owner(row), row.partitions or 0, row.records, row.records_end, row.seconds, row.seconds_end,
+                row.records_before, row.committed_ms, row.rebalances or 0, bool(row.is_open), row.cause,
+            ),
+            row.commits or 0, row.moved, row.rewinds or 0, row.resets or 0, row.is_stopped,
+            self._if_gone(max(complete, default=None)),
         )  # fmt: skip
 
     # --- rebalances
 
     def _lanes(self) -> tuple[Lane, ...]:
-        started, finished = F.unix_millis("started"), F.unix_millis("finished")
+        started, finished = _begun_ms(), F.unix_millis("finished")
         most = self.rebalances.groupBy(*OWNER).count().orderBy(F.desc("count"), *OWNER).limit(LANES_MAX)
         slot_ms = max((self.end_ms - self.begin_ms) / SLOTS_MAX, 1)
         slot = F.floor((F.greatest(started, F.lit(self.begin_ms)) - self.begin_ms) / slot_ms).alias("slot")
@@ -269,6 +368,8 @@ class _Collector:
                 F.min(started).alias("begin_ms"),
                 F.max(finished).alias("end_ms"),
                 F.max(F.col("finished").isNull()).alias("is_open"),
+                F.max(F.col("started").isNull()).alias("is_untimed"),
+                _complete_ms("complete_ms"),
                 F.count("*").alias("count"),
                 F.mode("cause", True).alias("cause"),
                 F.min_by("cause_member", order).alias("cause_member"),
@@ -281,13 +382,15 @@ class _Collector:
             .collect()
         )
         lanes: dict[Owner, list[Bar]] = {}
+        complete: dict[Owner, int | None] = {}
         for row in sorted(rows, key=lambda row: (-row["all"], row.log, row.group_id, row.slot)):
             bar = Bar(
                 row.begin_ms, None if row.is_open else row.end_ms, row["count"], row.cause, row.cause_member,
-                row.from_epoch, row.to_epoch, row.members_before, row.members_after, row.moved,
+                row.from_epoch, row.to_epoch, row.members_before, row.members_after, row.moved, not row.is_untimed,
             )  # fmt: skip
             lanes.setdefault(_owner(row), []).append(bar)
-        return tuple(Lane(owner, tuple(bars)) for owner, bars in lanes.items())
+            complete[_owner(row)] = self._if_gone(row.complete_ms)
+        return tuple(Lane(owner, tuple(bars), complete[owner]) for owner, bars in lanes.items())
 
     def _groups(self, first: str, second: str) -> tuple[GroupMoves, ...]:
         rows = self.rebalances.groupBy(*OWNER).agg(
@@ -356,6 +459,23 @@ def _ms(time: datetime) -> int:
 
 def _commit_ms() -> Column:
     return F.unix_millis(F.coalesce("commit_timestamp", "log_timestamp"))
+
+
+def _is_complete() -> Column:
+    """Whether all commits from this one on are there."""
+    return F.col("log_offset") >= F.coalesce(COMPLETE_FROM_OFFSET, F.lit(0))
+
+
+def _complete_ms(name: str) -> Column:
+    return F.unix_millis(F.max(COMPLETE_FROM)).alias(name)
+
+
+def _begun_ms() -> Column:
+    return F.unix_millis(begun())
+
+
+def _over_ms() -> Column:
+    return F.unix_millis(F.coalesce("finished", "started"))
 
 
 def _is_gone() -> Column:

@@ -12,6 +12,10 @@ LANES_MAX: Final = 10
 # Rebalances of a lane that begin in the same of so many parts of the time become one bar.
 SLOTS_MAX: Final = 60
 ROWS_MAX: Final = 10
+# Groups in the list of all: of those at work, and of those that stopped, so many each are looked at.
+GROUPS_MAX: Final = 500
+# Logs whose history begins late, which are named.
+HISTORIES_MAX: Final = 10
 # Lag at the end is compared with what it was one of so many parts of the time before.
 TREND_PARTS: Final = 10
 # Steps of axes and of buckets that people know.
@@ -80,10 +84,42 @@ class LagPeak:
 
 
 @dataclass(frozen=True)
+class GroupSummary:
+    """All numbers of one group. `is_stopped`: it neither committed nor rebalanced after the report's `trend_ms`.
+
+    `complete_ms` is from when on all of its commits and rebalances are in the logs, None if they are in all of the
+    time asked for. Numbers of a group with such a time are of what is left.
+    """
+
+    lag: LagPeak
+    commits: int
+    partitions_moved: int | None
+    rewinds: int
+    resets: int
+    is_stopped: bool = False
+    complete_ms: int | None = None
+
+    @property
+    def owner(self) -> Owner:
+        return self.lag.owner
+
+
+@dataclass(frozen=True)
+class Gone:
+    """A log of `__consumer_offsets` that lacks history: complete is what it has from `offset` and `from_ms` on."""
+
+    log: str
+    name: str
+    offset: int
+    from_ms: int | None
+
+
+@dataclass(frozen=True)
 class Bar:
     """`count` rebalances that follow each other. `end_ms` is None if the last of them was not over.
 
-    Of causes and members: the most frequent cause, the first one's member, and how many members there were before the
+    `is_timed` is whether all of them have a beginning; one that has none begins and ends when it was over. Of causes
+    and members: the most frequent cause, the first one's member, and how many members there were before the
     first and after the last.
     """
 
@@ -97,12 +133,16 @@ class Bar:
     members_before: int | None
     members_after: int | None
     partitions_moved: int | None
+    is_timed: bool = True
 
 
 @dataclass(frozen=True)
 class Lane:
+    """`complete_ms` as of a GroupSummary."""
+
     owner: Owner
     bars: tuple[Bar, ...]
+    complete_ms: int | None = None
 
 
 @dataclass(frozen=True)
@@ -159,6 +199,14 @@ class Report:
     `bucket_ms` is the width of the buckets of `commits`, which are (begin, commits), and how often lag was measured.
     `trend_ms` is what lag at the end is compared with: a tenth of the time before it, None if that is too short.
     `later` counts commits that say they are of a time after `made_ms`: they are in no other number.
+
+    Where compaction took history of the time asked for, `complete_ms` is from when on all commits are there and
+    `rebalances_complete_ms` the same of rebalances, of all groups; `gone` names the logs. Then `commits` are only those
+    of complete history, since of the time before the last commit of each key is left: they would all be late.
+    `commits_left` counts these, and all totals are of what is left.
+
+    `lag_peaks` are of groups at work, `stopped` of those with lag that stopped, the last one first. `listing` has all,
+    of which there are `listing_total`.
     """
 
     path: str
@@ -186,3 +234,10 @@ class Report:
     members: tuple[MemberMoves, ...] = ()
     findings: tuple[Finding, ...] = ()
     jumps: tuple[Jumps, ...] = ()
+    complete_ms: int | None = None
+    rebalances_complete_ms: int | None = None
+    gone: tuple[Gone, ...] = ()
+    commits_left: int = 0
+    stopped: tuple[LagPeak, ...] = ()
+    listing: tuple[GroupSummary, ...] = ()
+    listing_total: int = 0

@@ -6,10 +6,12 @@ from typing import Final
 
 from kcoord.spark.jobs.report import text
 from kcoord.spark.jobs.report.data import ROWS_MAX, Finding, LagPeak, Report
-from kcoord.spark.jobs.report.pieces import NAME, WORD, note, owner_cell, plural, section, table
+from kcoord.spark.jobs.report.pieces import NAME, WORD, Names, note, plural, section, table
 from kcoord.spark.jobs.report.text import count, duration, escaped, when
 
 LAGGING_MAX: Final = 3
+# And of those that stopped.
+STOPPED_MAX: Final = 2
 # Lag that changed by less than this part of it is as it was.
 STEADY_PART: Final = 0.1
 
@@ -18,6 +20,9 @@ BEHIND: Final = "falling behind"
 CATCHING_UP: Final = "catching up"
 STEADY: Final = "steady"
 READ_ALL: Final = "no lag"
+# Of groups that do nothing and have nothing to do.
+STOPPED: Final = "stopped"
+STATES: Final = (BEHIND, SILENT, CATCHING_UP, STEADY, READ_ALL, STOPPED, text.NONE)
 
 
 def state_of(peak: LagPeak, trend_ms: int | None) -> str:
@@ -38,9 +43,10 @@ def state_of(peak: LagPeak, trend_ms: int | None) -> str:
     return BEHIND if change > 0 else CATCHING_UP
 
 
-def glance(report: Report, has_logs: bool) -> str:
+def glance(report: Report, names: Names) -> str:
     lagging = [one for one in report.lag_peaks if one.records_end][:LAGGING_MAX]
-    lines = [_lagging(one, report, has_logs) for one in lagging]
+    lagging += report.stopped[:STOPPED_MAX]
+    lines = [_lagging(one, report, names) for one in lagging]
     if not lines:
         known = any(one.records_end is not None for one in report.lag_peaks)
         lines.append(
@@ -48,40 +54,46 @@ def glance(report: Report, has_logs: bool) -> str:
         )
     storms = [one for one in report.findings if one.finding == "storm"]
     flapping = [one for one in report.findings if one.finding != "storm"]
-    lines += [_storm(one, has_logs) for one in storms[:1]]
-    lines += [_flapping(one, has_logs) for one in flapping[:1]]
+    lines += [_storm(one, names) for one in storms[:1]]
+    lines += [_flapping(one, names) for one in flapping[:1]]
     if report.rewinds_total or report.resets_total:
+        least = "At least " if report.complete_ms is not None else ""
         told = (
-            f"{plural(report.rewinds_total, 'rewind')} and {plural(report.resets_total, 'reset')} of offsets"
+            f"{least}{plural(report.rewinds_total, 'rewind')} and {plural(report.resets_total, 'reset')} of offsets"
         )
         for one in report.jumps[:1]:
-            told += f", the most by <strong>{owner_cell(one.owner, has_logs)}</strong> in "
+            told += f", the most by <strong>{names.cell(one.owner)}</strong> in "
             told += f"{escaped(one.topic)}-{one.partition}"
         lines.append(f'{told} (<a href="#jumps">all</a>).')
     return section("glance", f'<ul class="glance">{"".join(f"<li>{line}</li>" for line in lines)}</ul>')
 
 
-def lag_table(report: Report, has_logs: bool) -> str:
-    end_ms = report.end_ms or 0
-    rows = []
-    for one in report.lag_peaks:
-        since = None if one.last_commit_ms is None else (end_ms - one.last_commit_ms) / 1000
-        state = state_of(one, report.trend_ms) + (", rebalancing" if one.is_rebalancing else "")
-        rows.append(
-            (owner_cell(one.owner, has_logs), state, count(one.records_end), _change(one), duration(one.seconds_end),
-             count(one.records_peak), duration(one.seconds_peak), duration(since), count(one.rebalances),
-             count(one.partitions))
-        )  # fmt: skip
+def lag_table(report: Report, names: Names) -> str:
+    """Those at work, and those that stopped: neither of them takes the places of the others."""
     titles = (
         "Group", "State", "Lag, records", _since(report), "Lag, time", "Peak, records", "Peak, time",
         "Last commit, ago", "Rebalances", "Partitions",
     )  # fmt: skip
-    caption = (
-        f"Up to {ROWS_MAX} groups, those with the most lag at the end first, in records and in time by turns"
+    captions = (
+        f"Up to {ROWS_MAX} groups at work, those with the most lag at the end first, in records and in time by turns",
+        f"Up to {ROWS_MAX} groups with lag that stopped, the last one first: no commit and no rebalance "
+        f"since {when(report.trend_ms)}",
     )
+    tables = [
+        table(caption, titles, [_lag_row(one, report, names) for one in peaks], (NAME, WORD))
+        for caption, peaks in zip(captions, (report.lag_peaks, report.stopped), strict=True)
+    ]
+    return "".join(tables) or note("No group has an offset in this time.")
+
+
+def _lag_row(one: LagPeak, report: Report, names: Names) -> tuple[str, ...]:
+    since = None if one.last_commit_ms is None else ((report.end_ms or 0) - one.last_commit_ms) / 1000
+    state = state_of(one, report.trend_ms) + (", rebalancing" if one.is_rebalancing else "")
     return (
-        table(caption, titles, rows, (NAME, WORD)) if rows else note("No group has an offset in this time.")
-    )
+        names.cell(one.owner), state, count(one.records_end), _change(one), duration(one.seconds_end),
+        count(one.records_peak), duration(one.seconds_peak), duration(since), count(one.rebalances),
+        count(one.partitions),
+    )  # fmt: skip
 
 
 def _since(report: Report) -> str:
@@ -95,13 +107,13 @@ def _change(one: LagPeak) -> str:
     return f"{change:+,}" if change else "0"
 
 
-def _lagging(one: LagPeak, report: Report, has_logs: bool) -> str:
+def _lagging(one: LagPeak, report: Report, names: Names) -> str:
     end_ms = report.end_ms or 0
     lag = plural(one.records_end or 0, "record")
     if one.seconds_end is not None:
         lag += f", {duration(one.seconds_end)}"
     told = [
-        f"<strong>{owner_cell(one.owner, has_logs)}</strong> is behind by <strong>{escaped(lag)}</strong>"
+        f"<strong>{names.cell(one.owner)}</strong> is behind by <strong>{escaped(lag)}</strong>"
     ]
     state = state_of(one, report.trend_ms)
     if state == SILENT:
@@ -121,18 +133,18 @@ def _lagging(one: LagPeak, report: Report, has_logs: bool) -> str:
     return f"{told[0]} at the end: {'; '.join(told[1:])}." if told[1:] else f"{told[0]} at the end."
 
 
-def _storm(one: Finding, has_logs: bool) -> str:
+def _storm(one: Finding, names: Names) -> str:
     cause = f", most often {escaped(one.cause)}" if one.cause else ""
     length = duration((one.last_ms - one.first_ms) / 1000)
     return (
-        f"The worst storm: <strong>{owner_cell(one.owner, has_logs)}</strong>, "
+        f"The worst storm: <strong>{names.cell(one.owner)}</strong>, "
         f"{plural(one.rebalances, 'rebalance')} in {length} from {when(one.first_ms)[5:]} on{cause} "
         f'(<a href="#storms">all</a>).'
     )
 
 
-def _flapping(one: Finding, has_logs: bool) -> str:
+def _flapping(one: Finding, names: Names) -> str:
     return (
-        f"The worst flapping member: {escaped(one.member or text.NONE)} of <strong>{owner_cell(one.owner, has_logs)}"
+        f"The worst flapping member: {escaped(one.member or text.NONE)} of <strong>{names.cell(one.owner)}"
         f'</strong> came back {plural(one.returns or 0, "time")} (<a href="#storms">all</a>).'
     )

@@ -71,13 +71,23 @@ svg.swatch { flex: none; width: 30px; height: 12px; margin-right: 6px; vertical-
 .line.c2 { stroke-dasharray: 9 3; } .line.c3 { stroke-dasharray: 3 3; } .line.c4 { stroke-dasharray: 12 3 3 3; }
 .line.c5 { stroke-dasharray: 6 6; } .line.c6 { stroke-dasharray: 1 4; stroke-linecap: round; stroke-width: 3; }
 .bar.open { fill-opacity: 0.45; }
+.gone { fill: var(--soft); fill-opacity: 0.22; }
+.gap { border-left: 4px solid var(--c2); background: var(--card); padding: 8px 14px; margin: 12px 0; }
+.gap p, .gap li { max-width: 90ch; } .gap ul { margin: 6px 0; padding-left: 20px; }
+code { font-size: 13px; overflow-wrap: anywhere; }
+form.filter { display: flex; flex-wrap: wrap; align-items: end; gap: 8px 18px; margin: 10px 0; font-size: 14px; }
+form.filter[hidden] { display: none; }
+form.filter input[type="search"], form.filter select { font: inherit; padding: 3px 6px; min-height: 30px;
+  color: inherit; background: var(--card); border: 1px solid var(--soft); border-radius: 4px; }
+tr:target { background: var(--card); outline: 2px solid var(--c1); outline-offset: -2px; }
+tr[hidden] { display: none; }
 @media screen and (max-width: 760px) {
   body { padding: 16px 14px 48px; } dl.numbers { grid-template-columns: 1fr 1fr; }
 }
 @media print {
   body { max-width: none; padding: 0; font-size: 12px; }
   table { font-size: 10px; } th, td { padding-right: 8px; } td.name { min-width: 90px; }
-  svg.plot { min-width: 0; } .wide { background: none; } nav { display: none; }
+  svg.plot { min-width: 0; } .wide { background: none; } nav, form.filter { display: none; }
   h2, h3, caption { break-after: avoid; } figure, tr, dl.numbers div, dl.words div { break-inside: avoid; }
 }
 """

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kcoord.spark.jobs.report.data import STEPS_MS, step_ms
-from kcoord.spark.jobs.report.text import count, escaped, fitted, short_number, time_of
+from kcoord.spark.jobs.report.text import count, escaped, fitted, short_number, time_of, when
 
 WIDTH: Final = 960
 LEFT: Final = 84
@@ -99,11 +99,13 @@ def time_ticks(axis: Axis) -> list[tuple[int, str]]:
     return [(at, f"{time_of(at):{form}}") for at in range(first, axis.end_ms + 1, step)]
 
 
-def line_chart(title: str, unit: str, axis: Axis, lines: Sequence[Line]) -> str:
-    """One line each, the first above all others; `unit` names what is up."""
+def line_chart(
+    title: str, unit: str, axis: Axis, lines: Sequence[Line], complete_ms: int | None = None
+) -> str:
+    """One line each, the first above all others; `unit` names what is up. It is grey before `complete_ms`."""
     top = max((value for line in lines for _, value in line.points if value is not None), default=0.0)
     ticks = value_ticks(top)
-    parts = _frame(axis, unit, ticks)
+    parts = [*_gone(axis, TOP, PLOT_HEIGHT, complete_ms), *_frame(axis, unit, ticks)]
     for line in reversed(lines):
         parts.append(f'<g class="line c{line.style}"><title>{escaped(line.hint)}</title>')
         for run in _runs(line.points):
@@ -113,13 +115,20 @@ def line_chart(title: str, unit: str, axis: Axis, lines: Sequence[Line]) -> str:
             else:
                 parts.append(f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}"/>')
         parts.append("</g>")
-    return _picture(title, TOP + PLOT_HEIGHT + BOTTOM, parts)
+    return _picture(title, TOP + PLOT_HEIGHT + BOTTOM, parts, complete_ms)
 
 
-def bar_chart(title: str, unit: str, axis: Axis, bars: Sequence[tuple[int, int]], width_ms: int) -> str:
-    """Bars of one width in time, (begin, value)."""
+def bar_chart(
+    title: str,
+    unit: str,
+    axis: Axis,
+    bars: Sequence[tuple[int, int]],
+    width_ms: int,
+    complete_ms: int | None = None,
+) -> str:
+    """Bars of one width in time, (begin, value). It is grey before `complete_ms`."""
     ticks = value_ticks(max((value for _, value in bars), default=0))
-    parts = _frame(axis, unit, ticks)
+    parts = [*_gone(axis, TOP, PLOT_HEIGHT, complete_ms), *_frame(axis, unit, ticks)]
     base = TOP + PLOT_HEIGHT
     for begin, value in bars:
         x, y = axis.x(begin), _y(value, ticks[-1])
@@ -129,26 +138,37 @@ def bar_chart(title: str, unit: str, axis: Axis, bars: Sequence[tuple[int, int]]
             f'<rect class="bar c1" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{base - y:.1f}">'
             f"<title>{escaped(hint)}</title></rect>"
         )
-    return _picture(title, TOP + PLOT_HEIGHT + BOTTOM, parts)
+    return _picture(title, TOP + PLOT_HEIGHT + BOTTOM, parts, complete_ms)
 
 
-def lane_chart(title: str, unit: str, axis: Axis, lanes: Sequence[tuple[str, int, Sequence[Span]]]) -> str:
-    """A lane for each (name, how many in all, bars); `unit` names what lanes are of."""
+@dataclass(frozen=True)
+class LaneOf:
+    """A lane: its name, how many in all, its bars. It is grey before `complete_ms`."""
+
+    name: str
+    total: int
+    spans: Sequence[Span]
+    complete_ms: int | None = None
+
+
+def lane_chart(title: str, unit: str, axis: Axis, lanes: Sequence[LaneOf]) -> str:
+    """`unit` names what lanes are of."""
     base = TOP + LANE_HEIGHT * len(lanes)
     parts = _time_axis(axis, base)
     parts.append(
         f'<text class="unit" x="{axis.left - 8}" y="{TOP - 8}" text-anchor="end">{escaped(unit)}</text>'
         f'<text class="unit" x="{WIDTH - 2}" y="{TOP - 8}" text-anchor="end">In all</text>'
     )
-    for number, (name, total, spans) in enumerate(lanes):
+    for number, lane in enumerate(lanes):
         y = TOP + LANE_HEIGHT * number
+        parts += _gone(axis, y, LANE_HEIGHT, lane.complete_ms)
         parts.append(
             f'<line class="grid" x1="{axis.left}" x2="{WIDTH - RIGHT}" y1="{y + LANE_HEIGHT}" y2="{y + LANE_HEIGHT}"/>'
             f'<text x="{axis.left - 8}" y="{y + LANE_HEIGHT / 2 + 4:.1f}" text-anchor="end">'
-            f"<title>{escaped(name)}</title>{escaped(fitted(name, LANE_LETTERS))}</text>"
-            f'<text x="{WIDTH - 2}" y="{y + LANE_HEIGHT / 2 + 4:.1f}" text-anchor="end">{count(total)}</text>'
+            f"<title>{escaped(lane.name)}</title>{escaped(fitted(lane.name, LANE_LETTERS))}</text>"
+            f'<text x="{WIDTH - 2}" y="{y + LANE_HEIGHT / 2 + 4:.1f}" text-anchor="end">{count(lane.total)}</text>'
         )
-        for span in spans:
+        for span in lane.spans:
             x = min(axis.x(span.begin_ms), WIDTH - RIGHT - BAR_WIDTH_MIN)
             width = max(axis.x(span.end_ms) - x, BAR_WIDTH_MIN)
             style = f"bar c{span.style}" + (" open" if span.is_open else "")
@@ -156,7 +176,14 @@ def lane_chart(title: str, unit: str, axis: Axis, lanes: Sequence[tuple[str, int
                 f'<rect class="{style}" x="{x:.1f}" y="{y + 5}" width="{width:.1f}" height="{LANE_HEIGHT - 10}" rx="1">'
                 f"<title>{escaped(span.hint, 600)}</title></rect>"
             )
-    return _picture(title, base + BOTTOM, parts)
+    complete_ms = max((lane.complete_ms for lane in lanes if lane.complete_ms is not None), default=None)
+    return _picture(title, base + BOTTOM, parts, complete_ms)
+
+
+def gone_swatch() -> str:
+    """The grey of incomplete history, for a legend."""
+    shape = '<rect class="gone" width="30" height="12"/>'
+    return f'<svg class="swatch" viewBox="0 0 30 12" aria-hidden="true">{shape}</svg>'
 
 
 def swatch(style: int, is_line: bool, is_open: bool = False) -> str:
@@ -169,12 +196,24 @@ def swatch(style: int, is_line: bool, is_open: bool = False) -> str:
 # --- what all have
 
 
-def _picture(title: str, height: int, parts: list[str]) -> str:
+def _picture(title: str, height: int, parts: list[str], complete_ms: int | None) -> str:
     name = escaped(title)
+    label = name if complete_ms is None else f"{name}; history is not complete before {when(complete_ms)}"
     return (
-        f'<svg class="plot" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{name}">'
+        f'<svg class="plot" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{label}">'
         f'<text class="title" x="8" y="18">{name}</text>{"".join(parts)}</svg>'
     )
+
+
+def _gone(axis: Axis, y: int, height: int, complete_ms: int | None) -> list[str]:
+    """Grey over the time of which history is not complete."""
+    if complete_ms is None or complete_ms <= axis.begin_ms:
+        return []
+    width = axis.x(complete_ms) - axis.left
+    return [
+        f'<rect class="gone" x="{axis.left}" y="{y}" width="{width:.1f}" height="{height}">'
+        f"<title>History is not complete before {when(complete_ms)}</title></rect>"
+    ]
 
 
 def _frame(axis: Axis, unit: str, ticks: list[float]) -> list[str]:

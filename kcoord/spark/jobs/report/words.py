@@ -13,7 +13,7 @@ WORDS: Final = (
      "the group where that was longest. Groups that stopped stay, and their lag grows until the end."),
     ("state", "State", "What a group with lag does, by the last tenth of the time. No commits: it committed nothing. "
      "Falling behind, catching up: it commits, and its lag grew or shrank by more than a tenth. Steady: neither. "
-     "Rebalancing: a rebalance of it was not over at the end."),
+     "Stopped: neither a commit nor a rebalance, and no lag. Rebalancing: a rebalance of it was not over at the end."),
     ("last-commit", "Last commit, ago", "How long before the end the group committed an offset that it still has; – is "
      "before all of the time."),
     ("rebalance", "Rebalance", "From the first new epoch (generation) of a group until every member is where the "
@@ -24,6 +24,11 @@ WORDS: Final = (
      "member_left."),
     ("moved", "Partitions moved", "Partitions that went from one member to another: not those that nobody had before "
      "or has after."),
+    ("complete", "Complete from", "From when on all commits and rebalances of the group are in the logs; – is all "
+     "of this time. Compaction removed others from before: there were at least as many as the group's numbers say. "
+     "Lag before that time is not known."),
+    ("took", "Time in rebalances", "Of rebalances that have a beginning in the logs. A Kafka broker writes one record "
+     "for each rebalance of a classic group, at its end: how long it took is not known."),
     ("storm", "Storm", "At least 3 rebalances of a group, each begun less than 60 seconds after the one before was "
      "over."),
     ("flapping", "Flapping member", "A member that went away and came back at least twice. A static member goes by its "
@@ -38,5 +43,6 @@ EXPLAINED: Final = {
     "Lag, records": "lag", "Lag, time": "lag-time", "Peak, records": "lag", "Peak, time": "lag-time", "State": "state",
     "Last commit, ago": "last-commit", "Rebalances": "rebalance", "Partitions moved": "moved",
     "Most frequent cause": "cause", "Cause": "cause", "Finding": "storm", "Returns": "flapping", "Rewinds": "rewind",
-    "Resets": "reset", "Why reset": "reset",
+    "Resets": "reset", "Why reset": "reset", "Complete from": "complete", "Time in rebalances": "took",
+    "Longest": "took",
 }  # fmt: skip

@@ -1,0 +1,107 @@
+"""From when on histories are complete: the table `_history` beside the rows that jobs make.
+
+Compaction keeps the newest record of each key, so what is left of older time is not what happened then. A row of a job
+says from when on its log holds everything: `history_complete_from`, null where the whole history is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as F
+
+from kcoord.core.outcome import GROUP_EVENTS_TOPIC, OFFSETS_TOPIC
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+COMPLETE_FROM: Final = "history_complete_from"
+COMPLETE_FROM_OFFSET: Final = "complete_from_offset"
+PLACE: Final = ("log", "log_partition")
+SQL: Final = (
+    "log string, log_topic string, log_partition int, end_offset bigint, complete_from_offset bigint, from_ms bigint"
+)
+
+
+@dataclass(frozen=True)
+class LogHistory:
+    """A row of the table `_history`. `from_ms` is `history_complete_from` as a Unix time, None for null."""
+
+    log: str
+    topic: str
+    partition: int
+    end_offset: int
+    complete_from_offset: int
+    from_ms: int | None
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def collected(history: DataFrame) -> list[LogHistory]:
+    """The rows of the table `_history`, in the order of logs. Spark runs here."""
+    rows = history.select(
+        "log", "log_topic", "log_partition", "end_offset", COMPLETE_FROM_OFFSET, F.unix_millis(COMPLETE_FROM)
+    ).collect()
+    return sorted((LogHistory(*row) for row in rows), key=lambda one: (one.log, one.topic, one.partition))
+
+
+def of_one_cluster(histories: Sequence[LogHistory]) -> list[LogHistory]:
+    """One history for each partition of which several brokers hold replicas, in the log ".".
+
+    What compaction took from one replica may be in another one: complete is what replicas hold without a gap, from the
+    end of the longest one backwards.
+    """
+    replicas: dict[tuple[str, int], list[LogHistory]] = {}
+    for one in histories:
+        replicas.setdefault((one.topic, one.partition), []).append(one)
+    found = []
+    for (topic, partition), group in sorted(replicas.items()):
+        group.sort(key=lambda one: -one.end_offset)
+        first = group[0]
+        for one in group[1:]:
+            if one.end_offset >= first.complete_from_offset and one.complete_from_offset < first.complete_from_offset:
+                first = one
+        found.append(
+            LogHistory(
+                ".", topic, partition, group[0].end_offset, first.complete_from_offset, first.from_ms
+            )
+        )  # fmt: skip
+    return found
+
+
+def history_table(spark: SparkSession, histories: Sequence[LogHistory]) -> DataFrame:
+    """These histories as the table `_history` has them."""
+    rows = [
+        (one.log, one.topic, one.partition, one.end_offset, one.complete_from_offset, one.from_ms)
+        for one in histories
+    ]
+    table = spark.createDataFrame(rows, SQL)
+    return table.select(*table.columns[:-1], F.timestamp_millis("from_ms").alias(COMPLETE_FROM))
+
+
+def with_history(rows: DataFrame, history: DataFrame | None, events: DataFrame | None = None) -> DataFrame:
+    """`rows`, which have a log and log_partition of `__consumer_offsets`, with COMPLETE_FROM and COMPLETE_FROM_OFFSET.
+
+    Both are null without `history`, the table `_history`. `events` is what the table `messages` has of
+    `__group_events`: about rebalances it has everything from its first event on, whatever compaction took.
+    """
+    if history is None:
+        return rows.withColumns({COMPLETE_FROM: _null("timestamp"), COMPLETE_FROM_OFFSET: _null("bigint")})
+    known = history.where(F.col("log_topic") == OFFSETS_TOPIC).select(*PLACE, COMPLETE_FROM_OFFSET, COMPLETE_FROM)
+    if events is not None:
+        of_groups = events.where(F.col("topic") == GROUP_EVENTS_TOPIC)
+        first = of_groups.groupBy("log").agg(F.min("timestamp").alias("_first"))
+        at = F.col(COMPLETE_FROM)
+        # `least` alone would make the first event of what is null: the whole history.
+        known = known.join(first, "log", "left").select(
+            *PLACE, COMPLETE_FROM_OFFSET, F.when(at.isNotNull(), F.least(at, "_first")).alias(COMPLETE_FROM)
+        )
+    return rows.join(F.broadcast(known), [*PLACE], "left")
+
+
+def _null(kind: str) -> Column:
+    return F.lit(None).cast(kind)
