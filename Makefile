@@ -2,7 +2,7 @@
 # Variables: PYTHON (the interpreter that makes .venv), VENV, ARGS (more arguments for the tool that is called),
 # WORKERS (how many processes run tests).
 .DEFAULT_GOAL := help
-.PHONY: help setup run gen gen-check compile lint type test test-compiled interop image bench bench-open bench-partitions bench-spark stall fuzz explore crash-states io-faults bit-flips crash check clean
+.PHONY: help setup run gen gen-check compile lint type test test-compiled interop nightly image bench bench-open bench-partitions bench-spark stall fuzz explore crash-states io-faults bit-flips crash check clean
 
 VENV ?= .venv
 PYTHON ?= $(shell tools/find_python.sh)
@@ -53,6 +53,9 @@ test-compiled: compile ## the same suite on the compiled tree, without the tests
 
 interop: setup ## the Java clients and Kafka's own tools against kcoord (Java 17 and Maven)
 	$(PYTEST) tests/interop $(ARGS)
+
+nightly: setup ## what takes too long for every change: ten minutes of reading a broker that compacts all the time
+	$(PYTEST) -s -o faulthandler_timeout=0 tests/interop/test_live_broker.py --live-seconds=600 $(ARGS)
 
 image: setup ## the container image's build script in an empty directory, and its command
 	$(PYTEST) -o faulthandler_timeout=0 tests/image $(ARGS)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, final
 
 from kcoord.log.reader import RELATIVE_OFFSET_MAX, DamagedBytes, StoredBatch, Window, batches_between
-from kcoord.log.segment import segment_name
+from kcoord.spark.discovery import list_partition
 from kcoord.spark.filesystem import FileBytes
 from kcoord.spark.plan import Slice
 from kcoord.spark.scan import Scan, ScanRange
+from kcoord.spark.segments import SegmentChanged, has_changed, is_gone, open_segment
 
 # What is read at once, and the most that one batch may take.
 CHUNK_BYTES = 8 << 20
@@ -19,6 +20,19 @@ BATCH_BYTES_MAX = 256 << 20
 INDEX_BYTES_MAX = 64 << 20
 ROWS_PER_BATCH = 65_536
 DECOMPRESSED_BYTES_MAX = 256 << 20
+
+
+@final
+class NotAsPlanned:
+    """The last that comes of a slice: from `next_offset` on it has to be planned again."""
+
+    def __init__(self, path: str, reason: str, next_offset: int) -> None:
+        self.path = path
+        self.reason = reason
+        self.next_offset = next_offset
+
+
+Item = DamagedBytes | NotAsPlanned | None
 
 
 def wanted_range(part: Slice, decompressed_bytes_max: int) -> ScanRange:
@@ -33,63 +47,109 @@ def wanted_range(part: Slice, decompressed_bytes_max: int) -> ScanRange:
 
 
 def stored_batches(filesystem: Any, part: Slice) -> Iterator[StoredBatch | DamagedBytes]:
-    """Batch after batch, as objects. Raises OSError."""
-    with FileBytes(filesystem, part.segment.path, part.segment.size) as file:
+    """Batch after batch, as objects. Raises SegmentChanged and OSError."""
+    with open_segment(filesystem, part.segment) as file:
         base = part.segment.base_offset
         window = Window(file.pread, file.size)
         yield from batches_between(window, part.segment.path, part.start, part.end, part.next_offset, base)
         if window.size < file.size:
             yield _shrunk(file, part, window.size, window.next_offset)
-        elif overlap := _overlap(filesystem, file, part, window.next_offset):
-            yield overlap
 
 
-def scan_slice(
-    filesystem: Any, part: Slice, scan: Scan, rows_max: int = ROWS_PER_BATCH
-) -> Iterator[DamagedBytes | None]:
+def scan_slice(filesystem: Any, part: Slice, scan: Scan, rows_max: int = ROWS_PER_BATCH) -> Iterator[Item]:
     """Scan a slice: damage as it is met, and None whenever there is much in the scan, which has to be taken then.
 
-    What is in the scan at the end is to be taken, too. Raises OSError.
+    What is in the scan at the end is to be taken, too, also where NotAsPlanned is that end: all rows below its offset
+    are there then. Raises OSError.
     """
-    base = part.segment.base_offset
-    highest = base + RELATIVE_OFFSET_MAX
     scan.next_offset = part.next_offset
-    with FileBytes(filesystem, part.segment.path, part.segment.size) as file:
-        end = min(part.end, file.size)
-        position = part.start
-        wanted = CHUNK_BYTES
-        while position < end:
-            chunk = file.pread(wanted, position)
-            if not chunk:
-                yield _shrunk(file, part, position, scan.next_offset)
-                return
-            at = 0
-            while True:
-                at = scan.feed(chunk, at, end - position, position, highest, rows_max)
-                if not scan.is_full(rows_max):
-                    break
-                yield None
-            position += at
-            if position >= end:
+    try:
+        file = open_segment(filesystem, part.segment)
+    except SegmentChanged as change:
+        yield NotAsPlanned(change.path, change.reason, part.next_offset)
+        return
+    with file:
+        try:
+            yield from _scan_open(filesystem, file, part, scan, rows_max)
+        except OSError as error:
+            if not is_gone(error) and not has_changed(filesystem, part.segment):
+                raise
+            yield NotAsPlanned(part.segment.path, str(error), scan.next_offset)
+
+
+def _scan_open(filesystem: Any, file: FileBytes, part: Slice, scan: Scan, rows_max: int) -> Iterator[Item]:
+    highest = part.segment.base_offset + RELATIVE_OFFSET_MAX
+    end = min(part.end, file.size)
+    position = part.start
+    wanted = CHUNK_BYTES
+    item: DamagedBytes | None = None
+    while position < end:
+        chunk = file.pread(wanted, position)
+        due = scan.next_offset
+        if not chunk:
+            item = _shrunk(file, part, position, due)
+            yield _planned_again(filesystem, part, item, due) or item
+            return
+        at = 0
+        while True:
+            at = scan.feed(chunk, at, end - position, position, highest, rows_max)
+            if not scan.is_full(rows_max):
                 break
-            if not scan.reason and at > 0:
-                wanted = CHUNK_BYTES
-                continue
-            if (
-                not scan.reason
-                and len(chunk) == wanted
-                and wanted < min(file.size - position, BATCH_BYTES_MAX)
-            ):
-                # A batch larger than the chunk, or a length that is wrong: look for its end in steps.
-                wanted *= 2
-                continue
-            # Damage, or a batch that ends behind the file.
-            item = _damage_at(file, part, position, end, scan)
-            yield item
-            position = item.position + item.size_bytes
+            yield None
+        position += at
+        if position >= end:
+            break
+        if not scan.reason and at > 0:
             wanted = CHUNK_BYTES
-        if overlap := _overlap(filesystem, file, part, scan.next_offset):
-            yield overlap
+            continue
+        if not scan.reason and len(chunk) == wanted and wanted < min(file.size - position, BATCH_BYTES_MAX):
+            # A batch larger than the chunk, or a length that is wrong: look for its end in steps.
+            wanted *= 2
+            continue
+        # Damage, or a batch that ends behind the file.
+        due = scan.next_offset
+        item = _damage_at(file, part, position, end, scan)
+        if again := _planned_again(filesystem, part, item, due):
+            yield again
+            return
+        if _is_of(part, due):
+            yield item
+        position = item.position + item.size_bytes
+        wanted = CHUNK_BYTES
+    if overlap := _overlap(filesystem, file, part, scan.next_offset):
+        yield overlap
+    if item is None or item.position + item.size_bytes < file.size:
+        # Otherwise it is reported that the end cannot be read.
+        if gap := _gap(file, part, scan.next_offset):
+            yield gap
+
+
+def _planned_again(filesystem: Any, part: Slice, item: DamagedBytes, due: int) -> NotAsPlanned | None:
+    """Bytes that do not fit are no damage where the file is another one by now, or was being written to.
+
+    A slice is planned again for them only once: a file that is written to all the time may be damaged as well.
+    """
+    if due <= part.tried_at or not has_changed(filesystem, part.segment):
+        return None
+    return NotAsPlanned(part.segment.path, item.reason, due)
+
+
+def _is_of(part: Slice, due: int) -> bool:
+    """Whether what cannot be read is in this slice. One that was planned again may share its file with others."""
+    return part.tried_at < 0 or part.tried_at <= due < part.to_offset
+
+
+def _gap(file: FileBytes, part: Slice, next_offset: int) -> DamagedBytes | NotAsPlanned | None:
+    """What is missing where the log ends below its durable mark.
+
+    The mark may be newer than the listing, so the directory is listed once more before that counts.
+    """
+    if next_offset >= part.synced_to:
+        return None
+    reason = f"the log ends at {next_offset}, but was synced up to {part.synced_to}"
+    if next_offset > part.tried_at:
+        return NotAsPlanned(part.segment.path, reason, next_offset)
+    return DamagedBytes(part.segment.path, file.size, 0, next_offset, reason, False)
 
 
 def _shrunk(file: FileBytes, part: Slice, position: int, due: int) -> DamagedBytes:
@@ -104,8 +164,8 @@ def _overlap(filesystem: Any, file: FileBytes, part: Slice, next_offset: int) ->
     """
     if part.end < file.size or not part.from_offset < part.to_offset < next_offset:
         return None
-    following = posixpath.join(posixpath.dirname(part.segment.path), segment_name(part.to_offset) + ".log")
-    if filesystem.get_file_info(following).type.name != "File":
+    now = list_partition(filesystem, posixpath.dirname(part.segment.path), part)
+    if now is None or part.to_offset not in [segment.base_offset for segment in now.segments]:
         return None
     window = Window(file.pread, file.size)
     base = part.segment.base_offset

@@ -6,6 +6,7 @@ import os
 import posixpath
 import re
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,21 +17,26 @@ from kcoord.log.reader import PARTITION_DIRECTORY, RELATIVE_OFFSET_MAX, Window, 
 from kcoord.log.record_format import is_own_format
 from kcoord.log.recovery import SEGMENT_LOG, SWAP_SUFFIX, is_temporary, recover_files
 from kcoord.log.segment import INDEX_BYTES_MAX
-from kcoord.spark.filesystem import FileBytes, FileTooLarge, read_file
+from kcoord.spark.filesystem import FileBytes, FileTooLarge, forget_listings, read_file
 from kcoord.spark.plan import INT64_MAX, LogPartition, SegmentFile, Slice
+from kcoord.spark.segments import UnsettledFiles
 
 # Copies of a whole data directory, inside of it: they are loaded by their own path.
 SNAPSHOTS = "snapshots"
 CHECKPOINT_BYTES_MAX = 64 << 20
 # meta.properties has a few lines.
 PROPERTIES_BYTES_MAX = 1 << 20
-# How often a directory is listed whose files are renamed meanwhile.
-LIST_ATTEMPTS = 5
 SELF = "."
 # Kafka's partition numbers have 31 bits.
 PARTITION_MAX = 0x7FFFFFFF
 # A file whose name says more than this holds no batch that could be its own: all of it is damage.
 BASE_OFFSET_MAX = INT64_MAX - 1 - RELATIVE_OFFSET_MAX
+# How a broker names files on their way in and out. A listing that shows some may have missed a file that got another
+# name meanwhile, so it counts if the next one shows the same. An exchange takes a broker milliseconds; after so many
+# listings, about two seconds, something else is going on.
+OF_SEGMENT = re.compile(r"\d{20}\.")
+LISTINGS_MAX = 40
+LISTING_PAUSE_S = 0.05
 
 
 class NothingToRead(ValueError):
@@ -59,7 +65,11 @@ def discover(filesystem: Any, root: str) -> list[LogPartition]:
             continue
         log = SELF if below == SELF else posixpath.relpath(parent, root)
         like = LogPartition(log, match.group(1), int(match.group(2)), directory, ())
-        partition = _recovered(filesystem, like, listed)
+        try:
+            partition = _recovered(filesystem, like, listed)
+        except FileNotFoundError:
+            # Its topic was deleted meanwhile.
+            continue
         if partition is not None:
             found.append(partition)
     found.sort(key=lambda one: (one.log, one.topic, one.partition))
@@ -73,6 +83,7 @@ class _File:
     path: str
     size: int
     modified_ns: int
+    inode: int = 0
 
 
 def _files_below(filesystem: Any, root: str) -> Iterable[_File]:
@@ -124,6 +135,44 @@ def _local_files(root: str) -> Iterator[_File]:
                     yield from _local_file(entry)
 
 
+def _files_in(filesystem: Any, directory: str) -> list[_File]:
+    """The files of one directory, read anew. Raises OSError."""
+    import pyarrow.fs
+
+    if filesystem.type_name != "local":
+        forget_listings(filesystem)
+        return list(_files(filesystem.get_file_info(pyarrow.fs.FileSelector(directory))))
+    with os.scandir(directory) as entries:
+        return [file for entry in entries if not entry.is_dir() for file in _local_file(entry)]
+
+
+def _settle(filesystem: Any, directory: str, listed: list[_File]) -> list[_File]:
+    """A listing of the directory that is not in the middle of an exchange. Raises UnsettledFiles and OSError."""
+    for tries in range(LISTINGS_MAX):
+        if not any(is_temporary(posixpath.basename(file.path)) for file in listed):
+            return listed
+        if tries > 1:
+            time.sleep(LISTING_PAUSE_S)
+        again = _files_in(filesystem, directory)
+        if _names(again) == _names(listed):
+            return again
+        listed = again
+    raise _unsettled(directory)
+
+
+def _unsettled(directory: str) -> UnsettledFiles:
+    return UnsettledFiles(
+        f"{directory}: {LISTINGS_MAX} listings in a row differ, since files are exchanged all the time. Read a copy "
+        "or a snapshot of it"
+    )
+
+
+def _names(files: list[_File]) -> set[tuple[str, int]]:
+    """What belongs to segments. Sizes may differ: the log is written to."""
+    found = {(file.path, file.inode) for file in files}
+    return {one for one in found if OF_SEGMENT.match(posixpath.basename(one[0]))}
+
+
 def _local_file(entry: os.DirEntry[str]) -> Iterator[_File]:
     """Nothing if it went meanwhile, or is none: a pipe would be waited for. Raises OSError for what leads nowhere."""
     try:
@@ -141,56 +190,42 @@ def _local_file(entry: os.DirEntry[str]) -> Iterator[_File]:
             raise OSError(
                 f"{os.fsencode(entry.path)!r} has a name that is not UTF-8; give it another one"
             ) from None
-        yield _File(entry.path, status.st_size, status.st_mtime_ns)
+        yield _File(entry.path, status.st_size, status.st_mtime_ns, status.st_ino)
 
 
-def list_partition(filesystem: Any, directory: str, like: Slice) -> LogPartition | None:
+def list_partition(filesystem: Any, directory: str, like: Slice | LogPartition) -> LogPartition | None:
     """A partition's directory as it is now; None if it is gone, or empty. Raises OSError and BadFiles."""
-    listed = _list(filesystem, directory)
-    return _recovered(filesystem, LogPartition(like.log, like.topic, like.partition, directory, ()), listed)
-
-
-def _list(filesystem: Any, directory: str) -> dict[str, _File]:
-    import pyarrow.fs
-
+    now = LogPartition(like.log, like.topic, like.partition, directory, ())
     try:
-        infos = filesystem.get_file_info(pyarrow.fs.FileSelector(directory))
+        return _recovered(filesystem, now, _files_in(filesystem, directory))
     except FileNotFoundError:
-        return {}
-    return _by_directory(_files(infos)).get(directory, {})
+        return None
 
 
-def _by_directory(files: Iterable[_File]) -> dict[str, dict[str, _File]]:
-    """The files of each directory, by name."""
-    found: dict[str, dict[str, _File]] = {}
+def _by_directory(files: Iterable[_File]) -> dict[str, list[_File]]:
+    """The files of each directory."""
+    found: dict[str, list[_File]] = {}
     for file in files:
-        directory, _, name = file.path.rpartition("/")
-        found.setdefault(directory, {})[name] = file
+        found.setdefault(posixpath.dirname(file.path), []).append(file)
     return found
 
 
-def _recovered(filesystem: Any, like: LogPartition, listed: dict[str, _File]) -> LogPartition | None:
+def _recovered(filesystem: Any, like: LogPartition, files: list[_File]) -> LogPartition | None:
     """A partition's files by the rules of a broker's recovery; None where there is no segment.
 
-    While a running broker renames files, a listing may have both names of one or none. Then it is listed again.
+    These are right for a running broker as well, once a listing is not in the middle of a rename. Raises BadFiles,
+    UnsettledFiles and OSError, FileNotFoundError if the directory is gone.
     """
-    directory = like.path
-    attempt = 1
-    while any(map(is_temporary, listed)) and attempt < LIST_ATTEMPTS:
-        again = _list(filesystem, directory)
-        if again.keys() == listed.keys():
-            break
-        listed = again
-        attempt += 1
-    while True:
+    for _ in range(LISTINGS_MAX):
+        files = _settle(filesystem, like.path, files)
         try:
-            return _as_partition(filesystem, like, listed)
+            return _as_partition(filesystem, like, {posixpath.basename(file.path): file for file in files})
         except (ImpossibleFiles, FileNotFoundError) as error:
-            again = _list(filesystem, directory)
-            if attempt >= LIST_ATTEMPTS or again.keys() == listed.keys():
+            again = _files_in(filesystem, like.path)
+            if _names(again) == _names(files):
                 raise BadFiles(str(error)) from None
-            listed = again
-            attempt += 1
+            files = again
+    raise _unsettled(like.path)
 
 
 def _as_partition(filesystem: Any, like: LogPartition, listed: dict[str, _File]) -> LogPartition | None:
@@ -205,13 +240,15 @@ def _as_partition(filesystem: Any, like: LogPartition, listed: dict[str, _File])
     if not recovered.segments:
         return None
     logs = {name for _, name in recovered.segments}
-    segments = tuple(
-        SegmentFile(listed[name].path, min(base, BASE_OFFSET_MAX), listed[name].size, listed[name].modified_ns)
-        for base, name in recovered.segments
-    )
+    segments = [_segment(base, listed[name]) for base, name in recovered.segments]
+    segments[-1] = replace(segments[-1], is_last=True)
     renamed = {name: now for name, now in recovered.names.items() if now not in logs}
     others = tuple(sorted({*recovered.others, *renamed} - logs))
-    return replace(like, segments=segments, files=others, renamed=tuple(sorted(renamed.items())))
+    return replace(like, segments=tuple(segments), files=others, renamed=tuple(sorted(renamed.items())))
+
+
+def _segment(base_offset: int, file: _File) -> SegmentFile:
+    return SegmentFile(file.path, min(base_offset, BASE_OFFSET_MAX), file.size, file.modified_ns, file.inode)
 
 
 def _next_offset_of(filesystem: Any, directory: str, name: str) -> int:

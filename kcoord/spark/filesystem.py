@@ -103,16 +103,60 @@ def _arrow_uri(scheme: str, rest: str, options: dict[str, str]) -> str:
     return uri
 
 
+@dataclass(frozen=True)
+class FileState:
+    """What tells two files of one name apart. A time or an inode of 0 is not known."""
+
+    size: int
+    modified_ns: int
+    inode: int = 0
+
+
+def state_of(filesystem: Any, path: str) -> FileState | None:
+    """The state of the file that has the name now; None without one. Raises OSError."""
+    if filesystem.type_name == "local":
+        try:
+            status = os.stat(path)
+        except FileNotFoundError:
+            return None
+        return FileState(status.st_size, status.st_mtime_ns, status.st_ino)
+    info = filesystem.get_file_info(path)
+    return FileState(info.size, info.mtime_ns or 0) if info.is_file else None
+
+
+def forget_listings(filesystem: Any) -> None:
+    """Filesystems of fsspec may answer from listings that they made before."""
+    of_fsspec = getattr(getattr(filesystem, "handler", None), "fs", None)
+    if of_fsspec is not None:
+        of_fsspec.invalidate_cache()
+
+
 class FileBytes:
-    """Any part of a file. `size` is what it had when it was opened; a smaller one may be given."""
+    """Any part of a file. `size` is what it had when it was opened; a smaller one may be given.
+
+    On a local disk it stays the file that was opened, whatever has its name later.
+    """
 
     def __init__(self, filesystem: Any, path: str, size: int | None = None) -> None:
-        self.file = filesystem.open_input_file(path)
-        now = int(self.file.size())
+        self.file: Any
+        self.local: os.stat_result | None = None
+        if filesystem.type_name == "local":
+            local = open(path, "rb", buffering=0)
+            self.file, self.local = local, os.fstat(local.fileno())
+            now = self.local.st_size
+        else:
+            self.file = filesystem.open_input_file(path)
+            now = int(self.file.size())
         self.size = now if size is None else min(size, now)
 
+    def state(self, filesystem: Any, path: str) -> FileState | None:
+        """That of the file that is open; where it has none of its own, of what has the name now. Raises OSError."""
+        if self.local is None:
+            return state_of(filesystem, path)
+        return FileState(self.local.st_size, self.local.st_mtime_ns, self.local.st_ino)
+
     def pread(self, size: int, position: int) -> bytes:
-        """At most `size` bytes; fewer only at the end."""
+        """At most `size` bytes; fewer only at the end. Raises OSError."""
         wanted = min(size, self.size - position)
         if wanted <= 0:
             return b""

@@ -79,7 +79,7 @@ class RowFilter:
         said = (self.record_types, self.record_names, self.groups, self.transactional_ids)
         return said != (None, None, None, None)
 
-    def wants_partition(self, partition: LogPartition) -> bool:
+    def wants_partition(self, partition: LogPartition | Slice) -> bool:
         return (
             (self.logs is None or partition.log in self.logs)
             and (self.log_topics is None or partition.topic in self.log_topics)

@@ -14,6 +14,7 @@ from typing import Any, final
 from kcoord.spark.filesystem import FileBytes
 from kcoord.spark.plan import AbortedRange, LogPartition, SegmentFile
 from kcoord.spark.scan import TransactionSurvey
+from kcoord.spark.segments import open_segment
 from kcoord.spark.transactions import Transactions, begin_survey, surveyed, walk
 
 # What is looked at again before a file that has changed is read on.
@@ -32,7 +33,10 @@ class _Walk:
         self.tail = b""
 
     def left(self, filesystem: Any, partition: LogPartition) -> tuple[SegmentFile, ...] | None:
-        """The segments from the last one on that was walked; None where all has to be walked anew. Raises OSError."""
+        """The segments from the last one on that was walked; None where all has to be walked anew.
+
+        Raises SegmentChanged and OSError.
+        """
         segments = partition.segments
         kept = [file for file in self.files if file.base_offset >= segments[0].base_offset]
         if not kept:
@@ -43,22 +47,23 @@ class _Walk:
             return None
         now, before = segments[last], kept[-1]
         if now != before:
-            if (now.path, now.base_offset) != (before.path, before.base_offset) or now.size < before.size:
+            was, is_now = ((one.path, one.base_offset, one.inode) for one in (before, now))
+            if was != is_now or now.size < before.size:
                 return None
-            with FileBytes(filesystem, now.path, now.size) as file:
+            with open_segment(filesystem, now) as file:
                 if _tail(file, self.position) != self.tail:
                     return None
         self.files = kept
         return segments[last:]
 
     def go_on(self, filesystem: Any, segments: tuple[SegmentFile, ...]) -> None:
-        """Over the rest of the first of these, and all of the others. Raises OSError."""
+        """Over the rest of the first of these, and all of the others. Raises SegmentChanged and OSError."""
         if self.files and list(segments) == self.files[-1:]:
             return
         position = self.position
         del self.files[-1:]
         for number, segment in enumerate(segments):
-            with FileBytes(filesystem, segment.path, segment.size) as file:
+            with open_segment(filesystem, segment) as file:
                 position = walk(file, self.survey, position)
                 if number == len(segments) - 1:
                     self.position, self.tail = position, _tail(file, position)
@@ -75,7 +80,7 @@ class Follower:
         self._walks: dict[str, _Walk] = {}
 
     def transactions_of(self, filesystem: Any, partition: LogPartition) -> Transactions:
-        """As `kcoord.spark.transactions.transactions_of` tells them. Raises OSError."""
+        """As `kcoord.spark.transactions.transactions_of` tells them. Raises SegmentChanged and OSError."""
         # A walk that fails is not gone on with.
         known = self._walks.pop(partition.path, None)
         left = known.left(filesystem, partition) if known is not None else None

@@ -9,19 +9,26 @@ from kcoord.log.segment import segment_name
 
 # Beyond any offset and any timestamp in ms.
 INT64_MAX = 0x7FFFFFFFFFFFFFFF
+# Where a slice begins and ends that has no file.
+NO_FILE: Final = -1
 # The end of the year 9999 in ms: where Spark's timestamps end, and Python's, which rows are collected into.
 TIME_MS_MAX: Final = 253_402_300_799_999
 
 
 @dataclass(frozen=True)
 class SegmentFile:
-    """A `.log` file as it was listed: its path in the filesystem, its size then, and when it was written to (0: not
-    known)."""
+    """A `.log` file as it was listed: its path in the filesystem, its size then, when it was written to and its inode.
+
+    A time or an inode of 0 is not known: object stores and HDFS have no inodes. The last one of its log is written to
+    (`is_last`). segments.py says whether the file is still the same.
+    """
 
     path: str
     base_offset: int
     size: int
     modified_ns: int = 0
+    inode: int = 0
+    is_last: bool = False
 
 
 @dataclass(frozen=True)
@@ -41,6 +48,10 @@ class LogPartition:
     segments: tuple[SegmentFile, ...]
     files: tuple[str, ...] = ()
     renamed: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition} in {self.log}"
 
     def beside(self, segment: SegmentFile, suffix: str) -> str | None:
         """The path of a file that belongs to the segment; None if there is none."""
@@ -66,6 +77,10 @@ class Slice:
     `next_offset` is the lowest offset that the first batch may have, as the files before tell. What cannot be read
     and reaches the end of the file is no damage if `tail_from` or a later offset is due there: a write that was never
     acknowledged.
+
+    A slice with `synced_to` is to end where its log ends: if the log ends below that offset, the records between are
+    lost. If nothing is left of the log, `start` is NO_FILE and the file is its directory. `tried_at` is the offset up
+    to which the slice was planned again for what could not be read: what still cannot be read there is damage.
     """
 
     log: str
@@ -83,3 +98,9 @@ class Slice:
     tail_from: int = INT64_MAX
     # Below this offset records have format 1 (kcoord/log/record_format.py).
     format_1_end: int = 0
+    synced_to: int = 0
+    tried_at: int = -1
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.partition} in {self.log}"

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import dataclasses
 import struct
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 from kcoord.log.directory import LOG_START_OFFSETS, META_PROPERTIES, RECOVERY_POINTS, parse_properties
 from kcoord.log.reader import RELATIVE_OFFSET_MAX, Window
 from kcoord.log.record_format import OFFSETS_TOPIC, format_1_end
-from kcoord.spark.batches import CHUNK_BYTES, INDEX_BYTES_MAX, scan_slice
+from kcoord.spark.batches import CHUNK_BYTES, INDEX_BYTES_MAX, NotAsPlanned, scan_slice
 from kcoord.spark.discovery import data_directory, list_partition, read_checkpoint
-from kcoord.spark.filesystem import FileBytes, FileTooLarge, read_file
+from kcoord.spark.filesystem import FileTooLarge, read_file
 from kcoord.spark.following import Follower
 from kcoord.spark.message_scan import MessageScan
 from kcoord.spark.options import CORRUPT, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, ReadOptions
-from kcoord.spark.plan import INT64_MAX, LogPartition, SegmentFile, Slice
+from kcoord.spark.plan import INT64_MAX, NO_FILE, LogPartition, SegmentFile, Slice
 from kcoord.spark.scan import ScanRange
+from kcoord.spark.segments import SegmentChanged, UnsettledFiles, open_segment
 from kcoord.spark.transactions import Transactions
 from kcoord.wire.record_batch import BatchHeader, parse_header
 
@@ -31,6 +32,11 @@ OFFSET_ENTRY = struct.Struct(">ii")
 TIME_ENTRY = struct.Struct(">qi")
 # Of meta.properties, which has a few lines.
 PROPERTIES_BYTES_MAX = 1 << 20
+# How often a partition is planned in a row without getting on, since its files are others each time. Between a listing
+# and opening its files lie milliseconds, and brokers exchange files of a partition every few seconds at most.
+PLANS_MAX = 10
+
+Result = TypeVar("Result")
 
 
 class Planner:
@@ -53,8 +59,29 @@ class Planner:
             most = max(min(most, total // self.options.min_partitions), 1)
         slices: list[Slice] = []
         for partition in wanted:
-            slices += self.between(partition, self.start_of(partition), self.end_of(partition), most)
+            planned = self.settled(partition, lambda now: self._whole(now, most))
+            slices += planned or []
         return slices
+
+    def _whole(self, partition: LogPartition, bytes_max: int) -> list[Slice]:
+        return self.between(partition, self.start_of(partition), self.end_of(partition), bytes_max)
+
+    def settled(self, partition: LogPartition, work: Callable[[LogPartition], Result]) -> Result | None:
+        """What `work` makes of the partition, from a newer listing where its files are not those that were listed.
+
+        None where the partition is gone, if that is not to fail. Raises DataLoss, UnsettledFiles and OSError.
+        """
+        for _ in range(PLANS_MAX):
+            try:
+                return work(partition)
+            except SegmentChanged as change:
+                reason = change
+            now = list_partition(self.filesystem, partition.path, partition)
+            if now is None:
+                self.lost(f"{partition.name} went while it was listed")
+                return None
+            partition = now
+        raise unsettled(partition.name, str(reason))
 
     # --- where reading begins and ends
 
@@ -67,6 +94,31 @@ class Planner:
         """Below this offset the log was synced; its beginning, if nothing says so."""
         marks = self.checkpoint(partition, RECOVERY_POINTS) or {}
         return marks.get((partition.topic, partition.partition), partition.segments[0].base_offset)
+
+    def synced_to(self, partition: LogPartition) -> int:
+        """The durable mark: the log was on the disk up to this offset, so it cannot end below it; 0 without one."""
+        marks = self.checkpoint(partition, RECOVERY_POINTS) or {}
+        return marks.get((partition.topic, partition.partition), 0)
+
+    def emptied(self, root: str, found: list[LogPartition]) -> list[Slice]:
+        """A slice without a file of each partition that has a directory and a durable mark, and no segment.
+
+        `found` are all partitions below `root`. A directory that is not there says nothing: copies may leave out some.
+        """
+        slices: list[Slice] = []
+        paths = {one.path for one in found}
+        directories = {data_directory(one): one for one in found if f"{data_directory(one)}/".startswith(f"{root}/")}
+        for directory, like in directories.items():
+            marks = self.checkpoint(like, RECOVERY_POINTS) or {}
+            for (topic, number), mark in sorted(marks.items()):
+                path = f"{directory}/{topic}-{number}"
+                one = LogPartition(like.log, topic, number, path, ())
+                if mark == 0 or path in paths or not self.options.wants(one):
+                    continue
+                if self.filesystem.get_file_info(path).type.name == "Directory":
+                    file = SegmentFile(path, 0, 0)
+                    slices.append(Slice(one.log, topic, number, file, NO_FILE, NO_FILE, 0, synced_to=mark))
+        return slices
 
     def checkpoint(self, partition: LogPartition, name: str) -> dict[tuple[str, int], int] | None:
         """A checkpoint of the partition's data directory, read once; None where there is none."""
@@ -148,11 +200,14 @@ class Planner:
 
     def _first_row(self, partition: LogPartition, segment: SegmentFile, scan: MessageScan) -> int | None:
         part = Slice(
-            partition.log, partition.topic, partition.partition, segment, 0, segment.size, segment.base_offset
-        )
-        for damage in scan_slice(self.filesystem, part, scan, 1):
-            if damage is None:
+            partition.log, partition.topic, partition.partition, segment, 0, segment.size, segment.base_offset,
+            tried_at=INT64_MAX,
+        )  # fmt: skip
+        for item in scan_slice(self.filesystem, part, scan, 1):
+            if item is None:
                 break
+            if isinstance(item, NotAsPlanned):
+                raise SegmentChanged(item.path, item.reason)
         columns = scan.take()
         if columns.count == 0:
             return None
@@ -160,33 +215,46 @@ class Planner:
 
     # --- slices
 
-    def replan(self, part: Slice) -> list[Slice]:
-        """The same records as they lie now, after files of the partition were replaced or went.
+    def replan(self, part: Slice, next_offset: int) -> list[Slice]:
+        """What is left of a slice from `next_offset` on, as it lies now: its file is not what it was.
 
-        Raises DataLoss where its beginning is gone, if that is not to be skipped.
+        Raises DataLoss where its beginning is gone, if that is not to be skipped, SegmentChanged and OSError.
         """
         directory, _, _ = part.segment.path.rpartition("/")
         partition = list_partition(self.filesystem, directory, part)
-        lowest = max(part.from_offset, part.next_offset)
+        is_hidden = part.from_offset == INT64_MAX
+        lowest = next_offset if is_hidden else max(part.from_offset, next_offset)
         if partition is None or partition.segments[0].base_offset > lowest:
-            self.lost(f"{part.topic}-{part.partition} in {part.log}: offset {lowest} went while it was read")
+            self.lost(f"{part.name}: offset {lowest} went while it was read")
         if partition is None:
             return []
-        return [
-            dataclasses.replace(
-                part, segment=segment, start=0, end=segment.size, next_offset=segment.base_offset,
-                from_offset=lowest, tail_from=tail_from,
-            )
-            for segment, _, tail_from in self._segments(partition, lowest, part.to_offset)
-        ]  # fmt: skip
+        end = lowest + 1 if is_hidden and not part.synced_to else part.to_offset
+        found: list[Slice] = []
+        for segment, beyond, tail_from in self._segments(partition, lowest, end, part.synced_to):
+            is_last = segment is partition.segments[-1]
+            for one in self._cut(partition, _as_planned(segment, part), lowest, beyond, INT64_MAX, tail_from):
+                found.append(
+                    dataclasses.replace(
+                        part, segment=one.segment, start=one.start, end=one.end, next_offset=one.next_offset,
+                        from_offset=INT64_MAX if is_hidden else lowest, to_offset=min(part.to_offset, beyond),
+                        tail_from=tail_from, tried_at=next_offset, synced_to=part.synced_to if is_last else 0,
+                    )
+                )  # fmt: skip
+        return found
 
-    def _segments(self, partition: LogPartition, start: int, end: int) -> list[tuple[SegmentFile, int, int]]:
-        """Segments that may have records from `start` and below `end`, with the offset beyond, and `tail_from`."""
+    def _segments(
+        self, partition: LogPartition, start: int, end: int, synced_to: int = 0
+    ) -> list[tuple[SegmentFile, int, int]]:
+        """Segments that may have records from `start` and below `end`, with the offset beyond, and `tail_from`.
+
+        Among them is an empty one at the log's end, if that should be at `synced_to`.
+        """
         found: list[tuple[SegmentFile, int, int]] = []
         beyond = INT64_MAX
         last = partition.segments[-1]
         for segment in reversed(partition.segments):
-            if beyond > start and segment.base_offset < end and segment.size > 0:
+            is_cut = segment is last and segment.base_offset < synced_to
+            if beyond > start and (is_cut or segment.base_offset < end and segment.size > 0):
                 found.append((segment, beyond, self.durable_end(partition) if segment is last else INT64_MAX))
             beyond = min(self._begins_at(segment), beyond)
             if beyond <= start:
@@ -200,12 +268,9 @@ class Planner:
         """
         if self.options.fails_on_corrupt or segment.size == 0:
             return segment.base_offset
-        try:
-            with FileBytes(self.filesystem, segment.path, segment.size) as file:
-                window = Window(file.pread, file.size)
-                header = _header_at(window, 0) or _header_at(window, window.next_valid(1))
-        except FileNotFoundError:
-            return segment.base_offset
+        with open_segment(self.filesystem, segment) as file:
+            window = Window(file.pread, file.size)
+            header = _header_at(window, 0) or _header_at(window, window.next_valid(1))
         if header is None or not 0 <= header.base_offset - segment.base_offset <= RELATIVE_OFFSET_MAX:
             return INT64_MAX
         return header.base_offset
@@ -215,17 +280,30 @@ class Planner:
         if self.options.fail_on_data_loss:
             raise DataLoss(f"{message}; failOnDataLoss=false reads on from where the log begins")
 
-    def between(self, partition: LogPartition, start: int, end: int, bytes_max: int) -> list[Slice]:
-        """Slices of the partition's records from offset `start` and below `end`."""
+    def between(
+        self, partition: LogPartition, start: int, end: int, bytes_max: int, asked_end: int = -1
+    ) -> list[Slice]:
+        """Slices of the partition's records from offset `start` and below `end`. Raises SegmentChanged and OSError.
+
+        Where records are missing below `asked_end`, which is `end` unless it is given, the last slice reports it.
+        """
         transactions = Transactions([], INT64_MAX)
         if self.options.is_committed_only and self.options.table != CORRUPT:
             transactions = self.follower.transactions_of(self.filesystem, partition)
         stable_end = min(end, transactions.stable_end)
+        synced_to = min(self.synced_to(partition), end if asked_end < 0 else asked_end)
+        if synced_to <= start:
+            synced_to = 0
         slices: list[Slice] = []
-        for segment, beyond, tail_from in self._segments(partition, start, stable_end):
+        # What is hidden reaches to the end.
+        for segment, beyond, tail_from in self._segments(
+            partition, start, stable_end, synced_to if stable_end == end else 0
+        ):
             slices += self._cut(partition, segment, start, min(stable_end, beyond), bytes_max, tail_from)
         if stable_end < end:
-            slices += self._hidden(partition, max(start, stable_end), end)
+            slices += self._hidden(partition, max(start, stable_end), end, synced_to)
+        if slices and slices[-1].segment is partition.segments[-1]:
+            slices[-1] = dataclasses.replace(slices[-1], synced_to=synced_to)
         older = self.format_1_end(partition)
         if not transactions.aborted and not older:
             return slices
@@ -233,7 +311,7 @@ class Planner:
             dataclasses.replace(one, aborted=_overlapping(transactions, one), format_1_end=older) for one in slices
         ]
 
-    def _hidden(self, partition: LogPartition, start: int, end: int) -> list[Slice]:
+    def _hidden(self, partition: LogPartition, start: int, end: int, synced_to: int) -> list[Slice]:
         """Segments behind the beginning of an open transaction, of which only damage counts.
 
         It may be what keeps the transaction open: the marker that ended it.
@@ -243,7 +321,7 @@ class Planner:
                 partition.log, partition.topic, partition.partition, segment, 0, segment.size, segment.base_offset,
                 INT64_MAX, INT64_MAX, tail_from=tail_from,
             )
-            for segment, _, tail_from in self._segments(partition, start, end)
+            for segment, _, tail_from in self._segments(partition, start, end, synced_to)
         ]  # fmt: skip
 
     def _cut(
@@ -263,7 +341,7 @@ class Planner:
         if start > segment.base_offset or segment.size > bytes_max:
             entries = self._entries(partition, segment)
         if entries:
-            with FileBytes(self.filesystem, segment.path, segment.size) as file:
+            with open_segment(self.filesystem, segment) as file:
                 window = Window(file.pread, file.size)
                 for offset, position in reversed(entries):
                     if offset < start and _batch_at(window, position, offset) is not None:
@@ -306,6 +384,19 @@ class Planner:
 
 class DataLoss(Exception):
     """Records that were asked for are gone."""
+
+
+def unsettled(name: str, reason: str) -> UnsettledFiles:
+    return UnsettledFiles(
+        f"{name}: its files were exchanged {PLANS_MAX} times while they were about to be read; the last time {reason}. "
+        "Read a copy or a snapshot of the log"
+    )
+
+
+def _as_planned(segment: SegmentFile, part: Slice) -> SegmentFile:
+    """Some file systems give a file another inode each time: one that is the same but for that goes without."""
+    before = dataclasses.replace(part.segment, inode=segment.inode, is_last=segment.is_last)
+    return dataclasses.replace(segment, inode=0) if segment == before != part.segment else segment
 
 
 def _hints(filesystem: Any, path: str) -> bytes:

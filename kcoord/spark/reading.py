@@ -14,8 +14,10 @@ import pyarrow as pa
 from kcoord.core.outcome import METADATA_TOPIC, OFFSETS_TOPIC
 from kcoord.log.metadata_checkpoint import CHECKPOINT_FILE
 from kcoord.log.reader import DamagedBytes
-from kcoord.spark.batches import ROWS_PER_BATCH, scan_slice, stored_batches, wanted_range
+from kcoord.spark.batches import ROWS_PER_BATCH, NotAsPlanned, scan_slice, stored_batches, wanted_range
 from kcoord.spark.commit_scan import CommitScan
+from kcoord.spark.discovery import list_partition
+from kcoord.spark.filesystem import state_of
 from kcoord.spark.filters import RowFilter, asked_for
 from kcoord.spark.message_scan import MessageScan
 from kcoord.spark.options import (
@@ -27,9 +29,10 @@ from kcoord.spark.options import (
     RECORDS,
     ReadOptions,
 )
-from kcoord.spark.plan import INT64_MAX, LogPartition, SegmentFile, Slice
-from kcoord.spark.planning import Planner
+from kcoord.spark.plan import NO_FILE, LogPartition, SegmentFile, Slice
+from kcoord.spark.planning import PLANS_MAX, Planner, unsettled
 from kcoord.spark.record_scan import RecordPicker, RecordScan
+from kcoord.spark.segments import GONE, SegmentChanged
 from kcoord.spark.tables.columns import ScannedTable
 from kcoord.spark.tables.records import RecordsDecoder
 from kcoord.spark.tables.rows import RecordPlace, batch_of
@@ -45,12 +48,11 @@ TORN = re.compile(
     r"batch header of |batch of \d+ bytes|zeros|wrong checksum|cut short|the file became shorter"
 )
 CORRUPT_ROWS = 10_000
+ADVICE = "The option onCorrupt=collect reads on, and the table _corrupt lists what was left out"
 # Of so many records the newest of each key are looked for.
 NEWEST_ROWS = 4 * ROWS_PER_BATCH
 # Records that are decoded one by one, and kept until then.
 PICKED_MAX = 10_000
-# How often files may go while a slice is about to be read.
-REPLANS_MAX = 10
 DECODERS = {
     RECORDS: ("records", "RecordsDecoder"),
     "group_metadata": ("group_metadata", "GroupMetadataDecoder"),
@@ -73,15 +75,27 @@ class Task:
 
 
 class Sink:
-    """Where corrupt things go: to rows, to nowhere, or up the stack."""
+    """Where corrupt things go: to rows, to nowhere, or up the stack. `left` is what is to be planned again."""
 
     def __init__(self, options: ReadOptions, part: Slice) -> None:
         self.part = part
         self.fails = options.fails_on_corrupt
         self.keeps = options.table == CORRUPT
         self.rows: list[tuple[Any, ...]] = []
+        self.left: NotAsPlanned | None = None
 
-    def damaged(self, item: DamagedBytes) -> None:
+    def take_item(self, item: DamagedBytes | NotAsPlanned) -> None:
+        if isinstance(item, NotAsPlanned):
+            self.left = item
+        else:
+            self._damaged(item)
+
+    def emptied(self) -> None:
+        """Nothing is left of the log."""
+        part = self.part
+        self._add(part.segment.path, 0, 0, 0, emptied_reason(part), self.fails)
+
+    def _damaged(self, item: DamagedBytes) -> None:
         part = self.part
         is_tail = (
             item.position + item.size_bytes >= part.segment.size
@@ -101,10 +115,7 @@ class Sink:
     def _add(self, file: str, position: int, size_bytes: int, offset: int, reason: str, fails: bool) -> None:
         part = self.part
         if fails:
-            raise CorruptLog(
-                f"{file} at byte {position}, offset {offset}: {reason}. "
-                "The option onCorrupt=collect reads on, and the table _corrupt lists what was left out"
-            )
+            raise CorruptLog(f"{file} at byte {position}, offset {offset}: {reason}. {ADVICE}")
         if self.keeps:
             self.rows.append(
                 (part.log, part.topic, part.partition, file, position, size_bytes, offset, reason)
@@ -115,32 +126,53 @@ class Sink:
         return batch_of(rows, CORRUPT_SCHEMA)
 
 
+def emptied_reason(part: Slice) -> str:
+    return f"the log has no segment, but was synced up to {part.synced_to}"
+
+
 def read_task(task: Task, options: ReadOptions, rows: RowFilter | None = None) -> Iterator[pa.RecordBatch]:
     """The rows of a slice, in the order of the log. Raises OSError, CorruptLog and DataLoss.
 
-    Compaction and retention may take the file away before it is opened; then what is there instead is read.
+    Compaction and retention may exchange the file or take it away, before it is opened or, where an open file does not
+    stay what it is, while it is read: then the rest of the offsets is read from what is there instead.
     """
     filesystem, _ = options.storage.open()
     wanted = asked_for(options) if rows is None else rows
     waiting = [task]
-    tries = REPLANS_MAX
+    tries, before = 0, -1
     while waiting:
         task = waiting.pop(0)
-        is_open = False
+        sink = Sink(options, task.part)
+        if task.part.start == NO_FILE:
+            sink.emptied()
+            if options.table == CORRUPT:
+                yield _chosen(sink.take(), options)
+            continue
+        yield from _rows(filesystem, task, options, wanted, sink)
+        left = sink.left
+        if left is None:
+            continue
+        tries = 1 if left.next_offset > before else tries + 1
+        before = max(before, left.next_offset)
+        waiting = [Task(part, task.names_from) for part in _replanned(filesystem, task, options, left, tries)] + waiting
+
+
+def _replanned(
+    filesystem: Any, task: Task, options: ReadOptions, left: NotAsPlanned, tries: int
+) -> list[Slice]:
+    """What is left of a task, from the files as they are now. `tries` ended there without getting on."""
+    part, reason = task.part, f"{left.path}: {left.reason}"
+    while tries <= PLANS_MAX:
         try:
-            for batch in _rows(filesystem, task, options, wanted):
-                is_open = True
-                yield batch
-        except FileNotFoundError:
-            tries -= 1
-            if is_open or tries < 0:
-                raise
-            again = Planner(filesystem, options).replan(task.part)
-            waiting = [Task(part, task.names_from) for part in again] + waiting
+            return Planner(filesystem, options).replan(part, left.next_offset)
+        except SegmentChanged as change:
+            tries, reason = tries + 1, str(change)
+    raise unsettled(part.name, reason)
 
 
-def _rows(filesystem: Any, task: Task, options: ReadOptions, rows: RowFilter) -> Iterator[pa.RecordBatch]:
-    sink = Sink(options, task.part)
+def _rows(
+    filesystem: Any, task: Task, options: ReadOptions, rows: RowFilter, sink: Sink
+) -> Iterator[pa.RecordBatch]:
     if options.table == CORRUPT:
         yield from _corrupt(filesystem, task, options, sink)
         return
@@ -151,7 +183,7 @@ def _rows(filesystem: Any, task: Task, options: ReadOptions, rows: RowFilter) ->
     rows_max = NEWEST_ROWS if options.is_newest else ROWS_PER_BATCH
     for item in scan_slice(filesystem, task.part, table.scan, rows_max):
         if item is not None:
-            sink.damaged(item)
+            sink.take_item(item)
             continue
         batch = table.take()
         if batch is not None:
@@ -204,7 +236,7 @@ def _records(
         if item is None:
             yield from scan.take()
         else:
-            sink.damaged(item)
+            sink.take_item(item)
     yield from scan.take()
 
 
@@ -248,15 +280,29 @@ def _topic_names(filesystem: Any, task: Task, options: ReadOptions) -> dict[byte
     """Topic ids of the data directory's metadata log and its snapshots, as far as those can be read."""
     from kcoord.spark.tables.topic_names import topic_names
 
-    source = task.names_from
-    if source is None:
-        return {}
+    source, reason = task.names_from, ""
+    for _ in range(PLANS_MAX):
+        if source is None:
+            return {}
+        try:
+            return topic_names(_metadata_records(filesystem, source, options))
+        except SegmentChanged as change:
+            reason = str(change)
+        # A newer snapshot took the place of files.
+        source = list_partition(filesystem, source.path, source)
+    raise unsettled(task.part.name, reason)
+
+
+def _metadata_records(filesystem: Any, source: LogPartition, options: ReadOptions) -> list[Record]:
+    """Those that can be read. Raises SegmentChanged and OSError."""
     files = list(source.segments)
-    files += [
-        SegmentFile(f"{source.path}/{name}", 0, INT64_MAX)
-        for name in source.files
-        if CHECKPOINT_FILE.fullmatch(name)
-    ]
+    for name in source.files:
+        if CHECKPOINT_FILE.fullmatch(name):
+            path = f"{source.path}/{name}"
+            state = state_of(filesystem, path)
+            if state is None:
+                raise SegmentChanged(path, GONE)
+            files.append(SegmentFile(path, 0, state.size))
     records: list[Record] = []
     for file in files:
         part = Slice(source.log, METADATA_TOPIC, 0, file, 0, file.size, file.base_offset)
@@ -267,7 +313,7 @@ def _topic_names(filesystem: Any, task: Task, options: ReadOptions) -> dict[byte
                 records += item.records(options.decompressed_bytes_max)
             except (DecodeError, DecompressionError):
                 continue
-    return topic_names(records)
+    return records
 
 
 def _corrupt(filesystem: Any, task: Task, options: ReadOptions, sink: Sink) -> Iterator[pa.RecordBatch]:

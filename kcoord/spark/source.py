@@ -142,8 +142,9 @@ def plan_tasks(options: ReadOptions, rows: RowFilter) -> list[Task]:
             f"{options.storage.path}: no segments of partitions (TOPIC-N/00000000000000000000.log) at or below it"
         )
     wanted = [one for one in partitions if rows.wants_partition(one)]
-    slices = Planner(filesystem, options).plan(wanted)
-    slices = [rows.narrow(part) for part in slices]
+    planner = Planner(filesystem, options)
+    slices = [rows.narrow(part) for part in planner.plan(wanted)]
+    slices += [part for part in planner.emptied(root, partitions) if rows.wants_partition(part)]
     if options.table != ASSIGNMENTS:
         return [Task(part) for part in slices]
     metadata = {one.log: one for one in partitions if one.topic == METADATA_TOPIC}

@@ -23,9 +23,10 @@ from kcoord.spark.discovery import discover
 from kcoord.spark.filters import asked_for
 from kcoord.spark.following import Follower
 from kcoord.spark.options import ASSIGNMENTS, EARLIEST, ReadOptions
-from kcoord.spark.plan import INT64_MAX, LogPartition
+from kcoord.spark.plan import INT64_MAX, LogPartition, Slice
 from kcoord.spark.planning import Planner
-from kcoord.spark.reading import Task, read_task
+from kcoord.spark.reading import ADVICE, CorruptLog, Task, emptied_reason, read_task
+from kcoord.spark.segments import SegmentChanged
 from kcoord.spark.source import TaskPartition
 
 if TYPE_CHECKING:
@@ -53,17 +54,17 @@ class KcoordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         found = self._now()
         from_latest = self.options.starting_offsets != EARLIEST
         offsets: dict[Place, int] = {}
-        for place, partition in found.partitions.items():
+        for place, end in found.ends().items():
+            partition = found.partitions[place]
             is_given = (
                 (partition.topic, partition.partition) in self.options.starting_by_partition
                 or (partition.topic, partition.partition) in self.options.starting_ms_by_partition
                 or self.options.starting_ms > -INT64_MAX
             )
-            end = found.end_of(partition)
-            if from_latest and not is_given:
-                offsets[place] = end
-            else:
-                offsets[place] = min(found.planner.start_of(partition), end)
+            offsets[place] = end
+            if is_given or not from_latest:
+                start = found.planner.settled(partition, found.planner.start_of)
+                offsets[place] = end if start is None else min(start, end)
         return nested(offsets)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -103,6 +104,7 @@ class KcoordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         # What was listed to say where this ends has it all.
         now, self._listed = self._listed or self._now(), None
+        now.look()
         before = flat(start)
         tasks: list[InputPartition] = []
         for place, upto in flat(end).items():
@@ -120,7 +122,7 @@ class KcoordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 now.planner.lost(f"{_name(place)} begins at {log_start}, offset {begin} is gone")
                 begin = log_start
             names = now.metadata.get(partition.log) if self.options.table == ASSIGNMENTS else None
-            for part in now.planner.between(partition, begin, upto, self.options.bytes_per_partition):
+            for part in now.slices(place, begin, upto):
                 tasks.append(TaskPartition(Task(part, names)))
             self._follower.forget(partition, begin)
         return tasks
@@ -149,23 +151,70 @@ class _Now:
             for one in everything
             if options.wants(one) and wanted.wants_partition(one)
         }
+        self._emptied = [one for one in self.planner.emptied(root, everything) if wanted.wants_partition(one)]
         follower.keep({one.path for one in self.partitions.values()})
         self.metadata = {one.log: one for one in everything if one.topic == METADATA_TOPIC}
+        self._ends: dict[Place, int] | None = None
+        # Where logs end below their durable marks.
+        self._cut: dict[Place, int] = {}
 
     def ends(self) -> dict[Place, int]:
-        return {place: self.end_of(partition) for place, partition in self.partitions.items()}
+        return dict(self.look())
 
-    def end_of(self, partition: LogPartition) -> int:
+    def look(self) -> dict[Place, int]:
+        """Where each partition may be read up to, found out once. Raises CorruptLog, DataLoss and OSError."""
+        if self._ends is None:
+            if self._emptied and self.options.fails_on_corrupt:
+                part = self._emptied[0]
+                raise CorruptLog(f"{part.segment.path}: {emptied_reason(part)}. {ADVICE}")
+            self._ends = {}
+            for place, partition in self.partitions.items():
+                end = self.planner.settled(partition, self._end_of)
+                if end is not None:
+                    self._ends[place] = end
+            self.partitions = {place: self.partitions[place] for place in self._ends}
+        return self._ends
+
+    def slices(self, place: Place, begin: int, upto: int) -> list[Slice]:
+        """Slices of what lies between; one that goes to the end of a log that was cut reports what is missing."""
+        asked_end = INT64_MAX if upto >= self._cut.get(place, INT64_MAX) else upto
+        most = self.options.bytes_per_partition
+
+        def planned(partition: LogPartition) -> list[Slice]:
+            return self.planner.between(partition, begin, upto, most, asked_end)
+
+        return self.planner.settled(self.partitions[place], planned) or []
+
+    def _end_of(self, partition: LogPartition) -> int:
         """Where reading may go on to at most: durable, and below it no transaction is open.
 
         A broker's high watermark says what is durable, or else the mark of a running kcoord. Where there are no
-        marks at all, and with `until=written`, it is the end of what is in the files.
+        marks at all, and with `until=written`, it is the end of what is in the files. Raises SegmentChanged.
         """
         transactions = self.follower.transactions_of(self.filesystem, partition)
+        self._check_end(partition, transactions.end_offset)
         end = min(transactions.end_offset, self._mark(partition))
         if self.options.is_committed_only:
             end = min(end, transactions.stable_end)
         return max(end, partition.segments[0].base_offset)
+
+    def _check_end(self, partition: LogPartition, end: int) -> None:
+        """A log that ends below its durable mark has lost records: raises CorruptLog, or notes it.
+
+        The mark may be newer than the listing, so the directory is listed once more before that counts.
+        """
+        place = (partition.log, partition.topic, partition.partition)
+        synced_to = self.planner.synced_to(partition)
+        if end >= synced_to:
+            self._cut.pop(place, None)
+            return
+        reason = f"the log ends at {end}, but was synced up to {synced_to}"
+        if place not in self._cut:
+            self._cut[place] = end
+            raise SegmentChanged(partition.path, reason)
+        self._cut[place] = end
+        if self.options.fails_on_corrupt:
+            raise CorruptLog(f"{partition.path}: {reason}. {ADVICE}")
 
     def _mark(self, partition: LogPartition) -> int:
         if not self.options.is_durable_only:

@@ -8,9 +8,10 @@ from typing import Any, final
 from kcoord.core.producers import decode_snapshot
 from kcoord.log.reader import Window
 from kcoord.spark.batches import CHUNK_BYTES, INDEX_BYTES_MAX
-from kcoord.spark.filesystem import FileBytes, FileTooLarge, read_file
+from kcoord.spark.filesystem import FileBytes, FileTooLarge, read_file, state_of
 from kcoord.spark.plan import INT64_MAX, AbortedRange, LogPartition
 from kcoord.spark.scan import TransactionSurvey
+from kcoord.spark.segments import SegmentChanged, difference, open_segment
 from kcoord.wire.primitives import DecodeError
 
 # Version, producer id, first offset, last offset, last stable offset.
@@ -31,11 +32,11 @@ def transactions_of(filesystem: Any, partition: LogPartition) -> Transactions:
     """From the indexes of aborted transactions and the newest producer snapshot, and behind that from the batches.
 
     A log without a snapshot that can be read, or with an index that is none, is walked from its beginning, by headers.
-    Raises OSError.
+    Raises SegmentChanged and OSError.
     """
     begin, survey, found = begin_survey(filesystem, partition)
     for segment in partition.segments[begin:]:
-        with FileBytes(filesystem, segment.path, segment.size) as file:
+        with open_segment(filesystem, segment) as file:
             walk(file, survey, 0)
     return surveyed(partition, survey, found)
 
@@ -43,7 +44,10 @@ def transactions_of(filesystem: Any, partition: LogPartition) -> Transactions:
 def begin_survey(
     filesystem: Any, partition: LogPartition
 ) -> tuple[int, TransactionSurvey, set[AbortedRange]]:
-    """The number of the first segment that is to be walked, and what is known of those before it. Raises OSError."""
+    """The number of the first segment that is to be walked, and what is known of those before it.
+
+    Raises SegmentChanged and OSError.
+    """
     survey = TransactionSurvey()
     begin = _begin(filesystem, partition, survey)
     found: set[AbortedRange] = set()
@@ -117,6 +121,9 @@ def _indexed(filesystem: Any, partition: LogPartition, number: int) -> list[Abor
         data = read_file(filesystem, path, INDEX_BYTES_MAX)
     except FileTooLarge:
         return None
+    # A broker exchanges a segment before its index: the index is of this segment if that is still the same.
+    if reason := difference(segment, state_of(filesystem, segment.path)):
+        raise SegmentChanged(segment.path, reason)
     if len(data) % ENTRY.size:
         return None
     found: list[AbortedRange] = []

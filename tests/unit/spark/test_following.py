@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from kcoord.spark import following, transactions
+from kcoord.spark import segments
 from kcoord.spark.discovery import discover
 from kcoord.spark.filesystem import FileBytes
 from kcoord.spark.following import TAIL_BYTES, Follower
@@ -73,8 +73,7 @@ def bytes_read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
             read[0] += len(data)
             return data
 
-    for module in (following, transactions):
-        monkeypatch.setattr(module, "FileBytes", Counting)
+    monkeypatch.setattr(segments, "FileBytes", Counting)
     yield read
 
 
