@@ -1,7 +1,8 @@
 """What Kafka's own kafka-dump-log says of a partition's files, line by line as JSON.
 
 One object per line of its output: {"file": NAME} begins a file; {"batch": {…}} and {"record": {…}} are of a `.log`,
-{"entry": {…}} of an index or a snapshot of producers. The names are the dumper's, numbers are numbers. Of records:
+{"entry": {…}} of an index or a snapshot of producers, {"invalid_bytes": N} ends a `.log` that is cut short. The names
+are the dumper's, numbers are numbers. Of records:
 
     offset, time (ms), key_size, value_size, sequence (if printed), header_keys,
     marker, coordinator_epoch       of the end of a transaction
@@ -27,6 +28,7 @@ DECODERS = {
     "__cluster_metadata": "--cluster-metadata-decoder",
 }
 SUFFIXES = (".log", ".index", ".timeindex", ".txnindex", ".snapshot", ".checkpoint")
+BEGINNINGS = ("| offset: ", "baseOffset: ", "Dumping ", "Log starting ", "Snapshot end ", "Found ")
 PAIR = re.compile(r"(\w+): (\S+)")
 DUMPING = re.compile(r"Dumping (?:.*/)?([^/]+)$")
 RECORD = re.compile(
@@ -35,15 +37,17 @@ RECORD = re.compile(
     r"(?P<rest>.*)$",
     re.S,
 )
+INVALID = re.compile(r"Found (\d+) invalid bytes at the end of ")
 MARKER = re.compile(r" endTxnMarker: (\w+) coordinatorEpoch: (\d+)")
 
 
-def dump(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a partition's directory. Every batch must be valid."""
+def dump(path: Path, suffixes: tuple[str, ...] = SUFFIXES) -> Iterator[dict[str, Any]]:
+    """The lines of the files with these endings in a partition's directory. Every batch must be valid."""
     topic = path.name.rsplit("-", 1)[0]
-    files = [str(file) for file in sorted(path.iterdir()) if file.suffix in SUFFIXES]
+    files = [str(file) for file in sorted(path.iterdir()) if file.suffix in suffixes]
     decoder = DECODERS.get(topic, "--print-data-log")
-    shown = tools.run(tools.DUMP_LOG, decoder, "--print-data-log", "--files", ",".join(files))
+    args = [decoder, "--print-data-log", "--files", ",".join(files)]
+    shown = tools.run(tools.DUMP_LOG, *args)
     assert shown.code == 0, shown.err
     assert "isvalid: false" not in shown.out
     for line in logical_lines(shown.out):
@@ -56,7 +60,7 @@ def logical_lines(text: str) -> list[str]:
     """Values with line feeds in them are printed as they are; such lines belong to the one before."""
     lines: list[str] = []
     for line in text.split("\n"):
-        begins = line.startswith(("| offset: ", "baseOffset: ", "Dumping ", "Log starting ", "Snapshot end "))
+        begins = line.startswith(BEGINNINGS)
         if begins or not lines or not lines[-1].startswith("| "):
             lines.append(line)
         else:
@@ -67,6 +71,8 @@ def logical_lines(text: str) -> list[str]:
 def parse(line: str, topic: str) -> dict[str, Any] | None:
     if match := DUMPING.match(line):
         return {"file": match[1]}
+    if match := INVALID.match(line):
+        return {"invalid_bytes": int(match[1])}
     if line.startswith("| "):
         return {"record": record(line, topic)}
     facts = {name: number(value) for name, value in PAIR.findall(line)}

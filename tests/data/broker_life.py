@@ -41,8 +41,8 @@ PASSING = (
 )
 
 Commit = tuple[str, int, int, str]  # topic, partition, offset, metadata
-# Clients whose metadata arrives as it was given; confluent_kafka sends its terminating zero with it.
-EXACT = ("kp", "aio", "by hand")
+# How clients are named whose metadata arrives as it was given; confluent_kafka sends its terminating zero with it.
+EXACT = ("kp", "aio", "by hand", "java-")
 
 
 def now_ms() -> int:
@@ -58,9 +58,13 @@ def wait_until(what: str, holds: Callable[[], bool], deadline_s: float = DEADLIN
 
 
 class Life:
-    """One broker's clients. `bootstrap` changes when the broker is started anew."""
+    """One broker's clients. `bootstrap` changes when the broker is started anew.
 
-    def __init__(self) -> None:
+    `release` is the broker's, where that is not the release that the interop tests are about.
+    """
+
+    def __init__(self, release: str = "") -> None:
+        self.release = release
         self.bootstrap = ""
         self.commits: list[dict[str, Any]] = []
         self.events: list[dict[str, Any]] = []
@@ -85,7 +89,7 @@ class Life:
     ) -> dict[str, Any]:
         """`how`: commit, admin, request or transaction; then `outcome` is set once it is known."""
         topic, partition, offset, metadata = commit
-        if client not in EXACT:
+        if not client.startswith(EXACT):
             metadata += "\0"
         entry: dict[str, Any] = {"at_ms": now_ms(), "client": client, "group": group, "topic": topic}
         entry.update(partition=partition, offset=offset, metadata=metadata, how=how)
@@ -114,7 +118,7 @@ class Life:
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
         done(self.admin.incremental_alter_configs([resource]))
 
-    def commit_as_admin(self, group: str, commits: list[Commit]) -> None:
+    def commit_as_admin(self, group: str, commits: list[Commit], noted: bool = True) -> None:
         offsets = [TopicPartition(topic, p, offset, metadata) for topic, p, offset, metadata in commits]
         asked = ConsumerGroupTopicPartitions(group, offsets)
 
@@ -127,7 +131,7 @@ class Life:
             return not errors
 
         wait_until(f"a commit in {group}", accepted)
-        for commit in commits:
+        for commit in commits if noted else ():
             self.note_commit("admin", group, commit, "admin")
 
     def committed(self, group: str) -> list[list[Any]]:
@@ -172,7 +176,8 @@ class Life:
 
     def groups(self) -> dict[str, list[str]]:
         """Type and protocol of every group, of whatever type, as Kafka's tool lists them."""
-        listed = tools.run(tools.GROUP_LISTING, "--bootstrap-server", self.bootstrap, "--list")
+        at = ["--bootstrap-server", self.bootstrap]
+        listed = tools.run(tools.GROUP_LISTING, *at, "--list", release=self.release)
         assert listed.code == 0, listed
         return {row["GROUP"]: [row["TYPE"], row.get("PROTOCOL", "")] for row in listed.table()}
 
@@ -239,6 +244,20 @@ class Member:
 
     def owned(self) -> list[list[Any]]:
         return self._owned
+
+    def positions(self) -> list[list[Any]]:
+        """[topic, partition, offset] of the next message of what it owns, or -1 before the first; noted, too."""
+        at = self.ask(lambda: self.consumer.position(self.consumer.assignment()))
+        found = sorted([one.topic, one.partition, max(one.offset, -1)] for one in at)
+        self.life.note(self.name, "positions", group=self.group, positions=found)
+        return found
+
+    def committed(self) -> list[list[Any]]:
+        """[topic, partition, offset] that it is told of what it owns, -1 where there is none; noted, too."""
+        at = self.ask(lambda: self.consumer.committed(self.consumer.assignment(), timeout=20))
+        found = sorted([one.topic, one.partition, max(one.offset, -1)] for one in at)
+        self.life.note(self.name, "committed", group=self.group, committed=found)
+        return found
 
     def wait_owned(self, count: int) -> None:
         wait_until(f"{self.name} to own {count}", lambda: len(self.owned()) == count)

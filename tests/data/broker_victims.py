@@ -1,6 +1,6 @@
 """Clients that are killed while they are in the middle of something; each says in one JSON line when it is there.
 
-python -m tests.data.broker_victims member BOOTSTRAP NAME GROUP PROTOCOL TOPIC
+python -m tests.data.broker_victims member BOOTSTRAP NAME GROUP PROTOCOL TOPIC [SETTING=VALUE]...
 python -m tests.data.broker_victims transaction BOOTSTRAP NAME TIMEOUT_MS TOPIC PARTITION GROUP
 """
 
@@ -16,8 +16,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 OPEN_OFFSET = 77
 
 
-def member(bootstrap: str, name: str, group: str, protocol: str, topic: str) -> None:
-    config = {
+def member(bootstrap: str, name: str, group: str, protocol: str, topic: str, *settings: str) -> None:
+    config: dict[str, Any] = {
         "bootstrap.servers": bootstrap,
         "client.id": name,
         "group.id": group,
@@ -27,6 +27,7 @@ def member(bootstrap: str, name: str, group: str, protocol: str, topic: str) -> 
         config["group.protocol"] = "consumer"
     else:
         config.update({"session.timeout.ms": 6000, "heartbeat.interval.ms": 300})
+    config.update(setting.split("=", 1) for setting in settings)
     consumer = Consumer({**config, "log_level": 0})
     consumer.subscribe([topic])
     while not consumer.assignment():

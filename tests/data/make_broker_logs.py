@@ -171,6 +171,7 @@ def tidy(data: Path) -> None:
 
 
 def store(data: Path, answers: dict[str, Any], messages: list[dict[str, Any]]) -> None:
+    # Beside these are other data sets.
     for name in ("logs", "dump"):
         shutil.rmtree(TARGET / name, ignore_errors=True)
     TARGET.mkdir(exist_ok=True)

@@ -3,6 +3,8 @@
 `libs()` fills build/interop/libs once from the checked-in pom and reuses it; INTEROP_LIBS names a directory that
 is already filled. `spark_libs()` does the same with what Spark's Kafka source needs, and INTEROP_SPARK_LIBS, `hdfs_libs()`
 with Hadoop's cluster for tests, and INTEROP_HDFS_LIBS.
+`libs(release)` fills a directory beside it with another release of Kafka, for a broker and tools of that release; its
+jars run under our helpers, which are compiled against the pom's.
 `classes()` compiles tests/interop/java once per content. A missing java, javac or mvn raises
 `ToolchainMissing`: these tests fail without their toolchain, they never pass by not running.
 
@@ -63,8 +65,10 @@ def _build_lock(name: str) -> Iterator[None]:
 
 
 @cache
-def libs() -> Path:
-    """Directory that holds Kafka's jars and all they need."""
+def libs(release: str = "") -> Path:
+    """Directory that holds Kafka's jars and all they need: of `release`, such as 3.9.2, or of the one in the pom."""
+    if release:
+        return _filled("", f"libs-{release}", "pom.xml", f"kafka-clients-{release}.jar", f"-Dkafka.version={release}")
     return _filled("INTEROP_LIBS", "libs", "pom.xml", "kafka-clients-*.jar")
 
 
@@ -80,9 +84,9 @@ def hdfs_libs() -> Path:
     return _filled("INTEROP_HDFS_LIBS", "hdfs-libs", "hdfs-pom.xml", "hadoop-client-minicluster-*.jar")
 
 
-def _filled(variable: str, name: str, pom: str, proof: str) -> Path:
+def _filled(variable: str, name: str, pom: str, proof: str, *options: str) -> Path:
     """The directory that `variable` names, or build/interop/`name`, filled by Maven when `pom` is new or has changed."""
-    given = os.environ.get(variable)
+    given = os.environ.get(variable) if variable else None
     if given:
         return Path(given)
     target = BUILD / name
@@ -92,7 +96,7 @@ def _filled(variable: str, name: str, pom: str, proof: str) -> Path:
         if stamp.exists() and stamp.read_text() == wanted:
             return target
         shutil.rmtree(target, ignore_errors=True)
-        command = [tool("mvn"), "-q", "-B", "-f", str(SOURCES / pom), "dependency:copy-dependencies"]
+        command = [tool("mvn"), "-q", "-B", "-f", str(SOURCES / pom), *options, "dependency:copy-dependencies"]
         command.append(f"-DoutputDirectory={target}")
         done = subprocess.run(command, capture_output=True, text=True, timeout=MAVEN_DEADLINE_S)
         if done.returncode != 0 or not list(target.glob(proof)):
@@ -166,8 +170,11 @@ def make_archive(main_class: str, *args: str) -> None:
         scratch.rename(target)
 
 
-def command(main_class: str, *args: str, heap_mb: int = 256, options: tuple[str, ...] = ()) -> list[str]:
-    """Command line that runs a class of Kafka's or of ours."""
-    classpath = f"{_helpers()}{os.pathsep}{libs()}/*"
-    shared = (f"-XX:SharedArchiveFile={archive()}",) if archive().exists() else ()
+def command(
+    main_class: str, *args: str, heap_mb: int = 256, options: tuple[str, ...] = (), release: str = ""
+) -> list[str]:
+    """Command line that runs a class of Kafka's or of ours, with the jars of `release` or of the pom."""
+    classpath = f"{_helpers()}{os.pathsep}{libs(release)}/*"
+    # The archive fits the pom's jars alone.
+    shared = (f"-XX:SharedArchiveFile={archive()}",) if not release and archive().exists() else ()
     return [tool("java"), f"-Xmx{heap_mb}m", *JVM_FLAGS, *shared, *options, "-cp", classpath, main_class, *args]

@@ -48,6 +48,7 @@ class RealBroker:
 
     `properties` are added to, or replace, the server properties. `data` is the log directory: a new one, unless one
     is given, which is then not formatted if it is already. With `port` it takes the place of another server.
+    `release` is another release of Kafka than the one in the pom, such as 3.9.2.
     """
 
     def __init__(
@@ -56,7 +57,9 @@ class RealBroker:
         keep: bool = False,
         data: Path | None = None,
         port: int | None = None,
+        release: str = "",
     ) -> None:
+        self.release = release
         self._extra = dict(properties or {})
         self._keep = keep
         self.home = Path(tempfile.mkdtemp(prefix="kcoord-real-broker-"))
@@ -89,14 +92,14 @@ class RealBroker:
         if not (self.data / "meta.properties").exists():
             self._format(config)
         with open(self.home / "broker.log", "wb") as log:
-            self._process = subprocess.Popen(
-                java.command("kafka.Kafka", str(config), heap_mb=1024), stdout=log, stderr=subprocess.STDOUT
-            )
+            command = java.command("kafka.Kafka", str(config), heap_mb=1024, release=self.release)
+            self._process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
         self._wait_until_up()
 
     def _format(self, config: Path) -> None:
-        format_command = java.command("kafka.tools.StorageTool", "format", "-t", CLUSTER_ID, "-c", str(config))
-        done = subprocess.run(format_command, capture_output=True, text=True, timeout=START_DEADLINE_S)
+        args = ["format", "-t", CLUSTER_ID, "-c", str(config)]
+        command = java.command("kafka.tools.StorageTool", *args, release=self.release)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=START_DEADLINE_S)
         if done.returncode != 0:
             raise RuntimeError(f"formatting the broker's directory failed:\n{done.stdout}{done.stderr}")
 

@@ -28,8 +28,8 @@ FEATURES = TOOLS + "FeatureCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 
 DEADLINE_S = 180
-# The logging facade announces on stderr that it has nothing to log to.
-NOISE = "SLF4J"
+# The logging facade, and log4j below it, announce on stderr that they have nothing to log to.
+NOISE = ("SLF4J", "log4j:")
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,10 @@ class Result:
         return [dict(zip(columns, line.split(), strict=False)) for line in lines[1:]]
 
 
-def run(tool: str, *args: str, stdin: str | None = None) -> Result:
-    """Runs a tool to its end."""
-    done = subprocess.run(java.command(tool, *args), input=stdin, capture_output=True, text=True, timeout=DEADLINE_S)
+def run(tool: str, *args: str, stdin: str | None = None, release: str = "") -> Result:
+    """Runs a tool to its end: of `release`, such as 3.9.2, or of the release that the tests are about."""
+    command = java.command(tool, *args, release=release)
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=DEADLINE_S)
     err = "\n".join(line for line in done.stderr.splitlines() if not line.startswith(NOISE))
     return Result(done.returncode, done.stdout, err)
 
