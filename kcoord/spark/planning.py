@@ -20,7 +20,7 @@ from kcoord.spark.filesystem import FileTooLarge, read_file
 from kcoord.spark.following import Follower
 from kcoord.spark.message_scan import MessageScan
 from kcoord.spark.options import CORRUPT, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, ReadOptions
-from kcoord.spark.plan import INT64_MAX, NO_FILE, LogPartition, SegmentFile, Slice
+from kcoord.spark.plan import INT64_MAX, NO_FILE, AbortedRange, LogPartition, SegmentFile, Slice
 from kcoord.spark.scan import ScanRange
 from kcoord.spark.segments import SegmentChanged, UnsettledFiles, open_segment
 from kcoord.spark.transactions import Transactions
@@ -291,6 +291,11 @@ class Planner:
         if self.options.is_committed_only and self.options.table != CORRUPT:
             transactions = self.follower.transactions_of(self.filesystem, partition)
         stable_end = min(end, transactions.stable_end)
+        left_out = transactions.aborted
+        if partition.topic == OFFSETS_TOPIC:
+            # What others wrote after an open transaction has its effect in a coordinator at once. A transaction may
+            # stay open for long: whatever is read must not miss all that came after it.
+            stable_end, left_out = end, [*left_out, *transactions.still_open]
         synced_to = min(self.synced_to(partition), end if asked_end < 0 else asked_end)
         if synced_to <= start:
             synced_to = 0
@@ -305,11 +310,9 @@ class Planner:
         if slices and slices[-1].segment is partition.segments[-1]:
             slices[-1] = dataclasses.replace(slices[-1], synced_to=synced_to)
         older = self.format_1_end(partition)
-        if not transactions.aborted and not older:
+        if not left_out and not older:
             return slices
-        return [
-            dataclasses.replace(one, aborted=_overlapping(transactions, one), format_1_end=older) for one in slices
-        ]
+        return [dataclasses.replace(one, aborted=_overlapping(left_out, one), format_1_end=older) for one in slices]
 
     def _hidden(self, partition: LogPartition, start: int, end: int, synced_to: int) -> list[Slice]:
         """Segments behind the beginning of an open transaction, of which only damage counts.
@@ -419,9 +422,9 @@ def _header_at(window: Window, position: int) -> BatchHeader | None:
     return None if isinstance(batch, str) else parse_header(batch)
 
 
-def _overlapping(transactions: Transactions, part: Slice) -> tuple[Any, ...]:
+def _overlapping(ranges: list[AbortedRange], part: Slice) -> tuple[AbortedRange, ...]:
     return tuple(
         one
-        for one in transactions.aborted
+        for one in ranges
         if one.last_offset >= part.next_offset and one.first_offset < part.to_offset
     )

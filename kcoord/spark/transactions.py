@@ -20,12 +20,19 @@ ENTRY = struct.Struct(">hqqqq")
 
 @final
 class Transactions:
-    """Below `stable_end` every transaction of the partition has ended; at `end_offset` the log ends."""
+    """Below `stable_end` every transaction of the partition has ended; at `end_offset` the log ends.
 
-    def __init__(self, aborted: list[AbortedRange], stable_end: int, end_offset: int = INT64_MAX) -> None:
+    `still_open` are those that have not ended, as if they were aborted at the end of the log.
+    """
+
+    def __init__(
+        self, aborted: list[AbortedRange], stable_end: int, end_offset: int = INT64_MAX,
+        still_open: list[AbortedRange] | None = None,
+    ) -> None:  # fmt: skip
         self.aborted = aborted
         self.stable_end = stable_end
         self.end_offset = end_offset
+        self.still_open = still_open or []
 
 
 def transactions_of(filesystem: Any, partition: LogPartition) -> Transactions:
@@ -65,7 +72,9 @@ def surveyed(partition: LogPartition, survey: TransactionSurvey, found: set[Abor
     survey.aborted = []
     stable_end = min(survey.open_since.values(), default=INT64_MAX)
     ordered = sorted(found, key=lambda one: (one.first_offset, one.producer_id))
-    return Transactions(ordered, stable_end, max(survey.end_offset, partition.segments[-1].base_offset))
+    end_offset = max(survey.end_offset, partition.segments[-1].base_offset)
+    still_open = [AbortedRange(producer, first, INT64_MAX) for producer, first in sorted(survey.open_since.items())]
+    return Transactions(ordered, stable_end, end_offset, still_open)
 
 
 def _begin(filesystem: Any, partition: LogPartition, survey: TransactionSurvey) -> int:
