@@ -43,7 +43,7 @@ def test_frames_are_limited_by_api() -> None:
     limits = frame_limits(load().server).bytes_max
     assert set(limits) == set(apis.APIS)
     assert limits[apis.HEARTBEAT] == limits[apis.METADATA] == 1024 * 1024
-    assert limits[apis.JOIN_GROUP] == limits[apis.SYNC_GROUP] == 32 * 1024 * 1024
+    assert limits[apis.JOIN_GROUP] == limits[apis.SYNC_GROUP] == 16 * 1024 * 1024
     assert limits[apis.PRODUCE] == 10 * 1024 * 1024
     limits = frame_limits(load(assignments=["socket.request.max.bytes=2048"]).server).bytes_max
     assert set(limits.values()) == {2048}
