@@ -39,7 +39,7 @@ GROUP = "kcoord_native"
 MYPYC_SETTINGS = Path(__file__).with_name("mypyc.ini").resolve()
 NO_COMPILER = 3
 # The folders whose sources decide what the native code looks like: the hot modules and all they import.
-NATIVE_FOLDERS = ("wire", "protocol", "core", "engine", "log", "spark")
+NATIVE_FOLDERS = ("wire", "protocol", "core", "history", "engine", "log", "spark")
 # What the tree takes over: the package, and the module by which Spark's workers find its data source.
 PACKAGES = ("kcoord", "pyspark_kcoord")
 # Calls between the C files of one library need no indirection: nothing is overridden from outside.

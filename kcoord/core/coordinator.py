@@ -10,42 +10,43 @@ from __future__ import annotations
 import hashlib
 from typing import Final, cast, final
 
-from kcoord.core.assignors.range_assignor import RangeAssignor
-from kcoord.core.assignors.spec import Assignor
-from kcoord.core.assignors.uniform import UniformAssignor
-from kcoord.core.classic_join import ClassicJoin
-from kcoord.core.classic_membership import ClassicMembership
-from kcoord.core.classic_rebalance import ClassicRebalance
-from kcoord.core.classic_sync import ClassicSync
-from kcoord.core.client_assignments import ClientAssignments
-from kcoord.core.client_install import Installation
-from kcoord.core.config import PROTOCOL_CONSUMER, CoreConfig
-from kcoord.core.configs import ConfigHandlers
-from kcoord.core.consumer_describe import ConsumerDescribe
-from kcoord.core.consumer_heartbeat import ConsumerHeartbeats
-from kcoord.core.consumer_membership import ConsumerMembership
-from kcoord.core.consumer_migration import ConsumerMigration
-from kcoord.core.consumer_regex import ConsumerRegexes
-from kcoord.core.consumer_replay import ConsumerReplay, consumer_hard_state
-from kcoord.core.consumer_steps import ConsumerSteps
-from kcoord.core.consumer_targets import ConsumerTargets
-from kcoord.core.consumer_topics import GroupTopics
-from kcoord.core.group_admin import (
+from kcoord.core.admin.configs import ConfigHandlers
+from kcoord.core.admin.consumer_groups import ConsumerDescribe
+from kcoord.core.admin.groups import (
     DESCRIBED_MEMBERS_MAX,
     GROUP_OPERATIONS,
     OPERATIONS_NOT_ASKED,
     DeleteGroupsStep,
     GroupAdmin,
 )
-from kcoord.core.group_cause import NO_TIME
-from kcoord.core.group_store import GroupStore
-from kcoord.core.group_upkeep import GroupUpkeep
+from kcoord.core.admin.metadata import MetadataHandlers
+from kcoord.core.admin.topics import TopicAdmin
+from kcoord.core.assignors.range_assignor import RangeAssignor
+from kcoord.core.assignors.spec import Assignor
+from kcoord.core.assignors.uniform import UniformAssignor
+from kcoord.core.classic.join import ClassicJoin
+from kcoord.core.classic.membership import ClassicMembership
+from kcoord.core.classic.rebalance import ClassicRebalance
+from kcoord.core.classic.sync import ClassicSync
+from kcoord.core.client_assignors.assignments import ClientAssignments
+from kcoord.core.client_assignors.install import Installation
+from kcoord.core.config import PROTOCOL_CONSUMER, CoreConfig
+from kcoord.core.consumer.heartbeat import ConsumerHeartbeats
+from kcoord.core.consumer.membership import ConsumerMembership
+from kcoord.core.consumer.migration import ConsumerMigration
+from kcoord.core.consumer.mixed_join import MixedJoin
+from kcoord.core.consumer.mixed_members import MixedMembers
+from kcoord.core.consumer.regex import ConsumerRegexes
+from kcoord.core.consumer.steps import ConsumerSteps
+from kcoord.core.consumer.targets import ConsumerTargets
+from kcoord.core.consumer.topics import GroupTopics
+from kcoord.core.groups.cause import NO_TIME
+from kcoord.core.groups.leave import LeaveGroups, LeaveGroupStep
+from kcoord.core.groups.replay import ConsumerReplay, consumer_hard_state
+from kcoord.core.groups.store import GroupStore
+from kcoord.core.groups.upkeep import GroupUpkeep
 from kcoord.core.hashing import coordinator_partition
-from kcoord.core.leave_group import LeaveGroups, LeaveGroupStep
-from kcoord.core.metadata import MetadataHandlers
-from kcoord.core.mixed_join import MixedJoin
-from kcoord.core.mixed_members import MixedMembers
-from kcoord.core.offsets import OffsetStore
+from kcoord.core.offsets.store import OffsetStore
 from kcoord.core.outcome import (
     CONSUMER_TIMERS,
     OFFSETS_TOPIC,
@@ -66,8 +67,7 @@ from kcoord.core.outcome import (
 )
 from kcoord.core.producers import ProducerIds
 from kcoord.core.refusals import error_response
-from kcoord.core.topic_admin import TopicAdmin
-from kcoord.core.topics import TopicRegistry
+from kcoord.core.topics.registry import TopicRegistry
 from kcoord.protocol import apis, errors
 from kcoord.protocol.consumer_group_describe import ConsumerGroupDescribeRequest
 from kcoord.protocol.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest

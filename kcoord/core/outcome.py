@@ -15,7 +15,7 @@ from typing import Final, final
 
 from mypy_extensions import mypyc_attr
 
-from kcoord.core.group_cause import Cause
+from kcoord.core.groups.cause import Cause
 from kcoord.wire.message import Message
 
 # Logs are named by (topic, partition); the coordinator and metadata logs are topics like any other.

@@ -26,7 +26,7 @@ from typing import Final, final
 
 from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import WARNING, Fact, Now, Outcome, Reply, Request
-from kcoord.core.topics import TopicRegistry
+from kcoord.core.topics.registry import TopicRegistry
 from kcoord.protocol.errors import (
     INVALID_PRODUCER_EPOCH,
     INVALID_REQUEST,

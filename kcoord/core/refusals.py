@@ -5,7 +5,7 @@ Where an API has no top-level error, every topic, partition, group or resource o
 
 from __future__ import annotations
 
-from kcoord.core.classic_rebalance import join_error
+from kcoord.core.classic.rebalance import join_error
 from kcoord.protocol import errors
 from kcoord.protocol.api_versions import API_KEY as API_VERSIONS_KEY
 from kcoord.protocol.api_versions import MAX_VERSION as API_VERSIONS_MAX

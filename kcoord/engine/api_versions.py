@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from kcoord.core.features import FinalizedFeatures, supported_features
+from kcoord.core.topics.features import FinalizedFeatures, supported_features
 from kcoord.protocol.api_versions import (
     ApiVersion,
     ApiVersionsRequest,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from kcoord.core.cause_header import cause_headers
-from kcoord.core.group_cause import Cause
+from kcoord.core.groups.cause import Cause
+from kcoord.core.groups.cause_header import cause_headers
 from kcoord.core.outcome import CoordinatorRecord, LogId
 from kcoord.engine.partitions import TopicPartition
 from kcoord.log.journal import Journal

@@ -7,7 +7,7 @@ from typing import Final, cast, final
 from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import METADATA_TOPIC, Job, Now, Reply, Request, Timer
 from kcoord.core.producers import ProducerPool
-from kcoord.core.topics import TopicRegistry
+from kcoord.core.topics.registry import TopicRegistry
 from kcoord.engine.budget import TurnBudget
 from kcoord.engine.delete_records import DeleteRecordsRoom
 from kcoord.engine.fetch import FetchRoom

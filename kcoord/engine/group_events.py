@@ -14,10 +14,10 @@ from __future__ import annotations
 import json
 from typing import Final, final
 
-from kcoord.core.group_cause import NO_TIME, Cause
-from kcoord.core.group_timeline import REBALANCE_FINISHED, UNKNOWN, GroupEvent, GroupTimeline
+from kcoord.core.groups.cause import NO_TIME, Cause
 from kcoord.core.outcome import OFFSETS_TOPIC
 from kcoord.engine.batch_walk import BatchWalk
+from kcoord.history.timeline import REBALANCE_FINISHED, UNKNOWN, GroupEvent, GroupTimeline
 from kcoord.log.partition_log import INT64_MAX, PartitionLog
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.message import Message

@@ -15,7 +15,7 @@ from kcoord.core.outcome import (
     Now,
     Outcome,
 )
-from kcoord.core.topics import TopicRegistry
+from kcoord.core.topics.registry import TopicRegistry
 from kcoord.engine.data_plane import DataPlane
 from kcoord.engine.group_events import EventBatch, GroupEvents
 from kcoord.log.errors import LogDamaged

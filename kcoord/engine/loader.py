@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from kcoord.core.cause_header import decode_cause
 from kcoord.core.coordinator import Core
+from kcoord.core.groups.cause_header import decode_cause
 from kcoord.core.outcome import METADATA_TOPIC, WARNING, Fact, LogId
 from kcoord.engine.batch_walk import BatchWalk
 from kcoord.engine.group_events import GroupEvents

@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import final
 
 from kcoord.core.config import CoreConfig
-from kcoord.core.metadata_image import feature_records, image_records, is_in_image
-from kcoord.core.topics import TopicRegistry
+from kcoord.core.topics.image import feature_records, image_records, is_in_image
+from kcoord.core.topics.registry import TopicRegistry
 from kcoord.engine.batch_walk import BatchWalk
 from kcoord.engine.loader import DECOMPRESSED_BYTES_MAX
 from kcoord.log.metadata_checkpoint import (

@@ -11,7 +11,7 @@ from typing import Final, final
 
 from kcoord.core.outcome import WARNING, Fact
 from kcoord.core.producers import PartitionProducers
-from kcoord.core.topics import Topic, TopicRegistry
+from kcoord.core.topics.registry import Topic, TopicRegistry
 from kcoord.log.errors import LogDamaged
 from kcoord.log.partition_log import PartitionLog
 from kcoord.protocol.errors import FENCED_LEADER_EPOCH, NONE, UNKNOWN_LEADER_EPOCH

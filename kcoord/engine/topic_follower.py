@@ -23,7 +23,7 @@ from typing import Final, final
 from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import TIMER_TOPICS, WARNING, Fact, Job, Now, Reply, Timer
 from kcoord.core.producers import PartitionProducers, ProducerPool
-from kcoord.core.topics import Topic, TopicRegistry
+from kcoord.core.topics.registry import Topic, TopicRegistry
 from kcoord.engine.fetch import FetchRoom
 from kcoord.engine.partitions import PartitionTable
 from kcoord.engine.producer_state import load_producers

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, final
 
 from kcoord.core.outcome import INTERNAL_TOPICS
-from kcoord.core.topics import TopicRegistry
+from kcoord.core.topics.registry import TopicRegistry
 from kcoord.engine.partitions import TopicPartition
 from kcoord.log.clean_worker import CleanFailed, CleanRequest, decode_result
 from kcoord.log.cleaner import CleanConfig, CleanResult

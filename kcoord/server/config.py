@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, final
 
-from kcoord.core.broker_configs import SERVER_CONFIGS
+from kcoord.core.admin.broker_configs import SERVER_CONFIGS
 from kcoord.core.config import PROTOCOL_CLASSIC, REBALANCE_PROTOCOLS, CoreConfig
 from kcoord.server import settings
 from kcoord.server.listener import PLAINTEXT, Listener, format_address, parse_advertised, parse_listeners

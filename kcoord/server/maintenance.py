@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, final
 
-from kcoord.core.topics import TopicRegistry
+from kcoord.core.topics.registry import TopicRegistry
 from kcoord.engine.partitions import TopicPartition
 from kcoord.log.errors import LogDamaged
 from kcoord.log.retention import RetentionPolicy, plan_retention

@@ -14,7 +14,7 @@ from typing import Final
 
 from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTION_TOPIC, Outcome
-from kcoord.core.topics import (
+from kcoord.core.topics.registry import (
     INTERNAL_CONFIGS,
     SHARE_STATE_TOPIC,
     TRANSACTION_CONFIGS,

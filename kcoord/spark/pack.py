@@ -11,7 +11,7 @@ from typing import Final, final
 
 from kcoord.core.hashing import coordinator_partition
 from kcoord.core.outcome import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTION_TOPIC
-from kcoord.core.topics import check_topic_name
+from kcoord.core.topics.registry import check_topic_name
 from kcoord.log.import_logs import id_in_key
 from kcoord.log.serde import (
     OFFSET_COMMIT_EXPIRING_VERSION,

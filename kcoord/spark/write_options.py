@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-from kcoord.core.config_defs import check_topic_configs
-from kcoord.core.topics import check_topic_name
+from kcoord.core.topics.config_defs import check_topic_configs
+from kcoord.core.topics.registry import check_topic_name
 from kcoord.spark.options import MESSAGES, OFFSET_COMMITS, RECORDS, BadOption
 from kcoord.wire.compression import CODEC_NAMES
 

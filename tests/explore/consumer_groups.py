@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
-from kcoord.core.consumer_member import UNREVOKED_PARTITIONS
+from kcoord.core.groups.members import UNREVOKED_PARTITIONS
 from tests.explore.model import (
     ANSWERED,
     ASKED,

@@ -20,12 +20,12 @@ from typing import Final
 from kcoord.core.assignors.range_assignor import RangeAssignor
 from kcoord.core.assignors.uniform import UniformAssignor
 from kcoord.core.config import CoreConfig
-from kcoord.core.consumer_group import ConsumerGroup
-from kcoord.core.consumer_member import UNREVOKED_PARTITIONS
-from kcoord.core.consumer_records import group_records
-from kcoord.core.consumer_replay import consumer_hard_state
 from kcoord.core.coordinator import Core
-from kcoord.core.group_timers import NO_TOKEN, NOT_ARMED, MemberTimers
+from kcoord.core.groups.consumer import ConsumerGroup
+from kcoord.core.groups.members import UNREVOKED_PARTITIONS
+from kcoord.core.groups.records import group_records
+from kcoord.core.groups.replay import consumer_hard_state
+from kcoord.core.groups.timers import NO_TOKEN, NOT_ARMED, MemberTimers
 from kcoord.core.outcome import (
     TIMER_CONSUMER_REBALANCE,
     TIMER_SESSION,

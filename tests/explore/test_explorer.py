@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 BROKEN = """
 import sys
-from kcoord.core import consumer_group
+from kcoord.core.groups import consumer as consumer_group
 consumer_group.ConsumerGroup.partition_epoch = lambda self, topic_id, partition: consumer_group.NO_OWNER
 from tests.explore.consumer_groups import main
 sys.exit(main(["--seconds", "60", "--seed", "1"]))

@@ -8,8 +8,8 @@ from typing import Any
 
 from kcoord.core.config import CoreConfig
 from kcoord.core.coordinator import Core
-from kcoord.core.invariants import GroupInvariants, Violation
 from kcoord.core.outcome import OFFSETS_TOPIC, LogId
+from kcoord.history.invariants import GroupInvariants, Violation
 from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.topic_record import TopicRecord
 from kcoord.wire.message import Message

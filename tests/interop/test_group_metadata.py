@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from kcoord.core.metadata_hash import group_hash, topic_hash
-from kcoord.core.topic_regex import ResolveRegexJob, check
+from kcoord.core.topics.hash import group_hash, topic_hash
+from kcoord.core.topics.regex import ResolveRegexJob, check
 from tests.interop.oracle import Oracle
 from tests.interop.patterns import ALL_NAMES, ATOMS, ONLY_HERE, ONLY_IN_KAFKA, PATTERNS
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from kcoord.core.group_cause import NO_TIME, Cause
+from kcoord.core.groups.cause import NO_TIME, Cause
 from kcoord.core.outcome import (
     INFO,
     TIMER_CONSUMER_JOIN,

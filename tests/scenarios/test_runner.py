@@ -8,7 +8,7 @@ import pytest
 
 from kcoord.core.coordinator import Core
 from kcoord.core.outcome import Job, Outcome
-from kcoord.core.topic_regex import ResolveRegexJob
+from kcoord.core.topics.regex import ResolveRegexJob
 from tests.scenarios.printing import duration, milliseconds
 from tests.scenarios.runner import Scenario
 from tests.scenarios.script import format_script, parse_command, parse_script

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from kcoord.core.classic_group import COMPLETING_REBALANCE, PREPARING_REBALANCE, STABLE, ClassicGroup
-from kcoord.core.consumer_group import ConsumerGroup
-from kcoord.core.consumer_member import UNREVOKED_PARTITIONS
-from kcoord.core.group_store import GroupStore
-from kcoord.core.group_timers import NO_TOKEN, NOT_ARMED, MemberTimers
+from kcoord.core.groups.classic import COMPLETING_REBALANCE, PREPARING_REBALANCE, STABLE, ClassicGroup
+from kcoord.core.groups.consumer import ConsumerGroup
+from kcoord.core.groups.members import UNREVOKED_PARTITIONS
+from kcoord.core.groups.store import GroupStore
+from kcoord.core.groups.timers import NO_TOKEN, NOT_ARMED, MemberTimers
 from kcoord.core.outcome import (
     TIMER_CONSUMER_JOIN,
     TIMER_CONSUMER_REBALANCE,

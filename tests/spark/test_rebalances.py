@@ -7,8 +7,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from kcoord.core.cause_header import CAUSE_HEADER, encode_cause
-from kcoord.core.group_cause import Cause
+from kcoord.core.groups.cause import Cause
+from kcoord.core.groups.cause_header import CAUSE_HEADER, encode_cause
 from kcoord.log.serde import encode_record
 from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from kcoord.spark.jobs.rebalances import ranking, rebalances

@@ -28,7 +28,7 @@ from kcoord.cli.log.compact_metadata import MetadataRow, shorten_metadata
 from kcoord.cli.log.points import AGO, UNITS_MS
 from kcoord.cli.settings_options import load_settings, settings_options
 from kcoord.core.coordinator import Core
-from kcoord.core.topics import TopicRegistry
+from kcoord.core.topics.registry import TopicRegistry
 from kcoord.engine.metadata_snapshot import MetadataState
 from kcoord.log.cleaner import CleanConfig, CleanResult, clean
 from kcoord.log.cleaning_plan import CleaningPolicy, plan_cleaning

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, final
 
-from kcoord.core.invariants import NEVER, GroupInvariants, Violation
 from kcoord.core.outcome import LogId
+from kcoord.history.invariants import NEVER, GroupInvariants, Violation
 from kcoord.log.inspect import DataDirectory, PartitionFiles
 from kcoord.log.reader import StoredBatch
 from kcoord.wire.message import Message

@@ -10,7 +10,7 @@ import click
 
 from kcoord.cli.log.common import Bar, emit_json, friendly, output_option, wrapped
 from kcoord.core.hashing import coordinator_partition
-from kcoord.core.topics import topic_id_from
+from kcoord.core.topics.registry import topic_id_from
 from kcoord.log.import_report import ImportReport
 from kcoord.log.importer import ImportPlan, run_import
 

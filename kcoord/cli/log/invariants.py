@@ -1,7 +1,7 @@
 """What must be true of every record of the coordinator, seen in the light of those before it.
 
 Records go through the core's own replay, so that what it cannot take is found. The rules of groups are the core's
-(`kcoord.core.invariants`); those of topics, and of where a group belongs, stand here. Compaction may take away any
+(`kcoord.history.invariants`); those of topics, and of where a group belongs, stand here. Compaction may take away any
 record that a later one replaces; the rules hold for what it leaves as well.
 """
 
@@ -14,8 +14,8 @@ from kcoord.cli.log.group_checks import GroupChecks
 from kcoord.core.config import CoreConfig
 from kcoord.core.coordinator import Core
 from kcoord.core.hashing import coordinator_partition
-from kcoord.core.invariants import GroupInvariants, ProducerEpochs
 from kcoord.core.outcome import METADATA_TOPIC, OFFSETS_TOPIC, LogId
+from kcoord.history.invariants import GroupInvariants, ProducerEpochs
 from kcoord.log.typed_records import TypedRecord
 from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.producer_ids_record import ProducerIdsRecord

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 from typing import Any
 
-from kcoord.core.cause_header import decode_cause
-from kcoord.core.group_cause import NO_TIME, Cause
+from kcoord.core.groups.cause import NO_TIME, Cause
+from kcoord.core.groups.cause_header import decode_cause
 from kcoord.log.record_plain import CONSUMER, bytes_plain, consumer_plain, plain
 from kcoord.log.serde import UnknownRecord
 from kcoord.log.typed_records import TypedRecord

@@ -25,10 +25,10 @@ from kcoord.cli.log.common import (
 )
 from kcoord.cli.log.points import parse_time
 from kcoord.cli.log.replay import coordinator_logs
-from kcoord.core.cause_header import decode_cause
-from kcoord.core.group_timeline import ASSIGNOR, EPOCH_CHANGED, REBALANCE_FINISHED, GroupTimeline
+from kcoord.core.groups.cause_header import decode_cause
 from kcoord.core.outcome import GROUP_EVENTS_TOPIC
 from kcoord.engine.group_events import event_document
+from kcoord.history.timeline import ASSIGNOR, EPOCH_CHANGED, REBALANCE_FINISHED, GroupTimeline
 from kcoord.log.errors import LogDamaged
 from kcoord.log.history import HistoryStart
 from kcoord.log.inspect import DataDirectory, PartitionFiles, lost_end

@@ -35,7 +35,7 @@ def verify(options: RunOptions, offsets_partitions: int | None) -> None:
     """
     refuse(options, "since_ms", "until_ms", "topics", "one_cluster")
     with Run("verify", options) as run:
-        from kcoord.core.invariants import NEVER
+        from kcoord.history.invariants import NEVER
         from kcoord.spark.jobs import verify as job
         from kcoord.spark.jobs.places import floors_of, with_files
 

@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from kcoord.core.embedded_protocol import decode_assignment
-from kcoord.core.group_cause import (
+from kcoord.core.groups.cause import (
     MEMBER_JOINED,
     MEMBER_LEFT,
     STATIC_MEMBER_REPLACED,
@@ -18,7 +17,8 @@ from kcoord.core.group_cause import (
     TOPICS_CHANGED,
     Cause,
 )
-from kcoord.core.group_timeline import CLASSIC, CONSUMER, CONSUMER_PROTOCOL
+from kcoord.core.groups.embedded_protocol import decode_assignment
+from kcoord.history.timeline import CLASSIC, CONSUMER, CONSUMER_PROTOCOL
 from kcoord.protocol.records.consumer_group_current_member_assignment import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,

@@ -1,9 +1,9 @@
 """The history of one group, or of one transactional id, replayed and held against the rules. Knows nothing of Spark.
 
-The records of one key come in the order of their log, those of others between them are not seen. So it is not seen
-either where batches end, between which states are looked at (`kcoord.core.invariants`). But what a coordinator writes
+The records of one key come in the order of their log; those of others between them are missing. So it is not known
+either where batches end, between which states are checked (`kcoord.history.invariants`). But what a coordinator writes
 at once lies side by side and has one timestamp: where a record of somebody else came between, or time went on, a state
-was complete. Where neither happened the look comes later.
+was complete. Where neither happened, the check comes later.
 
 Nor does a single history show whether its log was compacted. Whatever is found says for which logs it holds (`holds`);
 whoever knows all histories of the log picks (`kcoord.spark.jobs.verify`).
@@ -16,8 +16,8 @@ from typing import Final, Protocol, final
 
 from kcoord.core.config import CoreConfig
 from kcoord.core.coordinator import Core
-from kcoord.core.invariants import NEVER, GroupInvariants, Violation
 from kcoord.core.outcome import OFFSETS_TOPIC, LogId
+from kcoord.history.invariants import NEVER, GroupInvariants, Violation
 from kcoord.log.serde import (
     GROUP_METADATA,
     LEGACY_OFFSET_COMMIT,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as F
 
-from kcoord.core.invariants import NEVER
 from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC
+from kcoord.history.invariants import NEVER
 from kcoord.log.directory import CLEANER_OFFSETS, LOG_START_OFFSETS
 from kcoord.spark.discovery import data_directory, discover, read_checkpoint
 from kcoord.spark.jobs.verify import Place

@@ -13,8 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kcoord.core.group_cause import NO_TIME, PROTOCOL_DOWNGRADED, PROTOCOL_UPGRADED, Cause
-from kcoord.core.group_timeline import (
+from kcoord.core.groups.cause import NO_TIME, PROTOCOL_DOWNGRADED, PROTOCOL_UPGRADED, Cause
+from kcoord.history.timeline import (
     CONSUMER,
     EPOCH_CHANGED,
     NO_EPOCH,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from kcoord.core.cause_header import CAUSE_HEADER, decode_cause
+from kcoord.core.groups.cause_header import CAUSE_HEADER, decode_cause
 from kcoord.core.outcome import GROUP_EVENTS_TOPIC, OFFSETS_TOPIC
 from kcoord.log.serde import UnknownRecord, decode_record
 from kcoord.spark.jobs.completeness import COMPLETE_FROM, with_history

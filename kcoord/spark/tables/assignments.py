@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, final
 
-from kcoord.core.embedded_protocol import decode_assignment
+from kcoord.core.groups.embedded_protocol import decode_assignment
 from kcoord.log.record_plain import uuid_text
 from kcoord.protocol.records import (
     consumer_group_current_member_assignment,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Final, final
 
-from kcoord.core.cause_header import decode_cause, encode_cause
+from kcoord.core.groups.cause_header import decode_cause, encode_cause
 from kcoord.protocol.records import (
     consumer_group_metadata,
     consumer_group_target_assignment_metadata,

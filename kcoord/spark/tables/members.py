@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Final, final
 
-from kcoord.core.embedded_protocol import decode_subscription
+from kcoord.core.groups.embedded_protocol import decode_subscription
 from kcoord.protocol.records import (
     consumer_group_member_metadata,
     group_metadata,

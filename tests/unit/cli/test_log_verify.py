@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kcoord.core.features import supported_features
 from kcoord.core.producers import ProducerEntry, SeenBatch, encode_snapshot
+from kcoord.core.topics.features import supported_features
 from kcoord.log.reader import StoredBatch, read_batches
 from kcoord.log.serde import encode_metadata_record, encode_record
 from kcoord.log.state_file import StateFileWriter

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from kcoord.core.consumer_member import ConsumerMember
-from kcoord.core.consumer_records import (
+from kcoord.core.groups.members import ConsumerMember
+from kcoord.core.groups.records import (
     current_record,
     current_tombstone,
     epoch_record,

@@ -20,7 +20,7 @@ from kcoord.protocol.init_producer_id import InitProducerIdRequest
 from kcoord.protocol.records.producer_ids_record import ProducerIdsRecord
 from kcoord.wire.primitives import DecodeError
 from kcoord.wire.record_batch import CONTROL_FLAG, TRANSACTIONAL_FLAG, BatchHeader
-from tests.unit.core.admin_rig import AdminRig
+from tests.unit.core.admin.admin_rig import AdminRig
 
 DAY_MS = 86400000
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from kcoord.core.admin.configs import ALTERED_MAX, DESCRIBED_ENTRIES_MAX
+from kcoord.core.admin.metadata import AUTO_CREATED_PARTITIONS_MAX
+from kcoord.core.admin.topics import CONFIGS_SHOWN_TOPICS_MAX
 from kcoord.core.config import CoreConfig
-from kcoord.core.config_defs import TOPIC_CONFIGS
-from kcoord.core.configs import ALTERED_MAX, DESCRIBED_ENTRIES_MAX
-from kcoord.core.metadata import AUTO_CREATED_PARTITIONS_MAX
-from kcoord.core.topic_admin import CONFIGS_SHOWN_TOPICS_MAX
-from kcoord.core.topics import RESOURCE_TOPIC
+from kcoord.core.topics.config_defs import TOPIC_CONFIGS
+from kcoord.core.topics.registry import RESOURCE_TOPIC
 from kcoord.protocol import apis, errors
 from kcoord.protocol.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kcoord.protocol.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -25,8 +25,8 @@ from kcoord.protocol.incremental_alter_configs import (
     IncrementalAlterConfigsRequest,
 )
 from kcoord.protocol.metadata import MetadataRequest, MetadataRequestTopic
-from tests.unit.core.admin_rig import AdminRig
-from tests.unit.core.test_topics import create
+from tests.unit.core.admin.admin_rig import AdminRig
+from tests.unit.core.topics.test_topics import create
 
 
 def test_records_of_one_creation_are_limited() -> None:

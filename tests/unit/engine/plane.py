@@ -5,7 +5,7 @@ from __future__ import annotations
 from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import Now, Reply, Request
 from kcoord.core.producers import PartitionProducers
-from kcoord.core.topics import RESOURCE_TOPIC, TopicRegistry
+from kcoord.core.topics.registry import RESOURCE_TOPIC, TopicRegistry
 from kcoord.engine.budget import TurnBudget
 from kcoord.engine.delete_records import DeleteRecordsRoom
 from kcoord.engine.fetch import FetchRoom

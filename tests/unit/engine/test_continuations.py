@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcoord.core.group_admin import DELETED_IN_TURN_MAX
+from kcoord.core.admin.groups import DELETED_IN_TURN_MAX
 from kcoord.core.outcome import Now
 from kcoord.engine.engine import Engine
 from kcoord.log.storage import MemoryStorage

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import CoordinatorRecord, Now
 from kcoord.core.producers import PartitionProducers
-from kcoord.core.topics import TopicRegistry
+from kcoord.core.topics.registry import TopicRegistry
 from kcoord.engine.partitions import PartitionTable, TopicPartition, epoch_end
 from kcoord.log.directory import LogDirectory
 from kcoord.log.journal import Journal

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from kcoord.core import group_cause
-from kcoord.core.cause_header import CAUSE_HEADER, decode_cause
 from kcoord.core.config import CoreConfig
-from kcoord.core.group_timeline import GroupEvent, GroupTimeline
+from kcoord.core.groups import cause as group_cause
+from kcoord.core.groups.cause_header import CAUSE_HEADER, decode_cause
 from kcoord.core.outcome import Now
 from kcoord.engine.engine import Engine
 from kcoord.engine.group_events import decode_marks, encode_event, event_document
 from kcoord.engine.state_checkpoint import write_state
+from kcoord.history.timeline import GroupEvent, GroupTimeline
 from kcoord.log.partition_log import PartitionLog
 from kcoord.log.serde import decode_record
 from kcoord.log.storage import ForgetfulStorage, MemoryStorage, Storage

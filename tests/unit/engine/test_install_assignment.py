@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from kcoord.core.client_install import Installation
+from kcoord.core.client_assignors.install import Installation
 from kcoord.core.outcome import Now
 from kcoord.log.storage import MemoryStorage
 from kcoord.protocol import apis, errors

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kcoord.core.outcome import Job, JobDone, Now, Outcome, TopicsChanged
-from kcoord.core.topic_regex import ResolveRegexJob
+from kcoord.core.topics.regex import ResolveRegexJob
 from kcoord.engine.engine import Engine
 from kcoord.protocol import apis
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kcoord.core.leave_group import STEP_MEMBERS_MAX
+from kcoord.core.groups.leave import STEP_MEMBERS_MAX
 from kcoord.core.outcome import Fact, Now
 from kcoord.log.storage import MemoryStorage
 from kcoord.protocol import apis, errors

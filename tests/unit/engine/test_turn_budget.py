@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kcoord.core.config import CoreConfig
-from kcoord.core.consumer_regex import REGEX_CHECK_COST
+from kcoord.core.consumer.regex import REGEX_CHECK_COST
 from kcoord.core.outcome import Now
 from kcoord.engine.budget import (
     RECORD_BYTES_PER_COST,

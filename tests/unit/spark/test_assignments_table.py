@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kcoord.core.embedded_protocol import encode_assignment
+from kcoord.core.groups.embedded_protocol import encode_assignment
 from kcoord.log.record_codecs import PAIRS
 from kcoord.log.record_plain import uuid_text
 from kcoord.log.serde import encode_metadata_record

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from kcoord.core.cause_header import CAUSE_HEADER, encode_cause
-from kcoord.core.group_cause import Cause
+from kcoord.core.groups.cause import Cause
+from kcoord.core.groups.cause_header import CAUSE_HEADER, encode_cause
 from kcoord.log.record_codecs import PAIRS
 from kcoord.log.serde import UnknownRecord
 from kcoord.protocol.records import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kcoord.core.group_cause import Cause
+from kcoord.core.groups.cause import Cause
 from kcoord.protocol.records.consumer_group_current_member_assignment import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,

@@ -315,7 +315,7 @@ def test_every_word_that_columns_point_to_is_there() -> None:
 
 
 def test_every_cause_of_the_coordinator_has_a_colour() -> None:
-    from kcoord.core import group_cause
+    from kcoord.core.groups import cause as group_cause
 
     known = [value for name, value in vars(group_cause).items() if name.isupper() and isinstance(value, str)]
     coloured = [cause for _, causes in FAMILIES for cause in causes]

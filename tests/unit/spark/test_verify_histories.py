@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kcoord.core.invariants import NEVER
 from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC, LogId
+from kcoord.history.invariants import NEVER
 from kcoord.log.import_logs import id_in_key
 from kcoord.log.serde import encode_record
 from kcoord.protocol.records.consumer_group_current_member_assignment import (
@@ -49,7 +49,7 @@ from kcoord.spark.jobs.transaction_rules import (
 )
 from kcoord.spark.jobs.verify import check_histories
 from kcoord.wire.message import Message
-from tests.unit.core.mixed_crowd import Crowd
+from tests.unit.core.consumer.mixed_crowd import Crowd
 
 G = "billing"
 TOPIC_ID = bytes(range(16))

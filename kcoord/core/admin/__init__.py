@@ -1,0 +1,1 @@
+"""Requests of admin clients: topics, groups, metadata and configurations."""

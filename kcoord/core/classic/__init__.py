@@ -1,0 +1,1 @@
+"""The classic protocol: JoinGroup, SyncGroup, heartbeats, leaving, and the rebalance between them."""

@@ -1,0 +1,164 @@
+"""ConsumerGroupPrepareAssignment and ConsumerGroupInstallAssignment v0 (KIP-848; no release has them).
+
+A member that a heartbeat told to compute asks here for all that an assignor needs, and hands in what came out. What
+it hands in is looked through as a plug-in's answer is, and stored as a server's assignment would be: everything in
+one batch, and only what differs. It is for the group's epoch at that time; a group that has moved on since asks again.
+
+Errors are the proposal's: a member that is not the one that was asked is answered UNKNOWN_MEMBER_ID, and one with
+another epoch than its own, or with an assignment for another epoch than the group's, STALE_MEMBER_EPOCH. Both mean
+that the next heartbeat tells what to do.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from kcoord.core.client_assignors.computation import ClientComputation
+from kcoord.core.client_assignors.install import PHASE_MEMBER_COST, PHASE_MEMBERS_MAX, Installation
+from kcoord.core.client_assignors.offers import ClientAssignors
+from kcoord.core.consumer.steps import known_member
+from kcoord.core.consumer.topics import GroupTopics
+from kcoord.core.groups.consumer import ConsumerGroup
+from kcoord.core.groups.errors import GroupError
+from kcoord.core.groups.members import ConsumerMember
+from kcoord.core.groups.store import GroupStore
+from kcoord.core.outcome import MESSAGE_CHARS_MAX, Now, Outcome, Reply, Request
+from kcoord.protocol import errors
+from kcoord.protocol.consumer_group_install_assignment import (
+    ConsumerGroupInstallAssignmentRequest,
+    ConsumerGroupInstallAssignmentResponse,
+)
+from kcoord.protocol.consumer_group_prepare_assignment import (
+    AssignableMember,
+    AssignableTopic,
+    ConsumerGroupPrepareAssignmentRequest,
+    ConsumerGroupPrepareAssignmentResponse,
+    MemberAssignor,
+    TargetTopicPartitions,
+)
+
+
+@final
+class ClientAssignments:
+    def __init__(self, store: GroupStore, topics: GroupTopics, client_assignors: ClientAssignors) -> None:
+        self.store = store
+        self.topics = topics
+        self.client_assignors = client_assignors
+        self.phase_members_max = PHASE_MEMBERS_MAX
+        # What phases took since the engine last asked, in bytes of the turn's budget.
+        self.cost = 0
+
+    def _asked(
+        self, group_id: str, member_id: str, member_epoch: int
+    ) -> tuple[ConsumerGroup, ConsumerMember, ClientComputation]:
+        """The group, and the member if it is the one that is to compute. Raises GroupError."""
+        if not group_id.strip():
+            raise GroupError(errors.INVALID_REQUEST, "GroupId can't be empty.")
+        if not member_id.strip():
+            raise GroupError(errors.INVALID_REQUEST, "MemberId can't be empty.")
+        if member_epoch < 0:
+            raise GroupError(errors.INVALID_REQUEST, "MemberEpoch is invalid.")
+        group = self.store.consumer_groups.get(group_id)
+        if group is None:
+            raise GroupError(errors.GROUP_ID_NOT_FOUND, f"Consumer group {group_id} not found.")
+        member = known_member(group, member_id)
+        if member_epoch != member.member_epoch:
+            raise GroupError(
+                errors.STALE_MEMBER_EPOCH,
+                f"Member {member_id} is in epoch {member.member_epoch}, not in {member_epoch}.",
+            )
+        computation = self.client_assignors.refresh(group)
+        if computation is None or computation.member_id != member_id:
+            raise GroupError(
+                errors.UNKNOWN_MEMBER_ID, f"Member {member_id} was not asked to compute an assignment."
+            )
+        return group, member, computation
+
+    # ---- prepare
+
+    def handle_prepare(
+        self, request: Request, body: ConsumerGroupPrepareAssignmentRequest, now: Now
+    ) -> Outcome:
+        out = Outcome()
+        try:
+            group, _, computation = self._asked(body.group_id, body.member_id, body.member_epoch)
+        except GroupError as error:
+            refused = ConsumerGroupPrepareAssignmentResponse(
+                error_code=error.code, error_message=error.message[:MESSAGE_CHARS_MAX]
+            )
+            out.reply(request.request_id, refused)
+            return out
+        computation.prepared_epoch = group.epoch
+        response = self._state(group, computation.assignor)
+        out.replies.append(Reply(request.request_id, response, group.log, group.end_offset))
+        return out
+
+    def _state(self, group: ConsumerGroup, assignor: str) -> ConsumerGroupPrepareAssignmentResponse:
+        """Members in order of id, topics in order of name."""
+        response = ConsumerGroupPrepareAssignmentResponse(group_epoch=group.epoch, assignor_name=assignor)
+        for member_id in sorted(group.members):
+            member = group.members[member_id]
+            response.members.append(
+                AssignableMember(
+                    member_id,
+                    member.member_epoch,
+                    member.instance_id,
+                    member.rack_id,
+                    self.topics.topic_ids(group.topics_of(member)),
+                    _assignor_of(member, assignor),
+                    [TargetTopicPartitions(t, ps) for t, ps in group.target(member_id).items()],
+                )
+            )
+        for name in sorted(group.subscribed_topics()):
+            topic = self.topics.registry.get(name)
+            if topic is not None:
+                response.topics.append(AssignableTopic(topic.topic_id, name, topic.partition_count))
+        return response
+
+    # ---- install
+
+    def handle_install(
+        self, request: Request, body: ConsumerGroupInstallAssignmentRequest, now: Now
+    ) -> Outcome:
+        group = self.store.consumer_groups.get(body.group_id)
+        size = max(len(body.members), 0 if group is None else len(group.members))
+        installation = Installation(request.request_id, body)
+        if size > self.phase_members_max:
+            # To read the request was work already.
+            out = Outcome()
+            out.continuations.append(installation)
+            return out
+        return self.handle_installation(installation, now)
+
+    def handle_installation(self, installation: Installation, now: Now) -> Outcome:
+        """Go on with the next phase, or with all of them for a small group."""
+        out = Outcome()
+        body = installation.body
+        response = ConsumerGroupInstallAssignmentResponse()
+        try:
+            while not installation.is_done():
+                group, member, computation = self._asked(body.group_id, body.member_id, body.member_epoch)
+                if body.group_epoch != group.epoch:
+                    raise GroupError(
+                        errors.STALE_MEMBER_EPOCH,
+                        f"Group {body.group_id} is in epoch {group.epoch}, "
+                        f"the assignment is for {body.group_epoch}.",
+                    )
+                size = max(len(body.members), len(group.members))
+                installation.advance(self.topics, group, member, computation, now, out)
+                self.cost += PHASE_MEMBER_COST * size
+                if size > self.phase_members_max and not installation.is_done():
+                    out.continuations.append(installation)
+                    return out
+        except GroupError as error:
+            response.error_code = error.code
+            response.error_message = error.message[:MESSAGE_CHARS_MAX]
+        out.reply(installation.request_id, response)
+        return out
+
+
+def _assignor_of(member: ConsumerMember, name: str) -> MemberAssignor:
+    own = member.client_assignor(name)
+    if own is None:
+        return MemberAssignor()
+    return MemberAssignor(own.reason, own.metadata_version, own.metadata_bytes)

@@ -1,0 +1,65 @@
+"""The header that tells why a group's record was written.
+
+One header, `kcoord.cause`, with compact JSON in UTF-8:
+
+    {"kind":"session_timeout","member":"a-1","detail":"no heartbeat within 10000 ms","since_ms":1769860800000}
+
+Only `kind` is always there. Whoever reads the log without knowing of it reads past it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Final
+
+from kcoord.core.groups.cause import NO_TIME, Cause
+from kcoord.wire.record_batch import Headers
+
+CAUSE_HEADER: Final = "kcoord.cause"
+# What headers take beside key and value: their number and two lengths, each a varint.
+OVERHEAD_BYTES: Final = 15
+
+
+def encode_cause(cause: Cause) -> bytes:
+    document: dict[str, object] = {"kind": cause.kind}
+    if cause.member_id:
+        document["member"] = cause.member_id
+    if cause.detail:
+        document["detail"] = cause.detail
+    if cause.since_ms != NO_TIME:
+        document["since_ms"] = cause.since_ms
+    text = json.dumps(document, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "replace")
+
+
+def cause_headers(cause: Cause) -> tuple[Headers, int]:
+    """The headers of a record with this cause, and at most how many bytes they take."""
+    value = encode_cause(cause)
+    headers: Headers = [(CAUSE_HEADER, value)]
+    return headers, len(CAUSE_HEADER) + len(value) + OVERHEAD_BYTES
+
+
+def decode_cause(headers: Headers) -> Cause | None:
+    """The cause that a record's headers tell of; None where there is none, or none that is understood."""
+    for key, value in headers:
+        if key != CAUSE_HEADER or value is None:
+            continue
+        try:
+            document = json.loads(value.decode("utf-8"))
+        except ValueError:
+            return None
+        if not isinstance(document, dict):
+            return None
+        kind = document.get("kind")
+        if not isinstance(kind, str):
+            return None
+        member_id = document.get("member")
+        detail = document.get("detail")
+        since_ms = document.get("since_ms")
+        return Cause(
+            kind,
+            member_id if isinstance(member_id, str) else "",
+            detail if isinstance(detail, str) else "",
+            since_ms if isinstance(since_ms, int) else NO_TIME,
+        )
+    return None

@@ -1,0 +1,1 @@
+"""Committed offsets: state, commit, fetch, delete and expiry."""

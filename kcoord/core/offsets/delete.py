@@ -1,0 +1,192 @@
+"""OffsetDelete v0 (KIP-496), and what becomes of offsets when their topic is deleted."""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from kcoord.core.offsets.state import OffsetState, tombstone
+from kcoord.core.outcome import TIMER_TOPIC_OFFSETS, LogId, Now, Outcome, Request, Timer, TopicsDeleted
+from kcoord.protocol import errors
+from kcoord.protocol.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from kcoord.wire.primitives import ZERO_UUID
+
+# One step of deleting topics' offsets looks at so many groups and offsets: a few milliseconds' work.
+STEP_ITEMS_MAX: Final = 1000
+# Group ids longer than this make a tombstone count for more.
+CHARS_PER_TOMBSTONE: Final = 256
+
+
+@final
+class OffsetDeletes:
+    def __init__(self, state: OffsetState) -> None:
+        self.state = state
+        # Topics whose offsets are still to go, names by id, and of the first one the groups. Soft: a restart begins
+        # again with what the metadata log says.
+        self.topics_left: dict[bytes, str] = {}
+        self.groups_left: list[str] | None = None
+        self.steps_left = 0
+
+    def handle_offset_delete(self, request: Request, body: OffsetDeleteRequest) -> Outcome:
+        """Group errors stand at the top with no topics; topics in use by the group are refused by partition."""
+        outcome = Outcome()
+        error = self._check_group(body.group_id)
+        if error != errors.NONE:
+            outcome.reply(request.request_id, OffsetDeleteResponse(error))
+            return outcome
+        group_id = body.group_id
+        log_id = self.state.log_of(group_id)
+        # Refusals by topic come first, then what reached the coordinator, one entry per topic.
+        refused: dict[str, OffsetDeleteResponseTopic] = {}
+        accepted: dict[str, dict[int, bool]] = {}
+        for asked in body.topics:
+            self._sort_partitions(asked.name, asked.partitions, refused, accepted)
+        answers = list(refused.values())
+        group = self.state.groups.get(group_id)
+        consumer_group = self.state.groups.consumer_groups.get(group_id)
+        for name, partitions in accepted.items():
+            answer = refused.get(name)
+            if answer is None:
+                answer = OffsetDeleteResponseTopic(name)
+                answers.append(answer)
+            code = errors.NONE
+            if (group is not None and group.is_subscribed_to(name)) or (
+                consumer_group is not None and consumer_group.is_subscribed_to(name)
+            ):
+                code = errors.GROUP_SUBSCRIBED_TO_TOPIC
+            for partition in partitions:
+                answer.partitions.append(OffsetDeleteResponsePartition(partition, code))
+                if code != errors.NONE:
+                    continue
+                if self.state.get(group_id, name, partition) is not None or self.state.has_pending(
+                    group_id, name, partition
+                ):
+                    record = tombstone(group_id, name, partition)
+                    outcome.add(log_id, record.key, None)
+        outcome.reply(request.request_id, OffsetDeleteResponse(errors.NONE, 0, answers))
+        return outcome
+
+    def _check_group(self, group_id: str) -> int:
+        if not group_id:
+            return errors.INVALID_GROUP_ID
+        group = self.state.groups.get(group_id)
+        if group is None:
+            is_consumer_group = group_id in self.state.groups.consumer_groups
+            return errors.NONE if is_consumer_group else errors.GROUP_ID_NOT_FOUND
+        return group.validate_offset_delete()
+
+    def _sort_partitions(
+        self,
+        name: str,
+        partitions: list[OffsetDeleteRequestPartition],
+        refused: dict[str, OffsetDeleteResponseTopic],
+        accepted: dict[str, dict[int, bool]],
+    ) -> None:
+        count = self.state.topics.partition_count(name)
+        for p in partitions:
+            index = p.partition_index
+            if 0 <= index < count:
+                valid = accepted.get(name)
+                if valid is None:
+                    valid = {}
+                    accepted[name] = valid
+                valid[index] = True
+                continue
+            answer = refused.get(name)
+            if answer is None:
+                answer = OffsetDeleteResponseTopic(name)
+                refused[name] = answer
+            answer.partitions.append(OffsetDeleteResponsePartition(index, errors.UNKNOWN_TOPIC_OR_PARTITION))
+        if not partitions and count < 0 and name not in refused:
+            refused[name] = OffsetDeleteResponseTopic(name)
+
+    # --- topics that were deleted ----------------------------------------------------------------------------
+
+    def handle_topics_deleted(self, event: TopicsDeleted, now: Now) -> Outcome:
+        """Tombstones for all offsets of these topics: the first step at once, the others by timer.
+
+        Offsets that name another topic id belong to a later topic of the same name and stay. Those that name no
+        id stay too if such a later topic exists: the event may be a repetition after a restart.
+        """
+        if not event.topics:
+            return self._step(now)
+        is_busy = bool(self.topics_left)
+        self.topics_left.update(event.topics)
+        if is_busy:
+            return Outcome()
+        self.steps_left = STEP_ITEMS_MAX
+        return self._step(now)
+
+    def handle_timer(self, now: Now) -> Outcome:
+        self.steps_left = STEP_ITEMS_MAX
+        return self._step(now)
+
+    def _step(self, now: Now) -> Outcome:
+        """As many tombstones as the step has left, in one log; what remains follows as an event or by timer."""
+        outcome = Outcome()
+        log_id: LogId | None = None
+        while self.topics_left and self.steps_left > 0:
+            topic_id = next(iter(self.topics_left))
+            name = self.topics_left[topic_id]
+            groups = self._groups_left_of(topic_id, name)
+            while groups and self.steps_left > 0:
+                of_group = self.state.log_of(groups[-1])
+                if log_id is not None and of_group.partition != log_id.partition:
+                    outcome.follow_ups.append(TopicsDeleted({}))
+                    return outcome
+                if self._add_tombstones(groups[-1], name, topic_id, of_group, outcome):
+                    groups.pop()
+                if outcome.records:
+                    log_id = of_group
+            if not groups:
+                del self.topics_left[topic_id]
+                self.groups_left = None
+        if self.topics_left:
+            outcome.timers.append(Timer(TIMER_TOPIC_OFFSETS, "", "", 0, now.mono_ms))
+        return outcome
+
+    def _groups_left_of(self, topic_id: bytes, name: str) -> list[str]:
+        """Groups whose offsets of the topic were not looked at yet, the next one last."""
+        groups = self.groups_left
+        if groups is None:
+            self.steps_left -= 1
+            groups = list(self.state.groups_by_topic.get(name, {}))
+            if len(groups) > 1:
+                # One log after the other, since a step writes to one.
+                groups.sort(key=self._log_number)
+                groups.reverse()
+            self.groups_left = groups
+        return groups
+
+    def _log_number(self, group_id: str) -> int:
+        return self.state.log_of(group_id).partition
+
+    def _add_tombstones(
+        self, group_id: str, name: str, topic_id: bytes, log_id: LogId, outcome: Outcome
+    ) -> bool:
+        """Tombstones of one group's offsets, as many as the step has left; whether these are all."""
+        self.steps_left -= 1
+        of_group = self.state.by_group.get(group_id)
+        of_topic = None if of_group is None else of_group.get(name)
+        if of_topic is None:
+            return True
+        current = self.state.topics.get(name)
+        is_recreated = current is not None and current.topic_id != topic_id
+        # Each tombstone repeats the group id, and all of a step go into one batch.
+        weight = 1 + len(group_id) // CHARS_PER_TOMBSTONE
+        for partition, stored in of_topic.items():
+            if stored.topic_id == ZERO_UUID:
+                if is_recreated:
+                    continue
+            elif stored.topic_id != topic_id:
+                continue
+            if self.steps_left <= 0:
+                return False
+            outcome.add(log_id, tombstone(group_id, name, partition).key, None)
+            self.steps_left -= weight
+        return True

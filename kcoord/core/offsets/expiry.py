@@ -1,0 +1,169 @@
+"""Expiry of committed offsets and of the groups they leave behind (KIP-211).
+
+An offset with an expiry time of its own (a commit with a retention time, up to v4) goes when that time has come.
+Any other goes `offsets_retention_ms` after
+- the group became Empty, where a group with a protocol type says when that was, else after the commit;
+- the commit, for a Stable group of type "consumer" that is not subscribed to the topic any more;
+- the commit, for a standalone consumer (a group without protocol type);
+- the commit, in a group of the new protocol, whoever is a member (as in Kafka). With
+  `offsets.retention.consumer.groups.from=empty` it counts in an empty one from when that became empty, but no earlier
+  than from the commit.
+Offsets of topics that a group of the new protocol is subscribed to do not expire.
+While a group rebalances nothing of it expires: what it will be subscribed to is not known. An Empty group without
+offsets is deleted with its last one.
+
+A pass looks at all groups, a bounded number of offsets at a time, so that other requests are not kept waiting. Of a
+group with more expired offsets than a batch takes, the rest follows in the next step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, final
+
+from kcoord.core.config import RETENTION_FROM_EMPTY
+from kcoord.core.groups.records import group_tombstones
+from kcoord.core.offsets.state import NO_EXPIRE_TIMESTAMP, OffsetState, tombstone
+from kcoord.core.outcome import INFO, TIMER_OFFSET_EXPIRY, Fact, LogId, Now, Outcome, Timer
+from kcoord.core.topics.registry import TOPIC_NAME_CHARS_MAX
+from kcoord.protocol.records.group_metadata import GroupMetadataKey
+
+# Offsets and groups looked at in one step, about 15 ms of work where all of them expire; only the tombstones of a
+# single group are split. Long group ids count for more, since each tombstone repeats the id and all of a step go into
+# one batch.
+STEP_ITEMS_MAX: Final = 4000
+CHARS_PER_ITEM: Final = 256
+# What a tombstone of an offset takes beside its strings.
+TOMBSTONE_OVERHEAD_BYTES: Final = 64
+TOKEN_START: Final = 0
+TOKEN_CONTINUE: Final = 1
+
+
+@final
+class OffsetExpiry:
+    def __init__(self, state: OffsetState) -> None:
+        self.state = state
+        # Groups this pass has still to look at, last one first. Soft: a new pass starts over.
+        self.groups_left: list[str] = []
+
+    def first_timer(self, now: Now) -> Timer:
+        interval_ms = self.state.config.offsets_retention_check_interval_ms
+        return Timer(TIMER_OFFSET_EXPIRY, "", "", TOKEN_START, now.mono_ms + interval_ms)
+
+    def handle_timer(self, timer: Timer, now: Now) -> Outcome:
+        outcome = Outcome()
+        if timer.token == TOKEN_START:
+            outcome.timers.append(self.first_timer(now))
+            self.groups_left = list(self.state.groups.groups) + list(self.state.groups.consumer_groups)
+            self.groups_left.reverse()
+        items = 0
+        log_id: LogId | None = None
+        groups_left = self.groups_left
+        while groups_left:
+            group_id = groups_left[-1]
+            group_log = self.state.log_of(group_id)
+            weight = self._weight(group_id)
+            if (items > 0 and items + weight > STEP_ITEMS_MAX) or (
+                log_id is not None and outcome.records and group_log.partition != log_id.partition
+            ):
+                outcome.timers.append(Timer(TIMER_OFFSET_EXPIRY, "", "", TOKEN_CONTINUE, now.mono_ms))
+                break
+            log_id = group_log
+            items += weight
+            if not self._expire_group(group_id, group_log, now, outcome):
+                outcome.timers.append(Timer(TIMER_OFFSET_EXPIRY, "", "", TOKEN_CONTINUE, now.mono_ms))
+                break
+            groups_left.pop()
+        return outcome
+
+    def _tombstones_max(self, group_id: str) -> int:
+        """How many tombstones of a group one step may write."""
+        by_work = STEP_ITEMS_MAX // (1 + len(group_id) // CHARS_PER_ITEM)
+        tombstone_bytes = TOMBSTONE_OVERHEAD_BYTES + 4 * len(group_id) + TOPIC_NAME_CHARS_MAX
+        # Half of a batch leaves room for the other groups of the step and for the group's own tombstones.
+        by_size = self.state.config.coordinator_batch_bytes_max // 2 // tombstone_bytes
+        return max(1, min(by_work, by_size))
+
+    def _weight(self, group_id: str) -> int:
+        """How much of a step the group takes."""
+        offsets = 0
+        of_group = self.state.by_group.get(group_id)
+        if of_group is not None:
+            for of_topic in of_group.values():
+                offsets += len(of_topic)
+        return 1 + offsets * (1 + len(group_id) // CHARS_PER_ITEM)
+
+    def _expire_group(self, group_id: str, log_id: LogId, now: Now, outcome: Outcome) -> bool:
+        """Append the tombstones of one group; False if there are more to come."""
+        group = self.state.groups.get(group_id)
+        consumer_group = self.state.groups.consumer_groups.get(group_id)
+        if group is not None:
+            if group_id in self.state.by_group and group.offset_expiry_base_ms(0) < 0:
+                return True
+            expired, is_anything_left = self._expire_offsets(
+                group_id, log_id, group.is_subscribed_to, group.offset_expiry_base_ms, now, outcome
+            )
+            # A member id that was handed out and is about to come back would be lost with the group.
+            is_deleted = not is_anything_left and group.is_empty() and not group.pending_members
+            if is_deleted:
+                outcome.add(log_id, GroupMetadataKey(group_id), None)
+        elif consumer_group is not None:
+            base_ms: Callable[[int], int] = _from_the_commit
+            since = self.state.config.offsets_retention_consumer_groups_from
+            if since == RETENTION_FROM_EMPTY and consumer_group.is_empty():
+                base_ms = consumer_group.empty_or_commit_time_ms
+            expired, is_anything_left = self._expire_offsets(
+                group_id, log_id, consumer_group.is_subscribed_to, base_ms, now, outcome
+            )
+            is_deleted = not is_anything_left and consumer_group.is_empty()
+            if is_deleted:
+                outcome.log = log_id
+                outcome.records.extend(group_tombstones(consumer_group))
+        else:
+            return True
+        if expired or is_deleted:
+            fields: dict[str, object] = {
+                "group_id": group_id,
+                "expired_offsets": expired,
+                "group_deleted": is_deleted,
+            }
+            outcome.facts.append(Fact(INFO, "offsets_expired", fields))
+        return expired < self._tombstones_max(group_id)
+
+    def _expire_offsets(
+        self,
+        group_id: str,
+        log_id: LogId,
+        is_subscribed_to: Callable[[str], bool],
+        base_ms: Callable[[int], int],
+        now: Now,
+        outcome: Outcome,
+    ) -> tuple[int, bool]:
+        """How many offsets go, and whether any stays. `base_ms(commit time)` is from when retention counts."""
+        expired = 0
+        expired_max = self._tombstones_max(group_id)
+        is_anything_left = group_id in self.state.pending
+        of_group = self.state.by_group.get(group_id)
+        if of_group is None:
+            return expired, is_anything_left
+        for name, of_topic in of_group.items():
+            if is_subscribed_to(name):
+                is_anything_left = True
+                continue
+            for partition, stored in of_topic.items():
+                until_ms = stored.expire_timestamp_ms
+                if until_ms == NO_EXPIRE_TIMESTAMP:
+                    until_ms = base_ms(stored.commit_timestamp_ms) + self.state.config.offsets_retention_ms
+                if expired == expired_max:
+                    return expired, True
+                if now.wall_ms >= until_ms and not self.state.has_pending(group_id, name, partition):
+                    outcome.add(log_id, tombstone(group_id, name, partition).key, None)
+                    expired += 1
+                else:
+                    is_anything_left = True
+        return expired, is_anything_left
+
+
+def _from_the_commit(commit_timestamp_ms: int) -> int:
+    """Retention in consumer groups counts from the commit, whoever is a member, as in Kafka."""
+    return commit_timestamp_ms

@@ -1,0 +1,81 @@
+"""The rooms of topics, metadata, configurations and producer ids with a log that is a list, for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kcoord.core.admin.configs import ConfigHandlers
+from kcoord.core.admin.metadata import MetadataHandlers
+from kcoord.core.admin.topics import TopicAdmin
+from kcoord.core.config import CoreConfig
+from kcoord.core.outcome import Now, Outcome, Request
+from kcoord.core.producers import ProducerIds
+from kcoord.core.topics.registry import TopicRegistry
+from kcoord.protocol import apis
+from kcoord.wire.message import Message
+from kcoord.wire.primitives import BytesWriter, Reader
+
+HOST = "127.0.0.1"
+PORT = 9092
+
+
+class AdminRig:
+    """Sends requests, applies their records as the engine does, and keeps them for a second registry."""
+
+    def __init__(self, config: CoreConfig | None = None) -> None:
+        self.config = config if config is not None else CoreConfig()
+        self.config.cluster_id = self.config.cluster_id or "a-cluster-id-of-22-chr"
+        self.log: list[Message] = []
+        self.sent = 0
+        self.open()
+        self.apply(self.topics.loaded(Now(0, 0), self.entropy()))
+
+    def open(self) -> None:
+        """Make the rooms anew from the log, as a restart does."""
+        self.topics = TopicRegistry(self.config)
+        for offset, record in enumerate(self.log):
+            self.topics.replay_metadata(record, offset)
+        metadata = MetadataHandlers(self.config, self.topics)
+        admin = self.admin = TopicAdmin(self.config, self.topics)
+        configs = self.configs = ConfigHandlers(self.config, self.topics)
+        producer_ids = ProducerIds(self.config, self.topics)
+        self.handlers: dict[int, Any] = {
+            apis.METADATA: metadata.handle_metadata,
+            apis.DESCRIBE_TOPIC_PARTITIONS: metadata.handle_describe_topic_partitions,
+            apis.DESCRIBE_CLUSTER: metadata.handle_describe_cluster,
+            apis.FIND_COORDINATOR: metadata.handle_find_coordinator,
+            apis.CREATE_TOPICS: admin.handle_create_topics,
+            apis.DELETE_TOPICS: admin.handle_delete_topics,
+            apis.CREATE_PARTITIONS: admin.handle_create_partitions,
+            apis.DESCRIBE_CONFIGS: configs.handle_describe_configs,
+            apis.INCREMENTAL_ALTER_CONFIGS: configs.handle_incremental_alter_configs,
+            apis.LIST_CONFIG_RESOURCES: configs.handle_list_config_resources,
+            apis.INIT_PRODUCER_ID: producer_ids.handle_init_producer_id,
+        }
+
+    def entropy(self) -> bytes:
+        self.sent += 1
+        return self.sent.to_bytes(4, "big") * 4
+
+    def apply(self, out: Outcome) -> Outcome:
+        for record in out.records:
+            assert record.key is None and record.value is not None
+            self.topics.replay_metadata(record.value, len(self.log))
+            self.log.append(record.value)
+        return out
+
+    def handle(self, api_key: int, version: int, body: Message) -> Outcome:
+        entropy = self.entropy()
+        request = Request(self.sent, 1, api_key, version, "test", "10.0.0.1", body, entropy, HOST, PORT)
+        out: Outcome = self.handlers[api_key](request, body, Now(0, 0))
+        return self.apply(out)
+
+    def ask(self, api_key: int, version: int, body: Message) -> Any:
+        """The answer as a client of that version reads it."""
+        out = self.handle(api_key, version, body)
+        assert [reply.request_id for reply in out.replies] == [self.sent]
+        response = out.replies[0].response
+        assert response is not None
+        w = BytesWriter()
+        apis.encode_response(w, api_key, response, version)
+        return apis.decode_response(api_key, Reader(w.getvalue()), version)
