@@ -18,8 +18,8 @@ from kcoord.log.partition_log import PartitionLog
 from kcoord.log.serde import encode_record
 from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
 from kcoord.server.assembly import open_assembly
-from kcoord.server.config import load
 from kcoord.server.pump import read_clocks
+from kcoord.server.settings.load import load
 from kcoord.wire.record_batch import BatchBuilder, with_offsets
 
 TOPICS_PER_GROUP: Final = 4

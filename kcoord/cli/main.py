@@ -37,7 +37,7 @@ def serve(
     profile: str,
 ) -> None:
     """Run the server until SIGTERM. Prints `kcoord ready HOST:PORT` once it takes connections."""
-    from kcoord.server.listener import format_address
+    from kcoord.server.listen.listener import format_address
     from kcoord.server.logs import ServerLog
 
     config = load_settings(

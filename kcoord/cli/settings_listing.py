@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-from kcoord.server.config import variable_of
 from kcoord.server.failures import EXIT_CODES
-from kcoord.server.settings import PROFILES, SECTIONS, SETTINGS, Setting
+from kcoord.server.settings.load import variable_of
+from kcoord.server.settings.table import PROFILES, SECTIONS, SETTINGS, Setting
 
 HEAD = """# Configuration
 
-Printed by `kcoord config --output markdown` from the table in `kcoord/server/settings.py`; a test keeps it true.
+Printed by `kcoord config --output markdown` from the table in `kcoord/server/settings/table.py`; a test keeps it true.
 
 Every setting has one name: Kafka's property where one covers it. Later sources win:
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from kcoord.server.config import Config
+    from kcoord.server.settings.load import Config
 
 EXIT_CONFIG: Final = 2
 
@@ -25,8 +25,8 @@ def settings_options(command: F) -> F:
 
 
 def load_settings(**sources: Any) -> Config:
-    """The configuration from what `kcoord.server.config.load` takes; ends the process where it is wrong."""
-    from kcoord.server.config import ConfigError, load
+    """The configuration from what `kcoord.server.settings.load.load` takes; ends the process where it is wrong."""
+    from kcoord.server.settings.load import ConfigError, load
 
     try:
         return load(**sources)

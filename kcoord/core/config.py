@@ -1,6 +1,6 @@
 """Settings the core and the engine look at, with Kafka's defaults unless a comment says why not.
 
-The server fills one CoreConfig from flags, environment and file; `kcoord.server.config` holds names, types and
+The server fills one CoreConfig from flags, environment and file; `kcoord.server.settings.load` holds names, types and
 documentation. Plain attributes, so that compiled code reads them at no cost.
 """
 

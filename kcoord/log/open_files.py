@@ -22,7 +22,7 @@ from kcoord.log.storage import DiskStorage, File, Storage
 if TYPE_CHECKING:
     from kcoord.log.segment import Segment
 
-# For tools and tests. A server computes its own limit (kcoord.server.descriptors).
+# For tools and tests. A server computes its own limit (kcoord.server.listen.descriptors).
 OPEN_FILES_MAX: Final = 128
 # Of the limit, at most so much is held: in quarters.
 HELD_QUARTERS: Final = 3

@@ -1,5 +1,6 @@
-"""The child's side of the protocol between a server and the processes that it starts; `kcoord.server.child` has the
-server's side.
+"""The child's side of the protocol between a server and the processes that it starts.
+
+`kcoord.server.maintenance.child` has the server's side.
 
     to the child     one line of JSON: the work. Standard input then stays open: its end means that the server has ended
     from the child   lines of JSON on standard output, objects with one of these fields:

@@ -14,11 +14,11 @@ from kcoord.log.journal import Journal
 from kcoord.log.partition_log import LogConfig
 from kcoord.log.storage import DiskStorage, MemoryStorage, Storage
 from kcoord.server.assignors import load_assignors
-from kcoord.server.config import Config
-from kcoord.server.descriptors import descriptors_now
-from kcoord.server.limits import frame_limits
+from kcoord.server.listen.descriptors import descriptors_now
+from kcoord.server.listen.limits import frame_limits
 from kcoord.server.logs import ServerLog
-from kcoord.server.settings import SYNC_ALWAYS, SYNC_MEMORY
+from kcoord.server.settings.load import Config
+from kcoord.server.settings.table import SYNC_ALWAYS, SYNC_MEMORY
 
 # A start or a stop that takes longer says how far it is, so often.
 PROGRESS_EVERY_S: Final = 5.0

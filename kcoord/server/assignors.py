@@ -13,7 +13,7 @@ from typing import Final
 from kcoord.core.assignors.range_assignor import RANGE, RangeAssignor
 from kcoord.core.assignors.spec import Assignor
 from kcoord.core.assignors.uniform import UNIFORM, UniformAssignor
-from kcoord.server.config import ConfigError
+from kcoord.server.settings.load import ConfigError
 
 ENTRY_POINT_GROUP: Final = "kcoord.assignors"
 

@@ -23,7 +23,7 @@ from kcoord.log.steps import Steps
 from kcoord.server.assembly import Assembly
 from kcoord.server.failures import EXIT_INTERNAL, classify
 from kcoord.server.logs import ServerLog
-from kcoord.server.maintenance import Maintenance
+from kcoord.server.maintenance.rounds import Maintenance
 from kcoord.server.pump import read_clocks
 from kcoord.server.sync_threads import SyncThreads, in_thread
 

@@ -16,7 +16,7 @@ from kcoord.log.errors import (
     UnknownFormat,
     WrongNode,
 )
-from kcoord.server.config import ConfigError
+from kcoord.server.settings.load import ConfigError
 
 EXIT_OK: Final = 0
 EXIT_INTERNAL: Final = 1

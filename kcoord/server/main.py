@@ -8,12 +8,12 @@ import signal
 from collections.abc import Callable
 from typing import Final
 
-from kcoord.server.config import Config
-from kcoord.server.descriptors import raise_descriptor_limit
 from kcoord.server.event_loop import new_event_loop
 from kcoord.server.failures import EXIT_INTERNAL, EXIT_OK, ServerError
+from kcoord.server.listen.descriptors import raise_descriptor_limit
 from kcoord.server.logs import ServerLog
 from kcoord.server.server import Server
+from kcoord.server.settings.load import Config
 
 # What the collector may leave lying around: the server makes no cycles per request, and a full collection of a
 # large state takes longer than many answers.

@@ -6,7 +6,7 @@ import socket
 from typing import Final, TypeVar, cast, final
 
 from kcoord.protocol import api_versions
-from kcoord.server.listener import split_address
+from kcoord.server.listen.listener import split_address
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import BytesWriter, DecodeError, Reader, write_i16_be, write_i32_be, write_string
 

@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 from kcoord.core.outcome import Fact, Job, Now, StepJob
 from kcoord.log.journal import CommitTicket, sync_one
 from kcoord.protocol import apis
-from kcoord.server.config import ServerConfig
-from kcoord.server.connection import SMALL_READ_BYTES, Connection
 from kcoord.server.jobs import JobThreads
-from kcoord.server.limits import ConnectionCounts
+from kcoord.server.listen.connection import SMALL_READ_BYTES, Connection
+from kcoord.server.listen.limits import ConnectionCounts
+from kcoord.server.listen.reading import ReadShares
 from kcoord.server.logs import ServerLog
-from kcoord.server.reading import ReadShares
+from kcoord.server.settings.load import ServerConfig
 from kcoord.server.sync_threads import SyncThreads
 
 if TYPE_CHECKING:

@@ -12,21 +12,21 @@ from typing import Final, final
 
 from kcoord import __version__
 from kcoord.log.storage import DiskStorage, Storage
-from kcoord.server.accept import Acceptor
 from kcoord.server.assembly import Assembly, open_assembly
-from kcoord.server.config import Config
 from kcoord.server.control import Control
-from kcoord.server.descriptors import descriptors_now
 from kcoord.server.failures import EXIT_DISK_FULL, EXIT_LISTEN, ServerError, classify
-from kcoord.server.limits import TokenBucket
-from kcoord.server.listener import Listener, format_address, open_sockets
+from kcoord.server.listen.accept import Acceptor
+from kcoord.server.listen.descriptors import descriptors_now
+from kcoord.server.listen.limits import TokenBucket
+from kcoord.server.listen.listener import Listener, format_address, open_sockets
 from kcoord.server.logs import ServerLog
-from kcoord.server.maintenance import Maintenance
-from kcoord.server.metadata_rounds import MetadataRounds
+from kcoord.server.maintenance.metadata_rounds import MetadataRounds
+from kcoord.server.maintenance.rounds import Maintenance
+from kcoord.server.maintenance.state_checkpoints import StateRounds
+from kcoord.server.maintenance.upkeep import Upkeep
 from kcoord.server.pump import SWEEP_MS, Pump, read_clocks
-from kcoord.server.settings import SYNC_MEMORY
-from kcoord.server.state_checkpoints import StateRounds
-from kcoord.server.upkeep import Upkeep
+from kcoord.server.settings.load import Config
+from kcoord.server.settings.table import SYNC_MEMORY
 from kcoord.wire import primitives
 
 # Some supervisors signal a process and then its group: that is one request.

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from typing import TypeVar, final
 
 from kcoord.log.storage import Storage
-from kcoord.server.config import Config
 from kcoord.server.event_loop import new_event_loop
 from kcoord.server.failures import EXIT_INTERNAL, ServerError, classify
-from kcoord.server.listener import format_address
+from kcoord.server.listen.listener import format_address
 from kcoord.server.logs import ServerLog
 from kcoord.server.server import Server
+from kcoord.server.settings.load import Config
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ from kcoord.protocol.offset_fetch import (
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
 )
-from kcoord.server.config import load
 from kcoord.server.probe import Probe
+from kcoord.server.settings.load import load
 from kcoord.server.thread import ServerThread
 from kcoord.testing.groups import describe
 

@@ -33,8 +33,8 @@ from kcoord.protocol.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kcoord.server.config import load as load_config
-from kcoord.server.limits import frame_limits
+from kcoord.server.listen.limits import frame_limits
+from kcoord.server.settings.load import load as load_config
 from kcoord.wire.record_batch import BatchBuilder
 from tests.harness.engine import CLUSTER_ID, Client, decode_answer, read_answers
 from tests.harness.metadata import shorten, write_at_end

@@ -24,9 +24,9 @@ from kcoord.protocol.offset_commit import (
 from kcoord.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kcoord.protocol.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
-from kcoord.server.config import load
 from kcoord.server.failures import EXIT_DISK_FULL, EXIT_STORAGE, ServerError
 from kcoord.server.probe import Probe, ProbeError
+from kcoord.server.settings.load import load
 from kcoord.server.thread import ServerThread
 from kcoord.testing.faulty_storage import Fault, FaultyStorage
 from kcoord.wire.record_batch import BatchBuilder

@@ -15,8 +15,8 @@ from kcoord.log.directory import open_directory
 from kcoord.log.journal import Journal
 from kcoord.log.storage import MemoryStorage, Storage
 from kcoord.protocol import apis
-from kcoord.server.config import load as load_config
-from kcoord.server.limits import frame_limits
+from kcoord.server.listen.limits import frame_limits
+from kcoord.server.settings.load import load as load_config
 from kcoord.wire.primitives import BytesWriter, Reader, write_int16, write_int32, write_nullable_string
 
 REPOSITORY = Path(__file__).resolve().parents[2]

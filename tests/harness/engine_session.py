@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from kcoord.core.outcome import OFFSETS_TOPIC, Now
 from kcoord.server.assignors import load_assignors
-from kcoord.server.config import load as load_config
+from kcoord.server.settings.load import load as load_config
 from kcoord.wire.record_batch import Record, check_crc, decode_records, parse_header
 from tests.harness.consumer_session import DECOMPRESSED_BYTES_MAX, ConsumerSession
 from tests.harness.engine import finish_turn, open_memory_engine, run_jobs

@@ -16,7 +16,7 @@ from kcoord.protocol import apis
 from kcoord.protocol.describe_groups import DescribeGroupsRequest
 from kcoord.protocol.metadata import MetadataRequest
 from kcoord.protocol.offset_fetch import OffsetFetchRequest
-from kcoord.server.config import load as load_config
+from kcoord.server.settings.load import load as load_config
 from tests.harness.engine import request_frame
 from tests.stall.frames_data import everything
 from tests.stall.server_rig import WorldServer, memory_mb

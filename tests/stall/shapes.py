@@ -14,8 +14,8 @@ from typing import Final
 from kcoord.codegen.schema import Field, Message, Struct, load_all
 from kcoord.engine import intake
 from kcoord.protocol import apis
-from kcoord.server.config import load as load_config
-from kcoord.server.limits import frame_limits
+from kcoord.server.listen.limits import frame_limits
+from kcoord.server.settings.load import load as load_config
 from kcoord.wire.primitives import TAGGED_FIELDS_MAX
 from tests.harness.engine import REPOSITORY
 

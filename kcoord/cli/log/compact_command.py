@@ -45,9 +45,9 @@ from kcoord.log.exchange import promote
 from kcoord.log.inspect import read_properties
 from kcoord.log.partition_log import PartitionLog
 from kcoord.log.storage import DiskFile, DiskStorage
-from kcoord.server.cleaning import clean_config, cleaning_policy
-from kcoord.server.config import Config, ServerConfig
 from kcoord.server.failures import EXIT_DAMAGED, EXIT_DISK_FULL
+from kcoord.server.maintenance.cleaning import clean_config, cleaning_policy
+from kcoord.server.settings.load import Config, ServerConfig
 
 # The cleaner reads what it cleans three times: transactions, keys, records.
 PASSES: Final = 3

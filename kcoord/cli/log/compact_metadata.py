@@ -10,7 +10,7 @@ from kcoord.engine.metadata_writer import SnapshotNotWritten, write_snapshot
 from kcoord.log.directory import LogDirectory
 from kcoord.log.metadata_checkpoint import BadCheckpoint
 from kcoord.log.partition_log import PartitionLog
-from kcoord.server.config import ServerConfig
+from kcoord.server.settings.load import ServerConfig
 
 
 @final

@@ -15,8 +15,8 @@ import pytest
 from kcoord.cli.log import common
 from kcoord.log import snapshot
 from kcoord.log.steps import Step
-from kcoord.server.config import load
 from kcoord.server.control import ask_server
+from kcoord.server.settings.load import load
 from kcoord.server.thread import ServerThread
 from tests.e2e.process import clean_environment, kcoord_command
 from tests.unit.cli.rig import LogRig, run

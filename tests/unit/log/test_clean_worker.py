@@ -13,7 +13,7 @@ import pytest
 from kcoord.log.clean_worker import CleanFailed, CleanRequest, decode_result, encode_result
 from kcoord.log.cleaner import CleanConfig, CleanedGroup, CleanResult
 from kcoord.log.errors import LogDamaged
-from kcoord.server.child import ChildRun, Leash, run_child
+from kcoord.server.maintenance.child import ChildRun, Leash, run_child
 from kcoord.wire.record_batch import BatchBuilder
 
 NOW_MS = 1_800_000_000_000

@@ -10,13 +10,13 @@ from kcoord.core.outcome import Fact, Job, Now
 from kcoord.engine.budget import TurnBudget
 from kcoord.engine.session import OutputPool, Session
 from kcoord.log.journal import CommitTicket
-from kcoord.server.accept import Acceptor
-from kcoord.server.config import load
 from kcoord.server.event_loop import new_event_loop
-from kcoord.server.limits import TokenBucket
-from kcoord.server.listener import Listener, open_sockets
+from kcoord.server.listen.accept import Acceptor
+from kcoord.server.listen.limits import TokenBucket
+from kcoord.server.listen.listener import Listener, open_sockets
 from kcoord.server.logs import ServerLog
 from kcoord.server.pump import Pump, read_clocks
+from kcoord.server.settings.load import load
 from kcoord.wire.frame import FrameError, FrameLimits
 
 # A frame of zeros, which the engine echoes.

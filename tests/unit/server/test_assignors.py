@@ -14,8 +14,8 @@ from kcoord.core.assignors.range_assignor import RangeAssignor
 from kcoord.core.assignors.uniform import UniformAssignor
 from kcoord.server.assembly import open_assembly
 from kcoord.server.assignors import load_assignors
-from kcoord.server.config import ConfigError, load
 from kcoord.server.failures import EXIT_CONFIG, classify
+from kcoord.server.settings.load import ConfigError, load
 from tests.unit.core.assignors.groups import Group, Topics, assignment
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "assignors.md"

@@ -14,11 +14,11 @@ from kcoord.protocol import apis
 from kcoord.protocol.heartbeat import HeartbeatRequest
 from kcoord.protocol.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from kcoord.protocol.metadata import MetadataRequest
-from kcoord.server.config import load
-from kcoord.server.connection import PIECE_BYTES, UNREAD_BYTES_MAX
+from kcoord.server.listen.connection import PIECE_BYTES, UNREAD_BYTES_MAX
+from kcoord.server.listen.reading import RESUMED_PER_TURN
 from kcoord.server.logs import ServerLog
-from kcoord.server.reading import RESUMED_PER_TURN
 from kcoord.server.server import Server
+from kcoord.server.settings.load import load
 from tests.harness.engine import request_frame
 from tests.unit.server.pump_rig import WAIT_S, run
 

@@ -13,7 +13,7 @@ import pytest
 from kcoord.core.outcome import Job, Now, StepJob
 from kcoord.engine.session import Session
 from kcoord.protocol import apis
-from kcoord.server.limits import TokenBucket
+from kcoord.server.listen.limits import TokenBucket
 from kcoord.server.pump import read_clocks
 from kcoord.wire.frame import FrameLimits
 from tests.unit.server.pump_rig import (

@@ -23,10 +23,10 @@ from kcoord.protocol.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kcoord.server.config import load
 from kcoord.server.failures import EXIT_STORAGE, ServerError
 from kcoord.server.logs import ServerLog
 from kcoord.server.server import Server
+from kcoord.server.settings.load import load
 from kcoord.wire.record_batch import BatchBuilder
 from tests.harness.engine import decode_answer, request_frame
 

@@ -11,8 +11,8 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, cast, final
 
-from kcoord.server.limits import plain_host
-from kcoord.server.listener import Listener
+from kcoord.server.listen.limits import plain_host
+from kcoord.server.listen.listener import Listener
 
 if TYPE_CHECKING:
     from kcoord.engine.session import Session

@@ -12,9 +12,9 @@ import pytest
 
 from kcoord.core.outcome import Now
 from kcoord.engine.session import Session
-from kcoord.server.accept import Acceptor
-from kcoord.server.connection import Connection
-from kcoord.server.limits import TokenBucket
+from kcoord.server.listen.accept import Acceptor
+from kcoord.server.listen.connection import Connection
+from kcoord.server.listen.limits import TokenBucket
 from tests.unit.server.pump_rig import BIG, FRAME, WAIT_S, EchoEngine, Rig, exchange, run, running, until_left
 
 CALLS = (

@@ -14,8 +14,8 @@ from kcoord.log.directory import CHECKPOINT_BYTES_MAX, read_checkpoint, read_hin
 from kcoord.log.errors import StorageError
 from kcoord.log.storage import DiskStorage
 from kcoord.server.failures import ServerError
-from tests.unit.server.test_cleaning import FAST, commit, committed, put
-from tests.unit.server.test_maintenance import create, fetch, produce
+from tests.unit.server.maintenance.test_cleaning import FAST, commit, committed, put
+from tests.unit.server.maintenance.test_rounds import create, fetch, produce
 from tests.unit.server.test_server import Rig, event, run, serving, until
 
 OFFSETS = "__consumer_offsets-0"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from kcoord.protocol import apis
-from kcoord.server.config import load
-from kcoord.server.limits import ConnectionCounts, TokenBucket, frame_limits, plain_host
+from kcoord.server.listen.limits import ConnectionCounts, TokenBucket, frame_limits, plain_host
+from kcoord.server.settings.load import load
 
 
 def test_connections_in_all_and_of_one_address() -> None:

@@ -1,4 +1,6 @@
-"""The process that writes a snapshot of the metadata log: `python -m kcoord.server.metadata_child`, with one answer.
+"""The process that writes a snapshot of the metadata log, with one answer.
+
+    python -m kcoord.server.maintenance.metadata_child
 
 `kcoord.log.parent` has the protocol.
 """
@@ -12,7 +14,7 @@ from kcoord.engine.metadata_writer import SnapshotPlan, WrittenSnapshot, write_s
 from kcoord.log.metadata_checkpoint import PART_SUFFIX
 from kcoord.log.parent import LogFiles, Parent
 from kcoord.log.partition_log import Extent
-from kcoord.server.child import int_of
+from kcoord.server.maintenance.child import int_of
 
 
 def encode_plan(plan: SnapshotPlan) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from kcoord.log.storage import DiskStorage
 from kcoord.protocol import apis
 from kcoord.protocol.delete_topics import DeleteTopicsRequest
 from kcoord.protocol.metadata import MetadataRequest
-from kcoord.server import metadata_rounds
-from tests.unit.server.test_maintenance import create, files
+from kcoord.server.maintenance import metadata_rounds
+from tests.unit.server.maintenance.test_rounds import create, files
 from tests.unit.server.test_server import Peer, Rig, event, run, serving, until
 
 LOG = "__cluster_metadata"
@@ -231,7 +231,7 @@ def test_a_child_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             rounds = rig.server._metadata
             assert rounds is not None
             await until(lambda: rounds._job is not None and rounds._job.child is not None, "the child")
-            monkeypatch.setattr(metadata_rounds, "CHILD", "kcoord.server.metadata_child")
+            monkeypatch.setattr(metadata_rounds, "CHILD", "kcoord.server.maintenance.metadata_child")
             assert rounds._job is not None and rounds._job.child is not None
             rounds._job.child.send_signal(signal.SIGKILL)
             await until(lambda: bool(event(rig, "metadata_snapshot_not_written")), "the line")

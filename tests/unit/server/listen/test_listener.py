@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from kcoord.server.listener import (
+from kcoord.server.listen.listener import (
     Listener,
     format_address,
     open_sockets,

@@ -19,7 +19,7 @@ from kcoord.protocol.offset_commit import (
 from kcoord.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kcoord.wire.record_batch import BatchBuilder, decode_records, parse_batches
-from tests.unit.server.test_maintenance import configure, create, fetch, files, now_ms
+from tests.unit.server.maintenance.test_rounds import configure, create, fetch, files, now_ms
 from tests.unit.server.test_server import WAIT_S, Peer, Rig, event, run, serving, until
 
 FAST = ("log.cleaner.backoff.ms=30", "log.history=0", "log.sync=os")

@@ -21,13 +21,13 @@ from kcoord.log.metadata_checkpoint import CheckpointName
 from kcoord.log.partition_log import PartitionLog
 from kcoord.log.storage import DiskStorage
 from kcoord.server.assembly import Assembly
-from kcoord.server.child import BadAnswer, ChildRun, Leash, run_child
-from kcoord.server.metadata_child import decode_result, encode_plan
+from kcoord.server.maintenance.child import BadAnswer, ChildRun, Leash, run_child
+from kcoord.server.maintenance.metadata_child import decode_result, encode_plan
+from kcoord.server.maintenance.upkeep import Backoff, Upkeep
 from kcoord.server.pump import read_clocks
 from kcoord.server.sync_threads import SyncThreads, in_thread
-from kcoord.server.upkeep import Backoff, Upkeep
 
-CHILD: Final = "kcoord.server.metadata_child"
+CHILD: Final = "kcoord.server.maintenance.metadata_child"
 CHECK_S: Final = 1.0
 POLL_S: Final = 0.01
 NICENESS: Final = 10

@@ -1,4 +1,6 @@
-"""The process that writes state checkpoints: `python -m kcoord.server.state_child`, with one answer for each of them.
+"""The process that writes state checkpoints, with one answer for each of them.
+
+    python -m kcoord.server.maintenance.state_child
 
 `kcoord.log.parent` has the protocol.
 """

@@ -25,11 +25,11 @@ from kcoord.log.partition_log import PartitionLog
 from kcoord.log.segment import Segment
 from kcoord.log.storage import DiskStorage
 from kcoord.server.assembly import Assembly
-from kcoord.server.child import ChildRun, Leash, run_child
-from kcoord.server.config import ServerConfig
+from kcoord.server.maintenance.child import ChildRun, Leash, run_child
+from kcoord.server.maintenance.upkeep import Backoff, Upkeep
 from kcoord.server.pump import read_clocks
+from kcoord.server.settings.load import ServerConfig
 from kcoord.server.sync_threads import SyncThreads, in_thread
-from kcoord.server.upkeep import Backoff, Upkeep
 
 CHILD: Final = "kcoord.log.clean_worker"
 # What a key in the map of newest offsets takes in the child, with the dictionary around it.

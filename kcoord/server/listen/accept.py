@@ -13,9 +13,9 @@ from collections import deque
 from functools import partial
 from typing import Final, final
 
-from kcoord.server.connection import Connection
-from kcoord.server.limits import TokenBucket, plain_host
-from kcoord.server.listener import Listener
+from kcoord.server.listen.connection import Connection
+from kcoord.server.listen.limits import TokenBucket, plain_host
+from kcoord.server.listen.listener import Listener
 from kcoord.server.pump import Pump
 
 # Connections accepted for one call of the loop. Each costs about 0.1 ms until it can be read, and a full backlog of

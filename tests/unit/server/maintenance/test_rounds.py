@@ -27,7 +27,8 @@ from kcoord.protocol.incremental_alter_configs import (
 )
 from kcoord.protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kcoord.server import cleaning, maintenance
+from kcoord.server.maintenance import cleaning
+from kcoord.server.maintenance import rounds as maintenance
 from kcoord.wire.record_batch import BatchBuilder
 from tests.unit.server.test_server import Peer, event, run, serving, until
 

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Final, final
 
 if TYPE_CHECKING:
-    from kcoord.server.connection import Connection
+    from kcoord.server.listen.connection import Connection
 
 # Read in a turn before large requests wait: about 4 ms.
 TURN_READ_BYTES: Final = 4 * 1024 * 1024

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Final, final
 
 from kcoord.server.assembly import Assembly
-from kcoord.server.config import ServerConfig
 from kcoord.server.logs import ServerLog
+from kcoord.server.settings.load import ServerConfig
 
 # What failed is tried again after so long, then after twice as long, up to the most. What failed once for no lasting
 # reason is done soon; what fails always costs a line in the log every ten minutes.

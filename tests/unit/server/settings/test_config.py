@@ -9,8 +9,8 @@ import pytest
 
 from kcoord.cli import settings_listing
 from kcoord.core.config import CoreConfig
-from kcoord.server.config import Config, ConfigError, ServerConfig, load
-from kcoord.server.settings import BY_NAME, SETTINGS
+from kcoord.server.settings.load import Config, ConfigError, ServerConfig, load
+from kcoord.server.settings.table import BY_NAME, SETTINGS
 
 ROOT = Path(__file__).resolve().parents[3]
 # Not settings: the directory knows the cluster, and the rest is made from the settings.

@@ -16,12 +16,17 @@ import pytest
 
 from kcoord.log.clean_worker import CleanRequest
 from kcoord.log.cleaner import CleanConfig
-from kcoord.server import child
-from kcoord.server.child import BadAnswer, ChildRun, Leash, int_of, run_child
+from kcoord.server.maintenance import child
+from kcoord.server.maintenance.child import BadAnswer, ChildRun, Leash, int_of, run_child
 
 WAIT_S = 60.0
 # Starting an interpreter takes less, on a busy machine too.
 SILENCE_S = 20.0
+CHILDREN = (
+    "kcoord.log.clean_worker",
+    "kcoord.server.maintenance.state_child",
+    "kcoord.server.maintenance.metadata_child",
+)
 
 Write = Callable[[str], str]
 
@@ -68,7 +73,7 @@ def test_a_process_that_nobody_waits_for_any_more_writes_nothing(tmp_path: Path)
     leash = Leash()
     leash.kill()
     work = CleanRequest(str(tmp_path), "t-0", [0], 0, CleanConfig(), 0, None).encode()
-    for module in ("kcoord.log.clean_worker", "kcoord.server.state_child", "kcoord.server.metadata_child"):
+    for module in CHILDREN:
         found = run_child(module, work, leash, SILENCE_S)
         assert found.answers == [] and found.reason
     assert [path.name for path in (tmp_path / "t-0").iterdir()] == [f"{0:020d}.log"]
@@ -189,10 +194,10 @@ def test_a_process_that_cannot_be_started(monkeypatch: pytest.MonkeyPatch, tmp_p
     said = run("kcoord.server.no_such_module").reason
     assert said.startswith("it ended with 1") and "no_such_module" in said
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    assert run("kcoord.server.state_child").reason.startswith("it cannot be started: ")
+    assert run("kcoord.server.maintenance.state_child").reason.startswith("it cannot be started: ")
     (tmp_path / "python").write_bytes(b"no program")
     (tmp_path / "python").chmod(0o755)
-    assert run("kcoord.server.state_child").reason.startswith("it cannot be started: ")
+    assert run("kcoord.server.maintenance.state_child").reason.startswith("it cannot be started: ")
 
 
 def test_a_process_that_ends_before_it_was_told_what_to_do_says_why(
@@ -200,7 +205,7 @@ def test_a_process_that_ends_before_it_was_told_what_to_do_says_why(
 ) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.exit('no room for it')\n")
-    for module in ("kcoord.log.clean_worker", "kcoord.server.state_child", "kcoord.server.metadata_child"):
+    for module in CHILDREN:
         assert "no room for it" in run(module).reason
 
 
@@ -220,7 +225,7 @@ def test_a_stopped_process_is_ended_at_once_when_its_work_is_not_wanted(write: W
 
 
 def test_all_children_speak_one_protocol() -> None:
-    for module in ("kcoord.log.clean_worker", "kcoord.server.state_child", "kcoord.server.metadata_child"):
+    for module in CHILDREN:
         with subprocess.Popen(
             [sys.executable, "-P", "-m", module], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         ) as process:

@@ -12,15 +12,22 @@ from pathlib import Path
 import pytest
 
 from kcoord.log.steps import Unwatched
-from kcoord.server import cleaning, metadata_rounds, state_checkpoints
-from kcoord.server.child import ChildRun
 from kcoord.server.logs import ServerLog
-from kcoord.server.upkeep import RETRY_FIRST_MS, RETRY_MS_MAX, Backoff
-from tests.unit.server.test_cleaning import FAST, put, read_all
-from tests.unit.server.test_maintenance import create, produce
-from tests.unit.server.test_metadata_rounds import SMALL, checkpoints, create_and_delete, written
+from kcoord.server.maintenance import cleaning, metadata_rounds, state_checkpoints
+from kcoord.server.maintenance.child import ChildRun
+from kcoord.server.maintenance.upkeep import RETRY_FIRST_MS, RETRY_MS_MAX, Backoff
+from tests.unit.server.maintenance.test_cleaning import FAST, put, read_all
+from tests.unit.server.maintenance.test_metadata_rounds import SMALL, checkpoints, create_and_delete, written
+from tests.unit.server.maintenance.test_rounds import create, produce
+from tests.unit.server.maintenance.test_state_checkpoints import (
+    commit,
+    events,
+    open_at,
+    rounds_of,
+    until_done,
+    until_due,
+)
 from tests.unit.server.test_server import WAIT_S, Peer, Rig, event, run, serving, until
-from tests.unit.server.test_state_checkpoints import commit, events, open_at, rounds_of, until_done, until_due
 
 COMPACTED = {"cleanup_policy": "compact", "segment_bytes": "1048576", "min_cleanable_dirty_ratio": "0.1"}
 SOON = "background.silence.max.ms=2000"

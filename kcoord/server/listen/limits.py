@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from kcoord.protocol import apis
-from kcoord.server.config import ServerConfig
+from kcoord.server.settings.load import ServerConfig
 from kcoord.wire.frame import FrameLimits
 
 # The bucket may save up so many seconds' worth of connections.
@@ -40,7 +40,7 @@ class ConnectionCounts:
 
     def __init__(self, config: ServerConfig) -> None:
         self.config = config
-        # Lowered where the process has not descriptors enough (kcoord.server.descriptors).
+        # Lowered where the process has not descriptors enough (kcoord.server.listen.descriptors).
         self.cap = config.max_connections
         self.total = 0
         self.by_host: dict[str, int] = {}

@@ -8,9 +8,9 @@ import socket
 from contextlib import suppress
 from typing import Any
 
-from kcoord.server.accept import ACCEPTS_PER_TURN, Acceptor
-from kcoord.server.limits import TokenBucket
-from kcoord.server.listener import open_sockets
+from kcoord.server.listen.accept import ACCEPTS_PER_TURN, Acceptor
+from kcoord.server.listen.limits import TokenBucket
+from kcoord.server.listen.listener import open_sockets
 from tests.unit.server.pump_rig import FRAME, WAIT_S, EchoEngine, Rig, exchange, run, running
 
 # Turns of the loop from an accepted socket to a connection that is read, with some to spare.

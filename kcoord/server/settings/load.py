@@ -12,9 +12,15 @@ from typing import Final, final
 
 from kcoord.core.admin.broker_configs import SERVER_CONFIGS
 from kcoord.core.config import PROTOCOL_CLASSIC, REBALANCE_PROTOCOLS, CoreConfig
-from kcoord.server import settings
-from kcoord.server.listener import PLAINTEXT, Listener, format_address, parse_advertised, parse_listeners
-from kcoord.server.settings import BY_NAME, SETTINGS, Setting
+from kcoord.server.listen.listener import (
+    PLAINTEXT,
+    Listener,
+    format_address,
+    parse_advertised,
+    parse_listeners,
+)
+from kcoord.server.settings import table as settings
+from kcoord.server.settings.table import BY_NAME, SETTINGS, Setting
 
 ENVIRONMENT_PREFIX: Final = "KCOORD_"
 # Variables that start like ours and are no settings: those that flags have, those of the project's own tools.

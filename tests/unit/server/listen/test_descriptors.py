@@ -6,8 +6,7 @@ import resource
 
 import pytest
 
-from kcoord.server.config import load
-from kcoord.server.descriptors import (
+from kcoord.server.listen.descriptors import (
     LOG_FILES_MAX,
     LOG_FILES_MIN,
     RESERVE,
@@ -15,7 +14,8 @@ from kcoord.server.descriptors import (
     plan_descriptors,
     raise_descriptor_limit,
 )
-from kcoord.server.limits import ConnectionCounts
+from kcoord.server.listen.limits import ConnectionCounts
+from kcoord.server.settings.load import load
 
 
 @pytest.mark.parametrize("limit", [200, 256, 300, 1024, 4096, 20_000, 1 << 20])

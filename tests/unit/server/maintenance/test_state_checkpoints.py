@@ -22,11 +22,11 @@ from kcoord.protocol.offset_commit import (
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
 )
-from kcoord.server.config import load
 from kcoord.server.logs import ServerLog
+from kcoord.server.maintenance.state_checkpoints import StateRounds
 from kcoord.server.pump import read_clocks
 from kcoord.server.server import Server
-from kcoord.server.state_checkpoints import StateRounds
+from kcoord.server.settings.load import load
 from tests.harness.engine import Client, open_engine
 
 NAME = "__consumer_offsets-0"

@@ -18,10 +18,10 @@ from kcoord.log.errors import LogDamaged
 from kcoord.log.retention import RetentionPolicy, plan_retention
 from kcoord.log.segment import Segment
 from kcoord.server.assembly import Assembly
-from kcoord.server.cleaning import Cleaner, remove_all
+from kcoord.server.maintenance.cleaning import Cleaner, remove_all
+from kcoord.server.maintenance.upkeep import Upkeep
 from kcoord.server.pump import read_clocks
 from kcoord.server.sync_threads import SyncThreads, in_thread
-from kcoord.server.upkeep import Upkeep
 
 # How soon after DeleteRecords files go.
 TRIM_S: Final = 0.5

@@ -15,13 +15,13 @@ from kcoord.core.outcome import Fact
 from kcoord.engine.state_checkpoint import StateCheckpoints, StatePlan
 from kcoord.log.errors import LogError
 from kcoord.log.storage import DiskStorage
-from kcoord.server.child import BadAnswer, ChildRun, Leash, int_of, run_child
 from kcoord.server.logs import ServerLog
+from kcoord.server.maintenance.child import BadAnswer, ChildRun, Leash, int_of, run_child
+from kcoord.server.maintenance.state_child import encode_plan
+from kcoord.server.maintenance.upkeep import Backoff
 from kcoord.server.pump import read_clocks
-from kcoord.server.state_child import encode_plan
-from kcoord.server.upkeep import Backoff
 
-CHILD: Final = "kcoord.server.state_child"
+CHILD: Final = "kcoord.server.maintenance.state_child"
 POLL_S: Final = 0.01
 NICENESS: Final = 10
 

@@ -1,0 +1,1 @@
+"""Sockets: where to listen, whom to let in, and what one connection reads and writes."""
