@@ -13,7 +13,7 @@ from kcoord.protocol import apis
 from tests.harness import schema_json
 from tests.unit.core.classic.classic_rig import Rig
 
-BROKER = Path(__file__).resolve().parents[2] / "golden" / "broker"
+BROKER = Path(__file__).resolve().parents[3] / "golden" / "broker"
 
 HANDLED = {
     "JoinGroup": apis.JOIN_GROUP,

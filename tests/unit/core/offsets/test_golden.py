@@ -15,7 +15,7 @@ from tests.scenarios.requests import Actor
 from tests.scenarios.runner import Scenario
 from tests.unit.core.classic.test_golden import learn, sorted_lists, with_symbols
 
-BROKER = Path(__file__).resolve().parents[2] / "golden" / "broker"
+BROKER = Path(__file__).resolve().parents[3] / "golden" / "broker"
 KEYS = {api.name: api.key for api in apis.APIS.values()}
 SCRIPTS = ["offset_commit", "offset_fetch", "offset_delete", "empty_group_id"]
 

@@ -16,7 +16,7 @@ from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
 from tests.harness import schema_json
 from tests.unit.core.admin.admin_rig import HOST, PORT, AdminRig
 
-BROKER = Path(__file__).resolve().parents[2] / "golden" / "broker"
+BROKER = Path(__file__).resolve().parents[3] / "golden" / "broker"
 SCRIPTS = [
     "alter_configs",
     "cluster",

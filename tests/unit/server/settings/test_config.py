@@ -12,7 +12,7 @@ from kcoord.core.config import CoreConfig
 from kcoord.server.settings.load import Config, ConfigError, ServerConfig, load
 from kcoord.server.settings.table import BY_NAME, SETTINGS
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 # Not settings: the directory knows the cluster, and the rest is made from the settings.
 DERIVED = {"cluster_id", "static_values", "server_values"}
 
