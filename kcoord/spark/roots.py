@@ -12,7 +12,7 @@ from kcoord.spark.planning import Planner
 
 
 def open_logs(options: ReadOptions) -> tuple[Any, list[str], list[LogPartition]]:
-    """The filesystem, the paths in it, and all partitions by path, log, topic and number. Raises OSError and ValueError.
+    """Filesystem, paths in it, and all partitions by path, log, topic and number. Raises OSError and ValueError.
 
     With several paths, names of logs begin with the path. A partition below two of them is read once, with the first.
     """
