@@ -53,6 +53,9 @@ class KcoordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         found = self._now()
         from_latest = self.options.starting_offsets != EARLIEST
+        found.planner.check_offsets(
+            "startingOffsets", self.options.starting_by_partition, list(found.partitions.values())
+        )
         offsets: dict[Place, int] = {}
         for place, end in found.ends().items():
             partition = found.partitions[place]

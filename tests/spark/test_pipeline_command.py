@@ -120,7 +120,7 @@ def alone(*words: str | Path, temporary: Path, **settings: str) -> subprocess.Co
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "VIRTUAL_ENV"):
         environment.pop(name, None)
     found = [f"--conf={name}={value}" for name, value in settings.items()]
-    command = [sys.executable, "-P", "-m", "kcoord.cli.main", "pipeline", *map(str, words), "--master", "local[1]", *found]
+    command = [sys.executable, "-P", "-m", "kcoord.cli.main", "pipeline", *map(str, words), "--master=local[1]", *found]
     return subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
 
 

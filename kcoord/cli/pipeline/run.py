@@ -145,7 +145,7 @@ class Run:
         if self.options.topics and name in ("offset_commits", "messages"):
             wanted["topic"] = self.options.topics
         # Not `pushdown`: of one table Spark 4.3 reads for all queries what the last one's filters left.
-        options = {"where": where(**wanted), **dict(self.options.source), **more, "table": name}
+        options = {"where": where(**wanted), **self.spread(), **dict(self.options.source), **more, "table": name}
         if columns:
             options["columns"] = ",".join(columns)
         found = self.spark.read.format("kcoord").options(**options).load(self.options.path)
@@ -159,13 +159,18 @@ class Run:
             found = one_cluster(found)
         return found
 
+    def spread(self) -> dict[str, str]:
+        """The reader's option that gives every core something to read, also of a log in one file."""
+        return {"minPartitions": str(self.spark.sparkContext.defaultParallelism)}
+
     def assignments(self, columns: Sequence[str]) -> DataFrame:
         """These columns of the table `assignments`, in one log if all are one cluster. Rows of replicas are repeated,
         and alike."""
         from pyspark.sql import functions as F
 
         of = where(group_id=self.options.groups) if self.options.groups else "{}"
-        options = {"where": of, **dict(self.options.source), "table": "assignments", "columns": ",".join(columns)}
+        options = {"where": of, **self.spread(), **dict(self.options.source), "table": "assignments"}
+        options["columns"] = ",".join(columns)
         table = self.spark.read.format("kcoord").options(**options).load(self.options.path)
         return table.withColumn("log", F.lit(".")) if self.options.one_cluster else table
 
