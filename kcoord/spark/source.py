@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -66,6 +66,12 @@ class KcoordDataSource(DataSource):
         from kcoord.spark.writer import KcoordWriter
 
         return KcoordWriter(schema.fieldNames(), overwrite, parse_write_options(self.options))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        raise BadOption(
+            "a stream is not written to a log, since nothing is appended to one that is there: write each batch to a "
+            "directory of its own with foreachBatch, or to a running server with format kafka (docs/spark-write.md)"
+        )
 
 
 def with_columns_of(options: ReadOptions, schema: StructType) -> ReadOptions:

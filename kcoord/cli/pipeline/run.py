@@ -54,7 +54,7 @@ USER_CONDITIONS: Final = ("PATH_ALREADY_EXISTS", "TABLE_OR_VIEW_ALREADY_EXISTS",
 # What py4j raises when the JVM is no longer there, or never was.
 NO_JVM: Final = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
 NO_JVM_STARTED: Final = "JAVA_GATEWAY_EXITED"
-NO_KCOORD: Final = ("No module named 'kcoord'", "No module named 'pyspark_kcoord'", "No module named 'pyarrow'")
+NO_MODULE: Final = "ModuleNotFoundError: No module named"
 OUT_OF_MEMORY: Final = "java.lang.OutOfMemoryError"
 MORE_MEMORY: Final = "more memory is --conf spark.driver.memory=4g"
 # PySpark prints errors through these, beside raising them.
@@ -404,7 +404,7 @@ def explained(error: Exception, trace: TraceFile, code: int) -> tuple[str, int, 
     text = str(error)
     if NO_JVM_STARTED in text:
         return f"Spark did not start: {trace.reason() or 'its JVM wrote no reason'}", EXIT_CONFIG, False
-    if any(missing in text for missing in NO_KCOORD):
+    if NO_MODULE in text:
         said = f"Spark's workers have no kcoord, or not all that it needs ({cause_of(error)}): docs/spark-cluster.md"
         return said, EXIT_CONFIG, False
     known = what_it_says(error)

@@ -68,6 +68,11 @@ def test_without_any_option_the_message_explains_tables_of_the_catalog() -> None
     assert KcoordDataSource({}).streamReader(schema) is not None
 
 
+def test_a_stream_is_not_written_and_the_message_says_what_to_do() -> None:
+    with pytest.raises(BadOption, match="foreachBatch"):
+        KcoordDataSource({"path": "/data"}).streamWriter(spark_schema("messages"), False)
+
+
 def test_several_paths_are_read_together(tmp_path: Path) -> None:
     for name in ("a", "b/east", "b/west"):
         LogRig(tmp_path / name).append((b"k", name.encode()))
