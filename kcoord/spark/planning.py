@@ -176,7 +176,9 @@ class Planner:
                     self.lost(f"{topic}-{number} in {one.log} ends at {end}, before offset {offset} of {option}")
 
     def _end_offset(self, partition: LogPartition) -> int:
-        return self.follower.transactions_of(self.filesystem, partition).end_offset
+        """Where the log ends; INT64_MAX where it ends below its durable mark, which the read itself reports."""
+        end = self.follower.transactions_of(self.filesystem, partition).end_offset
+        return end if end >= self.synced_to(partition) else INT64_MAX
 
     def end_of(self, partition: LogPartition) -> int:
         options = self.options
