@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from functools import cache
 from typing import Any, Final
 
 from kcoord.protocol.records.consumer_protocol_assignment import decode_consumer_protocol_assignment
@@ -47,6 +48,21 @@ def plain(value: Any, name: str = "") -> Any:
             return uuid_text(value)
         return {"base64": base64.b64encode(value).decode("ascii")}
     return value
+
+
+def with_kafka_names(document: Any) -> Any:
+    """What `plain` made, with fields named as in Kafka's message definitions and tools: `group_id` is `groupId`."""
+    if isinstance(document, dict):
+        return {kafka_name(name): with_kafka_names(value) for name, value in document.items()}
+    if isinstance(document, list):
+        return [with_kafka_names(item) for item in document]
+    return document
+
+
+@cache
+def kafka_name(field: str) -> str:
+    first, *others = field.split("_")
+    return first + "".join(word[:1].upper() + word[1:] for word in others)
 
 
 def member_plain(protocol_type: str, member: MemberMetadata) -> dict[str, Any]:

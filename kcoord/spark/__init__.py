@@ -14,8 +14,22 @@ if TYPE_CHECKING:
 def register(spark: SparkSession) -> None:
     """Make `spark.read.format("kcoord")` known to this session.
 
-    Where PySpark's workers find `pyspark_kcoord` it is known without; this takes the place of what was found.
+    Where PySpark's workers find `pyspark_kcoord` it is known without; this takes the place of what was found. With a
+    local master the source runs in this very interpreter: the `python3` that Spark starts by default is another one
+    where no environment is activated, and lacks kcoord.
     """
+    import sys
+
     from kcoord.spark.source import KcoordDataSource
 
-    spark.dataSource.register(KcoordDataSource)
+    # A session of Spark Connect has none: there the server's interpreter runs the source.
+    context = getattr(spark, "_sc", None)
+    if context is None or not str(context.master).startswith("local"):
+        spark.dataSource.register(KcoordDataSource)
+        return
+    # What is registered keeps the interpreter; other functions of the session stay with theirs.
+    before, context.pythonExec = context.pythonExec, sys.executable
+    try:
+        spark.dataSource.register(KcoordDataSource)
+    finally:
+        context.pythonExec = before

@@ -38,7 +38,7 @@ class Storage:
 
         scheme, separator, rest = self.path.partition("://")
         if not separator:
-            return pyarrow.fs.LocalFileSystem(), os.path.abspath(self.path)
+            return pyarrow.fs.LocalFileSystem(), os.path.abspath(_without_scheme(self.path))
         scheme = SAME_SCHEMES.get(scheme, scheme)
         if scheme in HDFS_SCHEMES and not self.use_fsspec:
             return self._open_hdfs(scheme, rest)
@@ -90,6 +90,19 @@ class Storage:
         filesystem.invalidate_cache()
         handler = pyarrow.fs.FSSpecHandler(filesystem)
         return pyarrow.fs.PyFileSystem(handler), str(path).rstrip("/")
+
+
+def filesystem_of(path: str) -> str:
+    """A name of the filesystem that a path is in: its scheme, with host or bucket."""
+    scheme, separator, rest = path.partition("://")
+    if not separator or scheme == "file":
+        return "file"
+    return f"{SAME_SCHEMES.get(scheme, scheme)}://{rest.partition('/')[0]}"
+
+
+def _without_scheme(path: str) -> str:
+    """The path in `file:/path`, as Hadoop writes it: nothing in it is quoted."""
+    return path.removeprefix("file:") if path.startswith("file:/") else path
 
 
 def _arrow_uri(scheme: str, rest: str, options: dict[str, str]) -> str:

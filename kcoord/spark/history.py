@@ -13,11 +13,12 @@ from kcoord.log.directory import CLEANER_OFFSETS, LOG_START_OFFSETS
 from kcoord.log.history import HistoryStart
 from kcoord.log.reader import RELATIVE_OFFSET_MAX, Window
 from kcoord.spark.batches import CHUNK_BYTES
-from kcoord.spark.discovery import NothingToRead, data_directory, discover, list_partition, read_checkpoint
+from kcoord.spark.discovery import NothingToRead, data_directory, list_partition, read_checkpoint
 from kcoord.spark.filesystem import FileBytes
 from kcoord.spark.filters import RowFilter
 from kcoord.spark.options import HISTORY, ReadOptions
 from kcoord.spark.plan import TIME_MS_MAX, LogPartition, SegmentFile, Slice
+from kcoord.spark.roots import open_logs
 from kcoord.wire.primitives import DecodeError
 from kcoord.wire.record_batch import HEADER_BYTES, BatchHeader, parse_header
 
@@ -39,8 +40,7 @@ class HistoryTask:
 
 def plan_history(options: ReadOptions, rows: RowFilter) -> list[HistoryTask]:
     """A task for each partition that is wanted. Raises NothingToRead and OSError."""
-    filesystem, root = options.storage.open()
-    partitions = discover(filesystem, root)
+    filesystem, _, partitions = open_logs(options)
     if not partitions:
         raise NothingToRead(f"{options.storage.path}: no segments of partitions at or below it")
     checkpoints: dict[tuple[str, str], dict[tuple[str, int], int]] = {}

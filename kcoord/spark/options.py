@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kcoord.core.outcome import METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTION_TOPIC
 from kcoord.spark.batches import DECOMPRESSED_BYTES_MAX
-from kcoord.spark.filesystem import Storage
+from kcoord.spark.filesystem import Storage, filesystem_of
 from kcoord.spark.plan import INT64_MAX, LogPartition
 
 RECORDS = "records"
@@ -40,7 +40,7 @@ LATEST_OFFSET = -1
 EARLIEST_OFFSET = -2
 STORAGE_PREFIX = "storage."
 KNOWN = (
-    "path", "table", "startingoffsets", "endingoffsets", "startingtimestamp", "endingtimestamp",
+    "path", "paths", "table", "startingoffsets", "endingoffsets", "startingtimestamp", "endingtimestamp",
     "startingoffsetsbytimestamp", "endingoffsetsbytimestamp", "minpartitions", "maxoffsetspertrigger",
     "maxbytesperpartition", "failondataloss", "subscribe", "subscribepattern", "assign", "isolationlevel", "oncorrupt",
     "pushdown", "filesystem", "decompressedbytesmax", "until", "columns", "where", "newest",
@@ -85,6 +85,8 @@ class ReadOptions:
     where: tuple[tuple[str, tuple[str | int, ...]], ...] = ()
     # Of `records`: older ones of the same key may be left out.
     is_newest: bool = False
+    # Paths beside that of `storage`, in the same filesystem.
+    more_paths: tuple[str, ...] = ()
 
     def makes(self, column: str) -> bool:
         """Whether rows have this column."""
@@ -118,9 +120,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
     for name in given:
         if name not in KNOWN and not name.startswith(STORAGE_PREFIX):
             raise BadOption(f"there is no option {name}; there are {', '.join(KNOWN)} and {STORAGE_PREFIX}*")
-    path = given.get("path", "")
-    if not path:
-        raise BadOption("a path is needed: .load(path) of a data directory, or of a directory of some")
+    path, *more_paths = _paths(given)
     table = given.get("table", OFFSET_COMMITS).lower()
     if table not in TABLES:
         raise BadOption(f"there is no table {table}; there are {', '.join(TABLES)}")
@@ -142,6 +142,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         raise BadOption("newest is for the table records, and isolationLevel=read_committed")
     return ReadOptions(
         is_newest=is_newest,
+        more_paths=tuple(more_paths),
         storage=Storage(path, tuple(sorted(storage.items())), given.get("filesystem", "") == "fsspec"),
         table=table,
         starting_offsets=starting,
@@ -167,6 +168,26 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         columns=_columns(given, table),
         where=_where(given),
     )
+
+
+def _paths(given: Mapping[str, str]) -> list[str]:
+    """At least one path. Spark passes several as a list in JSON. Raises BadOption."""
+    paths = [given["path"]] if given.get("path") else []
+    if not paths and "paths" in given:
+        try:
+            paths = [str(path) for path in json.loads(given["paths"]) if path]
+        except (ValueError, TypeError):
+            raise BadOption(f'paths is JSON like ["a", "b"], not {given["paths"]}') from None
+    if not paths:
+        hint = "" if given else (
+            ". Spark passes no options of a catalog table that was created with a column list or AS SELECT: create it "
+            "without columns (the option columns selects some), or read it WITH (path = '...')"
+        )
+        raise BadOption(f"a path is needed: .load(path) of a data directory, or of a directory of some{hint}")
+    filesystems = {filesystem_of(path) for path in paths}
+    if len(filesystems) > 1:
+        raise BadOption(f"several paths have to be in one filesystem, not in {' and '.join(sorted(filesystems))}")
+    return paths
 
 
 def _columns(given: Mapping[str, str], table: str) -> tuple[str, ...]:

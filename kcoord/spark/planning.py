@@ -19,7 +19,7 @@ from kcoord.spark.discovery import data_directory, list_partition, read_checkpoi
 from kcoord.spark.filesystem import FileTooLarge, read_file
 from kcoord.spark.following import Follower
 from kcoord.spark.message_scan import MessageScan
-from kcoord.spark.options import CORRUPT, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, ReadOptions
+from kcoord.spark.options import CORRUPT, EARLIEST_OFFSET, LATEST, LATEST_OFFSET, ByPartition, ReadOptions
 from kcoord.spark.plan import INT64_MAX, NO_FILE, AbortedRange, LogPartition, SegmentFile, Slice
 from kcoord.spark.scan import ScanRange
 from kcoord.spark.segments import SegmentChanged, UnsettledFiles, open_segment
@@ -53,6 +53,8 @@ class Planner:
     def plan(self, partitions: list[LogPartition]) -> list[Slice]:
         """Slices of all that is wanted, in the order of logs, partitions and offsets. Raises OSError."""
         wanted = [one for one in partitions if self.options.wants(one)]
+        self.check_offsets("startingOffsets", self.options.starting_by_partition, wanted)
+        self.check_offsets("endingOffsets", self.options.ending_by_partition, wanted)
         total = sum(segment.size for one in wanted for segment in one.segments)
         most = self.options.bytes_per_partition
         if self.options.min_partitions > 1:
@@ -161,6 +163,22 @@ class Planner:
         if options.starting_ms > -INT64_MAX:
             return self.offset_at(partition, options.starting_ms)
         return INT64_MAX if options.starting_offsets == LATEST else log_start
+
+    def check_offsets(self, option: str, offsets: ByPartition, partitions: list[LogPartition]) -> None:
+        """Offsets that an option names have to exist, as in Spark's Kafka source. Raises DataLoss and OSError."""
+        for (topic, number), offset in offsets.items():
+            found = [one for one in partitions if (one.topic, one.partition) == (topic, number)]
+            if not found:
+                self.lost(f"{option} has {topic}-{number}, which is not among the partitions that are read")
+            for one in found:
+                end = self.settled(one, self._end_offset) if offset > 0 else None
+                if end is not None and offset > end:
+                    self.lost(f"{topic}-{number} in {one.log} ends at {end}, before offset {offset} of {option}")
+
+    def _end_offset(self, partition: LogPartition) -> int:
+        """Where the log ends; INT64_MAX where it ends below its durable mark, which the read itself reports."""
+        end = self.follower.transactions_of(self.filesystem, partition).end_offset
+        return end if end >= self.synced_to(partition) else INT64_MAX
 
     def end_of(self, partition: LogPartition) -> int:
         options = self.options
@@ -278,7 +296,7 @@ class Planner:
     def lost(self, message: str) -> None:
         """Raises DataLoss, unless such is to be skipped."""
         if self.options.fail_on_data_loss:
-            raise DataLoss(f"{message}; failOnDataLoss=false reads on from where the log begins")
+            raise DataLoss(f"{message}; failOnDataLoss=false reads what is there")
 
     def between(
         self, partition: LogPartition, start: int, end: int, bytes_max: int, asked_end: int = -1
@@ -341,7 +359,9 @@ class Planner:
         cuts: list[tuple[int, int]] = []
         # Most segments are read whole: nothing of them is opened for that.
         entries: list[tuple[int, int]] = []
-        if start > segment.base_offset or segment.size > bytes_max:
+        # To skip the beginning of a small segment is not worth looking into its index.
+        is_skipped = start > segment.base_offset and segment.size > CHUNK_BYTES // 8
+        if is_skipped or segment.size > bytes_max:
             entries = self._entries(partition, segment)
         if entries:
             with open_segment(self.filesystem, segment) as file:
@@ -370,7 +390,7 @@ class Planner:
     def _entries(self, partition: LogPartition, segment: SegmentFile) -> list[tuple[int, int]]:
         """(offset, position) of the segment's index, as far as they can be true."""
         path = partition.beside(segment, ".index")
-        if path is None or segment.size <= CHUNK_BYTES // 8:
+        if path is None:
             return []
         data = _hints(self.filesystem, path)
         entries: list[tuple[int, int]] = []

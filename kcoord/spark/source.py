@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -18,12 +18,14 @@ from pyspark.sql.datasource import (
 )
 
 from kcoord.core.outcome import METADATA_TOPIC
-from kcoord.spark.discovery import NothingToRead, discover
+from kcoord.spark.catalog import is_of_catalog, options_of, stated_options, with_options
+from kcoord.spark.discovery import NothingToRead
 from kcoord.spark.filters import RowFilter, asked_for, row_filter
 from kcoord.spark.history import HistoryTask, plan_history, read_history
 from kcoord.spark.options import ASSIGNMENTS, HISTORY, BadOption, ReadOptions, parse_options
 from kcoord.spark.planning import Planner
 from kcoord.spark.reading import Task, read_task
+from kcoord.spark.roots import emptied_in, open_logs
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,11 +42,13 @@ class KcoordDataSource(DataSource):
     def schema(self) -> StructType:
         from kcoord.spark.tables.schemas import spark_schema
 
-        options = parse_options(self.options)
-        return spark_schema(options.table, options.columns)
+        stated = stated_options(self.options)
+        options = parse_options(stated)
+        schema = spark_schema(options.table, options.columns)
+        return with_options(schema, stated) if is_of_catalog(self.options) else schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = with_columns_of(parse_options(self.options), schema)
+        options = with_columns_of(parse_options(options_of(schema, self.options)), schema)
         if options.table == HISTORY:
             return HistoryReader(options)
         return PushdownReader(options) if options.is_pushing_down else KcoordReader(options)
@@ -52,7 +56,7 @@ class KcoordDataSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         from kcoord.spark.stream import KcoordStreamReader
 
-        options = with_columns_of(parse_options(self.options), schema)
+        options = with_columns_of(parse_options(options_of(schema, self.options)), schema)
         if options.table == HISTORY:
             raise BadOption(f"the table {HISTORY} cannot be streamed: compaction changes its rows")
         return KcoordStreamReader(options)
@@ -62,6 +66,12 @@ class KcoordDataSource(DataSource):
         from kcoord.spark.writer import KcoordWriter
 
         return KcoordWriter(schema.fieldNames(), overwrite, parse_write_options(self.options))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:
+        raise BadOption(
+            "a stream is not written to a log, since nothing is appended to one that is there: write each batch to a "
+            "directory of its own with foreachBatch, or to a running server with format kafka (docs/spark-write.md)"
+        )
 
 
 def with_columns_of(options: ReadOptions, schema: StructType) -> ReadOptions:
@@ -135,16 +145,16 @@ class HistoryReader(DataSourceReader):
 
 def plan_tasks(options: ReadOptions, rows: RowFilter) -> list[Task]:
     """All there is to be read. Raises NothingToRead, DataLoss and OSError."""
-    filesystem, root = options.storage.open()
-    partitions = discover(filesystem, root)
+    filesystem, roots, partitions = open_logs(options)
     if not partitions:
+        paths = ", ".join((options.storage.path, *options.more_paths))
         raise NothingToRead(
-            f"{options.storage.path}: no segments of partitions (TOPIC-N/00000000000000000000.log) at or below it"
+            f"{paths}: no segments of partitions (TOPIC-N/00000000000000000000.log) at or below it"
         )
     wanted = [one for one in partitions if rows.wants_partition(one)]
     planner = Planner(filesystem, options)
     slices = [rows.narrow(part) for part in planner.plan(wanted)]
-    slices += [part for part in planner.emptied(root, partitions) if rows.wants_partition(part)]
+    slices += [part for part in emptied_in(planner, roots, partitions) if rows.wants_partition(part)]
     if options.table != ASSIGNMENTS:
         return [Task(part) for part in slices]
     metadata = {one.log: one for one in partitions if one.topic == METADATA_TOPIC}

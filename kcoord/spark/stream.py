@@ -19,13 +19,13 @@ from pyspark.sql.streaming.datasource import (
 
 from kcoord.core.outcome import METADATA_TOPIC
 from kcoord.log.directory import HIGH_WATERMARKS, RECOVERY_POINTS
-from kcoord.spark.discovery import discover
 from kcoord.spark.filters import asked_for
 from kcoord.spark.following import Follower
 from kcoord.spark.options import ASSIGNMENTS, EARLIEST, ReadOptions
 from kcoord.spark.plan import INT64_MAX, LogPartition, Slice
 from kcoord.spark.planning import Planner
 from kcoord.spark.reading import ADVICE, CorruptLog, Task, emptied_reason, read_task
+from kcoord.spark.roots import emptied_in, open_logs
 from kcoord.spark.segments import SegmentChanged
 from kcoord.spark.source import TaskPartition
 
@@ -53,6 +53,9 @@ class KcoordStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:
         found = self._now()
         from_latest = self.options.starting_offsets != EARLIEST
+        found.planner.check_offsets(
+            "startingOffsets", self.options.starting_by_partition, list(found.partitions.values())
+        )
         offsets: dict[Place, int] = {}
         for place, end in found.ends().items():
             partition = found.partitions[place]
@@ -141,17 +144,17 @@ class _Now:
     def __init__(self, options: ReadOptions, follower: Follower) -> None:
         self.options = options
         self.follower = follower
-        filesystem, root = options.storage.open()
+        filesystem, roots, everything = open_logs(options)
         self.filesystem = filesystem
         self.planner = Planner(filesystem, options, follower)
-        everything = discover(filesystem, root)
         wanted = asked_for(options)
         self.partitions: dict[Place, LogPartition] = {
             (one.log, one.topic, one.partition): one
             for one in everything
             if options.wants(one) and wanted.wants_partition(one)
         }
-        self._emptied = [one for one in self.planner.emptied(root, everything) if wanted.wants_partition(one)]
+        emptied = emptied_in(self.planner, roots, everything)
+        self._emptied = [one for one in emptied if wanted.wants_partition(one)]
         follower.keep({one.path for one in self.partitions.values()})
         self.metadata = {one.log: one for one in everything if one.topic == METADATA_TOPIC}
         self._ends: dict[Place, int] | None = None

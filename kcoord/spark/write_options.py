@@ -87,7 +87,10 @@ def parse_write_options(options: Mapping[str, str]) -> WriteOptions:
 def local_path(given: str) -> str:
     """An absolute path without links. Raises BadOption for what is not on this machine's file systems."""
     if not given:
-        raise BadOption("a path is needed: .save(path) of a new log directory")
+        raise BadOption(
+            "a path is needed: .save(path) of a new log directory. Spark passes none where SQL writes to a table: "
+            "INSERT and CREATE TABLE ... AS SELECT"
+        )
     if "://" in given or given.startswith("file:"):
         parts = urlsplit(given)
         if parts.scheme != "file" or parts.netloc not in ("", "localhost"):

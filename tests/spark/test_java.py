@@ -1,8 +1,9 @@
-"""Java is found where it is, and one without the module that Spark asks for gets a launcher."""
+"""Java is found where it is, and gets a launcher that leaves out what Spark asks for and Java lacks or warns about."""
 
 from __future__ import annotations
 
 import os
+import shlex
 import stat
 import subprocess
 from pathlib import Path
@@ -28,6 +29,15 @@ def fake_java(home: Path, version: str, modules: str = "exit 0") -> Path:
     return home
 
 
+def home_found() -> tuple[Path, int, str]:
+    """The Java that is found. Its home is the one behind the launcher."""
+    java = find_java()
+    last = (java.home / "bin" / "java").read_text().splitlines()[-1]
+    assert last.startswith("exec ") and last.endswith(' "$@"')
+    [program] = shlex.split(last)[1:-1]
+    return Path(program).parent.parent, java.version, java.source
+
+
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A machine without Java of its own, and an empty cache folder."""
@@ -40,14 +50,14 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_java_home_comes_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "home", "21")))
     monkeypatch.setenv("PATH", str(fake_java(tmp_path / "path", "17") / "bin"))
-    assert find_java() == Java(tmp_path / "home", 21, "JAVA_HOME")
+    assert home_found() == (tmp_path / "home", 21, "JAVA_HOME")
 
 
 @pytest.mark.parametrize("version", ["1.8", "11", "16"])
 def test_an_old_java_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "home", version)))
     monkeypatch.setenv("PATH", str(fake_java(tmp_path / "path", "17") / "bin"))
-    assert find_java() == Java(tmp_path / "path", 17, "PATH")
+    assert home_found() == (tmp_path / "path", 17, "PATH")
 
 
 def test_a_link_on_the_path_leads_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -55,7 +65,29 @@ def test_a_link_on_the_path_leads_home(monkeypatch: pytest.MonkeyPatch, tmp_path
     (tmp_path / "usr").mkdir()
     (tmp_path / "usr" / "java").symlink_to(fake_java(tmp_path / "real", "17") / "bin" / "java")
     monkeypatch.setenv("PATH", str(tmp_path / "usr"))
-    assert find_java() == Java(tmp_path / "real", 17, "PATH")
+    assert home_found() == (tmp_path / "real", 17, "PATH")
+
+
+def test_a_java_that_would_warn_of_incubator_modules_is_not_asked_for_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    warning = "echo WARNING: Using incubator modules: jdk.incubator.vector >&2"
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "home", "17", warning)))
+    command = [find_java().home / "bin" / "java", java.MISSING_MODULE, "-version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "WARNING" not in done.stderr and "java.home" in done.stderr
+
+
+def test_where_there_can_be_no_launcher_java_is_started_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sys.platform", "win32")
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "home", "17")))
+    assert find_java() == Java(tmp_path / "home", 17, "JAVA_HOME")
+    monkeypatch.setattr(java, "_bundled", lambda: None)
+    monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "part", "17", modules="exit 1")))
+    with pytest.raises(JavaNotFoundError, match=r"lacks the module jdk\.incubator\.vector"):
+        find_java()
 
 
 def test_a_java_that_hangs_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from kcoord.cli.main import main
 from kcoord.cli.pipeline import progress
+from tests.harness.spark_settings import SETTINGS
 from tests.unit.cli.rig import LogRig, batches_of
 
 
@@ -103,8 +107,38 @@ def test_damage_is_one_line(data: Path, tmp_path: Path) -> None:
     result = pipeline("offsets-history", broken.parent)
     assert result.exit_code == 7 and len(result.stderr.splitlines()) == 1, result.stderr
     assert f"{segment.name} at byte {position}" in result.stderr and "onCorrupt=collect" in result.stderr
+    trace = Path(result.stderr.split()[-1])
+    assert "JVM stacktrace" in trace.read_text()
+    trace.unlink()
     collected = documents("offsets-history", broken.parent, "--option", "onCorrupt=collect")
     assert len(collected["offsets_history"]["rows"]) == 3
+
+
+def alone(*words: str | Path, temporary: Path, **settings: str) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, with a JVM of its own, in an environment that is not activated."""
+    environment = {**os.environ, "TMPDIR": str(temporary), "PATH": "/usr/bin:/bin"}
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "VIRTUAL_ENV"):
+        environment.pop(name, None)
+    found = [f"--conf={name}={value}" for name, value in settings.items()]
+    command = [sys.executable, "-P", "-m", "kcoord.cli.main", "pipeline", *map(str, words), "--master=local[1]", *found]
+    return subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
+
+
+def test_nothing_of_the_jvm_is_on_the_terminal(data: Path, tmp_path: Path) -> None:
+    """Neither what it warns of when it starts, nor traces."""
+    settings = {name: str(value) for name, value in SETTINGS.items()}
+    done = alone("offsets-history", data, "--group", "workers", temporary=tmp_path, **settings)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    assert done.stdout.startswith("offsets_history: 3 rows\n")
+    assert not list(tmp_path.glob("kcoord-pipeline-*"))
+
+
+def test_a_jvm_that_does_not_start_is_one_line(data: Path, tmp_path: Path) -> None:
+    done = alone("lag", data, temporary=tmp_path, **{"spark.driver.memory": "1k"})
+    assert done.returncode == 2 and done.stderr.startswith("kcoord: Spark did not start: Too small "), done.stderr
+    [trace] = tmp_path.glob("kcoord-pipeline-lag-*")
+    assert len(done.stderr.splitlines()) == 1 and done.stderr.endswith(f"{trace}\n")
+    assert "JAVA_GATEWAY_EXITED" in trace.read_text()
 
 
 def test_progress_is_what_spark_says_of_its_tasks(

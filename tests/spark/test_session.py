@@ -14,14 +14,18 @@ from pyspark.sql import SparkSession
 
 import kcoord
 from kcoord.spark import session as module
+from kcoord.spark.java import find_java
 from kcoord.spark.session import session
-from tests.unit.cli.rig import LogRig
+from tests.harness.spark_settings import SETTINGS
+from tests.unit.cli import rig
+from tests.unit.spark.log_rig import LogRig, commit
 
 ROOT = str(Path(kcoord.__file__).resolve().parent.parent)
 
 
-def python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=300)
+def python(code: str, environment: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-P", "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
 
 
 def test_spark_counts(spark: SparkSession) -> None:
@@ -61,10 +65,10 @@ def test_the_source_is_known_also_where_nothing_was_registered(
     spark: SparkSession, tmp_path: Path, registered: bool
 ) -> None:
     """A new session has registrations of its own; there Spark finds `pyspark_kcoord`."""
-    rig = LogRig(tmp_path)
-    rig.create("orders", 1, 1)
-    rig.commit("billing", 2, orders_0=5)
-    rig.stop()
+    log = rig.LogRig(tmp_path)
+    log.create("orders", 1, 1)
+    log.commit("billing", 2, orders_0=5)
+    log.stop()
     used = spark if registered else spark.newSession()
     table = used.read.format("kcoord").option("table", "offset_commits").load(str(tmp_path))
     rows = table.where("group_id = 'billing'").select("topic", "partition", "committed_offset").collect()
@@ -111,6 +115,33 @@ def test_the_caller_s_java_options_are_kept() -> None:
     options = module._settings(True, {"spark.driver.extraJavaOptions": "-Xss4m", "spark.ui.enabled": True})
     assert str(options["spark.driver.extraJavaOptions"]).endswith("log4j2.properties -Xss4m")
     assert options["spark.ui.enabled"] is True
+
+
+NOT_ACTIVATED = """
+from pyspark.sql import SparkSession
+from kcoord.spark import register
+found = SparkSession.builder.master("local[1]")
+for name, value in {settings!r}.items():
+    found = found.config(name, value)
+spark = found.getOrCreate()
+register(spark)
+print(spark.sparkContext.pythonExec)
+print(spark.read.format("kcoord").load({path!r}).select("committed_offset").collect()[0][0])
+"""
+
+
+def test_a_plain_session_in_an_environment_that_is_not_activated(tmp_path: Path) -> None:
+    LogRig(tmp_path / "data", "__consumer_offsets").append(commit("g", "t", 0, 7))
+    # The only python3 that Spark finds has nothing.
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "bin" / "python3").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path / 'bin'}:/usr/bin:/bin", "JAVA_HOME": str(find_java().home)}
+    for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
+        environment.pop(name, None)
+    code = NOT_ACTIVATED.format(settings=SETTINGS, path=str(tmp_path / "data"))
+    done = python(code, environment)
+    assert (done.stdout, done.returncode) == ("python3\n7\n", 0), done.stderr
 
 
 def test_the_package_that_spark_looks_into_imports_nothing_heavy() -> None:

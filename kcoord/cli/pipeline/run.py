@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import click
+
 from kcoord.cli.log.common import emit_json, fail, format_time, note, plural
 from kcoord.cli.pipeline.options import ICEBERG, PARQUET, RunOptions
+from kcoord.cli.pipeline.trace_file import TraceFile, cause_of
 from kcoord.server.failures import EXIT_CONFIG, EXIT_DAMAGED, EXIT_NOT_WRITABLE, EXIT_STORAGE
 
 if TYPE_CHECKING:
@@ -35,12 +39,26 @@ OUR_ERRORS: Final = {
     "CorruptLog": EXIT_DAMAGED,
     "BadFiles": EXIT_DAMAGED,
     "DataLoss": EXIT_DAMAGED,
+    "LogDamaged": EXIT_DAMAGED,
+    "FileTooLarge": EXIT_DAMAGED,
+    "BadColumns": EXIT_CONFIG,
+    "BadRow": EXIT_CONFIG,
+    "NotWritten": EXIT_CONFIG,
+    "StorageError": EXIT_STORAGE,
     "FileNotFoundError": EXIT_STORAGE,
     "PermissionError": EXIT_NOT_WRITABLE,
     "OSError": EXIT_STORAGE,
 }
 # What users can mend among Spark's own errors.
 USER_CONDITIONS: Final = ("PATH_ALREADY_EXISTS", "TABLE_OR_VIEW_ALREADY_EXISTS", "USER_RAISED_EXCEPTION")
+# What py4j raises when the JVM is no longer there, or never was.
+NO_JVM: Final = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
+NO_JVM_STARTED: Final = "JAVA_GATEWAY_EXITED"
+NO_MODULE: Final = "ModuleNotFoundError: No module named"
+OUT_OF_MEMORY: Final = "java.lang.OutOfMemoryError"
+MORE_MEMORY: Final = "more memory is --conf spark.driver.memory=4g"
+# PySpark prints errors through these, beside raising them.
+PYSPARK_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 @dataclass(frozen=True)
@@ -54,7 +72,7 @@ class Result:
 
 
 class Run:
-    """Use it as `with Run("lag", options) as run:`; errors that a user can mend become one line."""
+    """Use it as `with Run("lag", options) as run:`. Every error becomes one line, and its traces go into a file."""
 
     def __init__(self, job: str, options: RunOptions) -> None:
         self.job = job
@@ -63,37 +81,56 @@ class Run:
         # Of the groups that were asked for, the logs of `__consumer_offsets`; `history` fills it.
         self.histories: list[LogHistory] = []
         self._is_ours = False
+        self._trace = TraceFile(job)
 
     def __enter__(self) -> Run:
-        with friendly():
-            _check_installed()
-            _check_output(self.options)
-            from kcoord.spark.filesystem import HDFS_SCHEMES
-
-            # A process that has used hdfs-native hangs where PySpark forks it to start the JVM. All other paths are
-            # looked at before that, which takes a while, to say at once what is wrong with them.
-            is_of_hdfs = self.options.path.partition("://")[0] in HDFS_SCHEMES
-            if not is_of_hdfs:
-                _check_path(self.options)
-            from pyspark.sql import SparkSession
-
-            self._is_ours = SparkSession.getActiveSession() is None
-            self.spark = _session(self.job, self.options)
-            if self._is_ours:
-                # What tasks fail with comes back as an exception, and is told in one line.
-                self.spark.sparkContext.setLogLevel("FATAL")
-            if is_of_hdfs:
-                _check_path(self.options)
-            _check_format(self.spark, self.options)
+        try:
+            with friendly(self._trace):
+                self._begin()
+        except SystemExit:
+            self._end()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
+        try:
+            if error is not None:
+                with friendly(self._trace):
+                    raise error
+        finally:
+            self._end()
+
+    def _begin(self) -> None:
+        _check_installed()
+        _check_output(self.options)
+        from kcoord.spark.filesystem import HDFS_SCHEMES
+
+        # A process that has used hdfs-native hangs where PySpark forks it to start the JVM. All other paths are
+        # looked at before that, which takes a while, to say at once what is wrong with them.
+        is_of_hdfs = self.options.path.partition("://")[0] in HDFS_SCHEMES
+        if not is_of_hdfs:
+            _check_path(self.options)
+        from pyspark.sql import SparkSession
+
+        self._is_ours = SparkSession.getActiveSession() is None
         if self._is_ours:
-            # Else tasks that still run tell at length that the end of the process took them by surprise.
-            self.spark.stop()
-        if error is not None:
-            with friendly():
-                raise error
+            _quiet_pyspark()
+            # What is wrong here are settings.
+            with friendly(self._trace, EXIT_CONFIG), self._trace.as_output():
+                self.spark = _session(self.job, self.options)
+        else:
+            self.spark = _session(self.job, self.options)
+        if is_of_hdfs:
+            _check_path(self.options)
+        _check_format(self.spark, self.options)
+
+    def _end(self) -> None:
+        """Stop Spark if it was started here, and remove the file of traces unless a failure named it."""
+        if self._is_ours and self.spark is not None:
+            # Else tasks that still run report at length that the end of the process took them by surprise.
+            with suppress(Exception):
+                self.spark.stop()
+        self._trace.close()
 
     def table(
         self, name: str, columns: Sequence[str] = (), of: Mapping[str, Sequence[str | int]] | None = None, **more: str
@@ -108,7 +145,7 @@ class Run:
         if self.options.topics and name in ("offset_commits", "messages"):
             wanted["topic"] = self.options.topics
         # Not `pushdown`: of one table Spark 4.3 reads for all queries what the last one's filters left.
-        options = {"where": where(**wanted), **dict(self.options.source), **more, "table": name}
+        options = {"where": where(**wanted), **self.spread(), **dict(self.options.source), **more, "table": name}
         if columns:
             options["columns"] = ",".join(columns)
         found = self.spark.read.format("kcoord").options(**options).load(self.options.path)
@@ -122,13 +159,18 @@ class Run:
             found = one_cluster(found)
         return found
 
+    def spread(self) -> dict[str, str]:
+        """The reader's option that gives every core something to read, also of a log in one file."""
+        return {"minPartitions": str(self.spark.sparkContext.defaultParallelism)}
+
     def assignments(self, columns: Sequence[str]) -> DataFrame:
         """These columns of the table `assignments`, in one log if all are one cluster. Rows of replicas are repeated,
         and alike."""
         from pyspark.sql import functions as F
 
         of = where(group_id=self.options.groups) if self.options.groups else "{}"
-        options = {"where": of, **dict(self.options.source), "table": "assignments", "columns": ",".join(columns)}
+        options = {"where": of, **self.spread(), **dict(self.options.source), "table": "assignments"}
+        options["columns"] = ",".join(columns)
         table = self.spark.read.format("kcoord").options(**options).load(self.options.path)
         return table.withColumn("log", F.lit(".")) if self.options.one_cluster else table
 
@@ -288,18 +330,20 @@ def _check_path(options: RunOptions) -> None:
 
 
 def _session(job: str, options: RunOptions) -> SparkSession:
-    from kcoord.spark.java import JavaNotFoundError
     from kcoord.spark.session import session
 
     settings: dict[str, str | int | bool] = {}
     if options.master.startswith("local"):
         settings["spark.sql.shuffle.partitions"] = SHUFFLES_PER_CORE * (os.cpu_count() or 1)
     settings.update(dict(options.conf))
-    try:
-        return session(f"kcoord pipeline {job}", options.master, **settings)
-    except JavaNotFoundError as error:
-        fail(str(error), EXIT_CONFIG)
-        raise
+    return session(f"kcoord pipeline {job}", options.master, **settings)
+
+
+def _quiet_pyspark() -> None:
+    from pyspark.logger import PySparkLogger
+
+    for name in PYSPARK_LOGGERS:
+        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def _check_format(spark: SparkSession, options: RunOptions) -> None:
@@ -329,21 +373,46 @@ def _has_format(spark: SparkSession, name: str) -> bool:
 
 
 @contextmanager
-def friendly() -> Iterator[None]:
-    """Errors of the user's making become one line on stderr and an exit code; ours keep their trace."""
+def friendly(trace: TraceFile, code: int = EXIT_STORAGE) -> Iterator[None]:
+    """Every error becomes one line on stderr and an exit code: `code`, if the error has none of its own.
+
+    Traces of errors that came through Spark, and of those that nobody foresaw, are in a file, which the line names.
+    """
     try:
         yield
-    except (ValueError, OSError) as error:
-        name = type(error).__name__
-        code = OUR_ERRORS.get(name, EXIT_STORAGE if isinstance(error, OSError) else 0)
-        if not code:
-            raise
-        fail(str(error), code)
+    except (click.ClickException, click.exceptions.Exit, click.Abort):
+        raise
     except Exception as error:
-        said = what_it_says(error)
-        if said is None:
-            raise
-        fail(*said)
+        message, own_code, is_clear = explained(error, trace, code)
+        if not is_clear:
+            with suppress(OSError):
+                message = f"{message.rstrip('.')}. The traces are in {trace.add(error)}"
+        fail(" ".join(message.split()), own_code)
+
+
+def explained(error: Exception, trace: TraceFile, code: int) -> tuple[str, int, bool]:
+    """Message, exit code, and whether nothing of interest is left out of the message."""
+    name = type(error).__name__
+    if name in NO_JVM:
+        return f"Spark's JVM ended: {trace.reason() or 'it wrote no reason'}; {MORE_MEMORY}", EXIT_STORAGE, False
+    if name == "JavaNotFoundError":
+        return str(error), EXIT_CONFIG, True
+    if name in OUR_ERRORS:
+        return str(error), OUR_ERRORS[name], True
+    if isinstance(error, OSError):
+        return str(error), EXIT_STORAGE, True
+    text = str(error)
+    if NO_JVM_STARTED in text:
+        return f"Spark did not start: {trace.reason() or 'its JVM wrote no reason'}", EXIT_CONFIG, False
+    if NO_MODULE in text:
+        said = f"Spark's workers have no kcoord, or not all that it needs ({cause_of(error)}): docs/spark-cluster.md"
+        return said, EXIT_CONFIG, False
+    known = what_it_says(error)
+    if known is not None:
+        return *known, False
+    if OUT_OF_MEMORY in text:
+        return f"Spark's JVM had not enough memory; {MORE_MEMORY}", EXIT_STORAGE, False
+    return cause_of(error), code, False
 
 
 def what_it_says(error: BaseException) -> tuple[str, int] | None:

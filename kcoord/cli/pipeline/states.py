@@ -47,7 +47,7 @@ def read_records(run: Run, isolation: str, columns: Sequence[str], groups: Seque
     if groups:
         wanted["group_id"] = groups
     options = {
-        "where": where(**wanted), **dict(run.options.source),
+        "where": where(**wanted), **run.spread(), **dict(run.options.source),
         "isolationLevel": isolation, "newest": str(isolation == COMMITTED), "table": "records",
         "columns": ",".join(columns),
     }  # fmt: skip

@@ -1,7 +1,7 @@
 """The table `records`: every record as it is, and typed as far as it is understood.
 
-Records of `__consumer_offsets`, `__transaction_state` and `__cluster_metadata` have type, name and, as
-`kcoord log dump --output json` shows them, key and value as JSON. One of a type or version that is not known has no
+Records of `__consumer_offsets`, `__transaction_state` and `__cluster_metadata` have type, name, and key and value as
+JSON with the names of fields that Kafka's definitions and tools have. One of a type or version that is not known has no
 name and no JSON; bytes of key and value are always there. A type that is known with a body that is not is damage.
 Markers and other control records have type and name; records of other topics neither.
 """
@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, final
 
 from kcoord.log.record_codecs import METADATA_BY_TYPE, PAIRS_BY_TYPE
-from kcoord.log.record_plain import plain
+from kcoord.log.record_plain import plain, with_kafka_names
 from kcoord.log.serde import (
     GROUP_METADATA,
     GROUP_METADATA_VERSION_MAX,
@@ -250,7 +250,7 @@ def _control_columns(record: Record) -> Row:
 def _json(message: Message | None) -> str | None:
     if message is None:
         return None
-    return JSON.encode(plain(message))
+    return JSON.encode(with_kafka_names(plain(message)))
 
 
 def _headers(headers: Headers) -> list[dict[str, Any]] | None:

@@ -12,8 +12,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kcoord.cli.main import main
-from kcoord.cli.pipeline.run import what_it_says
+from kcoord.cli.pipeline.run import friendly, what_it_says
 from kcoord.cli.pipeline.shown import fitted, plain
+from kcoord.cli.pipeline.trace_file import TraceFile, cause_of
 from tests.unit.cli.rig import stopped
 
 JOBS = ("lag", "offsets-history", "rebalances")
@@ -115,6 +116,57 @@ def test_errors_of_readers_are_found_in_what_spark_says() -> None:
         "Path x exists. SQLSTATE: 1", 2
     )  # fmt: skip
     assert what_it_says(RuntimeError("KeyError: 'ours'")) is None
+
+
+class PythonException(Exception):
+    """As PySpark raises it: with Java's trace in its text."""
+
+    _stackTrace = "org.apache.spark.SparkException: Job aborted\n\tat a.b.C(D.scala:1)\n"
+
+
+def Py4JNetworkError(text: str) -> Exception:
+    return type("Py4JNetworkError", (Exception,), {})(text)
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line", "is_traced"),
+    [
+        (ValueError("nobody\nforesaw it"), 9, "ValueError: nobody", True),
+        (FileNotFoundError(2, "No such file", "/a"), 9, "[Errno 2] No such file: '/a'", False),
+        (PythonException("Job aborted\nTraceback (most recent call last):\n  a\nKeyError: 'b'\n\n\tat a.b"), 9,
+         "KeyError: 'b'", True),
+        (PythonException("x: Job aborted\n\tat a.b\nCaused by: java.io.IOException: disk\n\tat c"), 9,
+         "java.io.IOException: disk", True),
+        (PythonException("[A] b\n\nTraceback (most recent call last):\nkcoord.spark.assembly.NotWritten: is there\n"),
+         2, "is there", True),
+        (PythonException("ModuleNotFoundError: No module named 'kcoord'"), 2, "docs/spark-cluster.md", True),
+        (PythonException("java.lang.OutOfMemoryError: Java heap space"), 9, "spark.driver.memory", True),
+        (Py4JNetworkError("Answer from Java side is empty"), 9, "JVM ended: heap space, it said", True),
+    ],
+)  # fmt: skip
+def test_every_failure_is_one_line_and_its_traces_are_in_a_file(
+    capfd: pytest.CaptureFixture[str], error: Exception, code: int, line: str, is_traced: bool
+) -> None:
+    trace = TraceFile("lag")
+    with trace.as_output():
+        os.write(2, b"Exception in thread main heap space, it said\n")
+    with pytest.raises(SystemExit) as ended, friendly(trace):
+        raise error
+    path = trace.path
+    trace.close()
+    assert ended.value.code == code
+    said = capfd.readouterr().err
+    assert line in said and len(said.splitlines()) == 1
+    assert os.path.exists(path) == is_traced == (path in said)
+    if is_traced:
+        text = Path(path).read_text()
+        assert "it said" in text and type(error).__name__ in text
+        assert ("a.b.C(D.scala:1)" in text) == isinstance(error, PythonException)
+        os.unlink(path)
+
+
+def test_a_long_cause_is_cut() -> None:
+    assert len(cause_of(ValueError("x" * 1000))) == 300
 
 
 def test_a_table_is_as_wide_as_there_is_room() -> None:

@@ -40,7 +40,7 @@ def test_values_of_records_are_those_that_a_broker_writes(data: Path) -> None:
         key, value = decode_record(row["key"], row["value"])
         assert isinstance(value, ConsumerGroupMemberMetadataValue)
         assert (value.classic_member_metadata is not None) == (name == CLASSIC)
-        assert ('"classic_member_metadata":null' in row["value_json"]) == (name != CLASSIC)
+        assert ('"classicMemberMetadata":null' in row["value_json"]) == (name != CLASSIC)
     # Without JSON they are scanned another way.
     plain = members(rows(data, "records", columns="member_id,record_name,key,value"))
     assert {name: row["value"] for name, row in plain.items()} == {name: row["value"] for name, row in found.items()}

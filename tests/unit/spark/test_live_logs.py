@@ -200,7 +200,7 @@ def test_files_that_are_exchanged_while_the_read_is_planned(tmp_path: Path, monk
         compact(log)
         return found
 
-    monkeypatch.setattr("kcoord.spark.source.discover", late)
+    monkeypatch.setattr("kcoord.spark.roots.discover", late)
     chosen, tasks = planned(tmp_path)
     assert read(chosen, tasks) == [offset for offset in range(30) if offset >= 10 or even(offset)]
 

@@ -216,6 +216,18 @@ def test_offsets(tmp_path: Path) -> None:
     assert len(rows(tmp_path, startingOffsets='{"t": {"0": -2}}')) == 60
 
 
+def test_offsets_that_do_not_exist_fail_as_in_sparks_kafka_source(tmp_path: Path) -> None:
+    filled(tmp_path)
+    for option in ("startingOffsets", "endingOffsets"):
+        with pytest.raises(DataLoss, match=rf"^t-0 in \. ends at 60, before offset 61 of {option}; failOnDataLoss"):
+            rows(tmp_path, **{option: '{"t": {"0": 61}}'})
+        with pytest.raises(DataLoss, match=rf"^{option} has t-1, which is not among the partitions"):
+            rows(tmp_path, **{option: '{"t": {"1": 0}}'})
+    assert offsets_of(rows(tmp_path, startingOffsets='{"t": {"0": 60}}')) == []
+    assert rows(tmp_path, startingOffsets='{"t": {"0": 61, "1": 0}}', failOnDataLoss="false") == []
+    assert len(rows(tmp_path, endingOffsets='{"t": {"0": 61, "1": 0}}', failOnDataLoss="false")) == 60
+
+
 def test_times(tmp_path: Path) -> None:
     filled(tmp_path)
     found = rows(tmp_path, startingTimestamp=str(NOW + 12_001), endingTimestamp=str(NOW + 14_000))
@@ -251,6 +263,25 @@ def test_segments_are_split_at_index_entries(tmp_path: Path) -> None:
     assert 4 <= len(tasks) <= 6
     assert [task.part.end for task in tasks[:-1]] == [task.part.start for task in tasks[1:]]
     assert offsets_of(rows(tmp_path, minPartitions="4")) == list(range(80))
+
+
+def test_small_segments_are_split_too(tmp_path: Path) -> None:
+    log = LogRig(tmp_path)
+    entries = []
+    for number in range(100):
+        position = log.size
+        log.append((b"k", bytes(900)))
+        if number % 4 == 3:
+            entries.append((number, position))
+    log.index(*entries)
+    assert log.size < 1 << 17
+    tasks = plan_tasks(options(tmp_path, minPartitions="8"), RowFilter())
+    assert 7 <= len(tasks) <= 9
+    assert offsets_of(rows(tmp_path, minPartitions="8")) == list(range(100))
+    assert len(plan_tasks(options(tmp_path), RowFilter())) == 1
+    assert len(plan_tasks(options(tmp_path, maxBytesPerPartition="65536"), RowFilter())) == 2
+    with pytest.raises(BadOption, match="maxbytesperpartition is at least 65536, not 65535"):
+        options(tmp_path, maxBytesPerPartition="65535")
 
 
 def test_a_wrong_index_is_not_believed(tmp_path: Path) -> None:

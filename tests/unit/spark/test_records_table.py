@@ -1,8 +1,9 @@
-"""The table `records`: every type in every version, and JSON as `kcoord log dump` shows it."""
+"""The table `records`: every type in every version, and JSON as `kcoord log dump` shows it, with Kafka's names."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from kcoord.cli.log.common import json_line
 from kcoord.cli.log.records import typed_plain
 from kcoord.log.record_codecs import METADATA, PAIRS, MetadataCodec, PairCodec
+from kcoord.log.record_plain import kafka_name, with_kafka_names
 from kcoord.log.serde import UnknownRecord, encode_metadata_record
 from kcoord.log.typed_records import CONTROL_TYPES, RecordReader
 from kcoord.protocol.records.config_record import ConfigRecord
@@ -29,6 +31,7 @@ from kcoord.spark.tables.records import RecordsDecoder
 from kcoord.spark.tables.rows import RecordPlace
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import BytesWriter, DecodeError, write_i16_be, write_uvarint
+from tests.harness import schema_json
 from tests.unit.spark.table_rig import (
     METADATA as METADATA_LOG,
 )
@@ -65,12 +68,14 @@ TRANSACTION = TransactionLogValue(7, transaction_partitions=[PartitionsSchema("o
 
 
 def check_json(row: dict[str, Any], place: RecordPlace) -> None:
-    """JSON is that of `kcoord log dump`, character for character."""
+    """JSON is that of `kcoord log dump`, character for character but for names of fields."""
     record, header = stored(row["key"], row["value"])
     shown = typed_plain(RecordReader().read(place.log_topic, header, record))
     assert row["record_name"] == shown["type"]
     for column in ("key", "value"):
-        assert row[f"{column}_json"] == (None if shown[column] is None else json_line(shown[column]))
+        assert row[f"{column}_json"] == (
+            None if shown[column] is None else json_line(with_kafka_names(shown[column]))
+        )
 
 
 def metadata_bytes(codec: MetadataCodec, message: Message, version: int) -> bytes:
@@ -112,6 +117,26 @@ def test_offset_commits_in_every_version(version: int) -> None:
         "value": value_bytes,
         "is_tombstone": False,
     }
+
+
+def test_json_has_the_names_of_kafkas_definitions() -> None:
+    """In all records that there are: what a definition calls CommitTimestamp is commitTimestamp."""
+    for schema in schema_json.schemas().values():
+        for field in all_fields(schema.fields):
+            assert kafka_name(field.attribute) == field.key, schema.name
+    decoder = RecordsDecoder()
+    add(decoder, OffsetCommitKey("g", "t", 0), OffsetCommitValue(7, 3, "", 1000, -1, TOPIC_ID))
+    add(decoder, GroupMetadataKey("g"), GROUP)
+    commit, group = (json.loads(row["value_json"]) for row in rows(decoder))
+    assert set(commit) == {"offset", "leaderEpoch", "metadata", "commitTimestamp", "expireTimestamp", "topicId"}
+    assert {"protocolType", "currentStateTimestamp"} < set(group)
+    assert {"memberId", "clientHost", "sessionTimeout"} < set(group["members"][0])
+
+
+def all_fields(fields: tuple[schema_json.Field, ...]) -> Iterator[schema_json.Field]:
+    for field in fields:
+        yield field
+        yield from all_fields(field.fields)
 
 
 def test_the_oldest_offset_commits() -> None:

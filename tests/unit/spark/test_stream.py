@@ -55,6 +55,18 @@ def test_the_high_watermark_of_a_broker_comes_first(tmp_path: Path) -> None:
     assert stream.latestOffset(stream.initialOffset(), EVERYTHING) == {".": {"t": {"0": 4}}}
 
 
+def test_it_starts_at_no_offset_that_does_not_exist(tmp_path: Path) -> None:
+    log = LogRig(tmp_path)
+    log.append((b"k", b"v"), (b"k", b"v"))
+    assert reader(tmp_path, startingOffsets='{"t": {"0": 2}}').initialOffset() == {".": {"t": {"0": 2}}}
+    with pytest.raises(DataLoss, match="t-0 in . ends at 2, before offset 3 of startingOffsets"):
+        reader(tmp_path, startingOffsets='{"t": {"0": 3}}').initialOffset()
+    with pytest.raises(DataLoss, match="startingOffsets has t-1"):
+        reader(tmp_path, startingOffsets='{"t": {"1": 0}}').initialOffset()
+    given = {"startingOffsets": '{"t": {"0": 3, "1": 0}}', "failOnDataLoss": "false"}
+    assert reader(tmp_path, **given).initialOffset() == {".": {"t": {"0": 2}}}
+
+
 def test_a_torn_end_is_not_read(tmp_path: Path) -> None:
     log = LogRig(tmp_path)
     log.append((b"k", b"v"))
