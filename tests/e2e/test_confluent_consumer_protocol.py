@@ -285,7 +285,7 @@ def test_static_members(bootstrap: str) -> None:
 def test_a_killed_member_is_missed_after_the_group_s_session(server: ServerProcess) -> None:
     bootstrap, group = server.bootstrap, "killed-member"
     create(bootstrap, **{group: 2})
-    set_group_config(bootstrap, group, "consumer.session.timeout.ms", "3000")
+    set_group_config(bootstrap, group, "consumer.session.timeout.ms", "10000")
     one = consumer(bootstrap, group)
     one.subscribe([group])
     settle([one], named(group, 2))
