@@ -52,7 +52,7 @@ test-compiled: compile ## the same suite on the compiled tree, without the tests
 	$(COMPILED) KCOORD_EXPECT_COMPILED=1 $(PYTEST) $(PARALLEL) $(SLOW) -m "not spark_session" $(ARGS)
 
 interop: setup ## the Java clients and Kafka's own tools against kcoord (Java 17 and Maven)
-	$(PYTEST) tests/interop $(ARGS)
+	$(PYTEST) $(PARALLEL) tests/interop $(ARGS)
 
 nightly: setup ## what takes too long for every change: ten minutes of reading a broker that compacts all the time
 	$(PYTEST) -s -o faulthandler_timeout=0 tests/interop/test_live_broker.py --live-seconds=600 $(ARGS)
