@@ -1,8 +1,8 @@
-# Every verb is one line. `make run` and `make test` set themselves up: they need Python >= 3.11, nothing else.
-# Variables: PYTHON (the interpreter that makes .venv), VENV, ARGS (more arguments for the tool that is called),
-# WORKERS (how many processes run tests).
+# Every target is one line. `make run` and `make test` install what they need; they require only Python >= 3.11.
+# Variables: PYTHON (the interpreter that creates .venv), VENV, ARGS (further arguments for the tool),
+# WORKERS (the number of test processes).
 .DEFAULT_GOAL := help
-.PHONY: help setup run gen gen-check compile lint type test test-compiled interop nightly image bench bench-open bench-partitions bench-spark stall fuzz explore crash-states io-faults bit-flips crash check clean
+.PHONY: help setup run gen gen-check compile lint format picture type test test-fast test-compiled interop nightly image bench bench-open bench-partitions bench-spark stall fuzz explore explore-transactions crash-states io-faults bit-flips crash crash-copies check clean
 
 VENV ?= .venv
 PYTHON ?= $(shell tools/find_python.sh)
@@ -11,12 +11,15 @@ PY := $(VENV)/bin/python
 COMPILED := PYTHONPATH="$(CURDIR)/build/compiled" PYTHONSAFEPATH=1
 PYTEST := $(PY) -P -m pytest
 # As many workers as there are cores, up to eight; a file's tests stay in one worker, which shares its fixtures. WORKERS=0: none.
+# Files go out in the order of their folders: by default those with the fewest tests go last, and they take the longest.
 WORKERS ?= auto
-PARALLEL := -n $(WORKERS) --maxprocesses 8 --dist loadfile
-# These have verbs of their own.
+PARALLEL := -n $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+# These have their own targets.
 SLOW := --ignore=tests/interop --ignore=tests/image
+# What most changes touch. The marker `slow` (pyproject.toml) leaves out what takes long there.
+FAST := tests/scenarios $(addprefix tests/unit/,wire protocol core history engine log server)
 
-help: ## what there is
+help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 15
 
 $(VENV)/.kcoord-run: pyproject.toml tools/make_env.py
@@ -25,37 +28,49 @@ $(VENV)/.kcoord-run: pyproject.toml tools/make_env.py
 $(VENV)/.kcoord-dev: pyproject.toml tools/make_env.py
 	@$(PYTHON) tools/make_env.py $(VENV) dev
 
-setup: $(VENV)/.kcoord-dev ## a virtual environment with everything the other verbs need
+setup: $(VENV)/.kcoord-dev ## create a virtual environment with all dependencies
 
-run: $(VENV)/.kcoord-run ## serve on 127.0.0.1:9092 with ./data, compiled where a C compiler exists
+run: $(VENV)/.kcoord-run ## serve on 127.0.0.1:9092 with ./data, compiled if there is a C compiler
 	@exec $(PY) tools/run.py $(ARGS)
 
-gen: setup ## write kcoord/protocol from schemas/
+gen: setup ## generate kcoord/protocol and the tables that serve its APIs from schemas/
 	$(PY) -m kcoord.codegen write
+	$(PY) -m kcoord.cli.main config --output markdown > docs/configuration.md
 
-gen-check: setup ## fail when kcoord/protocol is not what schemas/ says
+gen-check: setup ## fail if the generated code does not match schemas/
 	$(PY) -m kcoord.codegen check
 
-compile: setup ## build/compiled: the package with its hot modules as native code
+compile: setup ## build build/compiled: the package with its hot modules as native code
 	$(PY) tools/compile.py
 
-lint: setup ## ruff and the import contracts
-	$(VENV)/bin/ruff check . && $(VENV)/bin/lint-imports --no-cache
+lint: setup ## ruff's checks and format, the import contracts, and the pictures in ARCHITECTURE.md
+	$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/lint-imports --no-cache && $(PY) tools/picture.py --check
+
+picture: setup ## draw the packages and their imports in ARCHITECTURE.md
+	$(PY) tools/picture.py
+
+format: setup ## format the code, and sort its imports
+	$(VENV)/bin/ruff check --select I --fix . && $(VENV)/bin/ruff format .
 
 type: setup ## mypy --strict
 	$(VENV)/bin/mypy
 
 test: setup ## the test suite, interpreted
-	$(PYTEST) $(PARALLEL) $(SLOW) $(ARGS)
+	$(PYTEST) $(PARALLEL) $(SLOW) -m "not nightly" $(ARGS)
 
-test-compiled: compile ## the same suite on the compiled tree, without the tests that need a Spark session
-	$(COMPILED) KCOORD_EXPECT_COMPILED=1 $(PYTEST) $(PARALLEL) $(SLOW) -m "not spark_session" $(ARGS)
+test-fast: setup ## the core of a change in under a minute: wire, protocol, core, engine, log, server and scenarios
+	$(PYTEST) $(PARALLEL) $(FAST) -m "not slow" $(ARGS)
+
+# Of tests/spark only a few: native code in Spark's workers. The others start a JVM each, and test
+# nothing else that is compiled. Neither do the tests of child processes that hang.
+test-compiled: compile ## the same suite on the compiled tree, without most tests that start Spark
+	$(COMPILED) KCOORD_EXPECT_COMPILED=1 $(PYTEST) $(PARALLEL) $(SLOW) --ignore-glob="tests/spark/test_[!ps]*" --ignore-glob="tests/unit/server/maintenance/test_*child*" -m "not spark_session and not nightly" $(ARGS)
 
 interop: setup ## the Java clients and Kafka's own tools against kcoord (Java 17 and Maven)
-	$(PYTEST) $(PARALLEL) tests/interop $(ARGS)
+	$(PYTEST) $(PARALLEL) tests/interop -m "not nightly" $(ARGS)
 
-nightly: setup ## what takes too long for every change: ten minutes of reading a broker that compacts all the time
-	$(PYTEST) -s -o faulthandler_timeout=0 tests/interop/test_live_broker.py --live-seconds=600 $(ARGS)
+nightly: setup ## long tests: kills under exact copies, a Spark cluster, HDFS, and ten minutes of reading the files of a broker that compacts
+	$(PYTEST) -o faulthandler_timeout=0 tests/interop tests/crash -m nightly --live-seconds=600 $(ARGS)
 
 image: setup ## the container image's build script in an empty directory, and its command
 	$(PYTEST) -o faulthandler_timeout=0 tests/image $(ARGS)
@@ -66,26 +81,29 @@ bench: compile ## requests/s, latency, start-up, memory; interpreted and compile
 bench-open: compile ## opening a log with a million committed offsets: time and memory
 	$(PY) -m bench.open $(ARGS)
 
-bench-partitions: setup ## 10,000 partitions under `ulimit -n 1024`: made, written, read, stopped, killed (ARGS="--sync os")
+bench-partitions: setup ## 10,000 partitions under `ulimit -n 1024`: created, written, read, stopped, killed (ARGS="--sync os")
 	$(PY) -P -m bench.partitions $(ARGS)
 
-bench-spark: compile ## how fast logs become rows, beside kafka-dump-log (ARGS="--jobs 1000000 --log-gb 1": all jobs, and memory)
+bench-spark: compile ## speed of reading logs in Spark, next to kafka-dump-log (ARGS="--jobs 1000000 --log-gb 1": all jobs, and memory)
 	$(PY) -m bench.spark $(ARGS)
 
-stall: compile ## the worst frame of every API: CPU per turn, who waits for it, memory (ARGS="--seconds 60 --seed 1" for a sample)
+stall: compile ## the worst frame of every API: CPU per turn, delay of others, memory (ARGS="--seconds 60 --seed 1" for a sample)
 	$(COMPILED) $(PY) -m tests.stall $(ARGS)
 
-fuzz: compile ## a million hostile inputs to native code, and a search for the costliest (ARGS="--seconds 60 --seed 1" for a sample)
+fuzz: compile ## a million hostile inputs to native code, and a search for the most expensive (ARGS="--seconds 60 --seed 1" for a sample)
 	$(COMPILED) $(PY) -m tests.fuzz.engine_fuzz $(or $(ARGS),--executions 1000000 --seed 1)
 	$(COMPILED) $(PY) -m tests.fuzz.costliest $(or $(ARGS),--seconds 120 --seed 1)
 
 explore: setup ## every order of messages, losses and timeouts of a small consumer group (ARGS="--seconds 60 --seed 1" for a sample)
 	$(PY) -P -m tests.explore.consumer_groups $(ARGS)
 
-crash-states: setup ## open every state that a crash may leave on the disk (ARGS="--seconds 60 --seed 1" for a sample)
+explore-transactions: setup ## transactional producers under delays, lost answers, crashes and rivals (ARGS="--seconds 60 --seed 1" for a sample)
+	$(PY) -P -m tests.explore.transactions $(ARGS)
+
+crash-states: setup ## open every state that a crash can leave on disk (ARGS="--seconds 60 --seed 1" for a sample)
 	$(PY) -P -m tests.crash.states $(ARGS)
 
-io-faults: setup ## let every operation on files fail once, in every way (ARGS="--seconds 60 --seed 1" for a sample)
+io-faults: setup ## make every file operation fail once, in every way (ARGS="--seconds 60 --seed 1" for a sample)
 	$(PY) -P -m tests.crash.io_faults $(ARGS)
 
 bit-flips: setup ## flip every bit of a log and open it (ARGS="--seconds 60 --seed 1" for a sample)
@@ -94,7 +112,10 @@ bit-flips: setup ## flip every bit of a log and open it (ARGS="--seconds 60 --se
 crash: setup ## kill -9 a server N times under three client libraries (N=100)
 	$(PY) -P -m tests.crash.kill_loop --cycles $(or $(N),100) $(ARGS)
 
-check: lint type gen-check test ## what to run before a commit
+crash-copies: setup ## kill -9 a server N times under clients that copy exactly once (N=100)
+	$(PY) -P -m tests.crash.kill_copies --cycles $(or $(N),100) $(ARGS)
 
-clean: ## forget everything that was built
+check: lint type gen-check test ## all checks to run before a commit
+
+clean: ## remove everything that was built
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,7 +1,7 @@
-"""One tree's target assignments, timed; run by path by `bench.assignors`, with that tree in PYTHONPATH.
+"""Times the target assignments of one source tree. `bench.assignors` runs it by path, with that tree in PYTHONPATH.
 
-Arguments: members, partitions, topics, runs. Prints JSON: {"compiled": whether it is, "figures": {group: {change:
-{"ms": the fastest run, "targets": how many changed}}}}.
+Arguments: members, partitions, topics, runs. Prints JSON: {"compiled": whether the tree is compiled, "figures": {group:
+{change: {"ms": the fastest run, "targets": how many changed}}}}.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kcoord.core.assignors.target_builder import TargetBuilder
 from kcoord.core.assignors.uniform import UniformAssignor
 from kcoord.server.main import GC_THRESHOLDS
 
-# Everybody subscribes to everything, or every other member to the first half of the topics.
+# All members subscribe to all topics, or every other member to the first half of the topics.
 EQUAL, MIXED = "equal", "mixed"
 
 
@@ -34,7 +34,7 @@ class Topics(TopicDescriber):
 
 
 class Group:
-    """A group as the coordinator has it, with the clock around what it asks for."""
+    """A group as in the coordinator. It times the calls that the coordinator makes."""
 
     def __init__(self, assignor: Assignor, subscriptions: str, members: int, topics: Topics) -> None:
         self.targets: dict[str, Assignment] = {}
@@ -79,18 +79,16 @@ def measure(
         times += group.times["nothing"]
     group.times["nothing"] = times
     for run in range(runs):
-        # Around the middle of the row, which matters to `range`.
+        # In the middle of the sorted members, because the position matters to `range`.
         group.join(members // 2 + 2 * run)
         group.leave(members // 2 + 2 * run)
-    return {
-        change: {"ms": min(times), "targets": group.changed[change]} for change, times in group.times.items()
-    }
+    return {change: {"ms": min(times), "targets": group.changed[change]} for change, times in group.times.items()}
 
 
 def main() -> None:
     members, partitions, topic_count, runs = (int(argument) for argument in sys.argv[1:])
     topics = Topics(topic_count, partitions)
-    # As the server does.
+    # As in the server.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     figures = {

@@ -1,10 +1,10 @@
 """Target assignments of a large group: `make bench ARGS="--only assignors"`.
 
-10,000 members and 100,000 partitions of ten topics: how long it takes to assign from nothing, and when one member
-joins or leaves. That is all that a coordinator does then, up to the list of targets that changed; for Kafka up to the
-records that say so. Each tree of kcoord is timed in a process of its own, and Kafka's target assignment builder with
-its own assignors inside a Java process, after warm-up. The fastest run of several counts: what else happens on the
-machine only ever adds to it. Where Java or Maven is missing, its row is missing too, with a line that says why.
+10,000 members and 100,000 partitions of ten topics: the time of the first assignment, and of an assignment after one
+member joins or leaves. It includes all work of the coordinator up to the list of changed targets; for Kafka, up to
+their records. Each tree of kcoord runs in its own process, and Kafka's target assignment builder with its assignors in
+a Java process, after warm-up. The fastest of several runs counts, because other work on the machine only adds time. If
+Java or Maven is missing, the row of Kafka is missing too, and a line gives the reason.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ def kcoord(compiled: bool) -> Figures:
     text = output_of([sys.executable, "-P", str(child), *sizes], servers.environment(compiled))
     answer = json.loads(text)
     if answer["compiled"] != compiled:
-        raise RuntimeError("the wrong tree was measured: is build/compiled there?")
+        raise RuntimeError("the wrong tree was measured: does build/compiled exist?")
     figures: Figures = answer["figures"]
     return figures
 
 
 def kafka() -> Figures:
     """The figures of Kafka's jar. Raises `java.ToolchainMissing` without Java or Maven."""
-    # The tests are no package of ours; the bench is run from the checkout, where they are beside it.
+    # The tests are not part of the package; the benchmarks run in the checkout, which has them.
     from tests.harness import java
 
     sizes = [str(number) for number in (MEMBERS, PARTITIONS, TOPICS, WARM_UPS, RUNS)]
-    # The harness asks for one compiler tier; a server has all of them.
+    # The harness sets one compiler tier; a server uses all of them.
     tiers = ("-XX:TieredStopAtLevel=4",)
     figures: Figures = {}
     for line in output_of(java.command("AssignorTimes", *sizes, heap_mb=HEAP_MB, options=tiers)).splitlines():
@@ -64,7 +64,7 @@ def kafka() -> Figures:
 
 
 def run(trees: list[bool]) -> dict[str, Figures | str]:
-    """Figures by who was measured; a text where that could not be."""
+    """The figures by implementation, or a text with the reason why there are none."""
     from tests.harness import java
 
     results: dict[str, Figures | str] = {}

@@ -1,8 +1,8 @@
-"""`make bench`: how fast kcoord is on this machine, beside a bare echo of the same frames.
+"""`make bench`: how fast kcoord is on this machine, compared with a bare echo of the same frames.
 
-Every figure of a table comes from one run: the generator and the server share the machine, so on two cores
-each has one. The ratio is kcoord's requests per second to those of an echo server that reads and writes back
-the same request frames and does nothing else. Data directories are made under build/, on the project's disk.
+Every figure of a table comes from one run. The generator and the server share the machine, so on two cores each has
+one. The ratio divides kcoord's requests per second by those of an echo server, which only writes back the request
+frames that it reads. Data directories are created under build/, on the project's disk.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench import assignors, compaction, members, newcomers, servers, workload
+from bench import assignors, compaction, members, newcomers, servers, transactions, workload
 from bench.load import Traffic, measure
 
 OPERATIONS = ("OffsetCommit v8", "OffsetFetch v8", "Heartbeat v4")
@@ -29,7 +29,7 @@ START_TARGET_MS = 200.0
 MEMORY_TARGET_MB = 60.0
 STARTS = 5
 STREAMS, STREAM_DEPTH = 4, 4
-MEASUREMENTS = ("requests", "start", "streams", "compaction", "assignors", "members", "newcomers")
+MEASUREMENTS = ("requests", "start", "streams", "compaction", "assignors", "members", "newcomers", "transactions")
 
 
 def name_of(compiled: bool, sync: str) -> str:
@@ -38,7 +38,7 @@ def name_of(compiled: bool, sync: str) -> str:
 
 @contextmanager
 def running(compiled: bool, sync: str) -> Iterator[servers.Server]:
-    """kcoord on an empty data directory that is removed afterwards."""
+    """Run kcoord on an empty data directory, which is removed afterwards."""
     scratch = servers.ROOT / "build" / "bench"
     scratch.mkdir(parents=True, exist_ok=True)
     data = Path(tempfile.mkdtemp(dir=scratch))
@@ -50,7 +50,7 @@ def running(compiled: bool, sync: str) -> Iterator[servers.Server]:
 
 
 def prepare(server: servers.Server, groups: int) -> dict[str, list[Traffic]]:
-    """A topic, `groups` groups of one member each, and what each of them sends."""
+    """Create a topic and `groups` groups of one member each. Returns the requests of each member."""
     client = workload.Client(server.host, server.port)
     workload.create_topic(client, workload.TOPIC, workload.PARTITIONS)
     traffic: dict[str, list[Traffic]] = {operation: [] for operation in OPERATIONS}
@@ -77,6 +77,7 @@ class Bench:
         self.assignments: dict[str, assignors.Figures | str] = {}
         self.groups: dict[str, members.Figures | str] = {}
         self.newcomers: dict[str, newcomers.Figures] = {}
+        self.transactions: dict[str, dict[str, transactions.Figures]] = {}
 
     def note(self, text: str) -> None:
         print(f"  {text}", file=sys.stderr, flush=True)
@@ -88,14 +89,14 @@ class Bench:
             figures[f"{connections}x{in_flight}"] = result.as_dict()
 
     def requests(self) -> None:
-        """Every operation against every variant, and then the echo with the same frames."""
+        """Measure every operation with every variant, and then the echo with the same frames."""
         for compiled, sync in self.variants:
             label = name_of(compiled, sync)
             self.note(f"requests, {label}")
             with running(compiled, sync) as server:
                 self.traffic = prepare(server, max(connections for connections, _ in LOADS))
                 for operation in OPERATIONS:
-                    # Only commits write, so only they can tell the sync modes apart.
+                    # Only commits write, so only they differ by sync mode.
                     if sync == "os" or operation.startswith("OffsetCommit"):
                         self.one(server, operation, label, self.traffic[operation])
         self.note("requests, echo")
@@ -117,7 +118,7 @@ class Bench:
             self.start["compiled" if compiled else "interpreted"] = figures
 
     def throughput(self) -> None:
-        """Produce and fetch on several connections, one partition each, in MB/s of record batches."""
+        """Measure Produce and Fetch on several connections, one partition each, in MB/s of record batches."""
         for compiled, sync in self.variants:
             label = name_of(compiled, sync)
             self.note(f"produce and fetch, {label}")
@@ -136,7 +137,7 @@ class Bench:
                 client.close()
 
     def beside_compaction(self) -> None:
-        """Commits while another log is compacted."""
+        """Measure commits during the compaction of another log."""
         for compiled, sync in self.variants:
             label = name_of(compiled, sync)
             self.note(f"compaction, {label}")
@@ -149,12 +150,12 @@ class Bench:
                 shutil.rmtree(data, ignore_errors=True)
 
     def large_group(self) -> None:
-        """Target assignments of 10,000 members, beside Kafka's own."""
+        """Measure target assignments of 10,000 members, and those of Kafka."""
         self.note("assignors")
         self.assignments = assignors.run(sorted({compiled for compiled, _ in self.variants}, reverse=True))
 
     def consumer_groups(self) -> None:
-        """Members of the new protocol that join at once, and their heartbeats afterwards, beside a Kafka broker."""
+        """Measure members of the new protocol that join at once, and their heartbeats, and those of a Kafka broker."""
         for compiled, sync in self.variants:
             label = name_of(compiled, sync)
             self.note(f"members, {label}")
@@ -163,11 +164,19 @@ class Bench:
         self.groups[members.KAFKA] = members.kafka(self.seconds)
 
     def late_clients(self) -> None:
-        """Clients and members that connect while others work."""
+        """Measure clients and members that connect while others work."""
         for compiled, sync in self.variants:
             label = name_of(compiled, sync)
             self.note(f"newcomers, {label}")
             self.newcomers[label] = newcomers.kcoord(compiled, sync)
+
+    def transact(self) -> None:
+        """Measure small transactions of one producer and of several."""
+        for compiled, sync in self.variants:
+            label = name_of(compiled, sync)
+            self.note(f"transactions, {label}")
+            with running(compiled, sync) as server:
+                self.transactions[label] = transactions.measure(server, self.seconds)
 
     def as_dict(self) -> dict[str, Any]:
         return {
@@ -178,6 +187,7 @@ class Bench:
             "assignors": self.assignments,
             "members": self.groups,
             "newcomers": self.newcomers,
+            "transactions": self.transactions,
         }
 
 
@@ -221,6 +231,8 @@ def print_tables(results: dict[str, Any]) -> None:
         members.print_table(results["members"])
     if results["newcomers"]:
         newcomers.print_table(results["newcomers"])
+    if results["transactions"]:
+        transactions.print_table(results["transactions"])
     if results["start"]:
         print(f"\n{'empty server':<20}{'ready, ms':>10}{'RSS, MB':>10}")
         for label, figures in results["start"].items():
@@ -230,10 +242,10 @@ def print_tables(results: dict[str, Any]) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=2.0, help="length of each measurement, but for compaction")
+    parser.add_argument("--seconds", type=float, default=2.0, help="length of each measurement, except compaction")
     parser.add_argument("--output", choices=("table", "json"), default="table")
     parser.add_argument("--only", choices=MEASUREMENTS, action="append")
-    parser.add_argument("--compiled-only", action="store_true", help="leave the interpreted servers out")
+    parser.add_argument("--compiled-only", action="store_true", help="leave out the interpreted servers")
     args = parser.parse_args()
     trees = [True] if args.compiled_only else [True, False]
     bench = Bench(args.seconds, [(compiled, sync) for compiled in trees for sync in ("os", "always")])
@@ -252,6 +264,8 @@ def main() -> int:
         bench.consumer_groups()
     if "newcomers" in wanted:
         bench.late_clients()
+    if "transactions" in wanted:
+        bench.transact()
     results = bench.as_dict()
     if args.output == "json":
         print(json.dumps(results, indent=2))

@@ -1,12 +1,12 @@
-"""Commits while a log is compacted beside them: `make bench ARGS="--only compaction"`.
+"""Commits during the compaction of another log: `make bench ARGS="--only compaction"`.
 
-A compacted topic is filled with records of many keys, each written several times, and the cleaner's process is let
-loose on it. From then until the old segments are gone, commits are measured in short slices, by turns beside the
-working process ("beside") and while it is stopped by a signal ("alone"): whatever else the machine does, and whatever
-the disk still has to write, meets both alike, which it does not when one is measured after the other. The whole
-compaction is measured, since its phases are nothing alike: reading and mapping keys takes processor time, and only the
-last segments, where the newest records are, are written. What the server does itself when the process has ended,
-renaming and removing segments, counts as beside. On a machine that is busy otherwise the figures mean little even so.
+The benchmark fills a compacted topic with records of many keys, each written several times, and starts the cleaner's
+process. Until the old segments are removed, it measures commits in short slices, alternately while the process works
+("beside") and while a signal has stopped it ("alone"). So other work on the machine, and writes that the disk still has
+to do, affect both figures in the same way; two measurements in a row would differ in this. The whole compaction is
+measured, because its phases differ: reading and mapping keys takes CPU time, and only the last segments, which have the
+newest records, are written. When the process has ended, the server renames and removes segments; this counts as
+"beside". On a machine with other load the figures still mean little.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def fill(client: workload.Client) -> None:
 
 
 def allow(client: workload.Client) -> None:
-    """Let the cleaner begin."""
+    """Allow the cleaner to compact the topic."""
     setting = AlterableConfig("min.compaction.lag.ms", 0, "0")
     request = IncrementalAlterConfigsRequest([AlterConfigsResource(2, TOPIC, [setting])], False)
     for answer in client.call(44, 1, request, IncrementalAlterConfigsResponse).responses:
@@ -95,7 +95,7 @@ def log_bytes(folder: Path) -> int:
 
 
 def is_cleaning(folder: Path) -> bool:
-    """Whether files are there that a compaction makes on its way."""
+    """Whether the directory has temporary files of a compaction."""
     return any(path.suffix in (".cleaned", ".swap", ".deleted") for path in folder.iterdir())
 
 
@@ -119,7 +119,7 @@ def send(worker: int, number: int) -> None:
 
 
 class Slices:
-    """Samples of one kind of slices, put together."""
+    """The samples of all slices of one kind."""
 
     def __init__(self) -> None:
         self.samples: list[tuple[float, int]] = []
@@ -134,7 +134,7 @@ class Slices:
 
 
 def run(compiled: bool, sync: str, data: Path) -> dict[str, float]:
-    """Latencies of commits without and with compaction, and how much of it there was."""
+    """Return the latencies of commits without and with compaction, and the size and time of the compaction."""
     settings = ("log.cleaner.backoff.ms=100",)
     alone, beside = Slices(), Slices()
     with servers.kcoord(compiled, data, sync, *settings) as server:

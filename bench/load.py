@@ -1,9 +1,10 @@
 """The load generator: prebuilt frames over many connections with a fixed number in flight.
 
-It must not be what is measured. Requests are cut from a prebuilt ring of frames (correlation ids go round),
-so sending any number of them is one write of one slice. All responses of one measurement have one size, so
-bytes received say how many came; when a read ends with a whole response it is compared with the first one,
-and its correlation id with the one that is due. Latency is kept per write and read, not per request.
+The generator must cost less than the server, or it would measure itself. Requests are slices of a prebuilt ring of
+frames (correlation ids repeat), so sending any number of them is one write of one slice. All responses of one
+measurement have the same size, so the number of bytes gives the number of responses. If a read ends with a whole
+response, it is compared with the first one, and its correlation id with the expected one. Latency is kept per write and
+read, not per request.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class Traffic:
 
     `request` and `response` are whole frames, length prefix included; bytes 8 to 11 of a request and 4 to 7
     of a response are the correlation id, unless `echo`, where the response is the request. `varies` switches
-    the comparison of the response's body off, for answers that carry offsets.
+    the comparison of the response's body off, for responses with offsets.
     """
 
     def __init__(self, request: bytes, response: bytes, echo: bool = False, varies: bool = False) -> None:
@@ -35,7 +36,7 @@ class Traffic:
         self.varies = varies
 
     def ring(self, size: int) -> memoryview:
-        """`size` requests with the ids 0, 1, ... twice over, so that any run of them is one slice."""
+        """`size` requests with the ids 0, 1, ..., twice in a row, so that any sequence of up to `size` is one slice."""
         frames = [self.request[:8] + struct.pack(">i", number) + self.request[12:] for number in range(size)]
         return memoryview(b"".join(frames * 2))
 
@@ -95,14 +96,14 @@ class Lane(asyncio.Protocol):
             self.send(count)
 
     def check(self, data: bytes) -> bool:
-        """Compare the last response of a read with the one that is due."""
+        """Compare the last response of a read with the expected one."""
         body = data[-len(self.expected) :] if self.expected else b""
         at = len(data) - self.response_bytes + self.traffic.id_at
         number = int.from_bytes(data[at : at + 4], "big")
         due = (self.answered - 1) % self.in_flight
         if number == due and (self.traffic.varies or body == self.expected):
             return True
-        self.fail(f"answer {number} where {due} is due: {body[:64]!r}, wanted {self.expected[:64]!r}")
+        self.fail(f"response {number} instead of {due}: {body[:64]!r}, expected {self.expected[:64]!r}")
         return False
 
     def fail(self, text: str) -> None:
@@ -116,7 +117,7 @@ class Lane(asyncio.Protocol):
 
 
 class Result:
-    """Requests per second and latency percentiles of one measurement, or of several put together."""
+    """Requests per second and latency percentiles of one measurement or of several combined."""
 
     def __init__(self, samples: list[tuple[float, int]], seconds: float) -> None:
         self.requests = sum(count for _, count in samples)
@@ -144,7 +145,7 @@ def _same(lane: Lane) -> Lane:
 async def drive(host: str, port: int, lanes: list[Traffic], in_flight: int, seconds: float) -> Result:
     """Keep `in_flight` requests on every lane for `seconds` after a warm-up.
 
-    Raises RuntimeError when an answer is wrong, a connection ends or one never gets an answer.
+    Raises RuntimeError if a response is wrong, a connection ends, or a connection never receives a response.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[None] = loop.create_future()
@@ -168,7 +169,7 @@ async def drive(host: str, port: int, lanes: list[Traffic], in_flight: int, seco
         stuck = time.perf_counter() + STUCK_SECONDS
         while not done.done() and not all(lane.answered for lane in open_lanes):
             if time.perf_counter() > stuck:
-                raise RuntimeError(f"a connection got no answer within {STUCK_SECONDS:.0f} s")
+                raise RuntimeError(f"a connection received no response within {STUCK_SECONDS:.0f} s")
             await asyncio.sleep(0.05)
     finally:
         gc.enable()
@@ -184,7 +185,7 @@ async def drive(host: str, port: int, lanes: list[Traffic], in_flight: int, seco
 
 
 def measure(host: str, port: int, lanes: list[Traffic], in_flight: int, seconds: float) -> Result:
-    """`drive` on a loop of its own, uvloop where it exists."""
+    """Run `drive` on a new event loop, with uvloop if it is installed."""
     try:
         import uvloop
     except ImportError:

@@ -1,16 +1,16 @@
 """Consumer groups of KIP-848: `make bench ARGS="--only members"`.
 
-How long a group takes from the first join until all members agree and own every partition (as many partitions as
-members), with 1,000 and 5,000 members that come at once, and how many heartbeats a second it answers when nothing
-happens. It is measured with an assignment interval of 0, where each join is a new assignment, so that what is measured
-is work and not waiting, and with the second that is the default, where the members wait for most of it: the first one
-is given everything at once, and all the others get theirs when the second is over.
+The benchmark measures the time from the first join until all members agree and own every partition (as many partitions
+as members), with 1,000 and 5,000 members that join at once, and the heartbeats a second of a stable group. It uses two
+assignment intervals. With 0, each join leads to a new assignment, so the figure is work and not waiting. With the
+default of one second, the members wait most of the time: the first one gets all partitions at once, and the others get
+theirs when the second is over.
 
-A Kafka broker is measured in the same way where Java and its jars are there, and a line says why where they are not:
-one node that is broker and controller, with the defaults of its start script and its settings. It does not wait for
-the disk, so it compares with `os`. Every server is a new process for each size, on the loopback interface, and meets
-the same compiled clients. Every server, though only a JVM needs it, has WARM_UP_GROUPS unmeasured groups of
-WARM_UP_MEMBERS members before the one that counts; without them a broker takes about twice as long.
+A Kafka broker is measured in the same way if Java and its jars are available; otherwise a line gives the reason. It is
+one node, broker and controller, with the defaults of its start script and its settings. It does not wait for the disk,
+so it compares with `os`. Every server is a new process for each size, on the loopback interface, and has the same
+compiled clients. Before the measured group, every server gets WARM_UP_GROUPS groups of WARM_UP_MEMBERS members. Only a
+JVM needs this: without them a broker takes about twice as long.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from kcoord.protocol.consumer_group_heartbeat import (
 )
 
 SIZES = (1000, 5000)
-# Milliseconds. The heartbeats are measured after the last.
+# Milliseconds. The heartbeats are measured with the last interval.
 INTERVALS = (0, 1000)
 WARM_UP_GROUPS = 5
 WARM_UP_MEMBERS = 400
-# Of one child process, its warm-up and a topic of thousands of partitions included, on a machine that is busy.
+# The limit of one child process on a busy machine. It includes the warm-up and a topic of thousands of partitions.
 DEADLINE_S = 900.0
 LOADS = ((8, 1), (8, 32), (64, 1))
 KAFKA = "Kafka 4.3"
@@ -72,22 +72,20 @@ def join(address: servers.Address, count: int) -> float:
         raise RuntimeError(f"{count} members did not join:\n{done.stderr[-2000:]}")
     answer = json.loads(done.stdout)
     if not answer["compiled"]:
-        raise RuntimeError("the clients are not the compiled ones: is build/compiled there?")
+        raise RuntimeError("the clients are not compiled: does build/compiled exist?")
     seconds: float = answer["seconds"]
     return seconds
 
 
 def steady(address: servers.Address, seconds: float) -> Figures:
-    """Heartbeats a second of members that own what they are to own: one group for each connection."""
+    """Heartbeats a second of members in stable groups, one group for each connection."""
     lanes: list[Traffic] = []
     client = workload.Client(address.host, address.port)
     members_child.make_topic(client, workload.TOPIC, workload.PARTITIONS)
     for number in range(max(connections for connections, _ in LOADS)):
         group_id = f"steady-{number}"
         members_child.find_coordinator(client, group_id)
-        body = ConsumerGroupHeartbeatRequest(
-            group_id, "member", 0, None, None, members_child.REBALANCE_TIMEOUT_MS
-        )
+        body = ConsumerGroupHeartbeatRequest(group_id, "member", 0, None, None, members_child.REBALANCE_TIMEOUT_MS)
         body.subscribed_topic_names = [workload.TOPIC]
         body.topic_partitions = []
         answer = client.call(apis.CONSUMER_GROUP_HEARTBEAT, 1, body, ConsumerGroupHeartbeatResponse)
@@ -135,7 +133,7 @@ def kcoord(compiled: bool, sync: str, seconds: float) -> Figures:
 
 
 def kafka(seconds: float) -> Figures | str:
-    """The same figures of a Kafka broker; a text where Java, Maven or the jars are missing."""
+    """The same figures of a Kafka broker, or a text with the reason if Java, Maven or the jars are missing."""
     from tests.harness.java import ToolchainMissing
 
     try:

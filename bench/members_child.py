@@ -2,15 +2,15 @@
 
     members_child.py HOST PORT MEMBERS WARM_UP_GROUPS WARM_UP_MEMBERS
 
-Prints one line of JSON. The members share CONNECTIONS connections. Each sends its next heartbeat as soon as the one
-before is answered, as clients do while they have something to tell: that they own what they were given, or no longer
-own what they were asked to give up. The clock runs from the first join to the moment when all members are in the same
-epoch, every partition has one owner and no member has two more than another. Without the last condition a group would
-count as ready while all of it is with the first member and the others wait for the next assignment.
+Prints one line of JSON. The members share CONNECTIONS connections. Each sends its next heartbeat as soon as it receives
+the response to the last one, as clients do while they have something to report: assigned or revoked partitions. The
+time is measured from the first join until all members are in the same epoch, every partition has one owner, and the
+members' numbers of partitions differ by at most one. Without the last condition a group would count as ready while the
+first member has all partitions and the others wait for the next assignment.
 
-Before that, and not measured: the topic is made, one member of another group waits until it is given all of its
-partitions, for a broker may take seconds to make them and tells its coordinator last, and then groups of
-WARM_UP_MEMBERS do with the same topic what is measured afterwards, and leave.
+Three steps come before that and are not measured. The child creates the topic. One member of another group waits until
+it is assigned all partitions: a broker may take seconds to create them, and its coordinator learns of them last. Then
+groups of WARM_UP_MEMBERS join on the same topic in the same way, and leave.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from kcoord.protocol.metadata import MetadataRequest, MetadataRequestTopic, Meta
 CONNECTIONS = 16
 GROUP = "members"
 TOPIC = "members"
-# Of each single wait. A broker that computes an assignment for each of 5,000 joins takes long on a busy machine.
+# The limit of each wait. A broker that computes an assignment for each of 5,000 joins takes long on a busy machine.
 DEADLINE_S = 300.0
 REBALANCE_TIMEOUT_MS = 60_000
-# How often a coordinator or a topic that is not there yet is asked for again.
+# The pause before the next request for a coordinator or a topic that does not exist yet.
 WAIT_S = 0.05
 LEAVE = -1
-# What a broker says while it makes or loads its offsets topic, or does not know a new topic yet.
+# The errors of a broker that creates or loads its offsets topic, or does not know a new topic yet.
 NOT_YET = (
     errors.UNKNOWN_TOPIC_OR_PARTITION,
     errors.LEADER_NOT_AVAILABLE,
@@ -55,7 +55,7 @@ class Member:
         self.member_id = f"member-{number:05}"
         self.epoch = 0
         self.owned: list[int] = []
-        self.told: list[int] | None = None
+        self.reported: list[int] | None = None
 
     def request(self, topic_id: bytes) -> bytes:
         body = ConsumerGroupHeartbeatRequest(self.group_id, self.member_id, self.epoch)
@@ -63,9 +63,9 @@ class Member:
             body.rebalance_timeout_ms = REBALANCE_TIMEOUT_MS
             body.subscribed_topic_names = [self.topic]
             body.topic_partitions = []
-        elif self.told != self.owned:
+        elif self.reported != self.owned:
             body.topic_partitions = [OwnedTopicPartitions(topic_id, self.owned)] if self.owned else []
-            self.told = self.owned
+            self.reported = self.owned
         return request_frame(apis.CONSUMER_GROUP_HEARTBEAT, 1, body)
 
     def take(self, answer: ConsumerGroupHeartbeatResponse) -> None:
@@ -74,7 +74,7 @@ class Member:
         self.epoch = answer.member_epoch
         if answer.assignment is not None:
             self.owned = sorted(p for topic in answer.assignment.topic_partitions for p in topic.partitions)
-            self.told = None
+            self.reported = None
 
     def leave(self, client: Client) -> None:
         body = ConsumerGroupHeartbeatRequest(self.group_id, self.member_id, LEAVE)
@@ -83,14 +83,14 @@ class Member:
 
 
 def wait(began: float, what: str) -> None:
-    """A pause, or RuntimeError when DEADLINE_S has passed."""
+    """Pause. Raises RuntimeError if DEADLINE_S has passed."""
     if time.perf_counter() - began > DEADLINE_S:
         raise RuntimeError(f"no {what} after {DEADLINE_S:.0f} s")
     time.sleep(WAIT_S)
 
 
 def find_coordinator(client: Client, group_id: str) -> None:
-    """Returns when the group has a coordinator: a broker makes its offsets topic when it is first asked."""
+    """Return when the group has a coordinator: a broker creates its offsets topic at the first request."""
     asked = FindCoordinatorRequest(key_type=0, coordinator_keys=[group_id])
     began = time.perf_counter()
     while True:
@@ -102,7 +102,7 @@ def find_coordinator(client: Client, group_id: str) -> None:
 
 
 def make_topic(client: Client, name: str, partitions: int) -> bytes:
-    """Makes a topic and returns its id when each partition has a leader and the coordinator knows them all."""
+    """Create a topic. Returns its id when each partition has a leader and the coordinator knows all of them."""
     create_topic(client, name, partitions)
     asked = MetadataRequest([MetadataRequestTopic(b"\0" * 16, name)], allow_auto_topic_creation=False)
     began = time.perf_counter()
@@ -117,7 +117,7 @@ def make_topic(client: Client, name: str, partitions: int) -> bytes:
 
 
 def wait_for_assignment(client: Client, topic: str, topic_id: bytes, partitions: int) -> None:
-    """Returns when the coordinator gives all of a topic to the one member of a group."""
+    """Return when the coordinator assigns all partitions of a topic to the one member of a group."""
     group_id = f"first-{topic}"
     find_coordinator(client, group_id)
     member = Member(group_id, 0, topic)
@@ -132,10 +132,8 @@ def wait_for_assignment(client: Client, topic: str, topic_id: bytes, partitions:
     member.leave(client)
 
 
-def join(
-    clients: list[Client], group_id: str, topic_id: bytes, count: int, partitions: int
-) -> dict[str, float]:
-    """`count` members join at once. Returns what it took; the members of a group that is not GROUP leave then."""
+def join(clients: list[Client], group_id: str, topic_id: bytes, count: int, partitions: int) -> dict[str, float]:
+    """Let `count` members join at once. Returns the figures. The members then leave, unless the group is GROUP."""
     find_coordinator(clients[0], group_id)
     members = [Member(group_id, number) for number in range(count)]
     shares = [members[number :: len(clients)] for number in range(len(clients))]

@@ -1,9 +1,9 @@
 """Newcomers while others work: `make bench ARGS="--only newcomers"`.
 
-How long a client waits that connects beside BUSY connections with IN_FLIGHT heartbeats in flight each, from its connect
-to its first answer; and how long it takes until a group of MEMBERS agrees, of either protocol, where each member makes
-a connection of its own while the others work. The servers' processor time is there because a busy machine changes
-it less. The limit on how many connections come in a second is raised: it is not what is measured.
+The benchmark measures the time from connect to first response of a client, while BUSY connections have IN_FLIGHT
+heartbeats in flight each. It also measures the time until a group of MEMBERS agrees, for either protocol; each member
+opens its own connection while the others work. It shows the CPU time of the servers as well, which depends less on
+other load of the machine. The limit on new connections per second is raised, so that it does not affect the figures.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def child(address: servers.Address, *arguments: object, compiled: bool) -> subpr
 
 
 def cpu_s(server: servers.Server) -> float:
-    """Processor time of a server so far, where /proc tells it; not-a-number elsewhere."""
+    """The CPU time that a server has used, from /proc; not-a-number on systems without /proc."""
     try:
         fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -53,7 +53,7 @@ def cpu_s(server: servers.Server) -> float:
 
 
 def newcomer(address: servers.Address) -> float:
-    """Seconds from connecting to the first answer."""
+    """Seconds from connect to the first response."""
     began = time.perf_counter()
     client = Client(address.host, address.port)
     client.call(apis.API_VERSIONS, 3, ApiVersionsRequest("bench", "1"), ApiVersionsResponse)
@@ -63,7 +63,7 @@ def newcomer(address: servers.Address) -> float:
 
 
 def beside(address: servers.Address, compiled: bool) -> Figures:
-    """What newcomers wait beside busy connections."""
+    """The waiting times of newcomers while other connections are busy."""
     with child(address, "busy", BUSY, IN_FLIGHT, BUSY_S, compiled=compiled) as busy:
         try:
             assert busy.stdout is not None
@@ -76,7 +76,7 @@ def beside(address: servers.Address, compiled: bool) -> Figures:
 
 
 def joined(server: servers.Server, kind: str, compiled: bool) -> Figures:
-    """What it takes until all members of a group agree."""
+    """The time until all members of a group agree."""
     work = child(servers.Address(server.host, server.port), kind, MEMBERS, compiled=compiled)
     assert work.stdout is not None
     work.stdout.readline()
@@ -93,7 +93,7 @@ def joined(server: servers.Server, kind: str, compiled: bool) -> Figures:
 
 
 def kcoord(compiled: bool, sync: str) -> Figures:
-    """The figures of one kind of server. The clients are compiled where the server is."""
+    """The figures of one kind of server. The clients are compiled if the server is."""
     figures: Figures = {}
     scratch = servers.ROOT / "build" / "bench"
     scratch.mkdir(parents=True, exist_ok=True)

@@ -1,15 +1,15 @@
-"""Clients that come while others work, for `bench.newcomers`.
+"""Clients that connect while others work, for `bench.newcomers`.
 
     newcomers_child.py HOST PORT busy CONNECTIONS IN_FLIGHT SECONDS
     newcomers_child.py HOST PORT consumer MEMBERS
     newcomers_child.py HOST PORT classic MEMBERS
 
-`busy` keeps so many heartbeats in flight on each connection, prints a line when all of them are answered for the first
-time, and ends after SECONDS. The others are members of one group, each on a connection of its own that is made during
-the measurement, CONNECTING at a time. They do what clients do: a member sends a heartbeat every BEAT_S, one of a
-consumer group also as soon as it was given something else to own, and one of a classic group joins again when a
-rebalance is on. The clock runs from the first connection to the moment when all members agree (see `members_child`).
-Prints `ready` before that, when the topic is made, and a line of JSON in the end.
+`busy` keeps IN_FLIGHT heartbeats in flight on each connection, prints a line when all connections have received their
+first responses, and ends after SECONDS. `consumer` and `classic` start the members of one group. Each opens its own
+connection during the measurement, CONNECTING at a time. They behave like clients: a member sends a heartbeat every
+BEAT_S. A member of a consumer group also sends one as soon as its assignment changes, and a member of a classic group
+rejoins during a rebalance. The time is measured from the first connection until all members agree (see
+`members_child`). The child prints `ready` before that, when the topic exists, and a line of JSON at the end.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ T = TypeVar("T")
 
 
 class Seat(Protocol):
-    """A member: what it sends, and what it makes of an answer."""
+    """A member: its requests, and how it handles responses."""
 
     def first(self) -> tuple[int, bytes]: ...
 
     def answered(self, api_key: int, answer: Message) -> tuple[int, bytes] | None:
-        """What to send next: at once, or after BEAT_S if it is None."""
+        """Return the request to send at once; None: send a heartbeat after BEAT_S."""
 
     def beat(self) -> tuple[int, bytes]: ...
 
@@ -68,8 +68,8 @@ class ConsumerSeat:
     def answered(self, api_key: int, answer: Message) -> tuple[int, bytes] | None:
         assert isinstance(answer, ConsumerGroupHeartbeatResponse)
         self.member.take(answer)
-        # It has to tell that it owns what it was given.
-        return self.beat() if self.member.told != self.member.owned else None
+        # A member reports a new assignment in its next heartbeat, without waiting for BEAT_S.
+        return self.beat() if self.member.reported != self.member.owned else None
 
 
 class ClassicSeat:
@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol):
 
 
 def run(work: Coroutine[None, None, T]) -> T:
-    """On uvloop where it exists."""
+    """Run on uvloop if it is installed."""
     try:
         import uvloop
     except ImportError:

@@ -1,11 +1,10 @@
-"""`make bench-open`: how long a server takes to open a large log, and what it then needs of memory.
+"""`make bench-open`: how long a server takes to open a large log, and how much memory it then uses.
 
-A log with many committed offsets is written as record batches, one commit of `--per-commit` partitions each, and
-then served by `kcoord serve`: interpreted and compiled, after a clean stop and after a kill, from the log alone and
-with a state checkpoint. `ready` is from the start of the command to the listener taking connections, `answer` is to
-the first OffsetFetch of a group, and the memory is what the process holds beyond that of an empty server. With
-`--history N` the same commits are repeated until the log holds N records, and opening must still follow the live
-offsets alone.
+A log with many committed offsets is written as record batches, one commit of `--per-commit` partitions each. `kcoord
+serve` then opens it: interpreted and compiled, after a clean stop and after a kill, from the log alone and with a state
+checkpoint. `ready` is the time from the start of the command until the listener accepts connections, `answer` the time
+until the first OffsetFetch response, and the memory is the difference from an empty server. With `--history N` the
+same commits are repeated until the log has N records. The time to open must still depend on the live offsets only.
 """
 
 from __future__ import annotations
@@ -26,20 +25,18 @@ from bench import servers, workload
 TARGET_SECONDS = 2.0
 TARGET_BYTES = 250.0
 REPEAT = 3
-# Without a checkpoint, longer logs are not tried.
+# Longer logs are not measured without a checkpoint.
 ALONE_RECORDS_MAX = 5_000_000
 STATE_FILE = Path("__consumer_offsets-0") / "state-checkpoint"
 
 
 def build(data: Path, offsets: int, groups: int, per_commit: int, history: int) -> dict[str, float]:
-    """Make the data directory in a process of its own, compiled where that was built. Figures of the log."""
+    """Create the data directory in a child process, compiled if build/compiled exists. Returns figures of the log."""
     command = [sys.executable, "-P", "-m", "bench.open_log", str(data)]
     numbers = [str(number) for number in (offsets, groups, per_commit, history)]
     environment = servers.environment((servers.ROOT / "build" / "compiled" / "kcoord").is_dir())
     environment["PYTHONPATH"] += f":{servers.ROOT}"
-    done = subprocess.run(
-        [*command, *numbers], env=environment, stdout=subprocess.PIPE, text=True, check=True
-    )
+    done = subprocess.run([*command, *numbers], env=environment, stdout=subprocess.PIPE, text=True, check=True)
     figures: dict[str, float] = json.loads(done.stdout)
     return figures
 
@@ -67,7 +64,7 @@ def measure(compiled: bool, data: Path, clean: bool, alone: bool, repeat: int) -
         if not alone:
             shutil.copy(kept, data / STATE_FILE)
         if not clean:
-            # What a kill leaves: the same files, without the mark of a clean stop.
+            # A kill leaves the same files, without the mark of a clean stop.
             (data / ".kafka_cleanshutdown").unlink(missing_ok=True)
         runs.append(open_once(compiled, data))
     return {name: statistics.median(run[name] for run in runs) for name in runs[0]}
@@ -95,9 +92,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
                 if alone and results["log"]["records"] > ALONE_RECORDS_MAX:
                     continue
                 for clean in (False, True):
-                    name = (
-                        f"{label}, {'log alone' if alone else 'checkpoint'}, {'clean' if clean else 'killed'}"
-                    )
+                    name = f"{label}, {'log alone' if alone else 'checkpoint'}, {'clean' if clean else 'killed'}"
                     print(f"... {name}", file=sys.stderr, flush=True)
                     figures = measure(compiled, data, clean, alone, args.repeat)
                     figures["bytes_per_offset"] = (figures["rss_mb"] - base) * 1e6 / args.offsets
@@ -109,9 +104,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
 
 def print_table(results: dict[str, Any]) -> None:
     log = results["log"]
-    print(
-        f"{results['offsets']} offsets of {results['groups']} groups; {log['records']:.0f} records, ", end=""
-    )
+    print(f"{results['offsets']} offsets of {results['groups']} groups; {log['records']:.0f} records, ", end="")
     print(f"{log['bytes'] / 1e6:.0f} MB, {log['segments']:.0f} segments; ", end="")
     print(f"the checkpoint took {log['checkpoint_s']:.1f} s")
     print(f"\n{'open':<34}{'ready, s':>10}{'answer, s':>11}{'RSS, MB':>10}{'bytes per offset':>18}")
@@ -126,12 +119,10 @@ def main() -> int:
     parser.add_argument("--offsets", type=int, default=1_000_000, help="live offsets")
     parser.add_argument("--groups", type=int, default=10_000)
     parser.add_argument("--per-commit", type=int, default=50, help="partitions in one commit, one batch each")
-    parser.add_argument(
-        "--history", type=int, default=0, help="records in the log, when more than the offsets"
-    )
-    parser.add_argument("--repeat", type=int, default=REPEAT, help="starts per figure, whose median is shown")
+    parser.add_argument("--history", type=int, default=0, help="records in the log, if more than the offsets")
+    parser.add_argument("--repeat", type=int, default=REPEAT, help="starts per figure; the median is shown")
     parser.add_argument("--output", choices=("table", "json"), default="table")
-    parser.add_argument("--compiled-only", action="store_true", help="leave the interpreted servers out")
+    parser.add_argument("--compiled-only", action="store_true", help="leave out the interpreted servers")
     args = parser.parse_args()
     results = run(args)
     if args.output == "json":

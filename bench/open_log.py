@@ -1,8 +1,8 @@
 """Writes a data directory with many committed offsets: `open_log DIR OFFSETS GROUPS PER_COMMIT HISTORY`.
 
-The commits go into the log as record batches, as a server writes them; when the log is to hold more than one of
-each, the same batches follow again at later offsets. A state checkpoint is written at the end. Prints what was
-written, and how long the checkpoint took, as JSON.
+The commits are record batches, as a server writes them. If HISTORY asks for more records than offsets, the same batches
+are repeated at later offsets. A state checkpoint is written at the end. Prints the figures of the log and the time of
+the checkpoint as JSON.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from kcoord.server.settings.load import load
 from kcoord.wire.record_batch import BatchBuilder, with_offsets
 
 TOPICS_PER_GROUP: Final = 4
-# Bytes that wait to be written at most.
+# The largest number of bytes that wait to be written.
 PENDING_BYTES: Final = 8 << 20
 WALL_MS: Final = 1_800_000_000_000
 
 
 def commits(offsets: int, groups: int, per_commit: int) -> list[tuple[bytes, int]]:
-    """(batch at offset 0, records in it) of one commit of every partition of every group."""
+    """(batch at offset 0, its number of records) of one commit of every partition of every group."""
     each = offsets // groups
     per_topic = max(each // TOPICS_PER_GROUP, 1)
     batches: list[tuple[bytes, int]] = []
@@ -74,7 +74,7 @@ def main() -> None:
     batches = commits(offsets, groups, per_commit)
     fill(assembly.journal, log, batches, max(offsets, history))
     figures: dict[str, float] = {"records": log.end_offset, "bytes": log.size_bytes}
-    figures["segments"] = log.segment_count
+    figures["segments"] = len(log.segments)
     began = time.perf_counter()
     for plan in assembly.engine.states.plans(True):
         figures["live_records"] = write_state(log.storage, plan)

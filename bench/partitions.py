@@ -1,9 +1,9 @@
 """`make bench-partitions`: a server with many partitions and few open files.
 
-Topics are made, every partition is written to and read, the server is stopped and started again, killed and started
-again. After each start every partition must still be readable and writable. The server's limit on open files is a
-hard one, so it cannot be raised. Each step prints the server's CPU time, the time that passed, and what the process
-then holds: memory and open files (Linux).
+The benchmark creates topics, writes and reads every partition, stops and starts the server, and kills and starts it.
+After each start every partition must be readable and writable. The server gets a hard limit on open files, which it
+cannot raise. Each step prints the server's CPU time, the elapsed time, and the memory and open files of the process
+(Linux).
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from bench.servers import environment
 from bench.workload import Client, check, create_topic
 from kcoord.protocol.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
-from kcoord.wire.record_batch import BatchBuilder, parse_batches
+from kcoord.wire.record_batch import BatchBuilder
+from tests.harness.record_batches import parse_batches
 
 PER_TOPIC: Final = 500
 PER_REQUEST: Final = 250
@@ -33,7 +34,7 @@ TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
 class Step:
-    """What one step took, and what the process held after it."""
+    """The times of one step, and the memory and open files after it."""
 
     def __init__(self, name: str, cpu_s: float, wall_s: float, rss_mb: float, files: int) -> None:
         self.name = name
@@ -44,8 +45,7 @@ class Step:
 
     def __str__(self) -> str:
         return (
-            f"{self.name:<14} {self.cpu_s:7.2f} s CPU {self.wall_s:7.2f} s "
-            f"{self.rss_mb:7.1f} MB {self.files:6d} files"
+            f"{self.name:<14} {self.cpu_s:7.2f} s CPU {self.wall_s:7.2f} s {self.rss_mb:7.1f} MB {self.files:6d} files"
         )
 
 
@@ -68,7 +68,7 @@ class Trial:
     # --- steps
 
     def run(self, stops: bool = True) -> list[Step]:
-        """Everything, one step after the other. Raises RuntimeError and OSError where a step fails."""
+        """Run all steps in order. Raises RuntimeError or OSError if a step fails."""
         try:
             self.start("first start")
             self._step("create", self.create)
@@ -116,7 +116,7 @@ class Trial:
         ]
 
     def write(self) -> None:
-        """One batch to every partition."""
+        """Write one batch to every partition."""
         builder = BatchBuilder()
         builder.append(int(time.time() * 1000), b"key", b"value %d" % self.rounds)
         batch = builder.build(0, 0)
@@ -131,7 +131,7 @@ class Trial:
         self.rounds += 1
 
     def read(self) -> None:
-        """Every partition from its beginning."""
+        """Read every partition from its beginning."""
         for name, indexes in self._requests():
             wanted = [FetchPartition(index, -1, 0, partition_max_bytes=1 << 20) for index in indexes]
             request = FetchRequest(
@@ -159,7 +159,7 @@ class Trial:
         with open(self.data.with_suffix(".log"), "ab") as log:
             self.process = subprocess.Popen(
                 [*command, "--data", str(self.data)], stdout=subprocess.PIPE, stderr=log, text=True,
-                env=variables, cwd=tempfile.gettempdir(), preexec_fn=self._limit,
+                env=variables, cwd=tempfile.gettempdir(), preexec_fn=self._limit,  # noqa: PLW1509 - no thread runs here, and it is one system call
             )  # fmt: skip
         assert self.process.stdout is not None
         readable, _, _ = select.select([self.process.stdout], [], [], DEADLINE_S)
@@ -179,7 +179,7 @@ class Trial:
         return "\n".join(self.data.with_suffix(".log").read_text().splitlines()[-20:])
 
     def lines(self, event: str) -> list[str]:
-        """What the servers logged of one event."""
+        """The log lines of the servers with one event."""
         return [line for line in self.data.with_suffix(".log").read_text().splitlines() if f'"{event}"' in line]
 
     def stop(self) -> None:
@@ -198,7 +198,7 @@ class Trial:
             self.process = None
 
     def _cpu(self) -> float:
-        """Of the process so far; when it is gone, as last seen."""
+        """The CPU time of the process; if it has ended, the last value that was read."""
         try:
             stat = Path(f"/proc/{self._pid()}/stat").read_text()
         except OSError:
@@ -226,14 +226,14 @@ class Trial:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--partitions", type=int, default=10_000)
-    parser.add_argument("--descriptors", type=int, default=1024, help="the limit on open files; 0 for that of here")
+    parser.add_argument(
+        "--descriptors", type=int, default=1024, help="the limit on open files; 0: that of this process"
+    )
     parser.add_argument("--sync", choices=["always", "os"], default="always")
     parser.add_argument("--compiled", action="store_true")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="kcoord-partitions-", ignore_cleanup_errors=True) as scratch:
-        trial = Trial(
-            Path(scratch) / "data", options.partitions, options.descriptors, options.sync, options.compiled
-        )
+        trial = Trial(Path(scratch) / "data", options.partitions, options.descriptors, options.sync, options.compiled)
         print(f"{options.partitions} partitions, {options.descriptors} open files, log.sync={options.sync}")
         try:
             trial.run()

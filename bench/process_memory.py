@@ -1,7 +1,7 @@
-"""What a Spark application in this process holds of memory: the driver's Python, the JVM, and Python workers (Linux).
+"""Memory of a Spark application in this process: the driver's Python, the JVM and the Python workers (Linux).
 
-Looked at a few times a second, all of them at once. Workers are forks of one daemon and share what was there before
-the fork, so each counts with its part of what it shares (PSS); the JVM and the driver count as a whole (RSS).
+A thread samples all processes a few times a second. Workers are forks of one daemon and share its memory, so each
+worker counts with its proportional share (PSS); the JVM and the driver count as a whole (RSS).
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import os
 import threading
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, Self
 
 EVERY_S: Final = 0.25
 MIB: Final = 1024.0
 
 
 class Sampler:
-    """Use it in a with statement, in the driver's process; then `peaks()`, in MiB."""
+    """Samples memory inside a with statement, in the driver's process. `peaks()` then has the maxima in MiB."""
 
     def __init__(self) -> None:
         self.jvm = self.workers = self.worker = self.driver = 0.0
@@ -25,7 +25,7 @@ class Sampler:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
-    def __enter__(self) -> Sampler:
+    def __enter__(self) -> Self:
         self._cpu_s = -cpu_seconds()
         self._thread.start()
         return self
@@ -39,8 +39,8 @@ class Sampler:
         self._cpu_s += cpu_seconds()
 
     def peaks(self) -> dict[str, float]:
-        """`worker_mb` is the largest of the workers, `workers_mb` all that were there at once; `cpu_s` is no peak, but
-        the processor's time of all, which other work on the machine changes less than how long it took."""
+        """`worker_mb` is the largest worker, `workers_mb` the sum of all workers at one time. `cpu_s` is not a peak but
+        the CPU time of all processes, which depends less on other work on the machine than the elapsed time."""
         return {
             "cpu_s": self._cpu_s, "jvm_mb": self.jvm, "workers_mb": self.workers, "worker_mb": self.worker,
             "driver_mb": self.driver,
@@ -63,20 +63,20 @@ class Sampler:
 
 
 def cpu_seconds() -> float:
-    """Of this process and all that it started; those that ended count with whoever waited for them."""
+    """CPU time of this process and its descendants; the parent that waited for an ended process includes its time."""
     ticks = 0
     for pid in [os.getpid(), *(pid for pid, _ in descendants(os.getpid()))]:
         try:
             stat = Path(f"/proc/{pid}/stat").read_text()
         except OSError:
             continue
-        # Behind the name: state is the first, utime, stime, cutime and cstime are the 12th to the 15th.
+        # After the name, state is the first field; utime, stime, cutime and cstime are the 12th to the 15th.
         ticks += sum(map(int, stat[stat.rindex(")") + 2 :].split()[11:15]))
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def descendants(root: int) -> list[tuple[int, str]]:
-    """(pid, name) of all processes that `root` started, and that they started."""
+    """Return (pid, name) of all descendants of the process `root`."""
     children: dict[int, list[tuple[int, str]]] = {}
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
@@ -85,7 +85,7 @@ def descendants(root: int) -> list[tuple[int, str]]:
             stat = Path(f"/proc/{entry}/stat").read_text()
         except OSError:
             continue
-        # A name may have anything in it, spaces and brackets too.
+        # A name may contain any character, including spaces and brackets.
         name = stat[stat.index("(") + 1 : stat.rindex(")")]
         parent = int(stat[stat.rindex(")") + 2 :].split()[1])
         children.setdefault(parent, []).append((int(entry), name))
@@ -99,7 +99,7 @@ def descendants(root: int) -> list[tuple[int, str]]:
 
 
 def _mib(file: Path, field: str) -> float:
-    """0 for a process that is gone."""
+    """The sum of the field in MiB; 0 if the process has ended."""
     try:
         lines = file.read_text().splitlines()
     except OSError:

@@ -13,20 +13,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, cast
+from typing import NamedTuple, Self, cast
 
 ROOT = Path(__file__).resolve().parent.parent
 READY_SECONDS = 30.0
 STOP_SECONDS = 15.0
 
-# What Kafka's own start script says to the JVM, and all compiler tiers. The tests' harness, which starts the broker,
-# asks for a small collector and one tier; of the ways to give options this variable is the one that goes before them.
+# The JVM options of Kafka's own start script, and all compiler tiers. The tests' harness, which starts the broker, sets
+# a small collector and one tier; of the ways to pass options, only this variable overrides them.
 KAFKA_JVM_VARIABLE = "_JAVA_OPTIONS"
 KAFKA_JVM = (
     "-XX:TieredStopAtLevel=4 -XX:-UseSerialGC -XX:+UseG1GC -XX:MaxGCPauseMillis=20"
     " -XX:InitiatingHeapOccupancyPercent=35 -XX:+ExplicitGCInvokesConcurrent -Xms1g -Xmx1g"
 )
-# The harness spares partitions and waits less; here the broker has its defaults.
+# The harness sets fewer partitions and shorter delays; here the broker has its defaults.
 KAFKA_DEFAULTS = {"offsets.topic.num.partitions": "50", "log.initial.task.delay.ms": "30000"}
 
 
@@ -68,7 +68,7 @@ class Server:
         return "".join(self.log.readlines()[-20:])
 
     def rss_mb(self) -> float:
-        """Resident memory in MB, where /proc tells it; not-a-number elsewhere."""
+        """Resident memory in MB, from /proc; not-a-number on systems without /proc."""
         try:
             status = Path(f"/proc/{self.process.pid}/status").read_text()
         except OSError:
@@ -78,7 +78,7 @@ class Server:
                 return int(line.split()[1]) * 1024 / 1e6
         return float("nan")
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -96,9 +96,9 @@ class Server:
 
 
 def environment(compiled: bool) -> dict[str, str]:
-    """The variables of a process that runs one of the two trees."""
+    """The environment variables of a process that runs one of the two trees."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("KCOORD_")}
-    # An installed kcoord has its bytecode cached; so shall this one from its second start on.
+    # An installed kcoord has its bytecode cached, so this one caches it as well, from its second start on.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     environment["PYTHONPATH"] = str(ROOT / "build" / "compiled" if compiled else ROOT)
     return environment
@@ -107,7 +107,7 @@ def environment(compiled: bool) -> dict[str, str]:
 def run_module(
     compiled: bool, module: str, arguments: Sequence[str], deadline_s: float
 ) -> subprocess.CompletedProcess[str]:
-    """Run a module of the bench to its end with either kcoord. Raises TimeoutExpired."""
+    """Run a module of `bench` to its end, with the compiled or the interpreted kcoord. Raises TimeoutExpired."""
     variables = environment(compiled)
     variables["PYTHONPATH"] += f":{ROOT}"
     variables["PYTHONSAFEPATH"] = "1"
@@ -118,7 +118,7 @@ def run_module(
 
 
 def kcoord(compiled: bool, data: Path, sync: str, *settings: str) -> Server:
-    """`kcoord serve` on a free port with a data directory of its own."""
+    """Start `kcoord serve` on a free port with its own data directory."""
     command = [sys.executable, "-P", "-m", "kcoord.cli.main", "serve", "--listen", "127.0.0.1:0"]
     for setting in (f"log.sync={sync}", *settings):
         command += ["--set", setting]
@@ -127,8 +127,8 @@ def kcoord(compiled: bool, data: Path, sync: str, *settings: str) -> Server:
 
 @contextmanager
 def kafka(data: Path, settings: Mapping[str, str]) -> Iterator[Address]:
-    """A Kafka broker of one node. Raises `java.ToolchainMissing` without Java or Maven."""
-    # The tests are no package of ours; the bench is run from the checkout, where they are beside it.
+    """Start a Kafka broker of one node. Raises `java.ToolchainMissing` without Java or Maven."""
+    # The tests are not part of the package; the benchmarks run in the checkout, which has them.
     from tests.harness.real_broker import RealBroker
 
     before = os.environ.get(KAFKA_JVM_VARIABLE)
@@ -144,7 +144,7 @@ def kafka(data: Path, settings: Mapping[str, str]) -> Iterator[Address]:
 
 
 def echo() -> Server:
-    """What the loop and the kernel cost alone: every read is written back."""
+    """Write back every read: the cost of the event loop and the kernel alone."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     return Server([sys.executable, "-P", "-m", "bench.servers"], environment)
 

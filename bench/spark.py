@@ -2,7 +2,7 @@
 
 A data directory with many commits is decoded into Arrow by one process (interpreted and compiled), read through Spark
 with one core and with two, and dumped by Kafka's own `kafka-dump-log --offsets-decoder`, all in the same run. Where
-Java 17 or Maven is missing, the dump's row is missing, too, with a line that says why.
+Java 17 or Maven is missing, the dump's row is missing, too, and a line gives the reason.
 
 With `--jobs` or `--log-gb` long logs are measured instead, which takes hours: `bench.spark_jobs`.
 """
@@ -32,12 +32,12 @@ def child(compiled: bool, *arguments: str) -> dict[str, Any]:
         raise RuntimeError(f"{' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
     figures: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     if figures["compiled"] != compiled:
-        raise RuntimeError("the wrong tree was measured: is build/compiled there?")
+        raise RuntimeError("the wrong tree was measured: does build/compiled exist?")
     return figures
 
 
 def dump_log(data: Path) -> dict[str, Any]:
-    """Kafka's dump of the same segments, its output thrown away. Raises java.ToolchainMissing."""
+    """Time Kafka's dump of the same segments, without its output. Raises java.ToolchainMissing."""
     from tests.harness import java
 
     files = sorted((data / "__consumer_offsets-0").glob("*.log"))
@@ -59,9 +59,7 @@ def dump_log(data: Path) -> dict[str, Any]:
 
 def show(label: str, figures: dict[str, Any]) -> None:
     rate = figures["rows"] / figures["seconds"]
-    print(
-        f"{label:34}{figures['rows']:>12,}{figures['seconds']:>10.2f}{rate:>14,.0f}{figures['rss_mb']:>10,.0f}"
-    )
+    print(f"{label:34}{figures['rows']:>12,}{figures['seconds']:>10.2f}{rate:>14,.0f}{figures['rss_mb']:>10,.0f}")
 
 
 def main() -> None:
@@ -69,23 +67,13 @@ def main() -> None:
     parser.add_argument("--offsets", type=int, default=1_000_000)
     parser.add_argument("--groups", type=int, default=10_000)
     parser.add_argument("--history", type=int, default=4_000_000, help="records in the log")
-    parser.add_argument("--json", type=Path, help="write the figures there, too")
-    parser.add_argument(
-        "--jobs", type=int, metavar="N", help="all jobs over N commits, and over ten times as many"
-    )
-    parser.add_argument(
-        "--only", action="append", default=[], metavar="JOB", help="of --jobs only these; repeatable"
-    )
-    parser.add_argument(
-        "--log-gb", type=float, metavar="N", help="memory of reading a log of N GB, and one of a tenth"
-    )
+    parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--jobs", type=int, metavar="N", help="all jobs over N commits, and over ten times as many")
+    parser.add_argument("--only", action="append", default=[], metavar="JOB", help="only these of --jobs; repeatable")
+    parser.add_argument("--log-gb", type=float, metavar="N", help="memory of reading a log of N GB, and one of N/10 GB")
     parser.add_argument("--driver-memory", default="2g", help="the JVM's heap, for --jobs and --log-gb")
-    parser.add_argument(
-        "--job-groups", type=int, default=5_000, help="groups in the logs of --jobs and --log-gb"
-    )
-    parser.add_argument(
-        "--interpreted", action="store_true", help="--jobs and --log-gb without compiled modules"
-    )
+    parser.add_argument("--job-groups", type=int, default=5_000, help="groups in the logs of --jobs and --log-gb")
+    parser.add_argument("--interpreted", action="store_true", help="--jobs and --log-gb without compiled modules")
     given = parser.parse_args()
     results: dict[str, Any] = {}
     if given.jobs or given.log_gb:

@@ -1,4 +1,4 @@
-"""One measurement of the pipeline in a process of its own: `spark_child decode|session DIR TABLE [CORES]`. JSON."""
+"""Measures the pipeline once in its own process: `spark_child decode|session DIR TABLE [CORES]`. Prints JSON."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ RUNS = 3
 
 
 def decode(path: str, table: str) -> dict[str, float]:
-    """Rows into Arrow, without Spark; the fastest of several runs."""
-    from kcoord.spark.filters import RowFilter
-    from kcoord.spark.options import parse_options
-    from kcoord.spark.reading import read_task
-    from kcoord.spark.source import plan_tasks
+    """Decode rows into Arrow, without Spark; the fastest of several runs."""
+    from kcoord.spark.reader.batch_reader import plan_tasks
+    from kcoord.spark.reader.options import parse_options
+    from kcoord.spark.reader.row_filter import RowFilter
+    from kcoord.spark.reader.tasks import read_task
 
     options = parse_options({"path": path, "table": table})
     tasks = plan_tasks(options, RowFilter())
@@ -34,7 +34,7 @@ def decode(path: str, table: str) -> dict[str, float]:
 
 
 def through_spark(path: str, table: str, cores: int) -> dict[str, float]:
-    """Rows through Spark into nothing (`noop`), all columns of them; the fastest of several runs."""
+    """Read rows with all columns through Spark into the sink `noop`; the fastest of several runs."""
     from kcoord.spark.session import session
 
     began = time.perf_counter()

@@ -1,8 +1,8 @@
-"""The part of `make bench-spark` that takes hours, if it is asked for: long logs.
+"""The optional part of `make bench-spark` that takes hours: long logs.
 
 `--jobs N` runs every job of `kcoord pipeline` over a log with N commits and over one with ten times as many, and shows
-how its time and its memory grew. `--log-gb N` counts and aggregates a log of a tenth of N gigabytes and one of N: what
-Python workers and the JVM hold must not depend on how long the log is. Both have a JVM of the same, fixed size.
+how its time and its memory grew. `--log-gb N` counts and aggregates a log of a tenth of N gigabytes and one of N: the
+memory of Python workers and the JVM must not depend on the length of the log. Both runs have a JVM of the same size.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,20 +20,18 @@ from bench.spark_jobs_child import JOBS, READS
 
 GROWTH: Final = 10
 DEADLINE_S: Final = 6 * 3600.0
-# Rows of the log that make a gigabyte; what it became is measured.
+# The approximate number of rows in a gigabyte; the real size is measured.
 ROWS_PER_GB: Final = 9_200_000
 MEMORY: Final = ("jvm_mb", "workers_mb", "worker_mb", "driver_mb")
-# How much more a worker may hold over the long log: parts of it, or MiB. Short logs leave buffers half empty.
+# How much more memory a worker may use for the long log: a factor, or MiB. With short logs buffers stay half empty.
 BOUNDED: Final = 1.25
 BUFFERS_MB: Final = 64.0
-# Beyond this it is told that time grew more than the log did.
+# Beyond this factor the table says that time grew more than the log.
 LINEAR: Final = 1.2
-
-Child = Callable[..., dict[str, Any]]
 
 
 def child(compiled: bool, module: str, *arguments: str) -> dict[str, Any]:
-    """Its figures, or `error`, the end of what it said."""
+    """Run the module. Returns its figures, or `error`, the end of its error output."""
     try:
         done = servers.run_module(compiled, f"bench.{module}", arguments, DEADLINE_S)
     except subprocess.TimeoutExpired:
@@ -45,7 +43,7 @@ def child(compiled: bool, module: str, *arguments: str) -> dict[str, Any]:
 
 
 def make_log(compiled: bool, folder: Path, rows: int, groups: int, memory: str) -> dict[str, Any]:
-    """Raises RuntimeError: without a log there is nothing to measure."""
+    """Write a log. Returns its figures. Raises RuntimeError if it fails."""
     figures = child(compiled, "spark_log", str(folder), str(rows), str(groups), memory)
     if "error" in figures:
         raise RuntimeError(f"the log was not written:\n{figures['error']}")
@@ -57,10 +55,8 @@ def make_log(compiled: bool, folder: Path, rows: int, groups: int, memory: str) 
     return figures
 
 
-def measure(
-    compiled: bool, names: Sequence[str], sizes: Sequence[int], groups: int, memory: str
-) -> dict[str, Any]:
-    """`names` over logs of `sizes` rows, one log at a time, since the largest fill a disk."""
+def measure(compiled: bool, names: Sequence[str], sizes: Sequence[int], groups: int, memory: str) -> dict[str, Any]:
+    """Run `names` over logs of `sizes` rows, one log at a time, because the largest logs fill a disk."""
     scratch = servers.ROOT / "build" / "bench"
     scratch.mkdir(parents=True, exist_ok=True)
     results: dict[str, Any] = {"logs": [], "runs": {name: [] for name in names}}
@@ -93,12 +89,10 @@ def show(name: str, found: dict[str, Any]) -> None:
 
 
 def show_growth(results: dict[str, Any]) -> None:
-    """The second log beside the first."""
+    """Print the figures of the second log relative to the first."""
     first, second = results["logs"]
     times = second["rows"] / first["rows"]
-    print(
-        f"\n{'times as much, of':20}{'time':>10}{'CPU':>10}{'JVM':>12}{'workers':>10}{'largest':>10}{'driver':>10}"
-    )
+    print(f"\n{'times as much, of':20}{'time':>10}{'CPU':>10}{'JVM':>12}{'workers':>10}{'largest':>10}{'driver':>10}")
     print(f"{'rows in the log':20}{times:>10.1f}")
     for name, (small, large) in ((name, runs) for name, runs in results["runs"].items() if len(runs) == 2):
         if "error" in small or "error" in large:
@@ -106,13 +100,13 @@ def show_growth(results: dict[str, Any]) -> None:
             continue
         grown = {key: large[key] / max(small[key], 1e-9) for key in ("seconds", "cpu_s", *MEMORY)}
         cells = "".join(f"{grown[one]:>{12 if one == 'jvm_mb' else 10}.2f}" for one in MEMORY)
-        told = "  more than the log" if max(grown["seconds"], grown["cpu_s"]) > LINEAR * times else ""
-        print(f"{name:20}{grown['seconds']:>10.1f}{grown['cpu_s']:>10.1f}{cells}{told}")
+        note = "  more than the log" if max(grown["seconds"], grown["cpu_s"]) > LINEAR * times else ""
+        print(f"{name:20}{grown['seconds']:>10.1f}{grown['cpu_s']:>10.1f}{cells}{note}")
         large["growth"] = grown
 
 
 def jobs(compiled: bool, commits: int, groups: int, memory: str, only: Sequence[str] = ()) -> dict[str, Any]:
-    """`--jobs`. `problems` are jobs that failed."""
+    """Measure the jobs (`--jobs`). `problems` are jobs that failed."""
     names = [name for name in JOBS if not only or name.split(" ")[0] in only]
     sizes = [round(commits * size / spark_log.COMMITS_PART) for size in (1, GROWTH)]
     results = measure(compiled, names, sizes, groups, memory)
@@ -122,7 +116,7 @@ def jobs(compiled: bool, commits: int, groups: int, memory: str, only: Sequence[
 
 
 def long_log(compiled: bool, gigabytes: float, groups: int, memory: str) -> dict[str, Any]:
-    """`--log-gb`. It is a problem if a worker held more over the long log than over the short one."""
+    """Measure memory (`--log-gb`). It is a problem if a worker uses more for the long log than for the short one."""
     sizes = [round(gigabytes * ROWS_PER_GB * size) for size in (1 / GROWTH, 1)]
     results = measure(compiled, list(READS), sizes, groups, memory)
     show_growth(results)
@@ -131,10 +125,10 @@ def long_log(compiled: bool, gigabytes: float, groups: int, memory: str) -> dict
         if "error" in short or "error" in long:
             continue
         if short["rows"] * GROWTH > long["rows"] * 1.01:
-            problems.append(f"{name} did not read all: {short['rows']:,} rows, and {long['rows']:,}")
+            problems.append(f"{name} did not read all rows: {short['rows']:,}, and {long['rows']:,}")
         if long["worker_mb"] > max(short["worker_mb"] * BOUNDED, short["worker_mb"] + BUFFERS_MB):
-            held = f"{short['worker_mb']:,.0f} MiB, and {long['worker_mb']:,.0f} MiB"
-            problems.append(f"{name}: a worker held {held} over {GROWTH} times the log")
+            used = f"{short['worker_mb']:,.0f} MiB, and {long['worker_mb']:,.0f} MiB"
+            problems.append(f"{name}: a worker used {used} for a log {GROWTH} times as long")
     return results
 
 

@@ -1,6 +1,6 @@
-"""One job, or one way to read, in a process of its own: `spark_jobs_child LOG MEMORY OUTPUT NAME`. JSON.
+"""Runs one job, or one way to read, in its own process: `spark_jobs_child LOG MEMORY OUTPUT NAME`. Prints JSON.
 
-The session is made first and not counted: at most it takes as long as the smallest jobs.
+The session is created before the measurement: it may take as long as the smallest jobs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CORES: Final = 2
-# What people run: whole tables to Parquet, a log to a log, else the first rows of what was found.
+# Typical uses: whole tables to Parquet, a log to a log, otherwise the first rows of the result.
 JOBS: Final = {
     "offsets-history": ("--output", "{}", "--show", "0"),
     "lag": ("--output", "{}", "--show", "0"),
@@ -31,12 +31,12 @@ JOBS: Final = {
 
 
 def count(spark: SparkSession, log: str) -> int:
-    """Every column is made."""
+    """Count rows with every column decoded."""
     return spark.read.format("kcoord").option("table", "offset_commits").load(log).count()
 
 
 def aggregate(spark: SparkSession, log: str) -> int:
-    """The newest offset of each group and partition, from the columns that this needs."""
+    """Find the newest offset of each group and partition, with only the columns that this needs."""
     from pyspark.sql import functions as F
 
     key = ("group_id", "topic", "partition")
@@ -57,7 +57,7 @@ def command(name: str, log: str, output: str) -> list[str]:
 
 
 def run(name: str, spark: SparkSession, log: str, output: str) -> int:
-    """What was read; 0 for jobs. Raises RuntimeError if it fails."""
+    """Run it. Returns the number of rows that were read, 0 for a job. Raises RuntimeError if it fails."""
     if name in READS:
         return READS[name](spark, log)
     from click.testing import CliRunner

@@ -1,8 +1,8 @@
-"""A long log for the jobs of the pipeline, by its own writer: `spark_log DIR ROWS GROUPS MEMORY`. JSON.
+"""Writes a long log for the jobs of the pipeline, with the pipeline's writer: `spark_log DIR ROWS GROUPS MEMORY`.
 
-Of a hundred rows 89 are commits, ten are messages of the topics that are committed for, and one is a new generation of
-a classic group. The time rises by a millisecond with each row, so ten times the rows are ten times the time of the same
-groups, not ten times the groups. Some groups commit much more often than others.
+Prints JSON. Of a hundred rows, 89 are commits, ten are messages of the committed topics, and one is a new generation of
+a classic group. Each row is one millisecond later than the one before, so ten times as many rows cover ten times the
+time of the same groups, not ten times as many groups. Some groups commit much more often than others.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ TOPICS: Final = 25
 PARTITIONS: Final = 4
 TOPICS_PER_GROUP: Final = 4
 OFFSETS_PARTITIONS: Final = 16
-# Of a Spark partition: whole tasks are done again if one fails, and their rows wait on the disk.
+# Rows of a Spark partition. Spark repeats a failed task as a whole, and the task's rows wait on the disk.
 TASK_ROWS: Final = 5_000_000
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 MESSAGE_BYTES: Final = 80
 
 
 def columns(groups: int) -> list[Column]:
-    """Of `spark.range`: id becomes what the writer calls records, for groups without their value."""
+    """The writer's columns, computed from the id of `spark.range`. Group records have no value yet."""
     from pyspark.sql import functions as F
 
     row = F.col("id")
@@ -47,11 +47,9 @@ def columns(groups: int) -> list[Column]:
         (group * 7 + F.floor(chosen / PARTITIONS)) % TOPICS
     )
     partition = F.when(is_message, number % PARTITIONS).otherwise(chosen % PARTITIONS).cast("int")
-    topic = F.format_string(
-        "domain-%02d.events-%03d", (topic_number % 12).cast("int"), topic_number.cast("int")
-    )
+    topic = F.format_string("domain-%02d.events-%03d", (topic_number % 12).cast("int"), topic_number.cast("int"))
     name = F.format_string("team-%02d.service-%05d.consumer", group % 40, group)
-    # Behind the end by up to some, and never ahead of it.
+    # Up to 19 messages before the end offset, and never after it.
     offset = F.greatest(written - F.pmod(F.xxhash64(row, F.lit(2)), F.lit(20)), F.lit(0)).cast("bigint")
     at_ms = row + BEGIN_MS
     text_name, text_topic = name.cast("binary"), topic.cast("binary")
@@ -59,7 +57,7 @@ def columns(groups: int) -> list[Column]:
         F.unhex(F.lit("0001")), _int(F.length(text_name), 2), text_name, _int(F.length(text_topic), 2), text_topic,
         _int(partition, 4),
     )  # fmt: skip
-    # Version 3: offset, leader epoch, metadata, when.
+    # Version 3: offset, leader epoch, metadata, commit timestamp.
     commit_value = F.concat(
         F.unhex(F.lit("0003")),
         _int(offset, 8),
@@ -81,14 +79,14 @@ def columns(groups: int) -> list[Column]:
 
 
 def _int(value: Column, size: int) -> Column:
-    """Big-endian, not below 0."""
+    """The big-endian bytes of a non-negative integer."""
     from pyspark.sql import functions as F
 
     return F.unhex(F.lpad(F.hex(value.cast("bigint")), 2 * size, "0"))
 
 
 def with_generations(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The value of a group's record, which is not for SQL; the last two columns go."""
+    """Add the values of group records, which SQL cannot build, and drop the last two columns."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -110,7 +108,7 @@ def with_generations(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBat
 
 
 def generation(group: int, number: int) -> bytes:
-    """Two members that stay, and a third in every other generation, with the partitions of a topic."""
+    """The group's record of one generation: two permanent members and a third in every other generation."""
     from kcoord.log.serde import encode_record
     from kcoord.protocol.records.consumer_protocol_assignment import (
         ConsumerProtocolAssignment,
@@ -163,9 +161,7 @@ def write(spark: SparkSession, path: str, rows: int, groups: int) -> None:
         }
         for number in range(TOPICS)
     }
-    writer.option("offsetsPartitions", str(OFFSETS_PARTITIONS)).option("topics", json.dumps(topics)).save(
-        path
-    )
+    writer.option("offsetsPartitions", str(OFFSETS_PARTITIONS)).option("topics", json.dumps(topics)).save(path)
 
 
 def main() -> None:

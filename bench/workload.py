@@ -1,4 +1,4 @@
-"""The requests that are measured, and the blocking client that prepares topics and groups for them."""
+"""The measured requests, and the blocking client that prepares topics and groups for them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ T = TypeVar("T", bound=Message)
 
 
 def request_frame(api_key: int, version: int, message: Message) -> bytes:
-    """A whole request frame with correlation id 0."""
+    """Encode a whole request frame with correlation id 0."""
     w = BytesWriter()
     header = RequestHeader(api_key, version, 0, CLIENT_ID)
     encode_request_header(w, header, apis.APIS[api_key].request_header_version(version))
@@ -77,7 +77,7 @@ class Client:
         return bytes(chunks)
 
     def exchange(self, frame: bytes) -> bytes:
-        """The whole response frame to a request frame."""
+        """Send a request frame. Returns the whole response frame."""
         self.socket.sendall(frame)
         prefix = self.read(4)
         return prefix + self.read(struct.unpack(">i", prefix)[0])
@@ -107,7 +107,7 @@ def create_topic(client: Client, name: str, partitions: int) -> None:
 
 
 def fetch_group(client: Client, group_id: str) -> int:
-    """How many committed offsets a group has."""
+    """Return the number of committed offsets of a group."""
     request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id, topics=None)])
     response = client.call(apis.OFFSET_FETCH, 8, request, OffsetFetchResponse)
     check(response.groups[0].error_code, "OffsetFetch")
@@ -128,9 +128,7 @@ class Member:
         self.member_id = joined.member_id
         self.generation_id = joined.generation_id
         assignments = [SyncGroupRequestAssignment(self.member_id, b"\x00\x00")]
-        sync = SyncGroupRequest(
-            group_id, self.generation_id, self.member_id, None, "consumer", "range", assignments
-        )
+        sync = SyncGroupRequest(group_id, self.generation_id, self.member_id, None, "consumer", "range", assignments)
         check(client.call(14, 5, sync, SyncGroupResponse).error_code, "sync")
 
     def join(self, client: Client) -> JoinGroupResponse:
@@ -189,7 +187,7 @@ def batch() -> bytes:
 
 
 def produce(client: Client, partition: int, records: bytes) -> Traffic:
-    """Produce v9 with acks=all of one batch to one partition."""
+    """A Produce v9 of one batch to one partition with acks=all."""
     data = [TopicProduceData(TOPIC, partition_data=[PartitionProduceData(partition, records)])]
     frame = request_frame(0, 9, ProduceRequest(None, -1, 30_000, data))
     answer = client.exchange(frame)
@@ -200,7 +198,7 @@ def produce(client: Client, partition: int, records: bytes) -> Traffic:
 
 
 def fetch(client: Client, partition: int) -> tuple[Traffic, int]:
-    """Fetch v12 without a session from the start of a partition, and how many bytes of records it brings."""
+    """A Fetch v12 without a session from the start of a partition, and the bytes of records in its response."""
     wanted = [FetchPartition(partition, -1, 0, partition_max_bytes=FETCH_BYTES)]
     request = FetchRequest(
         replica_id=-1, max_wait_ms=500, min_bytes=1, max_bytes=FETCH_BYTES, session_id=0, session_epoch=-1,

@@ -1,11 +1,12 @@
 """Build the compiled tree: a copy of the package whose hot modules are one native library.
 
-The source tree stays as it is. `build/compiled/` gets a copy of the packages, the modules named under
-`[tool.kcoord.compile]` in pyproject.toml are translated to C by mypyc there and compiled next to their
-sources; Python prefers the native file. To use the tree, put it in front: PYTHONPATH=build/compiled.
+The source tree is not changed. `build/compiled/` gets a copy of the packages. There mypyc translates the modules listed
+under `[tool.kcoord.compile]` in pyproject.toml to C and compiles them next to their sources; Python prefers the native
+file. To use the tree, put it first in the path: PYTHONPATH=build/compiled.
 
-C files are compiled two at a time, and an object file is kept as long as its C file, the generated
-headers and the flags stay the same, so a change inside one function costs one C file.
+C files are compiled two at a time, and an object file is kept as long as its C file, the headers and
+the flags stay the same, so a change inside one function costs one C file. With COMPILE_OBJECTS=DIR, object
+files are also kept in that folder, where builds in other folders find them.
 
 Exit codes: 0 built or up to date, 1 failed, 3 there is no C compiler or no Python headers.
 """
@@ -38,9 +39,9 @@ ROOT = Path(__file__).resolve().parent.parent
 GROUP = "kcoord_native"
 MYPYC_SETTINGS = Path(__file__).with_name("mypyc.ini").resolve()
 NO_COMPILER = 3
-# The folders whose sources decide what the native code looks like: the hot modules and all they import.
+# The folders whose sources determine the native code: the hot modules and everything they import.
 NATIVE_FOLDERS = ("wire", "protocol", "core", "history", "engine", "log", "spark")
-# What the tree takes over: the package, and the module by which Spark's workers find its data source.
+# The packages in the tree: kcoord, and the module with which Spark's workers find its data source.
 PACKAGES = ("kcoord", "pyspark_kcoord")
 # Calls between the C files of one library need no indirection: nothing is overridden from outside.
 EXTRA_FLAGS = ["-fvisibility=hidden", "-fno-semantic-interposition"]
@@ -63,7 +64,7 @@ def hot_modules() -> list[str]:
 
 
 def missing_tool() -> str:
-    """What keeps this machine from compiling, or an empty string."""
+    """What is missing to compile, or an empty string."""
     command = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
     if not any(shutil.which(name) for name in (command[0], "cc", "gcc", "clang")):
         return "no C compiler"
@@ -102,13 +103,13 @@ def copy_sources(target: Path) -> None:
 
 
 def keep_libraries(source: Path, target: Path) -> None:
-    """Take the native libraries of another tree over: only interpreted files have changed."""
+    """Copy the native libraries of another tree: only interpreted files have changed."""
     for library in [*source.rglob("*.so"), *source.rglob("*.pyd")]:
         shutil.copyfile(library, target / library.relative_to(source))
 
 
 def publish(stage: Path, target: Path) -> None:
-    """Put the finished tree in its place. Who starts meanwhile sees the old tree or the new one, never a half."""
+    """Move the finished tree into place. A process that starts now sees either the old or the new tree."""
     old = target.with_name("old")
     shutil.rmtree(old, ignore_errors=True)
     if target.exists():
@@ -120,23 +121,24 @@ def publish(stage: Path, target: Path) -> None:
 class ObjectCache:
     """Compiles C files two at a time and keeps each object until its inputs change.
 
-    A change in a header (the layout of a native class) recompiles everything, as it must.
+    A change in a header (the layout of a native class) recompiles everything, as it must. `shared` is a folder of
+    objects by key that several trees use, or None.
     """
 
-    def __init__(self, jobs: int) -> None:
+    def __init__(self, jobs: int, shared: Path | None) -> None:
         self.jobs = jobs
+        self.shared = shared
         self.compiled = 0
 
     def compile(self, compiler: Any, sources: list[str], extension: Any) -> list[str]:
         include = [*extension.include_dirs, sysconfig.get_path("include")]
-        command = [
-            *compiler.compiler_so, *(f"-I{path}" for path in include), *extension.extra_compile_args,
-            *EXTRA_FLAGS,
-        ]  # fmt: skip
-        folders = {str(Path(source).parent) for source in sources}
-        headers = hashlib.sha256(" ".join(command).encode())
-        for header in sorted(path for folder in folders for path in Path(folder).glob("*.h")):
-            headers.update(header.read_bytes())
+        flags = [*compiler.compiler_so, *extension.extra_compile_args, *EXTRA_FLAGS]
+        command = [*flags, *(f"-I{path}" for path in include)]
+        # Headers count by contents, not by path: other trees have other paths.
+        headers = hashlib.sha256(" ".join([sys.version, *flags]).encode())
+        folders = {str(Path(source).parent) for source in sources} | set(extension.include_dirs)
+        for digest in sorted(hashlib.sha256(path.read_bytes()).digest() for path in _headers(folders)):
+            headers.update(digest)
         work = [(command, source, headers.hexdigest()) for source in sources]
         # The longest first, so that no worker is left with a big file at the end.
         work.sort(key=lambda item: -os.path.getsize(item[1]))
@@ -147,18 +149,36 @@ class ObjectCache:
     def _one(self, item: tuple[list[str], str, str]) -> None:
         command, source, headers = item
         key = hashlib.sha256(headers.encode() + Path(source).read_bytes()).hexdigest()
-        stamp = Path(source + ".key")
-        if stamp.is_file() and stamp.read_text() == key and Path(source + ".o").is_file():
+        stamp, target = Path(source + ".key"), Path(source + ".o")
+        if stamp.is_file() and stamp.read_text() == key and target.is_file():
             return
         stamp.unlink(missing_ok=True)
-        subprocess.run([*command, "-c", source, "-o", source + ".o"], check=True)
+        known = self.shared / f"{key}.o" if self.shared else None
+        if known and known.is_file():
+            shutil.copyfile(known, target)
+        else:
+            subprocess.run([*command, "-c", source, "-o", str(target)], check=True)
+            self.compiled += 1
+            if known:
+                _copy_whole(target, known)
         stamp.write_text(key)
-        self.compiled += 1
+
+
+def _headers(folders: set[str]) -> list[Path]:
+    return [path for folder in folders for path in Path(folder).glob("*.h")]
+
+
+def _copy_whole(source: Path, target: Path) -> None:
+    """Copy a file atomically."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    part = target.with_name(f"{target.name}.{os.getpid()}")
+    shutil.copyfile(source, part)
+    part.replace(target)
 
 
 def native_build(target: Path, modules: list[str], opt_level: str, jobs: int) -> int:
-    """Translate and compile `modules` inside `target`; the number of C files that were compiled."""
-    from mypyc.build import mypycify  # importing setuptools first is mypycify's own affair
+    """Translate and compile `modules` inside `target`; returns the number of compiled C files."""
+    from mypyc.build import mypycify  # mypycify handles the import order of setuptools
     from setuptools import Distribution
     from setuptools.command.build_ext import build_ext
 
@@ -169,7 +189,8 @@ def native_build(target: Path, modules: list[str], opt_level: str, jobs: int) ->
         ["--config-file", str(MYPYC_SETTINGS), "--cache-dir", "../mypyc-cache", *modules],
         opt_level=opt_level, debug_level="0", multi_file=True, target_dir="../c", group_name=GROUP,
     )  # fmt: skip
-    cache = ObjectCache(jobs)
+    shared = os.environ.get("COMPILE_OBJECTS")
+    cache = ObjectCache(jobs, ROOT / shared if shared else None)
 
     class CachedBuild(build_ext):  # type: ignore[misc, unused-ignore]
         def build_extension(self, ext: Any) -> None:
@@ -186,11 +207,11 @@ def native_build(target: Path, modules: list[str], opt_level: str, jobs: int) ->
 
 
 def build(out: Path, opt_level: str, jobs: int, quiet: bool = False) -> bool:
-    """Bring the compiled tree up to date; whether anything had to be compiled."""
+    """Bring the compiled tree up to date. Returns whether anything had to be compiled."""
     target, stage = (out / "compiled").resolve(), (out / "stage").resolve()
     modules = hot_modules()
     if not modules:
-        raise SystemExit("compile: pyproject.toml names no module that exists")
+        raise SystemExit("compile: pyproject.toml lists no existing module")
     native = fingerprint(modules, opt_level, NATIVE_FOLDERS)
     wanted = f"{native} {fingerprint(modules, opt_level, ('.',))}"
     stamp = target / ".stamp"
@@ -226,11 +247,11 @@ def locked(out: Path) -> Iterator[None]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=ROOT / "build", help="folder that gets compiled/")
-    parser.add_argument("--opt-level", default=os.environ.get("KCOORD_OPT_LEVEL", "2"), choices=list("0123"))
-    parser.add_argument("--jobs", type=int, default=2, help="C compilers at a time")
-    parser.add_argument("--quiet", action="store_true", help="say nothing when up to date")
-    parser.add_argument("--list", action="store_true", help="only print the modules that get compiled")
+    parser.add_argument("--out", type=Path, default=ROOT / "build", help="parent folder of compiled/")
+    parser.add_argument("--opt-level", default=os.environ.get("COMPILE_OPT_LEVEL", "2"), choices=list("0123"))
+    parser.add_argument("--jobs", type=int, default=2, help="number of concurrent C compilers")
+    parser.add_argument("--quiet", action="store_true", help="print nothing if up to date")
+    parser.add_argument("--list", action="store_true", help="only print the modules that are compiled")
     args = parser.parse_args()
     if args.list:
         print("\n".join(hot_modules()))

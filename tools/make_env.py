@@ -1,7 +1,7 @@
-"""Make the virtual environment: `make_env.py FOLDER run|dev`. Standard library only.
+"""Create the virtual environment: `make_env.py FOLDER run|dev`. Uses only the standard library.
 
-`run` installs the package and, where a C compiler exists, what compiles it; `dev` everything.
-A stamp file in the environment tells make when that is done, and a change of pyproject.toml does it again.
+`run` installs the package and, if there is a C compiler, the tools to compile it; `dev` installs everything.
+A stamp file in the environment tells make that this is done; a change of pyproject.toml repeats it.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ def can_compile() -> bool:
 
 
 def make(folder: Path) -> None:
-    """Create the environment unless a working one is there."""
+    """Create the environment unless a working one exists."""
     python = python_of(folder)
     if python.exists() and subprocess.run([python, "-c", "import pip"], capture_output=True).returncode == 0:
         return
-    print(f"setup: making {folder} with Python {sys.version.split()[0]}", flush=True)
+    print(f"setup: creating {folder} with Python {sys.version.split()[0]}", flush=True)
     done = subprocess.run([sys.executable, "-m", "venv", "--clear", folder])
     if done.returncode:
         raise SystemExit(
-            "setup: this Python cannot make virtual environments (on Debian and Ubuntu they are a package of "
+            "setup: this Python cannot create virtual environments (on Debian and Ubuntu they need a package of "
             "their own: python3-venv)"
         )
 
@@ -58,7 +58,7 @@ def main() -> int:
     if len(sys.argv) != 3 or sys.argv[2] not in ("run", "dev"):
         raise SystemExit("usage: make_env.py FOLDER run|dev")
     if not (3, 11) <= sys.version_info[:2] < (3, 15):
-        raise SystemExit(f"setup: Python 3.11 to 3.14 is needed, this is {sys.version.split()[0]}")
+        raise SystemExit(f"setup: Python 3.11 to 3.14 is required, this is {sys.version.split()[0]}")
     folder, kind = Path(sys.argv[1]).absolute(), sys.argv[2]
     make(folder)
     try:

@@ -1,9 +1,9 @@
-"""Executes a Python file in cells (`# %%`, `# %% [markdown]`) and writes it as a Jupyter notebook with what came out.
+"""Executes a Python file in cells (`# %%`, `# %% [markdown]`) and writes it as a Jupyter notebook with its outputs.
 
     python -m tools.notebook docs/notebooks/groups.py
 
-The file is what people edit and what reviews show; the notebook next to it (nbformat 4.5) is made from it, with its
-real outputs. Cells run in the file's directory. If one fails, nothing is written.
+Edit and review the file; the notebook next to it (nbformat 4.5) is generated from it, with real outputs. Cells run in
+the file's directory. If one fails, nothing is written.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ class Cell:
 
 
 def cells_of(text: str) -> list[Cell]:
-    """Raises ValueError for text in front of the first cell, and words in markdown that are no comment."""
+    """Split a file into cells. Raises ValueError for text before the first cell, and for markdown outside comments."""
     before, *parts = f"\n{text}".split(f"\n{MARK}")
     if before.strip():
-        raise ValueError(f"the file has to begin with {MARK}")
+        raise ValueError(f"the file must begin with {MARK}")
     cells: list[Cell] = []
     for part in parts:
         first, _, body = part.partition("\n")
@@ -40,14 +40,14 @@ def cells_of(text: str) -> list[Cell]:
         lines = body.strip("\n").split("\n")
         if not is_code:
             if any(line and not line.startswith("#") for line in lines):
-                raise ValueError("markdown is written as comments")
+                raise ValueError("markdown must be written as comments")
             lines = [line.removeprefix("#").removeprefix(" ") for line in lines]
         cells.append(Cell(is_code, "\n".join(lines)))
     return cells
 
 
 def run(cell: Cell, names: dict[str, Any], number: int) -> list[dict[str, Any]]:
-    """What a code cell prints, and the value of its last line if that is an expression."""
+    """The output of a code cell, and the value of its last line if that is an expression."""
     tree = ast.parse(cell.source)
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
     printed = io.StringIO()
@@ -64,9 +64,7 @@ def run(cell: Cell, names: dict[str, Any], number: int) -> list[dict[str, Any]]:
         as_html = getattr(value, "_repr_html_", None)
         if as_html is not None:
             data["text/html"] = lines_of(as_html())
-        outputs.append(
-            {"output_type": "execute_result", "execution_count": number, "metadata": {}, "data": data}
-        )
+        outputs.append({"output_type": "execute_result", "execution_count": number, "metadata": {}, "data": data})
     return outputs
 
 

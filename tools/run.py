@@ -1,7 +1,7 @@
-"""`make run`: serve on 127.0.0.1:9092 with ./data, on the compiled tree where one can be built.
+"""`make run`: serve on 127.0.0.1:9092 with ./data, on the compiled tree if it can be built.
 
-More arguments go to `kcoord serve`; an address or a folder among them, or in KCOORD_LISTEN and KCOORD_DATA,
-takes the place of the one set here. KCOORD_INTERPRETED=1 compiles nothing.
+Further arguments are passed to `kcoord serve`. An address or folder among them, or in KCOORD_LISTEN and KCOORD_DATA,
+overrides the default. KCOORD_INTERPRETED=1 compiles nothing.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def compiled_tree() -> str:
-    """The folder to put in front of the module path, or an empty string to run the sources."""
+    """The folder to put first in the module path, or an empty string to run the sources."""
     if os.environ.get("KCOORD_INTERPRETED"):
-        print("kcoord: interpreted, as KCOORD_INTERPRETED asks", file=sys.stderr)
+        print("kcoord: running interpreted (KCOORD_INTERPRETED)", file=sys.stderr)
         return ""
     done = subprocess.run([sys.executable, ROOT / "tools" / "compile.py", "--quiet"], stdout=sys.stderr)
     if done.returncode == 0:
         print("kcoord: running compiled", file=sys.stderr)
         return str(ROOT / "build" / "compiled")
-    print("kcoord: running interpreted (slower, otherwise the same)", file=sys.stderr)
+    print("kcoord: running interpreted (slower, with the same behaviour)", file=sys.stderr)
     return ""
 
 

@@ -38,9 +38,9 @@ commits.select("group_id", "topic", "partition", "committed_offset", "metadata")
 
 # %%
 behind = lag(commits, table("messages")).where("is_last")
-behind.groupBy("group_id").agg(
-    F.count("*").alias("partitions"), F.sum("lag_records").alias("lag_records")
-).orderBy(F.desc("lag_records"), "group_id").limit(8).toPandas()
+behind.groupBy("group_id").agg(F.count("*").alias("partitions"), F.sum("lag_records").alias("lag_records")).orderBy(
+    F.desc("lag_records"), "group_id"
+).limit(8).toPandas()
 
 # %% [markdown]
 # ## Rebalances of one group

@@ -1,7 +1,7 @@
-"""Whether the hot modules are native code, and how long work in a checkout of the sources gets to it.
+"""Detects whether the hot modules are native code, and restarts long work of a checkout with native code.
 
-An installed kcoord is one or the other. A checkout runs from its sources, and may have a copy with native code in
-`build/compiled`, which counts only while it was made from the very same sources.
+An installed kcoord is either compiled or interpreted. A checkout runs from its sources and may have a compiled copy in
+`build/compiled`. The copy is used only if it was built from the same sources.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Final
 
 import kcoord
 
-# What long work consists of.
+# The folders whose code long work uses.
 FOLDERS: Final = ("wire", "protocol", "core", "engine", "log", "cli")
 TREE: Final = "build/compiled"
-# What this process was started with, as opposed to a test that calls the command.
+# The names of the command's program, as opposed to a test that calls the command.
 COMMANDS: Final = ("kcoord", "main.py")
 
 
@@ -28,7 +28,7 @@ def is_compiled() -> bool:
 
 
 def compiled_tree(root: Path) -> str:
-    """The copy with native code of the sources at `root`; empty where there is none, or one of other sources."""
+    """The compiled copy of the sources at `root`; empty if there is none, or if it has other sources."""
     tree = root / TREE
     if not tree.is_dir() or not any(tree.glob("*.so")):
         return ""
@@ -41,14 +41,14 @@ def compiled_tree(root: Path) -> str:
 
 
 def faster_tree() -> str:
-    """Where there is native code for `begin_again`, if this is not; else empty."""
+    """The tree with native code for `begin_again`, if this process is interpreted; else empty."""
     if is_compiled() or os.environ.get("KCOORD_INTERPRETED") or os.path.basename(sys.argv[0]) not in COMMANDS:
         return ""
     return compiled_tree(Path(kcoord.__file__).resolve().parent.parent)
 
 
 def begin_again(tree: str) -> None:
-    """The same command with the code in `tree`; it takes the place of this process."""
+    """Replace this process by the same command with the code in `tree`."""
     path = os.pathsep.join(filter(None, (tree, os.environ.get("PYTHONPATH"))))
     command = [sys.executable, "-P", "-m", "kcoord.cli.main", *sys.argv[1:]]
     os.execve(sys.executable, command, {**os.environ, "PYTHONPATH": path})

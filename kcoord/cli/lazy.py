@@ -1,4 +1,4 @@
-"""Command groups whose commands are imported when they are named: `kcoord serve` does not wait for the others."""
+"""Command groups that import a command only when it is used, so that `kcoord serve` starts quickly."""
 
 from __future__ import annotations
 

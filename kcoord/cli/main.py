@@ -1,4 +1,4 @@
-"""The `kcoord` command. Commands import what they need when they run: `kcoord serve` has to answer quickly."""
+"""The `kcoord` command. Commands import their modules when they run, so that `kcoord serve` starts quickly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ ADDRESS: Final = "[NAME://]HOST:PORT"
 
 @click.group(
     cls=LazyGroup,
-    lazy={"log": "kcoord.cli.log:log", "pipeline": "kcoord.cli.pipeline:pipeline"},
+    lazy={
+        "log": "kcoord.cli.log:log",
+        "pipeline": "kcoord.cli.pipeline:pipeline",
+        "transactions": "kcoord.cli.transactions:transactions",
+    },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, prog_name="kcoord", message="%(prog)s %(version)s")
@@ -27,18 +31,22 @@ def main() -> None:
 
 
 @main.command()
-@click.option("--listen", "-l", multiple=True, metavar=ADDRESS, help="Listen there; repeatable. Port 0 picks one.")
-@click.option("--advertise", multiple=True, metavar=ADDRESS, help="What clients are told, per listener.")
+@click.option("--listen", "-l", multiple=True, metavar=ADDRESS, help="Address to listen on; repeatable. Port 0: any.")
+@click.option("--advertise", multiple=True, metavar=ADDRESS, help="Address to advertise to clients, per listener.")
 @click.option("--data", "-d", default="", metavar="DIR", help="The data directory (default: data).")
 @settings_options
-@click.option("--profile", default="", metavar="NAME", help="Settings that go together: test.")
+@click.option("--profile", default="", metavar="NAME", help="A set of predefined settings: test.")
 def serve(
-    listen: tuple[str, ...], advertise: tuple[str, ...], data: str, config_file: str, assignments: tuple[str, ...],
+    listen: tuple[str, ...],
+    advertise: tuple[str, ...],
+    data: str,
+    config_file: str,
+    assignments: tuple[str, ...],
     profile: str,
 ) -> None:
-    """Run the server until SIGTERM. Prints `kcoord ready HOST:PORT` once it takes connections."""
-    from kcoord.server.listen.listener import format_address
+    """Run the server until SIGTERM. Prints `kcoord ready HOST:PORT` once it accepts connections."""
     from kcoord.server.logs import ServerLog
+    from kcoord.server.settings.listeners import format_address
 
     config = load_settings(
         config_file=config_file, environ=os.environ, assignments=assignments, listen=listen,
@@ -50,7 +58,7 @@ def serve(
         try:
             print(f"kcoord ready {format_address(host, port)}", flush=True)
         except OSError:
-            pass  # nobody reads our output; clients may still come
+            pass  # standard output is closed; clients can still connect
 
     log = ServerLog(sys.stderr, config.server.logging_format, config.server.logging_level)
     sys.exit(run(config, log, announce))
@@ -60,7 +68,7 @@ def serve(
 @click.option("--bootstrap", "-b", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT")
 @click.option("--timeout", default=HEALTH_TIMEOUT_S, show_default=True, metavar="SECONDS")
 def health(bootstrap: str, timeout: float) -> None:
-    """Ask a running server whether it answers. Exit code 0 if it does, 1 if not."""
+    """Check whether a server responds. The exit code is 0 if it does, otherwise 1."""
     from kcoord.server.probe import Probe, ProbeError
 
     try:
@@ -69,7 +77,7 @@ def health(bootstrap: str, timeout: float) -> None:
     except (ProbeError, ValueError) as error:
         click.echo(f"kcoord: {bootstrap} is not healthy: {error}", err=True)
         sys.exit(1)
-    click.echo(f"{bootstrap} answers and serves {count} APIs")
+    click.echo(f"{bootstrap} is healthy and serves {count} APIs")
 
 
 @main.command()

@@ -1,4 +1,4 @@
-"""The options that give a command the server's settings."""
+"""The options with which a command reads the server's settings."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def settings_options(command: F) -> F:
 
 
 def load_settings(**sources: Any) -> Config:
-    """The configuration from what `kcoord.server.settings.load.load` takes; ends the process where it is wrong."""
+    """Load the configuration from the sources of `kcoord.server.settings.load.load`; exits if it is invalid."""
     from kcoord.server.settings.load import ConfigError, load
 
     try:

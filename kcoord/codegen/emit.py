@@ -22,8 +22,8 @@ PYTHON_TYPES = {
 READ_METHODS = {"bool": "boolean", "bytes": "bytes_"}
 LINE_MAX = 110
 RESERVED = {"version", "r", "b", "p", "tag", "n_tags", "tag_end"}
-# Texts, by message and field, that may be so large and so many that copying them takes too long. As records they go
-# beside the message.
+# Text fields whose values may be so large and so many that copying takes too long. Like records, they are sent as
+# separate chunks and not copied into the message (`Splices`).
 SPLICED_TEXTS = {("OffsetFetchResponse", "Metadata")}
 
 
@@ -34,9 +34,7 @@ def emit_module(messages: list[Message], header: str) -> str:
     for message in messages:
         for struct in message.structs:
             if struct.name in seen:
-                raise SchemaError(
-                    f"{message.path.name}: type name {struct.name!r} is used twice in its module"
-                )
+                raise SchemaError(f"{message.path.name}: type name {struct.name!r} is used twice in its module")
             seen.add(struct.name)
         body.append(_MessageEmitter(message).emit())
     about = next((m.about for m in messages if m.about), "") or ", ".join(m.name for m in messages) + "."
@@ -130,7 +128,7 @@ class _MessageEmitter:
                 parts.append("\n\n" + self.emit_is_default(struct))
         return "".join(parts + functions)
 
-    # --- what a field is -------------------------------------------------------------------------------------
+    # --- properties of a field -------------------------------------------------------------------------------
 
     def fields(self, struct: Struct) -> list[Field]:
         return [f for f in struct.fields if f.versions.within(self.valid) or f.tagged.within(self.valid)]
@@ -193,19 +191,15 @@ class _MessageEmitter:
         lines += ["    def __init__(", "        self,"]
         for f in fields:
             if self.needs_fill(f) and f.nullable:
-                # None is a value of its own here, so an omitted list is told apart by an empty tuple.
+                # None is a valid value here, so an empty tuple marks an omitted list.
                 lines.append(f"        {f.attribute}: {self.python_type(f)} | tuple[()] = (),")
                 continue
             optional = " | None" if self.needs_fill(f) else ""
-            lines.append(
-                f"        {f.attribute}: {self.python_type(f)}{optional} = {self.default_source(f)},"
-            )
+            lines.append(f"        {f.attribute}: {self.python_type(f)}{optional} = {self.default_source(f)},")
         lines.append("    ) -> None:")
         for f in fields:
             if self.needs_fill(f):
-                given = (
-                    f"not isinstance({f.attribute}, tuple)" if f.nullable else f"{f.attribute} is not None"
-                )
+                given = f"not isinstance({f.attribute}, tuple)" if f.nullable else f"{f.attribute} is not None"
                 lines.append(
                     f"        self.{f.attribute}: {self.python_type(f)} = "
                     f"{f.attribute} if {given} else {self.local_default(f)}"
@@ -227,9 +221,7 @@ class _MessageEmitter:
     def emit_decode(self, struct: Struct) -> str:
         out = [f"def {self.function_name('decode', struct)}(r: Reader, version: int) -> {struct.name}:"]
         if struct is self.message.root:
-            out.append(
-                f'    """Decode versions {self.valid.low} to {self.valid.high}. Raises DecodeError."""'
-            )
+            out.append(f'    """Decode versions {self.valid.low} to {self.valid.high}. Raises DecodeError."""')
         fields = self.fields(struct)
         plain = [f for f in fields if f.tag < 0]
         tagged = [f for f in fields if f.tag >= 0]
@@ -287,11 +279,7 @@ class _MessageEmitter:
                 "int64": f"read_i64_be(b, {where})",
                 "uuid": f"b[{where} : p + {at + 16}]",
             }[f.type]
-            kind = (
-                f": {self.python_type(f)}"
-                if condition is None and f.type in ("int16", "int32", "int64")
-                else ""
-            )
+            kind = f": {self.python_type(f)}" if condition is None and f.type in ("int16", "int32", "int64") else ""
             body.append(f"{indent}{self.local(f)}{kind} = {source}")
             at += FIXED[f.type]
 
@@ -308,7 +296,7 @@ class _MessageEmitter:
         if f.is_array:
             self.decode_array(lines, f, context, declared=condition is not None)
         elif f.is_struct:
-            self.decode_single(lines, f, context, declared=condition is not None)
+            self.decode_single(lines, f, declared=condition is not None)
         else:
             kind = f": {self.python_type(f)}" if condition is None else ""
             lines.append(f"{name}{kind} = {self.read_expression(f, context)}")
@@ -345,9 +333,7 @@ class _MessageEmitter:
         flexible = self.flexible_condition(f, context)
         nullable = f.nullable.condition(context) if f.nullable else "False"
         size = self.min_size(f)
-        compact = self.choose(
-            nullable, f"r.compact_nullable_array_len({size})", f"r.compact_array_len({size})"
-        )
+        compact = self.choose(nullable, f"r.compact_nullable_array_len({size})", f"r.compact_array_len({size})")
         simple = self.choose(nullable, f"r.nullable_array_len({size})", f"r.array_len({size})")
         if " if " in compact and flexible not in (None, "False"):
             compact, simple = f"({compact})", f"({simple})"
@@ -355,9 +341,7 @@ class _MessageEmitter:
 
     def decode_array(self, out: list[str], f: Field, context: Versions, declared: bool) -> None:
         name = self.local(f)
-        element = Field(
-            f.name, f.element, f.versions, NO_VERSIONS, NO_VERSIONS, -1, None, False, f.flexible, f.struct
-        )
+        element = Field(f.name, f.element, f.versions, NO_VERSIONS, NO_VERSIONS, -1, None, False, f.flexible, f.struct)
         item = (
             f"{self.function_name('decode', f.struct)}(r, version)"
             if f.struct is not None
@@ -383,12 +367,12 @@ class _MessageEmitter:
             f"    {name} = {target}",
         ]
 
-    def decode_single(self, out: list[str], f: Field, context: Versions, declared: bool) -> None:
+    def decode_single(self, out: list[str], f: Field, declared: bool) -> None:
         assert f.struct is not None
         call = f"{self.function_name('decode', f.struct)}(r, version)"
         kind = "" if declared else f": {self.python_type(f)}"
         if f.nullable:
-            # In front of a struct: 1 for one that is there; for none -1, or 0 in a tagged field.
+            # The byte before a struct: 1 if it is present; if it is null -1, or 0 in a tagged field.
             there = ">= 0" if f.tag < 0 else "> 0"
             out.append(f"{self.local(f)}{kind} = {call} if r.int8() {there} else None")
         else:
@@ -419,7 +403,7 @@ class _MessageEmitter:
                 if f.is_array:
                     self.decode_array(inner, f, context, declared=True)
                 elif f.is_struct:
-                    self.decode_single(inner, f, context, declared=True)
+                    self.decode_single(inner, f, declared=True)
                 else:
                     inner.append(f"{self.local(f)} = {self.read_expression(f, context)}")
                 lines += ["        " + line for line in inner]
@@ -432,16 +416,12 @@ class _MessageEmitter:
             body.append(f"if {self.flexible}:")
             body += ["    " + line for line in lines]
 
-    # --- least sizes -----------------------------------------------------------------------------------------
+    # --- minimum sizes ---------------------------------------------------------------------------------------
 
     def min_size(self, f: Field) -> int:
-        """The least bytes one element of an array field can take, over all versions the field exists in."""
+        """The minimum size of one element of an array field in bytes, over all versions that have the field."""
         context = f.versions.within(self.valid) or f.tagged.within(self.valid)
-        low, high = (
-            (context.low, context.high)
-            if isinstance(context, Versions)
-            else (self.valid.low, self.valid.high)
-        )
+        low, high = (context.low, context.high) if isinstance(context, Versions) else (self.valid.low, self.valid.high)
         return min(self.min_element(f, version) for version in range(low, high + 1))
 
     def is_flexible(self, f: Field, version: int) -> bool:
@@ -481,11 +461,9 @@ class _MessageEmitter:
         return f.type == "records" or (self.message.name, f.name) in SPLICED_TEXTS
 
     def has_splices(self, struct: Struct) -> bool:
-        """Whether a value of the struct has what may go beside the message, at any depth. Its encode function takes
-        `splices` then."""
-        return any(
-            self.is_spliced(f) or (f.struct is not None and self.has_splices(f.struct)) for f in struct.fields
-        )
+        """Whether the struct has, at any depth, a field that may be sent without a copy. If so, its encode function takes
+        `splices`."""
+        return any(self.is_spliced(f) or (f.struct is not None and self.has_splices(f.struct)) for f in struct.fields)
 
     def emit_encode(self, struct: Struct) -> str:
         name = self.function_name("encode", struct)
@@ -527,7 +505,7 @@ class _MessageEmitter:
             body.append(f'    raise EncodeError(f"{f.name} has no place in version {{version}}")')
 
     def emit_is_default(self, struct: Struct) -> str:
-        """The same as a comparison with a struct that nobody filled, without making one."""
+        """A function that compares a struct with its default, without creating a default struct."""
         tests = [self.not_default(f, f"m.{f.attribute}") for f in self.fields(struct)]
         out = [f"def {self.function_name('is_default', struct)}(m: {struct.name}) -> bool:"]
         for test in tests:
@@ -535,7 +513,7 @@ class _MessageEmitter:
         return "\n".join(out + ["    return True"]) + "\n"
 
     def compare(self, struct: Struct) -> None:
-        """Have the struct compared with its default, and those within it."""
+        """Note that the struct and its nested structs are compared with their defaults."""
         if struct.name not in self.compared:
             self.compared.add(struct.name)
             for f in self.fields(struct):
@@ -571,7 +549,7 @@ class _MessageEmitter:
         if not f.nullable:
             return [f"{call}(w, {value}, version)"]
         local = f"s_{f.attribute}"
-        # For none -1, or 0 in a tagged field, as decode_single reads it.
+        # Null is -1, or 0 in a tagged field, as decode_single reads it.
         none = "write_int8(w, -1)" if f.tag < 0 else "w.append(0)"
         return [
             f"{local} = {value}",
@@ -608,7 +586,7 @@ class _MessageEmitter:
                 f'    raise EncodeError(f"{f.name} is null at version {{version}}")',
             ] + lines
         elif f.nullable and not nullable and not f.is_array:
-            # Never null where it is written, yet nullable elsewhere.
+            # Nullable in some versions, but not in those that write it.
             raise SchemaError(f"{f.name}: nullable only at versions in which it does not exist")
         return lines
 

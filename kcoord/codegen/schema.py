@@ -1,7 +1,8 @@
 """The checked model of a message schema.
 
-A schema file describes one message in the key words of Kafka's own descriptions. Loading checks everything the
-generator relies on, so that a mistake is reported with the file and field it stands in.
+A schema file describes one message with the keywords of Kafka's own schemas. The object `serving` of a request declares
+how kcoord serves it (serving.py). Loading checks everything that the generator relies on, so that a mistake is reported
+with its file and field.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from kcoord.codegen.serving import Serving, ServingError, parse_serving
 
 VERSION_MAX = 32767
 
@@ -35,6 +38,7 @@ MESSAGE_KEYS = {
     "validVersions",
     "flexibleVersions",
     "served",
+    "serving",
     "about",
     "fields",
     "commonStructs",
@@ -57,7 +61,7 @@ TYPES = {"request", "response", "header", "coordinator-key", "coordinator-value"
 
 
 class SchemaError(Exception):
-    """A schema file does not follow the rules; the text names the file and what is wrong."""
+    """A schema file violates a rule; the message names the file and the mistake."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +91,7 @@ class Versions:
         return not other or (self.low <= other.low and self.high >= other.high)
 
     def condition(self, valid: Versions) -> str | None:
-        """Python that is true for versions in this range, given that the version lies in `valid`; None: always."""
+        """A Python expression that is true for versions in this range, if the version is in `valid`. None: always."""
         low, high = max(self.low, valid.low), min(self.high, valid.high)
         if low > high:
             return "False"
@@ -148,6 +152,7 @@ class Message:
     valid: Versions
     flexible: Versions
     served: bool
+    serving: Serving | None
     about: str
     root: Struct
     structs: list[Struct]
@@ -178,15 +183,15 @@ class _Loader:
             raise self.fail(f"unknown key {min(unknown)!r}")
         name = raw["name"]
         if name != self.path.stem:
-            raise self.fail(f"holds a message named {name!r}")
+            raise self.fail(f"contains a message named {name!r}")
         if raw["type"] not in TYPES:
             raise self.fail(f"unknown type {raw['type']!r}")
         valid = Versions.parse(raw["validVersions"])
         flexible = Versions.parse(raw["flexibleVersions"])
         served = raw.get("served", True)
         if not isinstance(served, bool) or ("served" in raw and raw["type"] not in ("request", "response")):
-            raise self.fail("served is true or false, and only of a request or a response")
-        self.valid = valid
+            raise self.fail("served must be true or false, and is for requests and responses only")
+        serving = self.serving(raw, served)
         for common in raw.get("commonStructs", []):
             struct = Struct(common["name"], Versions.parse(common["versions"]))
             self.structs[struct.name] = struct
@@ -201,11 +206,24 @@ class _Loader:
             valid,
             flexible,
             served,
+            serving,
             raw.get("about", ""),
             root,
             self.used,
             self.path,
         )
+
+    def serving(self, raw: dict[str, object], served: bool) -> Serving | None:
+        """Return how the API is served. Every served request must declare it."""
+        is_wanted = raw["type"] == "request" and served
+        if is_wanted != ("serving" in raw):
+            raise self.fail("has no serving, so it has no handler" if is_wanted else "serving is for served requests")
+        if not is_wanted:
+            return None
+        try:
+            return parse_serving(raw["serving"])
+        except ServingError as error:
+            raise self.fail(str(error)) from None
 
     def field(self, raw: dict[str, object]) -> Field:
         name = str(raw["name"])
@@ -227,7 +245,7 @@ class _Loader:
         if (result.tag >= 0) != bool(result.tagged):
             raise self.fail(f"field {name}: tag and taggedVersions go together")
         if "default" in raw and raw["default"] is None:
-            # Kafka's generator reads that as no default at all, so the field is empty where it is left out.
+            # Kafka's generator reads a JSON null as no default, so an omitted field would be empty.
             raise self.fail(f'field {name}: the default null is written "null"; without a default a field is empty')
         if result.default == "null" and not result.nullable:
             raise self.fail(f"field {name}: null default of a field that is never null")
@@ -244,7 +262,7 @@ class _Loader:
                 raise self.fail(f"field {owner.name}: unknown type {name!r}")
             return self.structs[name]
         if name in self.structs:
-            raise self.fail(f"type {name!r} is described twice")
+            raise self.fail(f"type {name!r} is defined twice")
         struct = Struct(name, owner.versions)
         self.structs[name] = struct
         fields = raw["fields"]

@@ -1,1 +1,3 @@
-"""The deterministic heart: events in, outcomes out. No clock, socket, file, logger or randomness lives here."""
+"""The coordinator as a deterministic state machine: events in, outcomes out. No clock, socket, file, logger or random
+source.
+"""

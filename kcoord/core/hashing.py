@@ -1,4 +1,4 @@
-"""Where a group or a transactional id lives: Java's string hash, as every Kafka client and broker computes it."""
+"""Maps a group or transactional id to its partition, with Java's string hash like every Kafka client and broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def java_string_hash(text: str) -> int:
 def coordinator_partition(group_id: str, partition_count: int) -> int:
     """The partition of `__consumer_offsets` (or `__transaction_state`) that holds this id.
 
-    The absolute value of the hash modulo the count; the one hash without a positive counterpart counts as 0.
+    The absolute value of the hash modulo the count. The hash that has no absolute value (-2^31) counts as 0.
     """
     h = java_string_hash(group_id)
     if h == _INT32_MIN:
@@ -34,7 +34,7 @@ def coordinator_partition(group_id: str, partition_count: int) -> int:
 
 
 def utf16_length(text: str) -> int:
-    """The length of `text` as Java counts it, in UTF-16 code units."""
+    """The length of `text` in UTF-16 code units, as Java counts it."""
     n = len(text)
     if text.isascii():
         return n

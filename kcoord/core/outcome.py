@@ -1,12 +1,10 @@
-"""What goes into the core and what comes out of it.
+"""Input and output of the core.
 
-A handler looks at an event and at the state, and returns an Outcome: records to store, replies to give, timers to
-arm, jobs to run. It changes no hard state; that is what `replay` does with the records, live and at start-up alike.
-Soft state (who waits for a rebalance, session deadlines) may be changed by handlers, since losing it at any moment
-must be harmless.
+A handler reads an event and the state, and returns an Outcome: records to store, replies to send, timers to arm, jobs
+to run. It changes no hard state: only `replay` does, with those records, in the same way live and at start-up. Handlers
+may change soft state (parked requests, session deadlines), since losing it at any moment must be harmless.
 
-Times: `mono_ms` is a monotonic clock for timers and deadlines, `wall_ms` the Unix time that goes into records. Both
-come in as arguments.
+Times: `mono_ms` is a monotonic clock for timers and deadlines, `wall_ms` the Unix time for records. Both are arguments.
 """
 
 from __future__ import annotations
@@ -15,18 +13,18 @@ from typing import Final, final
 
 from mypy_extensions import mypyc_attr
 
-from kcoord.core.groups.cause import Cause
+from kcoord.core.cause import Cause
 from kcoord.wire.message import Message
 
-# Logs are named by (topic, partition); the coordinator and metadata logs are topics like any other.
+# Logs are named by (topic, partition). The coordinator and metadata logs are topics like any other.
 METADATA_TOPIC: Final = "__cluster_metadata"
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_TOPIC: Final = "__transaction_state"
-# What happened to groups, as a topic like any other; no broker has it, and no server-side regex matches it.
+# The topic with the events of groups. A broker has no such topic, and no server-side regex matches it.
 GROUP_EVENTS_TOPIC: Final = "__group_events"
 INTERNAL_TOPICS: Final = (OFFSETS_TOPIC, TRANSACTION_TOPIC)
 
-# Kinds of timers. A member's session is one for groups of both protocols.
+# Kinds of timers. Groups of both protocols share the session timer of a member.
 TIMER_SESSION: Final = 1
 TIMER_REBALANCE: Final = 2
 TIMER_SYNC: Final = 3
@@ -39,23 +37,32 @@ TIMER_CONSUMER_JOIN: Final = 9
 TIMER_CONSUMER_SYNC: Final = 10
 TIMER_TOPICS: Final = 11
 TIMER_TOPIC_OFFSETS: Final = 12
+TIMER_TRANSACTION: Final = 13
+TIMER_TRANSACTIONAL_IDS: Final = 14
 CONSUMER_TIMERS: Final = (
     TIMER_CONSUMER_REBALANCE,
     TIMER_CONSUMER_JOIN,
     TIMER_CONSUMER_SYNC,
 )
 
-# Error messages repeat names that clients chose, and the formats hold 32,767 bytes: so many characters always fit.
+# Error messages repeat names that clients chose, and a string has at most 32,767 bytes: this many characters always
+# fit.
 MESSAGE_CHARS_MAX: Final = 8000
 
 # Levels of facts for the server's log.
 INFO: Final = 1
 WARNING: Final = 2
+ERROR: Final = 3
+
+# Kinds of facts: the party at fault, if it is an error. docs/server-log.md lists the events of each.
+BUG: Final = "bug"  # an internal error of kcoord
+PEER: Final = "peer"  # a request that violates the protocol
+LIMIT: Final = "limit"  # a valid request that exceeds a setting or a bound
 
 
 @final
 class LogId:
-    """Names one partition log. Compare by topic and partition; the core hands out one object per log."""
+    """Names one partition log. Compare by topic and partition: the core creates one object per log."""
 
     def __init__(self, topic: str, partition: int) -> None:
         self.topic = topic
@@ -67,7 +74,7 @@ class LogId:
 
 @final
 class Now:
-    """The two clocks, read once per turn by the server (or set by a test)."""
+    """The two clocks, read once per turn by the server or set by a test."""
 
     def __init__(self, mono_ms: int, wall_ms: int) -> None:
         self.mono_ms = mono_ms
@@ -76,11 +83,11 @@ class Now:
 
 @final
 class Request:
-    """A decoded request on its way into the core.
+    """A decoded request for the core.
 
-    `entropy` is 16 random bytes where the API makes up identifiers (JoinGroup, CreateTopics, Metadata with
-    auto-creation, InitProducerId) and empty otherwise. `host` and `port` are what this connection's listener
-    advertises to clients.
+    `entropy` is 16 random bytes for APIs that create identifiers (JoinGroup, CreateTopics, Metadata with auto-creation,
+    InitProducerId), and empty for all others. `host` and `port` are the advertised address of the listener that the
+    request came from.
     """
 
     def __init__(
@@ -110,7 +117,7 @@ class Request:
 
 @final
 class Timer:
-    """A timer to arm. There is no cancelling: a handler checks the token (and the deadline) again when it fires."""
+    """A timer to arm. Timers are never cancelled: when it fires, the handler checks the token and the deadline."""
 
     def __init__(self, kind: int, group_id: str, member_id: str, token: int, deadline_ms: int) -> None:
         self.kind = kind
@@ -122,36 +129,36 @@ class Timer:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Job:
-    """Slow work that must not hold up the loop: `run` computes the result from the job's own fields and nothing else.
+    """Slow work that must not block the event loop: `run` computes the result from the job's own fields alone.
 
-    The core makes jobs and never runs them; whoever drives it does, in whatever order they end, and comes back with
-    JobDone. At most one job with a `key` is in flight: another one with that key is not taken, so a handler of
-    JobDone looks whether there is something to do again. After `deadline_ms` (a duration, time in a queue included)
-    JobDone says so with an error, and what the job still returns is dropped. A job does not survive a restart.
+    The core creates jobs and never runs them. The server runs them in threads, in any order, and returns a JobDone
+    event for each. At most one job per `key` is in flight: a second one is discarded, so a handler of JobDone checks
+    whether there is more to do. After `deadline_ms` (a duration that includes the time in the queue) JobDone comes with
+    an error, and a later result of the job is discarded. Jobs do not survive a restart.
     """
 
     def __init__(self, key: str, deadline_ms: int) -> None:
         self.key = key
         self.deadline_ms = deadline_ms
-        # Set when nobody waits for the result any more; work in many steps looks at it between them.
+        # Set when the result is not needed any more. Long jobs check it between their steps.
         self.is_abandoned = False
 
     def run(self) -> object:
-        """The result. Whatever it raises becomes the error of JobDone. May be called in any thread."""
-        raise TypeError(f"{type(self).__name__} does not say how to run")
+        """Compute the result. Any exception becomes the error of JobDone. May be called in any thread."""
+        raise TypeError(f"{type(self).__name__} does not implement run()")
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class StepJob(Job):
     """A job in steps of about a millisecond.
 
-    Compiled code keeps the GIL until it returns, and so would keep the loop waiting. Whoever runs the job lets others
-    have the GIL between two steps, and stops when the job is abandoned.
+    Compiled code holds the GIL until it returns, and the event loop would wait for it. The runner releases the GIL
+    between two steps, and stops when the job is abandoned.
     """
 
     def step(self) -> bool:
-        """Go on; whether that was the end."""
-        raise TypeError(f"{type(self).__name__} does not say how to step")
+        """Run one step. Returns whether it was the last one."""
+        raise TypeError(f"{type(self).__name__} does not implement step()")
 
     def run(self) -> object:
         while not self.step():
@@ -164,8 +171,8 @@ class StepJob(Job):
 class Reply:
     """The answer to one request.
 
-    An answer that shows state which may not be durable yet names the log and the end offset it depends on; answers
-    that come with records wait for those by themselves.
+    An answer that shows state which may not be durable yet names the log and end offset that it waits for. An answer of
+    an outcome with records waits for those records anyway.
     """
 
     def __init__(
@@ -179,9 +186,9 @@ class Reply:
 
 @final
 class CoordinatorRecord:
-    """A typed record for a coordinator or metadata log; value None is a tombstone.
+    """A typed record for a coordinator log or the metadata log. A value of None is a tombstone.
 
-    In the metadata log the key is None and the value is the record. `cause` travels with the record, as a header.
+    In the metadata log the key is None and the value is the record. `cause` becomes a header of the record.
     """
 
     def __init__(self, key: Message | None, value: Message | None, cause: Cause | None = None) -> None:
@@ -192,46 +199,95 @@ class CoordinatorRecord:
 
 @final
 class Fact:
-    """One line for the server's log: an event name in snake_case and its fields."""
+    """One line for the server's log: an event name in snake_case and its fields.
 
-    def __init__(self, level: int, event: str, fields: dict[str, object]) -> None:
+    `kind` is BUG, PEER or LIMIT where something was refused or failed, and empty where it just happened.
+    """
+
+    def __init__(self, level: int, event: str, fields: dict[str, object], kind: str = "") -> None:
         self.level = level
+        self.kind = kind
         self.event = event
         self.fields = fields
 
 
 @final
+class Marker:
+    """A transaction marker for one partition: the control batch that commits or aborts what a producer wrote there."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        producer_id: int,
+        producer_epoch: int,
+        is_commit: bool,
+        coordinator_epoch: int,
+        transaction_version: int,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+        self.is_commit = is_commit
+        self.coordinator_epoch = coordinator_epoch
+        self.transaction_version = transaction_version
+
+
+@final
+class TransactionalProducer:
+    """The producer of records that belong to a transaction: they get a batch of their own, with its id and epoch."""
+
+    def __init__(self, producer_id: int, producer_epoch: int) -> None:
+        self.producer_id = producer_id
+        self.producer_epoch = producer_epoch
+
+
+class MadeGroup:
+    """A group that a handler made: a ClassicGroup or a ConsumerGroup, whose modules import this one."""
+
+
+@final
 class Outcome:
-    """What one event led to. `records` all go to `log`, as one atomic batch."""
+    """The result of one event. All `records` go to `log` as one atomic batch."""
 
     def __init__(self) -> None:
         self.log: LogId | None = None
         self.records: list[CoordinatorRecord] = []
+        # The group that the records make, soft part included, where the handler has made it already. Whoever applies
+        # the outcome passes it to the replay of each record, which puts this very object in place. A replay without
+        # it, as at start-up, makes a group with the same hard state.
+        self.made: MadeGroup | None = None
+        # The transaction that the records belong to. None, and so replayed at once, for nearly all records.
+        self.producer: TransactionalProducer | None = None
+        # Markers to append after the records, in the same commit. Those of partitions that are gone are left out.
+        self.markers: list[Marker] | None = None
+        # Events that the engine handles once the commit with the records and markers is durable. A crash before that
+        # must be harmless: at start-up the core goes on with what its records say.
+        self.once_durable: list[Event] | None = None
         self.replies: list[Reply] = []
         self.timers: list[Timer] = []
         self.jobs: list[Job] = []
         self.facts: list[Fact] = []
-        # Events the engine handles right after this outcome was applied (a chain of safe steps).
+        # Events that the engine handles right after this outcome was applied. A crash between the two must be harmless.
         self.follow_ups: list[Event] = []
-        # What is left of a request that takes more than a turn. Others get theirs in between.
+        # The rest of requests that take more than one turn. Other requests are served in between.
         self.continuations: list[Continuation] = []
 
     def reply(self, request_id: int, response: Message | None) -> None:
         self.replies.append(Reply(request_id, response))
 
-    def add(
-        self, log: LogId, key: Message | None, value: Message | None, cause: Cause | None = None
-    ) -> None:
+    def add(self, log: LogId, key: Message | None, value: Message | None, cause: Cause | None = None) -> None:
         self.log = log
         self.records.append(CoordinatorRecord(key, value, cause))
 
 
 class Event:
-    """Something that happened; see the subclasses."""
+    """An event that the core handles; see the subclasses."""
 
 
 class Continuation(Event):
-    """The rest of a request. The engine handles it in the next turn, and the request's connection waits meanwhile."""
+    """The rest of a request. The engine handles it in the next turn; the connection waits meanwhile."""
 
     def __init__(self, request_id: int) -> None:
         self.request_id = request_id
@@ -245,20 +301,15 @@ class TimerFired(Event):
 
 @final
 class Disconnected(Event):
-    """A connection is gone: its parked requests are answered to nobody. Members live on until their timers."""
+    """A connection is closed: the answers to its parked requests are dropped. Members stay until their timers fire."""
 
     def __init__(self, connection_id: int) -> None:
         self.connection_id = connection_id
 
 
 @final
-class Loaded(Event):
-    """All logs were replayed; timers of what was found are armed and unfinished chains go on."""
-
-
-@final
 class TopicsDeleted(Event):
-    """Topics were deleted, names by topic id: their committed offsets go next. With none, more of those before."""
+    """Topics were deleted (names by topic id): delete their committed offsets. If empty, continue with earlier ones."""
 
     def __init__(self, topics: dict[bytes, str]) -> None:
         self.topics = topics
@@ -266,7 +317,7 @@ class TopicsDeleted(Event):
 
 @final
 class TopicsChanged(Event):
-    """Topics of these names were created, deleted or given more partitions, and the registry says so already."""
+    """Topics of these names were created, deleted or extended. The registry is up to date already."""
 
     def __init__(self, names: list[str]) -> None:
         self.names = names
@@ -274,7 +325,7 @@ class TopicsChanged(Event):
 
 @final
 class JobDone(Event):
-    """A job ended. `error` is None and `result` what `run` returned, or `error` says why there is no result."""
+    """A job is done. Either `error` is None and `result` is what `run` returned, or `error` has the reason."""
 
     def __init__(self, job: Job, result: object | None, error: str | None) -> None:
         self.job = job

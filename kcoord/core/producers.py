@@ -1,23 +1,21 @@
-"""Idempotent producers: who gets which producer id, and what each partition remembers of each producer (KIP-98).
+"""Idempotent producers: who gets which producer id, and the state that each partition has of each producer (KIP-98).
 
-Producer ids come from blocks. A block is reserved by a ProducerIdsRecord in the metadata log before its first id is
-given out, and after a restart the next block begins behind the last reserved one: ids may be skipped, never reused.
+Producer ids come from blocks. A ProducerIdsRecord in the metadata log reserves a block before its first id is used, and
+after a restart the next block starts after the last reserved one: ids may be skipped, but are never reused.
 
-Per partition and producer, the epoch and the last five batches are kept. They tell a repeated batch (answered with
-the offsets it got the first time) from one that comes next, one that came too early and one of an older epoch. This
-state follows from the partition's log: `rebuild` makes it again from batch headers, or it comes from a snapshot file
-and the headers after it. A producer that the partition does not know may begin with any sequence number, since its
+Per partition and producer, the state is the epoch and the last five batches. It distinguishes a repeated batch (which
+is answered with its first offsets) from the next batch, a batch that is out of sequence and a batch of an older epoch.
+The state follows from the partition's log: `rebuild` derives it from batch headers, or it comes from a snapshot file
+and the headers after that. A producer that the partition does not know may start with any sequence number, since its
 earlier records may have been deleted.
 
-Nobody checks that an id was ever given out: a client may have it from before a topic was imported or a directory was
-made anew, and a broker takes it. So ids can be made up, and what is remembered has bounds (`ProducerPool`). A partition
-that is at its bound forgets those of its own producers that have not come back for the longest time. Forgetting is
-what a broker does with idle producers: the next batch of such a producer is taken, whatever its sequence number. Only
-a batch that it sends again, because the answer to it was lost, would be taken twice.
+Nothing checks that an id was ever issued: a client may have it from before a topic was imported or a directory was
+recreated, and a broker accepts it. So clients can invent ids, and the state has limits (`ProducerPool`). A partition at
+its limit forgets those of its own producers that have been idle for the longest time. A broker does the same with
+idle producers: it accepts the next batch of such a producer, whatever its sequence number. Only a retry of a batch
+whose answer was lost would be appended twice.
 
-Transactions are not here yet. InitProducerId with a transactional id is answered with
-TRANSACTIONAL_ID_AUTHORIZATION_FAILED: of all codes it is the one that Java, librdkafka and aiokafka take as final
-(they would ask again for ever after a coordinator error), and the server's log says what it means.
+Transactional ids have their producer ids from the same blocks; see core/transactions.
 """
 
 from __future__ import annotations
@@ -25,15 +23,16 @@ from __future__ import annotations
 from typing import Final, final
 
 from kcoord.core.config import CoreConfig
-from kcoord.core.outcome import WARNING, Fact, Now, Outcome, Reply, Request
+from kcoord.core.open_transactions import EndedTransaction, OpenTransactions
+from kcoord.core.outcome import Event, Now, Outcome, Reply, Request
 from kcoord.core.topics.registry import TopicRegistry
 from kcoord.protocol.errors import (
     INVALID_PRODUCER_EPOCH,
     INVALID_REQUEST,
-    INVALID_TRANSACTION_TIMEOUT,
+    INVALID_TXN_STATE,
     NONE,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    TRANSACTION_COORDINATOR_FENCED,
 )
 from kcoord.protocol.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kcoord.protocol.records.producer_ids_record import ProducerIdsRecord
@@ -55,87 +54,115 @@ NO_SEQUENCE: Final = -1
 NO_OFFSET: Final = -1
 NO_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
+EPOCH_MAX: Final = 32767
+# The epoch of the coordinator in a marker that ends a transaction which the coordinator does not know.
+NO_COORDINATOR: Final = -2
+# From this version of transactions on, a marker has the epoch after that of the transaction (KIP-890).
+EPOCH_BUMP_FROM: Final = 2
 
 # A producer has at most five requests in flight, so a repeated batch is one of the last five.
 BATCHES_KEPT: Final = 5
 
-# How many producers a partition has to have before idle ones are looked for.
+# From this many producers on, a partition looks for idle ones.
 SWEEP_MIN: Final = 1024
-# How long after that a partition does not look for them again for the sake of others.
+# The shortest time between two such searches on behalf of other partitions.
 SWEEP_INTERVAL_MS: Final = 60_000
-# Producers that all partitions together remember, and one of them at most; see the settings. Each takes about 400 bytes
-# of memory.
+# Limits of producers in all partitions together and in each; see the settings. Each takes about 400 bytes of memory.
 PRODUCERS_MAX: Final = 200_000
 PARTITION_PRODUCERS_MAX: Final = 20_000
-# So many a partition may always remember, whatever the others do.
+# A partition may always remember this many, whatever the others use.
 PARTITION_PRODUCERS_MIN: Final = 16
-# Which part of its producers a partition forgets at once, so that looking for them costs each new one little.
+# A partition at its limit forgets this part of its producers at once, so that the search costs each new one little.
 FORGET_SHARE: Final = 8
 
 SNAPSHOT_VERSION: Final = 1
-# The version and the checksum stand before what the checksum covers.
+# Version and checksum precede the bytes that the checksum covers.
 SNAPSHOT_ENTRIES_AT: Final = 6
 SNAPSHOT_ENTRY_BYTES: Final = 46
 
 
 @final
+class ProducerIdsReserved(Event):
+    """The reservation of producer ids below `end` is durable."""
+
+    def __init__(self, end: int) -> None:
+        self.end = end
+
+
+@final
 class ProducerIds:
-    """Gives out producer ids. The reserved end is hard state (`topics.next_producer_id`); the rest is soft."""
+    """Assigns producer ids. The end of the reserved block is hard state
+    (`topics.next_producer_id`), the rest is soft.
+    """
 
     def __init__(self, config: CoreConfig, topics: TopicRegistry) -> None:
         self.config = config
         self.topics = topics
         self.next_id = 0
         self.block_end = 0
+        # Ids below this one are durably reserved.
+        self.durable_end = 0
+        # Transactional ids use the ids below this one, which an imported metadata log may not have reserved.
+        self.used_end = 0
+        # Events that wait for a reservation to be durable.
+        self.waiting: list[Event] = []
 
     def handle_init_producer_id(self, request: Request, body: InitProducerIdRequest, now: Now) -> Outcome:
-        """A fresh producer id with epoch 0.
+        """A new producer id with epoch 0, for a producer without a transactional id.
 
-        A request that names an id and an epoch (version 3, KIP-360) gets a fresh id, too, as on a broker: bumping
-        the epoch of an idempotent producer is the client's own affair.
+        A request that names an id and an epoch (version 3, KIP-360) gets a new id as well, like on a broker: an
+        idempotent producer bumps its epoch itself.
         """
         out = Outcome()
-        error = self._refuse(body)
-        if error != NONE:
-            if error == TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
-                fields: dict[str, object] = {
-                    "transactional_id": body.transactional_id,
-                    "client_id": request.client_id,
-                }
-                out.facts.append(Fact(WARNING, "transactions_not_supported", fields))
-            out.reply(request.request_id, InitProducerIdResponse(0, error, NO_PRODUCER_ID, NO_EPOCH))
+        if (body.producer_id == NO_PRODUCER_ID) != (body.producer_epoch == NO_EPOCH):
+            out.reply(request.request_id, InitProducerIdResponse(0, INVALID_REQUEST, NO_PRODUCER_ID, NO_EPOCH))
             return out
         if self.next_id == self.block_end:
-            self.next_id = self.topics.next_producer_id
-            self.block_end = self.next_id + self.config.producer_id_block_size
-            record = ProducerIdsRecord(self.config.node_id, 0, self.block_end)
-            out.add(self.topics.log, None, record)
+            self._reserve(out)
         response = InitProducerIdResponse(0, NONE, self.next_id, 0)
         self.next_id += 1
         if out.records:
             out.reply(request.request_id, response)
         else:
-            # No id is told before the reservation of its block is durable.
+            # No id is sent before the reservation of its block is durable.
             wait_offset = self.topics.producer_ids_offset
             out.replies.append(Reply(request.request_id, response, self.topics.log, wait_offset))
         return out
 
-    def _refuse(self, body: InitProducerIdRequest) -> int:
-        if (body.producer_id == NO_PRODUCER_ID) != (body.producer_epoch == NO_EPOCH):
-            return INVALID_REQUEST
-        if body.transactional_id is None:
-            return NONE
-        if not body.transactional_id:
-            return INVALID_REQUEST
-        timeout_ms = body.transaction_timeout_ms
-        if timeout_ms <= 0 or timeout_ms > self.config.transaction_max_timeout_ms:
-            return INVALID_TRANSACTION_TIMEOUT
-        return TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    def take(self) -> int:
+        """A new id that may be stored at once, in any log; NO_PRODUCER_ID if none is durably reserved: then `wait`."""
+        if self.next_id >= self.durable_end:
+            return NO_PRODUCER_ID
+        producer_id = self.next_id
+        self.next_id += 1
+        return producer_id
+
+    def wait(self, event: Event, out: Outcome) -> None:
+        """Have the event handled when there are durably reserved ids."""
+        self.waiting.append(event)
+        if self.next_id == self.block_end:
+            self._reserve(out)
+
+    def handle_reserved(self, event: ProducerIdsReserved, now: Now) -> Outcome:
+        """A block is durable: go on with what waits for it."""
+        out = Outcome()
+        self.durable_end = max(self.durable_end, event.end)
+        out.follow_ups.extend(self.waiting)
+        self.waiting = []
+        return out
+
+    def _reserve(self, out: Outcome) -> None:
+        """Add the record that reserves the next block. The outcome has no other records."""
+        self.next_id = max(self.topics.next_producer_id, self.used_end)
+        self.block_end = self.next_id + self.config.producer_id_block_size
+        record = ProducerIdsRecord(self.config.node_id, 0, self.block_end)
+        out.add(self.topics.log, None, record)
+        out.once_durable = [ProducerIdsReserved(self.block_end)]
 
 
 @final
 class SeenBatch:
-    """A batch that a producer wrote. `timestamp_ms` is the batch's largest."""
+    """A batch that a producer wrote. `timestamp_ms` is the largest timestamp of the batch."""
 
     def __init__(self, last_sequence: int, last_offset: int, offset_delta: int, timestamp_ms: int) -> None:
         self.last_sequence = last_sequence
@@ -149,13 +176,15 @@ class SeenBatch:
 
     @property
     def first_sequence(self) -> int:
-        """Sequence of the first record; sequences go from 2^31 - 1 to 0."""
+        """The sequence of the first record. After sequence 2^31 - 1 follows 0."""
         return (self.last_sequence - self.offset_delta) & INT32_MAX
 
 
 @final
 class ProducerEntry:
-    """What a partition remembers of one producer. `seen_ms` is when it last wrote, -1 if that was before start-up."""
+    """The state of one producer in a partition. `seen_ms` is the time of its last batch, -1 if that was before
+    start-up.
+    """
 
     def __init__(self, producer_id: int, epoch: int) -> None:
         self.producer_id = producer_id
@@ -165,7 +194,7 @@ class ProducerEntry:
         self.coordinator_epoch = -1
         self.txn_first_offset = NO_OFFSET
         self.seen_ms = -1
-        # Whether it came back since the partition last looked for producers to forget.
+        # Whether it returned since the partition last looked for producers to forget.
         self.has_returned = False
 
     @property
@@ -173,7 +202,7 @@ class ProducerEntry:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def add(self, epoch: int, batch: SeenBatch) -> None:
-        """Remember a batch; a new epoch forgets those of the old one."""
+        """Remember a batch. A new epoch discards the batches of the old one."""
         self.set_epoch(epoch)
         if len(self.batches) == BATCHES_KEPT:
             del self.batches[0]
@@ -186,7 +215,7 @@ class ProducerEntry:
             self.batches.clear()
 
     def find(self, epoch: int, first_sequence: int, last_sequence: int) -> SeenBatch | None:
-        """The batch with exactly these sequences, if it is among the last five."""
+        """The batch with exactly these sequences, if it is one of the last five."""
         if epoch == self.epoch:
             for batch in self.batches:
                 if batch.last_sequence == last_sequence and batch.first_sequence == first_sequence:
@@ -196,28 +225,25 @@ class ProducerEntry:
 
 @final
 class ProducerCheck:
-    """What to do with a batch: append it (NONE, no duplicate), repeat an answer, or refuse it."""
+    """The verdict on a batch: append it (NONE, no duplicate), repeat an answer, or refuse it."""
 
-    def __init__(self, error_code: int, message: str, duplicate: SeenBatch | None) -> None:
+    def __init__(self, error_code: int, duplicate: SeenBatch | None) -> None:
         self.error_code = error_code
-        self.message = message
         self.duplicate = duplicate
 
 
-ACCEPTED: Final = ProducerCheck(NONE, "", None)
+ACCEPTED: Final = ProducerCheck(NONE, None)
 
 
 @final
 class ProducerPool:
-    """How many producers partitions remember, one by one and all together."""
+    """The limits of remembered producers, per partition and in total."""
 
-    def __init__(
-        self, entries_max: int = PRODUCERS_MAX, partition_entries_max: int = PARTITION_PRODUCERS_MAX
-    ) -> None:
+    def __init__(self, entries_max: int = PRODUCERS_MAX, partition_entries_max: int = PARTITION_PRODUCERS_MAX) -> None:
         self.entries_max = entries_max
         self.partition_entries_max = partition_entries_max
         self.count = 0
-        # The partitions by a number of their own, in the order in which idle producers are looked for.
+        # The partitions by an internal number, in the order in which they look for idle producers.
         self.partitions: dict[int, PartitionProducers] = {}
         self.last_number = 0
 
@@ -226,13 +252,13 @@ class ProducerPool:
         return self.count >= self.entries_max
 
     def add(self, partition: PartitionProducers) -> int:
-        """Count what `partition` remembers; the number to remove it by."""
+        """Count the producers of `partition`. Returns the number to remove it with."""
         self.last_number += 1
         self.partitions[self.last_number] = partition
         return self.last_number
 
     def remove_expired(self, wall_ms: int) -> None:
-        """Have the partition whose turn it is forget its idle producers, if that was not done just before."""
+        """Let the next partition forget its idle producers, unless it did so shortly before."""
         for number, partition in self.partitions.items():
             if wall_ms - partition.swept_ms >= SWEEP_INTERVAL_MS:
                 del self.partitions[number]
@@ -243,49 +269,67 @@ class ProducerPool:
 
 @final
 class PartitionProducers:
-    """The producers of one partition, by producer id. Without a `pool`, it has one of its own."""
+    """The producers of one partition by producer id. Without a `pool` the partition gets its own."""
 
     def __init__(self, expiration_ms: int, pool: ProducerPool | None = None) -> None:
         self.expiration_ms = expiration_ms
         self.pool = ProducerPool() if pool is None else pool
         self.entries: dict[int, ProducerEntry] = {}
+        self.transactions = OpenTransactions()
         self._sweep_at = SWEEP_MIN
-        # When idle producers were last looked for.
+        # When the partition last looked for idle producers.
         self.swept_ms = 0
         self._number = self.pool.add(self)
 
     def drop(self) -> None:
-        """The partition is gone, and its producers do not count any more."""
+        """The partition was deleted: its producers do not count any more."""
         self._forget(list(self.entries))
         self.pool.partitions.pop(self._number, None)
 
-    def check(self, header: BatchHeader) -> ProducerCheck:
-        """Judge a batch with a producer id that a client sent. Changes nothing."""
+    def check(self, header: BatchHeader, bumps_epochs: bool = False) -> ProducerCheck:
+        """Check a batch with a producer id that a client sent. Changes nothing.
+
+        A client that `bumps_epochs` begins each transaction with a new epoch and sequence 0. So its first batch in a
+        partition without state has sequence 0, or an earlier batch of the transaction was lost.
+        """
         entry = self.entries.get(header.producer_id)
-        if entry is None:
-            return ACCEPTED
         epoch: int = header.producer_epoch
         sequence: int = header.base_sequence
+        must_be_first = bumps_epochs and header.is_transactional
+        if entry is None:
+            if must_be_first and sequence != 0:
+                return ProducerCheck(OUT_OF_ORDER_SEQUENCE_NUMBER, None)
+            return ACCEPTED
         duplicate = entry.find(epoch, sequence, header.last_sequence)
         if duplicate is not None:
-            return ProducerCheck(NONE, "", duplicate)
-        who = f"producer {header.producer_id}"
+            return ProducerCheck(NONE, duplicate)
         if epoch < entry.epoch:
-            message = f"{who} wrote with epoch {epoch}, the newest is {entry.epoch}"
-            return ProducerCheck(INVALID_PRODUCER_EPOCH, message, None)
-        if entry.epoch == NO_EPOCH:
-            return ACCEPTED
-        if epoch != entry.epoch:
-            if sequence != 0:
-                message = f"{who} began epoch {epoch} with sequence {sequence} instead of 0"
-                return ProducerCheck(OUT_OF_ORDER_SEQUENCE_NUMBER, message, None)
-            return ACCEPTED
+            return ProducerCheck(INVALID_PRODUCER_EPOCH, None)
         last = entry.last_sequence
-        expected = 0 if last == INT32_MAX else last + 1
-        if sequence != expected:
-            message = f"{who} wrote sequence {sequence}, expected {expected}"
-            return ProducerCheck(OUT_OF_ORDER_SEQUENCE_NUMBER, message, None)
+        expected = 0 if last == INT32_MAX or epoch != entry.epoch else last + 1
+        if sequence != expected and (entry.epoch != NO_EPOCH or must_be_first):
+            return ProducerCheck(OUT_OF_ORDER_SEQUENCE_NUMBER, None)
+        if entry.txn_first_offset >= 0 and not header.is_transactional:
+            return ProducerCheck(INVALID_TXN_STATE, None)
         return ACCEPTED
+
+    def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int) -> int:
+        """The error code for a marker; NONE if it may be appended. Changes nothing.
+
+        With version 2 the marker has the epoch after that of the transaction. A marker that is written again, since a
+        crash came before its success was logged, finds its own epoch and no open transaction, and is accepted.
+        """
+        entry = self.entries.get(producer_id)
+        if entry is None:
+            return NONE
+        if epoch < entry.epoch:
+            return INVALID_PRODUCER_EPOCH
+        if transaction_version >= EPOCH_BUMP_FROM and epoch == entry.epoch:
+            if entry.txn_first_offset >= 0 and epoch != EPOCH_MAX:
+                return INVALID_PRODUCER_EPOCH
+        if entry.coordinator_epoch > coordinator_epoch:
+            return TRANSACTION_COORDINATOR_FENCED
+        return NONE
 
     def note(self, header: BatchHeader, last_offset: int, wall_ms: int) -> None:
         """Remember a batch that was appended and ends at `last_offset`."""
@@ -298,26 +342,48 @@ class PartitionProducers:
             self._sweep_at = max(SWEEP_MIN, 2 * len(self.entries))
 
     def rebuild(self, header: BatchHeader, coordinator_epoch: int = NO_EPOCH) -> None:
-        """Remember a batch that is in the log already, with its offsets. To be called in order of offsets.
+        """Remember a batch that is in the log already, with its offsets. Call it in order of offsets.
 
-        The epoch is the transaction coordinator's in a marker.
+        The epoch is that of the transaction coordinator in a marker.
         """
         if header.producer_id < 0:
             return
         if not header.is_control:
             self._add(header, header.last_offset)
             return
-        # A marker ends the producer's transaction and starts its sequences anew if it bears a new epoch.
+        self._end(header, header.last_offset, coordinator_epoch, True)
+
+    def note_marker(
+        self, header: BatchHeader, offset: int, coordinator_epoch: int, wall_ms: int
+    ) -> EndedTransaction | None:
+        """Remember a marker that was appended at `offset`. Returns the transaction that it ended, if there was one."""
+        if header.producer_id not in self.entries and self.pool.is_full:
+            self.pool.remove_expired(wall_ms)
+        ended = self._end(header, offset, coordinator_epoch, False)
+        self.entries[header.producer_id].seen_ms = wall_ms
+        return ended
+
+    def _end(
+        self, header: BatchHeader, offset: int, coordinator_epoch: int, is_durable: bool
+    ) -> EndedTransaction | None:
+        """A marker ends the producer's transaction. With a new epoch it restarts the sequences.
+
+        So does the marker of a transaction that the coordinator does not know. Its writes were never answered, and the
+        producer repeats them in a transaction that the coordinator does know: they are no duplicates then.
+        """
         entry = self._entry(header.producer_id)
         entry.set_epoch(header.producer_epoch)
+        if coordinator_epoch == NO_COORDINATOR:
+            entry.batches.clear()
         entry.txn_first_offset = NO_OFFSET
         entry.timestamp_ms = header.max_timestamp
         entry.coordinator_epoch = coordinator_epoch
+        return self.transactions.end(header.producer_id, offset, is_durable)
 
     def remove_expired(self, wall_ms: int) -> int:
-        """Forget producers that were silent for too long; how many.
+        """Forget producers that were idle for too long. Returns their number.
 
-        The clock of one found at start-up starts with the first call. One with an open transaction stays.
+        For a producer from before start-up the time starts with the first call. One with an open transaction stays.
         """
         self.swept_ms = wall_ms
         expired: list[int] = []
@@ -335,10 +401,10 @@ class PartitionProducers:
         self.pool.count -= len(producer_ids)
 
     def _make_room(self) -> None:
-        """Let there be room for one more producer, if need be by forgetting some.
+        """Make space for one more producer, by forgetting some if necessary.
 
-        Those go first that came once and not again, in the order in which they came; one that came back is spared
-        until it is met for the second time. One with an open transaction stays.
+        The first to go are those that have not returned, in order of arrival. One that has returned is spared once. One
+        with an open transaction stays.
         """
         size = len(self.entries)
         pool = self.pool
@@ -365,7 +431,7 @@ class PartitionProducers:
                 break
 
     def restore(self, entries: list[ProducerEntry]) -> None:
-        """Begin from the entries of a snapshot."""
+        """Start from the entries of a snapshot."""
         self.pool.count -= len(self.entries)
         self.entries = {}
         for entry in entries:
@@ -373,10 +439,14 @@ class PartitionProducers:
                 self._make_room()
                 self.pool.count += 1
             self.entries[entry.producer_id] = entry
+        self.transactions.restore(
+            [(entry.txn_first_offset, number) for number, entry in self.entries.items() if entry.txn_first_offset >= 0]
+        )
 
     def add_repeats(self, recent: PartitionProducers) -> None:
-        """Fill in the older ones of the last batches, which no snapshot holds, from the state of some batches
-        before it."""
+        """Add earlier ones of the last batches, which a snapshot does not have, from the state of some batches before
+        it.
+        """
         for producer_id, entry in self.entries.items():
             other = recent.entries.get(producer_id)
             if other is None or not other.batches or not entry.batches or other.epoch != entry.epoch:
@@ -385,7 +455,7 @@ class PartitionProducers:
                 entry.batches = other.batches
 
     def snapshot(self) -> bytes:
-        """The state as a snapshot file."""
+        """The state as the content of a snapshot file."""
         return encode_snapshot([self.entries[producer_id] for producer_id in sorted(self.entries)])
 
     def _entry(self, producer_id: int) -> ProducerEntry:
@@ -406,13 +476,14 @@ class PartitionProducers:
         entry.add(header.producer_epoch, batch)
         if header.is_transactional and entry.txn_first_offset < 0:
             entry.txn_first_offset = batch.first_offset
+            self.transactions.begin(header.producer_id, batch.first_offset)
         return entry
 
 
 def encode_snapshot(entries: list[ProducerEntry]) -> bytes:
-    """A `.snapshot` file as Kafka writes it: version 1, a CRC-32C of the rest, one entry per producer.
+    """A `.snapshot` file in Kafka's format: version 1, a CRC-32C of the rest, one entry per producer.
 
-    It holds the last batch of each producer only; see add_repeats.
+    It only has the last batch of each producer; see `add_repeats`.
     """
     body = BytesWriter()
     write_int32(body, len(entries))

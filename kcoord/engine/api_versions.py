@@ -15,8 +15,8 @@ from kcoord.protocol.api_versions import (
 from kcoord.protocol.apis import API_VERSIONS, APIS, Api
 from kcoord.protocol.errors import INVALID_REQUEST, NONE, UNSUPPORTED_VERSION
 
-# APIs of ours from here on (docs/client-assignors.md) are served and not listed: no released client has them, and
-# whoever does is told when to use them.
+# kcoord's own APIs begin with this key (docs/client-assignors.md). They are served but not listed: no released client
+# has them, and other clients are asked to use them in a heartbeat response.
 PRIVATE_KEY_MIN: Final = 10000
 _SOFTWARE_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-")
 
@@ -47,18 +47,14 @@ def _add_features(response: ApiVersionsResponse, version: int, finalized: Finali
     """Before version 4 clients could not read a lowest level of 0: those features are left out there."""
     for feature in supported_features():
         if feature.minimum > 0 or version >= 4:
-            response.supported_features.append(
-                SupportedFeatureKey(feature.name, feature.minimum, feature.maximum)
-            )
+            response.supported_features.append(SupportedFeatureKey(feature.name, feature.minimum, feature.maximum))
         level = finalized.level(feature)
         if level > 0:
             response.finalized_features.append(FinalizedFeatureKey(feature.name, level, level))
     response.finalized_features_epoch = finalized.offset
 
 
-def api_versions_response(
-    body: ApiVersionsRequest, version: int, finalized: FinalizedFeatures
-) -> ApiVersionsResponse:
+def api_versions_response(body: ApiVersionsRequest, version: int, finalized: FinalizedFeatures) -> ApiVersionsResponse:
     """The answer to a request of a supported version."""
     if version >= 3 and not (
         _is_software_text(body.client_software_name) and _is_software_text(body.client_software_version)

@@ -1,4 +1,4 @@
-"""Goes through the batches of a file, read in large pieces: what loading and state checkpoints have in common."""
+"""Walks over the batches of a file, read in large pieces, for loading and for state checkpoints."""
 
 from __future__ import annotations
 
@@ -15,24 +15,25 @@ READ_BYTES: Final = 4 << 20
 
 @final
 class BatchWalk:
-    """The batches of an extent, checksums checked. `header` and `buf` hold the current one. End with `close`."""
+    """The batches of an extent, with checked checksums. `header` and `buf` are the current one. Call `close` at the
+    end.
+    """
 
     def __init__(self, storage: Storage, extent: Extent) -> None:
         self.path = extent.path
         self.file: File = storage.open(extent.path)
         self.buf = b""
-        # File position of the first byte of `buf`, and the next batch's position in it.
+        # The file position of the first byte of `buf`, and the position of the next batch in it.
         self.start: i64 = extent.start
         self.next_pos: i64 = 0
         self.end: i64 = extent.end
         self.next_offset: i64 = 0
-        self.header: BatchHeader | None = None
 
     def close(self) -> None:
         self.file.close()
 
     def advance(self) -> BatchHeader | None:
-        """The next batch, which stands in `buf` at the header's `pos`; None at the end. Raises LogDamaged."""
+        """The next batch, which is in `buf` at the header's `pos`; None at the end. Raises LogDamaged."""
         pos = self.next_pos
         at = self.start + pos
         if at >= self.end:
@@ -51,19 +52,18 @@ class BatchWalk:
         except DecodeError as error:
             raise self.damaged(at, str(error)) from None
         if header.base_offset < self.next_offset:
-            raise self.damaged(at, f"offset {header.base_offset} where {self.next_offset} or later is due")
+            raise self.damaged(at, f"offset {header.base_offset} where {self.next_offset} or later is expected")
         if not check_crc(self.buf, pos, header):
             raise self.damaged(at, "wrong checksum")
         self.next_offset = header.last_offset + 1
         self.next_pos = pos + header.size
-        self.header = header
         return header
 
     def damaged(self, position: i64, reason: str) -> LogDamaged:
         return LogDamaged(self.path, self.next_offset, position, reason)
 
     def damaged_here(self, header: BatchHeader, reason: str) -> LogDamaged:
-        """The current batch is not what it should be."""
+        """The error for a current batch with unexpected content."""
         return LogDamaged(self.path, header.base_offset, self.start + header.pos, reason)
 
     def _read(self, position: i64, size: i64) -> None:

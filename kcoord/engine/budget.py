@@ -1,14 +1,14 @@
 """What one turn may cost.
 
-One event loop serves everybody, so whatever a turn does keeps everybody else waiting. The engine has no clock. It
-counts bytes instead: those of a request, those of its answer, and a fixed share for each request. At the rate of the
-densest requests (about 20 bytes for each microsecond of native code) TURN_COST_MAX is some ten milliseconds.
+One event loop serves all connections, so all others wait while it works for one. The engine has no clock. It counts
+bytes instead: those of a request, those of its response, and a fixed share for each request. At the rate of the densest
+requests (about 20 bytes for each microsecond of native code), TURN_COST_MAX is about ten milliseconds.
 
-A turn ends its work when the budget is spent, and the rest goes on in the next one. A single request is never cut in
-two: its limit is the size of its frame, and what costs more than that is a job or is refused.
+A turn ends its work when the budget is spent, and the next turn continues. A single request is not divided: the size of
+its frame limits it, and work that costs more is a job or is refused.
 
-A small request of a connection that waits for nothing may still use the reserve. So heartbeats and newcomers are served
-in the turn in which they arrive, whatever others have asked for.
+A small request of a connection without waiting frames may still use the reserve. So heartbeats and new connections are
+served in the turn in which they arrive, however much other clients have requested.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import Final, final
 
 # The cost of all that a turn handles, in bytes.
 TURN_COST_MAX: Final = 256 * 1024
-# What small requests may use beyond that.
+# What small requests may use in addition.
 TURN_RESERVE: Final = 256 * 1024
 # Requests up to this size are small.
 SMALL_REQUEST_BYTES: Final = 4096
 # The share of each request: dispatch, bookkeeping, one write.
 REQUEST_COST: Final = 128
-# Records are handed on as they are: reading and sending so many bytes costs as much as encoding one byte.
+# Records are sent as they are: reading and sending this many bytes costs as much as encoding one byte.
 RECORD_BYTES_PER_COST: Final = 32
-# Looking at one partition of a fetch.
+# The check of one partition of a fetch.
 PARTITION_COST: Final = 16
 # Timers that fire in one turn. Each may change a group; 10,000 sessions may expire at once.
 TIMERS_MAX: Final = 1000
@@ -66,9 +66,7 @@ class TurnBudget:
         """Records were read from that many partitions."""
         self.spent += record_bytes // RECORD_BYTES_PER_COST + partitions * PARTITION_COST
 
-    def note_request(
-        self, api_key: int, frame_bytes: int, client: str, spent_before: int, extra_cost: int = 0
-    ) -> None:
+    def note_request(self, api_key: int, frame_bytes: int, client: str, spent_before: int, extra_cost: int = 0) -> None:
         """A request was handled: charge for it, and remember it if it is the turn's most expensive one.
 
         `extra_cost` is what its handler took that its bytes do not show.

@@ -1,45 +1,51 @@
 """The open batch of a coordinator or metadata log.
 
-Records of all events of one loop turn go into one batch: one header, one checksum, one write. What one event leads to
-is never split over two batches, so a batch is atomic for every event in it.
+Records of all events of one turn go into one batch: one header, one checksum, one write. The records of one event are
+never split over two batches, so they are atomic.
+
+Records that belong to a transaction get a batch of their own, since the id and epoch of the producer are in the header
+of a batch; so does a marker, which is a control batch. Both close the open batch first, so that offsets ascend. The
+producer state of the partition learns of them when they are appended: the last stable offset must not pass the first
+record of an open transaction.
 """
 
 from __future__ import annotations
 
 from typing import Final, final
 
-from kcoord.core.groups.cause import Cause
+from kcoord.core.cause import Cause
 from kcoord.core.groups.cause_header import cause_headers
-from kcoord.core.outcome import CoordinatorRecord, LogId
+from kcoord.core.outcome import CoordinatorRecord, LogId, Marker, TransactionalProducer
+from kcoord.engine.markers import append_marker, marker_batch
 from kcoord.engine.partitions import TopicPartition
 from kcoord.log.journal import Journal
 from kcoord.log.partition_log import PartitionLog
 from kcoord.log.serde import encode_metadata_record, encode_record
-from kcoord.wire.record_batch import NO_SEQUENCE, BatchBuilder, Headers
+from kcoord.wire.record_batch import NO_SEQUENCE, BatchBuilder, Headers, parse_header
 
-# A batch that has grown beyond this is closed before the next event's records (Kafka's own batches are about as big).
+# A batch that exceeds this is closed before the next event's records. Kafka's own batches are about as large.
 BATCH_BYTES_TARGET: Final = 1024 * 1024
-# The most that a batch needs for a record beside key and value.
+# The largest overhead of a record besides key and value.
 RECORD_OVERHEAD_BYTES: Final = 24
 
 
 class BatchTooLarge(Exception):
-    """One event's records do not fit into an atomic batch."""
+    """The records of one event do not fit into an atomic batch."""
 
 
 @final
 class EncodedRecords:
-    """One event's records as they go into a batch."""
+    """The encoded records of one event."""
 
     def __init__(self) -> None:
         self.keys: list[bytes | None] = []
         self.values: list[bytes | None] = []
-        # By position; few records have any.
+        # Headers by position in the list. Few records have any.
         self.headers: dict[int, Headers] = {}
         self.size_bytes = 0
 
     def add_cause(self, cause: Cause) -> None:
-        """Why the record that is added next is there."""
+        """Set the cause of the record that is added next."""
         headers, size_bytes = cause_headers(cause)
         self.headers[len(self.keys)] = headers
         self.size_bytes += size_bytes
@@ -56,7 +62,7 @@ class EncodedRecords:
 
 @final
 class CoordinatorLog:
-    """Appends typed records to a log of ours. `next_offset` is the offset the next record gets."""
+    """Appends typed records to one of the server's own logs. The next record gets `next_offset`."""
 
     def __init__(
         self,
@@ -68,20 +74,22 @@ class CoordinatorLog:
     ) -> None:
         self.log_id = log_id
         self.log = log
-        # Consumers may watch `__consumer_offsets` like any topic; the metadata log is nobody's to fetch.
+        # Consumers may read `__consumer_offsets` like any topic; no client may fetch the metadata log.
         self.partition = partition
         self.journal = journal
         self.batch_bytes_max = batch_bytes_max
         self.is_metadata = log_id.topic == "__cluster_metadata"
         self.builder = BatchBuilder()
         self.next_offset = log.end_offset
-        # The end of what the commit in flight (or the last one) covers.
+        # The end of the commit in flight, or of the last one.
         self.written_end = log.end_offset
+        # Whether a batch went to the journal since the last write.
+        self.has_closed = False
 
     def encode(self, records: list[CoordinatorRecord]) -> EncodedRecords:
-        """The records of one event. Nothing is changed yet. Raises BatchTooLarge and EncodeError.
+        """Encode the records of one event. Nothing changes yet. Raises BatchTooLarge and EncodeError.
 
-        A small request may ask for records of any size, so encoding ends where the batch would be full.
+        A small request may cause records of any size, so encoding stops as soon as they exceed the batch.
         """
         encoded = EncodedRecords()
         is_metadata = self.is_metadata
@@ -99,10 +107,20 @@ class CoordinatorLog:
                 raise BatchTooLarge(f"more than {self.batch_bytes_max} bytes of records at once for {self.log_id}")
         return encoded
 
-    def append(self, encoded: EncodedRecords, wall_ms: int) -> int:
-        """Put the records of one event into the open batch; the offset of the first one."""
+    def append(self, encoded: EncodedRecords, wall_ms: int, producer: TransactionalProducer | None = None) -> int:
+        """Append the records of one event: to the open batch, or to one of their own if they belong to a transaction
+        of `producer`. Returns the offset of the first one.
+        """
+        if producer is not None:
+            self.close_batch()
+            first = self._add(encoded, wall_ms)
+            self._close_transactional(producer, wall_ms)
+            return first
         if self.builder.size_bytes() > BATCH_BYTES_TARGET:
             self.close_batch()
+        return self._add(encoded, wall_ms)
+
+    def _add(self, encoded: EncodedRecords, wall_ms: int) -> int:
         builder = self.builder
         first = self.next_offset
         count = len(encoded.keys)
@@ -116,16 +134,48 @@ class CoordinatorLog:
         return first
 
     def close_batch(self) -> bool:
-        """Hand the open batch to the journal; whether there was one."""
+        """Pass the open batch to the journal. Returns whether there was one."""
         builder = self.builder
         count = int(builder.count)
         if count == 0:
             return False
         base = self.next_offset - count
         epoch = 0 if self.partition is None else self.partition.leader_epoch
-        # The broker's coordinators number their batches 0 without having a producer id; its controller does not.
+        # A broker's coordinators number their batches 0 without a producer id; its controller does not.
         sequence = NO_SEQUENCE if self.is_metadata else 0
         batch = builder.build(base, epoch, base_sequence=sequence)
-        self.journal.append(self.log, batch, base, self.next_offset - 1, int(builder.max_timestamp), epoch)
-        self.builder = BatchBuilder()
+        self._pass_on(batch, base, epoch, int(builder.max_timestamp))
         return True
+
+    def append_marker(self, marker: Marker, wall_ms: int) -> int:
+        """Append the marker that ends a transaction in this log. Returns its offset."""
+        self.close_batch()
+        partition = self.partition
+        if partition is None:
+            raise RuntimeError(f"{self.log_id} has no transactions")
+        offset = self.next_offset
+        batch = marker_batch(marker, offset, partition.leader_epoch, wall_ms)
+        append_marker(self.journal, partition, marker, batch, wall_ms)
+        self.next_offset = offset + 1
+        self.has_closed = True
+        return offset
+
+    def take_closed(self) -> bool:
+        """Whether a batch went to the journal since the last call."""
+        has_closed = self.has_closed
+        self.has_closed = False
+        return has_closed
+
+    def _close_transactional(self, producer: TransactionalProducer, wall_ms: int) -> None:
+        """Pass the open batch to the journal as part of a transaction, numbered like all batches of a coordinator."""
+        base = self.next_offset - int(self.builder.count)
+        epoch = 0 if self.partition is None else self.partition.leader_epoch
+        batch = self.builder.build(base, epoch, producer.producer_id, producer.producer_epoch, 0, transactional=True)
+        self._pass_on(batch, base, epoch, int(self.builder.max_timestamp))
+        if self.partition is not None:
+            self.partition.producers.note(parse_header(batch), self.next_offset - 1, wall_ms)
+
+    def _pass_on(self, batch: bytes, base: int, leader_epoch: int, max_timestamp: int) -> None:
+        self.journal.append(self.log, batch, base, self.next_offset - 1, max_timestamp, leader_epoch)
+        self.builder = BatchBuilder()
+        self.has_closed = True

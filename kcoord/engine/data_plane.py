@@ -1,36 +1,32 @@
-"""The APIs that read and write partition logs, and the partitions' directories."""
+"""The APIs that read and write partition logs, and the partitions' directories.
+
+Requests go to their handlers by `handle_data` (dispatch.py), which is generated from schemas/.
+"""
 
 from __future__ import annotations
 
-from typing import Final, cast, final
+from typing import final
 
 from kcoord.core.config import CoreConfig
-from kcoord.core.outcome import METADATA_TOPIC, Job, Now, Reply, Request, Timer
+from kcoord.core.outcome import METADATA_TOPIC, Job, Now, Reply, Timer
 from kcoord.core.producers import ProducerPool
 from kcoord.core.topics.registry import TopicRegistry
 from kcoord.engine.budget import TurnBudget
-from kcoord.engine.delete_records import DeleteRecordsRoom
-from kcoord.engine.fetch import FetchRoom
-from kcoord.engine.leader_epochs import LeaderEpochsRoom
-from kcoord.engine.list_offsets import ListOffsetsRoom, SearchJob
+from kcoord.engine.delete_records import DeleteRecordsHandler
+from kcoord.engine.fetch import FetchHandler
+from kcoord.engine.leader_epochs import LeaderEpochsHandler
+from kcoord.engine.list_offsets import ListOffsetsHandler, SearchJob
+from kcoord.engine.markers import MarkerWriter
 from kcoord.engine.partitions import PartitionTable, TopicPartition
-from kcoord.engine.produce import ProduceRoom
+from kcoord.engine.produce import ProduceHandler
 from kcoord.engine.produce_work import CheckJob
+from kcoord.engine.producer_states import DescribeProducersHandler
 from kcoord.engine.session import OutputPool
 from kcoord.engine.topic_follower import TopicFollower
+from kcoord.engine.volume import LogVolume
+from kcoord.engine.write_markers import WriteMarkersHandler
 from kcoord.log.directory import LogDirectory
 from kcoord.log.journal import Journal
-from kcoord.protocol import apis
-from kcoord.protocol.delete_records import DeleteRecordsRequest
-from kcoord.protocol.fetch import FetchRequest
-from kcoord.protocol.list_offsets import ListOffsetsRequest
-from kcoord.protocol.offset_for_leader_epoch import OffsetForLeaderEpochRequest
-from kcoord.protocol.produce import ProduceRequest
-from kcoord.wire.message import Message
-
-DATA_PLANE_APIS: Final = frozenset(
-    (apis.PRODUCE, apis.FETCH, apis.LIST_OFFSETS, apis.DELETE_RECORDS, apis.OFFSET_FOR_LEADER_EPOCH)
-)
 
 
 @final
@@ -45,36 +41,21 @@ class DataPlane:
         budget: TurnBudget,
         pool: OutputPool,
     ) -> None:
-        self.config = config
         self.topics = topics
         self.directory = directory
         self.journal = journal
+        self.volume = LogVolume()
         self.table = PartitionTable(topics, config.decompressed_bytes_max)
         self.producers = ProducerPool(config.producers_max, config.producers_per_partition_max)
-        self.produce = ProduceRoom(config, self.table, journal, budget)
-        self.fetch = FetchRoom(config, self.table, session_seed, budget, pool)
-        self.list_offsets = ListOffsetsRoom(self.table, budget)
-        self.delete_records = DeleteRecordsRoom(self.table, directory)
-        self.leader_epochs = LeaderEpochsRoom(self.table)
-        self.follower = TopicFollower(
-            config, topics, directory, journal, self.table, self.fetch, self.producers
-        )
-
-    def handle(self, request: Request, now: Now) -> Message | None:
-        """Answer a request, or park it (None): a fetch, a Produce whose records are checked in a thread, or what takes
-        more than a turn."""
-        key = request.api_key
-        body = request.body
-        if key == apis.PRODUCE:
-            return self.produce.handle_produce(request, cast(ProduceRequest, body), now)
-        if key == apis.FETCH:
-            return self.fetch.handle_fetch(request, cast(FetchRequest, body), now)
-        if key == apis.LIST_OFFSETS:
-            return self.list_offsets.handle_list_offsets(request, cast(ListOffsetsRequest, body), now)
-        if key == apis.DELETE_RECORDS:
-            return self.delete_records.handle_delete_records(request, cast(DeleteRecordsRequest, body), now)
-        epochs = cast(OffsetForLeaderEpochRequest, body)
-        return self.leader_epochs.handle_offset_for_leader_epoch(request, epochs, now)
+        self.produce = ProduceHandler(config, self.table, journal, budget)
+        self.markers = MarkerWriter(self.table, journal)
+        self.fetch = FetchHandler(config, self.table, session_seed, budget, pool)
+        self.list_offsets = ListOffsetsHandler(self.table, budget)
+        self.delete_records = DeleteRecordsHandler(self.table, directory)
+        self.write_markers = WriteMarkersHandler(self.markers)
+        self.producer_states = DescribeProducersHandler(self.table, budget)
+        self.leader_epochs = LeaderEpochsHandler(self.table)
+        self.follower = TopicFollower(config, topics, directory, journal, self.table, self.fetch, self.producers)
 
     def take_timers(self) -> list[Timer]:
         return self.fetch.take_timers()
@@ -87,24 +68,26 @@ class DataPlane:
         return timer.token in self.fetch.parked
 
     def has_due(self) -> bool:
-        """Whether a parked request can be answered, or goes on in a later turn."""
-        return self.fetch.has_due() or self.list_offsets.has_due()
+        """Whether a parked request can be answered or continued."""
+        return self.fetch.has_due() or self.list_offsets.has_due() or self.producer_states.has_due()
 
     def answer_next(self, now: Now) -> Reply | None:
         """The next answer of a parked request. None: it takes more turns. To be called when has_due()."""
         if self.fetch.has_due():
             return self.fetch.answer_next(now)
-        return self.list_offsets.answer_next()
+        if self.list_offsets.has_due():
+            return self.list_offsets.answer_next()
+        return self.producer_states.answer_next()
 
     def take_jobs(self) -> list[Job]:
-        """Jobs that came up since this was last asked."""
+        """Return the jobs created since the last call."""
         jobs = self.produce.take_jobs()
         if self.list_offsets.jobs:
             jobs = jobs + self.list_offsets.take_jobs()
         return jobs
 
     def job_done(self, job: Job, error: str | None) -> bool:
-        """Whether the job is one of the data plane. Then its request goes on."""
+        """Return whether the job belongs to the data plane. If so, its request continues."""
         if isinstance(job, CheckJob):
             self.produce.job_done(job, error)
             return True
@@ -116,14 +99,15 @@ class DataPlane:
     def disconnected(self, connection_id: int) -> None:
         self.fetch.on_disconnect(connection_id)
         self.list_offsets.on_disconnect(connection_id)
+        self.producer_states.on_disconnect(connection_id)
 
     # --- topics ----------------------------------------------------------------------------------------------
 
     def drop_leftovers(self) -> None:
-        """At start-up, when directories follow the records: what no record speaks of goes.
+        """Remove directories without records, at start-up.
 
-        A directory may be ahead of the log by a topic whose creation did not become durable, and behind it by one
-        whose files were not removed yet. What was replayed is durable: opening a log syncs its end.
+        There may be directories of a topic whose creation did not become durable, and of a deleted topic whose files
+        were not removed yet. The replayed records are durable, because opening a log syncs its end.
         """
         for log in list(self.directory):
             if log.topic == METADATA_TOPIC:

@@ -1,18 +1,19 @@
-"""DeleteRecords: moving a partition's start forward (KIP-107).
+"""DeleteRecords: moving the start of a partition forward (KIP-107).
 
-A turn changes numbers only. The start that a request asks for is where readers begin from that moment on; it becomes
-durable with the commit that the answer waits for, and one file with the starts of all logs serves all requests of a
-commit. Readers see it a little earlier than it is durable, which breaks no promise: starts only grow, and after a crash
-in between the partition begins where it did before, with all of its records, as if the request had not come.
+A turn changes numbers only. Readers see the new start from that moment on. It becomes durable with the commit that the
+answer waits for; one file with the starts of all logs serves all requests of a commit. That readers see it before it is
+durable breaks no promise: starts only grow, and after a crash in between the partition begins where it did before, with
+all of its records, as if the request had never arrived.
 
-Segments below the start keep their files until the start is durable. The server then removes them, beside the traffic.
+The order is: the start, its durability, the files. Segments below the start keep their files until the start is
+durable. Then the server removes them, in the background.
 """
 
 from __future__ import annotations
 
 from typing import Final, final
 
-from kcoord.core.outcome import INTERNAL_TOPICS, Now, Request
+from kcoord.core.outcome import INTERNAL_TOPICS
 from kcoord.engine.partitions import PartitionTable, ServedTopic, TopicPartition
 from kcoord.log.directory import LogDirectory
 from kcoord.log.segment import Segment
@@ -35,21 +36,19 @@ NO_OFFSET: Final = -1
 
 
 @final
-class DeleteRecordsRoom:
+class DeleteRecordsHandler:
     def __init__(self, table: PartitionTable, directory: LogDirectory) -> None:
         self.table = table
         self.directory = directory
-        # Partitions whose start moved, by topic id and number: some of their segments may go.
+        # Partitions whose start moved, by topic id and number. Some of their segments may be removed.
         self.moved: dict[tuple[bytes, int], TopicPartition] = {}
 
-    def handle_delete_records(
-        self, request: Request, body: DeleteRecordsRequest, now: Now
-    ) -> DeleteRecordsResponse:
-        """Offset -1 stands for the high watermark; an offset below the start changes nothing.
+    def handle_delete_records(self, body: DeleteRecordsRequest) -> DeleteRecordsResponse:
+        """Offset -1 means the high watermark; an offset below the start changes nothing.
 
-        As on a broker, of several offsets for one partition the last one counts, and the answer names each partition
-        once. Errors: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION for internal topics, POLICY_VIOLATION where
-        cleanup.policy is compact alone, OFFSET_OUT_OF_RANGE.
+        As on a broker, the last of several offsets for one partition counts, and the answer has each partition once.
+        Errors: UNKNOWN_TOPIC_OR_PARTITION, INVALID_TOPIC_EXCEPTION for internal topics, POLICY_VIOLATION if
+        cleanup.policy is compact only, OFFSET_OUT_OF_RANGE.
         """
         wanted: dict[str, dict[int, int]] = {}
         for topic in body.topics:
@@ -87,9 +86,9 @@ class DeleteRecordsRoom:
         return DeleteRecordsPartitionResult(index, log.log_start_offset, NONE)
 
     def take_waste(self, busy: str) -> list[Segment]:
-        """Closed segments below starts that are durable: no log has them any more, and their files may be removed.
+        """Closed segments below durable starts. They are removed from their logs, and the caller removes the files.
 
-        The log named `busy` is left alone for now. Retention takes what is not closed yet.
+        The log named `busy` is skipped for now. Retention takes segments that are not closed yet.
         """
         waste: list[Segment] = []
         for key, tp in list(self.moved.items()):

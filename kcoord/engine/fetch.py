@@ -1,11 +1,12 @@
 """Fetch: reading record batches, and waiting for them.
 
-A fetch that finds less than its minimum of bytes is parked until enough of its partitions' bytes became durable or its
-time is up. Parked fetches are indexed by partition, so a commit looks only at those that wait for what it moved.
-Nothing above the high watermark (the durable end) is ever shown, so a crash cannot take back what a consumer has seen.
+A fetch that finds less than its minimum of bytes is parked, until enough bytes of its partitions are durable or its
+time is up. Parked fetches are indexed by partition, so a commit checks only those that wait for a partition whose high
+watermark moved. Nothing above the high watermark (the durable end) is ever returned, so a crash cannot take back what a
+consumer has read.
 
-Limits on bytes bind except for the first batch found, which is always given whole: a consumer whose limit is smaller
-than a batch still gets on (KIP-74). Partitions are read in the order of the request, in a session in the session's.
+Limits on bytes do not apply to the first batch, which is always returned whole: a consumer whose limit is smaller than
+a batch still makes progress (KIP-74). Partitions are read in the order of the request, or in that of the session.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from kcoord.engine.fetch_sessions import (
     PartitionKey,
     next_epoch,
 )
-from kcoord.engine.partitions import NO_EPOCH, PartitionTable, ServedTopic, TopicPartition, epoch_end
+from kcoord.engine.partitions import NO_EPOCH, READ_COMMITTED, PartitionTable, ServedTopic, TopicPartition, epoch_end
 from kcoord.engine.session import OutputPool
 from kcoord.log.errors import LogDamaged
 from kcoord.protocol.errors import (
@@ -43,6 +44,7 @@ from kcoord.protocol.errors import (
     UNSUPPORTED_COMPRESSION_TYPE,
 )
 from kcoord.protocol.fetch import (
+    AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
     FetchPartition,
@@ -53,19 +55,22 @@ from kcoord.protocol.fetch import (
     PartitionData,
 )
 from kcoord.wire.compression import CODEC_ZSTD
-from kcoord.wire.primitives import ZERO_UUID
+from kcoord.wire.primitives import ZERO_UUID, i64, read_i32_be, read_i64_be
+from kcoord.wire.record_batch import HEADER_BYTES, LENGTH_OVERHEAD
 
-READ_COMMITTED: Final = 1
-
-# Versions from which a rule holds.
+# The versions from which a rule applies.
 TOPIC_IDS_FROM: Final = 13
 REPLICA_STATE_FROM: Final = 15
 LEADER_HINTS_FROM: Final = 16
 ZSTD_FROM: Final = 10
-# Older clients do not know that KAFKA_STORAGE_ERROR can be tried again.
+# Older clients do not know that KAFKA_STORAGE_ERROR is retriable.
 STORAGE_ERROR_FROM: Final = 6
 
-# One answer may take this part of what the pool of answers has left: its n-th part.
+# The positions in the header of a batch of its length, and of the delta of its last offset.
+LENGTH_AT: Final = 8
+LAST_DELTA_AT: Final = 23
+
+# One answer may take this part of the free bytes in the pool of answers: one n-th.
 POOL_SHARES: Final = 16
 
 SESSIONLESS: Final = 0
@@ -75,7 +80,7 @@ INCREMENTAL: Final = 2
 
 @final
 class Fetch:
-    """One fetch from its arrival to its answer."""
+    """A fetch from its arrival to its answer."""
 
     def __init__(self, request: Request, body: FetchRequest, max_bytes: int) -> None:
         self.request_id = request.request_id
@@ -83,32 +88,32 @@ class Fetch:
         self.version = request.version
         self.host = request.host
         self.port = request.port
-        self.read_committed = body.isolation_level == READ_COMMITTED
+        self.isolation_level = body.isolation_level
         self.max_bytes = max_bytes
         self.min_bytes = min(body.min_bytes, max_bytes)
         self.mode = SESSIONLESS
         self.session: FetchSession | None = None
-        # The epoch the session must still have when the answer is made.
+        # The epoch that the session must still have when the answer is built.
         self.session_epoch = 0
-        # Partitions to read, and those that are answered with an error anyway.
+        # Partitions to read, and partitions that are answered with an error.
         self.items: list[FetchItem] = []
         self.refused: list[tuple[FetchItem, int]] = []
-        # While parked: its key among the parked ones, and the bytes counted so far.
+        # While the fetch is parked: its key, and the bytes counted so far.
         self.token = 0
         self.bytes_available = 0
 
 
 @final
 class ReadResult:
-    """What one pass over the partitions of a fetch gave."""
+    """The result of one pass over the partitions of a fetch."""
 
     def __init__(self) -> None:
         self.items: list[FetchItem] = []
         self.data: list[PartitionData] = []
         self.bytes = 0
-        # An error or a diverging epoch: the answer must not wait.
+        # An error or a diverging epoch: answer at once.
         self.is_urgent = False
-        # The pool of answers had nothing left for records.
+        # The pool of answers had no bytes left for records.
         self.is_starved = False
         self.names_leader = False
 
@@ -118,7 +123,7 @@ class ReadResult:
 
 
 def error_data(partition: int, error_code: int) -> PartitionData:
-    """The answer for a partition that cannot be looked at."""
+    """The answer for a partition that cannot be read."""
     return PartitionData(partition, error_code, -1)
 
 
@@ -130,7 +135,7 @@ def read_error(partition: int, error_code: int) -> PartitionData:
 
 
 def group_by_topic(items: list[FetchItem], data: list[PartitionData]) -> list[FetchableTopicResponse]:
-    """Neighbours of the same topic share an entry; the order of partitions stays."""
+    """Neighbours of the same topic share an entry. The order of partitions stays."""
     topics: list[FetchableTopicResponse] = []
     last: FetchableTopicResponse | None = None
     for i in range(len(items)):
@@ -143,8 +148,8 @@ def group_by_topic(items: list[FetchItem], data: list[PartitionData]) -> list[Fe
 
 
 @final
-class FetchRoom:
-    """All fetches. `session_seed` sets where session ids start; any number will do."""
+class FetchHandler:
+    """All fetches. `session_seed` determines where session ids start; any number works."""
 
     def __init__(
         self,
@@ -158,8 +163,8 @@ class FetchRoom:
         self.table = table
         self.budget = TurnBudget() if budget is None else budget
         self.pool = OutputPool() if pool is None else pool
-        # Tokens of parked fetches that can be answered, in the order in which that became so; and of those that
-        # found no room in the pool.
+        # Tokens of parked fetches that can be answered, in the order in which that happened; and of those that found no
+        # free bytes in the pool.
         self.due: dict[int, bool] = {}
         self.starved: dict[int, bool] = {}
         self.sessions = FetchSessionCache(config.fetch_session_slots, session_seed)
@@ -170,9 +175,9 @@ class FetchRoom:
         self.last_token = 0
 
     def handle_fetch(self, request: Request, body: FetchRequest, now: Now) -> FetchResponse | None:
-        """The answer, or None when the fetch was parked; then take_timers() has its deadline.
+        """The answer, or None if the fetch was parked; its deadline is then in take_timers().
 
-        Errors of the session stand at the top, all others at their partition.
+        Errors of the session are at the top level, all others in their partition.
         """
         max_bytes = max(0, min(body.max_bytes, self.config.fetch_max_bytes))
         fetch = Fetch(request, body, max_bytes)
@@ -189,13 +194,13 @@ class FetchRoom:
         return None
 
     def take_timers(self) -> list[Timer]:
-        """Timers to arm for fetches parked since the last call."""
+        """The timers of fetches parked since the last call."""
         timers = self.timers
         self.timers = []
         return timers
 
     def note_durable(self) -> None:
-        """More became durable: note the fetches that have enough now."""
+        """High watermarks moved: find the fetches that have enough bytes now."""
         for tp in self.table.take_moved():
             waiting = self.waiters.get(tp)
             if waiting is None:
@@ -213,19 +218,19 @@ class FetchRoom:
         return len(self.due) > 0
 
     def answer_next(self, now: Now) -> Reply:
-        """The answer of the first fetch that is due. To be called when has_due()."""
+        """Answer the first fetch that is due. Only call this if has_due()."""
         token = next(iter(self.due))
         return self._finish(self.parked[token], now)
 
     def on_timer(self, timer: Timer, now: Now) -> list[Reply]:
-        """A parked fetch's time is up: it gets what there is."""
+        """The time of a parked fetch is up: it gets what there is."""
         fetch = self.parked.get(timer.token)
         if fetch is None:
             return []
         return [self._finish(fetch, now)]
 
     def on_disconnect(self, connection_id: int) -> None:
-        """Forget the parked fetches of a connection. Its sessions live on, as the client may reconnect."""
+        """Discard the parked fetches of a connection. Its sessions stay, because the client may reconnect."""
         tokens = self.by_connection.get(connection_id)
         if tokens is None:
             return
@@ -235,21 +240,21 @@ class FetchRoom:
                 self._unpark(fetch)
 
     def note_deleted(self, dropped: list[TopicPartition]) -> None:
-        """Partitions are gone (see PartitionTable.drop_topic): note the fetches that wait for one."""
+        """Partitions were deleted (see PartitionTable.drop_topic): find the fetches that wait for one."""
         for tp in dropped:
             waiting = self.waiters.get(tp)
             if waiting is not None:
                 for token in waiting:
                     self.due[token] = True
 
-    # What is fetched.
+    # ---- the partitions of a fetch
 
     def _open(self, fetch: Fetch, body: FetchRequest, now: Now) -> int:
-        """Settle the fetch's session. Returns an error code for the whole request."""
+        """Find or create the fetch's session. Returns an error code for the whole request."""
         session_id = body.session_id
         epoch = body.session_epoch
         if epoch == INITIAL_EPOCH or epoch == FINAL_EPOCH:
-            # A full fetch closes the session it names.
+            # A full fetch closes the session that it names.
             if session_id != NO_SESSION:
                 self.sessions.remove(session_id)
             fetch.mode = FULL if epoch == INITIAL_EPOCH else SESSIONLESS
@@ -288,7 +293,7 @@ class FetchRoom:
                 partitions.pop(gone, None)
 
     def _requested(self, version: int, body: FetchRequest) -> list[FetchItem]:
-        """The partitions that the request names, once each; of repeated ones the last counts."""
+        """The partitions of the request, each once; the last occurrence counts."""
         found: dict[PartitionKey, FetchItem] = {}
         for topic in body.topics:
             name = topic.topic
@@ -301,7 +306,7 @@ class FetchRoom:
         return list(found.values())
 
     def _sort_items(self, fetch: Fetch, body: FetchRequest) -> None:
-        """Fill the fetch's items, those that cannot be read apart."""
+        """Fill the lists of the fetch: partitions to read, and those with an error."""
         session = fetch.session
         if session is None:
             items = self._requested(fetch.version, body)
@@ -316,10 +321,10 @@ class FetchRoom:
                 fetch.refused.append((item, error))
 
     def _resolve(self, version: int, item: FetchItem, replica_id: int) -> int:
-        """Find the item's partition. Returns an error code."""
+        """Find the partition. Returns an error code."""
         if replica_id >= 0:
-            # There are no other brokers. A client that claims to be one could read what is not durable and would
-            # count as a replica (CVE-2018-1288); it gets what Kafka answers without the right to replicate.
+            # There are no other brokers. A client that claims to be one could read records that are not durable and
+            # would count as a replica (CVE-2018-1288). It gets Kafka's answer to a client that may not replicate.
             return TOPIC_AUTHORIZATION_FAILED
         tp = item.tp
         if tp is not None and not tp.is_dropped:
@@ -332,29 +337,29 @@ class FetchRoom:
         item.tp = self.table.find(item.topic, item.partition)
         return NONE if item.tp is not None else UNKNOWN_TOPIC_OR_PARTITION
 
-    # Reading.
+    # ---- reading
 
     def _read(self, fetch: Fetch) -> ReadResult:
         result = ReadResult()
-        # What the pool has left is for everybody: nobody gets all of it, and no batch is larger than nothing left.
+        # All answers share the pool: none may take all of it, and if it is empty even the first batch has to wait.
         free = self.pool.free_bytes()
-        room = min(fetch.max_bytes, free // POOL_SHARES)
+        bytes_left = min(fetch.max_bytes, free // POOL_SHARES)
         result.is_starved = free == 0
         needs_one = free > 0
         for item in fetch.items:
-            data = self._read_partition(fetch, item, room, needs_one, result)
+            data = self._read_partition(fetch, item, bytes_left, needs_one, result)
             records = data.records
             if records:
                 size = len(records)
                 result.bytes += size
-                room = max(0, room - size)
+                bytes_left = max(0, bytes_left - size)
                 needs_one = False
             result.add(item, data)
         self.budget.charge_read(result.bytes, len(fetch.items))
         return result
 
     def _read_partition(
-        self, fetch: Fetch, item: FetchItem, room: int, needs_one: bool, result: ReadResult
+        self, fetch: Fetch, item: FetchItem, bytes_left: int, needs_one: bool, result: ReadResult
     ) -> PartitionData:
         tp = item.tp
         if tp is None or tp.is_dropped:
@@ -373,18 +378,23 @@ class FetchRoom:
         if fetch.version < ZSTD_FROM and self._stores_zstd(tp):
             result.is_urgent = True
             return error_data(item.partition, UNSUPPORTED_COMPRESSION_TYPE)
-        data = PartitionData(item.partition, NONE, high_watermark, high_watermark, log.log_start_offset)
-        if not fetch.read_committed:
+        stable_end = tp.last_stable_offset
+        data = PartitionData(item.partition, NONE, high_watermark, stable_end, log.log_start_offset)
+        is_committed = fetch.isolation_level == READ_COMMITTED
+        if not is_committed:
             data.aborted_transactions = None
+        end = stable_end if is_committed else high_watermark
         diverging = diverging_epoch(item, tp)
         if diverging is not None:
             result.is_urgent = True
             data.diverging_epoch = diverging
-        elif item.offset < high_watermark:
-            limit = max(0, min(item.max_bytes, room))
+        elif item.offset < end:
+            limit = max(0, min(item.max_bytes, bytes_left))
             if limit > 0 or needs_one:
                 try:
-                    data.records = log.read(item.offset, limit, high_watermark, needs_one)
+                    data.records = log.read(item.offset, limit, end, needs_one)
+                    if is_committed and data.records:
+                        data.aborted_transactions = aborted_in(tp, item.offset, data.records)
                 except LogDamaged as damage:
                     self.table.note_damage(tp, damage)
                     result.is_urgent = True
@@ -396,7 +406,7 @@ class FetchRoom:
         served: ServedTopic | None = self.table.topic(tp.topic)
         return served is not None and served.settings.codec == CODEC_ZSTD
 
-    # Waiting.
+    # ---- waiting
 
     def _park(self, fetch: Fetch, result: ReadResult, deadline_ms: int) -> None:
         self.last_token += 1
@@ -413,7 +423,7 @@ class FetchRoom:
                 continue
             records = result.data[i].records
             item.counted_bytes = len(records) if records is not None else 0
-            item.counted_offset = max(item.offset, result.data[i].high_watermark)
+            item.counted_offset = max(item.offset, tp.readable_end(fetch.isolation_level))
             waiting = self.waiters.get(tp)
             if waiting is None:
                 waiting = {}
@@ -446,24 +456,27 @@ class FetchRoom:
                 del self.by_connection[fetch.connection_id]
 
     def _has_enough(self, fetch: Fetch, item: FetchItem, tp: TopicPartition) -> bool:
-        """Whether the fetch has its minimum now that the high watermark of `tp` moved."""
-        end = tp.log.durable_end
+        """Whether the fetch has its minimum, now that the high watermark of `tp` moved.
+
+        The last stable offset only moves with the high watermark: a marker ends a transaction once it is durable.
+        """
+        end = tp.readable_end(fetch.isolation_level)
         start = item.counted_offset
         if end <= start:
             return False
         if fetch.min_bytes > 1:
-            room = max(0, item.max_bytes - item.counted_bytes)
+            bytes_left = max(0, item.max_bytes - item.counted_bytes)
             if start >= tp.log.log_start_offset:
-                # Only what is new is counted, so that a fetch with a large minimum does not read all over again.
+                # Only new bytes are counted, so that a fetch with a large minimum does not read everything again.
                 try:
-                    size = len(tp.log.read(start, room, end, False))
+                    size = len(tp.log.read(start, bytes_left, end, False))
                     self.budget.charge_read(size, 1)
                 except LogDamaged:
-                    # The answer finds out again, and says so.
+                    # The answer runs into the same error and reports it.
                     return True
                 if size == 0:
-                    # Not even one batch fits any more: the partition has given all it can.
-                    size = room
+                    # Not even one more batch fits: the partition has contributed all it can.
+                    size = bytes_left
                 item.counted_bytes += size
                 fetch.bytes_available += size
             item.counted_offset = end
@@ -474,7 +487,7 @@ class FetchRoom:
         self._unpark(fetch)
         return Reply(fetch.request_id, self._respond(fetch, self._read(fetch), now))
 
-    # Answers.
+    # ---- answers
 
     def _respond(self, fetch: Fetch, result: ReadResult, now: Now) -> FetchResponse:
         for item, error in fetch.refused:
@@ -486,7 +499,7 @@ class FetchRoom:
         if session is not None:
             response.session_id = session.id
             if session.epoch != fetch.session_epoch:
-                # Another request used the session meanwhile: one of the two is a repeat.
+                # Another request used the session meanwhile: one of the two is a retry.
                 response.error_code = INVALID_FETCH_SESSION_EPOCH
                 return response
             result = keep_changed(session, result)
@@ -517,9 +530,9 @@ def new_item(name: str, topic_id: bytes, p: FetchPartition) -> FetchItem:
 
 
 def check_item(item: FetchItem, tp: TopicPartition) -> int:
-    """The error code for what the consumer believes about the partition."""
+    """The error code for the consumer's view of the partition (topic id and leader epoch)."""
     if item.topic_id != ZERO_UUID and item.topic_id != tp.topic_id:
-        # Deleted and created again under the same name.
+        # The topic was deleted and created again under the same name.
         return INCONSISTENT_TOPIC_ID
     error = tp.check_leader_epoch(item.leader_epoch)
     if error != NONE:
@@ -528,12 +541,26 @@ def check_item(item: FetchItem, tp: TopicPartition) -> int:
         return OFFSET_OUT_OF_RANGE
     if item.last_fetched_epoch == NO_EPOCH:
         return OFFSET_OUT_OF_RANGE if item.offset > tp.log.end_offset else NONE
-    # With an epoch, an offset beyond the end is a diverging history instead; an epoch we never had is neither.
+    # With an epoch, an offset beyond the end is a diverging history. An epoch that never existed is neither.
     return OFFSET_OUT_OF_RANGE if epoch_end(tp, item.last_fetched_epoch).offset < 0 else NONE
 
 
+def aborted_in(tp: TopicPartition, offset: int, records: bytes) -> list[AbortedTransaction]:
+    """The aborted transactions that a consumer has to know for `records`, read from `offset` on. Raises LogDamaged."""
+    if not tp.log.has_aborted(offset):
+        return []
+    last = offset
+    pos: i64 = 0
+    size: i64 = len(records)
+    while size - pos >= HEADER_BYTES:
+        last = int(read_i64_be(records, pos)) + int(read_i32_be(records, pos + LAST_DELTA_AT))
+        pos += i64(read_i32_be(records, pos + LENGTH_AT)) + LENGTH_OVERHEAD
+    found = tp.log.aborted_transactions(offset, last)
+    return [AbortedTransaction(one.producer_id, one.first_offset) for one in found]
+
+
 def diverging_epoch(item: FetchItem, tp: TopicPartition) -> EpochEndOffset | None:
-    """Where the consumer's history leaves ours (KIP-595), if it says which epoch it fetched last."""
+    """Where the consumer's history diverges from the log (KIP-595), if it names the epoch that it fetched last."""
     epoch = item.last_fetched_epoch
     if epoch == NO_EPOCH:
         return None
@@ -544,21 +571,21 @@ def diverging_epoch(item: FetchItem, tp: TopicPartition) -> EpochEndOffset | Non
 
 
 def remember(item: FetchItem, data: PartitionData) -> None:
-    """Keep in the session what the consumer is told now."""
-    # After an error the next answer must name the partition again.
+    """Store the offsets of the answer in the session."""
+    # After an error the next answer must include the partition again.
     item.high_watermark = data.high_watermark if data.error_code == NONE else -1
     item.log_start_offset = data.log_start_offset
 
 
 def keep_changed(session: FetchSession, result: ReadResult) -> ReadResult:
-    """What an incremental answer holds: partitions with data, errors or changed offsets."""
+    """The content of an incremental answer: partitions with records, errors or changed offsets."""
     kept = ReadResult()
     kept.names_leader = result.names_leader
     for i in range(len(result.items)):
         item = result.items[i]
         data = result.data[i]
         if data.records:
-            # To the end of the line, so that partitions further back get their turn.
+            # Move it to the end, so that the other partitions get their turn.
             key = item.key()
             if session.partitions.pop(key, None) is not None:
                 session.partitions[key] = item

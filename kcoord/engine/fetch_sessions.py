@@ -1,9 +1,9 @@
 """Incremental fetch sessions (KIP-227): the broker remembers what a consumer fetches, so that requests and answers
-name only what changed.
+contain only changes.
 
-A session is soft state. It has an id and an epoch that both sides count up; a request with a wrong one is refused and
-the consumer starts over with a full fetch. Sessions are not tied to connections. There is room for a limited number of
-them, and for a limited number of partitions in all of them together; a consumer that gets none (session id 0) sends
+A session is soft state. It has an id, and an epoch that both sides increment. A request with another one is refused,
+and the consumer starts over with a full fetch. Sessions do not belong to connections. The number of sessions is
+limited, and so is the number of partitions of all sessions together. A consumer without a session (session id 0) sends
 full requests, which costs bytes and nothing else.
 """
 
@@ -21,25 +21,25 @@ from kcoord.protocol.errors import (
 from kcoord.wire.primitives import ZERO_UUID
 
 NO_SESSION: Final = 0
-# Epochs with a meaning: the first request of a new session, and "close it, and open none".
+# Special epochs: the first request of a new session, and the one that closes the session without a new one.
 INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 INT32_MAX: Final = 2147483647
 
-# A session unused for so long may be evicted by anybody (Kafka's min.incremental.fetch.session.eviction.ms).
+# A session idle for this long may be evicted by any other (Kafka's min.incremental.fetch.session.eviction.ms).
 SESSION_EVICTION_MS: Final = 120000
-# Partitions in all sessions together, about 400 bytes each. Kafka has no such limit, only one on sessions.
+# Partitions of all sessions together, about 400 bytes each. Kafka only limits the number of sessions.
 SESSION_PARTITIONS_MAX: Final = 200000
-# Partitions in one session. A request of 60 bytes looks at all of them, in about a microsecond each.
+# Partitions of one session. A request of 60 bytes visits all of them, in about a microsecond each.
 ONE_SESSION_PARTITIONS_MAX: Final = 10000
 
-# Topics are named by id from version 13 on and by name before; a session sticks to one of them.
+# Topics have ids from version 13 on and names before. A session uses one of the two.
 PartitionKey = tuple[object, int]
 
 
 @final
 class FetchItem:
-    """One partition of a fetch: what the consumer asked for last, and in a session what it was told last."""
+    """One partition of a fetch: the last request for it, and in a session the last answer."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class FetchItem:
         leader_epoch: int,
         last_fetched_epoch: int,
     ) -> None:
-        # Empty while the id is unknown to us.
+        # Empty while the id is unknown.
         self.topic = topic
         self.topic_id = topic_id
         self.partition = partition
@@ -60,10 +60,10 @@ class FetchItem:
         self.leader_epoch = leader_epoch
         self.last_fetched_epoch = last_fetched_epoch
         self.tp: TopicPartition | None = None
-        # Told last; -1 makes sure that the next answer includes the partition.
+        # The last answer. -1 makes sure that the next answer includes the partition.
         self.high_watermark = -1
         self.log_start_offset = -1
-        # While a fetch waits for bytes: those up to `counted_offset` amount to `counted_bytes`.
+        # While a fetch waits for bytes: there are `counted_bytes` up to `counted_offset`.
         self.counted_offset = 0
         self.counted_bytes = 0
 
@@ -73,7 +73,7 @@ class FetchItem:
         return (self.topic, self.partition)
 
     def update(self, other: FetchItem) -> None:
-        """Take over what a later request says about the partition."""
+        """Take over a later request for the partition."""
         self.offset = other.offset
         self.max_bytes = other.max_bytes
         self.leader_epoch = other.leader_epoch
@@ -82,28 +82,30 @@ class FetchItem:
 
 @final
 class FetchSession:
-    """`partitions` is in fetch order: one that gave data goes to the end, so that all get their turn."""
+    """`partitions` is in fetch order. A partition that returned records moves to the end, so that
+    all get their turn.
+    """
 
     def __init__(self, session_id: int, uses_topic_ids: bool, now_ms: int) -> None:
         self.id = session_id
         self.uses_topic_ids = uses_topic_ids
         self.created_ms = now_ms
         self.used_ms = now_ms
-        # What the next request must carry.
+        # The epoch that the next request must have.
         self.epoch = 1
         self.partitions: dict[PartitionKey, FetchItem] = {}
-        # The size it was counted with.
+        # The size with which the session is counted.
         self.counted = 0
 
 
 def next_epoch(epoch: int) -> int:
-    """The epoch after `epoch`; it wraps to 1, since 0 would open a new session."""
+    """The epoch after `epoch`. It wraps to 1, since 0 opens a new session."""
     return 1 if epoch == INT32_MAX else epoch + 1
 
 
 @final
 class FetchSessionCache:
-    """All sessions, the longest unused first."""
+    """All sessions, the one idle for the longest time first."""
 
     def __init__(self, slots: int, seed: int) -> None:
         self.slots = slots
@@ -111,7 +113,7 @@ class FetchSessionCache:
         self.session_partitions_max = ONE_SESSION_PARTITIONS_MAX
         self.sessions: dict[int, FetchSession] = {}
         self.partitions = 0
-        # Ids need not be secret, but those of a server's last life should not be met again soon.
+        # Ids need not be secret, but ids from before a restart should not occur again soon.
         self.last_id = seed & INT32_MAX
 
     def find(self, session_id: int) -> FetchSession | None:
@@ -135,9 +137,9 @@ class FetchSessionCache:
             session.counted = 0
 
     def touch(self, session: FetchSession, now_ms: int) -> bool:
-        """Count the session's partitions anew and make it the one used last.
+        """Count the session's partitions again and mark it as used last.
 
-        False if it became too large; then it is gone.
+        Returns False if it became too large and was removed.
         """
         size = len(session.partitions)
         self.remove(session.id)
@@ -150,7 +152,7 @@ class FetchSessionCache:
         return True
 
     def _has_room(self, size: int, now_ms: int) -> bool:
-        """Whether a session may have so many partitions; stale sessions make room for it."""
+        """Whether a session may have this many partitions. Idle sessions are evicted for it."""
         if size > self.session_partitions_max:
             return False
         while self.partitions + size > self.partitions_max:
@@ -161,7 +163,7 @@ class FetchSessionCache:
         return True
 
     def maybe_create(self, items: list[FetchItem], uses_topic_ids: bool, now_ms: int) -> int:
-        """Open a session on `items`; its id, or NO_SESSION where there is no room."""
+        """Open a session for `items`. Returns its id, or NO_SESSION if the limits do not allow it."""
         size = len(items)
         if size == 0 or not self._has_room(size, now_ms):
             return NO_SESSION
@@ -174,7 +176,7 @@ class FetchSessionCache:
         return session.id
 
     def _evict(self, size: int, now_ms: int) -> bool:
-        """Make room for a session of `size` partitions: a stale one goes, else a smaller one that is not new."""
+        """Make space for a session of `size` partitions: evict an idle one, or else a smaller one that is not new."""
         smallest: FetchSession | None = None
         for session in self.sessions.values():
             if now_ms - session.used_ms > SESSION_EVICTION_MS:
@@ -190,7 +192,7 @@ class FetchSessionCache:
         return True
 
     def _new_id(self) -> int:
-        # Full period over 31 bits; sessions are few, so a free id is near.
+        # The sequence visits all of 31 bits before it repeats. Sessions are few, so a free id is near.
         session_id = self.last_id
         while True:
             session_id = (session_id * 1103515245 + 12345) & INT32_MAX

@@ -1,12 +1,13 @@
-"""`__group_events`: what happened to groups, as a topic that any client can read.
+"""`__group_events`: the events of groups, as a topic that any client can read.
 
-It is a projection of `__consumer_offsets`. What is replayed live waits here until it is durable; then the events that
-it leads to go to the journal, with a later commit. No answer waits for them.
+It is a projection of `__consumer_offsets`. Records that are replayed live wait here until they are durable; then their
+events go to the journal, with a later commit. The order matters: an event must never describe a record that a crash can
+still take back. No answer waits for events.
 
-Each batch says in a header of its last record how far each coordinator log is projected. At start-up the logs are
-replayed through the same timeline, and events from those offsets on are written that a crash kept from it: neither
-gaps nor repeats. Where there is no such mark (the topic is new, or was deleted) all that the logs still tell is
-written, unless it is older than the topic's retention.
+Each batch has a mark in a header of its last record: how far each coordinator log is projected. At start-up the logs
+are replayed through the same timeline, and events from the marks on, which a crash prevented, are written: without gaps
+and without repeats. If there is no mark (the topic is new or was deleted), all events that the logs still have are
+written, unless they are older than the topic's retention.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import json
 from typing import Final, final
 
-from kcoord.core.groups.cause import NO_TIME, Cause
+from kcoord.core.cause import NO_TIME, Cause
 from kcoord.core.outcome import OFFSETS_TOPIC
 from kcoord.engine.batch_walk import BatchWalk
 from kcoord.history.timeline import REBALANCE_FINISHED, UNKNOWN, GroupEvent, GroupTimeline
@@ -25,18 +26,18 @@ from kcoord.wire.primitives import DecodeError
 from kcoord.wire.record_batch import BatchBuilder, BatchHeader, Headers, decode_records
 
 MARKS_HEADER: Final = "kcoord.projected"
-# A batch is closed when it has grown beyond this. A record of the coordinator log never has its events in two.
+# A batch is closed when it exceeds this size. The events of one record are never split over two batches.
 BATCH_BYTES_TARGET: Final = 512 * 1024
-# How much of the end of the log is looked at for the last batch: more than any batch takes.
+# How many bytes at the end of the log are read for the last batch: more than any batch has.
 END_BYTES: Final = 1024 * 1024
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
-# Records that wait to be projected, while the disk is full. Beyond it the rest is left to the next start.
+# Records that may wait to be projected while the disk is full. Beyond this the rest is left to the next start.
 WAITING_MAX: Final = 200_000
 
 
 @final
-class _Told:
-    """A record of a coordinator log that goes with commit `seq`."""
+class _Pending:
+    """A record of a coordinator log that belongs to commit `seq`."""
 
     def __init__(
         self,
@@ -59,7 +60,7 @@ class _Told:
 
 @final
 class EventBatch:
-    """A batch to append, which holds `count` records."""
+    """A batch with `count` records to append."""
 
     def __init__(self, builder: BatchBuilder) -> None:
         self.builder = builder
@@ -69,28 +70,28 @@ class EventBatch:
 
 @final
 class GroupEvents:
-    """Takes records of the coordinator logs and gives batches for the topic."""
+    """Takes records of the coordinator logs and returns batches for the topic."""
 
     def __init__(self) -> None:
         # By partition of `__consumer_offsets`.
         self._timelines: dict[int, GroupTimeline] = {}
-        # Up to which offset each log is projected; what lies below led to events that are written.
+        # The offset up to which each log is projected: the events of all records below it are written.
         self.marks: dict[int, int] = {}
-        # What happened before is not worth writing at start-up: the topic would not keep it.
+        # Events before this time are not written at start-up: the topic would not retain them.
         self.oldest_ms = 0
-        self._waiting: list[_Told] = []
+        self._waiting: list[_Pending] = []
         self._events: list[tuple[int, GroupEvent]] = []
         self.has_overflowed = False
         self.durable_seq = 0
-        # Events on their way to the disk: their commit, and how far every coordinator log is projected with them.
+        # Events on their way to the disk: their commit, and the marks of all coordinator logs with them.
         self._unsynced: list[tuple[int, dict[int, int]]] = []
-        # The last of those that arrived there.
+        # The marks of the last durable events.
         self._safe_ends: dict[int, int] = {}
 
     # ---- start-up
 
     def read_marks(self, log: PartitionLog) -> None:
-        """Find out from the topic's log how far it goes. Raises LogDamaged and OSError."""
+        """Read the marks from the topic's log. Raises LogDamaged and OSError."""
         start = log.offset_before(log.end_offset, END_BYTES)
         buf = b""
         last: BatchHeader | None = None
@@ -121,10 +122,10 @@ class GroupEvents:
                     self.marks[partition] = max(self.marks.get(partition, 0), offset)
 
     def begin(self, partition: int, end_offset: int) -> None:
-        """A coordinator log that ends at `end_offset` is about to be replayed."""
+        """A coordinator log that ends at `end_offset` is replayed next."""
         mark = self.marks.get(partition, 0)
         if mark > end_offset:
-            # The log was put back since: what comes at these offsets is news.
+            # The log was restored to an earlier state: its next records at these offsets are new.
             self.marks[partition] = end_offset
 
     def loaded(
@@ -136,7 +137,7 @@ class GroupEvents:
         value: Message | None,
         cause: Cause | None,
     ) -> None:
-        """A record that is in the log already."""
+        """A record that is in the log already was replayed."""
         timeline = self._timeline(partition)
         timeline.replay(offset, time_ms, key, value, cause)
         mark = self.marks.get(partition, 0)
@@ -156,23 +157,23 @@ class GroupEvents:
         value: Message | None,
         cause: Cause | None,
     ) -> None:
-        """A record was replayed and goes with commit `seq`."""
+        """A record was replayed that belongs to commit `seq`."""
         if len(self._waiting) >= WAITING_MAX:
             self.has_overflowed = True
             return
-        self._waiting.append(_Told(seq, partition, offset, time_ms, key, value, cause))
+        self._waiting.append(_Pending(seq, partition, offset, time_ms, key, value, cause))
 
     def committed(self, durable_seq: int) -> bool:
-        """Commits up to this one are durable; whether there may be something to write."""
+        """Commits up to this one are durable. Returns whether there may be events to write."""
         self.durable_seq = durable_seq
         if self._events:
             return True
         return bool(self._waiting) and self._waiting[0].seq <= durable_seq
 
     def projected_end(self, partition: int) -> int:
-        """Up to which offset of a coordinator log all events are on the disk; INT64_MAX for all that is durable.
+        """The offset of a coordinator log up to which all events are durable; INT64_MAX if nothing is pending.
 
-        A state checkpoint must not go further: it leaves out what happened in between.
+        A state checkpoint must not end after it, because it drops the records that the events would come from.
         """
         self._forget_synced()
         is_behind = bool(self._unsynced or self._events)
@@ -185,20 +186,20 @@ class GroupEvents:
             self._safe_ends = self._unsynced.pop(0)[1]
 
     def take_batches(self, open_seq: int, durable_ends: dict[int, int]) -> list[EventBatch]:
-        """What is durable, as batches in their order, which are to go with commit `open_seq`.
+        """The events of durable records as batches in order, which become part of commit `open_seq`.
 
-        `durable_ends` are those of the coordinator logs.
+        `durable_ends` are the durable ends of the coordinator logs.
         """
         waiting = self._waiting
         count = 0
-        for told in waiting:
-            if told.seq > self.durable_seq:
+        for pending in waiting:
+            if pending.seq > self.durable_seq:
                 break
             count += 1
-            timeline = self._timeline(told.partition)
-            timeline.replay(told.offset, told.time_ms, told.key, told.value, told.cause)
+            timeline = self._timeline(pending.partition)
+            timeline.replay(pending.offset, pending.time_ms, pending.key, pending.value, pending.cause)
             for event in timeline.take():
-                self._events.append((told.partition, event))
+                self._events.append((pending.partition, event))
         if count:
             del waiting[:count]
         events = self._events
@@ -238,12 +239,12 @@ class GroupEvents:
 
 
 def event_key(event: GroupEvent) -> bytes:
-    """`group|epoch|offset`, of the record in the coordinator log."""
+    """`group|epoch|offset`, with the offset of the record in the coordinator log."""
     return f"{event.group}|{event.epoch}|{event.offset}".encode("utf-8", "replace")
 
 
 def event_document(event: GroupEvent, partition: int) -> dict[str, object]:
-    """An event as it stands in the topic, see docs/group-events.md."""
+    """An event as it is stored in the topic, see docs/group-events.md."""
     document: dict[str, object] = {
         "version": 1,
         "event": event.event,
@@ -261,7 +262,7 @@ def event_document(event: GroupEvent, partition: int) -> dict[str, object]:
         document["member"] = cause.member_id or None
         document["detail"] = cause.detail or None
     elif event.event != REBALANCE_FINISHED:
-        # Written by a broker, or before causes were.
+        # A broker wrote the record, or a kcoord without causes.
         document["cause"] = None
         document["member"] = None
         document["detail"] = None
@@ -283,7 +284,7 @@ def encode_marks(marks: dict[int, int]) -> bytes:
 
 
 def decode_marks(data: bytes) -> dict[int, int]:
-    """Next offsets by partition of `__consumer_offsets`; nothing where it is not understood."""
+    """The next offsets by partition of `__consumer_offsets`; empty if the mark cannot be decoded."""
     marks: dict[int, int] = {}
     try:
         document = json.loads(data.decode("utf-8"))

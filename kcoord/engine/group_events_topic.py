@@ -1,4 +1,4 @@
-"""The topic `__group_events` in an engine: made with the first event, appended to, and read at start-up."""
+"""The topic `__group_events` in an engine: created with the first event, appended to, and read at start-up."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final, final
 from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import (
     GROUP_EVENTS_TOPIC,
+    LIMIT,
     OFFSETS_TOPIC,
     WARNING,
     CoordinatorRecord,
@@ -22,7 +23,7 @@ from kcoord.log.errors import LogDamaged
 from kcoord.log.journal import Journal
 from kcoord.protocol.records.offset_commit import OffsetCommitKey
 
-# Small segments, since retention takes whole ones.
+# Small segments, since retention removes whole ones.
 TOPIC_CONFIGS: Final = (
     ("cleanup.policy", "delete"),
     ("compression.type", "producer"),
@@ -33,35 +34,33 @@ TOPIC_CONFIGS: Final = (
 
 @final
 class GroupEventsTopic:
-    def __init__(
-        self, config: CoreConfig, topics: TopicRegistry, data_plane: DataPlane, journal: Journal
-    ) -> None:
+    def __init__(self, config: CoreConfig, topics: TopicRegistry, data_plane: DataPlane, journal: Journal) -> None:
         self.config = config
         self.topics = topics
         self.data_plane = data_plane
         self.table = data_plane.table
         self.journal = journal
         self.events = GroupEvents()
-        # Nobody wants to know, or too much has happened to be remembered.
+        # None if events are disabled, or if too many records waited.
         self.is_stopped = not config.group_events_enable
-        # To be appended as soon as there is a topic.
+        # Batches to append as soon as the topic exists.
         self._batches: list[EventBatch] = []
 
     # ---- start-up
 
     def read_marks(self, now: Now) -> None:
-        """Find out from the topic how far the coordinator logs are told of. Raises OSError."""
+        """Read from the topic how far the coordinator logs are projected. Raises OSError."""
         self.events.oldest_ms = now.wall_ms - self.config.group_events_retention_ms
         tp = self.table.find(GROUP_EVENTS_TOPIC, 0)
         if tp is not None and not self.is_stopped:
             try:
                 self.events.read_marks(tp.log)
             except LogDamaged as damage:
-                # Nothing depends on it; at worst something is told twice.
+                # Nothing depends on the marks. At worst some events are written twice.
                 self.table.note_damage(tp, damage)
 
     def begin(self, partition: int, end_offset: int) -> GroupEvents | None:
-        """A coordinator log that ends at `end_offset` is about to be replayed; what this answers wants to hear it."""
+        """A coordinator log that ends at `end_offset` is replayed next. Returns the object that needs its records."""
         if self.is_stopped:
             return None
         self.events.begin(partition, end_offset)
@@ -69,30 +68,28 @@ class GroupEventsTopic:
 
     # ---- live
 
-    def note(
-        self, seq: int, log_id: LogId, offset: int, records: list[CoordinatorRecord], now: Now
-    ) -> None:
-        """Records were replayed, from `offset` on, that go with commit `seq`."""
+    def note(self, seq: int, log_id: LogId, offset: int, records: list[CoordinatorRecord], now: Now) -> None:
+        """Records from `offset` on were replayed, which belong to commit `seq`."""
         if log_id.topic != OFFSETS_TOPIC or self.is_stopped:
             return
         events = self.events
         for record in records:
             if not isinstance(record.key, OffsetCommitKey):
-                events.note(
-                    seq, log_id.partition, offset, now.wall_ms, record.key, record.value, record.cause
-                )
+                events.note(seq, log_id.partition, offset, now.wall_ms, record.key, record.value, record.cause)
             offset += 1
 
     def take(self, durable_seq: int, open_seq: int, is_disk_full: bool) -> bool:
-        """Whether there is something to append, now that commit `durable_seq` is durable. It goes with `open_seq`."""
+        """Whether there are events to append, now that commit `durable_seq` is durable. They become
+        part of `open_seq`.
+        """
         events = self.events
         if self.is_stopped or not events.committed(durable_seq) or is_disk_full:
             return False
         if events.has_overflowed:
-            # The next start takes it up where this one left off.
+            # The next start continues after the last mark.
             self.is_stopped = True
             self.table.facts.append(
-                Fact(WARNING, "group_events_stopped", {"reason": "too much waited for the disk"})
+                Fact(WARNING, "group_events_stopped", {"reason": "too many records waited for the disk"}, LIMIT)
             )
             return False
         ends: dict[int, int] = {}
@@ -104,7 +101,7 @@ class GroupEventsTopic:
         return bool(self._batches)
 
     def creation(self, entropy: bytes) -> Outcome:
-        """The records that make the topic; none where it is there."""
+        """The records that create the topic; none if it exists."""
         out = Outcome()
         if self.table.find(GROUP_EVENTS_TOPIC, 0) is None:
             configs = dict(TOPIC_CONFIGS)
@@ -114,10 +111,10 @@ class GroupEventsTopic:
         return out
 
     def append(self) -> None:
-        """Append what was taken; it goes with the open commit."""
+        """Append the batches that were taken. They are part of the open commit."""
         tp = self.table.find(GROUP_EVENTS_TOPIC, 0)
         if tp is None:
-            raise RuntimeError(f"{GROUP_EVENTS_TOPIC} was made and is not there")
+            raise RuntimeError(f"{GROUP_EVENTS_TOPIC} was created but does not exist")
         for batch in self._batches:
             base = tp.log.end_offset
             data = batch.builder.build(base, tp.leader_epoch)

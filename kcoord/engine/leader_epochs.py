@@ -1,15 +1,13 @@
-"""OffsetForLeaderEpoch: where a leader epoch ended, so that a consumer can tell whether its position still exists.
+"""OffsetForLeaderEpoch: the end of a leader epoch, so that a consumer can check whether its position still exists.
 
-The only broker leads in one epoch from the first record on, which ends where the log does. Logs that came from
-elsewhere have older ones.
-Only the durable end is told: what lies beyond may be gone after a crash (KIP-320).
+The only broker leads in one epoch from the first record on, which ends at the end of the log. Logs from other servers
+have earlier epochs. Only the durable end is returned: records after it may be lost in a crash (KIP-320).
 """
 
 from __future__ import annotations
 
 from typing import final
 
-from kcoord.core.outcome import Now, Request
 from kcoord.engine.partitions import PartitionTable, epoch_end
 from kcoord.protocol.errors import NONE, UNKNOWN_TOPIC_OR_PARTITION
 from kcoord.protocol.offset_for_leader_epoch import (
@@ -22,14 +20,12 @@ from kcoord.protocol.offset_for_leader_epoch import (
 
 
 @final
-class LeaderEpochsRoom:
+class LeaderEpochsHandler:
     def __init__(self, table: PartitionTable) -> None:
         self.table = table
 
-    def handle_offset_for_leader_epoch(
-        self, request: Request, body: OffsetForLeaderEpochRequest, now: Now
-    ) -> OffsetForLeaderEpochResponse:
-        """Epoch and end offset are -1 for an epoch that never was here."""
+    def handle_offset_for_leader_epoch(self, body: OffsetForLeaderEpochRequest) -> OffsetForLeaderEpochResponse:
+        """Epoch and end offset are -1 for an epoch that never existed here."""
         response = OffsetForLeaderEpochResponse()
         for topic in body.topics:
             result = OffsetForLeaderTopicResult(topic.topic)

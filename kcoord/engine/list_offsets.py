@@ -1,10 +1,11 @@
-"""ListOffsets: where a partition starts and ends, and which offset belongs to a time.
+"""ListOffsets: the start and the end of a partition, and the offset of a time.
 
-Only what lies below the high watermark (or the last stable offset) is told; a time beyond it has no offset yet.
-Nothing is tiered here, so the local start is the start and nothing is in remote storage (KIP-405).
+Only offsets below the high watermark (or the last stable offset) are returned; a later time has no offset yet. There is
+no tiered storage, so the local start is the start, and nothing is in remote storage (KIP-405).
 
-A time is looked up in the files. A request for many times waits with its connection, and each turn looks up as many as
-its budget has room for. A job looks into a batch with much in it, and the lookup is made once more when that is done.
+A time is looked up in the files. A request for many times waits with its connection, and each turn makes as many
+look-ups as its budget allows. If a batch has to be searched that is too large for a turn, a job does that in a thread.
+The look-up is made again when the job is done, because the partition may have changed in between.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, final
 
-from kcoord.core.outcome import WARNING, Fact, Job, Now, Reply, Request, StepJob
+from kcoord.core.outcome import BUG, ERROR, Fact, Job, Reply, Request, StepJob
 from kcoord.engine.budget import TURN_COST_MAX, TurnBudget
 from kcoord.engine.partitions import PartitionTable, TopicPartition
 from kcoord.log.errors import LogDamaged
@@ -37,7 +38,7 @@ from kcoord.wire.compression import DecompressionError
 from kcoord.wire.primitives import DecodeError
 from kcoord.wire.record_search import RecordSearch
 
-# Times with a meaning, and the request version from which each is understood.
+# Special times, and the request version from which each is valid.
 LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
@@ -53,23 +54,23 @@ _VERSION_OF: Final[dict[int, int]] = {
     EARLIEST_PENDING_UPLOAD: 11,
 }
 LEADER_EPOCH_FROM: Final = 4
-# What looking up a time counts for, in bytes of a request: reading an index and some kilobytes of a file.
+# The cost of looking up a time, in bytes of the turn's budget: reading an index and some kilobytes of a file.
 LOOKUP_COST: Final = 4096
-# Times that a request may ask for without having to wait: no more than a turn has room for.
+# Times that a request may name without waiting: a turn's budget is enough for these.
 LOOKUPS_AT_ONCE: Final = TURN_COST_MAX // LOOKUP_COST
-# Content of batches, decompressed, that one lookup looks at in a turn; more is a job. It costs about 2 ms, and what it
-# costs is charged: so many bytes count for one of a request.
+# Decompressed bytes of batches that one look-up may search within a turn; more is a job. They take about 2 ms and are
+# charged: this many bytes count as one byte of a request.
 LOOKUP_CONTENT_BYTES: Final = 256 * 1024
 CONTENT_BYTES_PER_COST: Final = 4
-# Records that a job looks at before it lets other threads have the GIL: about a millisecond.
+# Records that a job visits before it releases the GIL: about a millisecond.
 STEP_RECORDS: Final = 16 * 1024
-# Time in the queue included. Clients wait 30 s for an answer by default.
+# Includes the time in the queue. Clients wait 30 s for an answer by default.
 SEARCH_DEADLINE_MS: Final = 30_000
 NO_TIMESTAMP: Final = -1
 
 
 def is_supported(timestamp: int, version: int) -> bool:
-    """Whether a request of this version may ask for `timestamp`."""
+    """Whether a request of this version may use `timestamp`."""
     if timestamp >= 0:
         return True
     first = _VERSION_OF.get(timestamp)
@@ -77,7 +78,7 @@ def is_supported(timestamp: int, version: int) -> bool:
 
 
 def repeated_partitions(body: ListOffsetsRequest) -> dict[str, dict[int, bool]]:
-    """The partitions that the request names more than once, by topic and in the order in which they repeat."""
+    """The partitions that occur more than once in the request, by topic, in order of the repetition."""
     seen: dict[str, dict[int, bool]] = {}
     repeated: dict[str, dict[int, bool]] = {}
     for topic in body.topics:
@@ -99,19 +100,21 @@ def needs_files(timestamp: int) -> bool:
 
 @final
 class Lookup:
-    """One partition of a request that waits, and the answer that its offset belongs to."""
+    """One partition of a waiting request, and the answer that gets its offset."""
 
     def __init__(self, topic: ListOffsetsTopicResponse, partition: ListOffsetsPartition) -> None:
         self.topic = topic
         self.partition = partition
-        # What is known of batches that a job looked into, and whose they are.
+        # Results of jobs that searched batches, and the partition that they belong to.
         self.time: TimeLookup | None = None
         self.tp: TopicPartition | None = None
-        # Why a job found nothing out.
+        # The error of a job that failed.
         self.error_code = NONE
 
     def time_of(self, tp: TopicPartition) -> TimeLookup:
-        """The lookup of the partition, begun or to begin. Meanwhile the topic may have become another one."""
+        """The look-up in the partition, started now if necessary. The topic may have been replaced by another one
+        meanwhile.
+        """
         time = self.time
         if time is None or self.tp is not tp:
             time = TimeLookup(tp.log.config.decompressed_bytes_max, LOOKUP_CONTENT_BYTES)
@@ -123,13 +126,13 @@ class Lookup:
 
 @final
 class SearchJob(StepJob):
-    """Looks into a batch, in a thread."""
+    """Searches a batch in a thread."""
 
     def __init__(self, request_id: int, search: RecordSearch, content_bytes_max: int) -> None:
         super().__init__(f"list-offsets-{request_id}", SEARCH_DEADLINE_MS)
         self.search = search
         self.content_bytes_max = content_bytes_max
-        # What is wrong with the batch.
+        # The problem of the batch, if it is damaged.
         self.damage = ""
 
     def step(self) -> bool:
@@ -139,7 +142,7 @@ class SearchJob(StepJob):
                 search.open(self.content_bytes_max, INT64_MAX)
                 return False
             return search.step(STEP_RECORDS)
-        # Each clause has a name of its own: compiled, one name would keep the type of the first.
+        # Each `except` uses its own variable: in compiled code one variable would keep the type of the first.
         except DecompressionError as broken:
             self.damage = str(broken)
         except DecodeError as malformed:
@@ -149,36 +152,35 @@ class SearchJob(StepJob):
 
 @final
 class ListOffsetsWork:
-    """A request from its arrival to its answer. What stands before `position` is looked up."""
+    """A request from its arrival to its answer. The look-ups before `position` are done."""
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, isolation_level: int) -> None:
         self.request_id = request.request_id
         self.connection_id = request.connection_id
         self.version = request.version
+        self.isolation_level = isolation_level
         self.response = ListOffsetsResponse()
         self.lookups: list[Lookup] = []
         self.position = 0
-        # How many of the lookups need the files.
+        # How many look-ups need files.
         self.times = 0
 
 
 @final
-class ListOffsetsRoom:
+class ListOffsetsHandler:
     def __init__(self, table: PartitionTable, budget: TurnBudget | None = None) -> None:
         self.table = table
         self.budget = TurnBudget() if budget is None else budget
-        # Requests that wait for later turns, first come first served; and those that wait for a job, by its key.
+        # Requests that wait for later turns, in order of arrival; and those that wait for a job, by the job's key.
         self.waiting: deque[ListOffsetsWork] = deque()
         self.searching: dict[str, ListOffsetsWork] = {}
-        # Jobs that nobody has taken yet.
+        # Jobs for the engine to take.
         self.jobs: list[Job] = []
 
-    def handle_list_offsets(
-        self, request: Request, body: ListOffsetsRequest, now: Now
-    ) -> ListOffsetsResponse | None:
-        """One answer per partition, or None: it comes with answer_next.
+    def handle_list_offsets(self, request: Request, body: ListOffsetsRequest) -> ListOffsetsResponse | None:
+        """An answer for every partition, or None: it then comes from answer_next.
 
-        A partition that is named twice gets INVALID_REQUEST, once.
+        A partition that occurs twice gets INVALID_REQUEST, once.
         """
         work = self._plan(request, body)
         if work.times > LOOKUPS_AT_ONCE:
@@ -195,11 +197,13 @@ class ListOffsetsRoom:
         return work.response
 
     def has_due(self) -> bool:
-        """Whether a request goes on with this or a later turn."""
+        """Whether a request can continue in this or a later turn."""
         return len(self.waiting) > 0
 
     def answer_next(self) -> Reply | None:
-        """Go on with the first request as far as the turn goes, by one lookup at least; the answer once it is done."""
+        """Continue the first request within the turn's budget, by one look-up at least. Returns the answer once
+        complete.
+        """
         work = self.waiting[0]
         while work.position < len(work.lookups):
             if not self._look_up(work, work.lookups[work.position]):
@@ -220,10 +224,10 @@ class ListOffsetsRoom:
         return jobs
 
     def job_done(self, job: SearchJob, error: str | None) -> None:
-        """The job ended, or will not in time: its request goes on with answer_next."""
+        """The job is done or has timed out: its request continues in answer_next."""
         work = self.searching.pop(job.key, None)
         if work is None:
-            # Its connection is gone.
+            # Its connection is closed.
             return
         lookup = work.lookups[work.position]
         time = lookup.time
@@ -235,7 +239,7 @@ class ListOffsetsRoom:
         self.waiting.append(work)
 
     def _failure(self, lookup: Lookup, job: SearchJob, error: str | None) -> int:
-        """The error code for a job that found nothing out."""
+        """The error code for a failed job."""
         if job.damage:
             tp = lookup.tp
             if tp is not None and not tp.is_dropped:
@@ -244,11 +248,11 @@ class ListOffsetsRoom:
             return KAFKA_STORAGE_ERROR
         if job.is_abandoned:
             return REQUEST_TIMED_OUT
-        self.table.facts.append(Fact(WARNING, "internal_error", {"reason": f"searching for ListOffsets: {error}"}))
+        self.table.facts.append(Fact(ERROR, "internal_error", {"reason": f"searching for ListOffsets: {error}"}, BUG))
         return UNKNOWN_SERVER_ERROR
 
     def on_disconnect(self, connection_id: int) -> None:
-        """Nobody waits any more for what the connection asked."""
+        """Discard the waiting requests of the connection."""
         if self.waiting:
             self.waiting = deque(work for work in self.waiting if work.connection_id != connection_id)
         for key, work in list(self.searching.items()):
@@ -256,8 +260,8 @@ class ListOffsetsRoom:
                 del self.searching[key]
 
     def _plan(self, request: Request, body: ListOffsetsRequest) -> ListOffsetsWork:
-        """What is known before any partition is looked at."""
-        work = ListOffsetsWork(request)
+        """Check the request without reading any partition."""
+        work = ListOffsetsWork(request, body.isolation_level)
         repeated = repeated_partitions(body)
         answers: dict[str, ListOffsetsTopicResponse] = {}
         for topic in body.topics:
@@ -278,11 +282,11 @@ class ListOffsetsRoom:
         return work
 
     def _look_up(self, work: ListOffsetsWork, lookup: Lookup) -> bool:
-        """Answer for one partition; False if a job has to find something out first."""
+        """Answer for one partition. Returns False if a job has to search a batch first."""
         p = lookup.partition
         if needs_files(p.timestamp):
             self.budget.spent += LOOKUP_COST
-        answer = self._list_partition(work.version, lookup.topic.name, lookup)
+        answer = self._list_partition(work, lookup.topic.name, lookup)
         time = lookup.time
         if time is not None:
             self.budget.spent += time.content_bytes // CONTENT_BYTES_PER_COST
@@ -294,7 +298,8 @@ class ListOffsetsRoom:
         lookup.topic.partitions.append(answer)
         return True
 
-    def _list_partition(self, version: int, topic: str, lookup: Lookup) -> ListOffsetsPartitionResponse:
+    def _list_partition(self, work: ListOffsetsWork, topic: str, lookup: Lookup) -> ListOffsetsPartitionResponse:
+        version = work.version
         p = lookup.partition
         if not is_supported(p.timestamp, version):
             return ListOffsetsPartitionResponse(p.partition_index, UNSUPPORTED_VERSION)
@@ -307,7 +312,7 @@ class ListOffsetsRoom:
         if error != NONE:
             return ListOffsetsPartitionResponse(p.partition_index, error)
         try:
-            answer = look_up(tp, p.timestamp, lookup)
+            answer = look_up(tp, p.timestamp, lookup, tp.readable_end(work.isolation_level))
         except LogDamaged as damage:
             self.table.note_damage(tp, damage)
             return ListOffsetsPartitionResponse(p.partition_index, KAFKA_STORAGE_ERROR)
@@ -318,12 +323,12 @@ class ListOffsetsRoom:
         return answer
 
 
-def look_up(tp: TopicPartition, timestamp: int, lookup: Lookup) -> ListOffsetsPartitionResponse:
-    """What `timestamp` (or one of the special times) means in the partition; offset -1 for nothing, and where a job
-    has to find something out first."""
+def look_up(tp: TopicPartition, timestamp: int, lookup: Lookup, end: int) -> ListOffsetsPartitionResponse:
+    """Look up `timestamp` (or a special time) in the partition below `end`. The offset is -1 if there is none, or if a
+    job has to search a batch first.
+    """
     log = tp.log
     index = tp.partition
-    end = log.durable_end
     if timestamp == LATEST:
         return ListOffsetsPartitionResponse(index, NONE, NO_TIMESTAMP, end, tp.leader_epoch)
     if timestamp == EARLIEST or timestamp == EARLIEST_LOCAL:

@@ -1,8 +1,10 @@
-"""Start-up: every record of our own logs goes through the same `replay` as in live operation.
+"""Start-up: every record of the coordinator logs goes through the same `replay` as in live operation.
 
-Nearly all records of a large log are offset commits. Those go from their bytes into the state without the messages
-in between, where their bytes are as we write them; anything else about a record takes the general way. Both ways
-lead to the same state, which is tested.
+Nearly all records of a large log are offset commits. If the bytes of one have the layout that kcoord writes, they are
+replayed in place, without message objects. All other records are decoded first. Both ways lead to the same state, and
+tests compare them.
+
+Offsets of a transactional batch become pending, in both ways, and the marker in a control batch decides them.
 """
 
 from __future__ import annotations
@@ -11,24 +13,21 @@ from typing import Final, final
 
 from kcoord.core.coordinator import Core
 from kcoord.core.groups.cause_header import decode_cause
-from kcoord.core.outcome import METADATA_TOPIC, WARNING, Fact, LogId
+from kcoord.core.offsets.state import NO_PRODUCER_ID
+from kcoord.core.outcome import METADATA_TOPIC, TRANSACTION_TOPIC, WARNING, Fact, LogId
 from kcoord.engine.batch_walk import BatchWalk
+from kcoord.engine.control_batch import NO_MARKER, marker_type
 from kcoord.engine.group_events import GroupEvents
+from kcoord.log.commit_bytes import CommitBytes
 from kcoord.log.directory import LogDirectory
 from kcoord.log.partition_log import Extent, PartitionLog
 from kcoord.log.record_format import in_format_2
-from kcoord.log.serde import decode_metadata_record, decode_record
+from kcoord.log.serde import OFFSET_COMMIT, decode_metadata_record, decode_record, decode_transaction_record
 from kcoord.log.storage import Storage
+from kcoord.log.transaction_index import COMMIT
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.message import Message
-from kcoord.wire.primitives import (
-    ZERO_UUID,
-    DecodeError,
-    i64,
-    read_i16_be,
-    read_i32_be,
-    read_i64_be,
-)
+from kcoord.wire.primitives import ZERO_UUID, DecodeError, i64, read_i16_be
 from kcoord.wire.record_batch import (
     LOG_APPEND_TIME_FLAG,
     BatchHeader,
@@ -43,12 +42,6 @@ from kcoord.wire.record_batch import (
 DECOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
 # Different names and metadata strings that are remembered while loading, to keep each of them once.
 SHARED_STRINGS_MAX: Final = 65536
-
-OFFSET_COMMIT: Final = 1
-# Type, two empty strings and a partition.
-COMMIT_KEY_BYTES_MIN: Final = 10
-# Version, offset, leader epoch, empty metadata, timestamp and, in version 4, no tags.
-COMMIT_VALUE_BYTES_MIN: Final = 24
 
 
 def recovery_facts(directory: LogDirectory) -> list[Fact]:
@@ -66,13 +59,6 @@ def recovery_facts(directory: LogDirectory) -> list[Fact]:
     return facts
 
 
-def load_coordinator_log(core: Core, log_id: LogId, log: PartitionLog) -> int:
-    """Replay a whole log in order of offsets; the number of records. Raises LogDamaged."""
-    loader = LogLoader(core, log_id)
-    loader.format_1_end = log.format_1_end
-    return loader.load_log(log, log.log_start_offset)
-
-
 @final
 class LogLoader:
     """Replays records of one log. What is not a commit also goes to `events`."""
@@ -82,16 +68,21 @@ class LogLoader:
         self.core = core
         self.log_id = log_id
         self.is_metadata = log_id.topic == METADATA_TOPIC
-        self.state = core.offsets.state
-        # Commits of one group usually stand together.
+        self.is_transactions = log_id.topic == TRANSACTION_TOPIC
+        self.state = core.offsets
+        self.commit = CommitBytes()
+        # Commits of one group are usually adjacent.
         self.group_bytes = b""
         self.group_id = ""
         self.topics: dict[bytes, str] = {}
         self.strings: dict[bytes, str] = {}
         self.timestamp_ms = 0
+        # The producer of the current batch. A coordinator writes none but for transactions, and so a broker takes any
+        # batch with one as part of a transaction.
+        self.producer_id = NO_PRODUCER_ID
         # Below this offset records have format 1 (record_format.py).
         self.format_1_end: i64 = 0
-        # For tools: where it is a list, it gets what was replayed besides commits in their newest form.
+        # For tools: if it is a list, all replayed records are added, except commits in their newest form.
         self.others: list[tuple[Message, Message | None]] | None = None
 
     def load_log(self, log: PartitionLog, from_offset: int) -> int:
@@ -102,7 +93,7 @@ class LogLoader:
         return count
 
     def load_extent(self, storage: Storage, extent: Extent, from_offset: i64) -> int:
-        """Replay a stretch of a file. Raises LogDamaged."""
+        """Replay an extent of a file. Raises LogDamaged."""
         count: i64 = 0
         walk = BatchWalk(storage, extent)
         try:
@@ -110,7 +101,7 @@ class LogLoader:
                 header = walk.advance()
                 if header is None:
                     return count
-                if header.is_control or header.last_offset < from_offset:
+                if header.last_offset < from_offset:
                     continue
                 try:
                     count += self.load_batch(walk.buf, header, from_offset)
@@ -120,10 +111,18 @@ class LogLoader:
             walk.close()
 
     def load_batch(self, data: bytes, header: BatchHeader, from_offset: i64) -> i64:
-        """Replay the records of one batch; how many. Raises DecodeError and DecompressionError."""
+        """Replay the records of one batch, or its marker. Returns the number of records.
+
+        Raises DecodeError and DecompressionError.
+        """
+        if header.is_control:
+            if header.last_offset >= from_offset:
+                self._replay_control(data, header)
+            return 0
+        self.producer_id = header.producer_id
         r = records_reader(data, header.pos, header, DECOMPRESSED_BYTES_MAX)
         buf = r.buf
-        is_offsets = not self.is_metadata
+        is_offsets = not self.is_metadata and not self.is_transactions
         count: i64 = 0
         left = header.count
         while left > 0:
@@ -156,25 +155,36 @@ class LogLoader:
                 timestamp = header.max_timestamp
             self._replay(key_bytes, value_bytes, offset, timestamp)
             if self.events is not None and key_bytes is not None:
-                self._tell(key_bytes, value_bytes, offset, timestamp, headers_at(buf, headers, end))
+                self._note_event(key_bytes, value_bytes, offset, timestamp, headers_at(buf, headers, end))
         if r.pos != r.end:
             raise DecodeError(f"{r.end - r.pos} bytes after the last record")
         return count
 
-    def _replay(
-        self, key_bytes: bytes | None, value_bytes: bytes | None, offset: int, time_ms: int
-    ) -> None:
-        """The general way."""
+    def _replay_control(self, data: bytes, header: BatchHeader) -> None:
+        """Replay the marker of a control batch, if it has one. The metadata log has other control records."""
+        if self.is_metadata:
+            return
+        kind = marker_type(data, header)
+        if kind != NO_MARKER:
+            producer_id: int = header.producer_id
+            self.core.replay_marker(self.log_id, header.base_offset, producer_id, header.producer_epoch, kind == COMMIT)
+
+    def _replay(self, key_bytes: bytes | None, value_bytes: bytes | None, offset: int, time_ms: int) -> None:
+        """Decode a record of any type and replay it."""
         if self.is_metadata:
             if value_bytes is not None:
                 self.core.replay(self.log_id, offset, None, decode_metadata_record(value_bytes))
         elif key_bytes is not None:
-            key, value = decode_record(key_bytes, value_bytes)
-            self.core.replay(self.log_id, offset, key, value, time_ms)
+            if self.is_transactions:
+                # The types of its records have numbers of their own.
+                key, value = decode_transaction_record(key_bytes, value_bytes)
+            else:
+                key, value = decode_record(key_bytes, value_bytes)
+            self.core.replay(self.log_id, offset, key, value, time_ms, None, self.producer_id)
             if self.others is not None:
                 self.others.append((key, value))
 
-    def _tell(
+    def _note_event(
         self, key_bytes: bytes, value_bytes: bytes | None, offset: int, time_ms: int, headers: Headers
     ) -> None:
         if self.events is not None:
@@ -183,69 +193,52 @@ class LogLoader:
             partition = self.log_id.partition
             self.events.loaded(partition, offset, time_ms, key, value, cause)
 
-    def _replay_commit(
-        self, buf: bytes, key: i64, key_size: i64, value: i64, value_size: i64, offset: i64
-    ) -> bool:
-        """Replay an offset commit in one of the two newest forms; False for whatever is not exactly that."""
-        if key_size < COMMIT_KEY_BYTES_MIN or value_size < COMMIT_VALUE_BYTES_MIN:
+    def _replay_commit(self, buf: bytes, key: i64, key_size: i64, value: i64, value_size: i64, offset: i64) -> bool:
+        """Replay an offset commit in place; False, and nothing is replayed, if its layout is none of CommitBytes."""
+        commit = self.commit
+        if key_size < 2 or read_i16_be(buf, key) != OFFSET_COMMIT or not commit.read_key(buf, key, key_size):
             return False
-        if read_i16_be(buf, key) != OFFSET_COMMIT:
+        if not commit.read_value(buf, value, value_size):
             return False
-        group_size: i64 = i64(read_i16_be(buf, key + 2))
-        if group_size < 0 or group_size > key_size - COMMIT_KEY_BYTES_MIN:
-            return False
-        group: i64 = key + 4
-        topic_size: i64 = i64(read_i16_be(buf, group + group_size))
-        if topic_size < 0 or topic_size > key_size - COMMIT_KEY_BYTES_MIN - group_size:
-            return False
-        topic: i64 = group + group_size + 2
-        partition: i64 = i64(read_i32_be(buf, topic + topic_size))
-        version: i64 = i64(read_i16_be(buf, value))
-        # Where the metadata begins, and how much of the value has no place in it.
-        at: i64 = value + 16
-        metadata_size: i64 = 0
-        if version == 4:
-            metadata_size = i64(buf[value + 14]) - 1
-            at = value + 15
-            if metadata_size < 0 or metadata_size > 126 or metadata_size > value_size - 24:
-                return False
-        elif version == 3:
-            metadata_size = i64(read_i16_be(buf, value + 14))
-            if metadata_size < 0 or metadata_size > value_size - 24:
-                return False
-        else:
-            return False
-        after: i64 = at + metadata_size
         topic_id = ZERO_UUID
-        if version == 4:
-            tags: i64 = i64(buf[after + 8])
-            if (
-                tags == 1
-                and value + value_size - after >= 27
-                and buf[after + 9] == 0
-                and buf[after + 10] == 16
-            ):
-                topic_id = buf[after + 11 : after + 27]
-            elif tags != 0:
-                return False
-        group_bytes = buf[group : group + group_size]
+        if commit.topic_id_at >= 0:
+            topic_id = buf[commit.topic_id_at : commit.topic_id_at + 16]
+        group_bytes = buf[commit.group_at : commit.group_end]
         try:
             if group_bytes != self.group_bytes:
                 self.group_id = group_bytes.decode("utf-8")
                 self.group_bytes = group_bytes
-            topic_name = self._shared(self.topics, buf[topic : topic + topic_size])
-            metadata = self._shared(self.strings, buf[at:after]) if metadata_size > 0 else ""
+            topic_name = self._shared(self.topics, buf[commit.topic_at : commit.topic_end])
+            text = buf[commit.text_at : commit.text_end]
+            metadata = self._shared(self.strings, text) if text else ""
         except UnicodeDecodeError:
             return False
-        timestamp_ms = read_i64_be(buf, after)
+        timestamp_ms = commit.timestamp_ms
         if timestamp_ms != self.timestamp_ms:
+            # Commits with the same time share one int.
             self.timestamp_ms = timestamp_ms
+        if self.producer_id >= 0:
+            self.state.replay_pending(
+                self.log_id.partition,
+                self.producer_id,
+                self.group_id,
+                topic_name,
+                commit.partition,
+                commit.offset,
+                commit.leader_epoch,
+                metadata,
+                self.timestamp_ms,
+                -1,
+                topic_id,
+                offset,
+            )
+            return True
         self.state.replay_offset(
             self.group_id,
             topic_name,
-            partition,
-            read_i64_be(buf, value + 2),
-            read_i32_be(buf, value + 10),
+            commit.partition,
+            commit.offset,
+            commit.leader_epoch,
             metadata,
             self.timestamp_ms,
             -1,

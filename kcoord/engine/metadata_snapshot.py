@@ -1,16 +1,16 @@
-"""Snapshots of the metadata log: what may stand for it below some offset, so that it need not grow for ever (KIP-630).
+"""Snapshots of the metadata log: they replace its beginning, so that it need not grow for ever (KIP-630).
 
-A snapshot at offset N has the records that make the registry as it is at N, and, byte for byte, every record that the
-registry passes over: whatever it means, it means it still. Loading replays the newest snapshot that is whole, and the
-log from N on. The log may then begin at N; it keeps more than that for whoever asks what was once, and so that an
-older snapshot is there if the newest is damaged.
+A snapshot at offset N has the records that build the registry as it is at N, and, byte for byte, every record that the
+registry ignores, so that its meaning is kept. Loading replays the newest valid snapshot, and the log from N on. The log
+may then begin at N. It keeps more than that for tools that show earlier states, and so that an earlier snapshot can be
+used if the newest one is damaged.
 
-The next snapshot is made from the last one and the log since, by a registry of its own: so another process can make
-it, which holds up nobody and cannot write what is not in the log. N is a durable end, and the files below it are synced
-before the snapshot gets its name, so a log that ends below the newest one has lost something.
+The next snapshot is made from the last one and the log since then, with a separate registry. So another process can
+make it, which blocks nothing and cannot write what is not in the log. N is a durable end, and the files below it are
+synced before the snapshot gets its name. So a log that ends below the newest snapshot has lost records.
 
-A snapshot forgets which topics were deleted. It may be made only when the offsets of those are gone for good, too: when
-the commit is durable that goes with what was in hand when it was begun.
+A snapshot does not contain deleted topics. So it must not be made before the committed offsets of these topics are
+deleted durably: it waits for the commit with the last work that was pending when the snapshot was planned.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from kcoord.core.coordinator import Core
-from kcoord.core.outcome import INFO, WARNING, Fact, LogId
+from kcoord.core.outcome import INFO, WARNING, Fact
 from kcoord.engine.loader import LogLoader
 from kcoord.engine.metadata_writer import SnapshotPlan, WrittenSnapshot
 from kcoord.log.directory import LogDirectory, Marks
@@ -40,13 +40,13 @@ from kcoord.wire.message import Message
 from kcoord.wire.primitives import DecodeError
 
 UNLIMITED: Final = -1
-# A stop is worth a snapshot that much earlier than a running server is.
+# At a stop a snapshot is made when the log has grown this much less than it must while the server runs.
 AT_STOP: Final = 8
 
 
 @final
 class KnownSnapshot:
-    """A snapshot that may be used. `last_timestamp` is that of the log's last record below its end."""
+    """A valid snapshot. `last_timestamp` is that of the log's last record below the snapshot's end."""
 
     def __init__(self, name: CheckpointName, last_timestamp: int, size_bytes: int) -> None:
         self.name = name
@@ -56,22 +56,24 @@ class KnownSnapshot:
 
 @final
 class MetadataState:
-    """The metadata log and its snapshots: loads them, and says what may be written and what may go."""
+    """The metadata log and its snapshots: loads them, and decides what to write and what to remove."""
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
-        # Where the newest snapshot that can be used ends.
+        # The end offset of the newest valid snapshot.
         self.end_offset = 0
-        # Those that can be used, oldest first, and those that cannot.
+        # Valid snapshots, oldest first, and invalid ones.
         self.known: list[KnownSnapshot] = []
         self.damaged: list[CheckpointName] = []
-        # How much of the log's size lies below that end, or was there at the last try.
+        # The size of the log below that end, or at the last attempt.
         self.bytes_below = 0
 
     # --- loading
 
-    def load(self, core: Core, log_id: LogId) -> list[Fact]:
-        """Replay the newest whole snapshot and the log after it; what to tell. Raises LogDamaged and OSError."""
+    def load(self, core: Core) -> list[Fact]:
+        """Replay the newest valid snapshot and the log after it. Returns facts to log. Raises
+        LogDamaged and OSError.
+        """
         log = self.log
         remove_leftovers(log.storage, log.name)
         facts: list[Fact] = []
@@ -79,7 +81,7 @@ class MetadataState:
         reason = ""
         for name in reversed(names):
             if name.end_offset < log.log_start_offset:
-                # Nothing leads from there to the log. A crash came before it was removed.
+                # There are no records between this snapshot and the log: a crash prevented its removal.
                 self.damaged.append(name)
                 continue
             if self.known:
@@ -90,7 +92,7 @@ class MetadataState:
                 if name.end_offset > log.end_offset:
                     raise BadCheckpoint(f"{name.path_in(log.name)}: the log ends at {log.end_offset}")
                 found = read_checkpoint_file(log.storage, log.name, name)
-                self._replay(core, log_id, name, found)
+                self._replay(core, name, found)
                 self._know(name, found.last_timestamp)
                 self.end_offset = name.end_offset
             except BadCheckpoint as error:
@@ -105,26 +107,26 @@ class MetadataState:
         self.bytes_below = log.size_bytes
         for extent in extents:
             self.bytes_below -= extent.end - extent.start
-        LogLoader(core, log_id).load_log(log, self.end_offset)
+        LogLoader(core, core.metadata_log).load_log(log, self.end_offset)
         return facts
 
     def _know(self, name: CheckpointName, timestamp: int) -> None:
         size = self.log.storage.size_of(name.path_in(self.log.name))
         self.known.append(KnownSnapshot(name, timestamp, size))
 
-    def _replay(self, core: Core, log_id: LogId, name: CheckpointName, found: Checkpoint) -> None:
+    def _replay(self, core: Core, name: CheckpointName, found: Checkpoint) -> None:
         for record in decode_all(name.path_in(self.log.name), found.values):
-            core.replay(log_id, name.end_offset - 1, None, record)
+            core.replay(core.metadata_log, name.end_offset - 1, None, record)
 
     # --- writing
 
     def grown_bytes(self) -> int:
-        """How much the log has grown since the last snapshot, or since the last try."""
+        """How much the log has grown since the last snapshot, or since the last attempt."""
         return self.log.size_bytes - self.bytes_below
 
     @property
     def has_news(self) -> bool:
-        """Whether there are records behind the newest snapshot."""
+        """Whether there are records after the newest snapshot."""
         return self.log.end_offset > self.end_offset
 
     def plan(self, end_offset: int, node_id: int, syncs: list[str]) -> SnapshotPlan:
@@ -154,16 +156,17 @@ class MetadataState:
         return Fact(INFO, "metadata_snapshot_written", fields)
 
     def failed(self, reason: str) -> Fact:
-        """The log stays as long as it is. The next try comes when it has grown as much again."""
+        """The log keeps its length. The next attempt follows when it has grown as much again."""
         self.bytes_below = self.log.size_bytes
         fields: dict[str, object] = {"log": self.log.name, "reason": reason}
         return Fact(WARNING, "metadata_snapshot_not_written", fields)
 
-    # --- shortening
+    # --- removing old records
 
     def new_start(self, now_ms: int, retention_ms: int, retention_bytes: int) -> int:
-        """Where the log may begin: at the newest snapshot that is `retention_ms` old, or at a newer one where log and
-        snapshots take more than `retention_bytes`. Never behind the newest one; UNLIMITED stands for no bound."""
+        """The offset at which the log may begin: the newest snapshot that is `retention_ms` old, or a newer one if log
+        and snapshots exceed `retention_bytes`. Never after the newest one. UNLIMITED means no limit.
+        """
         start = self.log.log_start_offset
         for snapshot in self.known:
             if snapshot.name.end_offset <= start:
@@ -187,7 +190,7 @@ class MetadataState:
         return size
 
     def has_waste(self) -> bool:
-        """Whether there is something below the log's start, or a snapshot that cannot be used."""
+        """Whether there are records below the log's start, or invalid snapshots."""
         start = self.log.log_start_offset
         if self.known and (self.damaged or self.known[0].name.end_offset < start):
             return True
@@ -195,8 +198,9 @@ class MetadataState:
         return len(segments) > 1 and segments[1].base_offset <= start
 
     def take_waste(self) -> tuple[list[Segment], list[str]]:
-        """Forget what is below the log's start, which is durable: segments, and paths of snapshots, to be removed in
-        this order. Snapshots that cannot be used go once there is one that can."""
+        """Remove from the log what is below its start, which is durable. Returns segments and paths of snapshots, whose
+        files have to be removed in this order. Invalid snapshots are removed once there is a valid one.
+        """
         log = self.log
         start = log.log_start_offset
         before = log.size_bytes
@@ -211,17 +215,17 @@ class MetadataState:
 
 
 def save_start(directory: LogDirectory, starts: Marks, log_name: str) -> None:
-    """Make the logs' starts durable, of which the metadata log's may have moved. May run in any thread. Raises OSError.
+    """Make the logs' starts durable, in case the metadata log's moved. May run in any thread. Raises OSError.
 
-    The snapshot that it moved to may have been found in the page cache of a process that was killed before it had
-    synced the name.
+    The directory is synced first: the snapshot may only have been in the page cache of a killed process, without a
+    durable name. A start that refers to it must not become durable before it.
     """
     directory.storage.sync_dir(log_name)
     directory.write_start_offsets(starts)
 
 
 def remove_waste(storage: Storage, log_name: str, segments: list[Segment], paths: list[str]) -> None:
-    """Remove what `MetadataState.take_waste` gave. Raises OSError."""
+    """Remove the files that `MetadataState.take_waste` returned. Raises OSError."""
     for segment in segments:
         segment.remove()
     for path in paths:

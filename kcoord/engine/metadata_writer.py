@@ -1,6 +1,7 @@
-"""Makes a snapshot of the metadata log, from the last one and the log since, by a registry of its own.
+"""Makes a snapshot of the metadata log from the last snapshot and the log since then, with a separate registry.
 
-Nothing here knows of a server: another process may do it. See `metadata_snapshot` for when, and for what becomes of it.
+Nothing here depends on a server: another process may run it. See `metadata_snapshot` for when that happens, and what
+happens with the result.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ from kcoord.wire.record_batch import NO_TIMESTAMP, BatchHeader, decode_records
 
 
 class SnapshotNotWritten(Exception):
-    """The log cannot be made into a snapshot; the text says why."""
+    """The log cannot be made into a snapshot; the message has the reason."""
 
 
 @final
 class SnapshotPlan:
     """What to write: the state of `log_name` at `end_offset`, from the last snapshot and `extents`.
 
-    `base` is the file of the last snapshot, empty for none. `syncs` are files to sync beside those of the extents.
+    `base` is the file of the last snapshot, or "". `syncs` are files to sync besides those of the extents.
     """
 
     def __init__(
@@ -68,7 +69,7 @@ class SnapshotPlan:
 
 @final
 class WrittenSnapshot:
-    """What became of a plan. `kept` is how many records are there that the registry passes over."""
+    """The result of a plan. `kept` is the number of records that the registry ignores."""
 
     def __init__(
         self, end_offset: int, epoch: int, last_timestamp: int, records: int, kept: int, size_bytes: int
@@ -82,12 +83,12 @@ class WrittenSnapshot:
 
 
 def write_snapshot(storage: Storage, plan: SnapshotPlan, wall_ms: int) -> WrittenSnapshot:
-    """Write a snapshot; when this returns it is durable. The old ones stay.
+    """Write a snapshot. When this returns it is durable. The old ones stay.
 
     Raises SnapshotNotWritten, BadCheckpoint, LogDamaged and OSError.
     """
     for path in plan.syncs + [extent.path for extent in plan.extents]:
-        # Under `log.sync = os` nobody did that before.
+        # With `log.sync = os` nothing has synced these files before.
         file = storage.open(path)
         try:
             file.datasync()
@@ -118,7 +119,7 @@ def write_snapshot(storage: Storage, plan: SnapshotPlan, wall_ms: int) -> Writte
 
 @final
 class _Content:
-    """What a snapshot has to hold."""
+    """The content of a snapshot."""
 
     def __init__(self, storage: Storage, plan: SnapshotPlan) -> None:
         self.storage = storage
@@ -126,9 +127,9 @@ class _Content:
         config = CoreConfig()
         config.node_id = plan.node_id
         self.topics = TopicRegistry(config)
-        # Deletions are not to be remembered here.
+        # A snapshot has no deleted topics.
         self.topics.unfinished_deletions()
-        # Values of records that are kept as they are, in order: those about nodes, and others.
+        # Values of records that are copied, in order: those about nodes, and all others.
         self.of_cluster: list[bytes] = []
         self.others: list[bytes] = []
         self.epoch = 0
@@ -153,7 +154,7 @@ class _Content:
         if self.next_offset != plan.end_offset:
             raise SnapshotNotWritten(f"the log could be read up to {self.next_offset}, not {plan.end_offset}")
         if len(self.topics.topics) != len(self.topics.topics_by_id):
-            # No server of ours writes that, and what later records would mean then depends on all of it.
+            # No kcoord server writes that, and the meaning of later records would depend on it.
             raise SnapshotNotWritten("the log has a topic name or id twice")
 
     def _walk(self, extent: Extent) -> None:
@@ -185,7 +186,7 @@ class _Content:
         for record in decode_records(data, int(header.pos), header, DECOMPRESSED_BYTES_MAX):
             if record.value is not None:
                 self._take(record.value, record.offset)
-        # What follows from the records is the server's, not ours.
+        # The server handles the changes that follow from the records.
         self.topics.created = []
         self.topics.deleted = []
         self.topics.reconfigured = []
@@ -195,7 +196,7 @@ class _Content:
         if is_in_image(record):
             self.topics.replay_metadata(record, offset)
         elif isinstance(record, (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)):
-            raise SnapshotNotWritten(f"a metadata transaction at offset {offset}, which is not understood")
+            raise SnapshotNotWritten(f"a metadata transaction at offset {offset}, which is not supported")
         elif isinstance(
             record,
             (

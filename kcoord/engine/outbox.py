@@ -1,16 +1,27 @@
 """The outbox: from an answer to the bytes that a connection may send.
 
-An answer is encoded at once, into a chunk of its session. What decides when the chunk may leave is its commit number:
+An answer is encoded at once, into a chunk of its session, and names the commit that must be durable before it may
+leave. What must hold, and why it does:
 
-1. Everything appended between two writes to the log is one commit, and commits are numbered in order.
-2. An answer that reports a change waits for the commit its records belong to. An answer that shows something waits for
-   the commit that holds what it shows. All others wait for commit 0, which is always durable.
-3. A session's chunks leave in the order of its requests, so a chunk never waits for a lower commit than the chunk
-   before it.
-4. `durable_seq` moves only when all files of a commit are synced, or written where log.sync promises no more.
+1. *No answer leaves before its commit is durable.* An answer that reports a change waits for the commit its records
+   belong to. An answer that shows something waits for the commit that holds what it shows. All others wait for commit
+   0, which is always durable. `release` moves a chunk to the session's output only once `durable_seq` has reached the
+   number of the chunk, and `durable_seq` moves only when all files of a commit are synced, or written where log.sync
+   promises no more (see commits.py).
+2. *The answers of a session leave in the order of its requests.* The intake hands over one unanswered request of a
+   session at a time, so answers come here in order. Chunks are released from the front only. An answer that waits for
+   less than the chunk before it either joins that chunk or starts a chunk with the same number. So the numbers of a
+   session's chunks never decrease, and a chunk that may leave never waits for one that may not.
+3. *An answer shows the state at the time of its encoding.* Messages may share lists with the state, and the next event
+   may change those lists. So an answer is encoded before the next event is handled, and not when it leaves.
+4. *A chunk is all or nothing.* If an answer cannot be encoded, its bytes are removed from the chunk and its session
+   ends; answers of the same event to other sessions are not affected. If a chunk cannot be released, the session ends
+   without the remaining ones: a client can handle a closed connection, but not a gap in the answers.
+5. *The answers of a closed session are dropped* with its chunks, while the records that they report stay. The client
+   must be prepared for a lost response anyway.
 
-So no byte leaves before the log can justify it, and no connection sees its answers out of order. A session that is
-closed takes its chunks with it: its answers go to nobody, and the records behind them stay.
+A session that ends because of an error (`close`) still sends earlier answers, so that the client gets the answers to
+all requests before the one that failed. The server closes the connection after the last chunk has left.
 """
 
 from __future__ import annotations
@@ -18,9 +29,10 @@ from __future__ import annotations
 import traceback
 from typing import Final, cast, final
 
-from kcoord.core.outcome import WARNING, Fact
+from kcoord.core.outcome import BUG, ERROR, PEER, WARNING, Fact
 from kcoord.engine.budget import TurnBudget
-from kcoord.engine.session import Session
+from kcoord.engine.commits import Commits
+from kcoord.engine.session import CLOSED, ENDING, OPEN, Session
 from kcoord.protocol import apis
 from kcoord.protocol.fetch import FetchResponse, encode_fetch_response
 from kcoord.protocol.offset_fetch import OffsetFetchResponse, encode_offset_fetch_response
@@ -36,10 +48,9 @@ FLEXIBLE_HEADER: Final = 1
 class Outbox:
     """All answers that have not been taken by the server yet."""
 
-    def __init__(self, budget: TurnBudget) -> None:
+    def __init__(self, budget: TurnBudget, commits: Commits) -> None:
         self.budget = budget
-        # The last commit that is durable.
-        self.durable_seq = 0
+        self.commits = commits
         # Facts for the server's log, until the engine hands them over.
         self.facts: list[Fact] = []
         # Sessions with output, and sessions with chunks that wait for a commit.
@@ -58,7 +69,7 @@ class Outbox:
         wait_seq: int,
     ) -> None:
         """Encode an answer that may leave once commit `wait_seq` is durable (0: at once)."""
-        chunk = session.chunk_for(wait_seq if wait_seq > self.durable_seq else 0)
+        chunk = session.chunk_for(wait_seq if wait_seq > self.commits.durable_seq else 0)
         w = chunk.writer
         start: i64 = len(w)
         write_i32_be(w, 0)
@@ -80,7 +91,7 @@ class Outbox:
             else:
                 apis.encode_response(w, api_key, response, version)
         except Exception as error:
-            # One event may answer many: who cannot be answered must not keep the others from it.
+            # One event may answer many requests: if one cannot be answered, the others must still get their answers.
             chunk.cut(start)
             self.fault(session, f"an answer of {apis.APIS[api_key].name} version {version}", error)
             return
@@ -92,30 +103,35 @@ class Outbox:
             # Metadata is encoded here; records were charged when they were read.
             self.budget.charge_read(spliced, 0)
 
-    def close(self, session: Session, reason: str) -> None:
-        """End a session: what was answered before still goes out."""
-        if session.close_reason:
-            return
-        session.close_reason = reason
-        self.facts.append(
-            Fact(WARNING, "connection_refused", {"client": session.client_host, "reason": reason})
-        )
+    def close(self, session: Session, reason: str, kind: str) -> None:
+        """End a session: what was answered before still goes out. `kind` is PEER or LIMIT (see Fact)."""
+        if session.state == OPEN:
+            fields: dict[str, object] = {"client": session.client_host, "reason": reason}
+            self.facts.append(Fact(WARNING, "connection_refused", fields, kind))
+            self._end(session, reason)
+
+    def _end(self, session: Session, reason: str) -> None:
+        session.end(reason)
         self.touch(session)
 
     def check_unacknowledged(self, session: Session, response: ProduceResponse) -> None:
-        """acks=0 gets no answer; a closed connection is the only way to say that something went wrong."""
+        """acks=0 gets no answer; a closed connection is the only way to report an error."""
         for topic in response.responses:
             for partition in topic.partition_responses:
                 if partition.error_code != 0:
-                    self.close(session, f"Produce without acks failed with error {partition.error_code}")
+                    self.close(session, f"Produce without acks failed with error {partition.error_code}", PEER)
                     return
 
     def fault(self, session: Session, where: str, error: Exception) -> None:
-        """A bug of ours, met by this session. To be called while the exception is handled."""
+        """Handle an internal error in a request of this session. To be called while the exception is handled."""
         if self.strict:
             raise error
-        self.close(session, f"internal error in {where}: {error!r}")
-        self.facts.append(Fact(WARNING, "internal_error", {"traceback": traceback.format_exc()}))
+        reason = f"internal error in {where}: {error!r}"
+        fields: dict[str, object] = {"client": session.client_host, "reason": reason}
+        fields["traceback"] = traceback.format_exc()
+        self.facts.append(Fact(ERROR, "internal_error", fields, BUG))
+        if session.state == OPEN:
+            self._end(session, reason)
 
     def touch(self, session: Session) -> None:
         """Look at the session at the next release."""
@@ -126,9 +142,9 @@ class Outbox:
     def release(self) -> None:
         """Move answers that wait for nothing any more to their sessions' output."""
         still: list[Session] = []
-        durable = self.durable_seq
+        durable = self.commits.durable_seq
         for session in self.waiting:
-            if session.closed:
+            if session.state == CLOSED:
                 session.is_waiting = False
                 continue
             if self._release_one(session, durable) and not session.is_ready:
@@ -146,10 +162,10 @@ class Outbox:
             if session.release(durable_seq):
                 return True
         except Exception as error:
-            # Such as MemoryError for one large answer. A gap in the answers would be worse than none at all.
+            # For example a MemoryError for one large answer. A gap in the answers would be worse than no answers.
             session.chunks.clear()
             self.fault(session, "releasing answers", error)
-        return session.close_reason != "" and not session.chunks
+        return session.state == ENDING and not session.chunks
 
     def take_ready(self) -> list[Session]:
         """The sessions that have output to be written or are to be closed."""

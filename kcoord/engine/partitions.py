@@ -1,8 +1,8 @@
-"""The partitions this broker serves: each with its log, its producers and its topic's settings.
+"""The partitions that this broker serves, each with its log, its producers and its topic's settings.
 
-The table follows the topic registry: the engine adds a topic's partitions once their directories exist and drops
-them when the topic is deleted. Everything that reads or writes records finds its log here. The only broker leads
-every partition, in the leader epoch that the registry has for it when the partition is added.
+The table follows the topic registry: the engine adds a topic's partitions once their logs exist, and drops them when
+the topic is deleted. All code that reads or writes records finds the log here. The only broker leads every partition,
+in the leader epoch that the registry has for it when the partition is added.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from kcoord.wire.compression import CODEC_GZIP, CODEC_LZ4, CODEC_NONE, CODEC_SNA
 from kcoord.wire.produced_batch import CODEC_OF_PRODUCER, ProduceLimits
 from kcoord.wire.record_batch import CREATE_TIME, LOG_APPEND_TIME
 
-# An epoch field that a client leaves out.
+# The value of an epoch field that a client does not set.
 NO_EPOCH: Final = -1
+# The isolation level of clients that see no open or aborted transactions.
+READ_COMMITTED: Final = 1
 
 _CODECS: Final[dict[str, int]] = {
     "producer": CODEC_OF_PRODUCER,
@@ -35,7 +37,7 @@ _CODECS: Final[dict[str, int]] = {
 
 @final
 class TopicSettings:
-    """What a topic's configuration means for its records."""
+    """The part of a topic's configuration that concerns its records."""
 
     def __init__(
         self, limits: ProduceLimits, is_compacted: bool, is_deleted: bool, codec: int, segment_bytes: int
@@ -43,12 +45,12 @@ class TopicSettings:
         self.limits = limits
         self.is_compacted = is_compacted
         self.is_deleted = is_deleted
-        # The codec batches are stored with, or CODEC_OF_PRODUCER.
+        # The codec for stored batches, or CODEC_OF_PRODUCER.
         self.codec = codec
         self.segment_bytes = segment_bytes
 
     def checks_as(self, other: TopicSettings) -> bool:
-        """Whether batches that were checked by these settings need no other check by `other`."""
+        """Whether batches checked with these settings need no new check for `other`."""
         a, b = self.limits, other.limits
         return (
             self.codec == other.codec
@@ -82,14 +84,14 @@ def read_settings(topics: TopicRegistry, topic: Topic, decompressed_bytes_max: i
         int(topics.config_value(topic, "message.timestamp.after.max.ms")),
     )
     codec = _CODECS.get(topics.config_value(topic, "compression.type"), CODEC_OF_PRODUCER)
-    return TopicSettings(
-        limits, is_compacted, is_deleted, codec, int(topics.config_value(topic, "segment.bytes"))
-    )
+    return TopicSettings(limits, is_compacted, is_deleted, codec, int(topics.config_value(topic, "segment.bytes")))
 
 
 @final
 class TopicPartition:
-    """One partition. Offsets up to `log.durable_end` (the high watermark) may be shown to clients."""
+    """One partition. Offsets up to `log.durable_end` (the high watermark) may be shown to clients, or up to the last
+    stable offset.
+    """
 
     def __init__(
         self,
@@ -105,27 +107,40 @@ class TopicPartition:
         self.partition = partition
         self.log = log
         self.producers = producers
-        # Never below that of a batch in the log.
+        # Never below the epoch of a batch in the log.
         self.leader_epoch = max(leader_epoch, log.leader_epoch)
-        # Set when the topic is deleted: whoever still holds the object must not use its log.
+        # Set when the topic is deleted. Code that still holds the object must not use its log any more.
         self.is_dropped = False
-        # The high watermark that waiting fetches were last told of, and whether more is on its way to the disk.
+        # The high watermark that waiting fetches saw last, and whether more bytes are on their way to the disk.
         self.announced_end = log.durable_end
         self.is_moving = False
-        # What was found damaged in the log's files, to be said once.
+        # Damage found in the log's files, to be reported once.
         self.damage = ""
 
+    @property
+    def last_stable_offset(self) -> int:
+        """Below this offset every transaction has a durable end. At most the high watermark."""
+        end = self.log.durable_end
+        first = self.producers.transactions.unstable_offset(end)
+        if first < 0 or first >= end:
+            return end
+        return max(first, self.log.log_start_offset)
+
+    def readable_end(self, isolation_level: int) -> int:
+        """The end of what a client may read."""
+        return self.last_stable_offset if isolation_level == READ_COMMITTED else self.log.durable_end
+
     def check_leader_epoch(self, epoch: int) -> int:
-        """The error code for a request that believes in leader epoch `epoch` (KIP-320)."""
+        """The error code for a request that expects leader epoch `epoch` (KIP-320)."""
         if epoch == NO_EPOCH or epoch == self.leader_epoch:
             return NONE
-        # Any other negative epoch is older than ours.
+        # Any other negative epoch counts as an older one.
         return FENCED_LEADER_EPOCH if epoch < self.leader_epoch else UNKNOWN_LEADER_EPOCH
 
 
 @final
 class EpochEnd:
-    """A leader epoch that was here, and the offset after the last one written in it; both -1 for none."""
+    """A leader epoch and the offset after its last record; both -1 if there is none."""
 
     def __init__(self, epoch: int, offset: int) -> None:
         self.epoch = epoch
@@ -133,9 +148,9 @@ class EpochEnd:
 
 
 def epoch_end(tp: TopicPartition, epoch: int) -> EpochEnd:
-    """The end of leader epoch `epoch`, or of the newest one before it that has records; -1 for a later epoch.
+    """The end of leader epoch `epoch`, or of the newest earlier one with records; -1 for a later epoch.
 
-    Whatever is older than the first epoch ended where that began.
+    An epoch before the first one ended where the first one begins.
     """
     if epoch == tp.leader_epoch:
         return EpochEnd(epoch, tp.log.end_offset)
@@ -144,7 +159,7 @@ def epoch_end(tp: TopicPartition, epoch: int) -> EpochEnd:
     newest = tp.log.leader_epoch
     if epoch < NO_EPOCH or newest < 0:
         return EpochEnd(epoch, tp.log.log_start_offset)
-    # An epoch without a record ended where the newest one with records did.
+    # An epoch without a record ended where the newest earlier one with records did.
     found, offset = tp.log.epoch_end_offset(min(epoch, newest))
     return EpochEnd(found, offset)
 
@@ -170,11 +185,11 @@ class PartitionTable:
         self.by_name: dict[str, ServedTopic] = {}
         self.by_id: dict[bytes, ServedTopic] = {}
         self.moving: list[TopicPartition] = []
-        # For the server's log, until the engine takes them.
+        # Facts for the server's log, until the engine takes them.
         self.facts: list[Fact] = []
 
     def add_topic(self, topic: Topic) -> ServedTopic:
-        """Start serving `topic`; its partitions follow by add_partition, in order. Safe to repeat."""
+        """Start serving `topic`; add_partition adds its partitions, in order. May be called again."""
         served = self.by_name.get(topic.name)
         if served is None:
             settings = read_settings(self.topics, topic, self.decompressed_bytes_max)
@@ -193,7 +208,7 @@ class PartitionTable:
         return tp
 
     def drop_topic(self, name: str) -> list[TopicPartition]:
-        """Stop serving a deleted topic. Returns what its partitions were."""
+        """Stop serving a deleted topic. Returns its partitions."""
         served = self.by_name.pop(name, None)
         if served is None:
             return []
@@ -204,7 +219,7 @@ class PartitionTable:
         return served.partitions
 
     def refresh_settings(self, topic: Topic) -> None:
-        """To be called when the configuration of `topic` changed."""
+        """Call this when the configuration of `topic` changed."""
         served = self.by_name.get(topic.name)
         if served is not None:
             served.settings = read_settings(self.topics, topic, self.decompressed_bytes_max)
@@ -216,20 +231,20 @@ class PartitionTable:
         return self.by_id.get(topic_id)
 
     def find(self, name: str, partition: int) -> TopicPartition | None:
-        """The partition, or None when the topic or the partition does not exist."""
+        """The partition, or None if the topic or the partition does not exist."""
         served = self.by_name.get(name)
         if served is None or partition < 0 or partition >= len(served.partitions):
             return None
         return served.partitions[partition]
 
     def note_append(self, tp: TopicPartition) -> None:
-        """Remember that `tp` has bytes on their way to the disk."""
+        """Note that `tp` has bytes on their way to the disk."""
         if not tp.is_moving:
             tp.is_moving = True
             self.moving.append(tp)
 
     def take_moved(self) -> list[TopicPartition]:
-        """The partitions whose high watermark moved since it was last announced."""
+        """The partitions whose high watermark moved since the last call."""
         moving = self.moving
         if not moving:
             return []
@@ -251,14 +266,14 @@ class PartitionTable:
         return moved
 
     def note_damage(self, tp: TopicPartition, error: LogDamaged) -> None:
-        """Say that bytes of `tp` cannot be read any more. Readers get KAFKA_STORAGE_ERROR for them."""
+        """Report that bytes of `tp` cannot be read any more. Readers get KAFKA_STORAGE_ERROR for them."""
         text = str(error)
         if tp.damage != text:
             tp.damage = text
             self.facts.append(Fact(WARNING, "log_damaged", {"file": error.file, "reason": text}))
 
     def take_facts(self) -> list[Fact]:
-        """What the server's log should say since the last call."""
+        """The facts for the server's log since the last call."""
         facts = self.facts
         if facts:
             self.facts = []

@@ -1,16 +1,16 @@
-"""Produce: checking record batches, giving them offsets and handing them to the log.
+"""Produce: checking record batches, assigning offsets and appending to the log.
 
-Batches are stored as they came, with base offset and leader epoch filled in, unless the topic asks for another codec
-or stamps them with its own time. Every partition is checked and answered on its own; one bad batch costs the others
-nothing. Sequences of idempotent producers are checked against the last five batches of each producer (KIP-98); a
-repeated batch is answered with the offsets it got the first time.
+Batches are stored as they came, with base offset and leader epoch filled in, unless the topic has another codec or uses
+LogAppendTime. Every partition is checked and answered on its own; a bad batch does not affect the others. Sequences of
+idempotent producers are checked against the last five batches of each producer (KIP-98); a repeated batch is answered
+with its first offsets.
 
-A batch is checked, then appended. Checks of one turn have a budget; a request that needs more becomes a job, waits
+A batch is checked, then appended. The checks of one turn have a budget. A request that needs more becomes a job, waits
 with its connection, and is appended in a later turn (produce_work.py). A request for very many partitions, or with very
 many bytes, is appended over several turns.
 
-An answer leaves when all that was appended before it is durable, for acks=1 as for acks=-1, since there is only one
-disk to trust. That covers a repeated batch whose first copy is still on its way there; the engine sees to it.
+An answer is sent when everything appended before it is durable, for acks=1 as for acks=-1, since there is only one
+disk. That includes a repeated batch whose first copy is not durable yet; the engine takes care of that.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from collections import deque
 from typing import Final, final
 
 from kcoord.core.config import CoreConfig
-from kcoord.core.outcome import GROUP_EVENTS_TOPIC, INTERNAL_TOPICS, WARNING, Fact, Job, Now, Request
+from kcoord.core.outcome import BUG, ERROR, GROUP_EVENTS_TOPIC, INTERNAL_TOPICS, Fact, Job, Now, Request
 from kcoord.engine.budget import TurnBudget
 from kcoord.engine.partitions import PartitionTable, ServedTopic, TopicPartition, TopicSettings
 from kcoord.engine.produce_work import CheckJob, PartitionWrite, ProduceWork
+from kcoord.engine.transaction_gate import TransactionGate
 from kcoord.log.journal import Journal
 from kcoord.protocol.errors import (
     INVALID_PRODUCER_EPOCH,
@@ -31,13 +32,14 @@ from kcoord.protocol.errors import (
     INVALID_REQUIRED_ACKS,
     INVALID_TIMESTAMP,
     INVALID_TOPIC_EXCEPTION,
+    INVALID_TXN_STATE,
     KAFKA_STORAGE_ERROR,
     MESSAGE_TOO_LARGE,
     NONE,
+    NOT_ENOUGH_REPLICAS,
     RECORD_LIST_TOO_LARGE,
     REQUEST_TIMED_OUT,
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-    UNKNOWN_SERVER_ERROR,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
@@ -49,7 +51,7 @@ from kcoord.protocol.produce import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from kcoord.wire.primitives import read_i32_be
+from kcoord.wire.primitives import read_i16_be, read_i32_be, read_i64_be
 from kcoord.wire.produced_batch import CHECKED, BatchCheck, CheckBudget, ProducedBatch
 from kcoord.wire.record_batch import (
     HEADER_BYTES,
@@ -62,53 +64,58 @@ from kcoord.wire.record_batch import (
 )
 
 TOPIC_IDS_FROM: Final = 13
+# Clients of these versions begin each transaction with a new producer epoch (KIP-890).
+EPOCH_BUMPS_FROM: Final = 12
 NO_TIMESTAMP: Final = -1
 NO_OFFSET: Final = -1
-# Where a batch has its attributes (low byte), and where its length, which counts from there, ends.
+# The position of a batch's attributes (low byte), and the position from which its length counts.
 ATTRIBUTES_AT: Final = 22
 LENGTH_END: Final = 12
 MAGIC_AT: Final = 16
-# Faults inside of a batch, which are told with the log's start.
+PRODUCER_ID_AT: Final = 43
+PRODUCER_EPOCH_AT: Final = 51
+# What a broker says about batches that are in no open transaction.
+GATE_MESSAGES: Final[dict[int, str]] = {
+    INVALID_TXN_STATE: "Partition was not added to the transaction",
+    NOT_ENOUGH_REPLICAS: "Unable to verify the partition has been added to the transaction",
+}
+# Errors inside of a batch, which are answered with the log's start offset.
 TOLD_THE_START: Final = frozenset((INVALID_PRODUCER_EPOCH, INVALID_RECORD, INVALID_TIMESTAMP))
 
-# What all Produce requests of a turn may spend on checks before the next one becomes a job: about 3 ms of compiled
-# code for the elements (170 ns for a record, 20 ns for a header), a millisecond or two for the bytes (zstd 1 ms per
-# MiB, gzip 4 ms), 4 ms to compress again (gzip 30 ms per MiB).
+# The budget of all Produce checks in a turn; beyond it a request becomes a job. About 3 ms of compiled code for the
+# elements (170 ns per record, 20 ns per header), a millisecond or two for the bytes (zstd 1 ms per MiB, gzip 4 ms), 4
+# ms to compress again (gzip 30 ms per MiB).
 TURN_CONTENT_BYTES: Final = 1024 * 1024
 TURN_ELEMENTS: Final = 16 * 1024
 TURN_RECOMPRESSED_BYTES: Final = 128 * 1024
-# What a request may spend even so: handing it to a thread costs the loop as much.
+# What a request may spend in any case: passing it to a thread costs the event loop as much.
 SMALL_CONTENT_BYTES: Final = 16 * 1024
 SMALL_ELEMENTS: Final = 128
-# Partitions that requests which waited append for in a turn, and of a request that need not wait: about 5 ms.
+# Partitions that requests which waited append to in a turn, and those of a request that need not wait: about 5 ms.
 APPENDS_PER_TURN: Final = 500
 # Partitions that get their directory and files in a turn, with their first records: about 10 ms.
 FIRST_APPENDS_PER_TURN: Final = 50
-# Bytes of records that are appended in a turn, with the batch that goes beyond: some 20 ms on a busy machine, for they
-# are copied three times on their way into the file.
+# Bytes of records that are appended in a turn, including the batch that exceeds it: some 20 ms on a busy machine,
+# because they are copied three times on their way into the file.
 APPEND_BYTES_PER_TURN: Final = 2 * 1024 * 1024
-# The share of each append in the turn's budget, and that of its bytes.
+# The cost of each append in the turn's budget, and that of its bytes.
 APPEND_COST: Final = 128
 APPEND_BYTES_PER_COST: Final = 8
-# Records of requests that wait for a check or for their append. They are beside queued.max.request.bytes, since closing
-# their connections would not free them. Above it no Produce is handled on any connection; it waits in its connection's
-# backlog, which counts there. With one request more, and what the threads at work decompress, that is all the memory
-# that such requests may take.
+# Records of requests that wait for a check or for their append. They do not count for queued.max.request.bytes, because
+# closing their connections would not free them. Above this limit no Produce of any connection is handled; it waits in
+# its connection's backlog, which does count. With one request more, and what the threads decompress, this is all the
+# memory that such requests may use.
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
 
 
 def refused(index: int, error_code: int, message: str | None = None) -> PartitionProduceResponse:
-    """The answer for a partition that took nothing."""
+    """The answer for a partition whose records were refused."""
     return PartitionProduceResponse(index, error_code, NO_OFFSET, error_message=message)
 
 
 def is_transactional(records: bytes | None) -> bool:
-    """Whether the first batch says that it belongs to a transaction."""
-    return (
-        records is not None
-        and len(records) >= HEADER_BYTES
-        and (records[ATTRIBUTES_AT] & TRANSACTIONAL_FLAG) != 0
-    )
+    """Whether the first batch belongs to a transaction."""
+    return records is not None and len(records) >= HEADER_BYTES and (records[ATTRIBUTES_AT] & TRANSACTIONAL_FLAG) != 0
 
 
 def has_transactional_records(body: ProduceRequest) -> bool:
@@ -119,10 +126,30 @@ def has_transactional_records(body: ProduceRequest) -> bool:
     return False
 
 
-def without_torn_end(records: bytes) -> bytes:
-    """The records without what follows the first batch, where that is less than a whole batch.
+def producer_of(records: bytes) -> tuple[int, int]:
+    """The producer id and epoch of the first batch, whose header must be whole."""
+    return int(read_i64_be(records, PRODUCER_ID_AT)), int(read_i16_be(records, PRODUCER_EPOCH_AT))
 
-    Brokers have always passed over a batch that is cut off at the end.
+
+def has_several_producers(body: ProduceRequest) -> bool:
+    """Whether transactional batches name different producers or epochs."""
+    first: tuple[int, int] | None = None
+    for topic in body.topic_data:
+        for data in topic.partition_data:
+            records = data.records
+            if records is not None and is_transactional(records):
+                producer = producer_of(records)
+                if first is None:
+                    first = producer
+                elif producer != first:
+                    return True
+    return False
+
+
+def without_torn_end(records: bytes) -> bytes:
+    """The records without the bytes after the first batch, if these are less than a whole batch.
+
+    Brokers have always ignored a batch that is truncated at the end.
     """
     if len(records) < HEADER_BYTES:
         return records
@@ -136,8 +163,8 @@ def without_torn_end(records: bytes) -> bytes:
 
 
 def batch_bytes(records: bytes, pos: int) -> int:
-    """The size that the batch at `pos` claims to have."""
-    # Not in 32 bits, where a hostile length could wrap.
+    """The size that the header of the batch at `pos` claims."""
+    # In 64 bits, since a malicious length could overflow 32.
     length: int = read_i32_be(records, pos + 8)
     return length + LENGTH_END
 
@@ -153,8 +180,8 @@ def is_one_batch(records: bytes | None) -> bool:
 
 
 def bad_batch(index: int, checked: ProducedBatch, log_start_offset: int) -> PartitionProduceResponse:
-    """The answer for a batch that did not pass. Bad records are named by their index in the batch (KIP-467)."""
-    # Brokers leave the message out where the error code says it all, and clients show their own text then.
+    """The answer for a batch that failed the check. Bad records are listed by their index in the batch (KIP-467)."""
+    # Brokers omit the message if the error code suffices; clients then show their own text.
     answer = refused(index, checked.error_code, checked.message if checked.record_errors else None)
     answer.log_start_offset = log_start_offset
     for number, message in checked.record_errors:
@@ -163,31 +190,31 @@ def bad_batch(index: int, checked: ProducedBatch, log_start_offset: int) -> Part
 
 
 @final
-class ProduceRoom:
-    """Writes of clients."""
+class ProduceHandler:
+    """The handler of Produce requests."""
 
-    def __init__(
-        self, config: CoreConfig, table: PartitionTable, journal: Journal, budget: TurnBudget
-    ) -> None:
+    def __init__(self, config: CoreConfig, table: PartitionTable, journal: Journal, budget: TurnBudget) -> None:
         self.config = config
         self.budget = budget
         self.table = table
         self.journal = journal
-        # What requests may still spend on checks in this turn.
+        # Without a coordinator no transactional batch is appended.
+        self.gate = TransactionGate()
+        # What is left of this turn's budget for checks.
         self.turn = CheckBudget(TURN_CONTENT_BYTES, TURN_ELEMENTS, TURN_RECOMPRESSED_BYTES)
         # A small request is not worth a thread, however much others used in this turn.
         self.small = CheckBudget(SMALL_CONTENT_BYTES, SMALL_ELEMENTS, 0)
-        # Partitions that requests which waited appended for in this turn.
+        # Partitions that requests which waited appended to in this turn.
         self.appends = 0
         self.first_appends = 0
-        # Bytes that any requests appended in this turn.
+        # Bytes that all requests appended in this turn.
         self.append_bytes = 0
         self.append_bytes_max = APPEND_BYTES_PER_TURN
-        # Jobs that nobody has taken yet.
+        # Jobs for the engine to take.
         self.jobs: list[Job] = []
-        # Requests whose checks are done, and that go on with appending.
+        # Requests whose checks are done, and which continue with appending.
         self.ready: deque[ProduceWork] = deque()
-        # How many requests wait for a check or for their append, and what they hold in memory.
+        # How many requests wait for a check or for their append, and their memory.
         self.waiting = 0
         self.waiting_bytes = 0
 
@@ -200,9 +227,10 @@ class ProduceRoom:
         self.turn.recompressed_bytes = TURN_RECOMPRESSED_BYTES
 
     def handle_produce(self, request: Request, body: ProduceRequest, now: Now) -> ProduceResponse | None:
-        """Append what is good and answer for every partition, or None: the request waits, see `jobs` and `ready`.
+        """Append valid records and answer for every partition, or return None: the request waits, see `jobs` and
+        `ready`.
 
-        With acks=0 the answer is not to be sent, but an error in it closes the connection.
+        With acks=0 the answer is not sent, but an error in it closes the connection.
         """
         work = self._plan(request, body, now)
         turn = self.turn
@@ -224,22 +252,24 @@ class ProduceRoom:
     def _start_job(self, work: ProduceWork) -> None:
         self.jobs.append(CheckJob(work, self.config.produce_decompressed_bytes_max))
 
-    # --- what waits
+    # --- waiting requests
 
     @property
     def is_crowded(self) -> bool:
-        """Whether requests that wait hold so much that no more may join them."""
+        """Whether waiting requests use so much memory that no more may be added."""
         return self.waiting_bytes > WAITING_BYTES_MAX
 
     def job_done(self, job: CheckJob, error: str | None) -> None:
-        """The job ended, or will not in time: its request goes on with append_more."""
+        """The job is done or has timed out: its request continues in append_more."""
         work = job.work
         if error is not None and job.is_abandoned:
-            # It may still be at work on the checks. None of them is looked at any more.
+            # The job may still be running. Its results are not used any more.
             work.refuse_rest(REQUEST_TIMED_OUT, error)
         elif error is not None:
-            work.refuse_rest(UNKNOWN_SERVER_ERROR)
-            self.table.facts.append(Fact(WARNING, "internal_error", {"reason": f"checking Produce: {error}"}))
+            # Nothing was appended. After UNKNOWN_SERVER_ERROR producers would go on with another epoch, as if the batch
+            # might be in the log, and write it twice (KAFKA-14034). After this error they repeat it.
+            work.refuse_rest(KAFKA_STORAGE_ERROR)
+            self.table.facts.append(Fact(ERROR, "internal_error", {"reason": f"checking Produce: {error}"}, BUG))
         elif job.is_over_budget:
             limit = self.config.produce_decompressed_bytes_max
             work.refuse_rest(
@@ -254,7 +284,7 @@ class ProduceRoom:
         return jobs
 
     def next_ready(self) -> ProduceWork | None:
-        """The request to go on with; None when there is none, or none in this turn."""
+        """The request to continue with; None if there is none, or none in this turn."""
         if not self.ready or self.appends >= APPENDS_PER_TURN or (self.appends and self.budget.is_spent):
             return None
         if self.first_appends >= FIRST_APPENDS_PER_TURN or self.append_bytes >= self.append_bytes_max:
@@ -262,7 +292,7 @@ class ProduceRoom:
         return self.ready.popleft()
 
     def append_more(self, work: ProduceWork, disk_full: bool, now: Now) -> bool:
-        """Append for a request that waited, as much as this turn may; whether that is all of it."""
+        """Append for a request that waited, as much as this turn allows. Returns whether that was all of it."""
         if disk_full:
             work.refuse_rest(KAFKA_STORAGE_ERROR)
         before = work.next_append
@@ -289,10 +319,18 @@ class ProduceRoom:
     # --- the request
 
     def _plan(self, request: Request, body: ProduceRequest, now: Now) -> ProduceWork:
-        """What is known before any batch is looked into."""
-        work = ProduceWork(request, body.acks)
-        # Kafka asks for the right to write under the transactional id, and there is none.
-        refuse_all = body.transactional_id is None and has_transactional_records(body)
+        """Check the request without looking into any batch."""
+        work = ProduceWork(request, body.acks, body.transactional_id)
+        # A broker requires authorization for the transactional id, and there is none. All records of a request come
+        # from one producer.
+        refuse_all = NONE
+        message: str | None = None
+        if has_transactional_records(body):
+            if body.transactional_id is None:
+                refuse_all = TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+            elif has_several_producers(body):
+                refuse_all = INVALID_PRODUCER_ID_MAPPING
+                message = "Transactional records contained more than one producer ID"
         for topic in body.topic_data:
             work.topics.append(TopicProduceResponse(topic.name, topic.topic_id))
             work.counts.append(len(topic.partition_data))
@@ -300,8 +338,8 @@ class ProduceRoom:
             for data in topic.partition_data:
                 write = PartitionWrite(data.index, data.records)
                 work.writes.append(write)
-                if refuse_all:
-                    write.refuse(TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+                if refuse_all != NONE:
+                    write.refuse(refuse_all, message)
                 else:
                     self._plan_write(work, write, served, now)
         return work
@@ -311,9 +349,7 @@ class ProduceRoom:
             return self.table.topic_by_id(topic.topic_id)
         return self.table.topic(topic.name)
 
-    def _plan_write(
-        self, work: ProduceWork, write: PartitionWrite, served: ServedTopic | None, now: Now
-    ) -> None:
+    def _plan_write(self, work: ProduceWork, write: PartitionWrite, served: ServedTopic | None, now: Now) -> None:
         if served is None:
             write.refuse(UNKNOWN_TOPIC_ID if work.version >= TOPIC_IDS_FROM else UNKNOWN_TOPIC_OR_PARTITION)
         elif self.table.find(served.name, write.index) is None:
@@ -322,9 +358,8 @@ class ProduceRoom:
             write.refuse(INVALID_REQUIRED_ACKS)
         elif served.name in INTERNAL_TOPICS or served.name == GROUP_EVENTS_TOPIC:
             write.refuse(INVALID_TOPIC_EXCEPTION)
-        elif is_transactional(write.records):
-            # No transactional id was ever given out by us, so none maps to this producer.
-            write.refuse(INVALID_PRODUCER_ID_MAPPING, "the transactional id is not known")
+        elif not self._may_write(work, write, served):
+            return
         else:
             if write.records is not None:
                 work.records_bytes += len(write.records)
@@ -332,21 +367,32 @@ class ProduceRoom:
             write.served = served
             self._begin_check(work, write, served.settings, now)
 
-    def _begin_check(
-        self, work: ProduceWork, write: PartitionWrite, settings: TopicSettings, now: Now
-    ) -> None:
+    def _may_write(self, work: ProduceWork, write: PartitionWrite, served: ServedTopic) -> bool:
+        """Whether the batch is outside of transactions or belongs to an open one; if not, it is refused."""
+        records = write.records
+        if records is None or not is_transactional(records):
+            return True
+        producer_id, epoch = producer_of(records)
+        error = self.gate.check_write(work.transactional_id, producer_id, epoch, served.name, write.index, work.version)
+        if error != NONE:
+            write.refuse(error, GATE_MESSAGES.get(error))
+        return error == NONE
+
+    def _begin_check(self, work: ProduceWork, write: PartitionWrite, settings: TopicSettings, now: Now) -> None:
         write.settings = settings
         write.check = BatchCheck(write.records, work.version, now.wall_ms, settings.limits, settings.codec)
 
     # --- the log
 
     def _append_some(self, work: ProduceWork, count: int, now: Now) -> bool:
-        """Append for up to `count` more partitions; False if something has to be checked once more first.
+        """Append to up to `count` more partitions. Returns False if some batch has to be checked again first.
 
-        It ends early, too, when enough partitions got their first records in this turn, or enough bytes were
-        appended; one partition gets its records in any case.
-        Between the check and now there may have been other turns: the topic may be gone, or have become another one,
-        its settings may ask for something else, and the producer may have written on another connection.
+        It also stops when enough partitions got their first records in this turn, or enough bytes were appended; at
+        least one partition is written.
+
+        Other turns may have run since the check: the topic may be deleted or recreated, its settings may have changed,
+        the transaction may have ended, and the producer may have written on another connection. So all of that is
+        checked here, in the turn of the append.
         """
         start = work.next_append
         end = min(start + count, len(work.writes))
@@ -358,25 +404,23 @@ class ProduceRoom:
             if write.response is None and served is not None:
                 tp = self.table.find(served.name, write.index)
                 if tp is None or self.table.topic(served.name) is not served:
-                    write.refuse(
-                        UNKNOWN_TOPIC_ID if work.version >= TOPIC_IDS_FROM else UNKNOWN_TOPIC_OR_PARTITION
-                    )
+                    write.refuse(UNKNOWN_TOPIC_ID if work.version >= TOPIC_IDS_FROM else UNKNOWN_TOPIC_OR_PARTITION)
                 elif write.settings is not served.settings and self._check_again(work, now):
                     return False
-                else:
+                elif self._may_write(work, write, served):
                     if not tp.log.has_files and not tp.log.end_offset:
                         if self.first_appends >= FIRST_APPENDS_PER_TURN:
                             return True
                         self.first_appends += 1
-                    write.response = self._append(write, served.settings, tp, now)
-                # Its bytes are in the log, or nowhere.
+                    write.response = self._append(write, served.settings, tp, now, work.version)
+                # The records are in the log or refused: free their memory.
                 write.check = None
                 write.records = None
             work.next_append += 1
         return True
 
     def _check_again(self, work: ProduceWork, now: Now) -> bool:
-        """Check what is not appended yet by the settings that its topics have now; whether there is such."""
+        """Check the remaining batches with the current settings of their topics. Returns whether there were any."""
         found = False
         for write in work.writes[work.next_append :]:
             served = write.served
@@ -392,7 +436,7 @@ class ProduceRoom:
         return found
 
     def _append(
-        self, write: PartitionWrite, settings: TopicSettings, tp: TopicPartition, now: Now
+        self, write: PartitionWrite, settings: TopicSettings, tp: TopicPartition, now: Now, version: int
     ) -> PartitionProduceResponse:
         index = write.index
         log = tp.log
@@ -402,17 +446,17 @@ class ProduceRoom:
             raise RuntimeError(f"records for {log.name} are not checked")
         header = checked.header
         if checked.error_code != NONE or header is None:
-            # What is wrong inside of a batch is told with the log's start, what is wrong with the whole without.
+            # Errors inside of a batch are answered with the log's start offset, errors of the whole batch without.
             inside = checked.error_code in TOLD_THE_START and is_one_batch(write.records)
             return bad_batch(index, checked, log.log_start_offset if inside else NO_OFFSET)
         batch = checked.batch
         is_stamped = settings.limits.timestamp_type == LOG_APPEND_TIME
         if is_stamped and header.max_timestamp != now.wall_ms:
-            # It waited. Others were stamped meanwhile, and the log's own times go up.
+            # The request waited and other batches were stamped meanwhile, but LogAppendTime must not decrease.
             batch = with_log_append_time(batch, now.wall_ms)
             header = parse_header(batch, 0)
         if header.size > settings.limits.max_batch_bytes:
-            # Only in the topic's own codec: what came is not larger than allowed.
+            # Only if the topic has its own codec: what the client sent is within the limit.
             return refused(index, MESSAGE_TOO_LARGE)
         if header.size > settings.segment_bytes:
             return refused(index, RECORD_LIST_TOO_LARGE)
@@ -420,16 +464,14 @@ class ProduceRoom:
         last_offset: int = base_offset + header.last_offset_delta
         has_producer = header.producer_id >= 0
         if has_producer:
-            sequences = tp.producers.check(header)
+            sequences = tp.producers.check(header, version >= EPOCH_BUMPS_FROM)
             if sequences.error_code != NONE:
                 answer = refused(index, sequences.error_code)
                 answer.log_start_offset = log.log_start_offset
                 return answer
             seen = sequences.duplicate
             if seen is not None:
-                return PartitionProduceResponse(
-                    index, NONE, seen.first_offset, seen.timestamp_ms, log.log_start_offset
-                )
+                return PartitionProduceResponse(index, NONE, seen.first_offset, seen.timestamp_ms, log.log_start_offset)
         batch = with_offsets(batch, base_offset, tp.leader_epoch)
         self.journal.append(log, batch, base_offset, last_offset, header.max_timestamp, tp.leader_epoch)
         self.append_bytes += len(batch)

@@ -1,8 +1,8 @@
-"""A Produce request on its way into the log: what is known of its batches, and what is still to be found out.
+"""A Produce request that is being processed: the checks of its batches, and the progress of its appends.
 
-Checking a batch looks at its bytes only, so it may happen in any thread; appending it happens in a turn, after the
-check, and looks at everything that may have changed meanwhile. A request whose check takes more than a turn may spend
-becomes a job, and its connection waits: later requests of that connection are handled after it, as in Kafka.
+Checking a batch reads only its bytes, so it may run in any thread. Appending runs in a turn, after the check, and reads
+everything that may have changed meanwhile. A request whose check takes more than a turn's budget becomes a job, and its
+connection waits: later requests of that connection are handled after it, as in Kafka.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from kcoord.engine.partitions import ServedTopic, TopicSettings
 from kcoord.protocol.produce import PartitionProduceResponse, ProduceResponse, TopicProduceResponse
 from kcoord.wire.produced_batch import CHECKED, OVER_BUDGET, UNFINISHED, BatchCheck, CheckBudget
 
-# Records and headers that a job looks at before it lets other threads have the GIL: about a millisecond of compiled
-# code, and so the delay that a job adds to a turn.
+# Records and headers that a job checks before it releases the GIL: about a millisecond of compiled code, which is the
+# delay that a job adds to a turn.
 STEP_ELEMENTS: Final = 4096
-# Time in the queue included. Clients wait 30 s for an answer by default.
+# Includes the time in the queue. Clients wait 30 s for an answer by default.
 CHECK_DEADLINE_MS: Final = 30_000
 
 
 @final
 class PartitionWrite:
-    """The records for one partition: refused (`response`), or with a check that says what to append."""
+    """The records for one partition: refused (`response`), or with a check that has the batch to append."""
 
     def __init__(self, index: int, records: bytes | None) -> None:
         self.index = index
         self.records = records
         self.served: ServedTopic | None = None
-        # What the check holds the records against.
+        # The settings that the check uses.
         self.settings: TopicSettings | None = None
         self.check: BatchCheck | None = None
         self.response: PartitionProduceResponse | None = None
 
     def refuse(self, error_code: int, message: str | None = None) -> None:
-        """This partition takes nothing."""
+        """Refuse the records of this partition."""
         self.response = PartitionProduceResponse(self.index, error_code, -1, error_message=message)
         self.check = None
         self.records = None
@@ -43,24 +43,27 @@ class PartitionWrite:
 
 @final
 class ProduceWork:
-    """One request. `writes` has its partitions in the request's order, `topics` the answer with places for them."""
+    """One request. `writes` has its partitions in the order of the request, `topics` the answer
+    they are filled into.
+    """
 
-    def __init__(self, request: Request, acks: int) -> None:
+    def __init__(self, request: Request, acks: int, transactional_id: str | None) -> None:
         self.request_id = request.request_id
         self.version = request.version
         self.acks = acks
+        self.transactional_id = transactional_id
         self.topics: list[TopicProduceResponse] = []
-        # How many of `writes` each of `topics` has.
+        # How many of `writes` belong to each of `topics`.
         self.counts: list[int] = []
         self.writes: list[PartitionWrite] = []
-        # The first partition that is not checked, and the first that is not appended or refused.
+        # The first partition that is not checked, and the first that is neither appended nor refused.
         self.next_check = 0
         self.next_append = 0
-        # What it holds in memory while it waits.
+        # The memory of the request while it waits.
         self.records_bytes = 0
 
     def check(self, budget: CheckBudget) -> int:
-        """Go on with the checks: CHECKED when all are done, otherwise why not."""
+        """Continue the checks. Returns CHECKED when all are done, otherwise why not."""
         writes = self.writes
         while self.next_check < len(writes):
             check = writes[self.next_check].check
@@ -72,7 +75,7 @@ class ProduceWork:
         return CHECKED
 
     def refuse_rest(self, error_code: int, message: str | None = None) -> None:
-        """Nothing more of the request is appended."""
+        """Refuse everything that is not appended yet."""
         for write in self.writes[self.next_append :]:
             if write.response is None:
                 write.refuse(error_code, message)
@@ -96,7 +99,7 @@ class ProduceWork:
 
 @final
 class CheckJob(StepJob):
-    """Checks what is left of a request, in a thread. Until it is done, nobody else touches the request."""
+    """Checks the rest of a request in a thread. Until the job is done, no other code may use the request."""
 
     def __init__(self, work: ProduceWork, content_bytes_max: int) -> None:
         super().__init__(f"produce-{work.request_id}", CHECK_DEADLINE_MS)

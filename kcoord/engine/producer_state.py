@@ -1,4 +1,4 @@
-"""Producer state of a partition that is opened: its newest snapshot, and what its log has after that."""
+"""The producer state of a partition when it is opened: its newest snapshot, and the log after that."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from kcoord.wire.compression import DecompressionError
 from kcoord.wire.primitives import DecodeError, read_i32_be
 from kcoord.wire.record_batch import BatchHeader, decode_records
 
-# A transaction marker's value, and what its batch may become if it is compressed.
+# The value of a transaction marker, and the size limit of its batch if it is compressed.
 MARKER_BYTES: Final = 6
 MARKER_BYTES_MAX: Final = 4096
-# How far before a producer snapshot batches are looked at for repeats: what clients may have had in flight.
+# How far before a producer snapshot batches are read for retries: what clients may have had in flight.
 REPEATS_BYTES: Final = 1024 * 1024
 
 
 def load_producers(
     config: CoreConfig, log: PartitionLog, facts: list[Fact], pool: ProducerPool | None = None
 ) -> PartitionProducers:
-    """Producer state: the newest snapshot that can be read, and what the log has behind it.
+    """The producer state: the newest readable snapshot, and the batches of the log after it.
 
-    Snapshots that cannot be read are removed and said in `facts`: the log has everything.
+    Unreadable snapshots are removed and reported in `facts`: the log has everything.
     """
     producers = PartitionProducers(config.producer_id_expiration_ms, pool)
     start = log.log_start_offset
@@ -39,8 +39,8 @@ def load_producers(
             continue
         producers.restore(entries)
         if entries:
-            # A snapshot has only each producer's last batch. A broker that starts from it takes a repeat of an
-            # older one, as after a stop with several in flight, for an error.
+            # A snapshot only has each producer's last batch. A broker that starts from it answers a retry of an earlier
+            # one with an error, for example after a stop with several batches in flight.
             recent = PartitionProducers(config.producer_id_expiration_ms)
             _rebuild(recent, log, max(log.offset_before(offset, REPEATS_BYTES), start), offset)
             producers.add_repeats(recent)
@@ -65,7 +65,7 @@ def _rebuild(producers: PartitionProducers, log: PartitionLog, start: int, end: 
 
 
 def rebuild_batch(producers: PartitionProducers, buf: bytes, header: BatchHeader) -> None:
-    """Let `producers` know of a batch of the log; `header` was parsed from `buf`."""
+    """Add a batch of the log to `producers`; `header` was parsed from `buf`."""
     if header.producer_id < 0:
         return
     if not header.is_control:

@@ -1,26 +1,39 @@
 """The engine's side of a connection: frames in, answers out, in order.
 
 Requests of a session are handled and answered in order. One that waits for an outside event (a rebalance, data to
-fetch) holds the later ones back, so at most one request per session is parked. Answers that wait for the disk do not
-hold anything back: they form chunks, each with the commit it waits for, released from the front.
+fetch) delays the later ones, so at most one request per session is parked. Answers that wait for the disk delay no
+request: they form chunks, each with the commit that it waits for, and are released in order.
 """
 
 from __future__ import annotations
 
 from typing import Final, final
 
+from kcoord.core.transitions import IllegalTransition
 from kcoord.wire.frame import FrameLimits, FrameSplitter
+from kcoord.wire.message import Message
 from kcoord.wire.primitives import BytesWriter, Splices
 
-# A session that is owed more than this is not read, and nothing more is handled for it, until answers went out.
+# A session with more bytes of unsent responses than this is not read, and none of its requests is handled.
 OUTPUT_BYTES_MAX: Final = 16 * 1024 * 1024
-# A session with more held back than this is not read.
+# A session with more bytes of waiting frames than this is not read.
 BACKLOG_FRAMES_MAX: Final = 1000
 BACKLOG_BYTES_MAX: Final = 1024 * 1024
 # Chunks larger than this are closed, so that a writer does not grow without end within one turn.
 CHUNK_BYTES_MAX: Final = 1024 * 1024
-# Room in a pool that has no limit.
+# Free bytes of a pool without a limit.
 UNLIMITED_BYTES: Final = 1 << 62
+
+# The life of a session.
+#   Open    requests are handled
+#   Ending  no further request is handled; earlier answers are still sent, and then the connection is closed
+#   Closed  the connection is closed, and its unsent answers are dropped
+OPEN: Final = 1
+ENDING: Final = 2
+CLOSED: Final = 3
+STATE_NAMES: Final[dict[int, str]] = {OPEN: "Open", ENDING: "Ending", CLOSED: "Closed"}
+# From each state, the states that may follow. A client may close its connection at any time.
+TRANSITIONS: Final[dict[int, tuple[int, ...]]] = {OPEN: (ENDING, CLOSED), ENDING: (CLOSED,), CLOSED: ()}
 
 
 @final
@@ -88,7 +101,7 @@ class Session:
     ) -> None:
         self.id = session_id
         self.client_host = client_host
-        # As groups show and store it: Java writes addresses with a slash in front.
+        # The form that groups show and store: Java prints addresses with a leading slash.
         self.member_host = f"/{client_host}"
         self.host = host
         self.port = port
@@ -100,21 +113,37 @@ class Session:
         self.chunks: list[Chunk] = []
         self.output: list[bytes] = []
         self.pool = OutputPool() if pool is None else pool
-        # Bytes in chunks and output, and what the server took of it and has not got rid of yet.
+        # Bytes in chunks and output, and the bytes that the server has taken and not sent yet.
         self.owed_bytes = 0
         self.buffered_bytes = 0
-        # Set once the session must end: output so far is written, then the connection is closed.
+        self.state = OPEN
+        # Why the session ends; empty for one that is open, or whose client closed the connection.
         self.close_reason = ""
-        self.closed = False
-        # Whether the session stands in the engine's list of sessions with output, or in that of waiting ones.
+        # Whether the session is in the engine's list of sessions with output, or in that of waiting ones.
         self.is_ready = False
         self.is_waiting = False
         # Whether its next request waits until what was appended is written.
         self.is_stalled = False
-        # Whether the session stands in the queue of those whose backlog is handled next.
+        # Whether the session is in the queue of sessions whose backlog is handled next.
         self.is_queued = False
         self.client_id_bytes = b""
         self.client_id = ""
+
+    def _transition_to(self, state: int) -> None:
+        if state not in TRANSITIONS[self.state]:
+            raise IllegalTransition(f"session {self.id}", STATE_NAMES[self.state], STATE_NAMES[state])
+        self.state = state
+
+    def end(self, reason: str) -> None:
+        """No further request is handled. Raises IllegalTransition unless the session is open."""
+        self._transition_to(ENDING)
+        self.close_reason = reason
+
+    def close(self) -> None:
+        """The connection is closed: drop its requests and answers. Raises IllegalTransition if it was closed before."""
+        self._transition_to(CLOSED)
+        self.backlog.clear()
+        self.drop_output()
 
     @property
     def paused(self) -> bool:
@@ -158,7 +187,7 @@ class Session:
         self.pool.held_bytes += size
 
     def take_pieces(self) -> list[bytes]:
-        """Everything that may be written now. Who takes it tells note_buffered what the client has not read."""
+        """Take everything that may be written now. The caller reports to note_buffered what the client has not read."""
         output = self.output
         if not output:
             return output
@@ -169,10 +198,6 @@ class Session:
         self.owe(-size)
         return output
 
-    def take_output(self) -> bytes:
-        """Everything that may be written now, as one piece."""
-        return b"".join(self.take_pieces())
-
     def note_buffered(self, size: int) -> None:
         """Of what was taken, so many bytes are still in the server's memory."""
         if size != self.buffered_bytes:
@@ -180,7 +205,7 @@ class Session:
             self.buffered_bytes = size
 
     def drop_output(self) -> None:
-        """The connection is gone: nobody is owed anything."""
+        """The connection is closed: drop its answers."""
         self.chunks.clear()
         self.output.clear()
         self.owe(-self.owed_bytes)
@@ -188,11 +213,15 @@ class Session:
 
 
 @final
-class Parked:
-    """A request whose answer comes with a later event."""
+class PendingRequest:
+    """A request that is not answered yet. `body` is what it asks, while it is handled; a parked one keeps none."""
 
-    def __init__(self, session: Session, correlation_id: int, api_key: int, version: int) -> None:
+    def __init__(
+        self, request_id: int, session: Session, correlation_id: int, api_key: int, version: int, body: Message | None
+    ) -> None:
+        self.request_id = request_id
         self.session = session
         self.correlation_id = correlation_id
         self.api_key = api_key
         self.version = version
+        self.body = body

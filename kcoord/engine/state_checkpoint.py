@@ -1,14 +1,18 @@
-"""State checkpoints: what a coordinator log amounts to, so that opening it follows live state and not history.
+"""State checkpoints: the state of a coordinator log, so that opening it takes time for live state and not for history.
 
-A checkpoint at offset N holds the newest record of every key below N, byte for byte with its offset and timestamp:
-what compaction would leave if it could take all of the log at once. Loading replays the checkpoint and then the log
-from N on. A tombstone stays where replaying it still says something about a group that exists: that the group's
-metadata was deleted once, or where in the log the group was last heard of.
+A checkpoint at offset N has the newest record of every key below N, byte for byte, with its offset and timestamp: the
+result of compacting the whole log at once. Loading replays the checkpoint and then the log from N on. A tombstone is
+kept if its replay still has an effect on an existing group: that the group's metadata was deleted, or the offset of the
+group's last record.
 
-The next checkpoint is made from the last one and the log since, not from the state in memory: so it can be made by
-another process, which holds up nobody and cannot write what is not in the log, and the timestamps and headers of the
-records, which the state does not keep, are still there. N is a durable end, and the files are synced before the
-checkpoint is written, so it is never ahead of what is durable.
+An offset from a transaction counts as soon as its commit marker lies below N. It is then written like any other, and it
+has the offset of its record, not of the marker. An offset of a transaction that is open at N is written in a batch with
+the producer's id and epoch, as in the log, and is pending after loading. Everything else of transactions is left out.
+
+The next checkpoint is made from the last one and the log since then, and not from the state in memory. So another
+process can make it, which blocks nothing and cannot write what is not in the log; and it has the timestamps and headers
+of records, which the state in memory does not keep. The order matters: N is a durable end, and the files of the log are
+synced before the checkpoint is written, so it is never ahead of what is durable.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from typing import Final, final
 from kcoord.core.coordinator import Core
 from kcoord.core.outcome import INFO, WARNING, Fact, LogId
 from kcoord.engine.batch_walk import BatchWalk
+from kcoord.engine.control_batch import NO_MARKER, marker_type
 from kcoord.engine.group_events import GroupEvents
 from kcoord.engine.loader import DECOMPRESSED_BYTES_MAX, LogLoader
 from kcoord.log.errors import StorageError
@@ -32,6 +37,7 @@ from kcoord.log.state_file import (
     state_path,
 )
 from kcoord.log.storage import Storage
+from kcoord.log.transaction_index import COMMIT
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.primitives import (
     BytesWriter,
@@ -48,6 +54,7 @@ from kcoord.wire.record_batch import (
     NO_PRODUCER_ID,
     NO_SEQUENCE,
     NO_TIMESTAMP,
+    TRANSACTIONAL_FLAG,
     BatchHeader,
     encode_batch,
     record_end,
@@ -55,27 +62,28 @@ from kcoord.wire.record_batch import (
     skip_headers,
 )
 
-# Fewer records than these are replayed in no time.
+# Replaying fewer records than these takes no noticeable time.
 RECORDS_MIN: Final = 100_000
-# A stop is worth a checkpoint that much earlier than a running server is.
+# At a stop a checkpoint is made when the log has grown this much less than it must while the server runs.
 AT_STOP: Final = 8
 BATCH_BYTES: Final = 1 << 20
 DELTA_MAX: Final = 0x7FFFFFFE
 TIMESTAMP_DELTA_MAX: Final = 0x3FFFFFFFFFFFFFFF
 
 LEGACY_OFFSET_COMMIT: Final = 0
+OFFSET_COMMIT: Final = 1
 GROUP_METADATA: Final = 2
 
 
 class StateNotWritten(Exception):
-    """The log cannot be made into a checkpoint now; the text says why."""
+    """The log cannot be made into a checkpoint now; the message has the reason."""
 
 
 @final
 class StatePlan:
     """What to write: the state of log `log_name` at `end_offset`, from the last checkpoint and `extents`.
 
-    `from_offset` is the end of the last checkpoint, 0 when there is none to go on from.
+    `from_offset` is the end of the last checkpoint, 0 if there is none to continue from.
     """
 
     def __init__(
@@ -90,21 +98,21 @@ class StatePlan:
 
 @final
 class LogState:
-    """What is known of a log's state checkpoint: where it ends and how many records it holds."""
+    """The state checkpoint of a log: its end offset and its number of records."""
 
     def __init__(self, log: PartitionLog) -> None:
         self.log = log
         self.end_offset = 0
         self.records = 0
-        # What has to be on the disk before a checkpoint stands for the records it tells of.
+        # Files that must be synced before a checkpoint may replace their records.
         self.events: GroupEvents | None = None
         self.partition = 0
-        # After a failure the next try waits for as many records again.
+        # After a failure the next attempt waits for as many records again.
         self.tried_at = 0
         self.records_min = RECORDS_MIN
 
     def load(self, core: Core, log_id: LogId, events: GroupEvents | None = None) -> str:
-        """Replay the checkpoint, if there is a good one, and the log after it. Why one was not used, or nothing.
+        """Replay the valid checkpoint, if there is one, and the log after it. Returns why one was not used, or "".
 
         Raises LogDamaged and OSError.
         """
@@ -119,7 +127,7 @@ class LogState:
         try:
             found = self._find()
         except (BadStateFile, OSError) as error:
-            # The log says everything that it does.
+            # The log still has all of its records.
             reason = str(error)
         if found is not None:
             loader.load_extent(log.storage, found.extent, start)
@@ -137,7 +145,7 @@ class LogState:
             log.storage.remove(temporary)
         found = read_state_file(log.storage, path)
         if found is not None and found.end_offset > log.end_offset:
-            # The log will have that offset again one day, and something else there: it must not stay.
+            # The log will reach that offset again, with other records, so the checkpoint must be removed.
             try:
                 remove_state_file(log.storage, path)
             except OSError as error:
@@ -146,7 +154,7 @@ class LogState:
         return found
 
     def plan(self, at_stop: bool) -> StatePlan | None:
-        """What to write now; None when too little was added since the last time. Raises LogDamaged."""
+        """What to write now; None if too few records were added since the last time. Raises LogDamaged."""
         log = self.log
         end = log.durable_end
         if self.events is not None:
@@ -164,18 +172,16 @@ class LogState:
 
 @final
 class StateCheckpoints:
-    """The state checkpoints of all coordinator logs: loads them, and says what to write and what became of it."""
+    """The state checkpoints of all coordinator logs: loads them, and decides what to write."""
 
     def __init__(self) -> None:
         # By the name of the log.
         self.logs: dict[str, LogState] = {}
 
-    def load(
-        self, core: Core, log_id: LogId, log: PartitionLog, events: GroupEvents | None = None
-    ) -> list[Fact]:
-        """Replay a log, with its checkpoint where there is a good one. Raises LogDamaged and OSError.
+    def load(self, core: Core, log_id: LogId, log: PartitionLog, events: GroupEvents | None = None) -> list[Fact]:
+        """Replay a log, starting from its checkpoint if it is valid. Raises LogDamaged and OSError.
 
-        `events` gets what it tells of groups, see LogLoader.
+        `events` gets the records of groups, see LogLoader.
         """
         state = LogState(log)
         self.logs[log.name] = state
@@ -186,7 +192,9 @@ class StateCheckpoints:
         return [Fact(WARNING, "state_checkpoint_not_used", fields)]
 
     def plans(self, at_stop: bool) -> list[StatePlan]:
-        """What is worth writing now, with `write_state`, by another process or thread. Raises LogDamaged."""
+        """The plans that are worth writing now. Another process or thread passes them to `write_state`. Raises
+        LogDamaged.
+        """
         plans: list[StatePlan] = []
         for state in self.logs.values():
             plan = state.plan(at_stop)
@@ -209,7 +217,7 @@ class StateCheckpoints:
 
 
 def write_state(storage: Storage, plan: StatePlan) -> int:
-    """Write a checkpoint; the number of its records. The old one stays until the new one is durable.
+    """Write a checkpoint. Returns the number of its records. The old one stays until the new one is durable.
 
     Raises StateNotWritten, LogDamaged, BadStateFile and OSError.
     """
@@ -218,10 +226,10 @@ def write_state(storage: Storage, plan: StatePlan) -> int:
     if plan.from_offset > 0:
         last = read_state_file(storage, path)
         if last is None or last.end_offset != plan.from_offset:
-            raise StateNotWritten(f"the checkpoint at offset {plan.from_offset} is gone")
+            raise StateNotWritten(f"the checkpoint at offset {plan.from_offset} no longer exists")
         extents.append(last.extent)
     for extent in plan.extents:
-        # Under `log.sync = os` nobody did that before.
+        # With `log.sync = os` nothing has synced these files before.
         file = storage.open(extent.path)
         try:
             file.datasync()
@@ -235,7 +243,7 @@ def write_state(storage: Storage, plan: StatePlan) -> int:
         copy = _Copy(writer)
         _Pass(storage, plan, extents, survey, copy).run()
         copy.close_batch()
-        writer.finish(copy.records, plan.end_offset)
+        writer.finish(copy.records, plan.end_offset, copy.has_transactions)
     except BaseException:
         writer.abandon()
         raise
@@ -244,24 +252,56 @@ def write_state(storage: Storage, plan: StatePlan) -> int:
 
 @final
 class _Survey:
-    """The newest record of each key, and what is known of each group."""
+    """The newest record of each key, and the state of each group."""
 
     def __init__(self) -> None:
-        # Offset of the newest record, doubled; plus one when it is no tombstone.
+        # The offset of the newest record, doubled; plus one if it is not a tombstone.
         self.newest: dict[bytes, int] = {}
-        # Of groups with a tombstone: where the group's last record is, and whether it has any that is none.
+        # For groups with a tombstone: the offset of the group's last record, and whether it has records other than
+        # tombstones.
         self.group_end: dict[bytes, int] = {}
         self.is_alive: dict[bytes, bool] = {}
+        # The offsets of records of open transactions: by producer id and key, and their producers by key.
+        self.pending: dict[int, dict[bytes, int]] = {}
+        self.producers: dict[bytes, dict[int, bool]] = {}
 
     def see(self, key: bytes, has_value: bool, offset: int) -> None:
+        """A record that counts at once."""
         self.newest[key] = offset * 2 + 1 if has_value else offset * 2
         if not has_value:
             group = group_of(key)
             if group:
                 self.group_end[group] = offset
+            producers = self.producers.pop(key, None)
+            if producers is not None:
+                for producer_id in producers:
+                    del self.pending[producer_id][key]
+
+    def see_pending(self, key: bytes, offset: int, producer_id: int) -> None:
+        """An offset that a transaction commits."""
+        of_producer = self.pending.get(producer_id)
+        if of_producer is None:
+            of_producer = {}
+            self.pending[producer_id] = of_producer
+        of_producer[key] = offset
+        producers = self.producers.get(key)
+        if producers is None:
+            producers = {}
+            self.producers[key] = producers
+        producers[producer_id] = True
+
+    def end_transaction(self, producer_id: int, is_commit: bool) -> None:
+        """The marker of a transaction. Of two records for one key the one with the higher offset counts."""
+        for key, offset in self.pending.pop(producer_id, {}).items():
+            producers = self.producers[key]
+            del producers[producer_id]
+            if not producers:
+                del self.producers[key]
+            if is_commit and offset > self.newest.get(key, -1) // 2:
+                self.newest[key] = offset * 2 + 1
 
     def conclude(self) -> None:
-        """All records were seen: which groups exist, and which of those end with a tombstone."""
+        """All records were visited: determine the groups that exist, and those that end with a tombstone."""
         ends = self.group_end
         for key, newest in self.newest.items():
             if newest & 1 == 0:
@@ -273,8 +313,13 @@ class _Survey:
                 if newest // 2 > end:
                     ends[group] = newest // 2
 
+    def is_pending(self, key: bytes, offset: int, producer_id: int) -> bool:
+        """Whether the record belongs to a transaction that is still open, and is its last one for the key."""
+        of_producer = self.pending.get(producer_id)
+        return of_producer is not None and of_producer.get(key, -1) == offset
+
     def keeps(self, key: bytes, has_value: bool, offset: int) -> bool:
-        newest = self.newest[key]
+        newest = self.newest.get(key, -1)
         if newest // 2 != offset:
             return False
         if has_value:
@@ -286,7 +331,7 @@ class _Survey:
 
 
 def group_of(key: bytes) -> bytes:
-    """The group id in the key of an offset or a group, with its size before it; empty for other keys."""
+    """The group id in the key of an offset or a group, with its length prefix; empty for other keys."""
     if len(key) < 4:
         return b""
     record_type = read_i16_be(key, 0)
@@ -299,15 +344,20 @@ def group_of(key: bytes) -> bytes:
 
 
 def same_key(key: bytes) -> bytes:
-    """The key under which its record is remembered: the two forms of an offset commit's key are one."""
+    """The key under which the record is remembered: both formats of an offset commit's key map to one."""
     if len(key) > 2 and read_i16_be(key, 0) == LEGACY_OFFSET_COMMIT:
         return b"\x00\x01" + key[2:]
     return key
 
 
+def is_offset(identity: bytes) -> bool:
+    """Whether this is the key of a committed offset, as `same_key` returns it."""
+    return len(identity) > 2 and read_i16_be(identity, 0) == OFFSET_COMMIT
+
+
 @final
 class _Pass:
-    """One walk over all records that matter, for `survey` to see, or for `copy` to take what survey keeps."""
+    """One walk over all relevant records: first for `survey`, then for `copy` to write those that the survey keeps."""
 
     def __init__(
         self, storage: Storage, plan: StatePlan, last: list[Extent], survey: _Survey, copy: _Copy | None
@@ -332,22 +382,30 @@ class _Pass:
                 header = walk.advance()
                 if header is None or header.base_offset >= upto_offset:
                     return
-                if header.is_control or header.last_offset < from_offset:
+                if header.last_offset < from_offset:
                     continue
-                if header.is_transactional:
-                    raise StateNotWritten(f"a transaction at offset {header.base_offset}")
                 try:
-                    self._records(walk.buf, header, from_offset)
+                    if header.is_control:
+                        self._control(walk.buf, header)
+                    else:
+                        self._records(walk.buf, header, from_offset)
                 except (DecodeError, DecompressionError) as error:
                     raise walk.damaged_here(header, str(error)) from None
         finally:
             walk.close()
+
+    def _control(self, data: bytes, header: BatchHeader) -> None:
+        if self.copy is None:
+            kind = marker_type(data, header)
+            if kind != NO_MARKER:
+                self.survey.end_transaction(header.producer_id, kind == COMMIT)
 
     def _records(self, data: bytes, header: BatchHeader, from_offset: i64) -> None:
         r = records_reader(data, header.pos, header, DECOMPRESSED_BYTES_MAX)
         buf = r.buf
         survey = self.survey
         copy = self.copy
+        producer_id = header.producer_id
         append_time = (header.attributes & LOG_APPEND_TIME_FLAG) != 0
         left = header.count
         while left > 0:
@@ -367,9 +425,15 @@ class _Pass:
                 continue
             identity = same_key(key)
             if copy is None:
-                survey.see(identity, has_value, offset)
+                if producer_id >= 0 and has_value and is_offset(identity):
+                    survey.see_pending(identity, offset, producer_id)
+                else:
+                    survey.see(identity, has_value, offset)
             elif survey.keeps(identity, has_value, offset):
                 copy.add(offset, timestamp, buf[rest:end], header.leader_epoch)
+            elif producer_id >= 0 and survey.is_pending(identity, offset, producer_id):
+                epoch: i64 = header.producer_epoch
+                copy.add(offset, timestamp, buf[rest:end], header.leader_epoch, producer_id, epoch)
 
 
 def _take_field(r: Reader) -> bytes | None:
@@ -389,7 +453,7 @@ def _skip_field(r: Reader) -> bool:
 
 @final
 class _Copy:
-    """Puts records into batches of their own, with the offsets and timestamps that they had."""
+    """Writes records into batches, with their offsets and timestamps."""
 
     def __init__(self, writer: StateFileWriter) -> None:
         self.writer = writer
@@ -401,11 +465,25 @@ class _Copy:
         self.base_timestamp: i64 = NO_TIMESTAMP
         self.max_timestamp: i64 = NO_TIMESTAMP
         self.leader_epoch: i64 = 0
+        # The transaction that the open batch belongs to, and whether any batch belonged to one.
+        self.producer_id: i64 = NO_PRODUCER_ID
+        self.producer_epoch: i64 = NO_PRODUCER_EPOCH
+        self.has_transactions = False
 
-    def add(self, offset: i64, timestamp: i64, rest: bytes, leader_epoch: i64) -> None:
-        """Take a record, of which `rest` is everything from its key on."""
+    def add(
+        self,
+        offset: i64,
+        timestamp: i64,
+        rest: bytes,
+        leader_epoch: i64,
+        producer_id: i64 = NO_PRODUCER_ID,
+        producer_epoch: i64 = NO_PRODUCER_EPOCH,
+    ) -> None:
+        """Add a record; `rest` is everything from its key on. With a producer it belongs to an open transaction."""
         if self.count > 0 and (
             len(self.body) > BATCH_BYTES
+            or producer_id != self.producer_id
+            or producer_epoch != self.producer_epoch
             or leader_epoch != self.leader_epoch
             or offset - self.base_offset > DELTA_MAX
             or timestamp - self.base_timestamp > TIMESTAMP_DELTA_MAX
@@ -417,6 +495,8 @@ class _Copy:
             self.base_timestamp = timestamp
             self.max_timestamp = timestamp
             self.leader_epoch = leader_epoch
+            self.producer_id = producer_id
+            self.producer_epoch = producer_epoch
         offset_delta = offset - self.base_offset
         timestamp_delta = timestamp - self.base_timestamp
         size: i64 = len(rest)
@@ -435,15 +515,17 @@ class _Copy:
     def close_batch(self) -> None:
         if self.count == 0:
             return
+        is_transactional = self.producer_id >= 0
+        self.has_transactions = self.has_transactions or is_transactional
         batch = encode_batch(
             self.base_offset,
             self.leader_epoch,
-            0,
+            TRANSACTIONAL_FLAG if is_transactional else 0,
             self.last_offset - self.base_offset,
             self.base_timestamp,
             self.max_timestamp,
-            NO_PRODUCER_ID,
-            NO_PRODUCER_EPOCH,
+            self.producer_id,
+            self.producer_epoch,
             NO_SEQUENCE,
             self.count,
             self.body.getvalue(),

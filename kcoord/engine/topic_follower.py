@@ -1,18 +1,18 @@
 """Partitions follow the records that create and delete topics.
 
-The records of a request are one batch: after a crash its topics are there as a whole or not at all. What follows from
-them costs more than the records, so it is worked off a bounded number of partitions at a time, and others get their
-turns between. Answers about new topics wait for it (Engine), so whoever created a topic can use it at once. Anybody
-else may see a topic in Metadata whose partitions are not served yet. Produce and Fetch then get
-UNKNOWN_TOPIC_OR_PARTITION, which clients retry, as from a broker that has not caught up with its controller.
+The records of a request are one batch: after a crash all or none of its topics exist. Opening and deleting partitions
+costs more than the records, so a turn handles a limited number of partitions, and other requests are served in between.
+Answers about new topics wait for it (see Engine), so the client that created a topic can use it at once. Other clients
+may see a topic in Metadata whose partitions are not served yet. Produce and Fetch then answer
+UNKNOWN_TOPIC_OR_PARTITION, which clients retry, as with a broker whose metadata is older than its controller's.
 
 1. Create: the partition gets a log in memory. Its files come with the first write, so this touches no disk.
-2. Settings: what changed for a topic, or for all of them, reaches its partitions.
-3. Delete: the topic is not served any more from the record on. Its directories are renamed, and removed once the record
-   is durable. Large ones are removed in a thread.
+2. Settings: changes for a topic, or for all topics, are applied to its partitions.
+3. Delete: the topic is not served any more once the record is replayed. Its directories are renamed at once, and
+removed only once the record is durable: a crash before that keeps the topic. Large ones are removed in a thread.
 
-Nothing of this needs to survive a crash. At start-up all topics of the log are served before the first connection,
-and directories that no topic has are removed.
+None of this has to survive a crash. At start-up all topics of the log are served before the first connection, and
+directories without a topic are removed.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import TIMER_TOPICS, WARNING, Fact, Job, Now, Reply, Timer
 from kcoord.core.producers import PartitionProducers, ProducerPool
 from kcoord.core.topics.registry import Topic, TopicRegistry
-from kcoord.engine.fetch import FetchRoom
+from kcoord.engine.fetch import FetchHandler
 from kcoord.engine.partitions import PartitionTable
 from kcoord.engine.producer_state import load_producers
 from kcoord.log.directory import DeletedLog, LogDirectory
 from kcoord.log.journal import Journal
 from kcoord.log.partition_log import LogConfig, PartitionLog
 
-# What one turn does, in units of a partition that is served or was never written: about 20 µs each.
+# The work of one turn. A unit is a partition that is opened, or deleted before it was ever written: about 20 µs.
 TURN_STEPS: Final = 500
-# A directory that is renamed, or removed with the few files of a small log, in such units.
+# The cost of renaming a directory, or of removing one with the few files of a small log, in these units.
 RENAME_STEPS: Final = 4
 REMOVE_STEPS: Final = 16
-# Partitions that get new settings in one such unit.
+# Partitions that get new settings per unit.
 PARTITIONS_PER_STEP: Final = 64
 # Larger logs are removed in a thread: the file system takes long for them.
 REMOVE_BYTES_MAX: Final = 16 << 20
-# Nobody waits for it, so a slow disk may take its time.
+# Nothing waits for the job, so a slow disk may take its time.
 REMOVE_DEADLINE_MS: Final = 600_000
 
 
@@ -52,7 +52,7 @@ SETTINGS: Final = 3
 
 @final
 class Removal:
-    """A deleted log whose files go once the commit `seq` is durable."""
+    """A deleted log whose files are removed once commit `seq` is durable."""
 
     def __init__(self, seq: int, deleted: DeletedLog, size_bytes: int) -> None:
         self.seq = seq
@@ -62,7 +62,7 @@ class Removal:
 
 @final
 class RemoveLog(Job):
-    """Removes the files of a large log that is forgotten already."""
+    """Removes the files of a large log that was deleted."""
 
     def __init__(self, directory: LogDirectory, deleted: DeletedLog) -> None:
         super().__init__(f"remove {deleted.path}", REMOVE_DEADLINE_MS)
@@ -74,7 +74,7 @@ class RemoveLog(Job):
         return None
 
     def facts(self, error: str | None) -> list[Fact]:
-        """What the server's log says of the end. The next start finds what is left, and tries again."""
+        """The facts for the server's log. If something is left, the next start removes it."""
         if error is None:
             return []
         fields: dict[str, object] = {"path": self.path, "reason": error}
@@ -83,9 +83,9 @@ class RemoveLog(Job):
 
 @final
 class Span:
-    """Something to do from `next` up to `end`, which commit `seq` led to.
+    """Work from `next` up to `end`, which commit `seq` caused.
 
-    SERVE and END: partitions of a topic. SETTINGS: topics by their place in `names`, whose settings changed.
+    SERVE and END: partitions of a topic. SETTINGS: topics with changed settings, by their index in `names`.
     """
 
     def __init__(self, kind: int, topic: str, topic_id: bytes, first: int, end: int, seq: int) -> None:
@@ -100,7 +100,7 @@ class Span:
 
 @final
 class Held:
-    """Answers that go out once `mark` of the queued partitions are done; they wait for commit `wait_seq` as well."""
+    """Answers that are sent once `mark` of the queued partitions are done. They wait for commit `wait_seq` as well."""
 
     def __init__(self, mark: int, replies: list[Reply], wait_seq: int) -> None:
         self.mark = mark
@@ -117,7 +117,7 @@ class TopicFollower:
         directory: LogDirectory,
         journal: Journal,
         table: PartitionTable,
-        fetch: FetchRoom,
+        fetch: FetchHandler,
         producers: ProducerPool,
     ) -> None:
         self.config = config
@@ -133,12 +133,12 @@ class TopicFollower:
         self.held: deque[Held] = deque()
         self.has_timer = False
         self._spans: deque[Span] = deque()
-        # Topics that have a span to be served in the queue, with the number of them: later partitions come after.
+        # Topics with a queued SERVE span, and the number of such spans: later partitions must wait for them.
         self._queued: dict[bytes, int] = {}
-        # Partitions that were ever queued, and those of them that are done.
+        # How many partitions were ever queued, and how many of those are done.
         self.queued = 0
         self.done = 0
-        # What is left of this turn's steps.
+        # The units that are left in this turn.
         self.steps_left = TURN_STEPS
 
     # --- turns
@@ -147,18 +147,18 @@ class TopicFollower:
         self.steps_left = TURN_STEPS
 
     def has_work(self, durable_seq: int) -> bool:
-        """Whether there is something to do in the next turn."""
+        """Whether there is work for the next turn."""
         return bool(self._spans) or (bool(self.removals) and self.removals[0].seq <= durable_seq)
 
     def take_timer(self, durable_seq: int, now: Now) -> Timer | None:
-        """A timer for the next turn, if there is something to do in it and none is armed."""
+        """A timer for the next turn, if there is work for it and no timer is armed."""
         if self.has_timer or not self.has_work(durable_seq):
             return None
         self.has_timer = True
         return Timer(TIMER_TOPICS, "", "", 0, now.mono_ms)
 
     def follow(self, seq: int) -> None:
-        """Take over what the records of commit `seq` changed, and do as much of it as this turn has steps for.
+        """Take over the changes by the records of commit `seq`, and apply as many as this turn allows.
 
         Raises OSError.
         """
@@ -180,7 +180,7 @@ class TopicFollower:
             changed = topics.reconfigured
             topics.reconfigured = []
             if "" in changed:
-                # The broker's defaults.
+                # The defaults of the broker changed.
                 changed = list(topics.topics)
             span = Span(SETTINGS, "", b"", 0, 0, seq)
             span.names = list(dict.fromkeys(changed))
@@ -188,7 +188,7 @@ class TopicFollower:
             self._add(span)
 
     def work(self, durable_seq: int) -> None:
-        """Go on with what was queued, as far as this turn has steps for it. Raises OSError."""
+        """Continue with queued work, as much as this turn allows. Raises OSError."""
         while self._spans and self.steps_left > 0:
             span = self._spans[0]
             first = span.next
@@ -202,17 +202,17 @@ class TopicFollower:
             self._remove(self.removals.popleft())
 
     def work_all(self) -> None:
-        """At start-up nobody waits for a turn. Raises OSError."""
+        """Do all work at once, at start-up, when no client waits. Raises OSError."""
         while self._spans:
             self.begin_turn()
             self.work(-1)
 
     def hold(self, replies: list[Reply], wait_seq: int) -> None:
-        """Keep answers until all that is queued so far is done."""
+        """Keep answers until everything that is queued now is done."""
         self.held.append(Held(self.queued, replies, wait_seq))
 
     def take_held(self) -> list[Held]:
-        """The answers that need not wait any more."""
+        """The answers that can be sent now."""
         ready: list[Held] = []
         while self.held and self.held[0].mark <= self.done:
             ready.append(self.held.popleft())
@@ -227,7 +227,7 @@ class TopicFollower:
     # --- steps
 
     def _add(self, span: Span) -> None:
-        """Do what is possible of it at once, and queue the rest.
+        """Do what is possible at once, and queue the rest.
 
         Topics do not depend on each other, so a small one need not wait for a large one. The server's own topics are
         needed at once.
@@ -263,7 +263,7 @@ class TopicFollower:
     def _serve_span(self, span: Span) -> None:
         topic = self.topics.get(span.topic)
         if topic is None or topic.topic_id != span.topic_id:
-            # Deleted meanwhile.
+            # The topic was deleted meanwhile.
             span.next = span.end
             return
         config = self.log_config(topic)
@@ -277,11 +277,11 @@ class TopicFollower:
         log = self.directory.get(name, partition)
         if log is not None and log.topic_id != topic.topic_id:
             self.directory.check_identity(log)
-            # Left over from a topic of that name that was deleted since.
+            # This log is left from a deleted topic of the same name.
             self._delete(log, seq)
             log = None
         if log is None:
-            # The server's own logs are written from the start.
+            # The server's own logs are written from the start, so they need files.
             log = self.directory.create_log(name, partition, topic.topic_id, config, topic.is_internal)
         log.config = config
         if log.has_files:
@@ -316,7 +316,7 @@ class TopicFollower:
     # --- settings
 
     def log_config(self, topic: Topic) -> LogConfig:
-        """The topic's settings of its log files."""
+        """The settings of the topic's log files."""
         own = self.directory.config
         return LogConfig(
             int(self.topics.config_value(topic, "segment.bytes")),
@@ -327,7 +327,7 @@ class TopicFollower:
         )
 
     def _refresh(self, name: str) -> None:
-        """The topic's settings changed."""
+        """Apply the topic's changed settings."""
         self.steps_left -= 1
         topic = self.topics.get(name)
         if topic is None:

@@ -1,1 +1,1 @@
-"""What the records of groups mean over time: why groups rebalanced, and what must be true of every record."""
+"""What the records of groups mean over time: why groups rebalanced, and rules that every log must obey."""

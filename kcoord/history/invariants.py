@@ -1,18 +1,19 @@
-"""What must be true of the records of groups, in the order of their log, whoever wrote them: a broker or kcoord.
+"""Rules for the records of groups, in the order of their log, whether a broker or kcoord wrote them.
 
-A rule stands here only if no log of a broker can break it. There are two kinds. Those about one record, or one key
-(generations do not go back) hold wherever the log begins and whatever compaction took: the records of a key that it
-leaves are in order, and a tombstone never goes before what it removes. Those about a state (who owns what, which
-records a member has) need all records that made it: they count from the offset that `expect` names. Below the offset
-that a log is compacted to, what later records replaced is gone, and states that never were appear; from there on the
-newest record of every key is all there is to know.
+A rule is only here if no log of a broker can break it. There are two kinds. Rules about one record, or one key
+(generations never decrease), hold wherever the log begins and whatever compaction removed: the records of a key that
+remain are in order, and a tombstone never disappears before what it deletes. Rules about a state (who owns what, which
+records a member has) need all records that produced it: they apply from the offset that `expect` names. Below the
+offset up to which a log is compacted, replaced records are gone, and replay sees states that never existed; from there
+on the newest record of every key determines the state.
 
-A broker forgets an empty consumer group, without a tombstone, when a classic member asks to join it under an id that
-is unknown. So whoever comes next may begin with the first epochs, or a classic group, over records of the old one.
+A broker forgets an empty consumer group, without a tombstone, when a classic member asks to join it under an unknown
+member id. So the next member may start with the first epochs, or with a classic group, on top of the old group's
+records.
 
-An atomic batch may take a partition from one member after it gave it to another, so states are looked at between
-batches, and the caller says where those are. Whoever expects a log to be whole and then finds that something is
-missing calls `expect` again; what was said of states until then was said too early.
+An atomic batch may take a partition from one member after giving it to another. So states are checked between batches,
+and the caller reports where a batch ends. A caller that finds a gap in a log it considered complete calls `expect`
+again; violations of state that were reported until then may be wrong.
 """
 
 from __future__ import annotations
@@ -43,16 +44,19 @@ from kcoord.protocol.records.consumer_group_target_assignment_metadata import (
 )
 from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetadataValue
 from kcoord.wire.message import Message
+from kcoord.wire.record_batch import NO_PRODUCER_ID
 
-# For `expect`: the beginning of the log is missing, or something in the middle, and no state can be known.
+# For `expect`: records at the beginning or in the middle are missing, so no state is known.
 NEVER: Final = (1 << 63) - 1
-# How long a broker remembers a producer that is silent (`producer.id.expiration.ms`).
+# How long a broker remembers an idle producer (`producer.id.expiration.ms`).
 PRODUCER_EXPIRATION_MS: Final = 86_400_000
 
 
 @final
 class Violation:
-    """`offset`: the record that broke the rule. `is_of_state`: the rule is about states, and needs a whole log."""
+    """`offset` is that of the record that broke the rule. `is_of_state`: the rule is about states and needs a complete
+    log.
+    """
 
     def __init__(self, rule: str, text: str, group: str, offset: int, is_of_state: bool) -> None:
         self.rule = rule
@@ -67,30 +71,30 @@ class Violation:
 
 @final
 class _ConsumerRules:
-    """What the rules remember of one consumer group, beside what the core knows."""
+    """What the rules remember of one consumer group, in addition to the core."""
 
     def __init__(self) -> None:
-        # The epochs of the last records, and where those were.
+        # The epochs of the last records, and the offsets of these records.
         self.epoch = -1
         self.epoch_offset = -1
         self.assignment_epoch = NO_ASSIGNMENT_EPOCH
         self.assignment_offset = -1
-        # There was no member when the last epoch began: a broker may have forgotten the group since.
+        # The group had no members when the last epoch began, so a broker may have forgotten it since.
         self.may_begin_again = True
-        # Members with a member record, and with a current assignment.
+        # Members with a member record, and members with a current assignment.
         self.described: dict[str, bool] = {}
         self.current: dict[str, bool] = {}
-        # Since the group was looked at: members with a record, and its offset; the last record of the group.
+        # Since the last check: members with a record and its offset, and the last record of the group.
         self.changed: dict[str, int] = {}
         self.offset = -1
-        # As the group was looked at last: its members, and topic id -> partition -> member id.
+        # As of the last check: the members, and topic id -> partition -> member id.
         self.held: dict[str, ConsumerMember] = {}
         self.owners: dict[bytes, dict[int, str]] = {}
-        # A record of it could not be replayed: until the group goes, its state is not known.
+        # One of its records could not be replayed: the state is unknown until the group is removed.
         self.is_broken = False
 
-    def look_again(self, group: ConsumerGroup | None) -> None:
-        """Everything counts as changed."""
+    def mark_changed(self, group: ConsumerGroup | None) -> None:
+        """Mark everything as changed."""
         for member_id in self.described:
             self.changed.setdefault(member_id, self.offset)
         for member_id in self.current:
@@ -117,7 +121,9 @@ class _ConsumerRules:
                     del self.owners[topic_id]
 
     def take(self, member: ConsumerMember) -> tuple[bytes, int, str] | None:
-        """The member owns what its record says; a partition (topic id, number) that somebody else has, too, and who."""
+        """Give the member the partitions of its record. Returns one (topic id, number) that already has an owner, and
+        that owner.
+        """
         self.held[member.member_id] = member
         assigned = self._take(member.member_id, member.assigned)
         revoking = self._take(member.member_id, member.revoking)
@@ -144,35 +150,38 @@ class _LogRules:
         self.expected_from = 0
         self.generations: dict[str, int] = {}
         self.consumers: dict[str, _ConsumerRules] = {}
-        # Groups with records since they were looked at.
+        # Groups with records since their last check.
         self.touched: dict[str, bool] = {}
 
 
 @final
 class GroupInvariants:
-    """The rules over any number of logs, or of any part of a log's groups, with the core that is fed by them."""
+    """The rules for any number of logs, or for some groups of a log, with the core that replays their records."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
         self._logs: dict[str, _LogRules] = {}
 
     def expect(self, log: LogId, from_offset: int) -> None:
-        """All that counts for the state at `from_offset` is here, and everything from there on: 0 (as long as nothing
-        else is said) for a log from its beginning, the end of what was compacted, or NEVER."""
+        """State is complete at `from_offset` and all records from there on follow. 0 (the default) is for a complete
+        log; else it is the end of what was compacted, or NEVER.
+        """
         rules = self._rules(log)
         rules.expected_from = from_offset
         for group_id, group in rules.consumers.items():
-            group.look_again(self.core.groups.consumer_groups.get(group_id))
+            group.mark_changed(self.core.groups.consumer_groups.get(group_id))
             rules.touched[group_id] = True
 
     def lost(self, log: LogId) -> None:
-        """Records that should follow cannot be read: what comes behind them is another story."""
+        """Records that should follow cannot be read, so nothing is known about the state after them."""
         rules = _LogRules()
         rules.expected_from = NEVER
         self._logs[repr(log)] = rules
 
-    def replay(self, log: LogId, offset: int, key: Message | None, value: Message | None) -> list[Violation]:
-        """Look at one record and replay it into the core."""
+    def replay(
+        self, log: LogId, offset: int, key: Message | None, value: Message | None, producer_id: int = NO_PRODUCER_ID
+    ) -> list[Violation]:
+        """Check one record and replay it into the core. `producer_id` is that of its batch."""
         found: list[Violation] = []
         rules = self._rules(log)
         group_id = ""
@@ -183,9 +192,9 @@ class GroupInvariants:
             if group_id:
                 self._consumer(rules, offset, group_id, key, value, found)
         try:
-            self.core.replay(log, offset, key, value)
+            self.core.replay(log, offset, key, value, producer_id=producer_id)
         except Exception as error:
-            # Whatever it is: a server that starts on this log would meet it.
+            # Any exception: a server that opens this log would fail in the same way.
             text = f"the record cannot be replayed: {type(error).__name__}: {error}"
             found.append(Violation("replay", text, group_id, offset, False))
             if group_id:
@@ -193,7 +202,7 @@ class GroupInvariants:
         return found
 
     def end_batch(self, log: LogId, end_offset: int) -> list[Violation]:
-        """A batch ended; `end_offset` is where the next one may begin."""
+        """A batch ended; `end_offset` is the lowest offset of the next one."""
         rules = self._rules(log)
         found: list[Violation] = []
         if end_offset < rules.expected_from:
@@ -201,12 +210,12 @@ class GroupInvariants:
         for group_id in rules.touched:
             state = rules.consumers.get(group_id)
             if state is not None:
-                self._look(rules, group_id, state, found)
+                self._check_group(group_id, state, found)
         rules.touched = {}
         return found
 
     def end_log(self, log: LogId) -> list[Violation]:
-        """There are no more records: what is there is the newest of every key, whatever was compacted."""
+        """The log ended: its state is that of the newest record of every key, whatever was compacted."""
         rules = self._rules(log)
         if rules.expected_from == NEVER:
             return []
@@ -238,7 +247,7 @@ class GroupInvariants:
         state = rules.consumers.pop(group_id, None)
         is_known = offset >= rules.expected_from
         if state is not None and is_known and not state.is_broken and (state.described or state.current):
-            text = f"{name} is one of the classic protocol, while members of the new one are left"
+            text = f"{name} is a classic group, but records of consumer group members remain"
             found.append(Violation("kind", text, group_id, offset, True))
         last = rules.generations.get(group_id, -1)
         rules.generations[group_id] = value.generation
@@ -246,7 +255,7 @@ class GroupInvariants:
             text = f"{name} has generation {value.generation}"
             found.append(Violation("generation", text, group_id, offset, False))
         elif value.generation < last and not (last == GENERATION_MAX and value.generation == 1):
-            text = f"{name} goes back from generation {last} to {value.generation}"
+            text = f"the generation of {name} decreases from {last} to {value.generation}"
             found.append(Violation("generation", text, group_id, offset, False))
         for text in _classic_members(value):
             found.append(Violation("members", f"{name} {text}", group_id, offset, False))
@@ -265,13 +274,13 @@ class GroupInvariants:
         state = rules.consumers.get(group_id)
         if state is None:
             if value is None:
-                # A tombstone for something that is not there says nothing.
+                # A tombstone without a record to delete proves nothing.
                 return
             state = self._group(rules, group_id)
         classic = self.core.groups.get(group_id)
         is_classic = classic is not None and classic.value is not None
         if is_classic and value is not None and offset >= rules.expected_from:
-            text = f"group {group_id!r} is one of the new protocol, while its classic record is left"
+            text = f"group {group_id!r} is a consumer group, but its classic record remains"
             found.append(Violation("kind", text, group_id, offset, True))
         rules.touched[group_id] = True
         state.offset = offset
@@ -286,7 +295,7 @@ class GroupInvariants:
                     if state.may_begin_again:
                         state.assignment_epoch = NO_ASSIGNMENT_EPOCH
                     elif offset >= rules.expected_from:
-                        text = f"group {group_id!r} goes back from epoch {state.epoch} to {value.epoch}"
+                        text = f"the epoch of group {group_id!r} decreases from {state.epoch} to {value.epoch}"
                         found.append(Violation("group epoch", text, group_id, offset, True))
                 state.epoch = value.epoch
                 state.epoch_offset = offset
@@ -295,7 +304,9 @@ class GroupInvariants:
             if isinstance(value, ConsumerGroupTargetAssignmentMetadataValue):
                 epoch = value.assignment_epoch
                 if epoch < state.assignment_epoch and offset >= rules.expected_from:
-                    text = f"group {group_id!r} goes back from assignment epoch {state.assignment_epoch} to {epoch}"
+                    text = (
+                        f"the assignment epoch of group {group_id!r} decreases from {state.assignment_epoch} to {epoch}"
+                    )
                     found.append(Violation("assignment epoch", text, group_id, offset, True))
                 state.assignment_epoch = epoch
                 state.assignment_offset = offset
@@ -310,10 +321,8 @@ class GroupInvariants:
         elif isinstance(key, ConsumerGroupTargetAssignmentMemberKey):
             state.changed[key.member_id] = offset
 
-    def _check_removal(
-        self, group_id: str, state: _ConsumerRules, offset: int, found: list[Violation]
-    ) -> None:
-        """The group's own tombstone comes after all others: what is left would bring it back to life."""
+    def _check_removal(self, group_id: str, state: _ConsumerRules, offset: int, found: list[Violation]) -> None:
+        """The group's own tombstone follows all others: anything that remains would create the group again."""
         group = self.core.groups.consumer_groups.get(group_id)
         left: list[str] = []
         if state.described or state.current:
@@ -323,30 +332,30 @@ class GroupInvariants:
         if state.assignment_epoch != NO_ASSIGNMENT_EPOCH:
             left.append("the assignment epoch")
         if left:
-            text = f"group {group_id!r} is removed, but not {' and '.join(left)}"
+            text = f"group {group_id!r} is removed, but {' and '.join(left)} remain"
             found.append(Violation("removal", text, group_id, offset, True))
 
-    def _look(self, rules: _LogRules, group_id: str, state: _ConsumerRules, found: list[Violation]) -> None:
-        """The group between two batches. Only members with a new record can have broken a rule."""
+    def _check_group(self, group_id: str, state: _ConsumerRules, found: list[Violation]) -> None:
+        """Check the group between two batches. Only members with a new record can have broken a rule."""
         group = self.core.groups.consumer_groups.get(group_id)
         changed = state.changed
         state.changed = {}
         if group is None or state.is_broken:
             return
         name = f"group {group_id!r}"
-        # An assignment from before the epoch is one of a group that was forgotten.
+        # An older assignment may be from a group that the broker has forgotten.
         if group.assignment_epoch > group.epoch and state.assignment_offset > state.epoch_offset:
             text = f"{name} is in epoch {group.epoch}, its assignment of epoch {group.assignment_epoch}"
             found.append(Violation("assignment epoch", text, group_id, state.offset, True))
         for member_id in changed:
             state.release(member_id)
         for member_id, offset in changed.items():
-            self._look_at_member(group, state, member_id, offset, found)
+            self._check_member(group, state, member_id, offset, found)
 
-    def _look_at_member(
+    def _check_member(
         self, group: ConsumerGroup, state: _ConsumerRules, member_id: str, offset: int, found: list[Violation]
     ) -> None:
-        """A member as it is now; it takes what it owns."""
+        """Check the member in its current state, and give it its partitions."""
         group_id = group.group_id
         who = f"member {member_id!r} of group {group_id!r}"
         if member_id not in state.described:
@@ -367,7 +376,7 @@ class GroupInvariants:
             topic_id, partition, other = twice
             topic = self.core.topics.by_id(topic_id)
             name = topic_id.hex() if topic is None else topic.name
-            text = f"{name}-{partition} is with {member_id!r} and {other!r} of group {group_id!r} at once"
+            text = f"{name}-{partition} is owned by both {member_id!r} and {other!r} of group {group_id!r}"
             found.append(Violation("ownership", text, group_id, offset, True))
 
 
@@ -379,7 +388,7 @@ def _note(members: dict[str, bool], member_id: str, value: Message | None) -> No
 
 
 def _classic_members(value: GroupMetadataValue) -> list[str]:
-    """What is wrong with the members of a generation."""
+    """Check the members of a generation. Returns a list of problems."""
     problems: list[str] = []
     ids: dict[str, bool] = {}
     instances: dict[str, bool] = {}
@@ -392,17 +401,17 @@ def _classic_members(value: GroupMetadataValue) -> list[str]:
     if len(ids) != len(value.members):
         problems.append("has a member twice")
     if len(instances) != statics:
-        problems.append("has two members of one instance id")
+        problems.append("has two members with one instance id")
     if value.members:
         if value.leader not in ids:
-            problems.append(f"has the leader {value.leader!r}, who is none of its members")
+            problems.append(f"has the leader {value.leader!r}, which is not a member")
         if value.protocol is None or not value.protocol_type:
-            problems.append("has members and no protocol")
+            problems.append("has members but no protocol")
     return problems
 
 
 def group_id_of(key: Message) -> str:
-    """The group that a record is about, if it is one of a consumer group; or ""."""
+    """The group of a consumer group's record; "" for other records."""
     if isinstance(
         key,
         (
@@ -421,15 +430,16 @@ def group_id_of(key: Message) -> str:
 
 @final
 class ProducerEpochs:
-    """An epoch fences those before it: in one partition a producer's batches and markers never go back to an older
-    one, except after the broker forgot the producer."""
+    """An epoch fences earlier ones: in one partition the epochs of a producer's batches and markers never decrease,
+    except after the broker has forgotten the producer.
+    """
 
     def __init__(self, expiration_ms: int = PRODUCER_EXPIRATION_MS) -> None:
         self.expiration_ms = expiration_ms
         self._seen: dict[str, dict[int, tuple[int, int]]] = {}
 
     def check(self, log: LogId, producer_id: int, epoch: int, timestamp_ms: int) -> str:
-        """A batch, in the order of its log; `timestamp_ms` is its newest. What is wrong, or ""."""
+        """Check a batch in the order of its log; `timestamp_ms` is its largest. Returns the problem, or ""."""
         if producer_id < 0:
             return ""
         seen = self._seen.get(repr(log))
@@ -440,4 +450,4 @@ class ProducerEpochs:
         seen[producer_id] = (epoch, timestamp_ms)
         if last is None or epoch >= last[0] or timestamp_ms - last[1] >= self.expiration_ms:
             return ""
-        return f"producer {producer_id} goes back from epoch {last[0]} to {epoch}"
+        return f"the epoch of producer {producer_id} decreases from {last[0]} to {epoch}"

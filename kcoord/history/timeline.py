@@ -1,25 +1,25 @@
-"""The story of groups, told from their records: when an epoch changed and why, and when a rebalance was over.
+"""The timeline of groups, derived from their records: when and why an epoch changed, and when a rebalance ended.
 
-Fed with the records of one coordinator log in order of offsets, live or from the files, it gives the same events
-each time. It looks at records of types 2 (classic groups), 3, 5, 6 and 8 (consumer groups), keeps a few numbers for
-each member, and does the same little work for each record, however large the group is. Only a classic group's record,
-which holds all of its members, is looked at as a whole.
+From the records of one coordinator log in order of offsets, live or from files, it derives the same events each time.
+It reads records of types 2 (classic groups), 3, 5, 6 and 8 (consumer groups), and keeps a few numbers per member. The
+work per record does not depend on the size of the group, except for a classic group's record, which contains all
+members.
 
-A consumer group rebalances from the first new epoch on until its assignment is made and every member is where that
-wants it. Where epochs are missing, because compaction removed their records, the beginning is not known. A classic
-group's record is written at the end of a rebalance. When that began is in its cause, so in a broker's log, which has no
-causes, it is not known either.
+A consumer group rebalances from the first new epoch until it has an assignment for it and every member has reached its
+target. If epochs are missing, because compaction removed their records, the start is unknown. A classic group's record
+is written at the end of a rebalance. The record's cause has the time when that began, so in a broker's log, which has
+no causes, it is unknown.
 
-In an atomic batch the tombstones of a member stand before the epoch that its going leads to, and a new member's first
-assignment stands behind it. So what `members` and `partitions` say was there before the change is right if tombstones
-count only after the epoch.
+In an atomic batch the tombstones of a member precede the epoch that its leaving starts, and a new member's first
+assignment follows its epoch. So tombstones take effect only with the next epoch: then `members` and `partitions` are
+the numbers before the change.
 """
 
 from __future__ import annotations
 
 from typing import Final, final
 
-from kcoord.core.groups.cause import NO_TIME, Cause
+from kcoord.core.cause import NO_TIME, Cause
 from kcoord.core.groups.embedded_protocol import decode_assignment
 from kcoord.core.groups.members import STABLE, STATIC_LEAVE_EPOCH
 from kcoord.protocol.records.consumer_group_current_member_assignment import (
@@ -45,20 +45,19 @@ REBALANCE_FINISHED: Final = "rebalance_finished"
 
 CLASSIC: Final = "classic"
 CONSUMER: Final = "consumer"
-# How many partitions members have who do not say it in a form that is known here.
+# The number of partitions of members whose assignment cannot be decoded.
 UNKNOWN: Final = -1
 NO_EPOCH: Final = -1
-# Of a consumer group: the first one that is written down.
+# The first epoch of a consumer group that is written to the log.
 FIRST_EPOCH: Final = 2
 CONSUMER_PROTOCOL: Final = "consumer"
 
 
 @final
 class GroupEvent:
-    """`members` and `partitions` are those before an epoch changed, and those after a rebalance; UNKNOWN is none known.
+    """`members` and `partitions` are the numbers before an epoch, or after a rebalance; UNKNOWN if not known.
 
-    `started_ms` is when the rebalance began, for REBALANCE_FINISHED; NO_TIME where that is not known. Times are Unix
-    times.
+    `started_ms` is the start of the rebalance, for REBALANCE_FINISHED; NO_TIME if unknown. Times are Unix times.
     """
 
     def __init__(
@@ -90,25 +89,26 @@ class GroupEvent:
 class _Member:
     def __init__(self) -> None:
         self.is_counted = False
-        # The epoch it is settled in; NO_EPOCH while it is on its way.
+        # The epoch in which the member reached its target; NO_EPOCH while it has not.
         self.settled_epoch = NO_EPOCH
         self.partitions = 0
 
 
 @final
 class _Group:
-    """Where a group is, as far as its records tell."""
+    """The state of a group, as far as its records show it."""
 
     def __init__(self, protocol: str) -> None:
         self.protocol = protocol
         self.epoch = NO_EPOCH
         self.assignment_epoch = NO_EPOCH
-        # Whether a rebalance is not over, and when it began; NO_TIME where that is not known.
+        # Whether a rebalance is in progress, and when it started; NO_TIME if unknown.
         self.is_rebalancing = False
         self.began_ms = NO_TIME
-        # Whether what it was before this protocol is known.
+        # Whether the log has the group's state before it changed to this protocol.
         self.is_known = False
-        # Of consumer groups. Who is counted, who is settled in which epoch, and whose tombstones came.
+        # For consumer groups: members that count, members that reached their target per epoch, and members with
+        # tombstones.
         self.members: dict[str, _Member] = {}
         self.settled: dict[int, int] = {}
         self.leaving: dict[str, bool] = {}
@@ -118,16 +118,17 @@ class _Group:
 
 @final
 class GroupTimeline:
-    """Takes records with `replay` and gives events with `take`."""
+    """Takes records with `replay` and returns events with `take`."""
 
     def __init__(self) -> None:
         self._groups: dict[str, _Group] = {}
         self._events: list[GroupEvent] = []
-        # A group whose last record was a tombstone: it is gone, unless its next record makes it one of another kind.
+        # A group whose last record is a tombstone. It is removed, unless its next record converts it to the other
+        # protocol.
         self._gone = ""
 
     def take(self) -> list[GroupEvent]:
-        """What the records since the last call led to."""
+        """The events since the last call."""
         events = self._events
         self._events = []
         return events
@@ -135,7 +136,7 @@ class GroupTimeline:
     def replay(
         self, offset: int, time_ms: int, key: Message | None, value: Message | None, cause: Cause | None
     ) -> None:
-        """A record of type 2 to 8; others change nothing. `time_ms` is its timestamp."""
+        """A record of type 2 to 8; others change nothing. `time_ms` is the record's timestamp."""
         if isinstance(key, ConsumerGroupCurrentMemberAssignmentKey):
             if isinstance(value, ConsumerGroupCurrentMemberAssignmentValue):
                 group = self._consumer(key.group_id)
@@ -166,7 +167,7 @@ class GroupTimeline:
             else:
                 self._tombstone(key.group)
 
-    # ---- groups that come and go
+    # ---- groups that are created and removed
 
     def _tombstone(self, group_id: str) -> None:
         self._forget_gone(group_id)
@@ -179,7 +180,7 @@ class GroupTimeline:
             self._gone = ""
 
     def _consumer(self, group_id: str) -> _Group:
-        """The group as a consumer group; one that was classic keeps its counts as those before its first epoch."""
+        """The group as a consumer group. A classic group keeps its counts as those before its first epoch."""
         self._forget_gone(group_id)
         group = self._groups.get(group_id)
         if group is None or self._gone == group_id or group.protocol != CONSUMER:
@@ -204,7 +205,7 @@ class GroupTimeline:
     # ---- consumer groups
 
     def _settle(self, group: _Group) -> None:
-        """Those whose tombstones came are gone now."""
+        """Remove the members that had tombstones."""
         if not group.leaving:
             return
         for member_id in group.leaving:
@@ -223,17 +224,17 @@ class GroupTimeline:
             is_lost = True
         group.epoch = epoch
         if is_first and is_lost:
-            # What was before is not in the log any more.
+            # The log has no earlier records any more.
             group.count = UNKNOWN
             group.partitions = UNKNOWN
         self._add(EPOCH_CHANGED, group_id, group, time_ms, cause, NO_TIME, offset)
         if is_first:
-            # That was of the classic group that it has been. Its members are counted as their assignments come.
+            # The counts of the classic group. Members of the consumer group are counted as their assignments follow.
             group.count = 0
             group.partitions = 0
             for member in group.members.values():
                 if member.is_counted:
-                    # Their records are older than that of the epoch, where compaction removed those between.
+                    # If compaction removed the epochs between, their records are older than the one of this epoch.
                     group.count += 1
                     group.partitions += member.partitions
         self._settle(group)
@@ -242,9 +243,7 @@ class GroupTimeline:
             group.began_ms = NO_TIME if is_lost else time_ms
         self._maybe_finish(group_id, group, time_ms, offset)
 
-    def _assigned(
-        self, group_id: str, epoch: int, offset: int, time_ms: int, cause: Cause | None
-    ) -> None:
+    def _assigned(self, group_id: str, epoch: int, offset: int, time_ms: int, cause: Cause | None) -> None:
         group = self._consumer(group_id)
         self._settle(group)
         group.assignment_epoch = epoch
@@ -275,7 +274,7 @@ class GroupTimeline:
         if group is None or self._gone == group_id or group.protocol != CLASSIC:
             group = self._begin(group_id, CLASSIC, group)
             if value.generation == 0 and not value.members:
-                # A group that only keeps offsets, or that nobody has joined yet.
+                # A group that only has offsets, or that no member has joined yet.
                 group.epoch = 0
                 return
             if not group.is_known:
@@ -340,7 +339,7 @@ def _current(group: _Group, member_id: str, value: ConsumerGroupCurrentMemberAss
     group.count += 1
     group.partitions += partitions
     if value.state == STABLE or value.member_epoch == STATIC_LEAVE_EPOCH:
-        # A static member that is away for a while holds up nobody.
+        # A static member that has left temporarily does not block the rebalance.
         epoch = value.member_epoch
         member.settled_epoch = epoch
         group.settled[epoch] = group.settled.get(epoch, 0) + 1
@@ -362,7 +361,7 @@ def _uncount(group: _Group, member: _Member) -> None:
 
 
 def _classic_partitions(value: GroupMetadataValue) -> int:
-    """How many partitions the leader gave to all, where they are consumers; UNKNOWN where that is not known."""
+    """The number of partitions that the leader assigned to consumers; UNKNOWN if it cannot be decoded."""
     if value.protocol_type != CONSUMER_PROTOCOL:
         return UNKNOWN if value.members else 0
     partitions = 0

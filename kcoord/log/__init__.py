@@ -1,11 +1,12 @@
 """The append-only log: record batches in Kafka's on-disk format behind one Storage interface.
 
-    storage         what a file system is to the log; the disk, memory, and memory that forgets the unsynced
+    storage         the file system interface of the log, on disk, in memory, and in memory with simulated power cuts
     segment         one `<base offset>.log` with its two indexes
     partition_log   the segments of one topic partition
-    directory       a data directory: its marks, its logs, recovery when it is opened
+    directory       a data directory: its checkpoints, its logs, and recovery when it is opened
     journal         group commit over all logs: write, sync, move the durable ends
-    serde           coordinator and metadata records to bytes and back
+    serde           encodes and decodes coordinator and metadata records
 
-Nothing here logs or waits: facts are returned or raised, and the caller brings the time.
+Nothing here writes log messages or reads the clock: functions return or raise what they find, and the caller passes
+the time.
 """

@@ -1,8 +1,8 @@
-"""The cleaner as a process of its own: `python -m kcoord.log.clean_worker`, with one answer.
+"""Runs the cleaner in a separate process: `python -m kcoord.log.clean_worker`, for one request.
 
-The answer has the result, or `damaged` (a message) where a segment cannot be read, or `error`. The process reads
-closed segments and writes `.cleaned` files in the log's directory, nothing else, and gives way to everybody.
-`kcoord.log.parent` has the protocol.
+The answer holds the result, or `damaged` (a message) if a segment cannot be read, or `error`. The process only reads
+closed segments and writes `.cleaned` files into the log's directory. It runs at a low priority.
+`kcoord.log.parent` describes the protocol.
 """
 
 from __future__ import annotations
@@ -48,17 +48,17 @@ class CleanRequest:
         self.producers = producers
 
     def encode(self) -> dict[str, Any]:
-        """The work of the process."""
+        """The request as JSON fields for the child process."""
         return {**vars(self), "config": fields_of(self.config, CONFIG_FIELDS), "niceness": NICENESS}
 
 
 def fields_of(thing: object, names: tuple[str, ...]) -> dict[str, Any]:
-    """What `vars` would say, of a native object too."""
+    """Like `vars`, but also for objects of compiled classes."""
     return {name: getattr(thing, name) for name in names}
 
 
 class CleanFailed(OSError):
-    """There is no result; the message says why."""
+    """The cleaning produced no result; the message is the reason."""
 
 
 def decode_request(work: dict[str, Any]) -> CleanRequest:
@@ -79,7 +79,7 @@ def encode_result(result: CleanResult) -> dict[str, Any]:
 
 
 def decode_result(answer: dict[str, Any]) -> CleanResult:
-    """Raises LogDamaged where the process found damage, CleanFailed where it failed or the answer is not one."""
+    """Raises LogDamaged if the process found damage, CleanFailed if it failed or its answer is invalid."""
     try:
         if "damaged" in answer:
             found = LogDamaged(
@@ -90,7 +90,7 @@ def decode_result(answer: dict[str, Any]) -> CleanResult:
         else:
             return _result_of(answer)
     except (KeyError, TypeError, ValueError) as error:
-        raise CleanFailed(f"its answer cannot be read: {error!r}") from None
+        raise CleanFailed(f"the answer is invalid: {error!r}") from None
     raise found
 
 

@@ -1,21 +1,21 @@
-"""Compaction: of every key, only the newest record is kept, and tombstones for their time.
+"""Compaction: keeps only the newest record of every key, and tombstones until their delete horizon.
 
-`clean` reads closed segments and writes what is to be kept of them to `.cleaned` files; who owns the log exchanges
-the files then. What it keeps is what Kafka's cleaner keeps:
+`clean` reads closed segments and writes the records to keep to `.cleaned` files. The owner of the log then exchanges
+the files (exchange.py). The rules are those of Kafka's cleaner:
 
-- Offsets never change. A batch keeps its base and last offset, however many of its records go.
-- A record goes when a later one below `CleanResult.end` has its key, and one without a key always. Keys of aborted
-  transactions do not count, and their records go; those of transactions that are still open stay as they are.
-- A tombstone goes once its batch's delete horizon has passed. The horizon is `delete_retention_ms` after the first
-  cleaning that saw it and stands in the batch (KIP-534), so a reader has that long to catch up.
-- The marker that ends a transaction goes, by such a horizon too, when none of the transaction's batches are left.
-  What its key looks like does not matter: it is never compared with keys of records (KAFKA-14055).
-- The last batch of each producer stays, empty if need be, for its epoch and sequence; a producer of which only
-  markers are left keeps the last one (KAFKA-9144).
-- The last batch of each group of segments stays, empty if need be: the new segment ends where the old ones did, so
-  that recovery can tell which old segments it stands for.
+- Offsets never change. A batch keeps its base and last offset, however many of its records are removed.
+- A record is removed if a later record below `CleanResult.end` has the same key, or if it has no key. Records of
+  aborted transactions are removed, and their keys do not count. Records of open transactions are kept unchanged.
+- A tombstone is removed after the delete horizon of its batch. The horizon is `delete_retention_ms` after the first
+  cleaning that sees the tombstone, and is stored in the batch (KIP-534). So a reader has that long to catch up.
+- The marker that ends a transaction is removed, also after a delete horizon, once no batch of the transaction is left.
+  The key of a marker is never compared with the keys of records (KAFKA-14055).
+- The last batch of each producer is kept, empty if necessary, for its epoch and sequence. A producer with only markers
+  left keeps the last marker (KAFKA-9144).
+- The last batch of each group of segments is kept, empty if necessary. So the new segment ends where the old ones
+  ended, and recovery can determine which old segments it replaces.
 
-Transactions are followed through all segments in one go, from the start of the log on (KAFKA-8351).
+The cleaner follows transactions through all segments in one pass, from the start of the log (KAFKA-8351).
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from kcoord.log.errors import LogDamaged
 from kcoord.log.pace import Pace
 from kcoord.log.segment import RELATIVE_OFFSET_MAX, Segment
 from kcoord.log.storage import Storage
+from kcoord.log.transaction_index import ABORT, COMMIT, AbortedTransaction
 from kcoord.wire.compression import CODEC_NONE, DecompressionError, compress
 from kcoord.wire.primitives import BytesWriter, DecodeError, varint_size, write_varint
 from kcoord.wire.record_batch import (
@@ -44,21 +45,19 @@ from kcoord.wire.record_batch import (
 )
 
 CLEANED_SUFFIX: Final = ".cleaned"
-ABORT: Final = 0
-COMMIT: Final = 1
-# Longer keys are remembered by a digest; one more byte than the longest whole key, so that they cannot meet.
+# Longer keys are remembered by a digest. It is one byte longer than the longest whole key, so the two never collide.
 WHOLE_KEY_BYTES_MAX: Final = 32
 WRITE_BYTES: Final = 1 << 18
-# What is written is synced in steps, so that the disk has no mountain before it when a commit needs it.
+# Output is synced each time this much was written, so a commit never waits for the write-back of a large file.
 SYNC_BYTES: Final = 1 << 18
-# There is a place for a pause before every 32nd record.
+# `Pace.breathe` is called before every 32nd record.
 BREATH_MASK: Final = 31
 NO_OFFSET: Final = -1
 INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 
 
 class CleanConfig:
-    """How to clean. `keys_max` bounds memory: cleaning ends early, at a batch, when so many keys were seen."""
+    """How to clean. `keys_max` bounds memory: cleaning ends early, at a batch boundary, after that many keys."""
 
     def __init__(
         self,
@@ -76,7 +75,7 @@ class CleanConfig:
 
 
 class CleanedGroup:
-    """A new segment at `base`, written with CLEANED_SUFFIX, in place of the old ones at `old_bases`."""
+    """A new segment at `base`, written with CLEANED_SUFFIX, that replaces the segments at `old_bases`."""
 
     def __init__(self, base: int, old_bases: list[int]) -> None:
         self.base = base
@@ -84,7 +83,7 @@ class CleanedGroup:
 
 
 class CleanResult:
-    """`end` is where the next cleaning finds the first record that it has not seen."""
+    """The result of a cleaning. `end` is the first offset that was not cleaned; the next cleaning starts there."""
 
     def __init__(self, end: int) -> None:
         self.end = end
@@ -95,23 +94,8 @@ class CleanResult:
         self.records_after = 0
 
 
-class AbortedTransaction:
-    """One that ended with an abort marker at `last_offset`."""
-
-    def __init__(self, producer_id: int, first_offset: int, last_offset: int, stable_offset: int) -> None:
-        self.producer_id = producer_id
-        self.first_offset = first_offset
-        self.last_offset = last_offset
-        self.stable_offset = stable_offset
-
-    def encode(self) -> bytes:
-        """An entry of a `.txnindex` file, version 0."""
-        numbers = (self.producer_id, self.first_offset, self.last_offset, self.stable_offset)
-        return b"\x00\x00" + b"".join(number.to_bytes(8, "big", signed=True) for number in numbers)
-
-
 class _Producer:
-    """What the log says last of a producer: its epoch, and the last offset of its data in that epoch if any."""
+    """The newest state of a producer in the log: its epoch, and the last offset of its data in that epoch, if any."""
 
     def __init__(self, epoch: int) -> None:
         self.epoch = epoch
@@ -119,7 +103,7 @@ class _Producer:
 
 
 class _Survey:
-    """Transactions and producers of all segments, from the headers alone and the markers."""
+    """The transactions and producers of all segments, read from batch headers and markers alone."""
 
     def __init__(self, segments: Sequence[Segment], config: CleanConfig, pace: Pace) -> None:
         self.aborted: dict[int, list[AbortedTransaction]] = {}
@@ -138,7 +122,7 @@ class _Survey:
                 if header.is_transactional:
                     open_since.setdefault(header.producer_id, header.base_offset)
                 self._producer(header).last_data_offset = header.last_offset
-        # Nothing from the oldest open transaction on may be touched.
+        # The cleaner must not change anything from the first offset of the oldest open transaction on.
         self.stable_end = min(open_since.values(), default=self.end)
 
     def _producer(self, header: BatchHeader) -> _Producer:
@@ -183,12 +167,12 @@ class _Survey:
 
 
 class _RawRecord:
-    """Where a record lies in the uncompressed bytes, and what cleaning asks about it."""
+    """The position of a record in the uncompressed bytes, and the fields that cleaning needs."""
 
     def __init__(self, start: int, end: int, rest: int, time_delta: int, offset: int) -> None:
         self.start = start
         self.end = end
-        # What follows the timestamp delta.
+        # The position after the timestamp delta.
         self.rest = rest
         self.time_delta = time_delta
         self.offset = offset
@@ -197,7 +181,7 @@ class _RawRecord:
 
 
 def control_type(segment: Segment, header: BatchHeader, data: bytes, config: CleanConfig) -> int:
-    """The kind of a control batch; -1 for one that cleaning has emptied."""
+    """The type of a control batch; -1 for a batch that cleaning has emptied."""
     try:
         records = decode_records(data, header.pos, header, config.decompressed_bytes_max)
     except (DecodeError, DecompressionError) as error:
@@ -210,7 +194,7 @@ def control_type(segment: Segment, header: BatchHeader, data: bytes, config: Cle
 def raw_records(
     segment: Segment, header: BatchHeader, data: bytes, bytes_max: int, pace: Pace
 ) -> tuple[bytes, list[_RawRecord]]:
-    """The uncompressed bytes of a batch's records, and where each lies. Raises LogDamaged."""
+    """The uncompressed bytes of a batch's records, and the position of each. Raises LogDamaged."""
     try:
         r = records_reader(data, header.pos, header, bytes_max)
         found: list[_RawRecord] = []
@@ -244,10 +228,10 @@ def clean(
     producers: frozenset[int] | None = None,
     pace: Pace | None = None,
 ) -> CleanResult:
-    """Clean the closed segments at `bases` of the log in `directory`: all of its segments up to some one.
+    """Clean the closed segments at `bases` of the log in `directory`: a prefix of the log's segments.
 
-    Everything below `first_dirty` was cleaned before. With `producers`, the state of others is not kept. The
-    written files are durable when this returns; without a `pace` it works at full speed. Raises LogDamaged and OSError.
+    Everything below `first_dirty` was cleaned before. With `producers`, the state of other producers is not kept. The
+    written files are durable when this returns. Without a `pace` it runs at full speed. Raises LogDamaged and OSError.
     """
     segments = [Segment(storage, directory, base, config.index_interval_bytes).existing() for base in bases]
     try:
@@ -282,7 +266,7 @@ class _Cleaning:
             for producer_id in [one for one in self.survey.producers if one not in producers]:
                 del self.survey.producers[producer_id]
         self.newest: dict[bytes, int] = {}
-        # Producers with a transaction of which a batch was met, up to its marker.
+        # Producers with a batch of the current transaction among the segments; their marker removes them.
         self.met: set[int] = set()
         self.kept_aborted: list[AbortedTransaction] = []
         self.result = CleanResult(first_offset_of(segments))
@@ -301,7 +285,7 @@ class _Cleaning:
     # --- which record is the newest of its key
 
     def _map_keys(self, first_dirty: int) -> int:
-        """Remember the newest offset of every key from `first_dirty` on; where that ends."""
+        """Map every key from `first_dirty` on to its newest offset. Returns the offset at which the map ends."""
         end = min(max(first_dirty, first_offset_of(self.segments)), self.survey.stable_end)
         for i, segment in enumerate(self.segments):
             if i + 1 < len(self.segments) and self.segments[i + 1].base_offset <= first_dirty:
@@ -314,9 +298,7 @@ class _Cleaning:
                 if not header.is_control and self.survey.aborted_by(header) is None:
                     if len(self.newest) >= self.config.keys_max:
                         return end
-                    _, records = raw_records(
-                        segment, header, data, self.config.decompressed_bytes_max, self.pace
-                    )
+                    _, records = raw_records(segment, header, data, self.config.decompressed_bytes_max, self.pace)
                     for record in records:
                         if record.key is not None and record.offset >= first_dirty:
                             self.newest[_short(record.key)] = record.offset
@@ -326,7 +308,7 @@ class _Cleaning:
     # --- segments
 
     def _groups(self, segments: list[Segment]) -> Iterator[list[Segment]]:
-        """Neighbours that fit into one segment together."""
+        """Groups of adjacent segments that fit into one segment."""
         group: list[Segment] = []
         size = 0
         for i, segment in enumerate(segments):
@@ -344,7 +326,7 @@ class _Cleaning:
         base = group[0].base_offset
         interval = self.config.index_interval_bytes
         target = Segment(self.storage, self.directory, base, interval, CLEANED_SUFFIX)
-        # Left over from a cleaning that was broken off.
+        # A cleaning that was interrupted may have left the file.
         target.remove()
         last_offset = last_offset_of(group)
         has_changed = len(group) > 1
@@ -389,14 +371,12 @@ class _Cleaning:
             finally:
                 file.close()
         target.close()
-        self.result.groups.append(
-            CleanedGroup(target.base_offset, [segment.base_offset for segment in group])
-        )
+        self.result.groups.append(CleanedGroup(target.base_offset, [segment.base_offset for segment in group]))
 
     # --- batches
 
     def _filter(self, segment: Segment, header: BatchHeader, data: bytes, is_last: bool) -> bytes:
-        """What is left of a batch: `data` itself when it stays as it is, and no bytes when nothing does."""
+        """What is left of a batch: `data` itself if it is unchanged, no bytes if nothing is left."""
         self.result.records_before += header.count
         horizon = header.base_timestamp if header.attributes & DELETE_HORIZON_FLAG else NO_TIMESTAMP
         must_stay = is_last or (header.producer_id >= 0 and self.survey.is_last_of_producer(header))
@@ -422,7 +402,7 @@ class _Cleaning:
                 return data if header.count == 0 else empty_batch(header)
             return b""
         self.result.records_after += len(kept)
-        # What this round did not look at keeps its time: its tombstones still have older records to remove.
+        # A batch beyond this round's key map gets no horizon: its tombstones still have older records to remove.
         if wants_horizon and horizon == NO_TIMESTAMP and header.base_offset < self.result.end:
             return rebuild(header, buf, kept, self.now_ms + self.config.delete_retention_ms)
         if len(kept) == len(records):
@@ -445,7 +425,7 @@ class _Cleaning:
         return self.survey.aborted_by(header) is not None
 
     def _marker_can_go(self, segment: Segment, header: BatchHeader, data: bytes) -> bool:
-        """Whether no batch of the marker's transaction was there any more."""
+        """Whether no batch of the marker's transaction is left."""
         if header.count == 0:
             return True
         kind = control_type(segment, header, data, self.config)
@@ -481,9 +461,9 @@ def max_timestamp_of(batch: bytes) -> int:
 
 
 def rebuild(header: BatchHeader, buf: bytes, kept: list[_RawRecord], horizon_ms: int) -> bytes:
-    """The batch with some of its records, byte for byte, and with a delete horizon where one is given.
+    """The batch with only the records `kept`, byte for byte, and with a delete horizon if one is given.
 
-    A horizon takes the place of the base timestamp, so every record's distance to it changes.
+    The horizon replaces the base timestamp, so the timestamp delta of every record changes.
     """
     attributes: int = header.attributes
     base_timestamp: int = header.base_timestamp

@@ -1,9 +1,10 @@
-"""When a compacted log is worth cleaning, and how far: the rules of Kafka's cleaner, and the history that is kept.
+"""Decides when and how far to clean a compacted log: the rules of Kafka's cleaner, plus the history that is kept.
 
-Only closed segments are cleaned. Of those, the ones with records younger than `min_lag_ms` wait, and the newest ones
-stay whole for `history_ms`, as long as they and what follows have at most `history_bytes`: what was can be looked up in
-them. A log is cleaned when more than `dirty_ratio` of what may be cleaned never was, or when a record that
-never was is older than `max_lag_ms`. A segment that is old enough is closed for it, traffic or not.
+Only closed segments are cleaned. Segments with records younger than `min_lag_ms` wait. The newest segments stay
+uncleaned for `history_ms`, as long as they and everything after them have at most `history_bytes`, so that users can
+look up past states in them. A log is cleaned if more than `dirty_ratio` of its cleanable bytes were never cleaned, or
+if a record that was never cleaned is older than `max_lag_ms`. The active segment is closed for this once it is old
+enough, even without traffic.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from kcoord.wire.record_batch import NO_TIMESTAMP
 
 
 class CleaningPolicy:
-    """See the module. Ages in ms, of the records' own timestamps; no history: 0 ms."""
+    """The settings described in the module docstring. Ages refer to record timestamps; `history_ms` 0 keeps none."""
 
     def __init__(
         self,
@@ -34,7 +35,7 @@ class CleaningPolicy:
 
 
 class CleaningPlan:
-    """`bases` of the segments to clean, none if it is not worth it; `must_roll` to close the active segment first."""
+    """The `bases` of the segments to clean, if any; `must_roll` requires closing the active segment first."""
 
     def __init__(self, bases: list[int], first_dirty: int, size_bytes: int, must_roll: bool) -> None:
         self.bases = bases
@@ -44,12 +45,12 @@ class CleaningPlan:
 
 
 def plan_cleaning(log: PartitionLog, policy: CleaningPolicy, first_dirty: int, now_ms: int) -> CleaningPlan:
-    """What to do with `log` at wall time `now_ms`. Raises LogDamaged."""
+    """Plan the cleaning of `log` at wall time `now_ms`. Raises LogDamaged."""
     active = log.segments[-1]
     age = min(policy.segment_ms, policy.max_lag_ms)
     must_roll = bool(active.end_position) and is_older(first_timestamp_of(active), age, now_ms)
     if first_dirty > log.end_offset:
-        # It was another log's, of the same name.
+        # The checkpoint belongs to an earlier log of the same name.
         first_dirty = 0
     closed = log.closed_segments
     closed = closed[: _cleanable_count(log, closed, policy, now_ms)]
@@ -64,9 +65,7 @@ def plan_cleaning(log: PartitionLog, policy: CleaningPolicy, first_dirty: int, n
     return CleaningPlan(bases, first_dirty, size, must_roll)
 
 
-def _cleanable_count(
-    log: PartitionLog, closed: list[Segment], policy: CleaningPolicy, now_ms: int
-) -> int:
+def _cleanable_count(log: PartitionLog, closed: list[Segment], policy: CleaningPolicy, now_ms: int) -> int:
     count = 0
     while count < len(closed):
         newest = closed[count].max_timestamp

@@ -1,9 +1,9 @@
-"""What a broker's `__cluster_metadata-0` says: topics, their configurations, and what has no meaning here.
+"""The state in a broker's `__cluster_metadata-0`: topics, their configurations, and other records.
 
-The newest `.checkpoint` snapshot is read first, then the log from where it ends (KIP-630). Records of a metadata
-transaction count once it ended (KIP-868). Records are sorted in three: those that a log of ours says as well,
-those that are kept as they are because they are somebody's settings (users, access rules, quotas, tokens), and
-those that are about the other cluster's own nodes, which have no place here.
+The newest `.checkpoint` snapshot is read first, then the log from its end offset (KIP-630). Records of a metadata
+transaction take effect when it ends (KIP-868). There are three kinds of records: those that kcoord writes as well,
+those that are kept byte for byte because they are settings (users, ACLs, quotas, tokens), and those that
+describe the nodes of the other cluster, which are left out.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ RESOURCE_BROKER: Final = 4
 BEGIN_TRANSACTION: Final = 23
 END_TRANSACTION: Final = 24
 ABORT_TRANSACTION: Final = 25
-# Records that a log of ours says in its own words.
+# Records whose state kcoord's own records express.
 TAKEN_TYPES: Final = frozenset((2, 3, 4, 5, 9, 15))
-# Settings of people and programs that come along as they are.
+# Settings that are kept byte for byte.
 KEPT_TYPES: Final[dict[int, str]] = {
     10: "delegation tokens",
     26: "delegation tokens",
@@ -51,7 +51,7 @@ KEPT_TYPES: Final[dict[int, str]] = {
     18: "access rules",
     19: "access rules",
 }
-# About the nodes of the other cluster.
+# Records about the nodes of the other cluster.
 FOREIGN_TYPES: Final[dict[int, str]] = {
     0: "broker registrations",
     1: "broker registrations",
@@ -70,7 +70,7 @@ FOREIGN_TYPES: Final[dict[int, str]] = {
 
 @final
 class ImageTopic:
-    """A topic; `leader_epochs` by partition."""
+    """A topic. `leader_epochs` maps partitions to epochs."""
 
     def __init__(self, name: str, topic_id: bytes) -> None:
         self.name = name
@@ -81,22 +81,33 @@ class ImageTopic:
     def partition_count(self) -> int:
         return max(self.leader_epochs, default=-1) + 1
 
+    def partition_record(self, partition: int, node_id: int, leader_epoch: int) -> PartitionRecord:
+        """The record of a partition whose only replica and leader is this node."""
+        return PartitionRecord(
+            partition_id=partition,
+            topic_id=self.topic_id,
+            replicas=[node_id],
+            isr=[node_id],
+            leader=node_id,
+            leader_epoch=leader_epoch,
+            partition_epoch=0,
+        )
+
 
 @final
 class ClusterImage:
-    """The metadata as it is at the log's end."""
+    """The metadata at the end of the log."""
 
     def __init__(self) -> None:
         self.topics: dict[bytes, ImageTopic] = {}
         # Values by resource type, resource name and name.
         self.configs: dict[tuple[int, str, str], str] = {}
         self.next_producer_id = 0
-        # Values of records that come along as they are, in order, with what they are about.
+        # (kind of setting, value) of the records that are kept byte for byte, in order.
         self.kept: list[tuple[str, bytes]] = []
-        # How many records of a kind have no place here, and how many were read in all.
+        # How many records of each kind were left out.
         self.left_out: Counter[str] = Counter()
-        self.record_count = 0
-        # What could not be read at the end of the log.
+        # The unreadable bytes at the end of the log.
         self.torn_bytes = 0
 
     def by_name(self) -> dict[str, ImageTopic]:
@@ -110,7 +121,7 @@ class ClusterImage:
         }
 
     def apply(self, value: bytes) -> None:
-        """Take one record. Raises DecodeError for one that has to be understood and is not."""
+        """Apply one record. Raises DecodeError if a record that matters cannot be decoded."""
         kind = record_type_of(value)
         if kind in TAKEN_TYPES:
             self._replay(value)
@@ -120,7 +131,7 @@ class ClusterImage:
             self.left_out[FOREIGN_TYPES.get(kind, f"records of type {kind}")] += 1
             return
         try:
-            # What the server could not read at its start would keep it from starting.
+            # The server could not start with a record that it cannot decode.
             decode_metadata_record(value)
         except DecodeError:
             self.left_out[f"{about} of an unknown version"] += 1
@@ -164,7 +175,7 @@ def record_type_of(value: bytes) -> int:
 def sound_batches(path: str, from_offset: int = 0, torn: list[int] | None = None) -> Iterator[StoredBatch]:
     """The batches of a partition's directory, or of one file, in order.
 
-    What cannot be read at the very end is what a crash leaves: its bytes are appended to `torn`. Elsewhere it is
+    Unreadable bytes at the very end are the leftover of a crash: their number is appended to `torn`. Elsewhere they are
     damage. Raises LogDamaged and OSError.
     """
     waiting: DamagedBytes | None = None
@@ -183,8 +194,7 @@ def sound_batches(path: str, from_offset: int = 0, torn: list[int] | None = None
 
 
 def durable_batches(files: PartitionFiles, from_offset: int, torn: list[int]) -> Iterator[StoredBatch]:
-    """The batches of a partition as sound_batches gives them. Raises LogDamaged, too, where they end before the
-    durable mark, and OSError."""
+    """Like sound_batches, for a partition. Also raises LogDamaged if the batches end before the durable mark."""
     end = from_offset
     for batch in sound_batches(files.path, from_offset, torn):
         end = batch.header.last_offset + 1
@@ -195,8 +205,10 @@ def durable_batches(files: PartitionFiles, from_offset: int, torn: list[int]) ->
 
 
 def base_of(root: str) -> Base:
-    """The newest whole snapshot of the metadata log in a data directory, if there is one. Raises LogDamaged where the
-    log does not begin at its beginning and none can be used, StorageError and OSError."""
+    """The newest whole snapshot of the metadata log in a data directory, if there is one.
+
+    Raises LogDamaged if the log does not start at offset 0 and no snapshot is usable, StorageError and OSError.
+    """
     path = os.path.join(root, METADATA_DIRECTORY)
     segments = segment_files(path)
     start = int(os.path.basename(segments[0])[:20]) if segments else 0
@@ -208,10 +220,7 @@ def base_of(root: str) -> Base:
 
 
 def read_cluster_image(root: str) -> ClusterImage | None:
-    """The metadata of the data directory `root`; None where it has no metadata log.
-
-    Raises LogDamaged and OSError.
-    """
+    """The metadata of the data directory `root`; None if it has no metadata log. Raises LogDamaged and OSError."""
     path = os.path.join(root, METADATA_DIRECTORY)
     if not os.path.isdir(path):
         return None
@@ -219,7 +228,6 @@ def read_cluster_image(root: str) -> ClusterImage | None:
     torn: list[int] = []
     base = base_of(root)
     for value in base.values:
-        image.record_count += 1
         try:
             image.apply(value)
         except DecodeError as error:
@@ -239,7 +247,6 @@ def _replay_log(image: ClusterImage, path: str, from_offset: int, torn: list[int
             for record in batch.records(DECOMPRESSED_BYTES_MAX):
                 if record.value is None or record.offset < from_offset:
                     continue
-                image.record_count += 1
                 kind = record_type_of(record.value)
                 if kind in (BEGIN_TRANSACTION, END_TRANSACTION, ABORT_TRANSACTION):
                     image.left_out[FOREIGN_TYPES[kind]] += 1

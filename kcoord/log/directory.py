@@ -1,23 +1,23 @@
-"""A data directory: whose it is, its logs, and what opening it found.
+"""A data directory: its identity, its logs, and recovery when it is opened.
 
     .lock                             held while a process has the directory open
-    meta.properties                   version, node, cluster and directory id; `kcoord.format` marks it as ours and
-                                      says how its records are read (record_format.py)
+    meta.properties                   version, node, cluster and directory id; `kcoord.format` marks a kcoord directory
+                                      and gives the format of its records (record_format.py)
     recovery-point-offset-checkpoint  per log: everything below this offset was synced (the durable mark)
-    kcoord-commit-bytes               per log: how much of it one commit may have, where that is more than 64 KiB
-    log-start-offset-checkpoint       per log: the first offset that exists, where it is not the first segment's
-    replication-offset-checkpoint     per log: the high watermark of a clean stop, for a broker that opens a copy
-    cleaner-offset-checkpoint         per compacted log: the first offset that compaction has not seen
-    .kafka_cleanshutdown              there after a clean stop, removed when the directory is opened
+    kcoord-commit-bytes               per log: the largest size of one commit, if it is more than 64 KiB
+    log-start-offset-checkpoint       per log: the first offset that exists, if it is not that of the first segment
+    replication-offset-checkpoint     per log: the high watermark at a clean stop, for a broker that opens a copy
+    cleaner-offset-checkpoint         per compacted log: the first offset that was never cleaned
+    .kafka_cleanshutdown              written by a clean stop, removed when the directory is opened
     <topic>-<partition>/              the logs
-    <topic>-<partition>.<id>-delete/  logs that were deleted but are not yet removed
+    <topic>-<partition>.<id>-delete/  deleted logs whose files are not yet removed
 
-The formats are Kafka's. A directory without our mark is refused: nobody opens a broker's disk by mistake.
+The formats are Kafka's. A directory without `kcoord.format` is refused, so a broker's disk is not opened by mistake.
 
-`meta.properties`, the recovery points and the log starts are promises: without them something answered could come out
-otherwise, so one that cannot be read or written ends the process. The others are hints, which save work: one that
-cannot be read counts as missing, and one that cannot be written is left out. `kcoord-commit-bytes` is a hint to who
-reads it, and has to be written before the commit that it allows.
+`meta.properties`, the recovery points and the log starts carry promises: if one is lost, an acknowledged write could be
+lost, or a deleted record could come back. So the process ends if one of them cannot be read or written. The other
+files are hints that save work: an unreadable hint counts as missing, and a hint that cannot be written is skipped.
+`kcoord-commit-bytes` is a hint for its reader, but it must be durable before the commit that it announces.
 """
 
 from __future__ import annotations
@@ -67,18 +67,18 @@ CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 DELETE_SUFFIX: Final = "-delete"
 NAME_BYTES_MAX: Final = 255
-# What may lie in a directory that is about to become ours.
+# Names that an otherwise empty directory may contain before it becomes a data directory.
 HARMLESS_NAMES: Final = frozenset({LOCK_FILE, META_PROPERTIES + ".tmp", "kcoord.sock", "lost+found"})
 
-# How far valid batches may stand behind a torn one: an atomic batch has at most 64 MiB, and what arrives with it
-# in one commit comes on top.
+# The largest distance from a torn batch to a valid batch after it, within one commit: an atomic batch has at most
+# 64 MiB, plus what arrives with it.
 COMMIT_BYTES_MAX: Final = 80 << 20
-# A log whose commits are larger says so in a file of ours before it writes one. The fewer bytes may be torn, the
-# fewer acknowledged ones can be taken for such when they are damaged.
+# Before a log writes a larger commit than this, it records the size in the file kcoord-commit-bytes. The smaller the
+# range that a crash may tear, the less damage to acknowledged records can be mistaken for a torn write.
 COMMIT_BYTES: Final = "kcoord-commit-bytes"
 COMMIT_BYTES_MIN: Final = 64 << 10
 
-# A checkpoint file of 250,000 partitions whose topics have names of the greatest length is as large.
+# The size of a checkpoint file for 250,000 partitions with topic names of the maximum length.
 CHECKPOINT_BYTES_MAX: Final = 64 << 20
 
 NOT_ALLOWED: Final = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -87,13 +87,12 @@ LOG_NAME: Final = re.compile(r"(.+)-(\d{1,10})")
 DELETED_NAME: Final = re.compile(r"(.+)-(\d{1,10})\.([0-9a-f]{32})-delete")
 
 Checkpoint = dict[tuple[str, int], int]
-# Called while a directory is opened or closed: what is done ("opening", "syncing", "closing"), how many logs of how
-# many.
+# Called while a directory is opened or closed: the phase ("opening", "syncing", "closing"), logs done, logs in total.
 Progress = Callable[[str, int, int], None]
 
 
 class DirectoryMeta:
-    """What meta.properties says."""
+    """The contents of meta.properties."""
 
     def __init__(
         self,
@@ -112,7 +111,7 @@ class DirectoryMeta:
 
 
 class Marks:
-    """The recovery points, or the starts, of all logs at one moment. Older ones never overwrite newer ones."""
+    """The recovery points, or the start offsets, of all logs at one moment. Older marks never overwrite newer ones."""
 
     def __init__(self, version: int, points: Checkpoint) -> None:
         self.version = version
@@ -120,7 +119,7 @@ class Marks:
 
 
 class StartsWrite:
-    """The starts of all logs at the moment of a commit's write, as one of the things that the commit makes durable."""
+    """The start offsets of all logs at the moment of a commit's write; the commit makes them durable."""
 
     def __init__(self, directory: LogDirectory, starts: Marks) -> None:
         self.directory = directory
@@ -131,7 +130,7 @@ class StartsWrite:
 
 
 class DeletedLog:
-    """The directory of a deleted log that is still there. `topic` may be cut where the name was too long."""
+    """A deleted log whose directory still exists. `topic` may be truncated if the name was too long."""
 
     def __init__(self, path: str, topic: str, partition: int, topic_id: bytes) -> None:
         self.path = path
@@ -141,7 +140,7 @@ class DeletedLog:
 
 
 class LogDirectory:
-    """See the module. Use open_directory to get one."""
+    """An open data directory; see the module docstring. Use open_directory to get one."""
 
     def __init__(
         self,
@@ -162,12 +161,12 @@ class LogDirectory:
         self.events: list[RecoveryEvent] = []
         self.deleted: list[DeletedLog] = []
         self._deleted_by_id: dict[tuple[bytes, int], DeletedLog] = {}
-        # What the next commit has to sync besides log files: directories and small files of new logs.
+        # What the next commit must sync besides log files: directories and small files of new logs.
         self.pending_syncs: list[Syncable] = []
         self._logs: dict[tuple[str, int], PartitionLog] = {}
         self._written_points: Checkpoint = {}
         self._written_starts: Checkpoint = {}
-        # The durable marks of logs that have no directory, until start-up knows which of them should.
+        # The durable marks of logs without a directory, until start-up knows from the metadata log which should exist.
         self._missing: Checkpoint = {}
         self._marks_lock = threading.Lock()
         self._marks_taken = 0
@@ -175,10 +174,10 @@ class LogDirectory:
         self._starts_lock = threading.Lock()
         self._starts_taken = 0
         self._starts_done = 0
-        # What the file says, and whether the next commit has to write it anew.
+        # The contents of the file, and whether the next commit must rewrite it.
         self._durable_starts: Checkpoint = {}
         self.starts_moved = False
-        # How much one commit may have, per log where it is more than the least; None if no file says it.
+        # The largest commit of each log that exceeds the default; None if there is no such file.
         self._commit_bytes: Checkpoint | None = None
         # Hints that a clean close could not write: the file's name and the reason.
         self.unwritten: list[tuple[str, str]] = []
@@ -203,14 +202,14 @@ class LogDirectory:
         config: LogConfig | None = None,
         with_files: bool = True,
     ) -> PartitionLog:
-        """Make an empty log. It is durable after the next commit. Raises OSError.
+        """Create an empty log. It is durable after the next commit. Raises OSError.
 
-        Without files it costs no disk: they come with the first write and are durable with it. Until then the
-        metadata log alone says that the partition exists.
+        A log without files uses no disk: the first write creates the files and makes them durable. Until then only the
+        metadata log records that the partition exists.
 
-        If a log of that very topic id was deleted and is still there, it comes back instead: a crash kept the
-        renamed directory but not the record of the deletion. At start-up, a log of which records were durable
-        must be there: raises LogDamaged.
+        If a deleted log with the same topic id still exists, it is restored instead: the renamed directory survived a
+        crash, but the record of the deletion did not. Raises LogDamaged if, at start-up, a log with durable records
+        has no directory.
         """
         key = (topic, partition)
         if key in self._logs:
@@ -220,9 +219,9 @@ class LogDirectory:
             return self.restore(deleted, topic)
         point = self._missing.get(key, 0)
         if point:
-            raise LogDamaged(f"{topic}-{partition}", 0, 0, f"its directory is gone, {point} offsets were synced")
-        # A log of that name existed before: its marks must not be taken for the new one's. Marks that were taken
-        # and are still on their way to the disk, in a thread, are overtaken by these.
+            raise LogDamaged(f"{topic}-{partition}", 0, 0, f"its directory is missing, {point} offsets were synced")
+        # A log of this name existed before. Its marks must not apply to the new log, so the checkpoints are rewritten
+        # without them. The version in `Marks` keeps an older write, still in progress in a thread, from undoing this.
         if key in self._written_points or self._marks_taken != self._marks_written:
             self.write_recovery_points()
         if key in self._written_starts:
@@ -236,20 +235,20 @@ class LogDirectory:
         return log
 
     def check_identity(self, log: PartitionLog) -> None:
-        """Refuse a log that has durable records and does not tell whose they are. Raises LogDamaged.
+        """Refuse a log that has durable records but no topic id. Raises LogDamaged.
 
-        The file with the topic id is synced before the first record counts as durable.
+        The file with the topic id is synced before the first record counts as durable, so a crash never loses it.
         """
         if not any(log.topic_id) and self._written_points.get((log.topic, log.partition), 0):
-            raise LogDamaged(f"{log.name}/{PARTITION_METADATA}", log.log_start_offset, 0, "no topic id in it")
+            raise LogDamaged(f"{log.name}/{PARTITION_METADATA}", log.log_start_offset, 0, "the topic id is missing")
 
     def forget_missing(self) -> None:
-        """Start-up is over: logs that are made from now on are new ones, whatever an old mark says."""
+        """Start-up is done: a log created from now on is a new one, and old marks do not apply to it."""
         self._missing = {}
 
     def _sync_new(self, log: PartitionLog) -> None:
         if not self.pending_syncs:
-            # One sync of the root serves all logs made in this commit.
+            # One sync of the root serves all logs that this commit creates.
             self.pending_syncs.append(DirectorySync(self.storage, ""))
         self.pending_syncs.append(FileSync(log.folder, PARTITION_METADATA))
         self.pending_syncs.append(log.folder)
@@ -263,10 +262,10 @@ class LogDirectory:
         return syncs
 
     def delete_log(self, topic: str, partition: int, close: bool = True) -> DeletedLog | None:
-        """Rename the log's directory out of the way. purge removes it, restore brings it back.
+        """Mark a log as deleted by renaming its directory. `purge` removes the files, `restore` undoes the deletion.
 
-        None where nothing was ever written: there is no directory. With `close` off the caller closes the log's files:
-        while a sync may be running on them.
+        Returns None if nothing was ever written, so that there is no directory. With `close` false the caller closes
+        the log's files later, because a sync may still use them.
         """
         log = self._logs.pop((topic, partition))
         if close:
@@ -276,7 +275,7 @@ class LogDirectory:
         suffix = f"-{partition}.{log.topic_id.hex()}{DELETE_SUFFIX}"
         path = log.topic[: NAME_BYTES_MAX - len(suffix)] + suffix
         if self.storage.exists(path):
-            # Logs whose id a crash kept from the disk share a name: the last one takes it.
+            # Logs whose topic id a crash lost share the same name; the last one replaces the others.
             for other in [other for other in self.deleted if other.path == path]:
                 self.forget_deleted(other)
             self.storage.remove_tree(path)
@@ -291,7 +290,7 @@ class LogDirectory:
         self._deleted_by_id[(deleted.topic_id, deleted.partition)] = deleted
 
     def forget_deleted(self, deleted: DeletedLog) -> bool:
-        """The caller removes the files; whether they are there."""
+        """Stop tracking a deleted log because the caller removes its files. Returns whether they exist."""
         if deleted not in self.deleted:
             return False
         self.deleted.remove(deleted)
@@ -301,12 +300,12 @@ class LogDirectory:
         return True
 
     def purge(self, deleted: DeletedLog) -> None:
-        """Remove a deleted log's files for good; the caller knows that its deletion is durable."""
+        """Remove a deleted log's files. The deletion must be durable: otherwise a crash would lose an existing log."""
         if self.forget_deleted(deleted):
             self.storage.remove_tree(deleted.path)
 
     def restore(self, deleted: DeletedLog, topic: str) -> PartitionLog:
-        """Bring a deleted log back, whose deletion did not become durable before a crash."""
+        """Restore a deleted log whose deletion did not become durable before a crash."""
         name = f"{topic}-{deleted.partition}"
         self.storage.rename(deleted.path, name)
         self.storage.sync_dir("")
@@ -314,35 +313,22 @@ class LogDirectory:
         log = self._open_log(topic, deleted.partition, 0, 0, False, False)
         log.settle_tail()
         if log.topic_id != deleted.topic_id:
-            # Deleted in the commit that made it: the name got to the disk, what was in it did not.
+            # Created and deleted in the same commit: the name reached the disk, the contents did not.
             log.topic_id = deleted.topic_id
             log.write_metadata()
             self._sync_new(log)
         return log
 
     def move_log_start(self, log: PartitionLog, offset: int) -> None:
-        """Make `offset` the first that exists. It is durable after the next commit, with all that move before it."""
+        """Move the log's start to `offset`. It is durable after the next commit, as are all earlier moves."""
         if offset > log.durable_end:
             raise ValueError(f"log start {offset} above the durable end of {log!r}")
         log.log_start_offset = offset
         self.starts_moved = True
 
     def durable_start(self, log: PartitionLog) -> int:
-        """Where the log begins after a crash, or further on."""
+        """A lower bound of the log start after a crash."""
         return self._durable_starts.get((log.topic, log.partition), 0)
-
-    def advance_log_start(self, log: PartitionLog, offset: int) -> int:
-        """Make `offset` the first that exists, durably, then remove the segments below it; their number.
-
-        Waits for the disk: for tools and tests.
-        """
-        if offset <= log.log_start_offset:
-            return 0
-        if offset > log.durable_end:
-            raise ValueError(f"log start {offset} above the durable end of {log!r}")
-        log.log_start_offset = offset
-        self._write_start_offsets()
-        return log.delete_segments_below(offset)
 
     # --- checkpoints
 
@@ -350,12 +336,12 @@ class LogDirectory:
         return {key: log.synced_end for key, log in self._logs.items() if log.synced_end}
 
     def take_marks(self) -> Marks:
-        """What write_recovery_points should write, taken now: for a thread that writes it."""
+        """A copy of the recovery points, which a thread can write with write_recovery_points."""
         self._marks_taken += 1
         return Marks(self._marks_taken, self.recovery_points())
 
     def write_recovery_points(self, marks: Marks | None = None) -> None:
-        """Make the durable marks durable; may run in any thread when it is given `marks`. Raises OSError."""
+        """Write the recovery points durably. May run in any thread if `marks` are passed. Raises OSError."""
         if marks is None:
             marks = self.take_marks()
         with self._marks_lock:
@@ -367,15 +353,15 @@ class LogDirectory:
                 self._written_points = marks.points
 
     def take_starts(self) -> Marks:
-        """What write_start_offsets should write, taken now: for a thread that writes it."""
+        """A copy of the log starts, which a thread can write with write_start_offsets."""
         starts = {key: log.log_start_offset for key, log in self._logs.items() if log.log_start_offset}
-        # From now on a new log of one of these names has to see that the file forgets the old one.
+        # From now on, creating a new log with one of these names must remove the old entry from the file.
         self._written_starts = starts
         self._starts_taken += 1
         return Marks(self._starts_taken, starts)
 
     def write_start_offsets(self, starts: Marks) -> None:
-        """Make the logs' starts durable; may run in any thread. Raises OSError."""
+        """Write the log starts durably. May run in any thread. Raises OSError."""
         with self._starts_lock:
             if starts.version > self._starts_done:
                 self.storage.write_atomic(LOG_START_OFFSETS, encode_checkpoint(starts.points))
@@ -385,10 +371,14 @@ class LogDirectory:
     def _write_start_offsets(self) -> None:
         self.write_start_offsets(self.take_starts())
 
-    # --- how much a power cut may tear
+    # --- the bytes that a power cut may tear
 
     def allow_commits(self, logs: Iterable[PartitionLog]) -> None:
-        """Before these are written: make durable how much of them is not yet on the disk. Raises OSError."""
+        """Durably record how many bytes of these logs a crash may tear. Must run before they are written.
+
+        Recovery treats an invalid batch farther than that from the last valid one as damage, not as a torn write. So
+        the bound must be on disk before the first byte that it covers. Raises OSError.
+        """
         known = self._commit_bytes
         if known is None:
             return
@@ -412,18 +402,18 @@ class LogDirectory:
     def _read_commit_bytes(self) -> None:
         if self.storage.exists(COMMIT_BYTES):
             known, reason = read_hint(self.storage, COMMIT_BYTES)
-            # It only narrows what recovery takes for torn.
+            # The hint only narrows the range that recovery accepts as torn, so an unreadable file is ignored.
             self._commit_bytes = None if reason else known
 
     def _begin_commit_bytes(self) -> None:
-        """Everything that was found is on the disk now: begin anew, except for logs that were not opened."""
+        """All recovered bytes are synced now, so the bounds start again, except for logs that were not opened."""
         before = self._commit_bytes
         if self.storage.is_dir(COMMIT_BYTES):
-            # No start will take that for bounds.
+            # The next start cannot read the hint and applies only the general bound.
             self._commit_bytes = None
             return
         if self.commit_bytes_max is None:
-            # Nothing will be synced in this life, so there is no bound.
+            # This process does not sync its writes, so there is no bound.
             self._commit_bytes = None
             if self.storage.exists(COMMIT_BYTES):
                 self.storage.remove(COMMIT_BYTES)
@@ -441,9 +431,9 @@ class LogDirectory:
     # --- opening and closing
 
     def _settle_format(self) -> None:
-        """From here on records are written in the newest format; remember how far those of format 1 go.
+        """From here on records are written in the newest format; store the end of those in format 1.
 
-        A log that a power cut made shorter gets newer records at offsets that had older ones.
+        If a power cut truncated a log, new records reuse offsets that had records in the old format.
         """
         meta = self.meta
         ends: Checkpoint = {}
@@ -481,7 +471,7 @@ class LogDirectory:
                 point = self._written_points.get(key, 0)
                 start = self._written_starts.get(key, 0)
                 if name == METADATA_LOG:
-                    # What a snapshot says was synced in the log before.
+                    # A snapshot is written only after the log up to its end offset was synced.
                     point = max(point, newest_end(storage, name))
                 self._open_log(key[0], key[1], point, start, self.was_clean, verify)
         self._settle_tails()
@@ -493,7 +483,7 @@ class LogDirectory:
             storage.sync_dir("")
 
     def _settle_tails(self) -> None:
-        """Sync what was found above the marks, of many logs at once, and the root for all of them."""
+        """Sync the bytes found above the marks, of many logs in parallel, and the root once for all of them."""
         unsettled = [log for log in self._logs.values() if log.unsettled]
         if not unsettled:
             return
@@ -505,9 +495,7 @@ class LogDirectory:
         note = None if progress is None else partial(_note, progress, what, len(work))
         run_parallel(work, threads_for(self.storage), note)
 
-    def _open_log(
-        self, topic: str, partition: int, point: int, start: int, clean: bool, verify: bool
-    ) -> PartitionLog:
+    def _open_log(self, topic: str, partition: int, point: int, start: int, clean: bool, verify: bool) -> PartitionLog:
         path = f"{topic}-{partition}/{PARTITION_METADATA}"
         data = self.storage.read_bytes(path) if self.storage.exists(path) else b""
         log = PartitionLog(self.storage, topic, partition, decode_partition_metadata(data), self.config, self.files)
@@ -516,7 +504,7 @@ class LogDirectory:
         return log
 
     def close(self, clean: bool) -> None:
-        """Close all files and let go of the lock. With `clean` everything is written, synced and marked so."""
+        """Close all files and release the lock. With `clean` everything is written, synced and marked as clean."""
         if self._closed:
             return
         self._closed = True
@@ -533,10 +521,10 @@ class LogDirectory:
                 self._write_start_offsets()
                 watermarks = {key: log.durable_end for key, log in self._logs.items()}
                 self._write_hint(HIGH_WATERMARKS, encode_checkpoint(watermarks))
-                # Kafka reads the broker epoch from here; -1 stands for none.
+                # Kafka reads the broker epoch from this file; -1 means none.
                 self._write_hint(CLEAN_SHUTDOWN, b'{"version":0,"brokerEpoch":-1}')
         finally:
-            # After a failure, too: what the files hold is found out by whoever opens them next.
+            # Also after a failure: the next start determines what the files contain.
             for log in self._logs.values():
                 log.close(save=False)
             self.storage.unlock()
@@ -557,25 +545,24 @@ def open_directory(
     node_id: int,
     new_cluster_id: str,
     new_directory_id: str,
-    cluster_id: str | None = None,
     config: LogConfig | None = None,
     commit_bytes_max: int | None = COMMIT_BYTES_MAX,
     verify: bool = False,
     open_files_max: int = OPEN_FILES_MAX,
     progress: Progress | None = None,
 ) -> LogDirectory:
-    """Lock and open a data directory, or make one with the new ids; recover its logs.
+    """Lock and open a data directory, or create one with new ids, and recover its logs.
 
-    `cluster_id`, where given, must be the directory's. `commit_bytes_max` is how much may be lost at once by a
-    power cut: None under `log.sync = os`. `open_files_max` bounds the segments' open files. Raises
-    DirectoryLocked, DirectoryNotWritable, ForeignDirectory, WrongNode, UnknownFormat and LogDamaged; nothing is
-    changed in a directory that is not ours.
+    `commit_bytes_max` bounds the bytes that a power cut can
+    tear; None under `log.sync = os`. `open_files_max` bounds the open segment files. Raises DirectoryLocked,
+    DirectoryNotWritable, ForeignDirectory, WrongNode, UnknownFormat and LogDamaged. A directory that does not belong
+    to kcoord is not changed.
     """
-    # Before the lock, whose file would be the first thing of ours in somebody else's folder.
+    # Check before locking: the lock file would already change a directory that is not ours.
     refuse_foreign(storage)
     storage.lock()
     try:
-        meta = _read_or_make_meta(storage, node_id, cluster_id, new_cluster_id, new_directory_id)
+        meta = _read_or_make_meta(storage, node_id, new_cluster_id, new_directory_id)
         directory = LogDirectory(storage, meta, config or LogConfig(), commit_bytes_max, open_files_max, progress)
         directory._load(verify)
         directory._settle_format()
@@ -589,35 +576,33 @@ def open_directory(
 
 
 def refuse_foreign(storage: Storage) -> None:
-    """Raise ForeignDirectory or UnknownFormat unless the directory is ours or empty. Only looks."""
+    """Raise ForeignDirectory or UnknownFormat unless the directory is kcoord's or empty. Changes nothing."""
     if not storage.exists(META_PROPERTIES):
         try:
             others = [name for name in storage.list_dir("") if name not in HARMLESS_NAMES]
         except OSError:
-            return  # there is none yet, or the lock will say what is wrong with it
+            return  # it does not exist yet, or taking the lock will report the problem
         if others:
             raise ForeignDirectory(
                 f"the data directory has no {META_PROPERTIES} but is not empty ({others[0]} …); "
-                "give an empty or new directory, or use 'kcoord log import' to take over another log"
+                "use an empty or new directory, or import another log with 'kcoord log import'"
             )
         return
     properties = parse_properties(storage.read_bytes(META_PROPERTIES))
     if FORMAT_KEY not in properties:
         raise ForeignDirectory(
             "the data directory belongs to a Kafka broker (no kcoord.format in its meta.properties); "
-            "use 'kcoord log import' to take it over into a new directory"
+            "import it into a new directory with 'kcoord log import'"
         )
     if properties[FORMAT_KEY] not in (str(FORMAT_1), str(FORMAT)):
         raise UnknownFormat(
-            f"the data directory has format {properties[FORMAT_KEY]}, this kcoord knows up to {FORMAT}"
+            f"the data directory has format {properties[FORMAT_KEY]}, this version of kcoord supports up to {FORMAT}"
         )
 
 
-def _read_or_make_meta(
-    storage: Storage, node_id: int, cluster_id: str | None, new_cluster_id: str, new_directory_id: str
-) -> DirectoryMeta:
+def _read_or_make_meta(storage: Storage, node_id: int, new_cluster_id: str, new_directory_id: str) -> DirectoryMeta:
     if not storage.exists(META_PROPERTIES):
-        meta = DirectoryMeta(node_id, cluster_id or new_cluster_id, new_directory_id)
+        meta = DirectoryMeta(node_id, new_cluster_id, new_directory_id)
         storage.write_atomic(META_PROPERTIES, encode_meta(meta))
         return meta
     properties = parse_properties(storage.read_bytes(META_PROPERTIES))
@@ -631,11 +616,9 @@ def _read_or_make_meta(
             {(OFFSETS_TOPIC, partition): end for partition, end in ends.items()},
         )
     except (KeyError, ValueError):
-        raise StorageError(f"{META_PROPERTIES} of the data directory is not readable") from None
+        raise StorageError(f"{META_PROPERTIES} of the data directory is damaged") from None
     if meta.node_id != node_id:
         raise WrongNode(f"the data directory belongs to node {meta.node_id}, this is node {node_id}")
-    if cluster_id is not None and meta.cluster_id != cluster_id:
-        raise WrongNode(f"the data directory belongs to cluster {meta.cluster_id}, this is {cluster_id}")
     return meta
 
 
@@ -654,7 +637,7 @@ def encode_meta(meta: DirectoryMeta) -> bytes:
 
 
 def parse_properties(data: bytes) -> dict[str, str]:
-    """What the bytes of meta.properties say."""
+    """Parse the bytes of meta.properties."""
     properties: dict[str, str] = {}
     for line in data.decode("utf-8", "replace").split("\n"):
         name, equals, value = line.partition("=")
@@ -671,17 +654,17 @@ def encode_checkpoint(entries: Checkpoint) -> bytes:
 
 
 def read_checkpoint(storage: Storage, path: str) -> Checkpoint:
-    """The entries of a checkpoint file, none where there is no file. Raises StorageError and OSError."""
+    """The entries of a checkpoint file; none if there is no file. Raises StorageError and OSError."""
     if not storage.exists(path):
         return {}
     if storage.is_dir(path):
-        raise StorageError(f"{path} of the data directory is no file but a directory")
+        raise StorageError(f"{path} of the data directory is a directory, not a file")
     size = storage.size_of(path)
     if size > CHECKPOINT_BYTES_MAX:
         raise StorageError(f"{path} of the data directory is damaged: {size} bytes")
     entries: Checkpoint = {}
     lines = storage.read_bytes(path).decode("utf-8", "replace").split("\n")
-    # Written atomically, so anything odd is damage and not a crash.
+    # The file is written atomically, so an invalid one is damage and not the result of a crash.
     try:
         if lines[0].strip() != "0":
             raise ValueError(lines[0])
@@ -696,7 +679,7 @@ def read_checkpoint(storage: Storage, path: str) -> Checkpoint:
 
 
 def read_hint(storage: Storage, path: str) -> tuple[Checkpoint, str]:
-    """The entries of a checkpoint file that only saves work: none where it cannot be read, and the reason for that."""
+    """The entries of a checkpoint file that is only a hint, and the reason if it cannot be read."""
     try:
         return read_checkpoint(storage, path), ""
     except (StorageError, OSError) as error:

@@ -1,14 +1,14 @@
-"""What can go wrong with a log. Each class is one thing that a person or the server can act on."""
+"""The errors of the log. Each class is one condition that a user or the server can act on."""
 
 from __future__ import annotations
 
 
 class LogError(Exception):
-    """Base of everything the log raises about its own state."""
+    """The base of all errors about the state of the log."""
 
 
 class StorageError(LogError):
-    """A data directory cannot be used at all, for a reason that a person has to see to."""
+    """A data directory cannot be used, for a reason that a user must fix."""
 
 
 class DirectoryLocked(StorageError):
@@ -20,7 +20,7 @@ class DirectoryNotWritable(StorageError):
 
 
 class ForeignDirectory(StorageError):
-    """The data directory is not kcoord's: a Kafka broker's, for example."""
+    """The data directory does not belong to kcoord but, for example, to a Kafka broker."""
 
 
 class WrongNode(StorageError):
@@ -31,8 +31,12 @@ class UnknownFormat(StorageError):
     """The data directory was written by a newer kcoord."""
 
 
+class InvalidIndex(LogError):
+    """An index file is not valid. It can be built again from its segment."""
+
+
 class LogDamaged(LogError):
-    """Bytes that were durable are not valid any more. `offset` is the first offset that cannot be trusted."""
+    """Durable bytes are no longer valid. `offset` is the first offset that cannot be trusted."""
 
     def __init__(self, file: str, offset: int, position: int, reason: str) -> None:
         super().__init__(f"{file} is damaged at byte {position} (offset {offset}): {reason}")
@@ -43,7 +47,7 @@ class LogDamaged(LogError):
 
 
 class ImpossibleFiles(LogError):
-    """Files that no crash of a broker leaves like this. `files` are the names of those that do not fit."""
+    """A set of files that no crash of a broker can leave. `files` are the names that do not fit."""
 
     def __init__(self, directory: str, files: list[str], reason: str) -> None:
         names = ", ".join(files[:8]) + (f" and {len(files) - 8} more" if len(files) > 8 else "")
@@ -58,7 +62,7 @@ class OffsetOutOfRange(LogError):
 
 
 class JournalFailed(LogError):
-    """The journal stopped: an earlier write or sync failed. Nothing is appended or acknowledged any more."""
+    """The journal stopped because an earlier write or sync failed. Nothing more is appended or acknowledged."""
 
 
 class WriteFailed(JournalFailed):
@@ -66,4 +70,4 @@ class WriteFailed(JournalFailed):
 
 
 class SyncFailed(JournalFailed):
-    """Making written bytes durable failed; what the disk holds is unknown until the log is opened again."""
+    """A sync failed. The contents of the disk are unknown until the log is opened again."""

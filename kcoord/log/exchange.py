@@ -1,12 +1,16 @@
-"""Exchanging cleaned segments for the old ones, so that a crash at any moment leaves the one or the other.
+"""Exchanges cleaned segments for the old ones, so that a crash at any moment leaves either the old or the new segments.
 
-1. The cleaner leaves `<base>.log.cleaned` with its indexes, synced. A crash so far: `settle` drops them.
-2. `promote` renames them to `.swap` and syncs the directory. From here on the exchange is settled forwards.
-3. The old segments are renamed to `.deleted`, and that is synced: a new segment never gets its final name while
-   an old one that it stands for may come back.
-4. `.swap` is taken off the new names, and that is synced; then the `.deleted` files go.
+1. The cleaner writes `<base>.log.cleaned` and its indexes, and syncs them. After a crash up to this point `settle`
+   removes them: the old segments are complete.
+2. `promote` renames them to `.swap` and syncs the directory. From this sync on the new segments are valid, and `settle`
+   completes the exchange after a crash. Before it, no old segment may be touched.
+3. The old segments are renamed to `.deleted`, and the directory is synced. Only then may a new segment get its final
+   name: otherwise a crash could leave it together with an old segment that it replaces.
+4. The suffix `.swap` is removed from the new names, and the directory is synced. Then the `.deleted` files are removed:
+   the new segments are durable under their final names, so nothing refers to the old ones.
 
-A new segment ends with the last offset of the old ones, so its name and its contents say which those are.
+A new segment ends at the last offset of the old ones. So its base offset and its contents determine which segments it
+replaces, and `settle` needs no other record of the exchange.
 """
 
 from __future__ import annotations
@@ -25,20 +29,23 @@ BASE_DIGITS: Final = 20
 
 
 def promote(storage: Storage, directory: str, bases: Iterable[int], interval: int) -> None:
-    """Make the cleaned segments at `bases` the ones that count, durably. Raises OSError."""
+    """Step 2: make the cleaned segments at `bases` the valid ones, durably. Raises OSError."""
     for base in bases:
         Segment(storage, directory, base, interval, CLEANED_SUFFIX).rename(SWAP_SUFFIX)
     storage.sync_dir(directory)
 
 
 def demote(storage: Storage, directory: str, base: int, interval: int) -> None:
-    """Drop a promoted segment whose old ones have gone meanwhile. Raises OSError."""
+    """Remove a promoted segment whose old segments were removed in the meantime. Raises OSError."""
     Segment(storage, directory, base, interval, SWAP_SUFFIX).remove()
     storage.sync_dir(directory)
 
 
 def settle(storage: Storage, directory: str, interval: int) -> bool:
-    """Finish or undo what a crash interrupted; whether there was anything. Raises LogDamaged and OSError."""
+    """Complete or undo an exchange that a crash interrupted. Returns whether there was one.
+
+    Raises LogDamaged and OSError.
+    """
     names = storage.list_dir(directory)
     leftovers = [name for name in names if name.endswith((CLEANED_SUFFIX, DELETED_SUFFIX))]
     swaps = [name for name in names if name.endswith(SWAP_SUFFIX)]
@@ -48,7 +55,7 @@ def settle(storage: Storage, directory: str, interval: int) -> bool:
         try:
             storage.remove(f"{directory}/{name}")
         except FileNotFoundError:
-            # The cleaner of a server that was killed a moment ago has begun the file anew.
+            # The cleaner of a server that was just killed may have removed the file to write it again.
             continue
     segments = [
         Segment(storage, directory, int(name[:BASE_DIGITS]), interval, SWAP_SUFFIX).existing()
@@ -65,10 +72,8 @@ def settle(storage: Storage, directory: str, interval: int) -> bool:
     return True
 
 
-def _remove_replaced(
-    storage: Storage, directory: str, segment: Segment, names: list[str], interval: int
-) -> None:
-    """Remove the old segments that `segment` stands for. The producers' snapshot of its own base stays."""
+def _remove_replaced(storage: Storage, directory: str, segment: Segment, names: list[str], interval: int) -> None:
+    """Remove the old segments that `segment` replaces. The producer snapshot at its own base is kept."""
     try:
         end = segment.rescan(contiguous=False)
     except BadBatch as bad:
@@ -82,7 +87,7 @@ def _remove_replaced(
 
 
 def _settle_indexes(storage: Storage, directory: str, names: list[str]) -> None:
-    """Indexes that came too late: their segment has its final name already, or never got it."""
+    """Handle indexes whose rename is missing: their segment has its final name already, or never got it."""
     for name in names:
         path = f"{directory}/{name}"
         if not storage.exists(path):

@@ -1,10 +1,10 @@
-"""Writes a data directory that a Kafka broker can be started on, and committed offsets as CSV.
+"""Exports a data directory for a Kafka broker, and committed offsets as CSV.
 
-The broker's directory is complete in itself: `bootstrap.checkpoint` is what a new controller takes its first records
-from, so it holds topics, settings and producer ids beside the feature levels that formatting would put there. Partition
-directories are copied, with records of format 1 (record_format.py) put into Kafka's format; without a mark of a clean
-stop the broker checks every segment itself. `meta.properties` is written last: what a crash leaves is no broker's
-directory.
+The exported directory is complete. A new controller reads its first records from `bootstrap.checkpoint`, so this file
+holds topics, settings and producer ids in addition to the feature levels that formatting would write. Partition
+directories are copied, and records of format 1 (record_format.py) are converted to Kafka's format. There is no mark of
+a clean stop, so the broker checks every segment itself. `meta.properties` is written last: after a crash no broker
+accepts the incomplete directory.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 COPIED_SUFFIXES: Final = (".log", ".index", ".timeindex", ".txnindex")
 COPIED_NAMES: Final = (PARTITION_METADATA, EPOCH_CHECKPOINT)
 BATCH_BYTES_TARGET: Final = 1 << 20
-# What `kafka-storage format` of Kafka 4.3 writes (metadata.version 30 is 4.3-IV0), but for
-# eligible.leader.replicas.version: with it, a broker that registers for the first time loses its place among the
-# in-sync replicas, and partitions of one replica would have no leader any more. It can be switched on later.
+# The features that `kafka-storage format` of Kafka 4.3 writes (metadata.version 30 is 4.3-IV0), without
+# eligible.leader.replicas.version: with it, a broker that registers for the first time leaves the in-sync replicas, so
+# a partition with one replica would lose its leader. Users can enable it later.
 FEATURES: Final = (
     ("metadata.version", 30),
     ("group.version", 1),
@@ -76,10 +76,10 @@ CommittedOffset = tuple[str, str, int, int]
 
 
 def open_own_directory(path: str, running_too: bool = False) -> DataDirectory:
-    """A data directory of ours. Raises StorageError of some kind, and OSError."""
+    """Open a kcoord data directory. Raises a StorageError, and OSError."""
     source = inspect_directory(path)
     if not source.is_kcoord:
-        raise ForeignDirectory(f"{path} is no data directory of kcoord")
+        raise ForeignDirectory(f"{path} is not a kcoord data directory")
     if source.in_use and not running_too:
         raise DirectoryLocked(f"{path} is in use: stop the server first")
     return source
@@ -89,9 +89,9 @@ def open_own_directory(path: str, running_too: bool = False) -> DataDirectory:
 
 
 def committed_offsets(source: DataDirectory, groups: set[str], steps: Steps) -> list[CommittedOffset]:
-    """Committed offsets by group, topic and partition; of all groups where none is named.
+    """Committed offsets sorted by group, topic and partition; of all groups if `groups` is empty.
 
-    Of a running server those below the durable mark. Raises LogDamaged and OSError.
+    For a running server, those below the durable mark. Raises LogDamaged and OSError.
     """
     found: dict[tuple[str, str, int], int] = {}
     logs = source.of_topic(OFFSETS_TOPIC)
@@ -132,7 +132,7 @@ def _offset_records(
 
 @final
 class Export:
-    """One export. `counts` says what was written."""
+    """One export. `counts` reports what was written."""
 
     def __init__(
         self,
@@ -153,9 +153,9 @@ class Export:
         self.node_id = int(source.properties["node.id"])
 
     def run(self) -> None:
-        """Raises StorageError of some kind, LogDamaged and OSError."""
+        """Raises a StorageError, LogDamaged and OSError."""
         if os.path.exists(self.target) and os.listdir(self.target):
-            raise ForeignDirectory(f"{self.target} is not empty: give a new directory")
+            raise ForeignDirectory(f"{self.target} is not empty: use a new directory")
         lock = DiskStorage(self.source.root)
         lock.lock()
         try:
@@ -197,20 +197,20 @@ class Export:
     def _copy(self, files: PartitionFiles, topic: ImageTopic, start: int) -> None:
         self.storage.make_dir(files.name)
         target = os.path.join(self.target, files.name)
-        # After a crash in the middle of compaction files have other names than after the next start.
+        # If a crash interrupted compaction, files have other names now than after the next start.
         names = [segment.name for segment in files.segments]
         changed = self._copy_changed(files, target)
         for name in files.recovered.present():
             stem, dot, suffix = name.rpartition(".")
             is_segments = f"{stem}.log" in names and dot + suffix in COPIED_SUFFIXES
-            # The indexes of a changed segment would point beside its batches; a broker makes new ones.
+            # The indexes of a changed segment would point to wrong positions; the broker rebuilds them.
             is_segments = is_segments and f"{stem}.log" not in changed
             if is_segments or name in COPIED_NAMES:
                 step = self.steps.step if name in names else ignore_step
                 now = files.recovered.names.get(name, name)
                 copy_file(os.path.join(files.path, now), os.path.join(target, name), step)
         if not names:
-            # Where there is nothing, the log still goes on at its offset.
+            # An empty log still continues at its offset, which the name of this segment records.
             self._sync(f"{files.name}/{segment_name(start)}.log")
         if not self.storage.exists(f"{files.name}/{PARTITION_METADATA}"):
             data = encode_partition_metadata(topic.topic_id)
@@ -220,7 +220,7 @@ class Export:
         self.counts["bytes of logs"] += files.size_bytes
 
     def _make_empty(self, topic: ImageTopic, partition: int) -> None:
-        """A partition that was never written has no files here; a broker has some from the beginning."""
+        """Create the files of a partition that was never written: a broker, unlike kcoord, creates them at once."""
         name = f"{topic.name}-{partition}"
         self.storage.make_dir(name)
         self._sync(f"{name}/{segment_name(0)}.log")
@@ -228,7 +228,7 @@ class Export:
         self.counts["partitions"] += 1
 
     def _copy_changed(self, files: PartitionFiles, target: str) -> set[str]:
-        """Copy the segments that have records of format 1, with those in format 2; the segments' names."""
+        """Copy the segments with records of format 1, converted to format 2. Returns their names."""
         end = self.source.format_1_end(files)
         changed: set[str] = set()
         for segment in files.segments:
@@ -265,7 +265,7 @@ class Export:
             self.counts[about] += 1
             values.append(raw)
         self.left_out.update(image.left_out)
-        # Ours are among those that stand first.
+        # The exported feature levels come first, so kcoord's own are not missing.
         del self.left_out["feature levels"]
         return encode_snapshot(values, self.wall_ms)
 
@@ -282,7 +282,7 @@ class Export:
                     topic_id=topic.topic_id,
                     replicas=[self.node_id],
                     isr=[self.node_id],
-                    # As after a clean stop: the broker is elected when it registers, in the next epoch.
+                    # As after a clean stop: the broker becomes the leader when it registers, with the next epoch.
                     leader=NO_LEADER,
                     leader_epoch=topic.leader_epochs.get(partition, 0),
                     partition_epoch=0,
@@ -293,15 +293,15 @@ class Export:
 
 
 def copy_in_format_2(source: str, target: str, end: int) -> int:
-    """Copy a segment whose records below `end` have format 1; how many of them differ in format 2.
+    """Copy a segment whose records below `end` have format 1. Returns how many records differ in format 2.
 
-    Without any there is no copy. Raises LogDamaged and OSError.
+    If there are none, nothing is copied. Raises LogDamaged and OSError.
     """
     total = 0
     with open(source, "rb") as file, open(target, "wb") as copy:
         for item in read_batches(source):
             if isinstance(item, DamagedBytes):
-                # A torn end, which the broker cuts off, stays as it is.
+                # A torn tail is copied as it is; the broker truncates it.
                 file.seek(item.position)
                 copy.write(file.read(item.size_bytes))
                 continue

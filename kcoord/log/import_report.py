@@ -1,4 +1,4 @@
-"""What an import did with everything it found: taken, kept as it is, or left out. Nothing is in none of the three."""
+"""The report of an import. It counts everything that the import found exactly once: as taken, kept or left out."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from typing import Any, final
 
 @final
 class ImportReport:
-    """Counts by what they count. `notes` are sentences for a person."""
+    """Counters by description. `notes` are sentences for the user."""
 
     def __init__(self) -> None:
-        # What the server works with from now on.
+        # Imported; the server uses it from now on.
         self.taken: Counter[str] = Counter()
-        # What came along byte for byte, and the server does not touch.
+        # Copied byte for byte; the server does not use it.
         self.kept: Counter[str] = Counter()
-        # What has no place here.
+        # Not imported.
         self.left_out: Counter[str] = Counter()
         self.notes: list[str] = []
-        # Records read from coordinator logs, so that the three can be held against it.
-        self.records_read = 0
 
     def as_dict(self) -> dict[str, Any]:
         return {

@@ -1,15 +1,14 @@
-"""Takes a stopped Kafka broker's data directory over into a new one of ours.
+"""Imports the data directory of a stopped Kafka broker into a new kcoord data directory.
 
-What becomes of it:
+- `__cluster_metadata-0`: imports topics with their ids, partitions and configurations. Every partition gets a leader
+  epoch above the broker's, so clients that switch over notice the change. Committed offsets and records keep their
+  epochs.
+- `__consumer_offsets-*`: merged into kcoord's number of partitions, see `import_logs`.
+- `__transaction_state-*`: kept. Open transactions continue, and the decisions of the coordinator are respected.
+- topics: imported with their records on request, otherwise empty from their end offset; see `import_topics`.
 
-- `__cluster_metadata-0`: topics with their ids, partitions and configurations. Every partition gets a leader epoch
-  above the broker's, so that clients which come over notice; committed offsets and records keep theirs.
-- `__consumer_offsets-*`: merged into our number of partitions, see `import_logs`.
-- `__transaction_state-*`: kept as it is. No transaction goes on; what their coordinator had decided is heeded.
-- topics: on request with their records, else empty from where they ended; see `import_topics`.
-
-The new directory is made in a folder inside of it and moves up when it is whole, its `meta.properties` last. So what a
-crash leaves is no data directory, and is refused as one.
+The import writes into a folder inside the new directory. Once that folder is complete, its contents move up, and
+`meta.properties` moves last. So the server refuses the incomplete directory that a crash leaves.
 """
 
 from __future__ import annotations
@@ -55,7 +54,6 @@ from kcoord.log.serde import encode_metadata_record
 from kcoord.log.steps import Steps
 from kcoord.log.storage import DiskStorage
 from kcoord.protocol.records.config_record import ConfigRecord
-from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.producer_ids_record import ProducerIdsRecord
 from kcoord.protocol.records.topic_record import TopicRecord
 from kcoord.wire.message import Message
@@ -70,15 +68,15 @@ TRANSACTION_TOPIC: Final = "__transaction_state"
 SHARE_STATE_TOPIC: Final = "__share_group_state"
 COORDINATOR_TOPICS: Final = (OFFSETS_TOPIC, TRANSACTION_TOPIC)
 COMPACTED: Final = {"cleanup.policy": "compact"}
-# Compacted internal topics are rolled at this size, as Kafka makes them.
+# The segment size of compacted internal topics, as in Kafka.
 INTERNAL_SEGMENT_BYTES: Final = 104857600
-# The records of a merged log come from many times: their age must not roll a segment each.
+# A merged log has records with very different timestamps; their age must not roll a segment each.
 NEVER_MS: Final = 1 << 62
 
 
 @final
 class ImportPlan:
-    """What to take and what to make of it. `wall_ms` is now, `partition_of` how groups find their partition."""
+    """What to import and how. `wall_ms` is the current time, `partition_of` maps a group to its partition."""
 
     def __init__(
         self,
@@ -106,10 +104,10 @@ class ImportPlan:
 
 
 def run_import(plan: ImportPlan, steps: Steps) -> ImportReport:
-    """Make the new data directory.
+    """Create the new data directory.
 
-    Raises DirectoryLocked, ForeignDirectory, LogDamaged, StorageError and OSError. After an error the target is as
-    it was, or holds a folder `.importing` that can be removed.
+    Raises DirectoryLocked, ForeignDirectory, LogDamaged, StorageError and OSError. After an error the target is
+    unchanged, or contains a folder `.importing` that can be removed.
     """
     sources = [open_source(path) for path in plan.sources]
     _check_target(plan.target)
@@ -131,7 +129,7 @@ def open_source(path: str) -> DataDirectory:
     if source.in_use:
         raise DirectoryLocked(f"{path} is in use: stop the broker first")
     if source.is_kcoord:
-        raise ForeignDirectory(f"{path} is a data directory of kcoord already")
+        raise ForeignDirectory(f"{path} is already a kcoord data directory")
     return source
 
 
@@ -140,7 +138,7 @@ def _check_target(path: str) -> None:
         return
     others = [name for name in os.listdir(path) if name not in HARMLESS_NAMES]
     if others:
-        raise ForeignDirectory(f"{path} is not empty ({others[0]} …): give a new directory")
+        raise ForeignDirectory(f"{path} is not empty ({others[0]} …): use a new directory")
 
 
 def _move_up(target: str, staging: str) -> None:
@@ -168,7 +166,7 @@ class Import:
         self.steps = steps
         self.report = ImportReport()
         self.image = ClusterImage()
-        # Each partition's files with the first offset that exists; the first source that has it counts.
+        # Each partition's files with the first offset that exists; the first source that has the partition wins.
         self.found: dict[tuple[str, int], tuple[PartitionFiles, int]] = {}
 
     def work(self) -> None:
@@ -182,9 +180,7 @@ class Import:
         transactions = self._read_transactions_ahead()
         self._write_topics(transactions)
         config = LogConfig(segment_bytes=INTERNAL_SEGMENT_BYTES, segment_ms=NEVER_MS)
-        directory = open_directory(
-            self.storage, plan.node_id, meta.cluster_id, plan.directory_id, config=config
-        )
+        directory = open_directory(self.storage, plan.node_id, meta.cluster_id, plan.directory_id, config=config)
         try:
             self._write_coordinator_logs(directory, transactions)
         except BaseException:
@@ -196,7 +192,7 @@ class Import:
             for key in [key for key in counter if not counter[key]]:
                 del counter[key]
 
-    # --- looking
+    # --- reading
 
     def _cluster_id(self) -> str:
         for source in self.sources:
@@ -206,7 +202,7 @@ class Import:
         raise StorageError("no meta.properties with a cluster.id: is this a broker's data directory?")
 
     def _check_lost(self) -> None:
-        """Raises LogDamaged for a log that was durable and is in none of the directories, and OSError."""
+        """Raises LogDamaged if a log had durable records and is in none of the directories, and OSError."""
         for source in self.sources:
             for key, mark in sorted(source.marks.items()):
                 lost = LostLog(*key, mark)
@@ -228,7 +224,7 @@ class Import:
                 if name.endswith(("-delete", "-future", "-stray")):
                     report.left_out["directories of deleted, moving or stray partitions"] += 1
             if not source.was_clean:
-                report.notes.append(f"{source.root} was not stopped cleanly: torn ends of logs are left out")
+                report.notes.append(f"{source.root} was not stopped cleanly: torn ends of logs were left out")
 
     def _read_image(self) -> None:
         for source in self.sources:
@@ -240,7 +236,7 @@ class Import:
                 self._check_against_image()
                 return
         self.report.notes.append(
-            f"no {METADATA_DIRECTORY}: topics are those there are directories of, without configurations"
+            f"no {METADATA_DIRECTORY}: topics were taken from the partition directories, without configurations"
         )
         for (topic, partition), (files, _start) in sorted(self.found.items()):
             known = self.image.by_name().get(topic)
@@ -251,7 +247,7 @@ class Import:
             known.leader_epochs[partition] = epochs[-1][0] if epochs else 0
 
     def _check_against_image(self) -> None:
-        """Directories that the metadata does not know of are leftovers, as they are to the broker."""
+        """Leave out directories of topics that are not in the metadata, as the broker does."""
         names = self.image.by_name()
         for key, (files, _start) in list(self.found.items()):
             topic = names.get(key[0])
@@ -266,7 +262,7 @@ class Import:
         return [self.found[key] for key in sorted(self.found) if key[0] == topic]
 
     def _total_bytes(self) -> int:
-        """How much is read, and what is read twice counts twice."""
+        """The number of bytes to read; bytes that are read twice count twice."""
         total = 0
         for (topic, _partition), (files, _start) in self.found.items():
             if topic == OFFSETS_TOPIC:
@@ -280,12 +276,12 @@ class Import:
     # --- writing
 
     def _read_transactions_ahead(self) -> TransactionLogs:
-        """What is decided has to be known before anything of a transaction is copied."""
+        """Read the decisions of transactions; they must be known before a transaction's records are copied."""
         sources = self._sources_of(TRANSACTION_TOPIC)
         return import_transaction_logs(sources, [], self.plan.partition_of, ImportReport(), self.steps.step)
 
     def _write_topics(self, transactions: TransactionLogs) -> None:
-        writer = TopicWriter(self.storage, self.report, self.steps.step)
+        writer = TopicWriter(self.storage, self.report, self.steps.step, self.plan.wall_ms)
         for topic in sorted(self.image.topics.values(), key=lambda t: t.name):
             if topic.name in COORDINATOR_TOPICS:
                 continue
@@ -304,9 +300,7 @@ class Import:
         known = self.found.get((topic.name, partition))
         if known is None:
             report.left_out["partitions without a directory here"] += 1
-            report.notes.append(
-                f"{topic.name}-{partition} has no directory here and begins empty at offset 0"
-            )
+            report.notes.append(f"{topic.name}-{partition} has no directory and begins empty at offset 0")
             writer.write_empty(topic.name, partition, topic.topic_id, 0)
             return
         files, start = known
@@ -316,7 +310,7 @@ class Import:
             epochs = files.epochs()
             self._raise_epoch(topic, partition, epochs[-1][0] if epochs else -1)
             if end > start:
-                report.left_out["partitions whose records stay behind"] += 1
+                report.left_out["partitions whose records are not imported"] += 1
                 report.left_out["bytes of topics"] += files.size_bytes
             writer.write_empty(topic.name, partition, topic.topic_id, end)
             return
@@ -325,12 +319,11 @@ class Import:
         transactions.producer_id_max = max(transactions.producer_id_max, found.producer_id_max)
         if found.open_count:
             report.notes.append(
-                f"{files.name}: {found.open_count} transactions were open and count as aborted"
+                f"{files.name}: {found.open_count} transactions are open; the server aborts those that its coordinator "
+                "does not know"
             )
-        if found.decided_count:
-            report.notes.append(
-                f"{files.name}: {found.decided_count} transactions were decided and are committed"
-            )
+        if found.decided:
+            report.notes.append(f"{files.name}: {len(found.decided)} transactions were decided and were committed")
         writer.copy(files, topic.topic_id, found)
 
     def _raise_epoch(self, topic: ImageTopic, partition: int, epoch: int) -> None:
@@ -346,25 +339,29 @@ class Import:
         for name, count in counts.items():
             old = names.get(name)
             made[name] = ImageTopic(name, old.topic_id if old is not None else plan.new_topic_id())
-            # All partitions go on above the highest epoch that any of the old ones had.
+            # All partitions continue above the highest epoch of any old partition.
             epoch = max(old.leader_epochs.values(), default=0) if old is not None else -1
             for files, _start in self._sources_of(name):
                 epoch = max([epoch, *(entry[0] for entry in files.epochs())])
             made[name].leader_epochs = dict.fromkeys(range(count), epoch)
             writers[name] = [
-                LogWriter(journal, directory.create_log(name, p, made[name].topic_id), epoch + 1)
-                for p in range(count)
+                LogWriter(journal, directory.create_log(name, p, made[name].topic_id), epoch + 1) for p in range(count)
             ]
         self._write_metadata(directory, journal, made, transactions)
         sources = self._sources_of(TRANSACTION_TOPIC)
+        old_offsets = names.get(OFFSETS_TOPIC)
+        is_same = old_offsets is not None and old_offsets.partition_count == plan.offsets_partitions
         import_transaction_logs(
-            sources, writers[TRANSACTION_TOPIC], plan.partition_of, self.report, self.steps.step
+            sources,
+            writers[TRANSACTION_TOPIC],
+            plan.partition_of,
+            self.report,
+            self.steps.step,
+            0 if is_same else plan.offsets_partitions,
         )
         for writer in writers[TRANSACTION_TOPIC]:
             writer.flush()
-        offsets = OffsetsImport(
-            writers[OFFSETS_TOPIC], plan.partition_of, transactions.committed, self.report
-        )
+        offsets = OffsetsImport(writers[OFFSETS_TOPIC], plan.partition_of, transactions, self.report)
         for files, start in self._sources_of(OFFSETS_TOPIC):
             offsets.read(files, start, self.steps.step)
         offsets.finish()
@@ -374,7 +371,7 @@ class Import:
         for name, count in counts.items():
             old = names.get(name)
             if old is not None and old.partition_count != count:
-                self.report.notes.append(f"{name}: {old.partition_count} partitions became {count}")
+                self.report.notes.append(f"{name}: {old.partition_count} partitions were merged into {count}")
 
     # --- the metadata log
 
@@ -396,7 +393,7 @@ class Import:
                 continue
             if kind == RESOURCE_BROKER and owner:
                 self.report.left_out["settings of single brokers"] += 1
-                self.report.notes.append(f"broker {owner}: {name}={value} is left out")
+                self.report.notes.append(f"broker {owner}: {name}={value} was left out")
                 continue
             self.report.taken["other settings"] += 1
             self._add(writer, encode_metadata_record(ConfigRecord(kind, owner, name, value)))
@@ -412,7 +409,6 @@ class Import:
         writer.append(Record(0, self.plan.wall_ms, None, value, []))
 
     def _topic_records(self, topic: ImageTopic) -> list[Message]:
-        node = self.plan.node_id
         records: list[Message] = [TopicRecord(topic.name, topic.topic_id)]
         configs = self.image.configs_of(RESOURCE_TOPIC, topic.name)
         if topic.name.startswith("__") and not configs:
@@ -422,15 +418,6 @@ class Import:
         for name, value in sorted(configs.items()):
             records.append(ConfigRecord(RESOURCE_TOPIC, topic.name, name, value))
         for partition in range(topic.partition_count):
-            records.append(
-                PartitionRecord(
-                    partition_id=partition,
-                    topic_id=topic.topic_id,
-                    replicas=[node],
-                    isr=[node],
-                    leader=node,
-                    leader_epoch=topic.leader_epochs.get(partition, 0) + 1,
-                    partition_epoch=0,
-                )
-            )
+            epoch = topic.leader_epochs.get(partition, 0) + 1
+            records.append(topic.partition_record(partition, self.plan.node_id, epoch))
         return records

@@ -1,7 +1,7 @@
-"""A data directory as it lies, for tools that only look: whose it is, its checkpoints, its partitions' files.
+"""Reads a data directory without opening it, for tools: its identity, its checkpoints and its partitions' files.
 
-Nothing is written and no lock is kept, so a stopped broker's directory or a running server's can be looked at. Of a
-running server's logs only what lies below the durable mark counts: the rest may still be on its way.
+Nothing is written and no lock is kept. So a tool can inspect the directory of a stopped broker or of a running server.
+In the logs of a running server, only records below the durable mark count: the rest may still be in flight.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ Checkpoint = dict[tuple[str, int], int]
 
 @final
 class SegmentFile:
-    """One `.log` file, or a `.log.swap` that takes its place. `size_bytes` is what it had when it was looked at."""
+    """One `.log` file, or the `.log.swap` file that replaces it. `size_bytes` is its size when it was listed."""
 
     def __init__(self, path: str, base_offset: int, size_bytes: int, files: RecoveredFiles | None = None) -> None:
         self.path = path
@@ -53,20 +53,20 @@ class SegmentFile:
 
     @property
     def name(self) -> str:
-        """The name that the file has after recovery, without a directory."""
+        """The name of the file after recovery, without the directory."""
         return f"{segment_name(self.base_offset)}.log"
 
     def beside(self, suffix: str) -> str:
-        """The path of a file that belongs to the segment, there or not: `.index`, `.timeindex`, `.snapshot`, …"""
+        """The path of a file that belongs to the segment, even if missing: `.index`, `.timeindex`, `.snapshot`, …"""
         name = segment_name(self.base_offset) + suffix
         if any(one.name == name for one in self._files.dropped):
-            # What has this name now is another segment's.
+            # The file that has this name now belongs to another segment.
             name += SWAP_SUFFIX
         name = self._files.names.get(segment_name(self.base_offset) + suffix, name)
         return os.path.join(os.path.dirname(self.path), name)
 
     def first_header(self) -> BatchHeader | None:
-        """The header of the first batch; None where there is none that can be read. Raises OSError."""
+        """The header of the first batch; None if there is none or it is invalid. Raises OSError."""
         with open(self.path, "rb") as file:
             try:
                 return parse_header(file.read(HEADER_BYTES), 0, True)
@@ -74,7 +74,7 @@ class SegmentFile:
                 return None
 
     def indexed_timestamp(self) -> int:
-        """The largest timestamp by the last entry of the time index; -1 without one. Raises OSError."""
+        """The largest timestamp according to the time index; -1 without an index. Raises OSError."""
         try:
             with open(self.beside(".timeindex"), "rb") as file:
                 data = file.read()
@@ -99,7 +99,7 @@ class PartitionFiles:
         # The durable mark: everything below it was synced.
         self.mark = 0
         sizes: dict[str, int] = {}
-        # The files as they are after recovery, where a crash interrupted something.
+        # The files as recovery leaves them, in case a crash interrupted an exchange of segments.
         self.recovered = recovered_files(directory.path, sizes)
         self.segments = [
             SegmentFile(os.path.join(directory.path, name), base_offset, sizes[name], self.recovered)
@@ -133,14 +133,12 @@ class PartitionFiles:
             entries.append((int(words[0]), int(words[1])))
         return entries
 
-    def batches(
-        self, from_offset: int = 0, upto_offset: int = INT64_MAX
-    ) -> Iterator[StoredBatch | DamagedBytes]:
-        """What lies in the segments from `from_offset` on, in order, as far as it begins below `upto_offset`.
+    def batches(self, from_offset: int = 0, upto_offset: int = INT64_MAX) -> Iterator[StoredBatch | DamagedBytes]:
+        """The batches and damaged bytes in the segments, in order, from `from_offset` up to `upto_offset`.
 
         Raises OSError.
         """
-        # Asked before each item is read: what is being written above the durable mark is not looked at.
+        # Checked before each item is read: bytes above the durable mark, which may be in flight, are not read.
         next_offset = self.start_offset
         if next_offset >= upto_offset:
             return
@@ -158,9 +156,9 @@ class PartitionFiles:
 
 
 def lost_end(files: PartitionFiles, end_offset: int, upto_offset: int = INT64_MAX) -> LogDamaged | None:
-    """What is wrong with a log that was read up to `upto_offset`, and whose last batch ends at `end_offset`.
+    """The damage if a log, read up to `upto_offset`, ends at `end_offset` and so before its durable mark.
 
-    None if it reaches its durable mark. Compaction may have taken what stood before the last segment's base.
+    None if it reaches the mark. Compaction may have removed the last records below the last segment's base offset.
     """
     end_offset = max(end_offset, files.segments[-1].base_offset if files.segments else 0)
     if end_offset >= min(files.mark, upto_offset):
@@ -168,13 +166,13 @@ def lost_end(files: PartitionFiles, end_offset: int, upto_offset: int = INT64_MA
     file, size_bytes = files.path, 0
     if files.segments:
         file, size_bytes = files.segments[-1].path, files.segments[-1].size_bytes
-    reason = f"the log ends at {end_offset}, but was synced up to {files.mark}: what was in between is lost"
+    reason = f"the log ends at {end_offset}, but was synced up to {files.mark}: the records in between are lost"
     return LogDamaged(file, end_offset, size_bytes, reason)
 
 
 @final
 class DataDirectory:
-    """See the module. `in_use` tells whether a process held the lock when this was made."""
+    """A data directory, see the module docstring. `in_use`: a process held the lock when this object was created."""
 
     def __init__(
         self,
@@ -195,9 +193,9 @@ class DataDirectory:
         self.cleaned = cleaned
         self.in_use = in_use
         self.was_clean = was_clean
-        # Whether what a running server has not synced yet is to be read as well.
+        # Whether to read records of a running server that are not synced yet.
         self.unsynced = False
-        # What says in which format records are: the directory's own properties, or those above a partition's.
+        # The properties with the record format: the directory's own, or those of a partition's parent directory.
         self.format_properties = properties
         for files in partitions:
             files.mark = marks.get((files.topic, files.partition), 0)
@@ -208,7 +206,7 @@ class DataDirectory:
 
     @property
     def state(self) -> str:
-        """`in use`, `clean` (stopped cleanly) or `unclean` (the last process did not stop, it ended)."""
+        """`in use`, `clean` (the last process stopped cleanly) or `unclean` (it crashed or was killed)."""
         if self.in_use:
             return "in use"
         return "clean" if self.was_clean else "unclean"
@@ -238,28 +236,28 @@ class DataDirectory:
             raise StorageError(f"{META_PROPERTIES} of {self.root} is damaged: its format cannot be read") from None
 
     def readable_end(self, files: PartitionFiles) -> int:
-        """Up to where the log may be read: a running server's up to the durable mark, another's to its end."""
+        """The end offset for readers: the durable mark of a running server's log, otherwise the end of the log."""
         return self.mark_of(files) if self.in_use and not self.unsynced else INT64_MAX
 
     def batches(
         self, files: PartitionFiles, from_offset: int = 0, upto_offset: int = INT64_MAX
     ) -> Iterator[StoredBatch | DamagedBytes]:
-        """What lies in a log, as PartitionFiles.batches gives it, as far as it may be read. Raises OSError."""
+        """Like PartitionFiles.batches, up to the readable end. Raises OSError."""
         mark = self.mark_of(files)
         format_1_end = self.format_1_end(files)
         for item in files.batches(from_offset, min(upto_offset, self.readable_end(files))):
             if isinstance(item, StoredBatch):
                 item.format_1_end = format_1_end
             elif self.in_use and item.next_offset >= mark:
-                # Being written.
+                # The server is writing it.
                 return
             yield item
 
 
 def inspect_directory(root: str, damage: list[StorageError] | None = None) -> DataDirectory:
-    """Look at a data directory, or at the directory of one partition. Raises OSError and StorageError.
+    """Inspect a data directory or the directory of one partition. Raises OSError and StorageError.
 
-    Damaged checkpoint files are put into `damage`, where it is given, and count as empty.
+    Damaged checkpoint files are appended to `damage`, if that is given, and count as empty.
     """
     if not os.path.isdir(root):
         raise StorageError(f"{root} is not a directory")
@@ -273,13 +271,13 @@ def inspect_directory(root: str, damage: list[StorageError] | None = None) -> Da
         found.format_properties = read_properties(parent)
         return found
     properties = read_properties(root)
-    # The state first: what is read afterwards is at least as new.
+    # Check the lock first, so that everything read afterwards is at least as new.
     in_use = is_locked(root)
     was_clean = os.path.exists(os.path.join(root, CLEAN_SHUTDOWN))
     marks = _read_or_note(root, RECOVERY_POINTS, damage)
     partitions = [PartitionFiles(directory) for directory in find_partitions(root)]
     if not properties and not partitions:
-        raise StorageError(f"{root} is no data directory: no {META_PROPERTIES} and no partitions in it")
+        raise StorageError(f"{root} is not a data directory: it has no {META_PROPERTIES} and no partitions")
     starts = _read_or_note(root, LOG_START_OFFSETS, damage)
     cleaned = _read_or_note(root, CLEANER_OFFSETS, damage)
     return DataDirectory(root, properties, partitions, marks, starts, cleaned, in_use, was_clean)
@@ -304,14 +302,14 @@ def _as_partition(root: str) -> PartitionDirectory | None:
 
 
 def is_locked(root: str) -> bool:
-    """Whether a process has the directory open. Asks by taking the lock for a moment, shared."""
+    """Whether a process has the directory open. Checks by taking a shared lock for a moment."""
     try:
         fd = os.open(os.path.join(root, LOCK_FILE), os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        # A broker's: Java takes POSIX locks, which are others.
+        # A broker's lock: Java takes POSIX locks, which are independent of flock.
         fcntl.lockf(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
         return error.errno in (errno.EWOULDBLOCK, errno.EACCES)
@@ -321,7 +319,7 @@ def is_locked(root: str) -> bool:
 
 
 def read_properties(root: str) -> dict[str, str]:
-    """What meta.properties says; empty without one. Raises OSError."""
+    """The contents of meta.properties; empty if there is none. Raises OSError."""
     properties: dict[str, str] = {}
     try:
         with open(os.path.join(root, META_PROPERTIES), encoding="utf-8", errors="replace") as file:
@@ -335,20 +333,20 @@ def read_properties(root: str) -> dict[str, str]:
 
 
 def read_checkpoint(root: str, name: str) -> Checkpoint:
-    """A checkpoint file of a data directory; empty without one. Raises StorageError and OSError."""
+    """A checkpoint file of a data directory; empty if there is none. Raises StorageError and OSError."""
     try:
         with open(os.path.join(root, name), "rb") as file:
             data = file.read()
     except FileNotFoundError:
         return {}
     if not data:
-        # A broker makes some of them before it has anything to say.
+        # A broker creates some checkpoint files empty.
         return {}
     return {(words[0], int(words[1])): int(words[2]) for words in _checkpoint_lines(data, name, 3)}
 
 
 def _checkpoint_lines(data: bytes, name: str, fields: int) -> list[list[str]]:
-    """The entries of a checkpoint file, each `fields` words of which all but a first name are numbers."""
+    """The entries of a checkpoint file: `fields` words each, all numbers except a leading name."""
     lines = data.decode("utf-8", "replace").split("\n")
     try:
         if lines[0].strip() != "0":

@@ -1,14 +1,25 @@
 """Group commit over all logs of a directory.
 
-The engine appends through a loop turn, then `write()` hands everything to the operating system with one call
-per log. Under `always` that gives a ticket: its syncs may run in any threads, in parallel; when all are done,
-`complete` moves the durable ends, and the next write takes what arrived meanwhile. One ticket is in flight at
-a time. Under `os` and `memory` the durable ends move with the write. Under `os`, too, a write that closes a segment
-gives a ticket: the old segment is synced before anything of the new one is written (see log_write). So does one that
-has to write the starts of logs: their file replaces the old one, so it is synced whatever `log.sync` says.
+The engine appends during a turn of the event loop. Then `write` passes everything to the operating system with one call
+per log. Under `always` it returns a ticket, whose syncs may run in parallel in any threads. After the last of them
+`complete` moves the durable ends, and the next `write` takes the batches that arrived in the meantime.
 
-Fail-stop: after a failed write or sync nothing is written, acknowledged or tried again; what the disk holds is
-found out by opening the directory anew.
+The order of a commit, and why:
+
+1. `write` makes `kcoord-commit-bytes` durable before the first byte is written: after a crash, recovery uses it to
+   distinguish a torn write from damage.
+2. It writes each log and collects everything that must be synced: files, directories, log starts.
+3. One ticket is in flight at a time. So the ends of a log become durable in the order of its offsets, and a failed
+   sync concerns exactly one commit.
+4. `complete` moves the durable ends only after every sync of the ticket has returned. The engine releases responses
+   after that, so an acknowledged record is on disk.
+
+Under `os` and `memory` the durable ends move with the write. There are two exceptions under `os`. A write that closes a
+segment returns a ticket, because the old segment must be synced before the files of the new one exist (see log_write).
+So does a write that changes log starts: their file replaces the old one, so it is always synced.
+
+Fail-stop: after a failed write or sync nothing is written, acknowledged or retried. The operating system may have
+dropped the pages, so a second sync that succeeds would prove nothing. The next start determines what the disk holds.
 """
 
 from __future__ import annotations
@@ -18,8 +29,8 @@ from typing import Final
 from kcoord.log.directory import DeletedLog, LogDirectory, Marks, StartsWrite
 from kcoord.log.errors import JournalFailed, LogError, SyncFailed, WriteFailed
 from kcoord.log.log_write import LogWrite
+from kcoord.log.open_files import Owner
 from kcoord.log.partition_log import PartitionLog
-from kcoord.log.segment import Segment
 from kcoord.log.storage import DirectorySync, Syncable
 
 SYNC_ALWAYS: Final = "always"
@@ -28,28 +39,27 @@ SYNC_MEMORY: Final = "memory"
 SYNC_MODES: Final = (SYNC_ALWAYS, SYNC_OS, SYNC_MEMORY)
 
 CHECKPOINT_INTERVAL_MS: Final = 1000
-# Under `os`, with more logs written than files can be held open: how many files a ticket syncs so that they may close.
+# Under `os`, if more logs are written than files can be held open: how many files a ticket syncs to close them.
 FREED_FILES: Final = 16
 
 
 class CommitTicket:
-    """One commit on its way to the disk: what to sync, and the log ends that are durable after that."""
+    """One commit in flight: what to sync, and the log ends that are durable afterwards."""
 
-    def __init__(self, sequence: int, syncs: list[Syncable], ends: list[tuple[PartitionLog, int]]) -> None:
-        self.sequence = sequence
+    def __init__(self, syncs: list[Syncable], ends: list[tuple[PartitionLog, int]]) -> None:
         self.syncs = syncs
         self.ends = ends
-        # Under `os`: segments that the ticket syncs so that their files may be closed.
-        self.freed: list[Segment] = []
+        # Under `os`: segments that the ticket syncs so that their files can be closed.
+        self.freed: list[Owner] = []
 
     def sync(self) -> None:
-        """Sync everything one after the other, in whatever thread. Raises SyncFailed."""
+        """Sync all items one after the other, in any thread. Raises SyncFailed."""
         for item in self.syncs:
             sync_one(item)
 
 
 def sync_one(item: Syncable) -> None:
-    """Sync one item of a ticket; the items of a ticket may run in parallel. Raises SyncFailed."""
+    """Sync one item of a ticket; several items may be synced in parallel. Raises SyncFailed."""
     try:
         item.datasync()
     except OSError as error:
@@ -57,23 +67,22 @@ def sync_one(item: Syncable) -> None:
 
 
 def _once(syncs: list[Syncable]) -> list[Syncable]:
-    """The same, but the root is synced once, however many logs ask for it."""
+    """The same items, but with a single sync of the root directory, however many logs require one."""
     is_root = [isinstance(item, DirectorySync) and not item.path for item in syncs]
     first = is_root.index(True) if True in is_root else -1
     return [item for i, item in enumerate(syncs) if not is_root[i] or i == first]
 
 
 class Journal:
-    """Group commit, see the module. `sequence` counts the commits written so far."""
+    """Group commit, see the module docstring."""
 
     def __init__(self, directory: LogDirectory, sync_mode: str) -> None:
         if sync_mode not in SYNC_MODES:
             raise ValueError(f"log.sync = {sync_mode}")
         self.directory = directory
         self.sync_mode = sync_mode
-        self.sequence = 0
         self.failure: str | None = None
-        # In order of their first append; as keys, so that a deleted one is found at once.
+        # The logs to write, in order of their first append. A dict, so that deleting a log removes it in constant time.
         self._dirty: dict[PartitionLog, None] = {}
         self._in_flight: CommitTicket | None = None
         self._pending_bytes = 0
@@ -81,10 +90,6 @@ class Journal:
         self._checkpoint_at_ms: int | None = None
         self._unmarked = False
         self._rolled = False
-
-    @property
-    def in_flight(self) -> bool:
-        return self._in_flight is not None
 
     @property
     def has_pending(self) -> bool:
@@ -104,7 +109,7 @@ class Journal:
         max_timestamp: int,
         leader_epoch: int = 0,
     ) -> None:
-        """Append a batch to `log`; write takes it to the file. Raises JournalFailed after a failure."""
+        """Append a batch to `log` in memory; `write` writes it. Raises JournalFailed after a failure."""
         if self.failure is not None:
             raise JournalFailed(self.failure)
         log.append(batch, base_offset, last_offset, max_timestamp, leader_epoch)
@@ -122,7 +127,7 @@ class Journal:
             self._dirty[log] = None
 
     def write(self) -> CommitTicket | None:
-        """Write everything appended. The ticket to sync and complete, or None when it is durable already.
+        """Write everything appended. Returns the ticket to sync and complete, or None if it is durable already.
 
         Must not be called while a ticket is in flight. Raises WriteFailed, SyncFailed.
         """
@@ -136,9 +141,11 @@ class Journal:
         ends: list[tuple[PartitionLog, int]] = []
         try:
             if self.sync_mode == SYNC_ALWAYS:
+                # Before the first byte: recovery needs the bound if a crash tears this very write.
                 self.directory.allow_commits(self._dirty)
             for log in self._dirty:
                 syncs += log.write_pending(self.sync_mode == SYNC_ALWAYS)
+                # The end as of this write: batches appended while the ticket is in flight belong to the next commit.
                 ends.append((log, log.end_offset))
                 log.dirty = False
         except OSError as error:
@@ -147,8 +154,7 @@ class Journal:
             raise self._fail(error) from error
         self._dirty = {}
         self._pending_bytes = 0
-        self.sequence += 1
-        ticket = CommitTicket(self.sequence, syncs, ends)
+        ticket = CommitTicket(syncs, ends)
         if self.sync_mode != SYNC_ALWAYS:
             ticket.syncs = [item for item in syncs if isinstance(item, LogWrite | StartsWrite)]
             if self.sync_mode == SYNC_MEMORY:
@@ -169,7 +175,7 @@ class Journal:
             ticket.syncs += [segment.file() for segment in ticket.freed]
 
     def _settle(self, ticket: CommitTicket) -> None:
-        """Everything that the ticket has to sync is: move the ends."""
+        """All syncs of the ticket are done: move the ends."""
         for segment in ticket.freed:
             segment.release()
         for log, end in ticket.ends:
@@ -182,7 +188,7 @@ class Journal:
                 self._rolled = True
 
     def complete(self, ticket: CommitTicket) -> None:
-        """All syncs of `ticket` are done: its ends are durable."""
+        """Move the durable ends. Call this only after every sync of `ticket` has succeeded."""
         if ticket is not self._in_flight:
             raise ValueError("that commit is not in flight")
         if self.failure is not None:
@@ -191,10 +197,11 @@ class Journal:
         if self.sync_mode == SYNC_ALWAYS:
             self._unmarked = self._unmarked or bool(ticket.ends)
         self._in_flight = None
+        # Only now: a sync of this ticket may have used the files of a deleted log.
         self._close_deleted()
 
     def fail(self, error: BaseException) -> None:
-        """A sync of the ticket in flight, or anything else of the log, failed: refuse everything from now on."""
+        """Record that a sync or another operation of the log failed: from now on every call is refused."""
         self._fail(error)
 
     def _fail(self, error: BaseException) -> BaseException:
@@ -203,7 +210,7 @@ class Journal:
         return error
 
     def commit(self) -> None:
-        """Write, sync and complete, waiting for the disk: for start-up, tests and tools."""
+        """Write, sync and complete in one call. Waits for the disk: only for start-up, tests and tools."""
         ticket = self.write()
         if ticket is None:
             return
@@ -217,10 +224,7 @@ class Journal:
     # --- deleting
 
     def delete_log(self, topic: str, partition: int) -> DeletedLog | None:
-        """Delete a log, also while a commit is in flight: its files are closed after that.
-
-        None where it has no files.
-        """
+        """Delete a log. If a commit is in flight, the files are closed after it. Returns None if it has no files."""
         log = self.directory.get(topic, partition)
         if log is None:
             raise ValueError(f"no log {topic}-{partition}")
@@ -241,7 +245,7 @@ class Journal:
     # --- the durable marks
 
     def checkpoint_due(self, now_ms: int) -> bool:
-        """Whether the recovery points should be written: each second while they move, and after a roll."""
+        """Whether to write the recovery points: each second while they move, and after a roll."""
         if self.failure is not None or not (self._unmarked or self._rolled):
             return False
         if self._rolled or self._checkpoint_at_ms is None:
@@ -249,27 +253,20 @@ class Journal:
         return now_ms - self._checkpoint_at_ms >= CHECKPOINT_INTERVAL_MS
 
     def begin_checkpoint(self, now_ms: int) -> Marks:
-        """The marks to write with `directory.write_recovery_points(marks)`, which may run in a thread."""
+        """Returns the marks for `directory.write_recovery_points(marks)`, which may run in a thread."""
         self._checkpoint_at_ms = now_ms
         self._unmarked = False
         self._rolled = False
         return self.directory.take_marks()
 
-    def checkpoint(self, now_ms: int) -> None:
-        """Write the marks here and now. Raises SyncFailed."""
-        try:
-            self.directory.write_recovery_points(self.begin_checkpoint(now_ms))
-        except OSError as error:
-            raise self._fail(SyncFailed(f"recovery points not written: {error}")) from error
-
     def close(self, clean: bool = True) -> None:
-        """Stop: with `clean` all is written, synced and marked, unless the journal failed before."""
+        """Close the log. With `clean` everything is written, synced and marked clean, unless the journal failed."""
         clean = clean and self.failure is None and self._in_flight is None
         self._close_deleted()
         self._dirty = {}
         try:
             self.directory.close(clean)
         except OSError as error:
-            raise self._fail(WriteFailed(f"not stopped cleanly: {error}")) from error
+            raise self._fail(WriteFailed(f"the clean stop failed: {error}")) from error
         if self.failure is None:
             self.failure = "the log is closed"

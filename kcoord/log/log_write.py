@@ -1,27 +1,27 @@
-"""The part of a write to a log that waits for the disk more than once: a thread does all of it, step by step.
+"""The part of a write to a log that waits for the disk more than once; a thread executes it step by step.
 
-**Closing a segment.** The bytes of a segment and the order in which they reach the disk decide what a crash may leave.
-The rule is: *nothing of a new segment exists, not even its name, before the old segment is on the disk.* One thread
-takes these steps for each segment that is closed:
+**Closing a segment.** The order in which bytes and names reach the disk determines what a crash can leave.
+The rule is: *nothing of a new segment exists, not even its name, before the old segment is on disk.* One thread
+executes these steps for each segment that is closed:
 
-1. Write the rest of its bytes (those of the first one are written already, by the loop), and sync its file.
+1. Write the remaining bytes of the segment and sync its file. (The loop has written those of the first segment.)
 2. Write and sync both indexes, and the producer snapshot that belongs to the next segment.
-3. Sync `partition.metadata`, the log's directory and the root. Under `log.sync=os` nothing of a log was synced before.
+3. Sync `partition.metadata`, the log's directory and the root. Under `log.sync=os` nothing was synced before.
 4. Only now create the files of the next segment, and write its bytes.
 
 Then the last segment's bytes and the directory with its new name are synced, and the commit is done.
 
-So a crash finds the name of a new segment only after step 3, and then every older segment is whole and its indexes can
-be trusted. Recovery may go on checking the last segment alone. A crash before step 4 leaves the old segment as the
-last one, which recovery checks and cuts; a producer snapshot beyond the log's end is removed at the next start.
+So the name of a new segment can survive a crash only after step 3. By then every older segment is whole and its indexes
+are valid. That is why recovery needs to check only the last segment. A crash before step 4 leaves the old segment as
+the last one, which recovery checks and truncates. The next start removes a producer snapshot beyond its end.
 
-Meanwhile the loop takes appends: to the new segment, in memory. Nobody reads or acknowledges them: `written_end` and
-the durable ends stay at the new segment's base until the commit that the write belongs to is complete, and the next
-commit is written only after that. The thread works with files of its own. It changes nothing of the segments; the
-loop does, in `PartitionLog.end_write`. A segment's file that the loop has open, with bytes that are not synced, is
-synced through that very descriptor (see open_files).
+Meanwhile the loop appends to the new segment in memory. These records are neither readable nor acknowledged:
+`written_end` and the durable end stay at the new segment's base until the commit is complete, and the next commit is
+written only after that. The thread opens its own files and changes no segment object; the loop does that later, in
+`PartitionLog.end_write`. If the loop has a segment's file open with bytes that are not synced, the thread syncs it
+through the same descriptor (see open_files).
 
-**Many logs.** Where no more files can be held open (see open_files), the same steps without a segment to close write,
+**Many logs.** If no more files can be held open (see open_files), the same steps, without a segment to close, write,
 sync and close one file.
 """
 
@@ -37,7 +37,7 @@ PARTITION_METADATA: Final = "partition.metadata"
 
 @final
 class SegmentWrite:
-    """What is to be done to one segment. `data` is still to be written; `file` is open if the loop wrote before."""
+    """The work on one segment. `data` must still be written; `file` is set if the loop wrote unsynced bytes to it."""
 
     def __init__(self, segment: Segment, data: bytes, file: File | None) -> None:
         self.segment = segment
@@ -49,9 +49,9 @@ class SegmentWrite:
 
 @final
 class LogWrite:
-    """See the module. A Syncable: `datasync` takes all the steps. `end` is the offset after the last byte.
+    """The steps of the module docstring as a Syncable: `datasync` executes them. `end` is the end offset afterwards.
 
-    All of `writes` but the last are closed, and sealed before.
+    All segments of `writes` but the last are closed; their index entries are complete (`Segment.seal`).
     """
 
     def __init__(self, folder: Folder, root: Syncable, writes: list[SegmentWrite], end: int) -> None:
@@ -61,14 +61,14 @@ class LogWrite:
         self.end = end
 
     def datasync(self) -> None:
-        """Raises OSError; then nothing is known about the log until it is opened again."""
+        """Execute all steps. After an OSError the contents of the log are unknown until it is opened again."""
         try:
             for i in range(len(self.writes) - 1):
                 self._close(self.writes[i], self.writes[i + 1])
             if self._write(self.writes[-1]):
                 self.folder.datasync()
         except FileNotFoundError:
-            # The log was deleted, durably, and its files are gone.
+            # The log was deleted, durably, and its files were removed.
             if not self.folder.is_moved:
                 raise
 
@@ -82,16 +82,16 @@ class LogWrite:
         self.root.datasync()
 
     def _write(self, write: SegmentWrite) -> bool:
-        """Write and sync the bytes that are left; whether the segment's files had to be created."""
+        """Write and sync the remaining bytes. Returns whether the segment's files had to be created."""
         is_new = not self.folder.exists(f"{write.name}.log")
         if is_new:
-            # A segment without bytes has its files, too: compaction relies on them.
+            # Also for an empty segment: compaction relies on the files.
             for kind in FIRST_KINDS:
                 self.folder.open(write.name + kind).close()
         if write.file is not None:
             write.file.datasync()
         if write.data:
-            # Not kept open: many logs may be written at once.
+            # The file is closed again, because one commit may write many logs.
             file = self.folder.open(f"{write.name}.log")
             try:
                 file.append(write.data)

@@ -1,7 +1,7 @@
-"""Logs of which records were durable and whose directories are gone: opening the data directory refuses them.
+"""Finds lost logs: logs with durable records whose directories are missing. A data directory with one is refused.
 
-The metadata log says which marks still matter: that of a topic that was deleted says nothing. A lost metadata log is
-another matter. Without it every topic would count as deleted, and the next start would remove what is left of them.
+The metadata log determines which durable marks still matter: the mark of a deleted topic does not. A lost metadata log
+is always an error. Without it every topic would count as deleted, and the next start would remove their logs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ METADATA_LOG: Final = ("__cluster_metadata", 0)
 
 @final
 class LostLog:
-    """One that is gone, and up to which offset it was synced."""
+    """A lost log, and the offset up to which it was synced."""
 
     def __init__(self, topic: str, partition: int, mark: int) -> None:
         self.topic = topic
@@ -29,7 +29,7 @@ class LostLog:
 
     @property
     def reason(self) -> str:
-        return f"its directory is gone, {self.mark} offsets were synced"
+        return f"its directory is missing, {self.mark} offsets were synced"
 
     def as_damage(self, root: str) -> LogDamaged:
         return LogDamaged(os.path.join(root, self.name), 0, 0, self.reason)
@@ -40,9 +40,9 @@ class LostLog:
 
 
 def lost_logs(directory: DataDirectory) -> list[LostLog]:
-    """The logs that are gone, in order of their names; the metadata log alone where it is among them.
+    """The lost logs in order of their names; only the metadata log if it is among them.
 
-    None where the metadata log is damaged: what it says then is not all. Raises OSError.
+    None are reported if the metadata log is damaged, because it may be incomplete. Raises OSError.
     """
     there = {(files.topic, files.partition) for files in directory.partitions}
     gone = [LostLog(*key, mark) for key, mark in sorted(directory.marks.items()) if mark and key not in there]
@@ -61,12 +61,12 @@ def lost_logs(directory: DataDirectory) -> list[LostLog]:
 
 
 def is_missed(root: str, image: ClusterImage, lost: LostLog) -> bool:
-    """Whether there should be a log that has a mark and no directory, by the cluster's metadata. Raises OSError."""
+    """Whether a log with a mark but no directory should exist according to the metadata. Raises OSError."""
     topic = image.by_name().get(lost.topic)
     if topic is None or lost.partition not in topic.leader_epochs:
         return False
     for name in os.listdir(root):
-        # What was renamed to be deleted comes back where its topic is still there.
+        # A directory renamed for deletion is restored if its topic still exists.
         match = DELETED_NAME.fullmatch(name)
         if match is not None and (match.group(1), int(match.group(2))) == (lost.topic, lost.partition):
             if bytes.fromhex(match.group(3)) == topic.topic_id:

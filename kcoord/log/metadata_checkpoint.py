@@ -1,11 +1,11 @@
-"""Snapshots of the metadata log, in the form that a KRaft quorum writes (KIP-630).
+"""Snapshots of the metadata log in KRaft's format (KIP-630).
 
     <end offset, 20 digits>-<leader epoch, 10 digits>.checkpoint, in the log's directory
 
-The file has record batches of its own, numbered from 0: a control batch with a SnapshotHeaderRecord, the records that
-make the state at the end offset, and a control batch with a SnapshotFooterRecord. It stands for everything below its
-end offset, so the log may begin there. A file is written beside its place, synced and renamed: one that has the name
-is whole, and anything else about it is damage.
+The file contains record batches with offsets from 0: a control batch with a SnapshotHeaderRecord, the records of the
+state at the end offset, and a control batch with a SnapshotFooterRecord. It replaces everything below its end offset,
+so the log may begin there. The file is written under a temporary name, synced and renamed. So a file with the final
+name is complete, and an invalid one is damaged.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 METADATA_LOG: Final = "__cluster_metadata-0"
 SUFFIX: Final = ".checkpoint"
 PART_SUFFIX: Final = ".part"
-# What a broker leaves while it removes one.
+# The suffix that a broker gives a snapshot before it removes it.
 DELETED_SUFFIX: Final = ".checkpoint.deleted"
 CHECKPOINT_FILE: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint")
 
-# As large as the batches of a broker's snapshots may become.
+# The largest batch in a broker's snapshots.
 BATCH_BYTES_MAX: Final = 8 << 20
-# The most that a record needs beside its value.
+# The largest overhead of a record in addition to its value.
 RECORD_OVERHEAD_BYTES: Final = 32
 DECOMPRESSED_BYTES_MAX: Final = 256 << 20
 # Keys of control records: version 0 and the type.
@@ -44,12 +44,12 @@ FOOTER_KEY: Final = b"\x00\x00\x00\x04"
 
 
 class BadCheckpoint(Exception):
-    """The file cannot be used; the text says why."""
+    """The file cannot be used; the text is the reason."""
 
 
 @final
 class CheckpointName:
-    """A snapshot by what its name says. Compare by `file`."""
+    """A snapshot identified by its name. Compare by `file`."""
 
     def __init__(self, end_offset: int, epoch: int) -> None:
         self.end_offset = end_offset
@@ -76,13 +76,13 @@ def list_checkpoints(storage: Storage, log_name: str) -> list[CheckpointName]:
 
 
 def newest_end(storage: Storage, log_name: str) -> int:
-    """Where the newest snapshot ends, 0 without one: below that, the log was synced before it was written."""
+    """The end offset of the newest snapshot, 0 if there is none. The log below it was synced before the snapshot."""
     found = list_checkpoints(storage, log_name)
     return found[-1].end_offset if found else 0
 
 
 def remove_leftovers(storage: Storage, log_name: str) -> None:
-    """Remove what a crash left of a snapshot that was being written, or removed by a broker. Raises OSError."""
+    """Remove unfinished snapshots, and those that a broker was removing, after a crash. Raises OSError."""
     for file in storage.list_dir(log_name):
         path = f"{log_name}/{file}"
         if file.endswith((SUFFIX + PART_SUFFIX, DELETED_SUFFIX)) and not storage.is_dir(path):
@@ -91,7 +91,7 @@ def remove_leftovers(storage: Storage, log_name: str) -> None:
 
 @final
 class Checkpoint:
-    """A whole snapshot: the values of its records, and the timestamp of the log's last record below its end."""
+    """A complete snapshot: its record values, and the timestamp of the last log record below its end."""
 
     def __init__(self, last_timestamp: int, values: list[bytes]) -> None:
         self.last_timestamp = last_timestamp
@@ -99,7 +99,7 @@ class Checkpoint:
 
 
 def parse_checkpoint(data: bytes, epoch: int) -> Checkpoint:
-    """Check a whole file. `epoch` is the one in its name. Raises BadCheckpoint."""
+    """Parse and check a whole file. `epoch` is that of its name. Raises BadCheckpoint."""
     values: list[bytes] = []
     timestamp = -1
     position = 0
@@ -114,14 +114,12 @@ def parse_checkpoint(data: bytes, epoch: int) -> Checkpoint:
                 raise DecodeError("wrong checksum")
             if header.base_offset != next_offset or header.leader_epoch != epoch or is_finished:
                 where = f"offset {header.base_offset}, epoch {header.leader_epoch}"
-                raise DecodeError(f"a batch of {where} where there should be none")
+                raise DecodeError(f"unexpected batch of {where}")
             for record in decode_records(data, position, header, DECOMPRESSED_BYTES_MAX):
                 if next_offset == 0:
                     if not header.is_control or record.key != HEADER_KEY or record.value is None:
-                        raise DecodeError("it does not begin with a snapshot header")
-                    timestamp = decode_snapshot_header_record(
-                        Reader(record.value), 0
-                    ).last_contained_log_timestamp
+                        raise DecodeError("the file does not begin with a snapshot header")
+                    timestamp = decode_snapshot_header_record(Reader(record.value), 0).last_contained_log_timestamp
                 elif header.is_control:
                     is_finished = is_finished or record.key == FOOTER_KEY
                 elif record.value is not None:
@@ -131,7 +129,7 @@ def parse_checkpoint(data: bytes, epoch: int) -> Checkpoint:
             raise BadCheckpoint(f"byte {position}: {error}") from None
         position += header.size
     if not is_finished:
-        raise BadCheckpoint(f"{len(data)} bytes, and no snapshot footer at their end")
+        raise BadCheckpoint(f"{len(data)} bytes without a snapshot footer at the end")
     return Checkpoint(timestamp, values)
 
 
@@ -147,7 +145,7 @@ def read_checkpoint_file(storage: Storage, log_name: str, name: CheckpointName) 
 
 
 def read_timestamp(storage: Storage, log_name: str, name: CheckpointName) -> int:
-    """What the header of a snapshot says of the log's last record below its end; -1 where it cannot be read.
+    """The timestamp of the last log record below the snapshot's end, from its header; -1 if it is unreadable.
 
     Raises OSError.
     """
@@ -161,20 +159,16 @@ def read_timestamp(storage: Storage, log_name: str, name: CheckpointName) -> int
         if header.size > len(data) or not check_crc(data, 0, header):
             return -1
         value = decode_records(data, 0, header, DECOMPRESSED_BYTES_MAX)[0].value
-        return (
-            -1
-            if value is None
-            else decode_snapshot_header_record(Reader(value), 0).last_contained_log_timestamp
-        )
+        return -1 if value is None else decode_snapshot_header_record(Reader(value), 0).last_contained_log_timestamp
     except (DecodeError, DecompressionError, IndexError):
         return -1
 
 
 @final
 class Base:
-    """Where the metadata log may be read from: the end of a snapshot, or, with `name` None, its first record.
+    """Where reading the metadata log begins: at the end of a snapshot, or at its first record if `name` is None.
 
-    `damaged` has the newer snapshots that could not be used, with the reasons.
+    `damaged` lists newer snapshots that could not be used, with the reasons.
     """
 
     def __init__(self, start: int) -> None:
@@ -191,14 +185,14 @@ class Base:
 
     @property
     def is_missing(self) -> bool:
-        """Whether the log does not begin at its beginning, and nothing tells what was before."""
+        """Whether the log does not start at offset 0 and no snapshot replaces the missing records."""
         return self.name is None and self.start > 0
 
 
 def find_base(storage: Storage, log_name: str, start: int, upto_ms: int = -1) -> Base:
-    """The newest whole snapshot that a log from `start` on goes on from; only looks.
+    """The newest complete snapshot after which a log that starts at `start` continues. Changes nothing.
 
-    With `upto_ms`, the newest that has nothing later than this. Raises OSError.
+    With `upto_ms`, the newest one without records later than that. Raises OSError.
     """
     base = Base(start)
     base.names = list_checkpoints(storage, log_name)
@@ -211,7 +205,7 @@ def find_base(storage: Storage, log_name: str, start: int, upto_ms: int = -1) ->
             base.damaged.append((name, str(error)))
             continue
         except FileNotFoundError:
-            # A running server removes older ones.
+            # A running server removes older snapshots.
             continue
         if upto_ms < 0 or found.last_timestamp <= upto_ms:
             base.name, base.values, base.last_timestamp = name, found.values, found.last_timestamp
@@ -220,17 +214,17 @@ def find_base(storage: Storage, log_name: str, start: int, upto_ms: int = -1) ->
 
 
 def no_base(log_name: str, start: int, names: list[CheckpointName], reason: str) -> LogDamaged:
-    """The error for a log that begins at `start`, where no snapshot (of those of `names`) tells what was before."""
+    """The error for a log that begins at `start` if no snapshot in `names` replaces the earlier records."""
     file = names[-1].path_in(log_name) if names else f"{log_name}/{CheckpointName(start, 0).file}"
     if not reason:
-        reason = "it is gone" if not names else f"it ends at {names[-1].end_offset}"
-    text = f"the log begins at offset {start} and no snapshot tells what was before: {reason}"
+        reason = "there is none" if not names else f"the newest ends at {names[-1].end_offset}"
+    text = f"the log begins at offset {start} and no snapshot has the earlier records: {reason}"
     return LogDamaged(file, start, 0, text)
 
 
 @final
 class CheckpointWriter:
-    """Writes a snapshot beside its place, and puts it there when it is whole and durable. Raises OSError."""
+    """Writes a snapshot under a temporary name and renames it once it is complete and durable. Raises OSError."""
 
     def __init__(
         self, storage: Storage, log_name: str, name: CheckpointName, last_timestamp: int, wall_ms: int
@@ -251,7 +245,7 @@ class CheckpointWriter:
         self._control(HEADER_KEY, w.getvalue())
 
     def append(self, value: bytes) -> None:
-        """Take a record of the state, as it is."""
+        """Append a record of the state, byte for byte."""
         builder = self._builder
         if builder.count and builder.size_bytes() + len(value) + RECORD_OVERHEAD_BYTES > BATCH_BYTES_MAX:
             self._write(False)
@@ -270,7 +264,7 @@ class CheckpointWriter:
         self.size_bytes += len(batch)
 
     def finish(self) -> None:
-        """All records were taken. When this returns, the snapshot survives anything."""
+        """Complete the snapshot after the last record. It is durable when this returns."""
         if self._builder.count:
             self._write(False)
         w = BytesWriter()
@@ -282,7 +276,7 @@ class CheckpointWriter:
         self.storage.sync_dir(self.log_name)
 
     def abandon(self) -> None:
-        """Leave nothing behind."""
+        """Discard the unfinished file."""
         self._file.close()
         if self.storage.exists(self._part):
             self.storage.remove(self._part)

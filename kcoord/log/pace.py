@@ -1,9 +1,9 @@
-"""How fast long work on files goes on: at full speed, or so that a server beside it does not feel it.
+"""The pace of long work on files: full speed, or slow enough that it does not disturb a server on the same machine.
 
-A server, its clients and the disk's own threads need both processors of a small machine now and then, for a fraction
-of a millisecond each. A process that computes without a pause keeps one of them busy, however low its priority: who
-wakes up meanwhile shares the other one or waits for a tick of the scheduler, and the slowest hundredth of all answers
-becomes twice as slow. Work in slices shorter than that, with longer pauses, is hardly felt.
+A server, its clients and the kernel's disk threads sometimes need both processors of a small machine, each for a
+fraction of a millisecond. A process that computes without a pause keeps one of them busy, even at a low priority:
+other threads share the other processor or wait for a scheduler tick, and the 99th percentile of the response time
+doubles. Short slices of work with longer pauses in between have almost no effect.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Final
 from kcoord.log.storage import File
 
 SLICE_S: Final = 0.0002
-# A pause is so many times as long as the slice before it.
+# The length of a pause, as a multiple of the slice before it.
 REST_FACTOR: Final = 4.0
-# After a sync the disk belongs to the others for so many times as long as it took.
+# The length of a pause after a sync, as a multiple of the time of the sync. It leaves the disk to the server.
 SYNC_REST_FACTOR: Final = 4.0
 REST_S_MAX: Final = 0.5
 
@@ -25,14 +25,14 @@ class Pace:
     """Full speed. Long work calls `breathe` every few dozen microseconds, and syncs files here."""
 
     def breathe(self) -> None:
-        """A place where a pause does no harm."""
+        """A point at which the work may pause."""
 
     def sync(self, file: File) -> None:
         file.datasync()
 
 
 class GentlePace(Pace):
-    """A fifth of the time at most, in short slices."""
+    """Works in short slices for at most a fifth of the time."""
 
     def __init__(self) -> None:
         self.since = time.monotonic()

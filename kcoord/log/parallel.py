@@ -1,7 +1,7 @@
-"""Work that waits for the disk, in several threads: while a directory is opened or closed, when nothing else runs.
+"""Runs work that waits for the disk in several threads, while a data directory is opened or closed.
 
-A file system puts the syncs that wait at the same time into one commit of its journal, so many small ones together
-take little longer than one.
+A file system combines concurrent syncs into one commit of its journal. So many small syncs in parallel take little
+longer than one.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from typing import Final
 
 from kcoord.log.storage import DiskStorage, Storage
 
-# More threads gain little: measured with 10,000 files on one disk.
+# More threads gain little, as measured with 10,000 files on one disk.
 THREADS_MAX: Final = 16
 PROGRESS_EVERY_S: Final = 1.0
 
 
 def threads_for(storage: Storage) -> int:
-    """How many threads may use a storage at once: those in memory are slower in several, and have to repeat exactly."""
+    """How many threads may use a storage at once. In memory more threads are slower, and tests need a fixed order."""
     return THREADS_MAX if isinstance(storage, DiskStorage) else 1
 
 
@@ -41,7 +41,7 @@ class _Work:
         while (work := self.take()) is not None:
             try:
                 work()
-            except BaseException as error:  # raised again where the work was ordered
+            except BaseException as error:  # run_parallel raises it again
                 with self.lock:
                     self.error = self.error or error
             with self.lock:
@@ -51,9 +51,9 @@ class _Work:
 def run_parallel(
     work: Sequence[Callable[[], None]], threads: int, progress: Callable[[int], None] | None = None
 ) -> None:
-    """Run all of `work`; return when it is done. After an error nothing more is begun, and the first one is raised.
+    """Run all of `work` and return when it is done. After an error no more work is started, and the error is raised.
 
-    `progress` is called now and then, in the caller's thread, with the number of what is done.
+    `progress` is called periodically, in the caller's thread, with the number of completed items.
     """
     shared = _Work(work)
     count = min(threads, len(work))

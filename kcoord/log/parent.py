@@ -1,14 +1,15 @@
-"""The child's side of the protocol between a server and the processes that it starts.
+"""The child's side of the protocol between a server and its child processes.
 
-`kcoord.server.maintenance.child` has the server's side.
+`kcoord.server.maintenance.child` is the server's side.
 
-    to the child     one line of JSON: the work. Standard input then stays open: its end means that the server has ended
+    to the child     one line of JSON: the work. Standard input stays open after it; end of file means that the server
+                     has ended
     from the child   lines of JSON on standard output, objects with one of these fields:
                        answer     an object; one for each piece of work, in order
-                       progress   a number that grows while the work goes on, at most one line each BEAT_S
+                       progress   a number that grows as the work proceeds, at most one line per BEAT_S
 
-Whatever else the process prints goes to standard error. No process outlives the server that started it, since the next
-server works on the same files.
+Everything else that the process prints goes to standard error. No child outlives its server, because the next server
+works on the same files.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ BEAT_S: Final = 1.0
 
 @final
 class Parent:
-    """The server that started this process. `work` is what it asked for."""
+    """The connection to the server that started this process. `work` is its request."""
 
     def __init__(self) -> None:
-        # Nothing that a library prints gets between two answers.
+        # Output of libraries must not get between two answers, so standard output is redirected.
         self._out = os.dup(sys.stdout.fileno())
         os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
         self._lock = threading.Lock()
@@ -45,7 +46,7 @@ class Parent:
         self._send({"answer": fields})
 
     def end(self) -> NoReturn:
-        """Everything is answered. The threads do not matter any more."""
+        """Exit after the last answer, without waiting for the threads."""
         os._exit(0)
 
     def _send(self, document: dict[str, Any]) -> None:
@@ -55,17 +56,17 @@ class Parent:
                 data = data[os.write(self._out, data) :]
 
     def _beat(self) -> None:
-        """Report progress where there is any: a process that hangs in a system call is silent."""
-        told = 0
+        """Report progress if there is any. A process that hangs in a system call therefore becomes silent."""
+        reported = 0
         while True:
             time.sleep(BEAT_S)
-            if self.meter.units != told:
-                told = self.meter.units
-                self._send({"progress": told})
+            if self.meter.units != reported:
+                reported = self.meter.units
+                self._send({"progress": reported})
 
 
 def _end_with_stdin() -> None:
-    # Not through `sys.stdin`: its lock would be held when the process is done and wants to end.
+    # Not through `sys.stdin`: this thread would hold its lock while the process tries to exit.
     while os.read(sys.stdin.fileno(), 4096):
         continue
     os._exit(1)
@@ -73,7 +74,7 @@ def _end_with_stdin() -> None:
 
 @final
 class Meter:
-    """How much a process did to files so far. The unit means nothing."""
+    """Counts the work that a process did on files. The unit is arbitrary."""
 
     def __init__(self) -> None:
         self.units = 0
@@ -81,7 +82,7 @@ class Meter:
 
 @final
 class MeteredFile:
-    """A file that counts what is done to it."""
+    """A file whose operations are counted by a `Meter`."""
 
     def __init__(self, file: DiskFile, meter: Meter) -> None:
         self._file = file
@@ -112,9 +113,9 @@ class MeteredFile:
 
 @final
 class LogFiles(DiskStorage):
-    """The server's directory as another process sees it: files that the server has removed stay removed.
+    """The server's data directory for a child process, which must not recreate files that the server has removed.
 
-    Only files that end in one of `made_suffixes`, which the process writes itself, are made when they are not there.
+    Only files with one of `made_suffixes`, which the process writes itself, are created if they do not exist.
     """
 
     def __init__(self, root: str, made_suffixes: tuple[str, ...], meter: Meter) -> None:

@@ -1,20 +1,21 @@
 """The log of one topic partition: a directory `<topic>-<partition>` of segments.
 
-Four ends, each at most the next one's value: `synced_end` (on the disk for certain), `durable_end` (as durable as
-`log.sync` promises; the high watermark), `written_end` (handed to the operating system) and `end_offset` (appended,
-perhaps only in memory). Appending buffers, write_pending writes, and the journal moves the durable ends.
+A log has four ends, each at most the next: `synced_end` (certainly on disk), `durable_end` (as durable as `log.sync`
+promises; the high watermark), `written_end` (passed to the operating system) and `end_offset` (appended, perhaps only
+in memory). `append` buffers, `write_pending` writes, and the journal moves the durable ends.
 
 A roll is a barrier: the old segment, its indexes and its directory entry are synced before the new segment's files
-exist. So only the last segment can have a torn tail. A thread does that; `log_write` argues for the order.
+exist. So only the last segment can have a torn tail. A thread executes these steps; `log_write` explains their order.
 """
 
 from __future__ import annotations
 
 import base64
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
+from kcoord.log.aborted import collect_aborted, has_aborted, index_of, rebuild_index
 from kcoord.log.errors import LogDamaged, OffsetOutOfRange
 from kcoord.log.exchange import DELETED_SUFFIX, SWAP_SUFFIX, settle
 from kcoord.log.log_write import PARTITION_METADATA, LogWrite, SegmentWrite
@@ -23,7 +24,9 @@ from kcoord.log.reader import Window
 from kcoord.log.segment import LOOKUP_CHUNK_BYTES, RELATIVE_OFFSET_MAX, BadBatch, Segment, segment_name
 from kcoord.log.snapshot_files import SnapshotFiles, offsets_of_files
 from kcoord.log.storage import DirectorySync, FileSync, Folder, Storage, Syncable
+from kcoord.log.tail import Tail
 from kcoord.log.time_lookup import TimeLookup
+from kcoord.log.transaction_index import AbortedTransaction, TransactionSurvey
 from kcoord.wire.primitives import ZERO_UUID
 from kcoord.wire.record_batch import NO_TIMESTAMP
 
@@ -46,13 +49,13 @@ class LogConfig:
         self.segment_bytes = segment_bytes
         self.segment_ms = segment_ms
         self.index_interval_bytes = index_interval_bytes
-        # Newest batches kept in memory, so that consumers at the head do not touch the disk.
+        # The newest batches stay in memory, so that consumers at the end of the log do not need the disk.
         self.tail_bytes_max = tail_bytes_max
         self.decompressed_bytes_max = decompressed_bytes_max
 
 
 class RecoveryEvent:
-    """Something that opening a log put right: `bytes_cut` bytes removed from `file` at `position`."""
+    """A repair during recovery: `bytes_cut` bytes were removed from `file` at `position`."""
 
     def __init__(self, log: str, file: str, position: int, bytes_cut: int, reason: str) -> None:
         self.log = log
@@ -74,54 +77,11 @@ class Extent:
         self.end = end
 
 
-class _Tail:
-    """The newest batches of a log, at most `bytes_max` of them."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self.bytes_max = bytes_max
-        self.bases: list[int] = []
-        self.batches: list[bytes] = []
-        self.start = 0
-        self.bytes = 0
-
-    def append(self, base_offset: int, batch: bytes) -> None:
-        self.bases.append(base_offset)
-        self.batches.append(batch)
-        self.bytes += len(batch)
-        while self.bytes > self.bytes_max:
-            self.bytes -= len(self.batches[self.start])
-            self.batches[self.start] = b""
-            self.start += 1
-        if self.start > 256 and self.start * 2 > len(self.bases):
-            del self.bases[: self.start]
-            del self.batches[: self.start]
-            self.start = 0
-
-    def forget(self, upto_offset: int) -> None:
-        """Let go of the batches below an offset."""
-        while self.start < len(self.bases) and self.bases[self.start] < upto_offset:
-            self.bytes -= len(self.batches[self.start])
-            self.batches[self.start] = b""
-            self.start += 1
-
-    def holds(self, offset: int) -> bool:
-        return self.start < len(self.bases) and offset >= self.bases[self.start]
-
-    def read(self, offset: int, max_bytes: int, upto_offset: int, min_one_batch: bool) -> bytes:
-        i = first = bisect_right(self.bases, offset, self.start) - 1
-        size = 0
-        while i < len(self.bases) and self.bases[i] < upto_offset:
-            size += len(self.batches[i])
-            if size > max_bytes and (i > first or not min_one_batch):
-                break
-            i += 1
-        if i == first + 1:
-            return self.batches[first]
-        return b"".join(self.batches[first:i])
-
-
 class PartitionLog:
-    """See the module. Made by LogDirectory; not thread-safe except for what write_pending gives to be synced."""
+    """The log of one partition, see the module docstring. LogDirectory creates it.
+
+    Not thread-safe, except that any thread may sync the items that write_pending returns.
+    """
 
     def __init__(
         self,
@@ -153,46 +113,44 @@ class PartitionLog:
         self._segments: list[Segment] = [self._new_segment(0)]
         self._bases: list[int] = [0]
         self._active = self._segments[0]
-        # The first segment that is not closed on the disk: all appends so far were to this one or later ones.
+        # The index of the first segment that is not closed on disk. Appends since then went to it or to later ones.
         self._first_dirty = 0
-        # Of the commit that is in flight: what a thread writes, and whether the commit syncs what the loop wrote.
+        # For the commit in flight: the work of a thread, if any, and whether the commit syncs the loop's own writes.
         self._write: LogWrite | None = None
         self._is_syncing = False
-        # What opening found that nobody synced yet; `settle_tail` does.
+        # Files found at opening that may not be synced; `settle_tail` syncs them.
         self.unsettled: list[Syncable] = []
-        # False where a process that was killed may have made names and files that it did not sync: the first write
-        # here does. It costs a start nothing that way.
+        # False if a killed process may have created names and files without syncing them. The first write syncs them,
+        # so that the start does not have to.
         self._is_settled = True
         # Whether a clean close has something to save: indexes, epochs, or the files of a new log.
         self.unsaved = False
-        # Whether the directory is there: a new log gets it with its first write.
+        # Whether the directory exists: the first write to a new log creates it.
         self.has_files = True
-        self._tail = _Tail(config.tail_bytes_max)
+        self._tail = Tail(config.tail_bytes_max)
         # (epoch, first offset), ascending in both.
         self._epochs: list[tuple[int, int]] = []
         self._last_epoch = -1
         self.snapshots = SnapshotFiles(storage, self.name)
-        # Gives the producer snapshot of the present end; without it none are written.
+        # Returns the producer snapshot at the current end. If None, no snapshots are written.
         self.producer_state: Callable[[], bytes] | None = None
 
     def __repr__(self) -> str:
         return f"PartitionLog({self.name}, {self.log_start_offset}..{self.end_offset})"
 
     def _new_segment(self, base_offset: int, suffix: str = "") -> Segment:
-        return Segment(
-            self.storage, self.name, base_offset, self.config.index_interval_bytes, suffix, self.files
-        )
+        return Segment(self.storage, self.name, base_offset, self.config.index_interval_bytes, suffix, self.files)
 
     # --- opening
 
     def begin(self) -> None:
-        """A new log. Its files come with create_files, or with the first write."""
+        """Begin a new log. `create_files` or the first write creates its files."""
         self.has_files = False
         self.unsaved = True
         self._assign_epoch(0, 0)
 
     def create_files(self) -> None:
-        """The directory and the files of a new log; nothing is synced."""
+        """Create the directory and the files of a new log without syncing them."""
         self.has_files = True
         self.storage.make_dir(self.name)
         self.write_metadata()
@@ -218,21 +176,23 @@ class PartitionLog:
         commit_bytes_max: int | None,
         verify: bool = False,
     ) -> list[RecoveryEvent]:
-        """Take over the segments that are there. What was done to them is returned; raises LogDamaged.
+        """Open the existing segments. Returns the repairs that were made; raises LogDamaged.
 
-        The caller syncs what is in `unsettled` then, before anybody is shown the log.
-        Everything below `recovery_point` was synced once. After an unclean stop the last segment is checked
-        batch by batch; what is not valid from some position on is cut when that position is above the mark
-        and no valid batch stands more than `commit_bytes_max` bytes (None: any number) behind it. With
-        `verify` all segments are checked.
+        Everything below `recovery_point` was synced, so an invalid batch there is damage, never a torn write. After an
+        unclean stop the last segment is checked batch by batch. (Older ones need no check: a roll is a barrier.) If a
+        batch is invalid, the segment is truncated there, under two conditions: its offset is not below the recovery
+        point, and no valid batch lies more than `commit_bytes_max` bytes (None: any distance) after it. A valid batch
+        farther away belongs to a later commit, so the invalid one was durable once. With `verify` all segments are
+        checked.
+
+        The caller must sync `unsettled` (see settle_tail) before it serves the log: a crash could otherwise lose
+        records that a client has read.
         """
         settle(self.storage, self.name, self.config.index_interval_bytes)
         bases = offsets_of_files(self.storage, self.name, ".log")
         if not bases:
             if recovery_point > log_start_offset:
-                raise LogDamaged(
-                    self.name, log_start_offset, 0, f"no segments, {recovery_point} offsets synced"
-                )
+                raise LogDamaged(self.name, log_start_offset, 0, f"no segments, {recovery_point} offsets synced")
             self._start_at(log_start_offset)
             self.snapshots.remove_stale([], log_start_offset)
             return []
@@ -288,13 +248,14 @@ class PartitionLog:
             last = header.last_offset
         return last
 
-    def _recover_active(
-        self, recovery_point: int, commit_bytes_max: int | None, events: list[RecoveryEvent]
-    ) -> int:
+    def _recover_active(self, recovery_point: int, commit_bytes_max: int | None, events: list[RecoveryEvent]) -> int:
         segment = self._active
         self.unsaved = True
+        survey = TransactionSurvey()
         try:
-            return segment.rescan(contiguous=True, epochs=self._epochs)
+            end = segment.rescan(contiguous=True, epochs=self._epochs, survey=survey)
+            self._rebuild_transactions(segment, survey)
+            return end
         except BadBatch as bad:
             found = bad
         if found.next_offset < recovery_point:
@@ -306,28 +267,33 @@ class PartitionLog:
         self.unsettled.append(FileSync(self.storage, segment.log_path))
         segment.size = segment.end_position = found.position
         events.append(RecoveryEvent(self.name, segment.log_path, found.position, cut, found.reason))
+        self._rebuild_transactions(segment, survey)
         return found.next_offset
 
+    def _rebuild_transactions(self, segment: Segment, survey: TransactionSurvey) -> None:
+        earlier = [one for one in self._segments if one.base_offset < segment.base_offset]
+        segment.set_transactions(rebuild_index(survey, earlier, self.snapshots, segment.base_offset))
+
     def _refuse_batch_after(self, segment: Segment, bad: BadBatch, commit_bytes_max: int) -> None:
-        """Raise LogDamaged where a valid batch stands farther behind the bad one than one commit reaches."""
+        """Raise LogDamaged if a valid batch lies farther after the bad one than one commit can reach."""
         file = segment.file()
         window = Window(lambda size, position: file.read_at(position, size), segment.size)
         further = window.next_valid(bad.position + commit_bytes_max, bad.next_offset)
         if further < window.size:
             reason = f"{bad.reason}, but a valid batch follows at byte {further}"
         elif window.has_given_up:
-            reason = f"{bad.reason}, and what follows looks like so many batches that the search was given up"
+            reason = f"{bad.reason}, and the search for a later valid batch exceeded its limit"
         else:
             return
         raise LogDamaged(segment.log_path, bad.next_offset, bad.position, reason)
 
     def _note_unsettled(self, recovery_point: int) -> None:
-        """Note what was found above the mark to be synced.
+        """Note the files above the recovery point that must be synced.
 
-        A killed process leaves bytes in the page cache that nobody synced. From here on they are shown, and marked.
-        What the mark says is synced is left out: with a record of the active segment, the segment's name and the
-        topic's id. Leader epochs are written durably before their first batch is; one without a durable batch may
-        be a name that nobody synced.
+        A killed process leaves bytes in the page cache that were never synced. From here on clients can read them, and
+        the recovery points will cover them. Files that the recovery point proves to be synced are left out: a durable
+        record in the active segment proves the segment's name and the topic id. The leader epoch file is durable before
+        the first batch of an epoch; an epoch without a durable batch may have a name that is not synced.
         """
         active = self._active
         if active.size:
@@ -341,7 +307,7 @@ class PartitionLog:
         return len(self._epochs) > 1 and self._epochs[-1][1] >= offset
 
     def settle_tail(self) -> None:
-        """Sync what opening found; may run in any thread. The root is the caller's. Raises OSError."""
+        """Sync the files found at opening. The caller syncs the root. May run in any thread. Raises OSError."""
         for item in self.unsettled:
             item.datasync()
         self.unsettled = []
@@ -351,9 +317,9 @@ class PartitionLog:
     def append(
         self, batch: bytes, base_offset: int, last_offset: int, max_timestamp: int, leader_epoch: int = 0
     ) -> None:
-        """Take one whole batch at the end of the log. It is written by write_pending.
+        """Append one whole batch in memory; write_pending writes it.
 
-        `batch` must carry these offsets, that epoch and a right checksum; the caller made or checked it.
+        `batch` must carry these offsets, this epoch and a correct checksum; the caller has built or checked it.
         """
         if base_offset != self.end_offset or last_offset < base_offset:
             raise ValueError(f"batch {base_offset}..{last_offset} appended to {self!r}")
@@ -375,6 +341,11 @@ class PartitionLog:
         self._tail.append(base_offset, batch)
         self.end_offset = last_offset + 1
 
+    def note_aborted(self, producer_id: int, first_offset: int, marker_offset: int, stable_offset: int) -> None:
+        """The last batch appended is an abort marker: note the transaction that it ended."""
+        index_of(self._segments, len(self._segments) - 1, self.snapshots)
+        self._active.note_aborted(producer_id, first_offset, marker_offset, stable_offset)
+
     def _roll(self, base_offset: int) -> Segment:
         self._active = self._new_segment(base_offset)
         if self.producer_state is not None:
@@ -384,11 +355,11 @@ class PartitionLog:
         return self._active
 
     def write_pending(self, sync: bool = True) -> list[Syncable]:
-        """Write everything appended, one call per segment. What must be done, in any threads, to make it durable.
+        """Write everything appended, with one call per segment. Returns the items to sync, which any thread may do.
 
-        Call `end_write` when that is done. With `sync` off only a LogWrite among them has to be done: it is there
-        where a segment is closed or no more files can be held open, and writes what is left. `written_end` then
-        moves with `end_write`. Raises OSError and LogDamaged.
+        Call `end_write` after the last sync. With `sync` false only a LogWrite among the items must be executed: it is
+        returned if a segment is closed or no more files can be held open, and writes the remaining bytes. In this case
+        `written_end` moves in `end_write`, not here. Raises OSError and LogDamaged.
         """
         first = self._segments[self._first_dirty]
         rolls = first is not self._active
@@ -397,7 +368,7 @@ class PartitionLog:
             return []
         if not self.has_files:
             self.create_files()
-            # What tells whose records these are becomes durable with them.
+            # The first commit also syncs the topic id and the names: records without them would be orphaned.
             self._is_settled = False
         syncs: list[Syncable] = []
         if sync and not self._is_settled:
@@ -419,7 +390,7 @@ class PartitionLog:
         return syncs
 
     def _begin_write(self) -> LogWrite:
-        """Hand over to a thread what is not written yet, and the closing of all segments but the last."""
+        """Prepare for a thread: write the remaining bytes and close all segments but the last."""
         segments = self._segments[self._first_dirty :]
         for segment in segments[:-1]:
             segment.seal()
@@ -430,11 +401,11 @@ class PartitionLog:
 
     @property
     def is_writing(self) -> bool:
-        """Whether a thread still writes, or closes segments: until `end_write`."""
+        """Whether a thread is writing or closing segments; true until `end_write`."""
         return self._write is not None
 
     def end_write(self) -> None:
-        """What `write_pending` gave is done."""
+        """Apply the result of a write: every item that `write_pending` returned is done."""
         write, self._write = self._write, None
         if write is None:
             if self._is_syncing:
@@ -446,11 +417,12 @@ class PartitionLog:
         if len(write.writes) > 1:
             self._first_dirty += len(write.writes) - 1
             self.rolled = True
-            # With the names of the log and of its files. A single write under `log.sync=os` leaves them out.
+            # Closing a segment syncs the names of the log and its files as well. A single write under `log.sync=os`
+            # does not, so it must not move this end.
             self.synced_end = max(self.synced_end, write.end)
 
     def flush(self) -> None:
-        """Write and sync everything appended, here and now. Raises OSError and LogDamaged."""
+        """Write and sync everything appended, and wait for it. Raises OSError and LogDamaged."""
         for sync in self.write_pending():
             sync.datasync()
         self.end_write()
@@ -460,9 +432,9 @@ class PartitionLog:
     def read(self, offset: int, max_bytes: int, upto_offset: int, min_one_batch: bool = True) -> bytes:
         """Whole batches from the one that holds `offset` on, as long as they begin below `upto_offset`.
 
-        At most `max_bytes`, except that with `min_one_batch` the first batch is given however large it is.
-        Nothing above written_end is given; callers pass what their reader may see. Raises OffsetOutOfRange
-        outside log_start_offset … end_offset, and LogDamaged.
+        Returns at most `max_bytes`, but with `min_one_batch` at least one batch, whatever its size. Nothing above
+        written_end is returned; the caller passes the end that its reader may see. Raises OffsetOutOfRange outside
+        log_start_offset … end_offset, and LogDamaged.
         """
         if offset < self.log_start_offset or offset > self.end_offset:
             raise OffsetOutOfRange(f"{offset} is not in {self!r}")
@@ -481,27 +453,21 @@ class PartitionLog:
             i += 1
         return b""
 
-    def batches(self, from_offset: int, upto_offset: int) -> Iterator[tuple[int, bytes]]:
-        """(position in the bytes, bytes) of every batch between the offsets, checksums checked: for loading.
+    def has_aborted(self, offset: int) -> bool:
+        """Whether the segment of `offset` or a later one has a marker of an aborted transaction. Raises LogDamaged."""
+        return has_aborted(self._segments, self._bases, self.snapshots, offset)
 
-        Parse with parse_header(bytes, position). Raises LogDamaged.
+    def aborted_transactions(self, offset: int, last_offset: int) -> list[AbortedTransaction]:
+        """The aborted transactions with records among those read from `offset` to `last_offset`, and some later ones.
+
+        As on a broker, the list reaches up to the next entry of the offset index. Raises LogDamaged.
         """
-        upto_offset = min(upto_offset, self.written_end)
-        first = max(bisect_right(self._bases, from_offset) - 1, 0)
-        for segment in self._segments[first:]:
-            if segment.base_offset >= upto_offset or not segment.size:
-                continue
-            for header, data in segment.batches(segment.position_before(from_offset), True):
-                if header.last_offset < from_offset:
-                    continue
-                if header.base_offset >= upto_offset:
-                    return
-                yield header.pos, data
+        return collect_aborted(self._segments, self._bases, self.snapshots, offset, last_offset, self.end_offset)
 
     def extents(self, from_offset: int, upto_offset: int) -> list[Extent]:
-        """Where the written batches between the offsets stand; a few before and behind them may be there too.
+        """The file ranges of the written batches between the offsets, possibly with a few batches before and after.
 
-        For readers with loops of their own. Raises LogDamaged.
+        For readers with their own loops. Raises LogDamaged.
         """
         upto_offset = min(upto_offset, self.written_end)
         extents: list[Extent] = []
@@ -517,9 +483,9 @@ class PartitionLog:
     def find_by_timestamp(
         self, timestamp: int, upto_offset: int = INT64_MAX, lookup: TimeLookup | None = None
     ) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the first record at or after `timestamp`, as ListOffsets gives it.
+        """(timestamp, offset, leader epoch) of the first record at or after `timestamp`, for ListOffsets.
 
-        None when there is none below `upto_offset`, and when `lookup` has to go on elsewhere. Raises LogDamaged.
+        None if there is none below `upto_offset`, or if `lookup` must continue in a thread. Raises LogDamaged.
         """
         lookup = lookup or TimeLookup(self.config.decompressed_bytes_max)
         upto_offset = min(upto_offset, self.written_end)
@@ -529,9 +495,7 @@ class PartitionLog:
                 continue
             if segment.max_timestamp < timestamp:
                 continue
-            position = max(
-                segment.position_before_timestamp(timestamp), segment.position_before(self.log_start_offset)
-            )
+            position = max(segment.position_before_timestamp(timestamp), segment.position_before(self.log_start_offset))
             for header, data in segment.batches(position, False, LOOKUP_CHUNK_BYTES):
                 if header.base_offset >= upto_offset:
                     return None
@@ -545,9 +509,9 @@ class PartitionLog:
         return None
 
     def max_timestamp(self, lookup: TimeLookup | None = None) -> tuple[int, int, int] | None:
-        """(timestamp, offset, leader epoch) of the record with the largest timestamp, the first of several.
+        """(timestamp, offset, leader epoch) of the first record with the largest timestamp.
 
-        None when there is none, and when `lookup` has to go on elsewhere. Raises LogDamaged.
+        None if there is none, or if `lookup` must continue in a thread. Raises LogDamaged.
         """
         lookup = lookup or TimeLookup(self.config.decompressed_bytes_max)
         best: Segment | None = None
@@ -573,7 +537,7 @@ class PartitionLog:
     # --- producer snapshots
 
     def _save_producers(self) -> None:
-        """Write the snapshot of the log's end, unless it is there."""
+        """Write the producer snapshot at the log's end, unless it exists."""
         if self.producer_state is None or self.end_offset == 0:
             return
         if self.end_offset not in self.snapshots.offsets():
@@ -596,7 +560,7 @@ class PartitionLog:
     # --- leader epochs
 
     def _read_epochs(self, end_offset: int) -> None:
-        """What the checkpoint file says of the offsets up to `end_offset`."""
+        """Read the leader epoch checkpoint for the offsets up to `end_offset`."""
         path = f"{self.name}/{EPOCH_CHECKPOINT}"
         self._epochs = []
         self._last_epoch = -1
@@ -612,7 +576,7 @@ class PartitionLog:
     def _load_epochs(self) -> None:
         self._read_epochs(self.end_offset)
         if not self._epochs:
-            # The file of a single epoch is not worth a sync: the first batch tells it.
+            # The file is not synced for a single epoch, because the first batch contains it.
             for segment in self._segments:
                 for header, _data in segment.batches(0, False):
                     self._last_epoch = header.leader_epoch
@@ -622,7 +586,7 @@ class PartitionLog:
     def _assign_epoch(self, epoch: int, start_offset: int) -> None:
         if epoch < self._last_epoch:
             raise ValueError(f"leader epoch {epoch} after {self._last_epoch} in {self!r}")
-        # One that has no batch is forgotten, as a broker does.
+        # Drop epochs without a batch, as a broker does.
         while self._epochs and self._epochs[-1][1] >= start_offset:
             self._epochs.pop()
         self._epochs.append((epoch, start_offset))
@@ -631,7 +595,7 @@ class PartitionLog:
             self._write_epochs()
 
     def _write_epochs(self) -> None:
-        # A log without files writes them all with its first batch.
+        # A log without files gets them all with its first write.
         if self.has_files:
             self.storage.write_atomic(f"{self.name}/{EPOCH_CHECKPOINT}", encode_epochs(self._epochs))
 
@@ -641,9 +605,9 @@ class PartitionLog:
         return self._last_epoch
 
     def epoch_end_offset(self, epoch: int) -> tuple[int, int]:
-        """(epoch, end offset) of the largest epoch not above `epoch`, as OffsetForLeaderEpoch answers; -1s if none.
+        """(epoch, end offset) of the largest epoch not above `epoch`, for OffsetForLeaderEpoch; (-1, -1) if none.
 
-        The end of the newest epoch is the log's end; the caller bounds it to what its reader may see.
+        The end of the newest epoch is the log's end; the caller limits it to the end that its reader may see.
         """
         if epoch < 0 or epoch > self._last_epoch or not self._epochs:
             return (-1, -1)
@@ -651,7 +615,7 @@ class PartitionLog:
             return (epoch, self.end_offset)
         i = bisect_right(self._epochs, (epoch, INT64_MAX)) - 1
         if i < 0:
-            # Older than everything that is left: it ended where the oldest known one begins.
+            # Older than all known epochs: it ended where the oldest known epoch begins.
             return (epoch, self._epochs[0][1])
         return (self._epochs[i][0], self._epochs[i + 1][1])
 
@@ -663,12 +627,8 @@ class PartitionLog:
 
     @property
     def unwritten_bytes(self) -> int:
-        """What the next write adds to the last segment."""
+        """The bytes that the next write adds to the last segment."""
         return self._active.end_position - self._active.size
-
-    @property
-    def segment_count(self) -> int:
-        return len(self._segments)
 
     @property
     def segments(self) -> list[Segment]:
@@ -676,9 +636,9 @@ class PartitionLog:
         return self._segments[:]
 
     def roll(self) -> bool:
-        """Close the active segment and begin the next one, at once; whether there was anything in it.
+        """Close the active segment and begin the next one, in memory. Returns whether the old one had records.
 
-        write_pending puts the old one's files in order: Journal.roll sees to both.
+        write_pending then syncs the old segment's files. Use Journal.roll, which does both.
         """
         if not self._active.end_position:
             return False
@@ -688,14 +648,15 @@ class PartitionLog:
 
     @property
     def closed_segments(self) -> list[Segment]:
-        """Those that never change any more, their files in order, when the active one has its file, too."""
+        """The segments that will not change again and whose files are complete."""
         return self._segments[: self._first_dirty] if self.storage.exists(self._active.log_path) else []
 
     def begin_replace(self, base: int, old_bases: list[int]) -> tuple[Segment, list[Segment]] | None:
-        """Serve the promoted segment at `base` from now on instead of the ones at `old_bases` (exchange, step 3).
+        """Serve the promoted segment at `base` instead of the ones at `old_bases` (exchange.py, step 3).
 
-        The caller syncs the directory, then takes the suffix off the new segment's names, syncs again and removes
-        the old segments, all of which are returned. None when they are not all there any more: nothing was done.
+        Returns the new and the old segments. The caller syncs the directory, renames the new segment to its final name,
+        syncs again and removes the old segments, in this order. Returns None, and does nothing, if an old segment no
+        longer exists.
         """
         first = bisect_right(self._bases, base) - 1
         beyond = first + len(old_bases)
@@ -713,9 +674,10 @@ class PartitionLog:
         return new, old
 
     def take_segments_below(self, offset: int) -> list[Segment]:
-        """Forget whole closed segments whose offsets are all below `offset`; the caller removes their files.
+        """Drop closed segments that lie entirely below `offset`; the caller removes their files.
 
-        The new start must be durable before the files go.
+        The new start must be durable before the files are removed: otherwise a crash would leave a log whose start
+        points to missing records.
         """
         count = 0
         while count < self._first_dirty and self._bases[count + 1] <= offset:
@@ -728,20 +690,10 @@ class PartitionLog:
             segment.close()
         return taken
 
-    def delete_segments_below(self, offset: int) -> int:
-        """Remove whole closed segments whose offsets are all below `offset`; the number of them.
-
-        The caller made the new start durable before: LogDirectory.advance_log_start does both.
-        """
-        taken = self.take_segments_below(offset)
-        for segment in taken:
-            segment.remove()
-        return len(taken)
-
     def close(self, save: bool) -> None:
-        """Close the files. With `save` everything is written and synced before, indexes included.
+        """Close the files. With `save` everything, including the indexes, is written and synced first.
 
-        May run in any thread when nothing else uses the log.
+        May run in any thread if nothing else uses the log.
         """
         if save:
             self.flush()
@@ -773,7 +725,7 @@ def encode_partition_metadata(topic_id: bytes) -> bytes:
 
 
 def decode_partition_metadata(data: bytes) -> bytes:
-    """The topic id; the zero id when the file does not tell (a crash may leave it empty)."""
+    """The topic id; the zero id if the file has none (a crash may leave it empty)."""
     for line in data.decode("ascii", "replace").split("\n"):
         name, _, value = line.partition(":")
         if name.strip() == "topic_id":

@@ -1,10 +1,11 @@
-"""Partition directories read as they lie, whosever they are: for tools that look, copy or take over.
+"""Reads partition directories of kcoord or of Kafka without opening them, for tools that inspect, copy or import.
 
-Nothing is opened for writing, nothing is created, no lock is taken, no index is believed. So a directory of a Kafka
-broker, a copy on a read-only mount or the log of a running server can be read; of the last one what stood in the
-files when they were opened.
+Nothing is opened for writing, nothing is created, no lock is taken, and no index is trusted. So the directory of a
+Kafka broker, a copy on a read-only mount or the log of a running server can be read; for a running server, the contents
+of the files at the time they were opened.
 
-What cannot be read is data, too: reading goes on behind it, at the next batch whose checksum is right.
+Unreadable bytes are reported as data (`DamagedBytes`): reading continues after them, at the next batch with a correct
+checksum.
 """
 
 from __future__ import annotations
@@ -39,40 +40,40 @@ from kcoord.wire.record_batch import (
     parse_header,
 )
 
-# Of a segment: its offsets are stored relative to its base in 31 bits.
+# The offsets of a segment are stored relative to its base offset in 31 bits.
 RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
 PARTITION_DIRECTORY: Final = re.compile(r"(.+)-(\d{1,10})")
 READ_BYTES: Final = 1 << 20
 MAGIC_AT: Final = 16
 MAGIC: Final = b"\x02"
-# The last offset delta of a batch of format 2, and the bytes of the smallest batch of any format.
+# The position of the last offset delta in a batch of format 2, and the size of the smallest batch of any format.
 LAST_DELTA_AT: Final = 23
 HEADER_BYTES_MIN: Final = 26
 BASE_DIGITS: Final = 20
-# How often a directory is listed again whose files are renamed meanwhile.
+# How often a directory is listed again if its files are renamed in the meantime.
 LIST_ATTEMPTS: Final = 5
-# How many bytes are checksummed for each that is passed while a batch is looked for, and how many in any case: bytes
-# that look like headers of long batches, one behind the other, would otherwise take years.
+# Bounds the search for the next batch: how many bytes it may checksum for each byte that it skips, and how many in any
+# case. Without a bound, a sequence of bytes that look like headers of large batches would take years.
 SEARCH_RATIO: Final = 64
 SEARCH_BYTES_MIN: Final = 1 << 30
-# What looking at a header costs, as bytes that could have been checksummed.
+# The cost of checking one header, in checksummed bytes.
 SEARCH_BYTES: Final = 4096
 
 
 @final
 class StoredBatch:
-    """One batch whose checksum is right: `data` is its very bytes, `header` is parsed from them (`pos` is 0)."""
+    """A batch with a correct checksum: `data` are its bytes, `header` is parsed from them (`pos` is 0)."""
 
     def __init__(self, file: str, position: int, header: BatchHeader, data: bytes) -> None:
         self.file = file
         self.position = position
         self.header = header
         self.data = data
-        # Below this offset records have format 1 (record_format.py); `records` gives them in format 2.
+        # Below this offset records have format 1 (record_format.py); `records` converts them to format 2.
         self.format_1_end = 0
 
     def records(self, decompressed_bytes_max: int) -> list[Record]:
-        """The records in it. Raises DecodeError, and DecompressionError when they are compressed."""
+        """The records of the batch. Raises DecodeError, and DecompressionError if they cannot be decompressed."""
         records = decode_records(self.data, 0, self.header, decompressed_bytes_max)
         if self.header.base_offset >= self.format_1_end:
             return records
@@ -85,15 +86,13 @@ class StoredBatch:
 
 @final
 class DamagedBytes:
-    """Bytes of a segment that are no batch, or one with offsets that cannot be.
+    """Bytes of a segment that are not a valid batch, or a batch with impossible offsets.
 
-    `next_offset` is the offset that was due, `zeros` tells that there is nothing but zeros: what a crash leaves
-    of a file whose length reached the disk before its contents, and what a broker preallocates.
+    `next_offset` is the expected offset. `zeros` means that all bytes are zero: a crash leaves such bytes if the length
+    of the file reached the disk before its contents, and a broker preallocates them.
     """
 
-    def __init__(
-        self, file: str, position: int, size_bytes: int, next_offset: int, reason: str, zeros: bool
-    ) -> None:
+    def __init__(self, file: str, position: int, size_bytes: int, next_offset: int, reason: str, zeros: bool) -> None:
         self.file = file
         self.position = position
         self.size_bytes = size_bytes
@@ -116,9 +115,9 @@ class PartitionDirectory:
 
 
 def find_partitions(root: str) -> list[PartitionDirectory]:
-    """The partition directories in the data directory `root`, by topic and partition. Raises OSError.
+    """The partition directories in the data directory `root`, sorted by topic and partition. Raises OSError.
 
-    Those that a broker has marked (`-delete`, `-future`, `-stray`) do not count.
+    Directories that a broker has marked (`-delete`, `-future`, `-stray`) are ignored.
     """
     found: list[PartitionDirectory] = []
     with os.scandir(root) as entries:
@@ -135,9 +134,9 @@ def _place(directory: PartitionDirectory) -> tuple[str, int]:
 
 
 def segment_files(path: str) -> list[str]:
-    """Paths of the segments of a partition's directory, in order of their offsets. Raises ImpossibleFiles and OSError.
+    """The segment files of a partition's directory, in order of offsets. Raises ImpossibleFiles and OSError.
 
-    After a crash in the middle of compaction some of them have the ending `.log.swap` (recovery.py).
+    If a crash interrupted compaction, some of them have the suffix `.log.swap` (recovery.py).
     """
     return [os.path.join(path, name) for _, name in recovered_files(path).segments]
 
@@ -145,7 +144,7 @@ def segment_files(path: str) -> list[str]:
 def recovered_files(path: str, sizes: dict[str, int] | None = None) -> RecoveredFiles:
     """The files of a partition's directory as they are after recovery. Raises ImpossibleFiles and OSError.
 
-    `sizes` takes up the sizes of all files, by name.
+    The sizes of all files are stored in `sizes`, by name.
     """
     attempt = 1
     while True:
@@ -156,14 +155,17 @@ def recovered_files(path: str, sizes: dict[str, int] | None = None) -> Recovered
         try:
             return recover_files(path, listed, partial(next_offset_of, path), _is_own(path, listed))
         except (ImpossibleFiles, FileNotFoundError):
-            # A running broker may have renamed files meanwhile.
+            # A running broker may have renamed files in the meantime.
             if attempt == LIST_ATTEMPTS or _list(path).keys() == listed.keys():
                 raise
             attempt += 1
 
 
 def _settled_listing(path: str) -> dict[str, int]:
-    """Names and sizes of a directory's files. While names change, a listing may hold both names of a file or none."""
+    """The names and sizes of a directory's files, listed until stable.
+
+    During a rename a listing may contain both names of a file, or none.
+    """
     found = _list(path)
     for _ in range(LIST_ATTEMPTS):
         if not any(map(is_temporary, found)):
@@ -182,7 +184,7 @@ def _list(path: str) -> dict[str, int]:
                 if entry.is_file():
                     found[entry.name] = entry.stat().st_size
                 elif entry.is_symlink() and SEGMENT_LOG.fullmatch(entry.name):
-                    # Raises FileNotFoundError where the link leads to nothing.
+                    # Raises FileNotFoundError for a dangling link.
                     entry.stat()
             except FileNotFoundError:
                 if entry.is_symlink():
@@ -191,7 +193,7 @@ def _list(path: str) -> dict[str, int]:
 
 
 def _is_own(path: str, names: Iterable[str]) -> bool:
-    """Whether kcoord wrote the log, which is only asked where it matters."""
+    """Whether kcoord wrote the log. Reads meta.properties only if the names make a difference."""
     if not any(map(is_temporary, names)):
         return False
     try:
@@ -218,9 +220,9 @@ def next_offset_of(path: str, name: str) -> int:
 
 
 def next_offset_in(window: Window, base_offset: int, index: bytes = b"") -> int:
-    """The offset after the last batch of a segment, by the headers of its batches alone. Raises UnknownEnd.
+    """The offset after the last batch of a segment, from batch headers alone. Raises UnknownEnd.
 
-    With the segment's `index` only the batches after its last entry are looked at, if that entry is right.
+    With the segment's `index` only the batches after its last entry are read, if that entry is valid.
     """
     position = 0
     next_offset = base_offset
@@ -232,7 +234,7 @@ def next_offset_in(window: Window, base_offset: int, index: bytes = b"") -> int:
         size = int.from_bytes(header[8:12], "big", signed=True) + LENGTH_OVERHEAD
         last_offset, is_batch = _header_end(window, position)
         if not is_batch or size < HEADER_BYTES_MIN or size > window.size - position:
-            raise UnknownEnd(f"there is no whole batch at byte {position}")
+            raise UnknownEnd(f"no whole batch at byte {position}")
         next_offset = last_offset + 1
         position += size
     return next_offset
@@ -266,8 +268,8 @@ def read_batches(
 ) -> Iterator[StoredBatch | DamagedBytes]:
     """Every batch of a partition's directory, or of one `.log` file, that ends at `from_offset` or later.
 
-    In order of files and positions, with what cannot be read in between. Raises ImpossibleFiles and OSError. A file is
-    open only while its batches are asked for. `files` are the directory's segments, if they are known already.
+    Batches and damaged bytes come in order of files and positions. A file is open only while its batches are read.
+    `files` are the directory's segments, if the caller knows them. Raises ImpossibleFiles and OSError.
     """
     if files is None:
         files = segment_files(path) if os.path.isdir(path) else [path]
@@ -302,10 +304,10 @@ def _pread(fd: int, size: int, position: int) -> bytes:
 def batches_between(
     window: Window, file: str, position: int, end: int, next_offset: int, base: int | None
 ) -> Iterator[StoredBatch | DamagedBytes]:
-    """Every batch of a segment that begins at `position` or behind it and before `end`, and what is none.
+    """Every batch, and all damaged bytes, of a segment from `position` up to `end`.
 
-    The first batch has `next_offset` or a later one. `base` is the segment's base offset, None if it has none.
-    Damage is told as far as it reaches, which may be behind `end`.
+    The first batch must have an offset of at least `next_offset`. `base` is the segment's base offset, None if it has
+    none. Damage is reported to its end, which may lie after `end`.
     """
     lowest = base if base is not None else 0
     highest = lowest + RELATIVE_OFFSET_MAX if base is not None else None
@@ -322,9 +324,9 @@ def batches_between(
         header = parse_header(batch)
         due = window.next_offset
         if header.base_offset < due or (highest is not None and header.last_offset > highest):
-            # The checksum covers no base offset. A later batch is judged by where this one would end, if
-            # that is possible at all.
-            reason = f"offsets {header.base_offset}..{header.last_offset} where {due} or later is due"
+            # The checksum does not cover the base offset. The next batch is checked against the end of this one, if
+            # that end is possible.
+            reason = f"offsets {header.base_offset}..{header.last_offset}, {due} or later expected"
             if lowest <= header.base_offset < due:
                 window.next_offset = header.last_offset + 1
             yield DamagedBytes(file, position, header.size, due, reason, False)
@@ -336,9 +338,10 @@ def batches_between(
 
 @final
 class Window:
-    """The part of a file that is being looked at. `size` is what the file had when it was opened.
+    """A buffered window of a file. `size` is the size of the file when it was opened.
 
-    `pread` gives at most so many bytes from a position on. `next_offset` is what `batches_between` expects next.
+    `pread` reads at most the given number of bytes from a position. `next_offset` is the next offset that
+    `batches_between` expects.
     """
 
     def __init__(self, pread: Callable[[int, int], bytes], size: int) -> None:
@@ -346,13 +349,13 @@ class Window:
         self.size = size
         self.next_offset = 0
         self.checked_bytes = 0
-        # Whether next_valid ended because it would have taken too long.
+        # Whether next_valid gave up because it reached the limit of its work.
         self.has_given_up = False
         self._start = 0
         self._buf = b""
 
     def bytes_at(self, position: int, size: int) -> bytes:
-        """At most `size` bytes; less only at the end of the file."""
+        """At most `size` bytes; fewer only at the end of the file."""
         at = position - self._start
         if at < 0 or at + size > len(self._buf):
             self._buf = self._read(position, max(size, READ_BYTES))
@@ -366,7 +369,7 @@ class Window:
         while wanted > 0:
             part = self.pread(wanted, position)
             if not part:
-                # The file became shorter meanwhile.
+                # The file was truncated in the meantime.
                 self.size = min(self.size, position)
                 break
             parts.append(part)
@@ -375,7 +378,7 @@ class Window:
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def batch_at(self, position: int) -> bytes | str:
-        """The bytes of the batch at `position`, or why there is none."""
+        """The bytes of the batch at `position`, or the reason why there is none."""
         header = self._header_at(position)
         if isinstance(header, str):
             return header
@@ -387,7 +390,7 @@ class Window:
         return data
 
     def _header_at(self, position: int) -> BatchHeader | str:
-        """The header of what may be a batch that ends in the file, or why it is none."""
+        """The header at `position` if its batch would end within the file, or the reason why it is invalid."""
         try:
             header = parse_header(self.bytes_at(position, HEADER_BYTES), 0, True)
         except DecodeError as error:
@@ -397,7 +400,7 @@ class Window:
         return header
 
     def _is_batch(self, position: int, lowest_offset: int) -> bool:
-        """Whether a valid batch begins at `position`, read in parts: a header that is none may name any size."""
+        """Whether a valid batch begins at `position`. Reads in parts, because a false header may state any size."""
         header = self._header_at(position)
         if isinstance(header, str) or header.base_offset < lowest_offset:
             return False
@@ -414,10 +417,10 @@ class Window:
         return bool(crc == header.crc)
 
     def next_valid(self, position: int, lowest_offset: int = 0) -> int:
-        """Where the next valid batch begins at or after `position`, found by its magic byte; else the end.
+        """The position of the next valid batch at or after `position`, found by its magic byte; else the end.
 
-        Its offset is `lowest_offset` or a later one. At most two windows of READ_BYTES are in memory. Bytes that were
-        made to be searched for ever are given up: then, too, it is the end, and `has_given_up` is set.
+        The batch must have an offset of at least `lowest_offset`. At most two windows of READ_BYTES are in memory. If
+        the search exceeds its limit, it returns the end and sets `has_given_up`.
         """
         begin = position
         self.checked_bytes = 0
@@ -434,7 +437,7 @@ class Window:
                     self.has_given_up = True
                     return self.size
                 at = part.find(MAGIC, at + 1)
-            # The magic byte of a batch may stand in the next part.
+            # The magic byte of a batch may be in the next part.
             position += max(len(part) - MAGIC_AT, 1)
         return self.size
 

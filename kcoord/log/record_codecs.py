@@ -1,4 +1,4 @@
-"""The record types of the coordinator and metadata logs: how each is read and written.
+"""The record types of the coordinator and metadata logs, with the codec of each.
 
 The versions written are those that Kafka 4.3 writes at its newest metadata version.
 """
@@ -63,7 +63,7 @@ Encoder = Callable[[BytesWriter, Any, int], None]
 
 @final
 class MetadataCodec:
-    """A record type of the metadata log. Its newest version is what is written."""
+    """A record type of the metadata log. Its newest version is written."""
 
     def __init__(self, record_type: int, version_max: int, decode: Decoder, encode: Encoder) -> None:
         self.record_type = record_type
@@ -86,7 +86,7 @@ class PairCodec:
         encode_value: Encoder,
     ) -> None:
         self.record_type = record_type
-        # Whether the coordinator acts on it; else it is for tools only.
+        # Whether the coordinator uses the record; otherwise only tools read it.
         self.is_ours = is_ours
         self.decode_key = decode_key
         self.encode_key = encode_key

@@ -1,18 +1,18 @@
-"""The formats of the records in a data directory, and how one is told from the other.
+"""The formats of the records in a data directory, and how readers distinguish them.
 
-`kcoord.format` in meta.properties is the format that new records have. Format 2 is Kafka's. Format 1 differs in one
-field, `ClassicMemberMetadata` (tag 0) of a member's metadata (record 5 of `__consumer_offsets`):
+`kcoord.format` in meta.properties is the format of new records. Format 2 is Kafka's. Format 1 differs in one field,
+`ClassicMemberMetadata` (tag 0) of a member's metadata (record type 5 of `__consumer_offsets`):
 
-    1   null is left out
-    2   null is written out (tag 0, length 1, byte 0), and where the tag is left out the value is empty
+    1   null is omitted
+    2   null is written (tag 0, length 1, byte 0); if the tag is omitted, the value is empty
 
 A directory of format 1 becomes one of format 2 when it is opened for writing. Its old records stay as they are, so
 meta.properties keeps, per partition of `__consumer_offsets`, the offset below which they have format 1:
 
     kcoord.format.1.ends=0:1234 3:77
 
-Every reader of records asks for that offset and puts the value of an older record into format 2 before it is decoded.
-Offsets never change in a log, nor in its compacted segments, state checkpoints and snapshots, so one number is enough.
+Every reader looks up this offset and converts the value of an older record to format 2 before decoding it. Offsets
+never change in a log, nor in its compacted segments, state checkpoints and snapshots, so one number is enough.
 A directory without `kcoord.format` is a broker's, and everything in it is read as Kafka reads it.
 """
 
@@ -40,7 +40,7 @@ CLASSIC_NULL: Final = b"\x00\x01\x00"
 
 
 def is_own_format(properties: bytes) -> bool:
-    """Whether a meta.properties is that of a directory of kcoord's."""
+    """Whether a meta.properties file belongs to a kcoord data directory."""
     return any(line.partition(b"=")[0].strip() == FORMAT_KEY.encode() for line in properties.splitlines())
 
 
@@ -49,7 +49,7 @@ def encode_ends(ends: Mapping[int, int]) -> str:
 
 
 def decode_ends(text: str) -> dict[int, int]:
-    """Offsets by partition of `__consumer_offsets`. Raises ValueError."""
+    """Parse the offsets by partition of `__consumer_offsets`. Raises ValueError."""
     ends: dict[int, int] = {}
     for word in text.split():
         partition, _, end = word.partition(":")
@@ -58,7 +58,7 @@ def decode_ends(text: str) -> dict[int, int]:
 
 
 def format_1_end(properties: Mapping[str, str], topic: str, partition: int) -> int:
-    """Below this offset records of a log have format 1, by the directory's meta.properties. Raises ValueError."""
+    """The offset below which the records of a log have format 1, from meta.properties. Raises ValueError."""
     if topic != OFFSETS_TOPIC or FORMAT_KEY not in properties:
         return 0
     if properties[FORMAT_KEY] == str(FORMAT_1):
@@ -67,9 +67,9 @@ def format_1_end(properties: Mapping[str, str], topic: str, partition: int) -> i
 
 
 def in_format_2(key: bytes | None, value: bytes | None) -> bytes | None:
-    """The value of a record of `__consumer_offsets` that has format 1, in format 2.
+    """Convert the value of a record of `__consumer_offsets` from format 1 to format 2.
 
-    What is no such value, or is one in both formats, is returned as it is.
+    Other values, and values that are the same in both formats, are returned unchanged.
     """
     if key is None or value is None or key[:2] != MEMBER_KEY or value[:2] != MEMBER_VERSION:
         return value
@@ -82,7 +82,7 @@ def in_format_2(key: bytes | None, value: bytes | None) -> bytes | None:
         if count and int(r.uvarint()) == CLASSIC_TAG:
             return value
     except DecodeError:
-        # Decoding reports it.
+        # The decoder reports the error.
         return value
     w = BytesWriter()
     w.write(value[:tags_at])
@@ -114,9 +114,9 @@ def record_in_format_2(record: Record) -> Record:
 
 
 def batch_in_format_2(data: bytes, header: BatchHeader, end: int, decompressed_bytes_max: int) -> tuple[bytes, int]:
-    """A batch whose records below `end` have format 1, in format 2, and how many records differ.
+    """Convert a batch whose records below `end` have format 1. Returns it with the number of changed records.
 
-    Offsets, timestamps, headers and compression stay. Raises DecodeError and DecompressionError.
+    Offsets, timestamps, headers and compression are kept. Raises DecodeError and DecompressionError.
     """
     if header.is_control or header.base_offset >= end:
         return data, 0
@@ -126,7 +126,7 @@ def batch_in_format_2(data: bytes, header: BatchHeader, end: int, decompressed_b
     for _ in range(header.count):
         start = int(r.pos)
         stop = int(record_end(r))
-        # The record begins with its attributes, one byte, after its size.
+        # The body of a record begins with one byte of attributes, after the size.
         body_at = int(r.pos) - 1
         r.varlong()
         offset = int(header.base_offset) + int(r.varint())

@@ -1,4 +1,4 @@
-"""Records as plain data that JSON can hold, for everything that shows them."""
+"""Converts records to plain data for JSON output."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from kcoord.wire.message import Message
 from kcoord.wire.primitives import DecodeError, Reader
 
 CONSUMER: Final = "consumer"
-# Schemas of what consumers say about themselves; newer ones begin with the fields of this.
+# The newest known version of the consumers' embedded protocol; later versions begin with the same fields.
 CONSUMER_PROTOCOL_MAX: Final = 3
 _UUID_LISTS: Final = frozenset({"directories"})
 
 
 def uuid_text(data: bytes) -> str:
-    """A 16-byte id as Kafka spells it."""
+    """A 16-byte id as Kafka prints it."""
     return base64.urlsafe_b64encode(data).decode("ascii").rstrip("=")
 
 
 def bytes_plain(data: bytes | None) -> Any:
-    """Text as it is; anything else as `{"base64": …}`."""
+    """Text unchanged; other bytes as `{"base64": …}`."""
     if data is None:
         return None
     try:
@@ -34,7 +34,7 @@ def bytes_plain(data: bytes | None) -> Any:
 
 
 def plain(value: Any, name: str = "") -> Any:
-    """A message, or a field of one called `name`, as JSON can hold it."""
+    """A message, or the value of its field `name`, as plain data for JSON."""
     if isinstance(value, GroupMetadataValue):
         document = {field: plain(getattr(value, field), field) for field in value.FIELDS if field != "members"}
         document["members"] = [member_plain(value.protocol_type, member) for member in value.members]
@@ -51,7 +51,7 @@ def plain(value: Any, name: str = "") -> Any:
 
 
 def with_kafka_names(document: Any) -> Any:
-    """What `plain` made, with fields named as in Kafka's message definitions and tools: `group_id` is `groupId`."""
+    """The result of `plain` with field names as in Kafka's message definitions and tools: `group_id` is `groupId`."""
     if isinstance(document, dict):
         return {kafka_name(name): with_kafka_names(value) for name, value in document.items()}
     if isinstance(document, list):
@@ -66,7 +66,7 @@ def kafka_name(field: str) -> str:
 
 
 def member_plain(protocol_type: str, member: MemberMetadata) -> dict[str, Any]:
-    """A classic member; what a consumer says of itself is decoded."""
+    """A classic member, with the subscription and assignment of a consumer decoded."""
     document = {field: plain(getattr(member, field), field) for field in member.FIELDS}
     if protocol_type == CONSUMER:
         document["subscription"] = consumer_plain(member.subscription, True)
@@ -75,7 +75,7 @@ def member_plain(protocol_type: str, member: MemberMetadata) -> dict[str, Any]:
 
 
 def consumer_plain(data: bytes, is_subscription: bool) -> Any:
-    """A consumer's subscription or assignment; its bytes where it is neither, None where there is none."""
+    """A consumer's subscription or assignment; the bytes if they cannot be decoded, None if there are none."""
     if not data:
         return None
     try:

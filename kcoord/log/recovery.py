@@ -1,31 +1,31 @@
-"""Which files of a partition's directory count after a crash: the rules of Kafka's LogLoader, over a listing.
+"""Determines which files of a partition's directory are valid after a crash: the rules of Kafka's LogLoader.
 
-A broker replaces segments (compaction, and the split of a segment whose offsets overflow) by renames, one file after
-the other. For each new segment:
+A broker replaces segments by renames, one file after the other, in compaction and when it splits a segment whose
+offsets overflow. For each new segment:
 
 1. the cleaner writes `<base>.log.cleaned`, then its indexes, and syncs them;
 2. `.cleaned` becomes `.swap`: new segments in descending order, of each `.log`, `.index`, `.timeindex`, `.txnindex`;
-3. files of the old segments get the ending `.deleted`, in ascending order;
-4. `.swap` is taken off the new segments, in ascending order; `.deleted` files are removed a minute later.
+3. files of the old segments get the suffix `.deleted`, in ascending order;
+4. the suffix `.swap` is removed from the new segments, in ascending order; `.deleted` files are removed a minute later.
 
-What the next start makes of the files that a crash leaves:
+The next start treats the files that a crash leaves as follows:
 
-- `.deleted` files go.
-- `.cleaned` files go. So do `.swap` files whose base offset is that of a `.cleaned` file or larger: step 2 was not
-  finished, and the old segments are whole.
-- The other `.swap` files take their final names. Each `.log.swap` stands for the offsets from its base up to the end of
-  its last batch: files of old segments that begin in that range go first. An empty one replaces only the segment of its
-  own name. Old segments that begin after its last batch stay, with records that compaction had removed.
+- `.deleted` files are removed.
+- `.cleaned` files are removed. So are `.swap` files whose base offset is at least that of a `.cleaned` file: step 2 did
+  not finish, and the old segments are complete.
+- The other `.swap` files get their final names. Each `.log.swap` replaces the offsets from its base up to the end of
+  its last batch: files of old segments that begin in this range are removed first. An empty one replaces only the
+  segment with the same base. Old segments that begin after its last batch stay, with records that compaction removed.
 
-Everything that reads a log of a broker, or one of ours that was not opened since a crash, asks here for its segments. A
-state that no crash of a broker can leave, and in which records would be missed, is refused (ImpossibleFiles).
+All code that reads a broker's log, or a kcoord log that was not opened since a crash, gets its segments from here. A
+state that no crash of a broker can leave, and in which records would be missing, is refused (ImpossibleFiles).
 
-A segment whose offsets overflow (brokers before 2.0 wrote such) is split by the broker when it starts. Here its
-batches beyond 31 bits are damage, as they are without a crash.
+A broker splits a segment whose offsets overflow (written by brokers before 2.0) when it starts. Here its batches beyond
+31 bits are damage, as they are without a crash.
 
-kcoord's own exchange (exchange.py) differs, and `is_own` has its rules. It may replace several groups of segments at
-once, with untouched segments in between. It renames a `.log` file after its indexes, and touches no old segment before
-all renames to `.swap` are synced: so a `.log.swap` counts whatever `.cleaned` files there are.
+kcoord's own exchange (exchange.py) differs; `is_own` selects its rules. It may replace several groups of segments at
+once, with untouched segments in between. It renames a `.log` file after its indexes, and changes no old segment before
+all renames to `.swap` are synced. So a `.log.swap` is always valid, even next to `.cleaned` files.
 """
 
 from __future__ import annotations
@@ -40,33 +40,33 @@ from kcoord.log.segment import segment_name
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
 DELETED_SUFFIX: Final = ".deleted"
-# Snapshots of the metadata log are renamed to that and have rules of their own (metadata_checkpoint.py).
+# Deleted snapshots of the metadata log get this suffix; they have their own rules (metadata_checkpoint.py).
 CHECKPOINT_DELETED: Final = ".checkpoint.deleted"
 TEMPORARY_SUFFIXES: Final = (CLEANED_SUFFIX, SWAP_SUFFIX, DELETED_SUFFIX)
-# A segment file of Kafka, with the ending that it has while segments are replaced.
+# A `.log` file, with the suffix that it has while segments are replaced.
 SEGMENT_LOG: Final = re.compile(r"([0-9]{20})\.log(\.swap)?")
 _NAME: Final = re.compile(r"([0-9]+)\.(.+)")
 _KINDS: Final = frozenset(("log", "index", "timeindex", "txnindex", "snapshot"))
 _BASE_DIGITS: Final = 20
 
-# Why a file does not count, and what the broker's next start does with it.
-TO_BE_DELETED: Final = "waits for its removal"
-NOT_FINISHED: Final = "is of a compaction that did not finish"
-UNDONE: Final = "is of an exchange that did not begin"
+# The reasons why a file is not valid; they also determine what the broker's next start does with it.
+TO_BE_DELETED: Final = "is marked for deletion"
+NOT_FINISHED: Final = "belongs to a compaction that did not finish"
+UNDONE: Final = "belongs to an exchange that did not begin"
 REPLACED: Final = "is replaced by a .swap file"
 
 
 class UnknownEnd(Exception):
-    """The end of a segment's last batch cannot be found; the message says why."""
+    """The end of a segment's last batch cannot be determined; the message is the reason."""
 
 
-# From the name of a `.log` or `.log.swap` file to the offset after its last batch. Raises UnknownEnd and OSError.
+# Maps the name of a `.log` or `.log.swap` file to the offset after its last batch. Raises UnknownEnd and OSError.
 NextOffset = Callable[[str], int]
 
 
 @final
 class DroppedFile:
-    """A file that does not count; `reason` is one of the texts above."""
+    """A file that is not valid; `reason` is one of the constants above."""
 
     def __init__(self, name: str, reason: str) -> None:
         self.name = name
@@ -80,9 +80,9 @@ class DroppedFile:
 class RecoveredFiles:
     """A partition's files as they are after recovery.
 
-    `segments` are (base offset, name that the `.log` file has now), in order. `names` leads from the name that a file
-    has after recovery to the one that it has now, for those that get another one. `dropped` are the files that do not
-    count. `others` are all other names, segments included.
+    `segments` are (base offset, current name of the `.log` file), in order. `names` maps a name after recovery to the
+    current name, for files that recovery renames. `dropped` are the files that are not valid. `others` are all other
+    names, segments included.
     """
 
     def __init__(self) -> None:
@@ -93,32 +93,26 @@ class RecoveredFiles:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the next start of a broker changes which records there are, compared with the `.log` files alone."""
+        """Whether recovery changes the set of records, compared with the `.log` files alone."""
         return bool(self.names) or any(one.reason == REPLACED for one in self.dropped)
 
     def present(self) -> list[str]:
-        """The names that there are after recovery, in order."""
+        """The names after recovery, in order."""
         return sorted({*self.others, *self.names})
-
-    def name_of(self, name: str) -> str | None:
-        """The name that a file has now which is called `name` after recovery; None where there is none."""
-        if name in self.names:
-            return self.names[name]
-        return name if name in self.others else None
 
 
 def is_temporary(name: str) -> bool:
-    """Whether a name has an ending that recovery looks at."""
+    """Whether a name has a suffix that recovery handles."""
     return name.endswith(TEMPORARY_SUFFIXES)
 
 
 def recover_files(
     directory: str, sizes: Mapping[str, int], next_offset_of: NextOffset, is_own: bool = False
 ) -> RecoveredFiles:
-    """What counts of the files of a partition's directory, by their names and sizes in bytes.
+    """Determine the valid files of a partition's directory from their names and sizes in bytes.
 
-    `next_offset_of` is asked for the `.log.swap` files that count, if there are any. `directory` is for messages.
-    `is_own`: kcoord wrote the log, not a broker. Raises ImpossibleFiles, and OSError where `next_offset_of` does.
+    `next_offset_of` is called for each valid `.log.swap` file. `directory` is for messages. `is_own` means that kcoord,
+    not a broker, wrote the log. Raises ImpossibleFiles, and OSError if `next_offset_of` does.
     """
     if not any(is_temporary(name) for name in sizes):
         found = RecoveredFiles()
@@ -137,9 +131,7 @@ def _is_log(name: str) -> bool:
 class _Recovery:
     """One directory, in the order of LogLoader's passes."""
 
-    def __init__(
-        self, directory: str, sizes: Mapping[str, int], next_offset_of: NextOffset, is_own: bool
-    ) -> None:
+    def __init__(self, directory: str, sizes: Mapping[str, int], next_offset_of: NextOffset, is_own: bool) -> None:
         self.directory = directory
         self.sizes = sizes
         self.next_offset_of = next_offset_of
@@ -181,17 +173,17 @@ class _Recovery:
         return found
 
     def _is_of_segment(self, name: str) -> bool:
-        """Whether a `.swap` or `.cleaned` file belongs to a segment. Other names are none of the broker's."""
+        """Whether a `.swap` or `.cleaned` file belongs to a segment. A broker writes no other such names."""
         match = _NAME.fullmatch(name)
         if match is None:
             return False
         kind = match.group(2).rpartition(".")[0]
         if len(match.group(1)) != _BASE_DIGITS or kind not in _KINDS:
-            raise ImpossibleFiles(self.directory, [name], "no segment has files with such a name")
+            raise ImpossibleFiles(self.directory, [name], "not the name of a segment's file")
         return True
 
     def _range_of(self, name: str) -> tuple[int, int]:
-        """The offsets that a `.log.swap` stands for: from its base, and below."""
+        """The offsets that a `.log.swap` replaces: the base offset and the exclusive end."""
         base = _base_of(name)
         return base, base if self.sizes[name] == 0 else self._end_of(name)
 
@@ -199,17 +191,17 @@ class _Recovery:
         try:
             return max(self.next_offset_of(name), _base_of(name))
         except UnknownEnd as error:
-            reason = f"its end, and so what it replaces, is not known: {error}"
+            reason = f"its end offset, and so the segments it replaces, cannot be determined: {error}"
             raise ImpossibleFiles(self.directory, [name], reason) from None
 
     def _check_sources(self, cleaned: list[str], undone: list[str]) -> None:
-        """New segments that are dropped must have the old ones beside them, or their records would be missed.
+        """Check that the old segments exist if new segments are dropped; otherwise records would be missing.
 
-        The lowest new segment has the base of the oldest one that it replaces. Only that of a split may have a larger
-        one: after compaction its first batch need not be at its base.
+        The lowest new segment has the base of the oldest one that it replaces. Only a split may start at a larger one:
+        after compaction the first batch of the old segment need not be at its base.
         """
         new = [name for name in (*cleaned, *undone) if ".log." in name]
-        # Of ours the old segments may have gone meanwhile: DeleteRecords does not wait for the cleaner.
+        # In kcoord's logs the old segments may be removed: DeleteRecords does not wait for the cleaner.
         if not new or self.is_own:
             return
         lowest = min(_base_of(name) for name in (*cleaned, *undone))
@@ -218,13 +210,13 @@ class _Recovery:
         source = max((base for base in self.logs if base < lowest), default=-1)
         if source >= 0 and self._end_of(f"{segment_name(source)}.log") > lowest:
             return
-        reason = f"the segment {segment_name(lowest)}.log that it was made from is not there"
+        reason = f"its source, the segment {segment_name(lowest)}.log, is missing"
         raise ImpossibleFiles(self.directory, new, reason)
 
     def _check_between(self, swaps: list[str], ranges: list[tuple[int, int]]) -> None:
-        """A broker exchanges one group at a time, and several new segments only in a split, which has no gaps.
+        """Check that no segment lies between several new ones. Only a split creates several, and without gaps.
 
-        Its next start removes all that begins between the first and the last of them.
+        The broker's next start would remove all segments between the first and the last of them.
         """
         if len(ranges) < 2 or self.is_own:
             return
@@ -235,7 +227,7 @@ class _Recovery:
         if between:
             names = [f"{segment_name(base)}.log" for base in between]
             new = [name for name in swaps if name.endswith(".log" + SWAP_SUFFIX)]
-            reason = "segments between those that one exchange made; the broker's next start removes them"
+            reason = "segments between the new ones of one exchange; the broker's next start would remove them"
             raise ImpossibleFiles(self.directory, [*new, *names], reason)
 
 
@@ -244,6 +236,6 @@ def _base_of(name: str) -> int:
 
 
 def _base_or_none(name: str) -> int | None:
-    """The offset in a name as the broker reads it: what stands before the first full stop."""
+    """The offset in a name as the broker parses it: the part before the first full stop."""
     stem, dot, _ = name.partition(".")
     return int(stem) if dot and stem.isascii() and stem.isdecimal() else None

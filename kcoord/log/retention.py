@@ -1,8 +1,8 @@
-"""How much of a log has to be kept: which offset may become its start.
+"""Plans retention: determines which offset may become the start of a log.
 
-As in Kafka, whole segments go, oldest first, and only what is durable: segments whose newest record is older than
-`retention_ms`, then as many as leave the log at least `retention_bytes` large, and whatever lies below the log's
-start anyway. Where even the segment that is appended to may go, a new one has to be begun first.
+As in Kafka, whole durable segments are removed, oldest first: segments whose newest record is older than
+`retention_ms`, then as many as leave the log with at least `retention_bytes`, and those below the log's start. If even
+the active segment may be removed, it must be rolled first.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ UNLIMITED: Final = -1
 
 
 class RetentionPolicy:
-    """What a topic's configuration says; UNLIMITED for no bound. `deletes` is off for a topic that only compacts."""
+    """A topic's configuration; UNLIMITED for no bound. `deletes` is false for a topic that is only compacted."""
 
     def __init__(self, deletes: bool, retention_ms: int, retention_bytes: int) -> None:
         self.deletes = deletes
@@ -26,18 +26,17 @@ class RetentionPolicy:
 
 
 class RetentionPlan:
-    """`start` is the first offset to keep; `must_roll` when the active segment is to go, too."""
+    """`start` is the first offset to keep; `must_roll` if the active segment is removed, too."""
 
-    def __init__(self, start: int, must_roll: bool, segments: int) -> None:
+    def __init__(self, start: int, must_roll: bool) -> None:
         self.start = start
         self.must_roll = must_roll
-        self.segments = segments
 
 
 def plan_retention(log: PartitionLog, policy: RetentionPolicy, now_ms: int) -> RetentionPlan | None:
-    """What may go of `log` at wall time `now_ms`; None for nothing. Raises LogDamaged.
+    """Plan what to remove from `log` at wall time `now_ms`; None for nothing. Raises LogDamaged.
 
-    Records without a timestamp do not grow old.
+    Records without a timestamp never expire.
     """
     segments = log.segments
     ends = [segment.base_offset for segment in segments[1:]] + [log.end_offset]
@@ -60,7 +59,7 @@ def plan_retention(log: PartitionLog, policy: RetentionPolicy, now_ms: int) -> R
             count += 1
     if not count:
         return None
-    return RetentionPlan(max(ends[count - 1], log.log_start_offset), count == len(segments), count)
+    return RetentionPlan(max(ends[count - 1], log.log_start_offset), count == len(segments))
 
 
 def _is_expired(segment: Segment, policy: RetentionPolicy, now_ms: int) -> bool:

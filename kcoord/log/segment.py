@@ -3,10 +3,11 @@
 The offset index has 8-byte entries (offset relative to the base, position), the time index 12-byte ones
 (largest timestamp so far, relative offset of its batch); both get an entry when a batch comes more than the
 index interval after the last entry, and the time index a final one when the segment is closed to writes.
+A segment with aborted transactions also has a `.txnindex` (transaction_index.py).
 
-Index entries are kept in memory and reach their files when the segment is rolled or the log is closed, synced
-both times. So the indexes of every segment but the last can be trusted, and those of the last are trusted
-after a clean stop; after a crash they are made again from the segment itself.
+Index entries are kept in memory. They are written and synced when the segment is rolled or the log is closed. So the
+indexes of every segment but the last are valid, and those of the last are valid after a clean stop. After a crash they
+are rebuilt from the segment.
 """
 
 from __future__ import annotations
@@ -17,9 +18,10 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kcoord.log.errors import LogDamaged
+from kcoord.log.errors import InvalidIndex, LogDamaged
 from kcoord.log.open_files import OpenFiles
 from kcoord.log.storage import File, Opener, Storage, write_synced
+from kcoord.log.transaction_index import TransactionIndex, TransactionSurvey, decode_index
 from kcoord.wire.primitives import DecodeError, read_i32_be, read_i64_be
 from kcoord.wire.record_batch import (
     BATCH_LENGTH_MIN,
@@ -33,14 +35,16 @@ from kcoord.wire.record_batch import (
 
 INDEX_ENTRY_BYTES: Final = 8
 TIME_ENTRY_BYTES: Final = 12
-# A broker's indexes have 10 MiB by default (segment.index.bytes) until they are closed.
+# A broker's index files have 10 MiB by default (segment.index.bytes) until the segment is closed.
 INDEX_BYTES_MAX: Final = 256 << 20
 RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
 SCAN_CHUNK_BYTES: Final = 1 << 20
-# The same where one batch is looked for, which the index has near: four entries of the index by default.
+# The same for the lookup of one batch, which the index locates closely: four index intervals by default.
 LOOKUP_CHUNK_BYTES: Final = 16 << 10
 INDEX_KINDS: Final = (".index", ".timeindex", ".txnindex")
-# The files that each segment has.
+# Shared by all segments without aborted transactions, which are nearly all. Nothing is added to it.
+NO_TRANSACTIONS: Final = TransactionIndex()
+# The files of every segment.
 FIRST_KINDS: Final = (".log", ".index", ".timeindex")
 
 
@@ -49,7 +53,7 @@ def segment_name(base_offset: int) -> str:
 
 
 class BadBatch(Exception):
-    """What stands at `position` is not a valid batch; everything before it is."""
+    """There is no valid batch at `position`; everything before it is valid."""
 
     def __init__(self, position: int, next_offset: int, reason: str) -> None:
         super().__init__(reason)
@@ -59,7 +63,7 @@ class BadBatch(Exception):
 
 
 class Segment:
-    """Batches from `base_offset` on. `end_position` counts what is still to be written, `size` what is."""
+    """Batches from `base_offset` on. `end_position` includes bytes that are not written yet, `size` does not."""
 
     def __init__(
         self,
@@ -71,11 +75,11 @@ class Segment:
         files: OpenFiles | None = None,
     ) -> None:
         self.storage = storage
-        # Bounds the open files of many segments. Without it a file that was used stays open until `close`.
+        # Bounds the open files of many segments. If None, a file stays open until `close`.
         self.files = files
         self.base_offset = base_offset
         self.path = f"{directory}/{segment_name(base_offset)}"
-        # Behind the names of all files: `.cleaned`, `.swap` or `.deleted` while segments are exchanged.
+        # The suffix of all file names: `.cleaned`, `.swap` or `.deleted` while segments are exchanged.
         self.suffix = suffix
         self.log_path = f"{self.path}.log{suffix}"
         self.index_interval_bytes = index_interval_bytes
@@ -83,30 +87,33 @@ class Segment:
         self.end_position = 0
         self.pending: list[bytes] = []
         self._file: File | None = None
-        # Facts that come with the batches; made from the index files when a closed segment is first asked.
+        # The index entries. They grow with the batches; for a closed segment they are loaded on first use.
         self._indexed = True
         self._max_timestamp = NO_TIMESTAMP
         self._offset_of_max = -1
         self.first_timestamp = NO_TIMESTAMP
-        # The producers at its base offset, until they are written beside it.
+        # The producer snapshot at the base offset, until it is written.
         self.producer_snapshot: bytes | None = None
         self._bytes_since_entry = 0
         self.index_offsets: array[int] = array("q")
         self.index_positions: array[int] = array("q")
         self.time_stamps: array[int] = array("q")
         self.time_offsets: array[int] = array("q")
+        # The aborted transactions; None until they are read from the file.
+        self._transactions: TransactionIndex | None = NO_TRANSACTIONS
 
     # --- files
 
     def create_files(self) -> None:
-        """Make the segment's files, empty: a segment has its indexes from the beginning."""
+        """Create the segment's files, including its indexes, empty."""
         for kind in FIRST_KINDS:
             self.storage.open(self.file_path(kind)).close()
 
     def existing(self) -> Segment:
-        """Take over the file that is there, its indexes unread."""
+        """Use the existing file without reading its indexes yet."""
         self.size = self.end_position = self.storage.size_of(self.log_path)
         self._indexed = False
+        self._transactions = None
         return self
 
     def file(self) -> File:
@@ -128,27 +135,27 @@ class Segment:
                 self.files.forget(self)
 
     def may_hold(self) -> bool:
-        """Whether the file may stay open until what is about to be written to it is synced (see open_files)."""
+        """Whether the file may stay open until the next write to it is synced (see open_files)."""
         return self.files is None or self.files.may_hold(self)
 
     @property
     def held_file(self) -> File | None:
-        """The file, if bytes were written to it that are not synced."""
+        """The file, if it has bytes that are not synced."""
         return self._file if self.files is None or self.files.is_held(self) else None
 
     def release(self) -> None:
-        """All bytes that were written so far are synced."""
+        """Mark all written bytes as synced."""
         if self.files is not None:
             self.files.release(self)
 
     def grow(self, size_bytes: int) -> None:
-        """So many bytes of what `take_pending` gave were written and synced through another file."""
+        """Account for bytes from `take_pending` that were written and synced through another descriptor."""
         self.size += size_bytes
-        # A file that was open before does not know the new size.
+        # A file object that was opened before caches the old size.
         self.close()
 
     def remove(self, with_snapshot: bool = True) -> None:
-        """Remove the segment's files, the log file last: what is left without it is ignored."""
+        """Remove the segment's files, the log file last. Recovery ignores other files without one."""
         self.close()
         for kind in (*INDEX_KINDS, ".snapshot", ".log") if with_snapshot else (*INDEX_KINDS, ".log"):
             path = self.file_path(kind)
@@ -159,7 +166,7 @@ class Segment:
         return f"{self.path}{kind}{self.suffix}"
 
     def rename(self, suffix: str, with_snapshot: bool = False) -> None:
-        """Give all files another suffix, the log file last. Open files stay open."""
+        """Rename all files to another suffix, the log file last. Open files stay open."""
         for kind in (*INDEX_KINDS, ".snapshot", ".log") if with_snapshot else (*INDEX_KINDS, ".log"):
             path = self.file_path(kind)
             if self.storage.exists(path):
@@ -170,7 +177,7 @@ class Segment:
     # --- appending
 
     def append(self, batch: bytes, last_offset: int, max_timestamp: int) -> None:
-        """Take a batch to be written by write_pending."""
+        """Append a batch in memory; write_pending writes it."""
         self.pending.append(batch)
         self._note(self.end_position, len(batch), last_offset, max_timestamp)
         self.end_position += len(batch)
@@ -195,7 +202,7 @@ class Segment:
             self.time_offsets.append(self._offset_of_max)
 
     def write_pending(self) -> bool:
-        """Write what append took, with one call. True if the file had to be created."""
+        """Write all appended batches with one call. Returns True if the file had to be created."""
         created = self.size == 0 and not self.is_open and not self.storage.exists(self.log_path)
         if created:
             self.create_files()
@@ -207,7 +214,7 @@ class Segment:
         return created
 
     def take_pending(self) -> bytes:
-        """What append took, for whoever writes it."""
+        """Return the appended batches; the caller writes them."""
         data = self.pending[0] if len(self.pending) == 1 else b"".join(self.pending)
         self.pending.clear()
         return data
@@ -215,17 +222,45 @@ class Segment:
     # --- index files
 
     def save_indexes(self) -> None:
-        """Write both index files anew and make their contents durable."""
+        """Rewrite both index files and sync them."""
         self.seal()
         self.write_indexes(self.storage, self.path)
 
     def seal(self) -> None:
-        """Complete the index entries in memory: nothing more is appended. Raises LogDamaged."""
+        """Complete the index entries in memory before the segment is closed. Raises LogDamaged."""
         self.load_indexes()
         self._note_time()
 
+    def transactions(self) -> TransactionIndex:
+        """The aborted transactions whose markers are in the segment. Raises InvalidIndex if the file is not valid."""
+        index = self._transactions
+        if index is None:
+            path = self.file_path(".txnindex")
+            index = self._read_transactions(path) if self.storage.exists(path) else NO_TRANSACTIONS
+            self._transactions = index
+        return index
+
+    def note_aborted(self, producer_id: int, first_offset: int, marker_offset: int, stable_offset: int) -> None:
+        """Add a transaction that an abort marker in this segment ended. Raises InvalidIndex."""
+        index = self.transactions()
+        if index is NO_TRANSACTIONS:
+            index = self._transactions = TransactionIndex()
+        index.add(producer_id, first_offset, marker_offset, stable_offset)
+
+    def _read_transactions(self, path: str) -> TransactionIndex:
+        try:
+            if self.storage.size_of(path) > INDEX_BYTES_MAX:
+                raise InvalidIndex(f"{path} is larger than {INDEX_BYTES_MAX} bytes")
+            return decode_index(self.storage.read_bytes(path), self.base_offset)
+        except OSError as error:
+            raise InvalidIndex(f"{path}: {error}") from error
+
+    def set_transactions(self, index: TransactionIndex) -> None:
+        """Replace the aborted transactions. The file is written with the other indexes."""
+        self._transactions = index if len(index) else NO_TRANSACTIONS
+
     def write_indexes(self, opener: Opener, path: str) -> None:
-        """Write the index files of a sealed segment, whose files begin with `path`, and sync them. In any thread."""
+        """Write and sync the index files of a sealed segment under the name `path`. May run in any thread."""
         base = self.base_offset
         index = bytearray()
         for offset, position in zip(self.index_offsets, self.index_positions, strict=True):
@@ -233,14 +268,19 @@ class Segment:
         times = bytearray()
         for timestamp, offset in zip(self.time_stamps, self.time_offsets, strict=True):
             times += timestamp.to_bytes(8, "big") + (offset - base).to_bytes(4, "big")
-        # In place: an index that a crash leaves half written belongs to a segment that is scanned anyway.
+        # Written in place: if a crash leaves an index half written, the next start scans this segment anyway.
         write_synced(opener, f"{path}.index{self.suffix}", bytes(index))
         write_synced(opener, f"{path}.timeindex{self.suffix}", bytes(times))
+        transactions = self._transactions
+        name = f"{path}.txnindex{self.suffix}"
+        # If there are none, a file is left from before a crash: it must not be trusted later.
+        if transactions is not None and (len(transactions) or opener.exists(name)):
+            write_synced(opener, name, transactions.encode())
 
     def load_indexes(self) -> None:
-        """Read the index files if that is still to be done, and make up for what they lack.
+        """Read the index files, unless that is done, and add missing entries from the segment.
 
-        Raises LogDamaged where the segment itself cannot be read.
+        Raises LogDamaged if the segment itself cannot be read.
         """
         if self._indexed:
             return
@@ -249,7 +289,7 @@ class Segment:
         start = 0
         next_offset = self.base_offset
         if self.index_positions:
-            # The batch of the last entry is known; go on behind it.
+            # The batch of the last entry is known; continue after it.
             start = self.index_positions[-1]
             header = self._header_at(start)
             if header is None or header.last_offset != self.index_offsets[-1] or not self.time_stamps:
@@ -280,7 +320,7 @@ class Segment:
         self._offset_of_max = -1
 
     def _read_index(self, kind: str) -> bytes:
-        """An index that cannot be read counts as missing: the segment says everything that it does."""
+        """Read an index file. An unreadable one counts as missing: it can be rebuilt from the segment."""
         path = self.file_path(kind)
         try:
             if not self.storage.exists(path) or self.storage.size_of(path) > INDEX_BYTES_MAX:
@@ -299,7 +339,7 @@ class Segment:
         for i in range(0, len(numbers), 2):
             offset = self.base_offset + numbers[i]
             position = numbers[i + 1]
-            # Kafka preallocates index files with zeros; entries grow strictly, so they end the valid part.
+            # Kafka preallocates index files with zeros. Valid entries grow strictly, so zeros end the valid part.
             if offset <= last_offset or position <= last_position or position >= self.size:
                 break
             if position == 0:
@@ -323,25 +363,31 @@ class Segment:
 
     # --- scanning
 
-    def rescan(self, contiguous: bool, epochs: Sequence[tuple[int, int]] = ()) -> int:
-        """Check every batch and make the indexes anew. The next offset; raises BadBatch.
+    def rescan(
+        self, contiguous: bool, epochs: Sequence[tuple[int, int]] = (), survey: TransactionSurvey | None = None
+    ) -> int:
+        """Check every batch and rebuild the indexes. Returns the next offset; raises BadBatch.
 
-        Only compaction leaves gaps between batches, and it works on closed segments; elsewhere a gap is a
-        base offset gone wrong, which no checksum covers. Nor does one cover the leader epoch, which has to be that
-        of `epochs`: (epoch, first offset), ascending.
+        The transactions of valid batches go to `survey`; the transaction index stays as it is.
+
+        Only compaction leaves gaps between batches, and only in closed segments. With `contiguous` a gap is a damaged
+        base offset, which the checksum does not cover. The checksum does not cover the leader epoch either, so it is
+        compared with `epochs`: (epoch, first offset), ascending.
         """
         self._forget_indexes()
         self._indexed = True
         next_offset = self.base_offset
         epoch = -1
-        for header, _data, start in self._walk(0, next_offset, True):
+        for header, data, start in self._walk(0, next_offset, True):
             if contiguous and (header.base_offset != next_offset or header.leader_epoch < epoch):
                 reason = f"offset {header.base_offset}, epoch {header.leader_epoch} after {next_offset - 1}, {epoch}"
                 raise BadBatch(start, next_offset, reason)
             expected = _epoch_at(epochs, header.base_offset)
             if expected is not None and header.leader_epoch != expected:
-                raise BadBatch(start, next_offset, f"epoch {header.leader_epoch} instead of {expected}")
+                raise BadBatch(start, next_offset, f"leader epoch {header.leader_epoch}, {expected} expected")
             self._note(start, header.size, header.last_offset, header.max_timestamp)
+            if survey is not None:
+                survey.add(header, data)
             next_offset = header.last_offset + 1
             epoch = header.leader_epoch
         return next_offset
@@ -367,7 +413,7 @@ class Segment:
             except DecodeError as error:
                 raise BadBatch(at, next_offset, str(error)) from None
             if header.base_offset < next_offset:
-                reason = f"offset {header.base_offset} where {next_offset} or later is due"
+                reason = f"offset {header.base_offset}, {next_offset} or later expected"
                 raise BadBatch(at, next_offset, reason)
             if checksums and not check_crc(buf, pos, header):
                 raise BadBatch(at, next_offset, "wrong checksum")
@@ -391,21 +437,27 @@ class Segment:
 
     @property
     def offset_of_max_timestamp(self) -> int:
-        """Last offset of the batch with the largest timestamp; -1 when there is none."""
+        """Last offset of the batch with the largest timestamp; -1 if there is none."""
         self.load_indexes()
         return self._offset_of_max
 
     def position_before(self, offset: int) -> int:
-        """Position of a batch that is not after the one with `offset`, and near it."""
+        """Position of a batch at or shortly before the one with `offset`."""
         self.load_indexes()
         i = bisect_right(self.index_offsets, offset) - 1
         return self.index_positions[i] if i >= 0 else 0
 
     def offset_near(self, position: int) -> int:
-        """An offset in a batch that is not after `position`, and near it."""
+        """An offset in a batch at or shortly before `position`."""
         self.load_indexes()
         i = bisect_right(self.index_positions, position) - 1
         return self.index_offsets[i] if i >= 0 else self.base_offset
+
+    def offset_after(self, offset: int) -> int:
+        """The offset of the first index entry after `offset`; -1 if there is none."""
+        self.load_indexes()
+        i = bisect_right(self.index_offsets, offset)
+        return self.index_offsets[i] if i < len(self.index_offsets) else -1
 
     def position_before_timestamp(self, timestamp: int) -> int:
         """Position of a batch before which every timestamp is smaller than `timestamp`."""
@@ -416,9 +468,9 @@ class Segment:
     def batches(
         self, position: int, checksums: bool, chunk_bytes: int = SCAN_CHUNK_BYTES
     ) -> Iterator[tuple[BatchHeader, bytes]]:
-        """Headers from `position` on with the buffer that they point into. Raises LogDamaged.
+        """Headers from `position` on, each with the buffer that it points into. Raises LogDamaged.
 
-        `chunk_bytes` are read at once: few where somebody looks for one batch.
+        `chunk_bytes` are read at once; use a small value to look up a single batch.
         """
         try:
             for header, data, _start in self._walk(position, 0, checksums, chunk_bytes):
@@ -466,7 +518,7 @@ class Segment:
 
 
 def _epoch_at(epochs: Sequence[tuple[int, int]], offset: int) -> int | None:
-    """The epoch in which `offset` was written; None where that is not known."""
+    """The epoch in which `offset` was written; None if unknown."""
     for epoch, start in reversed(epochs):
         if start <= offset:
             return epoch

@@ -1,11 +1,11 @@
-"""Typed records of the coordinator, transaction and metadata logs to bytes and back.
+"""Encodes and decodes the typed records of the coordinator, transaction and metadata logs.
 
-A coordinator record's key is its type as int16 and a body, its value a version as int16 and a body; no value is a
-tombstone. A metadata record has no key; its value is a frame of unsigned varints (frame version 1, record type,
+The key of a coordinator record is its type as int16 and a body, its value a version as int16 and a body; a null value
+is a tombstone. A metadata record has no key; its value is a frame of unsigned varints (frame version 1, record type,
 version) and a body (KIP-631).
 
-The versions written are those that Kafka 4.3 writes at its newest metadata version, so that its tools read our
-logs; everything older is read. Types that are not known here are kept as they are, in UnknownRecord.
+The written versions are those of Kafka 4.3 at its newest metadata version, so that its tools can read the logs. Older
+versions can be read. Records of unknown types are kept byte for byte, in UnknownRecord.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ TRANSACTION_LOG: Final = 0
 
 # Value versions that Kafka 4.3 writes.
 OFFSET_COMMIT_VERSION: Final = 4
-# The only version that has an expiry time of its own, for clients that ask for one.
+# The only version with an expiry timestamp, for clients that set a retention time.
 OFFSET_COMMIT_EXPIRING_VERSION: Final = 1
 OFFSET_COMMIT_VERSION_MAX: Final = 4
 GROUP_METADATA_VERSION: Final = 3
@@ -80,7 +80,7 @@ METADATA_FRAME_VERSION: Final = 1
 
 @final
 class UnknownRecord(Message):
-    """A record of a type that is not known here: its type and its very bytes."""
+    """A record of an unknown type: its type and its bytes."""
 
     FIELDS: ClassVar[tuple[str, ...]] = ("record_type", "key", "value")
 
@@ -91,9 +91,9 @@ class UnknownRecord(Message):
 
 
 def encode_record(key: Message, value: Message | None) -> tuple[bytes, bytes | None]:
-    """Key and value bytes of a coordinator or transaction record; no value is a tombstone.
+    """Key and value bytes of a coordinator or transaction record; a value of None is a tombstone.
 
-    Raises EncodeError for what is not such a record or does not fit the format.
+    Raises EncodeError for other messages and for values that do not fit the format.
     """
     if isinstance(key, UnknownRecord):
         return key.key, key.value
@@ -120,7 +120,7 @@ def encode_record(key: Message, value: Message | None) -> tuple[bytes, bytes | N
 
 
 def encode_value(key: Message, value: Message, version: int) -> bytes:
-    """The value bytes of a record in a version other than the one that encode_record chooses. Raises EncodeError."""
+    """The value bytes of a record in the given version instead of the one encode_record chooses. Raises EncodeError."""
     w = BytesWriter()
     write_i16_be(w, version)
     if isinstance(key, OffsetCommitKey):
@@ -146,13 +146,13 @@ def encode_value(key: Message, value: Message, version: int) -> bytes:
 
 def _check_writable(is_right: bool, version: int, version_max: int) -> None:
     if not is_right:
-        raise EncodeError("the value is not of the key's kind")
+        raise EncodeError("the value does not match the type of the key")
     if version < 0 or version > version_max:
-        raise EncodeError(f"value version {version}, known up to {version_max}")
+        raise EncodeError(f"value version {version}, supported up to {version_max}")
 
 
 def _version_of(value: Message) -> int:
-    """The version that a broker writes a value in."""
+    """The version in which a broker writes a value."""
     if isinstance(value, OffsetCommitValue):
         return OFFSET_COMMIT_VERSION if value.expire_timestamp == -1 else OFFSET_COMMIT_EXPIRING_VERSION
     if isinstance(value, GroupMetadataValue):
@@ -164,15 +164,15 @@ def _version_of(value: Message) -> int:
 
 def _check_version(name: str, version: int, version_max: int) -> int:
     if version < 0 or version > version_max:
-        raise DecodeError(f"{name} of version {version}, known up to {version_max}")
+        raise DecodeError(f"{name} of version {version}, supported up to {version_max}")
     return version
 
 
 def decode_record(key: bytes, value: bytes | None) -> tuple[Message, Message | None]:
-    """Key and value of a record of `__consumer_offsets`. Unknown types give an UnknownRecord as the key.
+    """Key and value of a record of `__consumer_offsets`. For unknown types the key is an UnknownRecord.
 
-    The oldest form of an offset commit (type 0) is given as the newer one. Trailing bytes in values are ignored,
-    as Kafka does. Raises DecodeError.
+    The oldest form of an offset commit (type 0) is converted to the newer one. Trailing bytes in values are ignored,
+    as in Kafka. Raises DecodeError.
     """
     r = Reader(key)
     record_type = r.int16()
@@ -200,7 +200,7 @@ def decode_record(key: bytes, value: bytes | None) -> tuple[Message, Message | N
     except DecodeError:
         if codec.is_ours:
             raise
-        # Types that nothing here acts on were changed while they were new, and may be again.
+        # kcoord does not use records of these types, and their schemas may still change.
         return UnknownRecord(record_type, key, value), None
 
 
@@ -256,7 +256,7 @@ def encode_metadata_record(value: Message) -> bytes:
 
 
 def decode_metadata_record(value: bytes) -> Message:
-    """The record in the value bytes of `__cluster_metadata`; UnknownRecord for an unknown type.
+    """Decode the value bytes of a record of `__cluster_metadata`; UnknownRecord for an unknown type.
 
     Raises DecodeError.
     """

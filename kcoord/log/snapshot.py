@@ -1,13 +1,14 @@
-"""Named copies of a whole data directory, in `snapshots/<name>` inside of it, and going back to one.
+"""Named snapshots of a whole data directory, in `snapshots/<name>` inside it, and restoring one.
 
-A snapshot holds every log up to its durable end at one moment, between two commits: what was acknowledged, and nothing
-that was not. Closed segments never change and are linked where the file system can; the last one is copied up to that
-end. `begin_snapshot` settles what belongs to it and takes microseconds per file; `finish` does the copying and may run
-in a thread. `snapshot.json` is in there from the start, and the folder gets its name when it is whole.
+A snapshot contains every log up to its durable end at one moment between two commits: everything that was acknowledged,
+and nothing else. Closed segments never change, so they are hard-linked if the file system supports it. The last segment
+is copied up to the durable end. `begin_snapshot` determines the contents and takes microseconds per file; `finish`
+copies and may run in a thread. `snapshot.json` exists from the start, and the folder is renamed to its final name once
+it is complete.
 
-Going back makes time run twice for clients. So every partition gets a leader epoch above the one it had before and in
-the snapshot, and producer ids go on above all that were given out: old clients notice, and nobody mistakes a new
-record for an old one.
+After a restore clients see offsets and epochs for a second time. So every partition gets a leader epoch above its
+current one and that of the snapshot, and new producer ids start above all that were assigned. Old clients notice the
+change, and no new record can be mistaken for an old one.
 """
 
 from __future__ import annotations
@@ -46,7 +47,6 @@ from kcoord.log.segment import Segment, segment_name
 from kcoord.log.serde import encode_metadata_record
 from kcoord.log.steps import Step, Steps, copy_file, copy_open_file, ignore_step
 from kcoord.log.storage import LOCK_FILE, DiskStorage
-from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.producer_ids_record import ProducerIdsRecord
 from kcoord.wire.message import Message
 from kcoord.wire.record_batch import Record
@@ -57,26 +57,26 @@ DESCRIPTION: Final = "snapshot.json"
 RESTORING: Final = ".restoring"
 REPLACED: Final = "replaced-"
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
-# As many ids as a block has by default are skipped on going back.
+# A restore skips as many producer ids as a block has by default.
 PRODUCER_IDS_SKIPPED: Final = 1000
 METADATA_TOPIC: Final = "__cluster_metadata"
-# What link() fails with where the file system has no (more) links for us.
+# The errors of link() on a file system that supports no (more) hard links.
 NO_LINKS: Final = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
-# What stays where it is when the rest of a data directory is replaced.
+# The names that a restore does not replace.
 STAYING: Final = frozenset((SNAPSHOTS, RESTORING, LOCK_FILE, "kcoord.sock"))
 
 
 def check_name(name: str) -> None:
-    """Raises StorageError for what is no name of a snapshot."""
+    """Raises StorageError for an invalid name of a snapshot."""
     if not NAME.fullmatch(name) or name.endswith(PARTIAL_SUFFIX):
         raise StorageError(
-            f"{name!r} is no name for a snapshot: up to 100 letters, digits, dots, dashes and underscores"
+            f"{name!r} is not a valid snapshot name: use up to 100 letters, digits, dots, dashes and underscores"
         )
 
 
 @final
 class Snapshot:
-    """One that is being made. Ends with `finish` or `abandon`."""
+    """A snapshot that is being created. Ends with `finish` or `abandon`."""
 
     def __init__(self, directory: LogDirectory, root: str, name: str, wall_ms: int) -> None:
         self.name = name
@@ -89,12 +89,12 @@ class Snapshot:
         self.ends: Checkpoint = {}
         self.starts: Checkpoint = {}
         self.links = 0
-        # Open files with the path of their copy, how many bytes to take and the offset to stop at.
+        # Open files, each with the path of its copy, the number of bytes to copy and the end offset.
         self._copies: list[tuple[int, str, int, int]] = []
         self._small: list[tuple[str, bytes]] = []
 
     def take(self, log: PartitionLog) -> None:
-        """Settle what of `log` belongs to the snapshot. Raises OSError."""
+        """Determine which part of `log` belongs to the snapshot. Raises OSError."""
         key = (log.topic, log.partition)
         end = log.durable_end
         folder = f"{self.partial}/{log.name}"
@@ -112,13 +112,13 @@ class Snapshot:
                     self._take_checkpoint(folder, name)
         segments = list(log.segments)
         for i, segment in enumerate(segments):
-            # With durable records behind it, it is closed even after a power cut.
+            # A segment followed by durable records is closed, even after a power cut.
             closed = i + 1 < len(segments) and segments[i + 1].base_offset < end
             if (segment.base_offset <= end or not i) and self.storage.exists(segment.log_path):
                 self._take_segment(folder, segment, closed, end)
 
     def _take_checkpoint(self, folder: str, name: CheckpointName) -> None:
-        """What stands for the beginning of the metadata log. Older ones than are needed may go meanwhile."""
+        """Link a snapshot of the metadata log. An older one may be removed in the meantime."""
         try:
             os.link(os.path.join(self.root, name.path_in(METADATA_LOG)), os.path.join(self.root, folder, name.file))
         except FileNotFoundError:
@@ -154,7 +154,7 @@ class Snapshot:
     def finish(self, steps: Steps) -> None:
         """Copy, sync, and give the snapshot its name. Raises LogDamaged and OSError."""
         storage = self.storage
-        # Each copy is read again to be cut.
+        # Each copy is read again to find the end offset.
         steps.begin("Copying", 2 * sum(size for _fd, _target, size, _end in self._copies))
         while self._copies:
             fd, target, size, end = self._copies.pop()
@@ -163,7 +163,7 @@ class Snapshot:
             finally:
                 os.close(fd)
             _cut(target, end, steps.step)
-        # Each of these is a sync or two: whoever watches sees that the work goes on.
+        # Each of these takes one or two syncs, so progress is reported after each.
         for path, data in self._small:
             storage.write_atomic(path, data)
             steps.step(0)
@@ -180,22 +180,22 @@ class Snapshot:
         storage.sync_dir("")
 
     def abandon(self) -> None:
-        """After an error: leave nothing behind."""
+        """Remove everything after an error."""
         while self._copies:
             os.close(self._copies.pop()[0])
         shutil.rmtree(os.path.join(self.root, self.partial), ignore_errors=True)
 
 
 def begin_snapshot(directory: LogDirectory, root: str, name: str, wall_ms: int) -> Snapshot:
-    """Settle what belongs to a snapshot of the open data directory at `root`.
+    """Begin a snapshot of the open data directory at `root`: determine its contents.
 
-    Nothing may change the directory's logs meanwhile. Raises StorageError and OSError.
+    Nothing may change the directory's logs during the call. Raises StorageError and OSError.
     """
     check_name(name)
     snapshot = Snapshot(directory, root, name, wall_ms)
     if os.path.exists(os.path.join(root, snapshot.path)):
-        raise StorageError(f"there is a snapshot {name} already")
-    # What a crash left of one of that name.
+        raise StorageError(f"the snapshot {name} already exists")
+    # Remove an incomplete snapshot of the same name that a crash left.
     shutil.rmtree(os.path.join(root, snapshot.partial), ignore_errors=True)
     try:
         for log in directory:
@@ -207,7 +207,7 @@ def begin_snapshot(directory: LogDirectory, root: str, name: str, wall_ms: int) 
 
 
 def _cut(path: str, end: int, step: Step) -> None:
-    """Cut a copied segment at offset `end`; what lies before must be sound."""
+    """Truncate a copied segment at offset `end`. Everything before it must be valid."""
     for item in read_batches(path):
         if isinstance(item, DamagedBytes):
             if item.next_offset < end:
@@ -225,7 +225,7 @@ def _cut(path: str, end: int, step: Step) -> None:
 
 
 def list_snapshots(root: str) -> list[dict[str, Any]]:
-    """What is told of every snapshot in the data directory `root`, oldest first. Raises OSError."""
+    """The descriptions of all snapshots in the data directory `root`, oldest first. Raises OSError."""
     folder = os.path.join(root, SNAPSHOTS)
     if not os.path.isdir(folder):
         return []
@@ -239,25 +239,25 @@ def list_snapshots(root: str) -> list[dict[str, Any]]:
 
 
 def read_description(root: str, name: str) -> dict[str, Any]:
-    """Raises StorageError where there is no such snapshot."""
+    """The description of a snapshot. Raises StorageError if it does not exist."""
     check_name(name)
     path = os.path.join(root, SNAPSHOTS, name, DESCRIPTION)
     try:
         with open(path, encoding="utf-8") as file:
             description: dict[str, Any] = json.load(file)
     except (FileNotFoundError, NotADirectoryError, ValueError):
-        raise StorageError(f"there is no snapshot {name} in {root}") from None
+        raise StorageError(f"snapshot {name} does not exist in {root}") from None
     return description
 
 
-# --- going back
+# --- restoring
 
 
 def restore_snapshot(root: str, name: str, wall_ms: int, steps: Steps) -> str:
-    """Make the data directory what snapshot `name` is; the folder that what it was until now has been moved to.
+    """Restore snapshot `name`. Returns the folder to which the previous contents were moved.
 
-    Raises DirectoryLocked, StorageError, LogDamaged and OSError. Until everything is prepared nothing changes. If the
-    process dies while folders are moved, the directory has no meta.properties and no server opens it; call again.
+    Raises DirectoryLocked, StorageError, LogDamaged and OSError. Nothing changes until everything is prepared. If the
+    process dies while it moves folders, the directory has no meta.properties, so no server opens it; call again.
     """
     description = read_description(root, name)
     storage = DiskStorage(root)
@@ -275,8 +275,8 @@ def restore_snapshot(root: str, name: str, wall_ms: int, steps: Steps) -> str:
 def _current_image(root: str) -> ClusterImage:
     """The newest leader epochs and producer ids that clients may have seen.
 
-    What was moved aside counts, too: a restore may have been interrupted. Metadata that cannot be read, which may be
-    why somebody goes back, is passed over.
+    Includes contents that an interrupted restore has moved aside. Skips unreadable metadata: it may be the reason
+    for the restore.
     """
     folder = os.path.join(root, SNAPSHOTS)
     newest = ClusterImage()
@@ -294,7 +294,7 @@ def _current_image(root: str) -> ClusterImage:
 
 
 def _copy_tree(source: str, target: str, steps: Steps) -> None:
-    """A copy of a snapshot: all but the last segment of each log are linked where possible."""
+    """Copy a snapshot: all but the last segment of each log are hard-linked if possible."""
     os.makedirs(target)
     sizes = [segment.size_bytes for files in inspect_directory(source).partitions for segment in files.segments]
     steps.begin("Copying", sum(sizes))
@@ -356,17 +356,7 @@ def _renewals(image: ClusterImage, current: ClusterImage, node_id: int) -> list[
         now = current.topics.get(topic.topic_id)
         for partition, epoch in sorted(topic.leader_epochs.items()):
             newest = max(epoch, now.leader_epochs.get(partition, 0) if now is not None else 0)
-            records.append(
-                PartitionRecord(
-                    partition_id=partition,
-                    topic_id=topic.topic_id,
-                    replicas=[node_id],
-                    isr=[node_id],
-                    leader=node_id,
-                    leader_epoch=newest + 1,
-                    partition_epoch=0,
-                )
-            )
+            records.append(topic.partition_record(partition, node_id, newest + 1))
     next_id = max(image.next_producer_id, current.next_producer_id) + PRODUCER_IDS_SKIPPED
     records.append(ProducerIdsRecord(node_id, 0, next_id))
     return records
@@ -375,7 +365,7 @@ def _renewals(image: ClusterImage, current: ClusterImage, node_id: int) -> list[
 def _exchange(storage: DiskStorage, root: str, wall_ms: int) -> str:
     aside = f"{SNAPSHOTS}/{REPLACED}{wall_ms}"
     storage.make_dir(aside)
-    # Without it nobody takes the directory for whole; with it, last of all, everybody does.
+    # meta.properties is moved away first and in last: a directory without it counts as incomplete.
     names = [name for name in storage.list_dir("") if name not in STAYING and name != META_PROPERTIES]
     if storage.exists(META_PROPERTIES):
         storage.rename(META_PROPERTIES, f"{aside}/{META_PROPERTIES}")

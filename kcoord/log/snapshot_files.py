@@ -1,7 +1,7 @@
-"""Producer snapshots of one log: `<20-digit offset>.snapshot`, the idempotent producers as they were at that offset.
+"""The producer snapshots of one log: `<20-digit offset>.snapshot`, the state of idempotent producers at that offset.
 
-There is one beside each segment but the first, written when the segment begins, and after a clean stop one for the
-end of the log. Their contents are the owner's, who checks them; here they are only bytes.
+Each segment but the first has one, written when the segment begins. A clean stop writes one for the end of the log. The
+owner encodes and checks the contents; here they are only bytes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 from kcoord.log.storage import Storage, write_synced
 
 SUFFIX: Final = ".snapshot"
-# One of a million producers has 74 MB.
+# A snapshot of a million producers has 74 MB.
 BYTES_MAX: Final = 256 << 20
 OFFSET_DIGITS: Final = 20
 
@@ -39,7 +39,7 @@ class SnapshotFiles:
         return f"{self.directory}/{offset:020d}{SUFFIX}"
 
     def offsets(self) -> list[int]:
-        """The offsets that there are snapshots of, the newest first."""
+        """The offsets with a snapshot, the newest first."""
         return offsets_of_files(self.storage, self.directory, SUFFIX)[::-1]
 
     def read(self, offset: int) -> bytes:
@@ -50,18 +50,18 @@ class SnapshotFiles:
         return self.storage.read_bytes(path)
 
     def remove(self, offset: int) -> None:
-        """Remove a file. What is none, and never was a snapshot, stays."""
+        """Remove a snapshot, but not a directory of that name."""
         path = self._path(offset)
         if not self.storage.is_dir(path):
             self.storage.remove(path)
 
     def write(self, offset: int, data: bytes) -> None:
-        """Write a snapshot and make its contents durable; its name becomes so with the directory's next sync."""
-        # In place: it has a checksum, and what a crash leaves half written is not used.
+        """Write a snapshot and sync its contents; its name is durable after the next sync of the directory."""
+        # Written in place: the checksum detects a file that a crash leaves half written.
         write_synced(self.storage, self._path(offset), data)
 
     def remove_stale(self, bases: Sequence[int], end_offset: int) -> None:
-        """Keep those of the segments that begin at `bases`, and the newest one up to `end_offset`."""
+        """Remove all but the snapshots at the segments' `bases` and the newest one up to `end_offset`."""
         newest = True
         for offset in self.offsets():
             if offset > end_offset or not (newest or offset in bases):

@@ -1,10 +1,13 @@
-"""The file of a state checkpoint: what a coordinator log amounts to below some offset.
+"""The file format of a state checkpoint: the live records of a coordinator log below some offset.
 
-    record batches     the records that still count, in order of offsets, with their own offsets and timestamps
+    record batches     the newest record of every key, in order of offsets, with original offsets and timestamps
     footer, 32 bytes   magic "kcoordst", version int32, record count int64, end offset int64, CRC-32C uint32
 
-The checksum is over everything before it. The file lies in the log's directory as `state-checkpoint`. It says nothing
-that the log does not say too: removing it costs time at the next start and nothing else.
+The checksum covers everything before it. The file is `state-checkpoint` in the log's directory. It contains nothing
+that the log does not contain: without it the next start takes longer, and nothing is lost.
+
+Version 2 has offsets of open transactions as well, in transactional batches. Their markers are in the log after the end
+offset. A file without any is written as version 1, so that earlier releases can use it.
 """
 
 from __future__ import annotations
@@ -20,17 +23,18 @@ STATE_FILE: Final = "state-checkpoint"
 TEMPORARY_SUFFIX: Final = ".tmp"
 MAGIC: Final = b"kcoordst"
 VERSION: Final = 1
+TRANSACTIONS_VERSION: Final = 2
 FOOTER: Final = struct.Struct(">8siqqI")
 CRC_BYTES: Final = 4
 READ_BYTES: Final = 4 << 20
 
 
 class BadStateFile(Exception):
-    """The file cannot be used; the text says why."""
+    """The file cannot be used; the text is the reason."""
 
 
 class StateFile:
-    """A state file that was found whole: its batches, how many records they hold, and where the log goes on."""
+    """A valid state file: its batches, the number of records, and the offset at which the log continues."""
 
     def __init__(self, extent: Extent, records: int, end_offset: int) -> None:
         self.extent = extent
@@ -43,7 +47,7 @@ def state_path(log_name: str) -> str:
 
 
 def read_state_file(storage: Storage, path: str) -> StateFile | None:
-    """Check the whole file; None when there is none. Raises BadStateFile and OSError."""
+    """Check the whole file; None if it does not exist. Raises BadStateFile and OSError."""
     if not storage.exists(path):
         return None
     size = storage.size_of(path)
@@ -51,37 +55,35 @@ def read_state_file(storage: Storage, path: str) -> StateFile | None:
         raise BadStateFile(f"{size} bytes")
     file = storage.open(path)
     try:
-        # First of all: a large file that is something else is not read as a whole.
+        # Check the magic first, so that a large file of another kind is not read completely.
         if file.read_at(size - FOOTER.size, len(MAGIC)) != MAGIC:
-            raise BadStateFile("no state file")
+            raise BadStateFile("not a state file")
         crc = 0
         at = 0
         while at < size - CRC_BYTES:
             data = file.read_at(at, min(READ_BYTES, size - CRC_BYTES - at))
             if not data:
-                raise BadStateFile("it became shorter")
+                raise BadStateFile("it was truncated while it was read")
             crc = crc32c(data, crc)
             at += len(data)
-        _magic, version, records, end_offset, expected = FOOTER.unpack(
-            file.read_at(size - FOOTER.size, FOOTER.size)
-        )
+        _magic, version, records, end_offset, expected = FOOTER.unpack(file.read_at(size - FOOTER.size, FOOTER.size))
     finally:
         file.close()
     if crc != expected:
         raise BadStateFile("wrong checksum")
-    if version != VERSION:
+    if version != VERSION and version != TRANSACTIONS_VERSION:
         raise BadStateFile(f"version {version}")
     return StateFile(Extent(path, 0, size - FOOTER.size), records, end_offset)
 
 
 def remove_state_file(storage: Storage, path: str) -> None:
-    """Remove it so that it stays removed. Raises OSError."""
+    """Remove the file durably. Raises OSError."""
     storage.remove(path)
     storage.sync_dir(parent_of(path))
 
 
 class StateFileWriter:
-    """Writes a state file beside the old one and puts it in its place when it is whole and durable."""
+    """Writes a new state file and replaces the old one once the new one is complete and durable."""
 
     def __init__(self, storage: Storage, path: str) -> None:
         self.storage = storage
@@ -94,9 +96,10 @@ class StateFileWriter:
         self._crc = crc32c(batch, self._crc)
         self._file.append(batch)
 
-    def finish(self, records: int, end_offset: int) -> None:
-        """The file is whole. Raises OSError."""
-        footer = FOOTER.pack(MAGIC, VERSION, records, end_offset, 0)[:-CRC_BYTES]
+    def finish(self, records: int, end_offset: int, has_transactions: bool = False) -> None:
+        """Complete the file and replace the old one. Raises OSError."""
+        version = TRANSACTIONS_VERSION if has_transactions else VERSION
+        footer = FOOTER.pack(MAGIC, version, records, end_offset, 0)[:-CRC_BYTES]
         crc = crc32c(footer, self._crc)
         self._file.append(footer + crc.to_bytes(CRC_BYTES, "big"))
         self._file.datasync()
@@ -105,7 +108,7 @@ class StateFileWriter:
         self.storage.sync_dir(parent_of(self.path))
 
     def abandon(self) -> None:
-        """Leave the old file as it is, and give back the space that the new one took."""
+        """Keep the old file and remove the new one."""
         self._file.close()
         if self.storage.exists(self.path + TEMPORARY_SUFFIX):
             self.storage.remove(self.path + TEMPORARY_SUFFIX)

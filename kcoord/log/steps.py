@@ -1,10 +1,10 @@
-"""How far long work has come, for whoever watches, and copies of files that tell it."""
+"""Progress reports of long work, and file copies that report progress."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Final, Protocol, final
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from kcoord.log.reader import StoredBatch
@@ -16,21 +16,10 @@ Step = Callable[[int], None]
 
 
 class Steps(Protocol):
-    """Told once how much there is to do, in bytes, and then of every piece that is done."""
+    """Receives the total work in bytes, and then every completed piece."""
 
     def begin(self, label: str, total_bytes: int) -> None: ...
     def step(self, done_bytes: int) -> None: ...
-
-
-@final
-class Unwatched:
-    """Nobody watches."""
-
-    def begin(self, label: str, total_bytes: int) -> None:
-        return
-
-    def step(self, done_bytes: int) -> None:
-        return
 
 
 def ignore_step(_done_bytes: int) -> None:
@@ -38,20 +27,20 @@ def ignore_step(_done_bytes: int) -> None:
 
 
 def watched(batches: Iterable[StoredBatch], step: Step) -> Iterator[StoredBatch]:
-    """The batches as they are; `step` is told of each once it was dealt with."""
+    """Pass the batches through and report each to `step` after it was processed."""
     for batch in batches:
         yield batch
         step(batch.header.size)
 
 
 def copy_file(source: str, target: str, step: Step) -> None:
-    """A copy that is on the disk when this returns; its name is not yet. Raises OSError."""
+    """Copy a file and sync its contents, but not its name. Raises OSError."""
     with open(source, "rb") as file:
         copy_open_file(file.fileno(), target, os.fstat(file.fileno()).st_size, step)
 
 
 def copy_open_file(fd: int, target: str, size: int, step: Step) -> None:
-    """The first `size` bytes of an open file, or as many as there are. Raises OSError."""
+    """Copy the first `size` bytes of an open file, or as many as it has. Raises OSError."""
     position = 0
     with open(target, "wb") as file:
         while position < size:
@@ -61,7 +50,7 @@ def copy_open_file(fd: int, target: str, size: int, step: Step) -> None:
             file.write(data)
             position += len(data)
             if position % SYNC_BYTES == 0:
-                # Else all of the time goes into one sync at the end, which nobody can watch.
+                # Sync in steps: a single sync at the end would take most of the time without progress.
                 file.flush()
                 os.fsync(file.fileno())
             step(len(data))

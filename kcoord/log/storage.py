@@ -1,9 +1,6 @@
-"""What a file system is to the log, and three of them.
+"""The file system interface of the log, and two implementations.
 
-`DiskStorage` is the real one. `MemoryStorage` keeps everything in memory, for `log.sync = memory`.
-`ForgetfulStorage` is memory that knows what was synced, so that a test can cut the power: `crash()` gives
-what would be left. It is strict, as POSIX is: file contents survive up to the last datasync of that file, and
-a new, renamed or removed name survives only after a sync of its directory.
+`DiskStorage` uses the file system. `MemoryStorage` keeps everything in memory, for `log.sync = memory`.
 
 Paths are relative to the storage's root, with "/" between names; "" is the root.
 """
@@ -22,20 +19,20 @@ from typing import Final, Protocol
 from kcoord.log.errors import DirectoryLocked, DirectoryNotWritable
 
 LOCK_FILE: Final = ".lock"
-# No descriptor is left, in the process or on the machine.
+# The errors for a lack of descriptors, in the process or in the system.
 SHORTAGE: Final = (errno.EMFILE, errno.ENFILE)
-# How often opening a file is tried again when something was closed for it, or may be soon (see OpenFiles.relieve).
+# How often opening a file is retried after other files were closed, or may be closed soon (see OpenFiles.relieve).
 SHORTAGE_TRIES: Final = 100
 
 
 class Syncable(Protocol):
-    """Something that can be made durable; may be called from any thread."""
+    """Something that can be synced; any thread may call it."""
 
     def datasync(self) -> None: ...
 
 
 class File(Protocol):
-    """An open file that grows at its end. Any failure is an OSError."""
+    """An open append-only file. Any failure is an OSError."""
 
     @property
     def size(self) -> int: ...
@@ -45,7 +42,7 @@ class File(Protocol):
         ...
 
     def read_at(self, position: int, size: int) -> bytes:
-        """At most `size` bytes from `position`; less only at the end of the file."""
+        """At most `size` bytes from `position`; fewer only at the end of the file."""
         ...
 
     def truncate(self, size: int) -> None: ...
@@ -56,13 +53,15 @@ class File(Protocol):
 
 
 class Opener(Protocol):
-    """What opens files by name: a storage, or one of its directories."""
+    """Opens files by name: a storage or one of its directories."""
 
     def open(self, path: str) -> File: ...
 
+    def exists(self, path: str) -> bool: ...
+
 
 class Storage(Protocol):
-    """A directory tree that one process owns. Any failure is an OSError unless said otherwise."""
+    """A directory tree owned by one process. Any failure is an OSError unless documented otherwise."""
 
     def open(self, path: str) -> File:
         """Open for reading and appending; the file is created if it does not exist."""
@@ -77,7 +76,7 @@ class Storage(Protocol):
     def is_dir(self, path: str) -> bool: ...
 
     def make_dir(self, path: str) -> None:
-        """Create a directory, and those above it; fine if it is there already."""
+        """Create a directory and its parents; no error if it exists."""
         ...
 
     def rename(self, old: str, new: str) -> None: ...
@@ -93,10 +92,14 @@ class Storage(Protocol):
     def size_of(self, path: str) -> int: ...
 
     def write_atomic(self, path: str, data: bytes) -> None:
-        """Replace a file so that a crash leaves the old or the new contents, and make that durable."""
+        """Replace a file durably; a crash leaves either the old or the new contents."""
         ...
 
     def free_bytes(self) -> int: ...
+
+    def total_bytes(self) -> int:
+        """The size of the volume; -1 where there is none."""
+        ...
 
     def lock(self) -> None:
         """Own the tree until unlock. Raises DirectoryLocked or DirectoryNotWritable."""
@@ -106,7 +109,7 @@ class Storage(Protocol):
 
 
 def write_synced(opener: Opener, path: str, data: bytes) -> None:
-    """Write a whole file in place and make its contents durable; its name is the caller's."""
+    """Write a whole file in place and sync its contents; the caller syncs its name."""
     file = opener.open(path)
     try:
         file.truncate(0)
@@ -121,7 +124,7 @@ def parent_of(path: str) -> str:
 
 
 class DirectorySync:
-    """A directory as one of the things a commit has to sync. One that was deleted meanwhile needs no sync."""
+    """A directory that a commit must sync. A directory that was deleted in the meantime needs no sync."""
 
     def __init__(self, storage: Storage, path: str) -> None:
         self.storage = storage
@@ -135,7 +138,7 @@ class DirectorySync:
 
 
 class FileSync:
-    """A small file, written and closed, as one of the things a commit has to sync, unless it is gone."""
+    """A small file, written and closed, that a commit must sync, unless it was deleted."""
 
     def __init__(self, opener: Opener, path: str) -> None:
         self.opener = opener
@@ -153,10 +156,10 @@ class FileSync:
 
 
 class Folder:
-    """The directory of one log, for threads: deleting the log moves it while they may be at work in it.
+    """The directory of one log, for threads: deleting the log renames it while a thread may use it.
 
-    A path would then lead nowhere, or into the directory of a new log of that name. So files are opened, and the
-    directory is moved, under a lock, which is never held while anything waits for the disk. As a Syncable it is the
+    A plain path would then point nowhere, or into the directory of a new log of the same name. So files are opened, and
+    the directory is renamed, under a lock, which is never held while waiting for the disk. As a Syncable it syncs the
     directory itself.
     """
 
@@ -167,7 +170,7 @@ class Folder:
         self.is_moved = False
 
     def open(self, path: str) -> File:
-        """Open a file by its name in the directory; created if it does not exist, but for that of a purged log."""
+        """Open a file by its name in the directory; it is created if missing, unless the log was purged."""
         with self._lock:
             return self.storage.open(f"{self._path}/{path}")
 
@@ -189,21 +192,21 @@ class Folder:
                 self.storage.sync_dir(path)
             except FileNotFoundError:
                 if path == self._path:
-                    return  # purged: its deletion is durable
+                    return  # purged: the deletion is durable, so there is nothing to sync
             if path == self._path:
                 return
 
 
 def _sync_fd(fd: int) -> None:
     if sys.platform == "darwin":
-        # fsync there reaches the drive's cache only.
+        # On this system fsync only reaches the drive's cache.
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
     else:
         os.fdatasync(fd)
 
 
 def open_descriptor(path: str, flags: int, on_shortage: Callable[[], bool] | None = None) -> int:
-    """os.open. Where no descriptor is left, `on_shortage` may close something; it returns whether to try again."""
+    """Like os.open. If no descriptor is free, `on_shortage` may close files; it returns whether to try again."""
     tries = 0
     while True:
         try:
@@ -230,7 +233,7 @@ class DiskFile:
     def append(self, data: bytes) -> int:
         start = self._size
         written = os.pwrite(self._fd, data, start)
-        # A write may be short without being an error (a nearly full disk, a signal).
+        # A short write is not an error (a nearly full disk, a signal).
         while written < len(data):
             more = os.pwrite(self._fd, memoryview(data)[written:], start + written)
             if more <= 0:
@@ -272,7 +275,7 @@ class DiskStorage:
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
         self._lock_fd = -1
-        # Makes room when a file cannot be opened because too many are; returns whether it is worth another try.
+        # Called if too many files are open to open another; closes some and returns whether to try again.
         self.on_shortage: Callable[[], bool] | None = None
 
     def _path(self, path: str) -> str:
@@ -330,6 +333,10 @@ class DiskStorage:
         stat = os.statvfs(self.root)
         return stat.f_bavail * stat.f_frsize
 
+    def total_bytes(self) -> int:
+        stat = os.statvfs(self.root)
+        return stat.f_blocks * stat.f_frsize
+
     def lock(self) -> None:
         try:
             os.makedirs(self.root, exist_ok=True)
@@ -346,58 +353,34 @@ class DiskStorage:
         self._lock_fd = fd
 
     def unlock(self) -> None:
-        # The file stays: removing it could take the name from under a process that waits for the lock.
+        # The file stays: another process may have it open and wait for the lock.
         if self._lock_fd >= 0:
             os.close(self._lock_fd)
             self._lock_fd = -1
 
 
-class _Inode:
-    """Contents of a file in memory, and the contents that a power cut would leave."""
-
-    def __init__(self, data: bytes = b"") -> None:
-        self.data = bytearray(data)
-        self.synced = bytearray(data)
-        # Up to here `data` is what `synced` holds, so that a sync copies only what is new.
-        self.unchanged = len(data)
-
-    def sync(self) -> None:
-        end = len(self.data)
-        del self.synced[self.unchanged :]
-        self.synced += self.data[self.unchanged : end]
-        self.unchanged = len(self.synced)
-
-
-class _Directory:
-    def __init__(self) -> None:
-        self.entries: dict[str, _Inode | _Directory] = {}
-        self.durable: dict[str, _Inode | _Directory] = {}
-
-
 class MemoryFile:
-    """An open file of a MemoryStorage."""
+    """A file of a MemoryStorage. It has no position, so everybody who opens it shares it."""
 
-    def __init__(self, inode: _Inode) -> None:
-        self._inode = inode
+    def __init__(self) -> None:
+        self.data = bytearray()
 
     @property
     def size(self) -> int:
-        return len(self._inode.data)
+        return len(self.data)
 
     def append(self, data: bytes) -> int:
-        start = len(self._inode.data)
-        self._inode.data += data
+        start = len(self.data)
+        self.data += data
         return start
 
     def read_at(self, position: int, size: int) -> bytes:
-        return bytes(self._inode.data[position : position + size])
+        return bytes(self.data[position : position + size])
 
     def truncate(self, size: int) -> None:
-        inode = self._inode
-        if size > len(inode.data):
-            inode.data += bytes(size - len(inode.data))
-        del inode.data[size:]
-        inode.unchanged = min(inode.unchanged, size)
+        if size > len(self.data):
+            self.data += bytes(size - len(self.data))
+        del self.data[size:]
 
     def datasync(self) -> None:
         return
@@ -406,11 +389,11 @@ class MemoryFile:
         return
 
 
-class ForgetfulFile(MemoryFile):
-    """An open file of a ForgetfulStorage."""
+class MemoryDirectory:
+    """A directory of a MemoryStorage."""
 
-    def datasync(self) -> None:
-        self._inode.sync()
+    def __init__(self) -> None:
+        self.entries: dict[str, MemoryFile | MemoryDirectory] = {}
 
 
 def _missing(path: str) -> FileNotFoundError:
@@ -421,38 +404,35 @@ class MemoryStorage:
     """A directory tree in memory that lives as long as the object. Syncing does nothing."""
 
     def __init__(self) -> None:
-        self._root = _Directory()
+        self._root = MemoryDirectory()
         self._locked = False
 
-    def _node(self, path: str) -> _Inode | _Directory:
-        node: _Inode | _Directory = self._root
+    def _node(self, path: str) -> MemoryFile | MemoryDirectory:
+        node: MemoryFile | MemoryDirectory = self._root
         for name in path.split("/") if path else []:
-            if not isinstance(node, _Directory) or name not in node.entries:
+            if not isinstance(node, MemoryDirectory) or name not in node.entries:
                 raise _missing(path)
             node = node.entries[name]
         return node
 
-    def _directory(self, path: str) -> _Directory:
+    def _directory(self, path: str) -> MemoryDirectory:
         node = self._node(path)
-        if not isinstance(node, _Directory):
+        if not isinstance(node, MemoryDirectory):
             raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
         return node
 
-    def _file(self, path: str) -> _Inode:
+    def _file(self, path: str) -> MemoryFile:
         node = self._node(path)
-        if not isinstance(node, _Inode):
+        if not isinstance(node, MemoryFile):
             raise IsADirectoryError(errno.EISDIR, "is a directory", path)
         return node
 
-    def _open_inode(self, path: str) -> _Inode:
+    def open(self, path: str) -> File:
         parent = self._directory(parent_of(path))
         name = path.rpartition("/")[2]
         if name not in parent.entries:
-            parent.entries[name] = _Inode()
+            parent.entries[name] = MemoryFile()
         return self._file(path)
-
-    def open(self, path: str) -> File:
-        return MemoryFile(self._open_inode(path))
 
     def exists(self, path: str) -> bool:
         try:
@@ -465,13 +445,13 @@ class MemoryStorage:
         return sorted(self._directory(path).entries)
 
     def is_dir(self, path: str) -> bool:
-        return self.exists(path) and isinstance(self._node(path), _Directory)
+        return self.exists(path) and isinstance(self._node(path), MemoryDirectory)
 
     def make_dir(self, path: str) -> None:
         directory = self._root
         for name in path.split("/") if path else []:
-            node = directory.entries.setdefault(name, _Directory())
-            if not isinstance(node, _Directory):
+            node = directory.entries.setdefault(name, MemoryDirectory())
+            if not isinstance(node, MemoryDirectory):
                 raise NotADirectoryError(errno.ENOTDIR, "not a directory", path)
             directory = node
 
@@ -511,6 +491,9 @@ class MemoryStorage:
     def free_bytes(self) -> int:
         return 1 << 40
 
+    def total_bytes(self) -> int:
+        return -1
+
     def lock(self) -> None:
         if self._locked:
             raise DirectoryLocked("this storage is in use")
@@ -518,38 +501,3 @@ class MemoryStorage:
 
     def unlock(self) -> None:
         self._locked = False
-
-
-class ForgetfulStorage(MemoryStorage):
-    """Memory that loses, in crash(), everything that was not synced."""
-
-    def open(self, path: str) -> File:
-        return ForgetfulFile(self._open_inode(path))
-
-    def sync_dir(self, path: str) -> None:
-        directory = self._directory(path)
-        directory.durable = dict(directory.entries)
-
-    def crash(self, torn_bytes: int = 0) -> ForgetfulStorage:
-        """What a power cut leaves, as a new storage; this one should not be used any more.
-
-        With `torn_bytes` each file keeps up to that many bytes more than were synced, as when the system had
-        begun to write them out by itself.
-        """
-        left = ForgetfulStorage()
-        left._root = _survivors(self._root, torn_bytes)
-        return left
-
-
-def _survivors(directory: _Directory, torn_bytes: int) -> _Directory:
-    left = _Directory()
-    for name, node in directory.durable.items():
-        if isinstance(node, _Directory):
-            left.entries[name] = _survivors(node, torn_bytes)
-            continue
-        data = bytes(node.synced)
-        if torn_bytes and node.unchanged == len(node.synced):
-            data = bytes(node.data[: len(data) + torn_bytes])
-        left.entries[name] = _Inode(data)
-    left.durable = dict(left.entries)
-    return left

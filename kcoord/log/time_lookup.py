@@ -1,4 +1,4 @@
-"""A lookup by time: which record of a batch it means, and how much a lookup may look at here."""
+"""Lookups by timestamp: find the record within a batch, and bound the work of one lookup."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 
 @final
 class TimeLookup:
-    """Looks into the batches of one partition, within a bound on their content.
+    """Searches the batches of one partition, up to a bound on their decompressed content.
 
-    Where a batch has more, the lookup ends with a `search` for somebody else to do, in whatever thread. `note` takes
-    its result, and the lookup is made once more.
+    If a batch exceeds the bound, the lookup ends with a `search`, which any thread may execute. `note` stores its
+    result, and the caller repeats the lookup.
     """
 
     def __init__(self, decompressed_bytes_max: int, content_bytes_max: int = INT64_MAX) -> None:
-        # Of one batch, whoever looks into it.
+        # The limit for one batch, in the lookup and in a search.
         self.decompressed_bytes_max = decompressed_bytes_max
-        # Of all batches that are looked into here, and what they had so far.
+        # The limit for all batches that the lookup itself searches, and their content so far.
         self.content_bytes_max = content_bytes_max
         self.content_bytes = 0
         self.search: RecordSearch | None = None
-        # Results of searches, by the base offset of their batch.
+        # The results of searches by the base offset of the batch.
         self.known: dict[int, tuple[int, int] | None] = {}
 
     def find(self, path: str, data: bytes, pos: int, timestamp: int, offset: int) -> tuple[int, int] | None:
         """(timestamp, offset) of the first record at or after both, in the batch at `pos`.
 
-        None when there is none, and when there is a `search` now. Raises LogDamaged.
+        None if there is none, or if `search` is set now. Raises LogDamaged.
         """
         header = parse_header(data, pos)
         base_offset = header.base_offset
@@ -47,7 +47,7 @@ class TimeLookup:
                 self.search = search
                 return None
             search.step(INT64_MAX)
-        # Each clause has a name of its own: compiled, one name would keep the type of the first.
+        # Each clause uses another name, because mypyc gives a reused name the type of its first clause.
         except DecompressionError as broken:
             raise LogDamaged(path, base_offset, 0, str(broken)) from None
         except DecodeError as malformed:
@@ -56,6 +56,6 @@ class TimeLookup:
         return search.found
 
     def note(self, search: RecordSearch) -> None:
-        """The search is done."""
+        """Store the result of a completed search."""
         self.known[search.header.base_offset] = search.found
         self.search = None

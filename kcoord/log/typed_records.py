@@ -1,4 +1,4 @@
-"""Records of any log as typed things, with what each is about."""
+"""Decodes the records of any log into typed records, each with its subject (group, topic, partition)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 TRANSACTION_TOPIC: Final = "__transaction_state"
 COORDINATOR_TOPICS: Final = (METADATA_TOPIC, OFFSETS_TOPIC, TRANSACTION_TOPIC)
-# More than this out of one compressed batch is not believed.
+# The largest decompressed size of one batch.
 DECOMPRESSED_BYTES_MAX: Final = 256 << 20
 RESOURCE_TOPIC: Final = 2
 CONTROL_TYPES: Final = {
@@ -37,7 +37,7 @@ CONTROL_TYPES: Final = {
 
 @final
 class TypedRecord:
-    """A record as it is understood. What cannot be decoded has `error` and its raw key and value."""
+    """A decoded record. If decoding failed, `error` is set and key and value stay raw."""
 
     def __init__(self, record: Record, kind: str) -> None:
         self.record = record
@@ -45,7 +45,7 @@ class TypedRecord:
         self.key: Message | None = None
         self.value: Message | None = None
         self.error = ""
-        # What it is about, for filters; partition -1 is none.
+        # The subject, for filters; partition -1 means none.
         self.group = ""
         self.topic = ""
         self.partition = -1
@@ -58,14 +58,14 @@ class TypedRecord:
 
 @final
 class RecordReader:
-    """Types the records of one log after the other; remembers topic ids from the metadata log."""
+    """Decodes the records of one log after the other, and remembers topic ids from the metadata log."""
 
     def __init__(self, names: dict[bytes, str] | None = None) -> None:
-        """`names` are those of topics by their id, as far as they are known before."""
+        """`names` maps known topic ids to topic names."""
         self.names: dict[bytes, str] = dict(names or {})
 
     def know(self, values: list[bytes]) -> None:
-        """Remember topic ids from records of the metadata log that are not to be read."""
+        """Remember topic ids from records of the metadata log that are not shown."""
         for value in values:
             try:
                 record = decode_metadata_record(value)

@@ -24,12 +24,21 @@ from kcoord.protocol import delete_topics
 from kcoord.protocol import delete_records
 from kcoord.protocol import init_producer_id
 from kcoord.protocol import offset_for_leader_epoch
+from kcoord.protocol import add_partitions_to_txn
+from kcoord.protocol import add_offsets_to_txn
+from kcoord.protocol import end_txn
+from kcoord.protocol import write_txn_markers
+from kcoord.protocol import txn_offset_commit
 from kcoord.protocol import describe_configs
+from kcoord.protocol import describe_log_dirs
 from kcoord.protocol import create_partitions
 from kcoord.protocol import delete_groups
 from kcoord.protocol import incremental_alter_configs
 from kcoord.protocol import offset_delete
 from kcoord.protocol import describe_cluster
+from kcoord.protocol import describe_producers
+from kcoord.protocol import describe_transactions
+from kcoord.protocol import list_transactions
 from kcoord.protocol import consumer_group_heartbeat
 from kcoord.protocol import consumer_group_describe
 from kcoord.protocol import list_config_resources
@@ -58,12 +67,21 @@ DELETE_TOPICS: Final = 20
 DELETE_RECORDS: Final = 21
 INIT_PRODUCER_ID: Final = 22
 OFFSET_FOR_LEADER_EPOCH: Final = 23
+ADD_PARTITIONS_TO_TXN: Final = 24
+ADD_OFFSETS_TO_TXN: Final = 25
+END_TXN: Final = 26
+WRITE_TXN_MARKERS: Final = 27
+TXN_OFFSET_COMMIT: Final = 28
 DESCRIBE_CONFIGS: Final = 32
+DESCRIBE_LOG_DIRS: Final = 35
 CREATE_PARTITIONS: Final = 37
 DELETE_GROUPS: Final = 42
 INCREMENTAL_ALTER_CONFIGS: Final = 44
 OFFSET_DELETE: Final = 47
 DESCRIBE_CLUSTER: Final = 60
+DESCRIBE_PRODUCERS: Final = 61
+DESCRIBE_TRANSACTIONS: Final = 65
+LIST_TRANSACTIONS: Final = 66
 CONSUMER_GROUP_HEARTBEAT: Final = 68
 CONSUMER_GROUP_DESCRIBE: Final = 69
 LIST_CONFIG_RESOURCES: Final = 74
@@ -77,7 +95,7 @@ class Api:
     """One API: its key, its name and its version ranges.
 
     `advertised_min_version` is what ApiVersions lists; requests are accepted from `min_version` on. An API that is
-    not `served` has a codec but no handler yet: it is not listed, and a request is refused as of an unknown API.
+    not `served` has a codec but no handler: it is not listed, and its requests are refused like those of an unknown API.
     """
 
     def __init__(
@@ -102,7 +120,7 @@ class Api:
         return 2 if version >= self.flexible_version else 1
 
     def response_header_version(self, version: int) -> int:
-        # ApiVersions is read by clients that do not know yet which versions the server speaks (KIP-511).
+        # Clients read the ApiVersions response before they know which versions the server supports (KIP-511).
         return 1 if version >= self.flexible_version and self.key != 18 else 0
 
 
@@ -127,12 +145,21 @@ APIS: Final[dict[int, Api]] = {
     21: Api(21, "DeleteRecords", 0, 2, 2, 0, True),
     22: Api(22, "InitProducerId", 0, 5, 2, 0, True),
     23: Api(23, "OffsetForLeaderEpoch", 2, 4, 4, 2, True),
+    24: Api(24, "AddPartitionsToTxn", 0, 5, 3, 0, True),
+    25: Api(25, "AddOffsetsToTxn", 0, 4, 3, 0, True),
+    26: Api(26, "EndTxn", 0, 5, 3, 0, True),
+    27: Api(27, "WriteTxnMarkers", 1, 2, 1, 1, True),
+    28: Api(28, "TxnOffsetCommit", 0, 5, 3, 0, True),
     32: Api(32, "DescribeConfigs", 1, 4, 4, 1, True),
+    35: Api(35, "DescribeLogDirs", 1, 5, 2, 1, True),
     37: Api(37, "CreatePartitions", 0, 3, 2, 0, True),
     42: Api(42, "DeleteGroups", 0, 2, 2, 0, True),
     44: Api(44, "IncrementalAlterConfigs", 0, 1, 1, 0, True),
     47: Api(47, "OffsetDelete", 0, 0, 32767, 0, True),
     60: Api(60, "DescribeCluster", 0, 2, 0, 0, True),
+    61: Api(61, "DescribeProducers", 0, 0, 0, 0, True),
+    65: Api(65, "DescribeTransactions", 0, 0, 0, 0, True),
+    66: Api(66, "ListTransactions", 0, 2, 0, 0, True),
     68: Api(68, "ConsumerGroupHeartbeat", 0, 1, 0, 0, True),
     69: Api(69, "ConsumerGroupDescribe", 0, 1, 0, 0, True),
     74: Api(74, "ListConfigResources", 0, 1, 0, 0, True),
@@ -182,8 +209,20 @@ def decode_request(api_key: int, r: Reader, version: int) -> Message:
         return init_producer_id.decode_init_producer_id_request(r, version)
     if api_key == 23:
         return offset_for_leader_epoch.decode_offset_for_leader_epoch_request(r, version)
+    if api_key == 24:
+        return add_partitions_to_txn.decode_add_partitions_to_txn_request(r, version)
+    if api_key == 25:
+        return add_offsets_to_txn.decode_add_offsets_to_txn_request(r, version)
+    if api_key == 26:
+        return end_txn.decode_end_txn_request(r, version)
+    if api_key == 27:
+        return write_txn_markers.decode_write_txn_markers_request(r, version)
+    if api_key == 28:
+        return txn_offset_commit.decode_txn_offset_commit_request(r, version)
     if api_key == 32:
         return describe_configs.decode_describe_configs_request(r, version)
+    if api_key == 35:
+        return describe_log_dirs.decode_describe_log_dirs_request(r, version)
     if api_key == 37:
         return create_partitions.decode_create_partitions_request(r, version)
     if api_key == 42:
@@ -194,6 +233,12 @@ def decode_request(api_key: int, r: Reader, version: int) -> Message:
         return offset_delete.decode_offset_delete_request(r, version)
     if api_key == 60:
         return describe_cluster.decode_describe_cluster_request(r, version)
+    if api_key == 61:
+        return describe_producers.decode_describe_producers_request(r, version)
+    if api_key == 65:
+        return describe_transactions.decode_describe_transactions_request(r, version)
+    if api_key == 66:
+        return list_transactions.decode_list_transactions_request(r, version)
     if api_key == 68:
         return consumer_group_heartbeat.decode_consumer_group_heartbeat_request(r, version)
     if api_key == 69:
@@ -249,8 +294,20 @@ def decode_response(api_key: int, r: Reader, version: int) -> Message:
         return init_producer_id.decode_init_producer_id_response(r, version)
     if api_key == 23:
         return offset_for_leader_epoch.decode_offset_for_leader_epoch_response(r, version)
+    if api_key == 24:
+        return add_partitions_to_txn.decode_add_partitions_to_txn_response(r, version)
+    if api_key == 25:
+        return add_offsets_to_txn.decode_add_offsets_to_txn_response(r, version)
+    if api_key == 26:
+        return end_txn.decode_end_txn_response(r, version)
+    if api_key == 27:
+        return write_txn_markers.decode_write_txn_markers_response(r, version)
+    if api_key == 28:
+        return txn_offset_commit.decode_txn_offset_commit_response(r, version)
     if api_key == 32:
         return describe_configs.decode_describe_configs_response(r, version)
+    if api_key == 35:
+        return describe_log_dirs.decode_describe_log_dirs_response(r, version)
     if api_key == 37:
         return create_partitions.decode_create_partitions_response(r, version)
     if api_key == 42:
@@ -261,6 +318,12 @@ def decode_response(api_key: int, r: Reader, version: int) -> Message:
         return offset_delete.decode_offset_delete_response(r, version)
     if api_key == 60:
         return describe_cluster.decode_describe_cluster_response(r, version)
+    if api_key == 61:
+        return describe_producers.decode_describe_producers_response(r, version)
+    if api_key == 65:
+        return describe_transactions.decode_describe_transactions_response(r, version)
+    if api_key == 66:
+        return list_transactions.decode_list_transactions_response(r, version)
     if api_key == 68:
         return consumer_group_heartbeat.decode_consumer_group_heartbeat_response(r, version)
     if api_key == 69:
@@ -335,8 +398,26 @@ def encode_request(w: BytesWriter, api_key: int, m: Message, version: int) -> No
     if api_key == 23 and isinstance(m, offset_for_leader_epoch.OffsetForLeaderEpochRequest):
         offset_for_leader_epoch.encode_offset_for_leader_epoch_request(w, m, version)
         return
+    if api_key == 24 and isinstance(m, add_partitions_to_txn.AddPartitionsToTxnRequest):
+        add_partitions_to_txn.encode_add_partitions_to_txn_request(w, m, version)
+        return
+    if api_key == 25 and isinstance(m, add_offsets_to_txn.AddOffsetsToTxnRequest):
+        add_offsets_to_txn.encode_add_offsets_to_txn_request(w, m, version)
+        return
+    if api_key == 26 and isinstance(m, end_txn.EndTxnRequest):
+        end_txn.encode_end_txn_request(w, m, version)
+        return
+    if api_key == 27 and isinstance(m, write_txn_markers.WriteTxnMarkersRequest):
+        write_txn_markers.encode_write_txn_markers_request(w, m, version)
+        return
+    if api_key == 28 and isinstance(m, txn_offset_commit.TxnOffsetCommitRequest):
+        txn_offset_commit.encode_txn_offset_commit_request(w, m, version)
+        return
     if api_key == 32 and isinstance(m, describe_configs.DescribeConfigsRequest):
         describe_configs.encode_describe_configs_request(w, m, version)
+        return
+    if api_key == 35 and isinstance(m, describe_log_dirs.DescribeLogDirsRequest):
+        describe_log_dirs.encode_describe_log_dirs_request(w, m, version)
         return
     if api_key == 37 and isinstance(m, create_partitions.CreatePartitionsRequest):
         create_partitions.encode_create_partitions_request(w, m, version)
@@ -352,6 +433,15 @@ def encode_request(w: BytesWriter, api_key: int, m: Message, version: int) -> No
         return
     if api_key == 60 and isinstance(m, describe_cluster.DescribeClusterRequest):
         describe_cluster.encode_describe_cluster_request(w, m, version)
+        return
+    if api_key == 61 and isinstance(m, describe_producers.DescribeProducersRequest):
+        describe_producers.encode_describe_producers_request(w, m, version)
+        return
+    if api_key == 65 and isinstance(m, describe_transactions.DescribeTransactionsRequest):
+        describe_transactions.encode_describe_transactions_request(w, m, version)
+        return
+    if api_key == 66 and isinstance(m, list_transactions.ListTransactionsRequest):
+        list_transactions.encode_list_transactions_request(w, m, version)
         return
     if api_key == 68 and isinstance(m, consumer_group_heartbeat.ConsumerGroupHeartbeatRequest):
         consumer_group_heartbeat.encode_consumer_group_heartbeat_request(w, m, version)
@@ -433,8 +523,26 @@ def encode_response(w: BytesWriter, api_key: int, m: Message, version: int) -> N
     if api_key == 23 and isinstance(m, offset_for_leader_epoch.OffsetForLeaderEpochResponse):
         offset_for_leader_epoch.encode_offset_for_leader_epoch_response(w, m, version)
         return
+    if api_key == 24 and isinstance(m, add_partitions_to_txn.AddPartitionsToTxnResponse):
+        add_partitions_to_txn.encode_add_partitions_to_txn_response(w, m, version)
+        return
+    if api_key == 25 and isinstance(m, add_offsets_to_txn.AddOffsetsToTxnResponse):
+        add_offsets_to_txn.encode_add_offsets_to_txn_response(w, m, version)
+        return
+    if api_key == 26 and isinstance(m, end_txn.EndTxnResponse):
+        end_txn.encode_end_txn_response(w, m, version)
+        return
+    if api_key == 27 and isinstance(m, write_txn_markers.WriteTxnMarkersResponse):
+        write_txn_markers.encode_write_txn_markers_response(w, m, version)
+        return
+    if api_key == 28 and isinstance(m, txn_offset_commit.TxnOffsetCommitResponse):
+        txn_offset_commit.encode_txn_offset_commit_response(w, m, version)
+        return
     if api_key == 32 and isinstance(m, describe_configs.DescribeConfigsResponse):
         describe_configs.encode_describe_configs_response(w, m, version)
+        return
+    if api_key == 35 and isinstance(m, describe_log_dirs.DescribeLogDirsResponse):
+        describe_log_dirs.encode_describe_log_dirs_response(w, m, version)
         return
     if api_key == 37 and isinstance(m, create_partitions.CreatePartitionsResponse):
         create_partitions.encode_create_partitions_response(w, m, version)
@@ -450,6 +558,15 @@ def encode_response(w: BytesWriter, api_key: int, m: Message, version: int) -> N
         return
     if api_key == 60 and isinstance(m, describe_cluster.DescribeClusterResponse):
         describe_cluster.encode_describe_cluster_response(w, m, version)
+        return
+    if api_key == 61 and isinstance(m, describe_producers.DescribeProducersResponse):
+        describe_producers.encode_describe_producers_response(w, m, version)
+        return
+    if api_key == 65 and isinstance(m, describe_transactions.DescribeTransactionsResponse):
+        describe_transactions.encode_describe_transactions_response(w, m, version)
+        return
+    if api_key == 66 and isinstance(m, list_transactions.ListTransactionsResponse):
+        list_transactions.encode_list_transactions_response(w, m, version)
         return
     if api_key == 68 and isinstance(m, consumer_group_heartbeat.ConsumerGroupHeartbeatResponse):
         consumer_group_heartbeat.encode_consumer_group_heartbeat_response(w, m, version)

@@ -1,1 +1,1 @@
-"""The only room with asyncio: listeners, connections, the turn of the loop, life cycle, configuration."""
+"""The server: listeners, connections, the turn of the event loop, life cycle, configuration. The only asyncio code."""

@@ -1,4 +1,4 @@
-"""Puts storage, directory, journal and engine together as configured."""
+"""Builds storage, directory, journal and engine from the configuration."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import base64
 import os
 import sys
 import time
-from typing import Final, final
+from typing import final
 
 from kcoord.engine.engine import Engine
 from kcoord.log.directory import COMMIT_BYTES_MAX, LogDirectory, open_directory
@@ -20,70 +20,77 @@ from kcoord.server.logs import ServerLog
 from kcoord.server.settings.load import Config
 from kcoord.server.settings.table import SYNC_ALWAYS, SYNC_MEMORY
 
-# A start or a stop that takes longer says how far it is, so often.
-PROGRESS_EVERY_S: Final = 5.0
-
 
 @final
 class ProgressLog:
-    """Logs how far opening or closing a directory with many logs is. Quick ones leave no line."""
+    """Logs the progress of opening or closing a directory with many logs, unless it is quick."""
 
-    def __init__(self, log: ServerLog) -> None:
+    def __init__(self, log: ServerLog, every_ms: int) -> None:
         self.log = log
+        self.every_s = every_ms / 1000
         self._what = ""
         self._last_s = 0.0
 
     def __call__(self, what: str, done: int, of: int) -> None:
         now_s = time.monotonic()
         if what != self._what:
-            # Between a start and a stop much time passes; each phase counts for itself.
+            # A new phase: much time may have passed since the last one, so the interval starts again.
             self._what, self._last_s = what, now_s
-        elif now_s - self._last_s >= PROGRESS_EVERY_S:
+        elif self.every_s and now_s - self._last_s >= self.every_s:
             self._last_s = now_s
-            # While a server starts, lines are kept back until it is ready: not these.
+            # Print now: while a server starts, other lines are buffered until it is ready.
             self.log.open()
             self.log.info("logs_" + what, done=done, of=of)
 
 
 def new_id() -> str:
-    """A random id as Kafka spells them: 16 bytes in URL-safe base64."""
+    """A random id in Kafka's form: 16 bytes in URL-safe base64."""
     return base64.urlsafe_b64encode(os.urandom(16)).decode("ascii").rstrip("=")
 
 
 @final
 class Assembly:
-    """An engine and what it stands on. Ends with `close` or `abandon`."""
+    """An engine with its directory and journal. Ends with `close` or `abandon`."""
 
-    def __init__(self, engine: Engine, directory: LogDirectory, journal: Journal, in_memory: bool) -> None:
+    def __init__(
+        self, engine: Engine, directory: LogDirectory, journal: Journal, in_memory: bool, data_dir: str
+    ) -> None:
         self.engine = engine
         self.directory = directory
         self.journal = journal
         self.in_memory = in_memory
+        self.path = os.path.abspath(data_dir)
 
     def free_bytes(self) -> int:
-        """Free space for the log; -1 where that means nothing."""
+        """Free space for the log; -1 if the log is in memory."""
         return -1 if self.in_memory else self.directory.storage.free_bytes()
 
+    def measure_volume(self) -> None:
+        """Let clients see how large the volume is and what is left of it (DescribeLogDirs)."""
+        if not self.in_memory:
+            storage = self.directory.storage
+            self.engine.data_plane.volume.measured(self.path, storage.total_bytes(), storage.free_bytes())
+
     def close(self) -> None:
-        """Leave a clean log. Raises LogError and OSError."""
+        """Close the log cleanly. Raises LogError and OSError."""
         self.engine.stop()
 
     def abandon(self) -> None:
-        """After a failure: let go of the files as they are."""
+        """Close the files after a failure without writing anything."""
         try:
             self.journal.close(clean=False)
         except Exception:
-            # The failure that led here is the one to tell; the lock goes with the process at the latest.
+            # The original failure is the one to report. The lock is released with the process at the latest.
             return
 
 
 def open_assembly(config: Config, storage: Storage | None = None, log: ServerLog | None = None) -> Assembly:
-    """Lock, open and recover the data directory and make an engine for it. Raises ConfigError, LogError and OSError.
+    """Lock, open and recover the data directory and create an engine. Raises ConfigError, LogError and OSError.
 
-    `storage`, if given, stands in for the data directory. `log` gets lines about how far a slow start or stop is.
+    `storage`, if given, replaces the data directory. `log` receives the progress of a slow start or stop.
     """
     server = config.server
-    # Before any file is touched: a plug-in may be missing.
+    # Load assignors before any file is opened: a plug-in may be missing.
     assignors = load_assignors(config.core.group_consumer_assignors)
     in_memory = server.log_sync == SYNC_MEMORY
     if storage is None:
@@ -94,16 +101,18 @@ def open_assembly(config: Config, storage: Storage | None = None, log: ServerLog
         config.core.cluster_id or new_id(),
         new_id(),
         config=LogConfig(segment_bytes=config.core.log_segment_bytes),
-        # Unsynced bytes of any age may be lost where nothing is synced.
+        # If commits are not synced, a power cut may tear any number of bytes.
         commit_bytes_max=COMMIT_BYTES_MAX if server.log_sync == SYNC_ALWAYS else None,
         open_files_max=sys.maxsize if in_memory else descriptors_now(server.max_connections, False).log_files,
-        progress=ProgressLog(log) if log is not None else None,
+        progress=ProgressLog(log, server.progress_log_ms) if log is not None else None,
     )
     try:
         config.core.cluster_id = directory.meta.cluster_id
         journal = Journal(directory, server.log_sync)
         engine = Engine(config.core, directory, journal, os.urandom, frame_limits(server), assignors)
+        assembly = Assembly(engine, directory, journal, in_memory, server.data_dir)
+        assembly.measure_volume()
     except BaseException:
         directory.close(False)
         raise
-    return Assembly(engine, directory, journal, in_memory)
+    return assembly

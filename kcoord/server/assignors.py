@@ -1,8 +1,8 @@
-"""From the names in `group.consumer.assignors` to assignors: ours, and those that other packages bring.
+"""Loads the assignors named in `group.consumer.assignors`: kcoord's own, and plug-ins from other packages.
 
-A package offers an assignor under an entry point of the group `kcoord.assignors`: its name is what stands in the
-setting, and it points at a class (or any callable without arguments) that makes a `kcoord.core.assignors.spec.Assignor`
-of that name. Only what the setting names is imported. See `docs/assignors.md`.
+A package provides an assignor as an entry point in the group `kcoord.assignors`. The name of the entry point is the
+name in the setting. It refers to a class (or another callable without arguments) that returns a
+`kcoord.core.assignors.spec.Assignor` of this name. Only assignors in the setting are imported. See `docs/assignors.md`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kcoord.server.settings.load import ConfigError
 
 ENTRY_POINT_GROUP: Final = "kcoord.assignors"
 
-# What a broker's file may call Kafka's own.
+# The names of Kafka's own assignors in a broker's configuration file.
 _JAVA_NAMES: Final = {
     "org.apache.kafka.coordinator.group.assignor.UniformAssignor": UNIFORM,
     "org.apache.kafka.coordinator.group.assignor.RangeAssignor": RANGE,
@@ -25,12 +25,12 @@ _JAVA_NAMES: Final = {
 
 
 def load_assignors(names: str) -> dict[str, Assignor]:
-    """The assignors of a comma-separated list, by name and in its order. Raises ConfigError, which says what to do."""
+    """The assignors of a comma-separated list, by name and in order. Raises ConfigError."""
     loaded: dict[str, Assignor] = {}
     for part in names.split(","):
         name = _JAVA_NAMES.get(part.strip(), part.strip())
         if name in loaded:
-            raise ConfigError(f"group.consumer.assignors = {names}: {name!r} twice")
+            raise ConfigError(f"group.consumer.assignors = {names}: {name!r} is listed twice")
         if name == UNIFORM:
             loaded[name] = UniformAssignor()
         elif name == RANGE:
@@ -46,34 +46,33 @@ def _plug_in(name: str) -> Assignor:
     if not found:
         known = [UNIFORM, RANGE, *sorted({point.name for point in offered})]
         raise ConfigError(
-            f"group.consumer.assignors: there is no assignor {name!r}; there are {', '.join(known)}. "
-            f"Others come from installed packages with an entry point in the group {ENTRY_POINT_GROUP}"
+            f"group.consumer.assignors: unknown assignor {name!r}; available are {', '.join(known)}. "
+            f"Other packages provide assignors as entry points in the group {ENTRY_POINT_GROUP}"
         )
     if len(found) > 1:
         sources = ", ".join(sorted(_origin(point) for point in found))
-        raise ConfigError(f"group.consumer.assignors: {name!r} is offered more than once, as {sources}")
+        raise ConfigError(f"group.consumer.assignors: {name!r} is provided more than once, as {sources}")
     point = found[0]
     try:
         assignor = point.load()()
     except Exception as error:
         raise ConfigError(
-            f"group.consumer.assignors: loading {name!r} ({_origin(point)}) failed with "
-            f"{type(error).__name__}: {error}"
+            f"group.consumer.assignors: loading {name!r} ({_origin(point)}) failed with {type(error).__name__}: {error}"
         ) from error
     if not isinstance(assignor, Assignor):
         raise ConfigError(
-            f"group.consumer.assignors: {name!r} ({_origin(point)}) makes {type(assignor).__name__}, "
-            "which is no subclass of kcoord.core.assignors.spec.Assignor"
+            f"group.consumer.assignors: {name!r} ({_origin(point)}) returns {type(assignor).__name__}, "
+            "which is not a subclass of kcoord.core.assignors.spec.Assignor"
         )
     if assignor.name != name:
         raise ConfigError(
-            f"group.consumer.assignors: {name!r} ({_origin(point)}) makes an assignor that calls itself "
-            f"{assignor.name!r}; members could not ask for it"
+            f"group.consumer.assignors: {name!r} ({_origin(point)}) returns an assignor with the name "
+            f"{assignor.name!r}, so members could not select it"
         )
     return assignor
 
 
 def _origin(point: EntryPoint) -> str:
-    """The object and the package that brings it."""
+    """The object and its package."""
     package = "" if point.dist is None else f" of {point.dist.name}"
     return f"{point.value}{package}"

@@ -1,9 +1,9 @@
 """The control socket: `kcoord.sock` in the data directory, for tools of the same user on the same machine.
 
-One request per connection: four bytes of length, then a JSON object with `command`; the answer has the same form, with
-`error` and `code` (an exit code) where something is wrong. With `"progress": true` in the request, a frame with `done`
-and `total` (bytes) and `steps` (a number that grows) comes every PROGRESS_S before the answer. What is not Kafka's goes
-this way and never through a listener.
+One request per connection: four bytes of length, then a JSON object with `command`. The answer has the same form, with
+`error` and `code` (an exit code) after a failure. With `"progress": true` in the request, a frame with `done` and
+`total` (bytes) and `steps` (a growing number) precedes the answer every PROGRESS_S. Commands that are not part of
+Kafka's protocol use this socket, never a listener.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from kcoord.server.pump import read_clocks
 from kcoord.server.sync_threads import SyncThreads, in_thread
 
 SOCKET_NAME: Final = "kcoord.sock"
-# What the name of a Unix socket may have on every system we know.
+# The maximum length of a Unix socket's path on all supported systems.
 PATH_BYTES_MAX: Final = 103
 FRAME_BYTES_MAX: Final = 1 << 20
 REQUEST_DEADLINE_S: Final = 10.0
@@ -37,14 +37,14 @@ IDLE_POLL_S: Final = 0.01
 PROGRESS_S: Final = 0.2
 # Segments are exchanged by renames and three syncs of a directory.
 EXCHANGE_S_MAX: Final = 30.0
-# A server that sends no frame for so long does not run, or is busy beyond all bounds.
+# A server that sends no frame for this long is stopped or hangs.
 ANSWER_S_MAX: Final = 30.0
 # One step of a snapshot is a copy of 1 MiB, or a sync of at most 64 MiB.
 STEP_S_MAX: Final = 120.0
 
 
 class ControlError(Exception):
-    """The server's answer was an error, or there was none. `code` is the exit code for it."""
+    """The server answered with an error or not at all. `code` is the exit code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -53,7 +53,7 @@ class ControlError(Exception):
 
 @final
 class Tally:
-    """How far the thread that makes a snapshot has come."""
+    """The progress of the thread that creates a snapshot."""
 
     def __init__(self) -> None:
         self.done = 0
@@ -70,7 +70,7 @@ class Tally:
 
 @final
 class Control:
-    """Listens on the socket and carries out what is asked."""
+    """Listens on the socket and executes commands."""
 
     def __init__(
         self,
@@ -85,19 +85,19 @@ class Control:
         self.assembly = assembly
         self.maintenance = maintenance
         self._server: asyncio.Server | None = None
-        # Of its own: a snapshot does not wait until segments are removed.
+        # Separate threads, so that a snapshot does not wait for the removal of segments.
         self._threads = SyncThreads(asyncio.get_running_loop())
         self._busy = asyncio.Lock()
         self._connections = 0
 
     async def start(self) -> None:
-        """Begin to listen. A server goes on without the socket where there cannot be one."""
+        """Start to listen. If the socket cannot be created, the server runs without it."""
         if len(os.fsencode(self.path)) > PATH_BYTES_MAX:
-            self.log.warning("control_socket", reason=f"{self.path} is too long for the name of a socket")
+            self.log.warning("control_socket", reason=f"{self.path} is too long for the path of a socket")
             return
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            # The directory's lock is ours, so what is there is a dead server's.
+            # This process holds the directory's lock, so an existing socket belongs to a dead server.
             if os.path.lexists(self.path):
                 os.unlink(self.path)
             mask = os.umask(0o177)
@@ -119,7 +119,7 @@ class Control:
         self._threads.stop()
 
     async def rest(self, is_too_late: Callable[[], bool]) -> None:
-        """Wait for a snapshot that is being made."""
+        """Wait for a snapshot in progress."""
         await self._threads.rest(is_too_late)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -138,7 +138,7 @@ class Control:
             writer.write(_frame(answer.result()))
             await asyncio.wait_for(writer.drain(), REQUEST_DEADLINE_S)
         except (TimeoutError, ValueError, OSError, asyncio.IncompleteReadError):
-            pass  # not a tool of ours, or one that has gone
+            pass  # not a kcoord tool, or it disconnected
         finally:
             self._connections -= 1
             writer.close()
@@ -154,12 +154,12 @@ class Control:
             return {"error": failure.message, "code": failure.code}
 
     async def snapshot(self, name: str, steps: Steps) -> dict[str, Any]:
-        """Make a snapshot of what is durable now. Raises LogError and OSError."""
-        # A start should not wait for what few servers are ever asked for.
+        """Create a snapshot of the current durable state. Raises LogError and OSError."""
+        # Imported here, because few servers need it and the start should be quick.
         from kcoord.log.snapshot import begin_snapshot
 
-        # Between two loop turns nothing of a log changes, but while segments are exchanged names do. What a cleaner
-        # writes before that is no part of any log.
+        # Between two turns of the loop the logs do not change, except for file names while segments are exchanged. So
+        # wait for the end of an exchange. Files that a cleaner writes before it are not part of any log.
         gives_up_s = asyncio.get_running_loop().time() + EXCHANGE_S_MAX
         while self.maintenance.cleaner.is_exchanging:
             await asyncio.sleep(IDLE_POLL_S)
@@ -167,7 +167,7 @@ class Control:
                 raise StorageError(f"compacted segments were being exchanged for more than {EXCHANGE_S_MAX:.0f} s")
         assembly = self.assembly()
         if assembly is None:
-            raise StorageError("the server is not up yet")
+            raise StorageError("the server is still starting")
         snapshot = begin_snapshot(assembly.directory, self.data_dir, name, read_clocks().wall_ms)
         try:
             await in_thread(self._threads, partial(snapshot.finish, steps))
@@ -201,9 +201,9 @@ def _read_answer(stream: BinaryIO) -> dict[str, Any]:
 
 
 def ask_server(data_dir: str, request: dict[str, Any], steps: Steps) -> dict[str, Any]:
-    """The answer of the server that has `data_dir` open. Raises ControlError.
+    """Send a request to the server that has `data_dir` open, and return its answer. Raises ControlError.
 
-    Waits as long as the server goes on: it sends a frame within ANSWER_S_MAX, and makes a step within STEP_S_MAX.
+    Waits while the server is alive: it sends a frame within ANSWER_S_MAX and makes progress within STEP_S_MAX.
     """
     request = {**request, "progress": True}
     path = os.path.join(os.path.abspath(data_dir), SOCKET_NAME)
@@ -215,17 +215,17 @@ def ask_server(data_dir: str, request: dict[str, Any], steps: Steps) -> dict[str
             with link.makefile("rb") as stream:
                 answer = _wait_for_answer(stream, steps)
     except TimeoutError:
-        text = f"{path} does not answer: the server sent nothing for {ANSWER_S_MAX:g} s"
+        text = f"{path} does not respond: the server sent nothing for {ANSWER_S_MAX:g} s"
         raise ControlError(EXIT_INTERNAL, text) from None
     except (OSError, ValueError) as error:
-        raise ControlError(EXIT_INTERNAL, f"{path} does not answer: {error}") from None
+        raise ControlError(EXIT_INTERNAL, f"{path} does not respond: {error}") from None
     if "error" in answer:
         raise ControlError(int(answer.get("code", EXIT_INTERNAL)), str(answer["error"]))
     return answer
 
 
 def _wait_for_answer(stream: BinaryIO, steps: Steps) -> dict[str, Any]:
-    """The first frame that tells of no progress. Raises ControlError, OSError and ValueError."""
+    """The first frame that is not a progress report. Raises ControlError, OSError and ValueError."""
     done = -1
     before: dict[str, Any] = {}
     moved_s = time.monotonic()
@@ -237,7 +237,7 @@ def _wait_for_answer(stream: BinaryIO, steps: Steps) -> dict[str, Any]:
             before = answer
             moved_s = time.monotonic()
         elif time.monotonic() - moved_s >= STEP_S_MAX:
-            raise ControlError(EXIT_INTERNAL, f"the server made no progress for {STEP_S_MAX:g} s; it may still go on")
+            raise ControlError(EXIT_INTERNAL, f"the server made no progress for {STEP_S_MAX:g} s; it may continue")
         if answer["total"]:
             if done < 0:
                 steps.begin("Copying", answer["total"])

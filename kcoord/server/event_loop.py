@@ -1,4 +1,4 @@
-"""Which event loop the server runs on."""
+"""Selects the event loop of the server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """uvloop's where it exists, asyncio's elsewhere."""
+    """uvloop's event loop if it is installed, otherwise asyncio's."""
     try:
         import uvloop
     except ImportError:

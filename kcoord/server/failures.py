@@ -1,4 +1,4 @@
-"""How the server ends, and the exit code that each way has. `docs/configuration.md` lists them."""
+"""The ways in which a server ends, each with its exit code. `docs/configuration.md` lists them."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ EXIT_STORAGE: Final = 9
 
 EXIT_CODES: Final[dict[int, str]] = {
     EXIT_OK: "stopped cleanly on SIGTERM or SIGINT",
-    EXIT_INTERNAL: "a fault in kcoord itself; the message says what to report",
-    EXIT_CONFIG: "a setting or a flag is wrong",
-    EXIT_LISTEN: "an address cannot be listened on: in use, not of this machine, or not allowed",
+    EXIT_INTERNAL: "a bug in kcoord; please report the message",
+    EXIT_CONFIG: "a setting or a flag is invalid",
+    EXIT_LISTEN: "the server cannot listen on an address: it is in use, not an address of this machine, or not allowed",
     EXIT_NOT_WRITABLE: "the data directory cannot be created or written",
-    EXIT_FOREIGN: "the data directory is not kcoord's, of another node, or written by a newer version",
+    EXIT_FOREIGN: "the data directory belongs to another program or node, or a newer version wrote it",
     EXIT_LOCKED: "another process has the data directory open",
     EXIT_DAMAGED: "the log is damaged; the message names file and offset",
     EXIT_DISK_FULL: "the disk is full",
-    EXIT_STORAGE: "writing or syncing failed while running; nothing was answered for it",
+    EXIT_STORAGE: "a write or sync failed while the server was running; no affected request was acknowledged",
 }
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
@@ -47,7 +47,7 @@ FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 @final
 class ServerError(Exception):
-    """Why the server could not start or had to stop: a message for a person, and an exit code."""
+    """The reason why the server could not start or had to stop, with an exit code."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)
@@ -56,7 +56,7 @@ class ServerError(Exception):
 
 
 def classify(error: BaseException) -> ServerError:
-    """The ServerError that says what `error` means for whoever runs the server."""
+    """The ServerError that explains `error` to the operator."""
     if isinstance(error, ServerError):
         return error
     if isinstance(error, ConfigError):

@@ -1,9 +1,9 @@
-"""Runs the core's slow work in a few threads and reports back to the event loop.
+"""Runs the core's jobs in a few threads and reports the results to the event loop.
 
-A job that is not done by its deadline is given up: the loop is told so, and what the thread still returns is dropped.
-A thread cannot be stopped, so a late one is replaced by another until it comes back, up to a limit. The threads are
-daemons, unlike those of an executor, which the interpreter would wait for at its end: a job that never ends (a
-plug-in's) must not keep the server from stopping.
+A job that misses its deadline is abandoned: the loop gets an error, and a late result is dropped. A thread cannot be
+stopped, so another thread replaces the late one until it returns, up to a limit. The threads are daemons, because the
+interpreter waits for the threads of an executor at exit: a job that never ends (in a plug-in) must not prevent the
+server from stopping.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Final, final
 
 from kcoord.core.outcome import Job, StepJob
 
-# Jobs at work at once. More would only take the loop's time from it.
+# The number of concurrent jobs. More would only compete with the event loop.
 JOBS_MAX: Final = 2
-# Threads that are given up and still busy. When there are so many, nothing is begun until one comes back.
+# Abandoned threads that are still busy. At this number no job starts until one of them returns.
 LATE_THREADS_MAX: Final = 8
-# Between two steps of a job its thread sleeps. Only letting go of the GIL is not enough: the thread would have it back
+# A thread sleeps between two steps of a job. Releasing the GIL alone is not enough: the thread would take it again
 # before another one wakes up. A step takes about ten times as long.
 STEP_PAUSE_S: Final = 0.0001
 
-# The job, what it returned, and why it returned nothing.
+# The job, its result, and the error if there is no result.
 Done = Callable[[Job, object | None, str | None], None]
 
 
@@ -42,7 +42,7 @@ def _run(job: Job) -> object:
 
 @final
 class Task:
-    """A job on its way. All but running it happens on the loop."""
+    """A started job. Everything except running it happens on the loop."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -60,14 +60,14 @@ class JobThreads:
         self.done = done
         self._queue: SimpleQueue[Task | None] = SimpleQueue()
         self._waiting: deque[Task] = deque()
-        # Begun and in time; begun and given up.
+        # The jobs that run within their deadline, and the abandoned ones. (Dicts serve as ordered sets.)
         self._running: dict[Task, bool] = {}
         self._late: dict[Task, bool] = {}
         self._threads = 0
         self._is_stopped = False
 
     def start(self, job: Job) -> None:
-        """Have a thread run the job as soon as one is free. After `stop`, nothing happens."""
+        """Run the job in a thread as soon as one is free. Does nothing after `stop`."""
         if self._is_stopped:
             return
         task = Task(job)
@@ -76,7 +76,7 @@ class JobThreads:
         self._begin()
 
     def stop(self) -> None:
-        """Begin nothing more and report nothing more. Threads end as soon as they are done with what they do."""
+        """Start and report no more jobs. The threads end after their current job."""
         if self._is_stopped:
             return
         self._is_stopped = True
@@ -99,7 +99,7 @@ class JobThreads:
             self._queue.put(task)
 
     def _give_up(self, task: Task) -> None:
-        """The deadline came before the result."""
+        """Abandon a job that missed its deadline."""
         task.job.is_abandoned = True
         task.is_late = True
         if task.has_begun:
@@ -135,9 +135,9 @@ class JobThreads:
             error: str | None = None
             try:
                 result = _run(task.job)
-            except BaseException as failure:  # reported, whatever it is: a job may be a plug-in's
+            except BaseException as failure:  # every exception is reported: a job may run a plug-in
                 error = f"{type(failure).__name__}: {failure}"
             try:
                 self.loop.call_soon_threadsafe(self._ended, task, result, error)
             except RuntimeError:
-                return  # the loop is closed: the server is gone
+                return  # the loop is closed: the server has stopped

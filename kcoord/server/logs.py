@@ -1,33 +1,35 @@
-"""What the server says: one line per fact, on standard error.
+"""The server's log: one line per fact, on standard error.
 
-structlog renders the lines: for people on a terminal, as JSON elsewhere. Loading it takes longer than everything else
-at start-up together, so lines are kept until `open` is called, which the server does once it takes connections.
+structlog renders and prints the lines: for people on a terminal, as JSON elsewhere. Importing it takes longer than the
+rest of the start-up, so lines wait until `open` is called, which the server does once it accepts connections. What a
+line holds is decided here and not by structlog's processors: `recent` and lines before `open` have to work without it.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Iterable
 from typing import Any, Final, TextIO, final
 
-from kcoord.core.outcome import WARNING, Fact
+from kcoord.core import outcome
+from kcoord.core.outcome import Fact
 
 INFO: Final = "info"
 WARN: Final = "warning"
 ERROR: Final = "error"
+_LEVELS: Final = {outcome.INFO: INFO, outcome.WARNING: WARN, outcome.ERROR: ERROR}
 _RANKS: Final = {INFO: 20, WARN: 30, ERROR: 40}
 
 TEXT_MAX: Final = 1000  # characters of one field: peers choose some of them
-RECENT_MAX: Final = 200  # lines that are kept for whoever asks what happened
+RECENT_MAX: Final = 200  # lines kept in memory, for the pytest plugin's report of a failure
 # Lines of one kind that one turn writes, at some 20 µs each: 10,000 members may leave with one request.
 LINES_PER_TURN_MAX: Final = 100
 
 
 def _clean(value: object) -> object:
-    """A field as it may be printed. Peers choose client ids and group ids: no control character reaches a terminal."""
+    """A field, safe to print. Clients choose client ids and group ids: no control character may reach a terminal."""
     if isinstance(value, bool | int | float) or value is None:
         return value
     if isinstance(value, bytes):
@@ -40,6 +42,11 @@ def _clean(value: object) -> object:
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
+def _fields(fact: Fact) -> dict[str, object]:
+    """The fields of a fact's line: its kind first, where it has one."""
+    return {"kind": fact.kind, **fact.fields} if fact.kind else fact.fields
+
+
 def _timestamp() -> str:
     now_ms = time.time_ns() // 1_000_000
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now_ms // 1000)) + f".{now_ms % 1000:03d}Z"
@@ -47,7 +54,7 @@ def _timestamp() -> str:
 
 @final
 class ServerLog:
-    """Writes events to a stream, or to nowhere; `recent` has the last ones either way."""
+    """Writes events to a stream, or nowhere when it is None; `recent` has the last events in both cases."""
 
     def __init__(self, stream: TextIO | None, style: str = "auto", level: str = INFO) -> None:
         self.stream = stream
@@ -55,13 +62,11 @@ class ServerLog:
         self.rank = _RANKS[level]
         self.recent: deque[dict[str, object]] = deque(maxlen=RECENT_MAX)
         self._waiting: list[dict[str, object]] = []
+        # structlog's renderer and its printer, which locks the stream: threads log as well. None until `open`.
         self._renderer: Any = None
-        # What is repeated too often: the event's name -> (second, how many were left out since).
+        self._printer: Any = None
+        # For `warning_limited`, by event: the second of the last line, and how many lines were left out since.
         self._limited: dict[str, tuple[int, int]] = {}
-
-    def configure(self, style: str, level: str) -> None:
-        self.style = style
-        self.rank = _RANKS[level]
 
     def info(self, event: str, **fields: object) -> None:
         self._write(INFO, event, fields)
@@ -73,7 +78,14 @@ class ServerLog:
         self._write(ERROR, event, fields)
 
     def warning_limited(self, event: str, **fields: object) -> None:
-        """Like warning, at most one line of an event per second: peers decide how often it happens."""
+        """Like `warning`, but at most one line per event and second: clients decide how often the event happens."""
+        self._write_limited(WARN, event, fields)
+
+    def error_limited(self, event: str, **fields: object) -> None:
+        """Like `error`, but at most one line per event and second."""
+        self._write_limited(ERROR, event, fields)
+
+    def _write_limited(self, level: str, event: str, fields: dict[str, object]) -> None:
         second = int(time.monotonic())
         last, left_out = self._limited.get(event, (-1, 0))
         if last == second:
@@ -82,30 +94,33 @@ class ServerLog:
         self._limited[event] = (second, 0)
         if left_out:
             fields["left_out"] = left_out
-        self._write(WARN, event, fields)
+        self._write(level, event, fields)
 
     def facts(self, facts: Iterable[Fact]) -> None:
-        """What the core and the engine found worth a line in one turn.
+        """Log the facts that the core and the engine reported in one turn.
 
-        Those about single connections are limited. Of any kind there are only so many lines, and one that says how many
-        more there were.
+        Facts about single connections are limited per second. All others are limited to LINES_PER_TURN_MAX lines per
+        event; one more line counts those that were left out.
         """
         counts: dict[str, int] = {}
         for fact in facts:
             count = counts.get(fact.event, 0) + 1
             counts[fact.event] = count
             if fact.event == "connection_refused":
-                self.warning_limited(fact.event, **fact.fields)
+                self.warning_limited(fact.event, **_fields(fact))
             elif count <= LINES_PER_TURN_MAX:
-                self._write(WARN if fact.level >= WARNING else INFO, fact.event, fact.fields)
+                self._write(_LEVELS[fact.level], fact.event, _fields(fact))
         for event, count in counts.items():
             if count > LINES_PER_TURN_MAX and event != "connection_refused":
                 self._write(INFO, "lines_left_out", {"of": event, "lines": count - LINES_PER_TURN_MAX})
 
     def open(self) -> None:
-        """Load the renderer and print what was kept."""
+        """Import structlog and print the lines that waited for it."""
         if self._renderer is None and self.stream is not None:
+            import structlog
+
             self._renderer = self._make_renderer(self.stream)
+            self._printer = structlog.PrintLogger(self.stream)
         waiting, self._waiting = self._waiting, []
         for line in waiting:
             self._print(line)
@@ -136,11 +151,7 @@ class ServerLog:
 
     def _print(self, line: dict[str, object]) -> None:
         try:
-            print(self._renderer(None, "", dict(line)), file=self.stream, flush=True)
+            self._printer.msg(self._renderer(None, "", dict(line)))
         except (OSError, ValueError):
-            # Whoever read the lines is gone; the server does not stop for that.
+            # The reader of the stream has closed it. The server continues without a log.
             self.stream = None
-
-
-def standard_error() -> TextIO:
-    return sys.stderr

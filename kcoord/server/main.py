@@ -1,4 +1,4 @@
-"""Runs a server as a process of its own."""
+"""Runs a server as a separate process."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from kcoord.server.logs import ServerLog
 from kcoord.server.server import Server
 from kcoord.server.settings.load import Config
 
-# What the collector may leave lying around: the server makes no cycles per request, and a full collection of a
-# large state takes longer than many answers.
+# High thresholds for the garbage collector: requests create no reference cycles, and a full collection of a large state
+# takes longer than many requests.
 GC_THRESHOLDS: Final = (50_000, 20, 50)
 TRACE_MAX: Final = 4000
 
@@ -26,7 +26,7 @@ async def _serve(config: Config, log: ServerLog, announce: Callable[[str, int], 
     server = Server(config, log)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.request_stop)
-    # A large state is made of objects that all stay: looking for garbage among them would double the time to load.
+    # All objects of a large state stay alive, so a collection while loading would only double the time.
     gc.disable()
     await server.start()
     gc.freeze()
@@ -39,9 +39,9 @@ async def _serve(config: Config, log: ServerLog, announce: Callable[[str, int], 
 
 
 def run(config: Config, log: ServerLog, announce: Callable[[str, int], None]) -> int:
-    """Serve until SIGTERM, SIGINT or a failure; the exit code.
+    """Serve until SIGTERM, SIGINT or a failure, and return the exit code.
 
-    `announce(host, port)` is called for each listener once it takes connections.
+    `announce(host, port)` is called for each listener once it accepts connections.
     """
     code = EXIT_OK
     raise_descriptor_limit()

@@ -1,16 +1,18 @@
 """Drives the engine: one turn of it per turn of the event loop.
 
-Everything that came in during a loop turn is handled, then written at once, synced by threads, and answered with one
-write per connection. Timers fire only after the sockets were drained: after a stall of ours (a slow disk, a stopped
-process) the heartbeats that wait in the kernel are heard before anybody is declared dead.
+The requests that arrive during a turn of the event loop are handled and written together, synced by threads, and
+answered with one write per connection. Timers fire only after the sockets were drained. After a stall of the server (a
+slow disk, a stopped process) heartbeats wait in the kernel, and they must be handled before a member's session expires.
 
-The engine bounds what it handles in a turn, the pump what it hands over: once the engine has no room, what was read of
-connections that sent much waits here, as bytes, and each of them gets a piece into the engine in turn. They are not
-read meanwhile, so little more than one read of each is held. Small reads do not wait, so that heartbeats and newcomers
-are served beside a thousand connections that send all they can. What a turn reads is bounded, too (see ReadShares).
+The engine bounds the work of a turn, and the pump bounds the input that it passes on. While the engine's budget is
+spent or sessions queue for it, larger input waits here as bytes, and each of these connections passes one piece to the
+engine in turn. They are not read meanwhile, so at most about one read of each is buffered. Small reads do not wait:
+heartbeats and new clients are served even if a thousand connections send at full speed. The bytes that a turn reads are
+bounded, too (see ReadShares).
 
-A failure of the log, or of anything that stores, ends everything: nothing more is answered, and whoever runs the pump
-learns it once. What fails because of one connection, in its transport or in the engine, costs that connection.
+If the log or anything else that stores records fails, the pump stops: nothing more is answered, because nothing more is
+durable, and the owner of the pump is notified once. A failure caused by one connection, in its transport or in the
+engine, closes only this connection.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, final
 
-from kcoord.core.outcome import Fact, Job, Now, StepJob
+from kcoord.core.outcome import BUG, LIMIT, PEER, Fact, Job, Now, StepJob
 from kcoord.log.journal import CommitTicket, sync_one
 from kcoord.protocol import apis
 from kcoord.server.jobs import JobThreads
@@ -31,22 +33,22 @@ from kcoord.server.listen.connection import SMALL_READ_BYTES, Connection
 from kcoord.server.listen.limits import ConnectionCounts
 from kcoord.server.listen.reading import ReadShares
 from kcoord.server.logs import ServerLog
-from kcoord.server.settings.load import ServerConfig
+from kcoord.server.settings.config import ServerConfig
 from kcoord.server.sync_threads import SyncThreads
 
 if TYPE_CHECKING:
     from kcoord.engine.budget import TurnBudget
     from kcoord.engine.session import OutputPool, Session
 
-# Loop turns that timers wait at most while sockets still have something to say.
+# The maximum number of loop turns that timers wait while sockets are still readable.
 DRAIN_TURNS_MAX: Final = 20
-# Two hops lead past one poll of the sockets, whichever way the loop orders timers and polling.
+# Two turns include at least one poll of the sockets, in whichever order the loop runs timers and polling.
 DRAIN_TURNS_MIN: Final = 2
 SWEEP_MS: Final = 500
 
 
 class EngineLike(Protocol):
-    """What the pump needs of an engine; kcoord.engine has the real one."""
+    """The interface that the pump needs of an engine; kcoord.engine implements it."""
 
     @property
     def pool(self) -> OutputPool: ...
@@ -55,7 +57,7 @@ class EngineLike(Protocol):
     def open_session(self, client_host: str, host: str, port: int) -> Session: ...
     def close_session(self, session: Session, now: Now) -> None: ...
     def receive(self, session: Session, data: bytes, now: Now) -> None: ...
-    def go_on(self, session: Session) -> None: ...
+    def output_taken(self, session: Session) -> None: ...
     def end_turn(self, now: Now) -> CommitTicket | None: ...
     def commit_done(self, ticket: CommitTicket, now: Now) -> None: ...
     def fire_timers(self, now: Now) -> None: ...
@@ -69,7 +71,6 @@ class EngineLike(Protocol):
     def has_more(self) -> bool: ...
     def is_checking(self) -> bool: ...
     def has_failed(self) -> bool: ...
-    def set_disk_full(self, full: bool) -> None: ...
 
 
 def read_clocks() -> Now:
@@ -78,7 +79,7 @@ def read_clocks() -> Now:
 
 @final
 class Pump:
-    """Between the event loop and the engine. Not thread-safe: everything happens on the loop."""
+    """Connects the event loop and the engine. Not thread-safe: everything runs on the loop."""
 
     def __init__(
         self,
@@ -97,7 +98,7 @@ class Pump:
         self.now = clocks
         self.threads = SyncThreads(loop)
         self.jobs = JobThreads(loop, self._job_done)
-        # Records of producers are checked in threads of their own, or who sends many would keep groups waiting.
+        # Separate threads check the records of producers, so that a large produce does not delay the core's jobs.
         self.checks = JobThreads(loop, self._job_done)
         self.counts = ConnectionCounts(config)
         self.connections: dict[int, Connection] = {}
@@ -109,18 +110,18 @@ class Pump:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = -1
         self._heard = False
-        # The processor's time that this thread had used when the last turn ended.
+        # The CPU time of this thread at the end of the last turn.
         self._used_ns = time.thread_time_ns()
-        # Connections whose input waits, the next one first.
+        # Connections with waiting input, the next one first.
         self._unread: deque[Connection] = deque()
-        # Connections whose clients send no more, and that are not closed yet.
+        # Open connections whose clients have closed their sending side.
         self._ending: list[Connection] = []
         self.shares = ReadShares()
 
     # ---- connections
 
     def connected(self, connection: Connection, host: str, port: int) -> None:
-        """A connection begins. What it raises costs that connection."""
+        """Open a session for a new connection. If this raises, the connection is closed."""
         connection.last_heard_ms = self.now().mono_ms
         connection.session = self.engine.open_session(connection.client_host, host, port)
         self.connections[connection.session.id] = connection
@@ -148,7 +149,7 @@ class Pump:
         self.schedule_turn()
 
     def _handle(self, connection: Connection, data: bytes | None, now: Now) -> None:
-        """Have the engine handle what was just read, or None: the next piece of what waits."""
+        """Let the engine handle new input, or the next piece of the waiting input if `data` is None."""
         try:
             if data is None:
                 data = connection.take_piece()
@@ -158,7 +159,7 @@ class Pump:
             self._fault(connection, error)
 
     def _handle_unread(self, now: Now) -> None:
-        """Handle a piece of each connection whose input waits, in turn, while the engine has room: at least one."""
+        """Handle one piece of each connection with waiting input, in turn, as far as the budget goes; at least one."""
         unread = self._unread
         while unread and not self.has_failed:
             connection = unread.popleft()
@@ -177,7 +178,7 @@ class Pump:
             self._shed()
 
     def at_end(self, connection: Connection) -> None:
-        """The client sends no more: the connection is closed when what it sent is handled and answered."""
+        """The client has closed its sending side: close the connection once its requests are answered."""
         self._ending.append(connection)
         self.schedule_turn()
 
@@ -200,30 +201,30 @@ class Pump:
         self.schedule_turn()
 
     def _fault(self, connection: Connection, error: Exception) -> None:
-        """The engine failed at what a connection sent, or at its end. Unless the log failed, only that one is over."""
+        """Handle an exception of the engine caused by a connection. Unless the log failed, only that one is closed."""
         if self.engine.has_failed():
             self.fail(error)
             return
-        connection.drop(f"internal error: {error!r}")
+        connection.drop(f"internal error: {error!r}", BUG)
         trace = "".join(traceback.format_exception(error))
-        self.log.warning_limited("internal_error", client=connection.client_host, traceback=trace)
+        self.log.error_limited("internal_error", kind=BUG, client=connection.client_host, traceback=trace)
 
     def _shed_output(self) -> None:
-        """Answers that nobody reads hold too much: the connections that hold the most go."""
+        """Unread responses exceed their limit: close the connections with the most."""
         pool = self.engine.pool
         waiting = [connection for connection in self.connections.values() if connection.unread_bytes()]
         waiting.sort(key=lambda connection: connection.unread_bytes())
         while pool.is_overdrawn and waiting:
             worst = waiting.pop()
-            worst.drop(f"{worst.unread_bytes()} bytes of unread answers (queued.max.response.bytes)")
+            worst.drop(f"{worst.unread_bytes()} bytes of unread responses (queued.max.response.bytes)", LIMIT)
             worst.session.drop_output()
 
     def _shed(self) -> None:
-        """Too much input is waiting: the connection that holds most of it goes."""
+        """Waiting input exceeds its limit: close the connection with the most."""
         worst = max(self.connections.values(), key=lambda connection: connection.held_bytes, default=None)
         if worst is None:
             return
-        worst.drop(f"{worst.held_bytes} bytes of unanswered requests (queued.max.request.bytes)")
+        worst.drop(f"{worst.held_bytes} bytes of unanswered requests (queued.max.request.bytes)", LIMIT)
         worst.forget_unread()
         self.held_bytes -= worst.held_bytes
         worst.held_bytes = 0
@@ -268,7 +269,7 @@ class Pump:
             self._note_turn()
 
     def _note_turn(self) -> None:
-        """Say in the log when a turn, with all that the loop did before it, kept everybody else waiting."""
+        """Log a turn that took too long, including the loop's work before it."""
         used_ns = time.thread_time_ns()
         turn_ms = (used_ns - self._used_ns) // 1_000_000
         self._used_ns = used_ns
@@ -301,7 +302,7 @@ class Pump:
             if connection is not None:
                 connection.flush()
                 if session.backlog:
-                    self.go_on(connection)
+                    self.resume(connection)
                 if connection.held_bytes and not connection.is_dropped:
                     self.held_bytes += connection.note_held()
         if self.engine.pool.is_overdrawn:
@@ -313,7 +314,7 @@ class Pump:
             self.log.facts(facts)
 
     def _close_ended(self) -> None:
-        """Close connections whose clients send no more, but for those whose requests are still on their way."""
+        """Close connections whose clients have closed their sending side and have no unanswered requests."""
         ending, self._ending = self._ending, []
         for connection in ending:
             session = connection.session
@@ -324,15 +325,15 @@ class Pump:
             else:
                 connection.close()
 
-    def go_on(self, connection: Connection) -> None:
-        """Have the next turn handle what a session held back, if its client reads and nothing else is waited for."""
+    def resume(self, connection: Connection) -> None:
+        """Let the next turn handle the requests that a session holds back, if its client reads its responses."""
         session = connection.session
         if self.has_failed or connection.is_dropped or connection.is_output_full:
             return
         if session.parked_request_id or session.close_reason:
             return
         try:
-            self.engine.go_on(session)
+            self.engine.output_taken(session)
         except Exception as error:
             self._fault(connection, error)
             return
@@ -352,17 +353,17 @@ class Pump:
     # ---- timers
 
     def _arm_timer(self, now: Now) -> None:
-        """Have the loop call when the engine's next timer is due, or a little early, never for nothing."""
+        """Schedule a call at the engine's next deadline, or slightly before; keep an earlier one."""
         deadline_ms = self.engine.next_deadline_ms()
         if deadline_ms < 0 or (self._timer is not None and self._timer_ms <= deadline_ms):
-            return  # a call that comes too early arms the next one
+            return  # a call that comes too early schedules the next one
         if self._timer is not None:
             self._timer.cancel()
         self._timer_ms = deadline_ms
         self._timer = self.loop.call_later(max(deadline_ms - now.mono_ms, 0) / 1000, self._drain, 0)
 
     def _drain(self, turns: int) -> None:
-        """Let the loop read its sockets until they are silent, and what they said be handled; then fire."""
+        """Let the loop read its sockets until no input is left and the engine has handled it; then fire the timers."""
         if self.has_failed:
             return
         is_silent = not self._heard and not self._unread and not self.engine.has_more()
@@ -379,18 +380,18 @@ class Pump:
             self.fail(error)
 
     def sweep(self) -> None:
-        """Close connections that are overdue. To be called every SWEEP_MS."""
+        """Close overdue connections. Called every SWEEP_MS."""
         now_ms = self.now().mono_ms
         for connection in list(self.connections.values()):
             reason = connection.overdue(now_ms)
             if reason:
-                self.log.warning_limited("connection_closed", client=connection.client_host, reason=reason)
+                self.log.warning_limited("connection_closed", kind=PEER, client=connection.client_host, reason=reason)
                 connection.abort()
 
     def replace_engine(self, engine: EngineLike) -> None:
-        """Go on with another engine, as a test does to forget everything.
+        """Continue with another engine, as a test does to reset all state.
 
-        Connections at rest stay open; those that wait for an answer of the old engine are closed.
+        Idle connections stay open; those that wait for a response of the old engine are closed.
         """
         connections = list(self.connections.values())
         self.connections.clear()
@@ -411,7 +412,7 @@ class Pump:
     # ---- the end
 
     def is_quiet(self) -> bool:
-        """Whether nothing is on its way to the disk or to a client."""
+        """Whether nothing is in flight to the disk or to a client."""
         return (
             self.in_flight is None
             and not self._turn_scheduled
@@ -420,15 +421,15 @@ class Pump:
             and not self.engine.has_more()
             and not self.engine.is_checking()
             and not any(
-                connection.session.chunks or connection.unsent_bytes()
-                for connection in self.connections.values()
+                connection.session.chunks or connection.unsent_bytes() for connection in self.connections.values()
             )
         )
 
     async def drain(self, is_too_late: Callable[[], bool]) -> bool:
-        """Read no more, answer what was read, and wait until that is on its way; whether it was in time."""
+        """Stop reading, answer the requests that were read, and wait for it. Returns whether it was in time."""
         self.is_draining = True
-        # What jobs find out can wait for the next start, as it would after a crash. Producers wait for an answer.
+        # The results of jobs are not needed: after the next start they are computed again, as after a crash. Checks of
+        # producers' records continue, because producers wait for a response.
         self.jobs.stop()
         for connection in list(self.connections.values()):
             connection.update_reading()
@@ -443,7 +444,7 @@ class Pump:
         return is_done
 
     async def disconnect_all(self) -> None:
-        """Close every connection; what is buffered for it still goes out if it takes no time."""
+        """Close every connection; its buffered output is still sent if that is possible at once."""
         for connection in list(self.connections.values()):
             connection.close()
         for _ in range(3):
@@ -452,7 +453,7 @@ class Pump:
             connection.abort()
 
     def fail(self, error: BaseException) -> None:
-        """Stop at once: no answer leaves any more."""
+        """Stop at once: no more responses are sent."""
         if self.has_failed:
             return
         self.has_failed = True

@@ -18,26 +18,27 @@ from kcoord.server.failures import EXIT_DISK_FULL, EXIT_LISTEN, ServerError, cla
 from kcoord.server.listen.accept import Acceptor
 from kcoord.server.listen.descriptors import descriptors_now
 from kcoord.server.listen.limits import TokenBucket
-from kcoord.server.listen.listener import Listener, format_address, open_sockets
+from kcoord.server.listen.sockets import open_sockets
 from kcoord.server.logs import ServerLog
 from kcoord.server.maintenance.metadata_rounds import MetadataRounds
 from kcoord.server.maintenance.rounds import Maintenance
 from kcoord.server.maintenance.state_checkpoints import StateRounds
 from kcoord.server.maintenance.upkeep import Upkeep
 from kcoord.server.pump import SWEEP_MS, Pump, read_clocks
+from kcoord.server.settings.listeners import Listener, format_address
 from kcoord.server.settings.load import Config
 from kcoord.server.settings.table import SYNC_MEMORY
 from kcoord.wire import primitives
 
-# Some supervisors signal a process and then its group: that is one request.
+# A second signal within this time does not count: some supervisors signal a process and then its group.
 HURRY_AFTER_S: Final = 1.0
-# Of shutdown.deadline.ms, how much may have passed when the last checkpoints are given up.
+# The share of shutdown.deadline.ms after which the last checkpoints are cancelled.
 CHECKPOINTS_SHARE: Final = 0.75
 
 _LISTEN_REASONS: Final = {
-    errno.EADDRINUSE: "another process listens there",
-    errno.EADDRNOTAVAIL: "it is no address of this machine",
-    errno.EACCES: "ports below 1024 need a privilege",
+    errno.EADDRINUSE: "another process listens on it",
+    errno.EADDRNOTAVAIL: "it is not an address of this machine",
+    errno.EACCES: "ports below 1024 require a privilege",
 }
 
 
@@ -47,7 +48,7 @@ def is_compiled() -> bool:
 
 
 def bind(listener: Listener, backlog: int) -> list[socket.socket]:
-    """The listener's sockets; ServerError says in words why not."""
+    """Open the listener's sockets. Raises ServerError."""
     try:
         return open_sockets(listener, backlog)
     except (OSError, OverflowError) as error:
@@ -59,15 +60,15 @@ def bind(listener: Listener, backlog: int) -> list[socket.socket]:
 
 @final
 class Server:
-    """One server on the running loop. `start`, then `wait` until `request_stop` or a failure, then it is closed."""
+    """One server on the running loop. Call `start`, then `wait`, which returns after `request_stop` or raises."""
 
     def __init__(self, config: Config, log: ServerLog, storage: Storage | None = None) -> None:
         self.config = config
-        # In place of the data directory, if it is given.
+        # Replaces the data directory, if given.
         self.storage = storage
         self.log = log
         self.loop = asyncio.get_running_loop()
-        # Host and port of each listener, once started.
+        # Host and port of each listener, set by `start`.
         self.addresses: list[tuple[str, int]] = []
         self.assembly: Assembly | None = None
         self.pump: Pump
@@ -80,13 +81,13 @@ class Server:
         self._states: StateRounds | None = None
         self._metadata: MetadataRounds | None = None
         self._control: Control | None = None
-        # The durable marks are on their way to the disk.
+        # Whether a thread is writing the recovery points.
         self._is_marking = False
         self._deadline_s = config.server.shutdown_deadline_ms / 1000
         self._error: BaseException | None = None
 
     def request_stop(self) -> None:
-        """Stop cleanly; another request, a second or more later, stops waiting for anybody."""
+        """Stop cleanly. A second request, at least a second later, stops without waiting for clients."""
         now_s = self.loop.time()
         if not self._stop.is_set():
             self._stop.set()
@@ -95,9 +96,9 @@ class Server:
             self._deadline_s = 0.0
 
     def reset(self) -> None:
-        """Forget every topic, group, offset and producer. Only for logs in memory; raises ValueError otherwise.
+        """Delete every topic, group, offset and producer. Only for logs in memory; raises ValueError otherwise.
 
-        Connections that wait for an answer are closed, the others stay.
+        Connections that wait for a response are closed, the others stay open.
         """
         old = self.assembly
         if old is None or not old.in_memory:
@@ -115,7 +116,7 @@ class Server:
         self._stop.set()
 
     async def start(self) -> None:
-        """Open everything and begin to take connections. Raises ServerError."""
+        """Open the sockets and the log, and start to accept connections. Raises ServerError."""
         config = self.config
         self._log_start()
         bound: list[tuple[Listener, list[socket.socket]]] = []
@@ -139,7 +140,7 @@ class Server:
         if budget.connections < config.server.max_connections:
             self.log.warning(
                 "connections_limited", connections=budget.connections, max_connections=config.server.max_connections,
-                reason=f"the process may open {budget.limit} files (ulimit -n); the log keeps {budget.log_files}",
+                reason=f"the process may open {budget.limit} files (ulimit -n); the log reserves {budget.log_files}",
             )  # fmt: skip
         storage = assembly.directory.storage
         if isinstance(storage, DiskStorage):
@@ -169,7 +170,7 @@ class Server:
         self._tasks.append(task)
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
-        """Nobody waits for these tasks, and a server without them only looks alive."""
+        """Handle the end of a background task: nothing awaits these tasks, and the server cannot run without them."""
         error = None if task.cancelled() else task.exception()
         if error is not None:
             self.pump.fail(error)
@@ -195,12 +196,12 @@ class Server:
         if 0 <= free < reserve:
             raise ServerError(
                 EXIT_DISK_FULL,
-                f"the disk is full: {free} bytes are free at {self.config.server.data_dir}, {reserve} are kept in "
-                "reserve (log.reserve.bytes)",
+                f"the disk is full: {free} bytes are free at {self.config.server.data_dir}, but {reserve} are "
+                "reserved (log.reserve.bytes)",
             )
 
     async def _sweep(self) -> None:
-        """What has to be looked at now and then: overdue connections, free space, the durable marks."""
+        """Periodic work: overdue connections, free space, the recovery points."""
         reserve = self.config.server.reserve_bytes
         while True:
             await asyncio.sleep(SWEEP_MS / 1000)
@@ -209,6 +210,7 @@ class Server:
             if assembly is None or assembly.in_memory:
                 continue
             assembly.directory.files.ease()
+            assembly.measure_volume()
             if reserve:
                 assembly.engine.set_disk_full(assembly.free_bytes() < reserve)
             now_ms = read_clocks().mono_ms
@@ -226,7 +228,7 @@ class Server:
             self.pump.fail(error)
 
     async def wait(self) -> None:
-        """Serve until the end. Raises ServerError when it was not a clean one."""
+        """Serve until the server stops. Raises ServerError unless it stopped cleanly."""
         await self._stop.wait()
         await self._acceptor.stop()
         for task in self._tasks:
@@ -259,12 +261,13 @@ class Server:
         if self._error is not None:
             return
         if not drained:
-            self.log.warning("not_drained", reason="answers were still under way at shutdown.deadline.ms")
+            self.log.warning("not_drained", reason="responses were still pending after shutdown.deadline.ms")
         await self.pump.disconnect_all()
         await self._finish_commits()
         if self._error is not None or self.assembly is None:
             return
-        # Checkpoints save time at the next start. Processes that write them leave time to close the log.
+
+        # Checkpoints save time at the next start. Their processes end early enough to leave time for closing the log.
         def is_late() -> bool:
             return self.loop.time() - began >= self._deadline_s * CHECKPOINTS_SHARE
 
@@ -284,12 +287,12 @@ class Server:
             self._error = error
             return
         for file, reason in self.assembly.directory.unwritten:
-            # The next start has more to look at.
+            # Only a hint is missing: the next start takes longer.
             self.log.warning("file_not_written", file=file, reason=reason)
         self.log.info("stopped")
 
     async def _finish_commits(self) -> None:
-        """Everything that was appended is committed, however long the disk takes."""
+        """Commit everything that was appended, without a time limit."""
         pump = self.pump
         while not pump.has_failed and (pump.in_flight or self._is_marking or pump.engine.has_unwritten()):
             pump.schedule_turn()

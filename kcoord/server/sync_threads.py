@@ -1,6 +1,6 @@
-"""Runs syncs in threads of their own and reports back to the event loop.
+"""Runs syncs in separate threads and reports to the event loop.
 
-The threads are daemons: a disk that hangs in a sync must not keep a failing server from ending.
+The threads are daemons: a disk that hangs in a sync must not prevent a failing server from exiting.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Final, final
 
-# A disk gains nothing from more syncs at once.
+# More concurrent syncs do not make a disk faster.
 THREADS_MAX: Final = 8
 REST_POLL_S: Final = 0.005
 
@@ -20,7 +20,7 @@ Done = Callable[[BaseException | None], None]
 
 
 async def in_thread(threads: SyncThreads, work: Work) -> None:
-    """Run `work` in one of the threads and wait for it, on the loop that they report to. Raises what it raises."""
+    """Run `work` in one of the threads and await it on the event loop. Raises the exception of `work`."""
     future: asyncio.Future[None] = threads.loop.create_future()
 
     def done(error: BaseException | None) -> None:
@@ -37,7 +37,7 @@ async def in_thread(threads: SyncThreads, work: Work) -> None:
 
 @final
 class Round:
-    """Work that runs in parallel and is done together."""
+    """A set of work items that run in parallel and complete together."""
 
     def __init__(self, count: int, done: Done) -> None:
         self.left = count
@@ -48,7 +48,7 @@ class Round:
 
 @final
 class SyncThreads:
-    """As many threads as the widest round so far has work, started when they are needed."""
+    """A pool with as many threads as the largest round so far has items, started on demand."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -75,12 +75,12 @@ class SyncThreads:
             self._queue.put((item, together))
 
     async def rest(self, is_too_late: Callable[[], bool]) -> None:
-        """Wait until nothing is under way: a thread goes on with its work where a cancelled task no longer waits."""
+        """Wait until all threads are idle: a thread continues its work even if the task that awaits it is cancelled."""
         while self._under_way and not is_too_late():
             await asyncio.sleep(REST_POLL_S)
 
     def stop(self) -> None:
-        """The threads end when what they were given is done."""
+        """Let the threads end after their queued work."""
         for _ in range(self._threads):
             self._queue.put(None)
         self._threads = 0
@@ -94,7 +94,7 @@ class SyncThreads:
             error: BaseException | None = None
             try:
                 work()
-            except BaseException as failure:  # reported, whatever it is: the loop decides
+            except BaseException as failure:  # every exception is reported: the loop decides
                 error = failure
             with together.lock:
                 together.error = together.error or error
@@ -104,4 +104,4 @@ class SyncThreads:
                 try:
                     self.loop.call_soon_threadsafe(together.done, together.error)
                 except RuntimeError:
-                    return  # the loop is closed: the server failed meanwhile
+                    return  # the loop is closed: the server has failed in the meantime

@@ -1,6 +1,6 @@
-"""A server on a thread and an event loop of its own, for programs that want one inside themselves.
+"""A server on its own thread and event loop, for programs that embed it.
 
-It never ends the host process: what would stop a server of its own is raised to whoever asks.
+It never ends the host process: a failure that would stop a standalone server is raised to the caller of a method.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import TypeVar, final
 from kcoord.log.storage import Storage
 from kcoord.server.event_loop import new_event_loop
 from kcoord.server.failures import EXIT_INTERNAL, ServerError, classify
-from kcoord.server.listen.listener import format_address
 from kcoord.server.logs import ServerLog
 from kcoord.server.server import Server
+from kcoord.server.settings.listeners import format_address
 from kcoord.server.settings.load import Config
 
 T = TypeVar("T")
@@ -27,17 +27,15 @@ JOIN_SECONDS = 30.0
 
 @final
 class ServerThread:
-    """`start()`, use `bootstrap`, `stop()`. All methods may be called from any thread but the server's own.
+    """Call `start()`, use `bootstrap`, call `stop()`. Any thread but the server's own may call all methods.
 
-    A `storage` stands in for the data directory.
+    A `storage` replaces the data directory.
     """
 
-    def __init__(
-        self, config: Config, log: ServerLog | None = None, storage: Storage | None = None
-    ) -> None:
+    def __init__(self, config: Config, storage: Storage | None = None) -> None:
         self.config = config
         self.storage = storage
-        self.log = ServerLog(None) if log is None else log
+        self.log = ServerLog(None)
         self.host = ""
         self.port = 0
         self.error: ServerError | None = None
@@ -52,12 +50,12 @@ class ServerThread:
         return format_address(self.host, self.port)
 
     def start(self) -> None:
-        """Returns once connections are taken. Raises ServerError, and RuntimeError while the server runs.
+        """Start the server; returns once it accepts connections. Raises ServerError, RuntimeError if it runs already.
 
-        After `stop` it may be called again: the server listens on the same ports.
+        It may be called again after `stop`: the server listens on the same ports.
         """
         if self._is_running():
-            raise RuntimeError("the server runs already")
+            raise RuntimeError("the server is already running")
         self.error = None
         self._loop = self._server = None
         self._started.clear()
@@ -70,18 +68,18 @@ class ServerThread:
         return self._thread is not None and self._thread.is_alive()
 
     def check(self) -> None:
-        """Raise what ended the server, if anything did."""
+        """Raise the error that ended the server, if there was one."""
         if self.error is not None:
             raise self.error
 
     def stop(self) -> None:
-        """Stop cleanly and wait for it. Raises ServerError when the server had failed."""
+        """Stop cleanly and wait for it. Raises ServerError if the server had failed."""
         loop, server = self._loop, self._server
         if loop is not None and server is not None and self._is_running():
             try:
                 loop.call_soon_threadsafe(server.request_stop)
             except RuntimeError:
-                pass  # it ended by itself just now
+                pass  # the server has just ended by itself
         if self._thread is not None:
             self._thread.join(JOIN_SECONDS)
         if self._is_running():
@@ -89,11 +87,11 @@ class ServerThread:
         self.check()
 
     def call(self, function: Callable[[Server], T]) -> T:
-        """Run `function(server)` on the server's thread and return what it returns."""
+        """Run `function(server)` on the server's thread and return its result."""
         self.check()
         loop, server = self._loop, self._server
         if loop is None or server is None or not self._is_running():
-            raise ServerError(EXIT_INTERNAL, "the server does not run")
+            raise ServerError(EXIT_INTERNAL, "the server is not running")
         done = threading.Event()
         results: list[T] = []
         errors: list[BaseException] = []
@@ -109,7 +107,7 @@ class ServerThread:
         while not done.wait(0.2):
             if not self._is_running():
                 self.check()
-                raise ServerError(EXIT_INTERNAL, "the server stopped meanwhile")
+                raise ServerError(EXIT_INTERNAL, "the server stopped before the call")
         if errors:
             raise errors[0]
         return results[0]
@@ -118,9 +116,9 @@ class ServerThread:
         try:
             with asyncio.Runner(loop_factory=new_event_loop) as runner:
                 runner.run(self._serve())
-        except BaseException as error:  # whatever it is, the host process goes on and is told
+        except BaseException as error:  # the host process must continue after any error
             self.error = classify(error)
-            # Nobody may be asking for a while, and clients only see that the connection is gone.
+            # The host may not call a method for a while, and clients only see that the connection was closed.
             print(f"kcoord: the server in this process ended: {self.error}", file=sys.stderr)
             if self.error.code == EXIT_INTERNAL:
                 traceback.print_exception(error, file=sys.stderr)

@@ -14,20 +14,20 @@ if TYPE_CHECKING:
 def register(spark: SparkSession) -> None:
     """Make `spark.read.format("kcoord")` known to this session.
 
-    Where PySpark's workers find `pyspark_kcoord` it is known without; this takes the place of what was found. With a
-    local master the source runs in this very interpreter: the `python3` that Spark starts by default is another one
-    where no environment is activated, and lacks kcoord.
+    PySpark's workers find `pyspark_kcoord` by itself if they can import it; this replaces what they found. With a local
+    master the source then runs in this interpreter. The `python3` that Spark starts by default is another one if no
+    environment is activated, and does not have kcoord.
     """
     import sys
 
     from kcoord.spark.source import KcoordDataSource
 
-    # A session of Spark Connect has none: there the server's interpreter runs the source.
+    # A session of Spark Connect has no context: the server's interpreter runs the source.
     context = getattr(spark, "_sc", None)
     if context is None or not str(context.master).startswith("local"):
         spark.dataSource.register(KcoordDataSource)
         return
-    # What is registered keeps the interpreter; other functions of the session stay with theirs.
+    # The registered source keeps this interpreter; other functions of the session keep theirs.
     before, context.pythonExec = context.pythonExec, sys.executable
     try:
         spark.dataSource.register(KcoordDataSource)

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kcoord.spark.options import STORAGE_PREFIX, BadOption
+from kcoord.spark.reader.options import STORAGE_PREFIX, BadOption
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 OPTION_PREFIX = "option."
 PROVIDER = "provider"
 METADATA_KEY = "kcoord.options"
-# Everybody who can read the catalog, or a file that was written from the table, can read metadata of columns.
+# Anyone who can read the catalog, or a file that was written from the table, can read metadata of columns.
 SECRET_WORDS = ("secret", "password", "token", "credential", "access_key", "account_key", "sas")
 
 
@@ -38,14 +38,12 @@ def stated_options(options: Mapping[str, str]) -> dict[str, str]:
     if not is_of_catalog(options):
         return dict(options)
     stated = {
-        name[len(OPTION_PREFIX) :]: value
-        for name, value in options.items()
-        if name.lower().startswith(OPTION_PREFIX)
+        name[len(OPTION_PREFIX) :]: value for name, value in options.items() if name.lower().startswith(OPTION_PREFIX)
     }
     for name in stated:
         if name.lower().startswith(STORAGE_PREFIX) and any(word in name.lower() for word in SECRET_WORDS):
             raise BadOption(
-                f"{name} is not stored in a catalog, where everybody could read it. Set it in the environment, "
+                f"{name} is not stored in a catalog, where every user could read it. Set it in the environment, "
                 "or use a temporary view"
             )
     path = next((value for name, value in options.items() if name.lower() == "path"), "")
@@ -55,7 +53,7 @@ def stated_options(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def with_options(schema: StructType, stated: Mapping[str, str]) -> StructType:
-    """The schema with the options in it."""
+    """The schema with the options in the metadata of its first column."""
     from pyspark.sql.types import StructField, StructType
 
     first, *others = schema.fields
@@ -64,7 +62,7 @@ def with_options(schema: StructType, stated: Mapping[str, str]) -> StructType:
 
 
 def options_of(schema: StructType, given: Mapping[str, str]) -> dict[str, str]:
-    """The options to read with: those that are given, and those in the schema of a catalog table unless given anew."""
+    """The options for a read: the given ones, and those in the schema of a catalog table that are not given again."""
     names = [name.lower() for name in given]
     if "path" in names or "paths" in names:
         return dict(given)

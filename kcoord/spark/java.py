@@ -47,7 +47,7 @@ exec {java} "$@"
 
 
 class JavaNotFoundError(RuntimeError):
-    """No Java that could run Spark; the message says where it was looked for, and what to do."""
+    """No Java that can run Spark; the message lists where it was looked for, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _check(source: str, program: Path | None) -> Java:
     home, version = _ask(program)
     if version < JAVA_VERSION_MIN:
         raise _UnfitError(f"{program} is Java {version}")
-    # The program's home, not the program: that may be a launcher of ours, from an earlier session.
+    # The program's home, not the program, which may be a launcher that an earlier session wrote.
     try:
         return Java(_launcher_home(home, version), version, source)
     except _UnfitError:
@@ -123,18 +123,18 @@ def _run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     except OSError as error:
         raise _UnfitError(f"{program}: {error.strerror or error}") from None
     except subprocess.TimeoutExpired:
-        raise _UnfitError(f"{program} did not tell its version in {PROBE_TIMEOUT_S} s") from None
+        raise _UnfitError(f"{program} did not print its version in {PROBE_TIMEOUT_S} s") from None
 
 
 def _ask(program: Path) -> tuple[Path, int]:
-    """Home and version as the program itself tells them: it may be a link, or a script of a version manager."""
+    """Home and version as the program itself reports them: it may be a link, or a script of a version manager."""
     done = _run(program, "-XshowSettings:properties", "-version")
-    told = dict(re.findall(r"^\s+(java\.\S+) = (.*?)\s*$", done.stderr + "\n" + done.stdout, re.MULTILINE))
-    version = re.fullmatch(r"(?:1\.)?(\d+)", told.get("java.specification.version", ""))
-    home = Path(told.get("java.home", ""))
+    properties = dict(re.findall(r"^\s+(java\.\S+) = (.*?)\s*$", done.stderr + "\n" + done.stdout, re.MULTILINE))
+    version = re.fullmatch(r"(?:1\.)?(\d+)", properties.get("java.specification.version", ""))
+    home = Path(properties.get("java.home", ""))
     if done.returncode or version is None or not (home / "bin" / _program_name()).is_file():
-        said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1][:200]
-        raise _UnfitError(f"{program} does not tell its version (exit code {done.returncode}): {said}")
+        output = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1][:200]
+        raise _UnfitError(f"{program} does not print its version (exit code {done.returncode}): {output}")
     return home, int(version[1])
 
 
@@ -146,9 +146,7 @@ def _starts(program: Path) -> bool:
 def _launcher_home(java_home: Path, version: int) -> Path:
     """A folder whose bin/java runs this Java without the arguments that it cannot take."""
     if sys.platform == "win32":
-        raise _UnfitError(
-            f"{java_home} lacks the module jdk.incubator.vector; on Windows, Spark needs a full JDK"
-        )
+        raise _UnfitError(f"{java_home} lacks the module jdk.incubator.vector; on Windows, Spark needs a full JDK")
     missing = [MISSING_MODULE, MISSING_PACKAGE] if version >= MISSING_PACKAGE_FROM else [MISSING_MODULE]
     program = shlex.quote(str(java_home / "bin" / "java"))
     text = LAUNCHER.format(missing=" | ".join(missing), java=program)
@@ -159,9 +157,7 @@ def _launcher_home(java_home: Path, version: int) -> Path:
         atexit.register(shutil.rmtree, home, ignore_errors=True)
         _write_launcher(home / "bin" / "java", text)
         if not _starts(home / "bin" / "java"):
-            raise _UnfitError(
-                f"{java_home} lacks the module jdk.incubator.vector and does not start without it"
-            )
+            raise _UnfitError(f"{java_home} lacks the module jdk.incubator.vector and does not start without it")
     return home
 
 
@@ -200,7 +196,7 @@ def _only_ours(found: os.stat_result) -> bool:
 
 
 def _holds(program: Path, text: str) -> bool:
-    """Whether the launcher is there as it was written: a file of ours that can be run, with this very text."""
+    """Whether the launcher exists unchanged: an executable file of this user with exactly this text."""
     try:
         file = os.open(program, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError:

@@ -1,4 +1,4 @@
-"""A Spark session as the pipeline needs it, on any machine that has the extra installed."""
+"""A Spark session for the pipeline, on any machine that has the extra installed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kcoord.spark.java import find_java
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
-# What differs from Spark's own defaults; the caller's settings take their place.
+# Settings that differ from Spark's defaults; the caller's settings override them.
 DEFAULTS: dict[str, str] = {
     # The readers take filters on group, topic, time and record type (off by default in Spark 4.3).
     "spark.sql.python.filterPushdown.enabled": "true",
@@ -26,7 +26,7 @@ DEFAULTS: dict[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
 }
-# With a local master nobody on another machine talks to the driver, so it listens where nobody there can.
+# With a local master, no other machine connects to the driver, so it listens on the loopback address.
 LOCAL_DEFAULTS: dict[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
@@ -36,11 +36,11 @@ LOCAL_DEFAULTS: dict[str, str] = {
 def session(app_name: str, master: str | None = None, **conf: str | int | bool) -> SparkSession:
     """The active session with these settings, or a new one; `format("kcoord")` is known to it.
 
-    `master` as in Spark (`local[4]`, `yarn`, ...); without, what spark-submit or Spark's own files say, else local[*].
-    `conf` are Spark's settings: `**{"spark.driver.memory": "2g"}`. A JVM that runs already keeps its memory and Java.
+    `master` as in Spark (`local[4]`, `yarn`, ...); the default is that of spark-submit or Spark's files, else local[*].
+    `conf` are Spark's settings: `**{"spark.driver.memory": "2g"}`. A running JVM keeps its memory and Java.
 
-    Workers of a local master run this very interpreter with this very kcoord. On a cluster kcoord must be installed,
-    and PYSPARK_PYTHON says with which interpreter, if it is another path there.
+    Workers of a local master use this interpreter and this kcoord. On a cluster kcoord must be installed, and
+    PYSPARK_PYTHON names its interpreter, if that has another path there.
 
     Raises JavaNotFoundError.
     """
@@ -61,18 +61,16 @@ def session(app_name: str, master: str | None = None, **conf: str | int | bool) 
 
 def _settings(local: bool, conf: dict[str, str | int | bool]) -> dict[str, str | int | bool]:
     settings: dict[str, str | int | bool] = {**DEFAULTS, **(LOCAL_DEFAULTS if local else {}), **conf}
-    # Only what a JVM is started with silences its first lines. The caller's options come later and win.
+    # Only options on the JVM's command line silence its first lines. The caller's options come later and override them.
     given = conf.get("spark.driver.extraJavaOptions", "")
-    settings["spark.driver.extraJavaOptions"] = (
-        f"-Dlog4j2.configurationFile={LOGGING.as_uri()} {given}".strip()
-    )
+    settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} {given}".strip()
     return settings
 
 
 def _variables(local: bool) -> dict[str, str]:
-    """What Spark, its JVM and its workers are to find in their environment."""
+    """The environment for Spark, its JVM and its workers."""
     wanted: dict[str, str] = {}
-    # Whoever was started by spark-submit has a JVM already.
+    # A process that spark-submit started already has a JVM.
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         wanted["JAVA_HOME"] = str(find_java().home)
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
@@ -81,11 +79,9 @@ def _variables(local: bool) -> dict[str, str]:
             wanted[name] = sys.executable
     root = str(Path(kcoord.__file__).resolve().parent.parent)
     if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
-        path = [
-            entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry not in ("", root)
-        ]
+        path = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry not in ("", root)]
         wanted["PYTHONPATH"] = os.pathsep.join([root, *path])
-    # Workers are started by `python -m`, which looks into the working folder first; here that was switched off.
+    # Spark starts workers with `python -m`, which imports from the working directory first; this interpreter does not.
     if sys.flags.safe_path:
         wanted["PYTHONSAFEPATH"] = "1"
     return wanted

@@ -1,1 +1,1 @@
-"""Test fixtures for programs that talk to kcoord."""
+"""Test fixtures for programs that use Kafka clients."""

@@ -1,4 +1,4 @@
-"""The object that tests get: where the server is, how to clear it, and how to wait for it instead of sleeping."""
+"""The object that tests use: the address of the server, methods to reset it, and methods to wait without sleeping."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from kcoord.testing.groups import describe
 POLL_S: Final = 0.01
 TIMEOUT_S: Final = 10.0
 STABLE: Final = "Stable"
-# Below the versions that name topics by id.
+# The newest version that identifies topics by name, not by id.
 OFFSET_FETCH_VERSION: Final = 8
 
 
 class WaitTimeout(AssertionError):
-    """What was waited for did not happen in time; the message says what was seen instead."""
+    """A condition was not met in time; the message shows the last state."""
 
 
 @final
 class KcoordServer:
-    """A server in this process. `settings` are settings by name, as in docs/configuration.md."""
+    """A server in this process. `settings` maps names to values, as in docs/configuration.md."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         assignments = [f"{name}={value}" for name, value in (settings or {}).items()]
         self._thread = ServerThread(load(profile="test", assignments=assignments))
 
-    # ---- where it is
+    # ---- address
 
     @property
     def bootstrap(self) -> str:
@@ -54,22 +54,22 @@ class KcoordServer:
     def port(self) -> int:
         return self._thread.port
 
-    # ---- life
+    # ---- life cycle
 
     def start(self) -> None:
-        """Raises kcoord.server.failures.ServerError.
+        """Start the server. Raises kcoord.server.failures.ServerError.
 
-        A stopped server may be started again, at the same address. What it kept in memory is gone; a data directory
+        A stopped server can be started again, at the same address. State in memory is lost; a data directory
         (`log.dirs` with `log.sync` other than `memory`) is opened again.
         """
         self._thread.start()
 
     def stop(self) -> None:
-        """Raises ServerError when the server had failed meanwhile."""
+        """Stop the server. Raises ServerError if it had failed."""
         self._thread.stop()
 
     def check(self) -> None:
-        """Raises ServerError when the server has failed."""
+        """Raise ServerError if the server has failed."""
         self._thread.check()
 
     def __enter__(self) -> KcoordServer:
@@ -80,9 +80,9 @@ class KcoordServer:
         self.stop()
 
     def reset(self) -> None:
-        """Drop every topic, group, offset and producer, in milliseconds. Idle clients stay connected.
+        """Delete every topic, group, offset and producer, in milliseconds. Idle clients stay connected.
 
-        The lines of the server's log that `wait_stable` shows when it fails begin anew as well.
+        Also clears the log lines that `wait_stable` shows after a timeout.
         """
         self._thread.call(lambda server: server.reset())
         self._thread.log.recent.clear()
@@ -90,12 +90,12 @@ class KcoordServer:
     # ---- waiting
 
     def wait_stable(self, group: str, members: int | None = None, timeout: float = TIMEOUT_S) -> None:
-        """Wait until the group is Stable: all members have joined and have the partitions that are meant for them.
+        """Wait until the group is Stable: all members have joined and have their assigned partitions.
 
-        In a consumer group (KIP-848) that is what they were told; a client hears it with its next heartbeat, and what
-        a regular expression matches comes a moment after the first of them. With `members` the group must have
-        exactly so many. Raises WaitTimeout after `timeout` seconds. Blocks, so a test
-        whose clients run on its own event loop uses `wait_stable_async`.
+        In a consumer group (KIP-848) this is the coordinator's view: a client receives its assignment with its next
+        heartbeat, and the topics of a regular expression follow shortly after its first heartbeat. With `members` the
+        group must have exactly this number of members. Raises WaitTimeout after `timeout` seconds. The call blocks; if
+        the clients run on the test's own event loop, use `wait_stable_async`.
         """
 
         def is_there(probe: Probe) -> bool:
@@ -105,26 +105,22 @@ class KcoordServer:
         wanted = "Stable" if members is None else f"Stable with {members} member{'s' if members != 1 else ''}"
         self._wait(group, f"group {group!r} to be {wanted}", is_there, timeout)
 
-    def wait_committed(
-        self, group: str, topic: str, partition: int, offset: int, timeout: float = TIMEOUT_S
-    ) -> None:
-        """Wait until the group has committed `offset` or a later one. Otherwise as wait_stable."""
+    def wait_committed(self, group: str, topic: str, partition: int, offset: int, timeout: float = TIMEOUT_S) -> None:
+        """Wait until the group has committed `offset` or a later one; otherwise like wait_stable."""
 
         def is_there(probe: Probe) -> bool:
             return _committed(probe, group).get((topic, partition), -1) >= offset
 
         self._wait(group, f"group {group!r} to commit {topic}-{partition} up to {offset}", is_there, timeout)
 
-    async def wait_stable_async(
-        self, group: str, members: int | None = None, timeout: float = TIMEOUT_S
-    ) -> None:
-        """wait_stable for a test on an event loop."""
+    async def wait_stable_async(self, group: str, members: int | None = None, timeout: float = TIMEOUT_S) -> None:
+        """Like wait_stable, for a test on an event loop."""
         await asyncio.to_thread(self.wait_stable, group, members, timeout)
 
     async def wait_committed_async(
         self, group: str, topic: str, partition: int, offset: int, timeout: float = TIMEOUT_S
     ) -> None:
-        """wait_committed for a test on an event loop."""
+        """Like wait_committed, for a test on an event loop."""
         await asyncio.to_thread(self.wait_committed, group, topic, partition, offset, timeout)
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
@@ -133,7 +129,7 @@ class KcoordServer:
             return _committed(probe, group)
 
     def state(self, group: str) -> str:
-        """The group's state in Kafka's words; `Dead` when there is none of that name."""
+        """The group's state with Kafka's name; `Dead` if the group does not exist."""
         with self._probe() as probe:
             return describe(probe, group).state
 
@@ -152,7 +148,7 @@ class KcoordServer:
                 time.sleep(POLL_S)
 
     def _seen(self, probe: Probe, group: str) -> str:
-        """What the server knows about a group, for the message of a test that failed."""
+        """The server's view of a group, for the message of WaitTimeout."""
         found = describe(probe, group)
         lines = [f"  state: {found.state or 'unknown'}"]
         if found.error_code:
@@ -161,8 +157,7 @@ class KcoordServer:
         for member in found.members:
             static = f" (static {member.instance_id})" if member.instance_id else ""
             lines.append(
-                f"    {member.member_id}{static} of client {member.client_id!r} at {member.client_host}: "
-                f"{member.owns}"
+                f"    {member.member_id}{static} of client {member.client_id!r} at {member.client_host}: {member.owns}"
             )
         offsets = _committed(probe, group)
         lines.append(f"  committed offsets: {'none' if not offsets else ''}")

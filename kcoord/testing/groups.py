@@ -1,4 +1,4 @@
-"""A group as a test wants to see it, whichever protocol its members speak."""
+"""Describes a group for tests, whichever protocol its members use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kcoord.protocol.describe_groups import DescribeGroupsRequest, DescribeGroup
 from kcoord.protocol.errors import GROUP_ID_NOT_FOUND
 from kcoord.server.probe import Probe
 
-# Below the version that tells unknown groups apart.
+# The newest version that reports an unknown group as Dead, not as an error.
 CLASSIC_VERSION: Final = 5
 CONSUMER_VERSION: Final = 1
 
@@ -26,7 +26,7 @@ class SeenMember:
         self.instance_id = instance_id
         self.client_id = client_id
         self.client_host = client_host
-        # Its partitions in words.
+        # Its partitions as text.
         self.owns = owns
 
 
@@ -34,13 +34,13 @@ class SeenMember:
 class SeenGroup:
     def __init__(self, error_code: int, state: str, members: list[SeenMember]) -> None:
         self.error_code = error_code
-        # In Kafka's words; `Dead` when there is no such group.
+        # Kafka's name of the state; `Dead` if the group does not exist.
         self.state = state
         self.members = members
 
 
 def describe(probe: Probe, group: str) -> SeenGroup:
-    """Raises ProbeError. A group is of one type at a time, and one that is not a consumer group is asked for again."""
+    """Describe a group. Asks for a consumer group first, then for a classic one. Raises ProbeError."""
     request = ConsumerGroupDescribeRequest([group], False)
     answer = probe.ask(apis.CONSUMER_GROUP_DESCRIBE, CONSUMER_VERSION, request, ConsumerGroupDescribeResponse)
     found = answer.groups[0]
@@ -73,7 +73,7 @@ def _partitions_text(assignment: Assignment) -> str:
 
 
 def _assignment_text(assignment: bytes) -> str:
-    """A classic consumer's assignment in words; other kinds of groups keep something of their own there."""
+    """A classic consumer's assignment as text; groups of other protocol types have other data there."""
     if not assignment:
         return "nothing assigned"
     from kcoord.protocol.records.consumer_protocol_assignment import decode_consumer_protocol_assignment

@@ -1,8 +1,8 @@
 """Fixtures `kcoord` and `kcoord_server`: a real server inside the test process.
 
-The server has a thread and an event loop of its own, its log in memory, and a free port of 127.0.0.1, so clients of
-any kind can be used, blocking and asyncio ones. Under pytest-xdist every worker has its own. Nothing of kcoord is
-imported before the first test that asks for one. `-p no:kcoord` switches the plugin off.
+The server has its own thread and event loop, keeps its log in memory, and uses a free port on 127.0.0.1. So tests can
+use any client, blocking or asyncio. With pytest-xdist every worker has its own server. kcoord is imported only when the
+first test uses a fixture. `-p no:kcoord` disables the plugin.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def kcoord_server() -> Iterator[KcoordServer]:
-    """One server for the whole session. Topics and groups stay from test to test; see `kcoord` for a fresh one."""
+    """One server for the whole session. Topics and groups persist between tests; see `kcoord` for an empty one."""
     from kcoord.testing.fixture import KcoordServer
 
     server = KcoordServer()

@@ -1,1 +1,1 @@
-"""Bytes only: primitive types, record batches, compression, checksums and frames of the Kafka protocol."""
+"""The byte formats of the Kafka protocol: primitive types, record batches, compression, checksums and frames."""

@@ -1,14 +1,14 @@
 """The compression codecs of Kafka record batches, with bounded output.
 
-A peer chooses both the bytes and what they claim to become. `survey` reads what the format itself says, without
-decompressing anything: how much the content can be at most, and of how many blocks it consists. `decompress` then
-runs the decoder once, into a buffer that holds no more than the limit. So its work follows from the output up to the
-limit and from the number of blocks, and a caller that charges for both (`charged_bytes`) bounds it: a block costs the
-decoder a microsecond or two (tables, state) whether it has content or not.
+A client chooses both the bytes and the size they claim to decompress to. `survey` reads the headers without
+decompressing anything: it returns the largest possible content size and the number of blocks. `decompress` then runs
+the decoder once, into a buffer no larger than the limit. The work therefore depends only on the output size, up to the
+limit, and on the number of blocks. A caller that charges for both (`charged_bytes`) bounds it: a block costs the
+decoder one or two microseconds (tables, state) even if it is empty.
 
-A large buffer comes from the system as zero pages that nobody has touched, and becomes the returned bytes without a
-copy. The decoders release the GIL, and only they touch its pages, so a thread that decompresses leaves the others
-their time. What must hold the GIL is done in slices.
+The operating system provides a large buffer as untouched zero pages, and the buffer becomes the returned bytes without
+a copy. The decoders release the GIL and only they touch these pages, so a thread that decompresses does not block the
+others. Work that must hold the GIL is done in slices.
 
 Formats: gzip (RFC 1952); snappy in the framing of the snappy-java streams, which every Kafka client speaks,
 and plain raw snappy on read; LZ4 frames with independent blocks, the only kind Java clients read; zstd
@@ -48,17 +48,17 @@ CODEC_LZ4: Final = 3
 CODEC_ZSTD: Final = 4
 CODEC_NAMES: Final[dict[int, str]] = {0: "none", 1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
 
-# What a block counts for, in bytes of content. Writers fill blocks with 16 KiB and more. Setting up for one (tables of
-# codes, a call) takes a decoder one or two microseconds, in which it would make as much content.
+# The charge for one block, in bytes of content. Writers fill blocks with 16 KiB and more. The setup of a block (code
+# tables, a call) takes a decoder one or two microseconds, the time in which it would produce this much content.
 BLOCK_CHARGE_BYTES: Final = 4096
-# gzip does not say where its blocks begin, and one may take 20 bytes. Per byte of input, what that counts for.
+# gzip does not declare where its blocks begin, and a block may take as little as 20 bytes. The charge per input byte.
 GZIP_INPUT_CHARGE: Final = 8
 
-# Content of gzip is made, and copied with the GIL held, in slices of this size; its input is given in slices as well,
-# because the decoder copies what it did not use yet each time.
+# gzip content is produced, and copied with the GIL held, in slices of this size. The input is passed in slices as well,
+# because the decoder copies its unused input on every call.
 GZIP_SLICE_BYTES: Final = 256 * 1024
 GZIP_INPUT_SLICE_BYTES: Final = 64 * 1024
-# Producers write one gzip member. Each further one costs a copy of the rest, so there cannot be many.
+# Producers write one gzip member. Each further member costs a copy of the remaining input, so the number is bounded.
 GZIP_MEMBERS_MAX: Final = 16
 GZIP_LEVEL: Final = 6
 ZSTD_LEVEL: Final = 3
@@ -75,11 +75,11 @@ LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 LZ4_BLOCK_BYTES: Final = 64 * 1024
 LZ4_STORED: Final = 0x80000000
 LZ4_END: Final = b"\x00\x00\x00\x00"
-# No sequence of LZ4 makes more out of a byte.
+# The highest compression ratio that the LZ4 format allows.
 LZ4_RATIO_MAX: Final = 255
 ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 ZSTD_BLOCK_BYTES_MAX: Final = 128 * 1024
-# Frames of both formats that hold no content: a magic number whose last four bits are free, a size, and that much.
+# Skippable frames, in both formats: a magic number whose last four bits are free, a size, and that many bytes.
 SKIPPABLE_MAGIC: Final = 0x184D2A50
 SKIPPABLE_MASK: Final = 0xFFFFFFF0
 INT32_MAX: Final = 0x7FFFFFFF
@@ -91,14 +91,14 @@ class DecompressionError(Exception):
 
 
 class DecompressedTooLarge(DecompressionError):
-    """The bytes become larger than the limit."""
+    """The decompressed content exceeds the limit."""
 
 
 @final
 class Survey:
-    """What compressed bytes say of themselves: at most `bytes_max` of content, in `blocks` blocks.
+    """What the headers of compressed data declare: at most `bytes_max` bytes of content, in `blocks` blocks.
 
-    The bound is -1 where the format has none. A decoder holds the bytes to it, whatever it is.
+    `bytes_max` is -1 if the format declares no bound. The decoder enforces a declared bound.
     """
 
     def __init__(self, bytes_max: i64, blocks: i64) -> None:
@@ -107,7 +107,7 @@ class Survey:
 
 
 def compress(codec: int, data: bytes) -> bytes:
-    """`data` as Kafka producers write it with `codec`. Raises ValueError for a codec that does not exist."""
+    """Compress `data` as Kafka producers do with `codec`. Raises ValueError for an unknown codec."""
     if codec == CODEC_NONE:
         return data
     if codec == CODEC_GZIP:
@@ -119,14 +119,14 @@ def compress(codec: int, data: bytes) -> bytes:
         return _compress_lz4(data)
     if codec == CODEC_ZSTD:
         return bytes(cramjam.zstd.compress(data, ZSTD_LEVEL))
-    raise ValueError(f"no compression codec {codec}")
+    raise ValueError(f"unknown compression codec {codec}")
 
 
 def survey(codec: int, data: bytes, blocks_max: int = INT64_MAX) -> Survey:
-    """Look at compressed data without decompressing it.
+    """Read the headers of compressed data without decompressing it.
 
-    Once there are more than `blocks_max` blocks, it does not look any further, and the data is not to be decompressed.
-    Raises DecompressionError for what is not of that format.
+    The survey stops after more than `blocks_max` blocks; the caller must not decompress such data.
+    Raises DecompressionError if `data` is not in the format of `codec`.
     """
     if codec == CODEC_NONE:
         return Survey(len(data), 0)
@@ -142,20 +142,20 @@ def survey(codec: int, data: bytes, blocks_max: int = INT64_MAX) -> Survey:
         if not data.startswith(ZSTD_MAGIC):
             raise DecompressionError("not a zstd frame")
         return _Frames(data, codec, blocks_max).survey()
-    raise DecompressionError(f"no compression codec {codec}")
+    raise DecompressionError(f"unknown compression codec {codec}")
 
 
 def charged_bytes(content_bytes: i64, blocks: i64) -> i64:
-    """What decompressing costs, as if it were so many bytes of content in large blocks."""
+    """The cost of decompressing, expressed as bytes of content in large blocks."""
     charge = blocks * BLOCK_CHARGE_BYTES
     return content_bytes if content_bytes > charge else charge
 
 
 def decompress(codec: int, data: bytes, max_bytes: int, surveyed: Survey | None = None) -> bytes:
-    """What `data` was before compression with `codec`, if that is at most `max_bytes` long.
+    """Decompress `data` to at most `max_bytes` bytes.
 
-    `surveyed` is what survey found, if it was asked already. Raises DecompressedTooLarge when the content is longer,
-    DecompressionError when `data` is not of that format.
+    `surveyed` is the result of `survey`, if the caller has it already. Raises DecompressedTooLarge if the content is
+    longer, DecompressionError if `data` is not in the format of `codec`.
     """
     if codec == CODEC_NONE:
         if len(data) > max_bytes:
@@ -200,10 +200,10 @@ def _compress_lz4(data: bytes) -> bytes:
 
 @final
 class _Content:
-    """A buffer for content of at most `size` bytes, filled from the front and then taken as bytes without a copy."""
+    """A buffer for at most `size` bytes of content; `take` returns its beginning as bytes without a copy."""
 
     def __init__(self, size: int) -> None:
-        # These bytes are zero pages. BytesIO takes them over, since nobody else has them, and gives them back.
+        # These bytes are zero pages. BytesIO adopts them, because this is their only reference, and returns them later.
         self.file = BytesIO(bytes(size))
         self.view = self.file.getbuffer()
 
@@ -214,9 +214,9 @@ class _Content:
 
 
 def _decompress_gzip(data: bytes, max_bytes: int) -> bytes:
-    """Most batches are one member that fits into one slice; what is larger goes into a buffer, slice by slice."""
+    """Most batches are one member that fits into one slice. Larger content fills a buffer slice by slice."""
     first = _GzipSlices(data)
-    # One byte more than allowed tells "full" from "exactly full".
+    # One byte more than allowed distinguishes "too large" from "exactly full".
     part = first.read(min(max_bytes + 1, GZIP_SLICE_BYTES))
     if first.at_end:
         if len(part) > max_bytes:
@@ -245,7 +245,7 @@ class _GzipSlices:
         self.at_end = False
 
     def read(self, size: int) -> bytes:
-        """The next bytes of content, at most `size` of them and not always as many; none at the end."""
+        """The next bytes of content, at most `size`, possibly fewer; empty at the end."""
         while not self.at_end:
             rest = self.unpacker.unconsumed_tail
             if not rest:
@@ -258,7 +258,7 @@ class _GzipSlices:
             if self.unpacker.eof:
                 self._end_member()
             elif not part and not rest:
-                raise DecompressionError("gzip: cut short")
+                raise DecompressionError("gzip: truncated")
             if part:
                 return part
         return b""
@@ -275,7 +275,7 @@ class _GzipSlices:
 
 
 def _snappy_content_bytes(data: bytes, pos: i64, end: i64) -> i64:
-    """The size that a raw block begins with, a varint of at most 32 bits. It is checked by the decoder."""
+    """The size at the start of a raw block, a varint of at most 32 bits. The decoder verifies it."""
     size: i64 = 0
     shift: i64 = 0
     while pos < end and shift <= 28:
@@ -285,7 +285,7 @@ def _snappy_content_bytes(data: bytes, pos: i64, end: i64) -> i64:
             return size
         shift += 7
         pos += 1
-    raise DecompressionError("snappy: no size")
+    raise DecompressionError("snappy: the content size is missing")
 
 
 def _survey_snappy(data: bytes, blocks_max: i64) -> Survey:
@@ -294,13 +294,13 @@ def _survey_snappy(data: bytes, blocks_max: i64) -> Survey:
         return Survey(_snappy_content_bytes(data, 0, end), 1)
     pos: i64 = len(XERIAL_HEADER)
     if pos > end:
-        raise DecompressionError("snappy: header cut short")
+        raise DecompressionError("snappy: truncated header")
     content: i64 = 0
     blocks: i64 = 0
     while pos < end and blocks <= blocks_max:
         blocks += 1
         if data.startswith(XERIAL_MAGIC, pos):
-            # Two streams glued together: the header comes again where a block's size would be.
+            # Two concatenated streams: the header appears again in the place of a block size.
             pos += len(XERIAL_HEADER)
             continue
         size = _block_bytes(data, pos, end)
@@ -312,7 +312,7 @@ def _survey_snappy(data: bytes, blocks_max: i64) -> Survey:
 
 def _block_bytes(data: bytes, pos: i64, end: i64) -> i64:
     if end - pos < 4:
-        raise DecompressionError("snappy: block size cut short")
+        raise DecompressionError("snappy: truncated block size")
     size: i64 = i64(read_i32_be(data, pos)) & 0xFFFFFFFF
     if size == 0 or size > end - pos - 4:
         raise DecompressionError(f"snappy: block of {size} bytes, {end - pos - 4} left")
@@ -344,7 +344,7 @@ def _decompress_snappy(data: bytes, surveyed: Survey, max_bytes: int) -> bytes:
 
 @final
 class _Frames:
-    """Walks over the frames and blocks of LZ4 or zstd data, to know what they can become at most."""
+    """Walks over the frames and blocks of LZ4 or zstd data to bound their decompressed size."""
 
     def __init__(self, data: bytes, codec: int, blocks_max: i64) -> None:
         self.data = data
@@ -358,7 +358,7 @@ class _Frames:
     def survey(self) -> Survey:
         magic = int.from_bytes(LZ4_MAGIC if self.codec == CODEC_LZ4 else ZSTD_MAGIC, "little")
         while self.pos < self.end and self.blocks <= self.blocks_max:
-            # Setting up for a frame is at least the work of a block.
+            # The setup of a frame costs at least as much as a block.
             self.blocks += 1
             found = self._number(4)
             if found == magic:
@@ -374,7 +374,7 @@ class _Frames:
 
     def _skip(self, size: i64) -> None:
         if size > self.end - self.pos:
-            raise DecompressionError(f"{CODEC_NAMES[self.codec]}: cut short")
+            raise DecompressionError(f"{CODEC_NAMES[self.codec]}: truncated")
         self.pos += size
 
     def _number(self, size: i64) -> i64:
@@ -434,16 +434,16 @@ class _Frames:
             is_last = (block & 1) != 0
             kind = (block >> 1) & 3
             size = block >> 3
-            # A block of one byte that is repeated has that byte only.
+            # A run-length block stores only the byte that it repeats.
             self._skip(1 if kind == 1 else size)
-            # Raw and repeated blocks say what they become; the decoder refuses what is above the maximum.
+            # Raw and run-length blocks declare their content size; the decoder rejects a size above the maximum.
             self.content += size if kind < 2 and size < block_max else block_max
         if stated >= 0 and stated < self.content - before:
             self.content = before + stated
         self._skip(4 if flags & 0x04 else 0)
 
     def _zstd_content_bytes(self, size_flag: i64, is_single: bool) -> i64:
-        """The size that the frame states, -1 for none. It must be exact, and the decoder refuses it otherwise."""
+        """The declared content size of the frame, -1 if none. The decoder rejects a frame whose size differs."""
         if size_flag == 0:
             return self._number(1) if is_single else -1
         if size_flag == 1:
@@ -468,8 +468,8 @@ def _decompress_frames(codec: int, data: bytes, surveyed: Survey, max_bytes: int
         else:
             written = cramjam.zstd.decompress_into(data, content.view)
     except cramjam.DecompressionError as error:
-        # "Buffer full" and "bad data" arrive as the same class. Data that goes beyond what its own format allows
-        # is bad whatever the limit.
+        # The library reports "buffer full" and "bad data" with the same exception class. Content larger than the
+        # surveyed bound is invalid at any limit.
         text = str(error)
         if "whole buffer" in text and surveyed.bytes_max > max_bytes:
             raise DecompressedTooLarge(f"more than {max_bytes} bytes") from None

@@ -1,8 +1,8 @@
-"""Cuts a byte stream into request frames.
+"""Splits a byte stream into request frames.
 
-A frame is a 4-byte size and that many bytes. The size is checked against the limit of its API before anything is
-buffered for it: the first six bytes hold size and API key, and every API has a limit. Chunks of a large frame are
-gathered and joined once, without its size field, so that they need not be copied a second time.
+A frame is a 4-byte size followed by that many bytes. The first six bytes hold the size and the API key. The size is
+checked against the limit of this API before anything is buffered. The chunks of a large frame are collected and joined
+once, without the size field, so they are not copied a second time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, final
 from kcoord.wire.primitives import i64, read_i16_be, read_i32_be
 
 SIZE_BYTES: Final = 4
-# The size and the API key, which has a limit of its own.
+# The size field and the API key, which selects the limit.
 HEAD_BYTES: Final = 6
 # api key, api version, correlation id, length of the client id
 REQUEST_BYTES_MIN: Final = 10
@@ -20,12 +20,17 @@ _HTTP_METHODS: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"
 
 
 class FrameError(Exception):
-    """The bytes are no Kafka request, or a larger one than allowed. The connection cannot go on."""
+    """The bytes are not a Kafka request, or the request is too large. The connection must be closed."""
+
+
+@final
+class FrameTooLarge(FrameError):
+    """A Kafka request that is larger than the limit of its API."""
 
 
 @final
 class FrameLimits:
-    """The largest frame by API key, in bytes without the size field. Keys that are not listed are refused."""
+    """The largest frame of each API key, in bytes without the size field. Unlisted keys are rejected."""
 
     def __init__(self, bytes_max: dict[int, int]) -> None:
         self.bytes_max = bytes_max
@@ -33,26 +38,26 @@ class FrameLimits:
 
 @final
 class FrameSplitter:
-    """Turns chunks of a stream into frames (without their size field)."""
+    """Turns the chunks of a stream into frames without their size field."""
 
     def __init__(self, limits: FrameLimits) -> None:
         self.limits = limits
-        # Of a frame whose size is known they leave out the size field, which `buffered` counts all the same.
+        # Once the size of a frame is known, its chunks exclude the size field; `buffered` still counts it.
         self.chunks: list[bytes] = []
         self.buffered: i64 = 0
-        # Bytes that must be there before another look at the buffer is worth it.
+        # The number of buffered bytes at which the next parsing step is possible.
         self.wanted: i64 = 0
 
     def pending_bytes(self) -> int:
-        """Bytes of a frame that has begun and is not complete yet."""
+        """Buffered bytes of the incomplete frame."""
         return self.buffered
 
     def missing_bytes(self) -> int:
-        """Bytes that lead to the end of a frame that has begun, or to its size; 0 when none has begun."""
+        """Bytes missing to the end of the incomplete frame, or to its size; 0 if no frame has begun."""
         return self.wanted - self.buffered if self.buffered > 0 else 0
 
     def feed(self, data: bytes, frames: list[bytes]) -> None:
-        """Append every frame that `data` completes to `frames`. Raises FrameError; the splitter is done then."""
+        """Append every frame that `data` completes to `frames`. After a FrameError the splitter must not be used."""
         if self.buffered > 0:
             self.chunks.append(data)
             self.buffered += len(data)
@@ -88,7 +93,7 @@ class FrameSplitter:
             self.chunks.append(buf[pos:] if pos > 0 else buf)
 
     def _end_frame(self, last: bytes, frames: list[bytes]) -> bytes:
-        """Add the frame that the gathered chunks complete; what comes after it. `last` is the last chunk."""
+        """Append the frame that the chunks complete, and return the bytes after it. `last` is the last chunk."""
         extra: i64 = self.buffered - self.wanted
         if extra == 0:
             frames.append(b"".join(self.chunks))
@@ -105,4 +110,4 @@ class FrameSplitter:
             raise FrameError("a TLS handshake; this listener is plaintext")
         if limit < 0:
             raise FrameError(f"unknown api key {api_key}")
-        raise FrameError(f"frame of {size} bytes for api key {api_key}, at most {limit} allowed")
+        raise FrameTooLarge(f"frame of {size} bytes for api key {api_key}, at most {limit} allowed")

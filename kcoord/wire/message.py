@@ -1,4 +1,4 @@
-"""The base of every generated message: comparison and a readable form, driven by the list of field names."""
+"""The base class of the generated messages: comparison and `repr`, driven by the list of field names."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The primitive types of the Kafka protocol, read from and written to plain bytes.
 
-This is the only module that touches librt (mypyc's runtime library), so that its floor version and its
-quirks are known in one place. Everything here runs interpreted and compiled. Compiled fixed-width integers
-wrap where Python's grow, so every length is compared with what remains before it is added to a position.
+This is the only module that uses librt (mypyc's runtime library), so its minimum version and its quirks are handled in
+one place. The module runs both interpreted and compiled. Compiled fixed-width integers wrap where Python's integers
+grow. So every length is compared with the remaining bytes before it is added to a position.
 
 Source: the "Protocol Primitive Types" section of Kafka's protocol guide; KIP-482 for compact forms and tags.
 """
@@ -27,11 +27,11 @@ from librt.strings import (
 from mypy_extensions import i32, i64, u8
 
 __all__ = [
+    "ZERO_UUID",
     "BytesWriter",
     "DecodeError",
     "EncodeError",
     "Reader",
-    "ZERO_UUID",
     "i32",
     "i64",
     "read_f64_be",
@@ -49,64 +49,56 @@ __all__ = [
 
 ZERO_UUID: Final = b"\x00" * 16
 
-# Kafka encodes at most a handful of tagged fields per structure; more than this is an attack on memory or time.
+# Kafka encodes at most a handful of tagged fields per structure. The limit bounds the memory and time of a hostile one.
 TAGGED_FIELDS_MAX: Final = 64
-# Elements of all arrays of one message together. What a client may ask for is less (request.elements.max).
+# The elements of all arrays of one message together. The limit for client requests is lower (request.elements.max).
 ARRAY_ELEMENTS_MAX: Final = 1_000_000
 STRING_BYTES_MAX: Final = 32767
-UVARINT_BYTES_MAX: Final = 5
-UVARLONG_BYTES_MAX: Final = 10
 
 
 class DecodeError(Exception):
-    """The bytes are not a message of the expected shape. The text says what was expected."""
+    """The bytes do not match the schema of the message. The text names the first mismatch."""
 
 
 class TooManyElements(DecodeError):
-    """The arrays of a message have more elements than its reader is willing to take."""
+    """The arrays of a message have more elements than the reader accepts."""
 
 
 class EncodeError(Exception):
-    """The message cannot be written at this version: a field is out of range or has no place in it."""
+    """The message cannot be encoded in this version: a field is out of range or not part of the version."""
 
 
 @final
 class Reader:
     """Reads protocol primitives from `buf`, starting at `pos` and never past the end of `buf`.
 
-    Raises DecodeError on truncated or malformed input; no length is believed before it was compared with the
-    bytes that remain, and no array longer than the remaining bytes could fill is accepted.
+    Raises DecodeError on truncated or malformed input. Every length is compared with the remaining bytes before use,
+    and an array that the remaining bytes cannot fill is rejected before anything is allocated.
     """
 
     def __init__(self, buf: bytes, pos: int = 0, elements_max: int = ARRAY_ELEMENTS_MAX) -> None:
         self.buf = buf
         self.pos: i64 = pos
         self.end: i64 = len(buf)
-        # Elements of all arrays together that may still come.
+        # How many more elements all arrays together may have.
         self.elements_left: i64 = elements_max
 
     def take(self, size: i64) -> i64:
-        """Move past `size` bytes and return the position where they start."""
+        """Skip `size` bytes and return the position where they start."""
         pos = self.pos
         if size < 0 or size > self.end - pos:
-            raise DecodeError(f"{size} bytes wanted, {self.end - pos} left")
+            raise DecodeError(f"{size} bytes expected, {self.end - pos} left")
         self.pos = pos + size
         return pos
 
-    def remaining(self) -> int:
-        return self.end - self.pos
-
     def expect_end(self) -> None:
-        """Raise DecodeError unless everything was read: trailing bytes mean that we misunderstood the message."""
+        """Raise DecodeError unless everything was read: trailing bytes mean that the schema does not fit."""
         if self.pos != self.end:
             raise DecodeError(f"{self.end - self.pos} trailing bytes")
 
     def int8(self) -> int:
         x: i64 = i64(self.buf[self.take(1)])
         return x - 256 if x > 127 else x
-
-    def uint8(self) -> int:
-        return self.buf[self.take(1)]
 
     def int16(self) -> int:
         return read_i16_be(self.buf, self.take(2))
@@ -141,7 +133,7 @@ class Reader:
         pos = self.pos
         end = self.end
         if pos >= end:
-            raise DecodeError("varint wanted, 0 bytes left")
+            raise DecodeError("varint expected, 0 bytes left")
         x: i64 = i64(buf[pos])
         if x < 128:
             self.pos = pos + 1
@@ -150,7 +142,7 @@ class Reader:
         shift: i64 = 0
         while True:
             if pos >= end:
-                raise DecodeError("varint cut short")
+                raise DecodeError("truncated varint")
             x = i64(buf[pos])
             pos += 1
             if shift == 28 and x > 15:
@@ -176,14 +168,14 @@ class Reader:
         shift: i64 = 0
         while True:
             if pos >= end:
-                raise DecodeError("varlong cut short")
+                raise DecodeError("truncated varlong")
             x: i64 = i64(buf[pos])
             pos += 1
             if shift == 63:
                 if x > 1:
                     raise DecodeError("varlong longer than 64 bits")
                 self.pos = pos
-                # The top bit is the sign of the magnitude; the arithmetic stays in Python's own integers.
+                # The top bit does not fit into a compiled i64, so this step uses Python's unbounded integers.
                 full = int(result) | (int(x) << 63)
                 return (full >> 1) ^ -(full & 1)
             result |= (x & 127) << shift
@@ -255,7 +247,7 @@ class Reader:
         return self._slice(size)
 
     def _count(self, count: i64, min_size: i64) -> i64:
-        # Elements of zero size do not exist in the protocol, so bytes bound every array.
+        # No element of the protocol has zero size, so the remaining bytes bound every array.
         if min_size < 1:
             min_size = 1
         if count > (self.end - self.pos) // min_size:
@@ -263,7 +255,7 @@ class Reader:
         self.elements_left -= count
         if self.elements_left < 0:
             left = self.elements_left + count
-            raise TooManyElements(f"array of {count} elements, {left} more are allowed in this message")
+            raise TooManyElements(f"array of {count} elements, this message may have {left} more")
         return count
 
     def array_len(self, min_size: i64) -> i64:
@@ -274,7 +266,7 @@ class Reader:
         return self._count(count, min_size)
 
     def nullable_array_len(self, min_size: i64) -> i64:
-        """Like array_len; -1 stands for null."""
+        """Like array_len; -1 means null."""
         count: i64 = i64(read_i32_be(self.buf, self.take(4)))
         if count < 0:
             return -1
@@ -287,7 +279,7 @@ class Reader:
         return self._count(count, min_size)
 
     def compact_nullable_array_len(self, min_size: i64) -> i64:
-        """Like compact_array_len; -1 stands for null."""
+        """Like compact_array_len; -1 means null."""
         count = self.uvarint() - 1
         if count < 0:
             return -1
@@ -320,7 +312,7 @@ class Reader:
             raise DecodeError("tagged field does not match its size")
 
     def skip_tags(self) -> None:
-        """Skip tagged fields that are all unknown. They are not kept."""
+        """Skip and discard unknown tagged fields."""
         if self.pos < self.end and self.buf[self.pos] == 0:
             self.pos += 1
             return
@@ -336,12 +328,6 @@ def write_int8(w: BytesWriter, value: int) -> None:
     if value < -128 or value > 127:
         raise EncodeError(f"{value} is not an int8")
     w.append(u8(value & 0xFF))
-
-
-def write_uint8(w: BytesWriter, value: int) -> None:
-    if value < 0 or value > 255:
-        raise EncodeError(f"{value} is not a uint8")
-    w.append(u8(value))
 
 
 def write_int16(w: BytesWriter, value: int) -> None:
@@ -378,10 +364,6 @@ def write_float64(w: BytesWriter, value: float) -> None:
     write_f64_be(w, value)
 
 
-def write_boolean(w: BytesWriter, value: bool) -> None:
-    w.append(1 if value else 0)
-
-
 def write_uuid(w: BytesWriter, value: bytes) -> None:
     if len(value) != 16:
         raise EncodeError("a uuid has 16 bytes")
@@ -401,18 +383,6 @@ def write_uvarint(w: BytesWriter, value: i64) -> None:
 def write_varint(w: BytesWriter, value: i64) -> None:
     """Signed (zigzag) varint of a value in -2^62 … 2^62 - 1."""
     write_uvarint(w, (value << 1) ^ (value >> 63))
-
-
-def write_varlong(w: BytesWriter, value: int) -> None:
-    """Signed (zigzag) varint of any int64."""
-    if -0x4000000000000000 <= value <= 0x3FFFFFFFFFFFFFFF:
-        write_varint(w, value)
-        return
-    rest = (value << 1) ^ (value >> 63)
-    while rest >= 128:
-        w.append(u8((rest & 127) | 128))
-        rest >>= 7
-    w.append(u8(rest))
 
 
 def uvarint_size(value: i64) -> i64:
@@ -484,17 +454,17 @@ def write_compact_nullable_bytes(w: BytesWriter, value: bytes | None) -> None:
         write_compact_bytes(w, value)
 
 
-# Records from this size on go beside the message, not into it: copying them would cost more than one piece more.
+# Records of at least this size are spliced in and not copied: the copy would cost more than one more piece.
 SPLICE_BYTES_MIN: Final = 4096
-# The same for texts. They are encoded into bytes of their own anyway.
+# The same limit for strings, which are encoded into separate bytes anyway.
 SPLICE_TEXT_BYTES_MIN: Final = 1024
 
 
 @final
 class Splices:
-    """Records and texts that belong between the bytes of a message and were not copied there.
+    """Records and strings that belong inside a message but were not copied into it.
 
-    `values[i]` comes after the first `positions[i]` bytes of the writer; `bytes` is the length of all values.
+    `values[i]` goes after the first `positions[i]` bytes of the writer; `bytes` is the total length of the values.
     """
 
     def __init__(self) -> None:
@@ -508,13 +478,13 @@ class Splices:
         self.bytes += len(value)
 
     def cut(self, position: int) -> None:
-        """Take back what was added after the first `position` bytes of the writer."""
+        """Discard the values that were added after the first `position` bytes of the writer."""
         while self.positions and self.positions[-1] > position:
             self.positions.pop()
             self.bytes -= len(self.values.pop())
 
     def pieces(self, data: bytes) -> list[bytes]:
-        """The whole message in pieces; `data` is what the writer has."""
+        """The whole message in pieces; `data` is the content of the writer."""
         found: list[bytes] = []
         start = 0
         for i in range(len(self.positions)):
@@ -528,7 +498,7 @@ class Splices:
 
 
 def write_nullable_records(w: BytesWriter, value: bytes | None, splices: Splices | None) -> None:
-    """As write_nullable_bytes; a large value goes into `splices` if there are any."""
+    """Like write_nullable_bytes; a large value goes into `splices` unless that is None."""
     if splices is None or value is None or len(value) < SPLICE_BYTES_MIN:
         write_nullable_bytes(w, value)
         return
@@ -537,7 +507,7 @@ def write_nullable_records(w: BytesWriter, value: bytes | None, splices: Splices
 
 
 def write_compact_nullable_records(w: BytesWriter, value: bytes | None, splices: Splices | None) -> None:
-    """As write_compact_nullable_bytes; a large value goes into `splices` if there are any."""
+    """Like write_compact_nullable_bytes; a large value goes into `splices` unless that is None."""
     if splices is None or value is None or len(value) < SPLICE_BYTES_MIN:
         write_compact_nullable_bytes(w, value)
         return
@@ -547,7 +517,7 @@ def write_compact_nullable_records(w: BytesWriter, value: bytes | None, splices:
 
 
 def write_nullable_text(w: BytesWriter, value: str | None, splices: Splices | None) -> None:
-    """As write_nullable_string; a large value goes into `splices` if there are any."""
+    """Like write_nullable_string; a large value goes into `splices` unless that is None."""
     if splices is None or value is None or len(value) < SPLICE_TEXT_BYTES_MIN:
         write_nullable_string(w, value)
         return
@@ -560,7 +530,7 @@ def write_nullable_text(w: BytesWriter, value: str | None, splices: Splices | No
 
 
 def write_compact_nullable_text(w: BytesWriter, value: str | None, splices: Splices | None) -> None:
-    """As write_compact_nullable_string; a large value goes into `splices` if there are any."""
+    """Like write_compact_nullable_string; a large value goes into `splices` unless that is None."""
     if splices is None or value is None or len(value) < SPLICE_TEXT_BYTES_MIN:
         write_compact_nullable_string(w, value)
         return
@@ -572,17 +542,13 @@ def write_compact_nullable_text(w: BytesWriter, value: str | None, splices: Spli
     splices.add(len(w), data)
 
 
-def write_array_len(w: BytesWriter, count: int) -> None:
-    write_int32(w, count)
-
-
 def write_compact_array_len(w: BytesWriter, count: i64) -> None:
-    """Compact element count; -1 stands for null."""
+    """Compact element count; -1 means null."""
     write_uvarint(w, count + 1)
 
 
 def patch_int32(w: BytesWriter, pos: i64, value: i64) -> None:
-    """Overwrite four bytes that were written before, as for a length that is known only at the end."""
+    """Overwrite four bytes written earlier, for example a length that is known only at the end."""
     w[pos] = u8((value >> 24) & 0xFF)
     w[pos + 1] = u8((value >> 16) & 0xFF)
     w[pos + 2] = u8((value >> 8) & 0xFF)

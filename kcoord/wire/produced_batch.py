@@ -1,12 +1,11 @@
-"""What a broker checks about the record batches that producers send (Produce version 3 and later).
+"""Validates the record batches of producers (Produce version 3 and later).
 
-The rules are those of released brokers: one whole batch of format version 2 per partition, with a right
-checksum, plain offset deltas, allowed timestamps and no control records. A refusal carries the protocol's
-error code.
+The rules are those of released brokers: one whole batch of format version 2 per partition, with a correct checksum,
+offset deltas 0, 1, 2 …, allowed timestamps and no control records. A rejected batch gets the protocol's error code.
 
-What a check costs follows from the batch's content, which a peer chooses: how much it is once decompressed, and how
-many records and headers it has. So a check goes on in steps, each within a `CheckBudget`: a turn of the server gives
-it little, a thread gives it more, in slices between which others get the GIL. Both come to the same verdict.
+The cost of a check depends on the batch, which the client chooses: its decompressed size and its number of records and
+headers. So a check proceeds in steps, each within a `CheckBudget`. A turn of the server grants a small budget, a thread
+a larger one, in slices between which other threads get the GIL. Both produce the same result.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ from kcoord.wire.record_batch import (
     with_records,
 )
 
-# Error codes of the protocol that a broker's batch check can give.
+# The protocol's error codes for rejected batches.
 ERROR_NONE: Final = 0
 ERROR_CORRUPT_MESSAGE: Final = 2
 ERROR_MESSAGE_TOO_LARGE: Final = 10
@@ -56,33 +55,31 @@ ERROR_INVALID_PRODUCER_EPOCH: Final = 47
 ERROR_UNSUPPORTED_COMPRESSION_TYPE: Final = 76
 ERROR_INVALID_RECORD: Final = 87
 
-# Kafka answers with every bad record of a batch; the first few tell as much and bound the answer.
+# Kafka's response lists every bad record of a batch. The first few suffice, and the limit bounds the response.
 RECORD_ERRORS_MAX: Final = 16
 
-# What comes of a step of a check.
-CHECKED: Final = 1  # `result` is there
-UNFINISHED: Final = 2  # it goes on with the next step
-OVER_BUDGET: Final = 3  # it cannot go on with the bytes that this budget has left
+# The outcome of one step of a check.
+CHECKED: Final = 1  # done; `result` is set
+UNFINISHED: Final = 2  # the next step continues
+OVER_BUDGET: Final = 3  # the bytes left in this budget do not suffice
 
-# A topic keeps what producers chose.
+# The topic keeps the codec that the producer chose (compression.type=producer).
 CODEC_OF_PRODUCER: Final = -1
 
-# A batch costs this many elements whatever is in it: its header, its checksum, a verdict.
+# The fixed cost of a batch in elements: its header, its checksum, its result.
 ELEMENTS_PER_BATCH: Final = 16
 INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 
 
 @final
 class ProducedBatch:
-    """What a broker found about the records of one partition of a Produce request.
+    """The result of validating the records of one partition of a Produce request.
 
-    With error_code 0, `batch` is the batch to append (offset and epoch still to be set by with_offsets) and
-    `header` its header. Otherwise `message` says why, and `record_errors` names bad records by their index.
+    With error_code 0, `batch` is the batch to append (with_offsets sets its base offset and leader epoch later) and
+    `header` its header. Otherwise `message` is the reason, and `record_errors` lists bad records by their index.
     """
 
-    def __init__(
-        self, error_code: int, message: str | None, batch: bytes, header: BatchHeader | None
-    ) -> None:
+    def __init__(self, error_code: int, message: str | None, batch: bytes, header: BatchHeader | None) -> None:
         self.error_code = error_code
         self.message = message
         self.batch = batch
@@ -92,7 +89,7 @@ class ProducedBatch:
 
 @final
 class ProduceLimits:
-    """What a topic allows: its timestamp type and window, key rule and batch size."""
+    """The rules of a topic: timestamp type and window, whether records need keys, and the batch size."""
 
     def __init__(
         self,
@@ -113,8 +110,8 @@ class ProduceLimits:
 
 @final
 class CheckBudget:
-    """What checks may still cost: bytes to decompress, elements (records and headers) to walk over, bytes to compress
-    again for topics with a codec of their own."""
+    """What checks may still cost: bytes to decompress, elements (records and headers) to walk over, and bytes to
+    recompress for topics with a codec of their own."""
 
     def __init__(
         self, content_bytes: int = INT64_MAX, elements: int = INT64_MAX, recompressed_bytes: int = INT64_MAX
@@ -130,7 +127,7 @@ def _refused(code: int, message: str) -> ProducedBatch:
 
 def _check_produced_header(records: bytes, api_version: int, limits: ProduceLimits) -> ProducedBatch:
     if len(records) < HEADER_BYTES:
-        return _refused(ERROR_INVALID_RECORD, "no whole record batch")
+        return _refused(ERROR_INVALID_RECORD, "the record batch is missing or truncated")
     magic = records[16]
     if magic != MAGIC_V2:
         if magic < MAGIC_V2:
@@ -141,8 +138,8 @@ def _check_produced_header(records: bytes, api_version: int, limits: ProduceLimi
         return _refused(ERROR_CORRUPT_MESSAGE, f"batch length {length}")
     left: i64 = len(records) - LENGTH_OVERHEAD
     if length > left:
-        return _refused(ERROR_INVALID_RECORD, "no whole record batch")
-    # The topic's size rule comes before the content is looked at, as in a broker.
+        return _refused(ERROR_INVALID_RECORD, "the record batch is missing or truncated")
+    # The size limit of the topic is checked before the content, as in a broker.
     if length + LENGTH_OVERHEAD > limits.max_batch_bytes:
         return _refused(
             ERROR_MESSAGE_TOO_LARGE,
@@ -169,7 +166,7 @@ def _check_produced_header(records: bytes, api_version: int, limits: ProduceLimi
         return _refused(ERROR_INVALID_RECORD, "clients cannot write control records")
     if header.producer_id >= 0:
         if header.base_sequence < 0:
-            return _refused(ERROR_INVALID_RECORD, "producer id without sequence")
+            return _refused(ERROR_INVALID_RECORD, "producer id without a sequence number")
         if header.producer_epoch < 0:
             return _refused(ERROR_INVALID_PRODUCER_EPOCH, f"producer epoch {header.producer_epoch}")
     elif header.attributes & TRANSACTIONAL_FLAG:
@@ -179,14 +176,14 @@ def _check_produced_header(records: bytes, api_version: int, limits: ProduceLimi
 
 @final
 class BatchCheck:
-    """The check of the records of one partition of a Produce request (version 3 and later), as a broker does it.
+    """Validates the records of one partition of a Produce request (version 3 and later), as a broker does.
 
-    Exactly one whole batch of format version 2 with base offset 0, right checksum, offset deltas 0 … count-1, no
-    control records, allowed timestamps and, on a compacted topic, keys. Compressed records are decompressed within
-    the limit to be checked; what is stored stays compressed, unless `codec` asks for another codec. A wrong max
-    timestamp is corrected, and a topic with log append time stamps the batch with `now_ms`.
+    The records must be exactly one whole batch of format version 2 with base offset 0, a correct checksum, offset
+    deltas 0 … count-1, no control records, allowed timestamps and, on a compacted topic, keys. Compressed records are
+    decompressed, within the limit, only to be checked: the stored batch stays compressed, unless `codec` requires
+    another codec. A wrong max timestamp is corrected, and a topic with log append time stamps the batch with `now_ms`.
 
-    It looks at nothing but its own fields, so it may go on in another thread between two steps.
+    The check uses only its own fields, so it may move to another thread between two steps.
     """
 
     def __init__(
@@ -204,26 +201,26 @@ class BatchCheck:
         self.codec = codec
         self.result: ProducedBatch | None = None
         self.header: BatchHeader | None = None
-        # Decompressed or not; there once its size is known to be within the budget.
+        # The records, decompressed if necessary; set once their size is known to be within the budget.
         self.reader: Reader | None = None
         self.is_walked = False
-        # Where the walk stands: the record, the headers of it that are left, and where it ends.
+        # The position of the walk: the record, its remaining headers, and where it ends.
         self.index: i64 = 0
         self.headers_left: i64 = 0
         self.record_end: i64 = 0
         self.content_start: i64 = 0
-        # What the walk found.
+        # The results of the walk.
         self.max_timestamp: i64 = NO_TIMESTAMP
         self.has_invalid_timestamp = False
         self.errors: list[tuple[int, str]] = []
 
     def step(self, budget: CheckBudget) -> int:
-        """Go on as far as `budget` allows: CHECKED, UNFINISHED or OVER_BUDGET."""
+        """Continue as far as `budget` allows; returns CHECKED, UNFINISHED or OVER_BUDGET."""
         if self.result is not None:
             return CHECKED
         try:
             return self._step(budget)
-        # Each clause has a name of its own: compiled, one name would keep the type of the first.
+        # Each clause uses another name, because mypyc gives a reused name the type of its first clause.
         except DecompressedTooLarge as too_large:
             return self._refuse(ERROR_MESSAGE_TOO_LARGE, f"decompressed records: {too_large}")
         except DecompressionError as broken:
@@ -259,7 +256,7 @@ class BatchCheck:
     def _begin(self) -> BatchHeader | None:
         records = self.records
         if records is None:
-            self._refuse(ERROR_INVALID_RECORD, "no whole record batch")
+            self._refuse(ERROR_INVALID_RECORD, "the record batch is missing or truncated")
             return None
         checked = _check_produced_header(records, self.api_version, self.limits)
         header = checked.header
@@ -273,7 +270,7 @@ class BatchCheck:
         return header
 
     def _open(self, header: BatchHeader, budget: CheckBudget) -> Reader | None:
-        """The records, decompressed; None when that is more than the budget has left."""
+        """The decompressed records; None if they exceed the budget that is left."""
         records = self.records
         if records is None:
             raise ValueError("no records")
@@ -301,7 +298,7 @@ class BatchCheck:
         return r
 
     def _walk(self, r: Reader, header: BatchHeader, budget: CheckBudget) -> bool:
-        """Look at every record and header; whether the end was reached within the budget."""
+        """Check every record and header. Returns whether the walk reached the end within the budget."""
         limits = self.limits
         create_time = limits.timestamp_type == CREATE_TIME
         compacted = limits.compacted
@@ -360,7 +357,7 @@ class BatchCheck:
         return True
 
     def _skip_headers(self, r: Reader, left: i64) -> i64:
-        """Pass over the record's headers, `left` at most; how many more the budget has then."""
+        """Skip the record's headers, at most `left`. Returns how many more elements the budget allows."""
         headers = self.headers_left
         while headers > 0 and left > 0:
             left -= 1
@@ -397,7 +394,7 @@ class BatchCheck:
             if size > budget.recompressed_bytes:
                 return OVER_BUDGET
             budget.recompressed_bytes -= size
-            # The bytes of the records are the same in all codecs.
+            # The encoded records are the same with every codec; only the compression around them changes.
             content = compress(self.codec, r.buf[self.content_start : r.end])
             batch = with_records(batch, (header.attributes & ~CODEC_MASK) | self.codec, content)
             header = parse_header(batch, 0)
@@ -410,18 +407,6 @@ class BatchCheck:
             batch = with_max_timestamp(batch, attributes, max_timestamp)
             header = parse_header(batch, 0)
         self.result = ProducedBatch(ERROR_NONE, None, batch, header)
-        # What was decompressed is not needed any more, and others may wait to have theirs.
+        # Free the decompressed records now: other checks may wait for the memory.
         self.reader = None
         return CHECKED
-
-
-def validate_produced_batch(
-    records: bytes | None, api_version: int, now_ms: int, limits: ProduceLimits
-) -> ProducedBatch:
-    """Check the records of one partition of a Produce request at once; see BatchCheck."""
-    check = BatchCheck(records, api_version, now_ms, limits)
-    check.step(CheckBudget())
-    result = check.result
-    if result is None:
-        raise ValueError("a check without bounds did not end")
-    return result

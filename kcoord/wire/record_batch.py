@@ -8,8 +8,8 @@ Layout of the 61 bytes before the records (all numbers big-endian):
     16 magic int8              35 max timestamp int64       57 record count int32
     17 CRC-32C uint32
 
-The batch length counts from byte 12, the checksum covers everything from byte 21. So a broker may set base
-offset and leader epoch without touching the rest. Attributes: bits 0-2 codec, bit 3 log append time, bit 4
+The batch length counts from byte 12; the checksum covers everything from byte 21. So a broker can set the base offset
+and the leader epoch without computing the checksum again. Attributes: bits 0-2 codec, bit 3 log append time, bit 4
 transactional, bit 5 control, bit 6 the base timestamp is a delete horizon (KIP-534).
 
 Source: KIP-98 and the "Record Batch" section of Kafka's message format page.
@@ -44,7 +44,7 @@ from kcoord.wire.primitives import (
 )
 
 HEADER_BYTES: Final = 61
-# What the batch length does not count: base offset and the length itself.
+# The bytes that the batch length does not count: the base offset and the length field.
 LENGTH_OVERHEAD: Final = 12
 BATCH_LENGTH_MIN: Final = HEADER_BYTES - LENGTH_OVERHEAD
 CRC_FROM: Final = 21
@@ -72,7 +72,7 @@ Headers = list[tuple[str, bytes | None]]
 
 @final
 class BatchHeader:
-    """The fields before the records. `size` is the whole batch in bytes, `pos` where it starts."""
+    """The fields before the records. `size` is the size of the whole batch in bytes, `pos` its position."""
 
     def __init__(
         self,
@@ -92,7 +92,6 @@ class BatchHeader:
     ) -> None:
         self.pos = pos
         self.base_offset = base_offset
-        self.batch_length = batch_length
         self.leader_epoch = leader_epoch
         self.crc = crc
         self.attributes = attributes
@@ -134,9 +133,7 @@ class BatchHeader:
 class Record:
     """One record of a batch; `timestamp` and `offset` are absolute."""
 
-    def __init__(
-        self, offset: int, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers
-    ) -> None:
+    def __init__(self, offset: int, timestamp: int, key: bytes | None, value: bytes | None, headers: Headers) -> None:
         self.offset = offset
         self.timestamp = timestamp
         self.key = key
@@ -148,14 +145,14 @@ class Record:
 
 
 def parse_header(buf: bytes, pos: i64 = 0, partial: bool = False) -> BatchHeader:
-    """The header of the batch at `pos`. Every length is checked, the checksum is not (check_crc does).
+    """Parse the header of the batch at `pos`. Every length is checked; the checksum is not (see check_crc).
 
-    With `partial` the records may be missing from `buf`, as when only headers are read from a file.
+    With `partial` the records may be missing from `buf`, for example if only headers are read from a file.
     Raises DecodeError.
     """
     left: i64 = len(buf) - pos
     if pos < 0 or left < HEADER_BYTES:
-        raise DecodeError(f"batch header of {HEADER_BYTES} bytes wanted, {left} left")
+        raise DecodeError(f"batch header of {HEADER_BYTES} bytes expected, {left} left")
     magic: i64 = i64(buf[pos + 16])
     if magic != MAGIC_V2:
         raise DecodeError(f"batch of format version {magic}")
@@ -169,7 +166,7 @@ def parse_header(buf: bytes, pos: i64 = 0, partial: bool = False) -> BatchHeader
     count: i64 = i64(read_i32_be(buf, pos + 57))
     if base_offset < 0 or last_delta < 0 or base_offset > 0x7FFFFFFFFFFFFFFF - last_delta:
         raise DecodeError(f"batch at offset {base_offset} with last offset delta {last_delta}")
-    # Compaction may leave fewer records than offsets, or none; never more.
+    # Compaction may leave fewer records than offsets, even none, but never more.
     if count < 0 or count > last_delta + 1:
         raise DecodeError(f"batch of {count} records with last offset delta {last_delta}")
     crc: i64 = i64(read_i32_be(buf, pos + 17))
@@ -191,25 +188,8 @@ def parse_header(buf: bytes, pos: i64 = 0, partial: bool = False) -> BatchHeader
 
 
 def check_crc(buf: bytes, pos: i64, header: BatchHeader) -> bool:
-    """Whether the checksum of the batch at `pos`, which parse_header found whole, is right."""
+    """Whether the checksum of the batch at `pos` is correct; parse_header must have found the batch whole."""
     return crc32c(memoryview(buf)[pos + CRC_FROM : pos + header.size]) == header.crc
-
-
-def parse_batches(buf: bytes) -> list[BatchHeader]:
-    """The headers of all whole batches in `buf`, as a fetch gives them: the last one may be cut short.
-
-    Raises DecodeError for what is not a batch. Checksums are not checked.
-    """
-    headers: list[BatchHeader] = []
-    pos: i64 = 0
-    end: i64 = len(buf)
-    while end - pos >= HEADER_BYTES:
-        header = parse_header(buf, pos, True)
-        if header.size > end - pos:
-            break
-        headers.append(header)
-        pos += header.size
-    return headers
 
 
 def records_reader(buf: bytes, pos: i64, header: BatchHeader, max_decompressed: int) -> Reader:
@@ -225,7 +205,7 @@ def records_reader(buf: bytes, pos: i64, header: BatchHeader, max_decompressed: 
 
 
 def check_count(r: Reader, header: BatchHeader) -> None:
-    """Raise DecodeError when `r` cannot hold as many records as the header says."""
+    """Raise DecodeError if `r` cannot hold the number of records in the header."""
     if header.count > (r.end - r.pos) // RECORD_BYTES_MIN:
         raise DecodeError(f"{header.count} records in {r.end - r.pos} bytes")
 
@@ -257,14 +237,14 @@ def _headers(r: Reader) -> Headers:
         key = _field(r)
         if key is None:
             raise DecodeError("null record header key")
-        # Keys that are not UTF-8 survive a round trip.
+        # surrogateescape preserves keys that are not UTF-8 in a round trip.
         headers.append((key.decode("utf-8", "surrogateescape"), _field(r)))
         count -= 1
     return headers
 
 
 def skip_headers(r: Reader) -> None:
-    """Move past a record's headers. Raises DecodeError."""
+    """Skip a record's headers. Raises DecodeError."""
     if r.pos < r.end and r.buf[r.pos] == 0:
         r.pos += 1
     else:
@@ -272,17 +252,16 @@ def skip_headers(r: Reader) -> None:
 
 
 def headers_at(buf: bytes, pos: i64, end: i64) -> Headers:
-    """A record's headers, which stand between `pos` and `end`. Raises DecodeError."""
+    """A record's headers, which lie between `pos` and `end`. Raises DecodeError."""
     r = Reader(buf, pos)
     r.end = end
     return _headers(r)
 
 
 def decode_records(buf: bytes, pos: i64, header: BatchHeader, max_decompressed: int) -> list[Record]:
-    """The records of the batch at `pos`, whose header is `header`, in their order.
+    """The records of the batch at `pos`, whose header is `header`, in order.
 
-    Raises DecodeError, and DecompressionError when they are compressed and do not become at most
-    `max_decompressed` bytes.
+    Raises DecodeError, and DecompressionError if they cannot be decompressed to at most `max_decompressed` bytes.
     """
     r = records_reader(buf, pos, header, max_decompressed)
     append_time = (header.attributes & LOG_APPEND_TIME_FLAG) != 0
@@ -318,9 +297,9 @@ def _check_field(value: i64, low: i64, high: i64, name: str) -> None:
 
 @final
 class BatchBuilder:
-    """Builds one batch: records are encoded as they come, `build` adds the header and the checksum.
+    """Builds one batch: `append` encodes a record, `build` adds the header and the checksum.
 
-    Timestamps are relative to the first record's. Raises EncodeError for what the format cannot hold.
+    Timestamps are stored relative to that of the first record. Raises EncodeError for values outside the format.
     """
 
     def __init__(self) -> None:
@@ -330,19 +309,17 @@ class BatchBuilder:
         self.records = BytesWriter()
 
     def size_bytes(self) -> int:
-        """Size of the batch if it were built now without compression."""
+        """The current size of the batch without compression."""
         return HEADER_BYTES + len(self.records)
 
-    def append(
-        self, timestamp: i64, key: bytes | None, value: bytes | None, headers: Headers | None = None
-    ) -> None:
-        """Add a record after the others. `timestamp` is in wall milliseconds, -1 for none."""
+    def append(self, timestamp: i64, key: bytes | None, value: bytes | None, headers: Headers | None = None) -> None:
+        """Append a record. `timestamp` is in milliseconds since the epoch, -1 for none."""
         if timestamp < NO_TIMESTAMP:
             raise EncodeError(f"timestamp {timestamp}")
         if self.count == 0:
             self.base_timestamp = timestamp
         delta = timestamp - self.base_timestamp
-        # Far below the edge where a compiled zigzag would wrap; no clock reaches it.
+        # The bounds are far below the values at which the compiled zigzag encoding wraps; no clock reaches them.
         _check_field(delta, -0x3FFFFFFFFFFFFFFF, 0x3FFFFFFFFFFFFFFF, "timestamp delta")
         if self.count > INT32_MAX - 1:
             raise EncodeError("batch is full")
@@ -390,7 +367,7 @@ class BatchBuilder:
         control: bool = False,
         codec: int = CODEC_NONE,
     ) -> bytes:
-        """The batch as bytes. The builder stays as it is and can go on growing."""
+        """The batch as bytes. The builder keeps its records and accepts more."""
         if self.count == 0:
             raise EncodeError("batch without records")
         attributes: i64 = codec
@@ -445,7 +422,7 @@ def encode_batch(
     count: i64,
     records: bytes,
 ) -> bytes:
-    """A batch of these header fields around `records`, which are encoded (and compressed) already."""
+    """A batch with these header fields around `records`, which are already encoded and compressed."""
     _check_field(base_offset, 0, 0x7FFFFFFFFFFFFFFF, "base offset")
     _check_field(leader_epoch, -1, INT32_MAX, "leader epoch")
     _check_field(producer_epoch, -1, 0x7FFF, "producer epoch")
@@ -483,7 +460,7 @@ def _write_u32(w: BytesWriter, value: i64) -> None:
 
 
 def empty_batch(header: BatchHeader) -> bytes:
-    """A batch without records in the place of the one `header` describes, as compaction leaves it."""
+    """An empty batch in place of the one that `header` describes, as compaction leaves it."""
     return encode_batch(
         header.base_offset,
         header.leader_epoch,
@@ -500,7 +477,7 @@ def empty_batch(header: BatchHeader) -> bytes:
 
 
 def with_offsets(batch: bytes, base_offset: i64, leader_epoch: i64) -> bytes:
-    """The single batch `batch` at another base offset and leader epoch; neither is under the checksum."""
+    """The batch with another base offset and leader epoch; the checksum covers neither."""
     _check_field(base_offset, 0, 0x7FFFFFFFFFFFFFFF, "base offset")
     _check_field(leader_epoch, -1, INT32_MAX, "leader epoch")
     w = BytesWriter()
@@ -523,7 +500,7 @@ def with_max_timestamp(batch: bytes, attributes: i64, max_timestamp: i64) -> byt
 
 
 def with_records(batch: bytes, attributes: i64, records: bytes) -> bytes:
-    """The single batch `batch` with these attributes around the same records, encoded in another codec."""
+    """The batch with these attributes and `records`: the same records, compressed with another codec."""
     size: i64 = len(records)
     _check_field(size, 0, INT32_MAX - BATCH_LENGTH_MIN, "size")
     w = BytesWriter()
@@ -542,6 +519,6 @@ def with_records(batch: bytes, attributes: i64, records: bytes) -> bytes:
 
 
 def with_log_append_time(batch: bytes, now_ms: i64) -> bytes:
-    """The single batch `batch` stamped by the broker: log append time `now_ms` and a new checksum."""
+    """The batch stamped by the broker: log append time `now_ms` and a new checksum."""
     attributes: i64 = i64(read_i16_be(batch, CRC_FROM))
     return with_max_timestamp(batch, attributes | LOG_APPEND_TIME_FLAG, now_ms)

@@ -1,8 +1,7 @@
-"""Looks for a record of a batch by its time, as ListOffsets does.
+"""Finds a record of a batch by its timestamp, for ListOffsets.
 
-What that costs follows from the batch's content, which a peer chose: how much it is once decompressed, and how many
-records it has. So a search says beforehand whether the content is more than its caller wants to look at, and goes on
-in steps.
+The cost depends on the batch, which a client chose: its decompressed size and its number of records. So `open` reports
+whether the content exceeds what the caller is willing to process, and the search proceeds in steps.
 """
 
 from __future__ import annotations
@@ -29,9 +28,9 @@ from kcoord.wire.record_batch import (
 
 @final
 class RecordSearch:
-    """The first record of the batch `data` that is at or after both a time and an offset.
+    """Finds the first record of the batch `data` at or after both a timestamp and an offset.
 
-    Of the records before it only times and offsets are looked at. Raises DecodeError and DecompressionError.
+    Of earlier records it reads only timestamps and offsets. Raises DecodeError and DecompressionError.
     """
 
     def __init__(self, data: bytes, timestamp: int, offset: int) -> None:
@@ -39,15 +38,15 @@ class RecordSearch:
         self.header = parse_header(data, 0)
         self.timestamp = timestamp
         self.offset = offset
-        # (timestamp, offset); None when there is none, or not yet.
+        # (timestamp, offset); None if there is none, or none yet.
         self.found: tuple[int, int] | None = None
-        # What it costs, in bytes of content; known once it is open.
+        # The cost of the search in bytes of content; set by `open`.
         self.content_bytes: i64 = 0
         self.reader: Reader | None = None
         self.left: i64 = self.header.count
 
     def open(self, content_bytes_max: int, content_bytes_here: int) -> bool:
-        """Decompress the records, `content_bytes_max` at most; False when that is more than `content_bytes_here`."""
+        """Decompress the records, at most `content_bytes_max`; False if they exceed `content_bytes_here`."""
         data = self.data
         codec = self.header.codec
         if codec == CODEC_NONE:
@@ -75,7 +74,7 @@ class RecordSearch:
         return True
 
     def step(self, records: i64) -> bool:
-        """Look at so many more records; whether that was the end."""
+        """Check `records` more records. Returns whether the search is done."""
         r = self.reader
         if r is None:
             raise ValueError("the batch is not open")

@@ -27,7 +27,8 @@ from kcoord.log.errors import LogDamaged
 from kcoord.log.partition_log import EPOCH_CHECKPOINT, LogConfig, PartitionLog
 from kcoord.log.storage import MemoryStorage
 from kcoord.wire.compression import CODEC_GZIP, CODEC_LZ4, CODEC_NONE, CODEC_SNAPPY, CODEC_ZSTD
-from kcoord.wire.record_batch import BatchBuilder, decode_records, parse_batches
+from kcoord.wire.record_batch import BatchBuilder, decode_records
+from tests.harness.record_batches import parse_batches
 
 LOG_BYTES = 1 << 20
 SEGMENT_BYTES = 2048
@@ -140,10 +141,7 @@ def readings(data: bytes) -> list[tuple[object, ...]] | None:
             (
                 header.base_offset,
                 header.leader_epoch,
-                [
-                    (r.offset, r.timestamp, r.key, r.value)
-                    for r in decode_records(data, header.pos, header, 1 << 20)
-                ],
+                [(r.offset, r.timestamp, r.key, r.value) for r in decode_records(data, header.pos, header, 1 << 20)],
             )
             for header in parse_batches(data)
         ]
@@ -234,9 +232,7 @@ def run(seed: int, part: int, parts: int, seconds: float) -> Tally:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="flip every bit of a log")
-    parser.add_argument(
-        "--seconds", type=float, default=0.0, help="a sample for so long instead of everything"
-    )
+    parser.add_argument("--seconds", type=float, default=0.0, help="a sample for so long instead of everything")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args(arguments)

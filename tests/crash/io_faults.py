@@ -20,10 +20,10 @@ import time
 from collections import Counter
 
 from kcoord.log.errors import LogError
-from kcoord.testing.faulty_storage import Fault, FaultyStorage
 from tests.crash.promises import Promises, Recovered
 from tests.crash.states import LATER, PROBLEMS_SHOWN
 from tests.crash.workload import Reference, open_small
+from tests.harness.faulty_storage import Fault, FaultyStorage
 
 FAULTS = {
     "EIO": Fault(errno.EIO),
@@ -87,9 +87,9 @@ def try_case(seed: int, busy: bool, number: int, kind: str, name: str, tally: Ta
         if name == "short write":
             tally.problems.append(f"{where}: {error}")
         insist(workload)
-        told = [event for event in workload.events[promised:] if not event.is_sent and event.kind != "stop"]
-        if told:
-            tally.problems.append(f"{where}: {told[0].kind} acknowledged after {error!r}")
+        acknowledged = [event for event in workload.events[promised:] if not event.is_sent and event.kind != "stop"]
+        if acknowledged:
+            tally.problems.append(f"{where}: {acknowledged[0].kind} acknowledged after {error!r}")
     else:
         tally.went_on += 1
     promises = Promises(workload.events, len(workload.events))
@@ -139,9 +139,7 @@ def run(seed: int, busy: bool, part: int, parts: int, seconds: float) -> Tally:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="let every operation of a workload fail once")
-    parser.add_argument(
-        "--seconds", type=float, default=0.0, help="a sample for so long instead of everything"
-    )
+    parser.add_argument("--seconds", type=float, default=0.0, help="a sample for so long instead of everything")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args(arguments)

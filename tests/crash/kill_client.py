@@ -20,7 +20,7 @@ BURST = 8
 TIMEOUT_S = 5.0
 
 
-def say(*words: object) -> None:
+def report(*words: object) -> None:
     print(*words, flush=True)
 
 
@@ -45,11 +45,11 @@ async def run_aiokafka(bootstrap: str, topic: str) -> None:
                 sent.append((await producer.send(topic, value.encode(), partition=0), value))
         for future, value in sent:
             with suppress(KafkaError):
-                say("record", (await future).offset, value)
+                report("record", (await future).offset, value)
         with suppress(KafkaError):
-            say("asked", number)
+            report("asked", number)
             await consumer.commit({TopicPartition(topic, 0): number})
-            say("commit", number)
+            report("commit", number)
 
 
 def run_kafka_python(bootstrap: str, topic: str) -> None:
@@ -71,11 +71,11 @@ def run_kafka_python(bootstrap: str, topic: str) -> None:
                 sent.append((producer.send(topic, value.encode(), partition=0), value))
         for future, value in sent:
             with suppress(KafkaError):
-                say("record", future.get(TIMEOUT_S).offset, value)
+                report("record", future.get(TIMEOUT_S).offset, value)
         with suppress(KafkaError):
-            say("asked", number)
+            report("asked", number)
             consumer.commit({TopicPartition(topic, 0): OffsetAndMetadata(number, "", -1)})
-            say("commit", number)
+            report("commit", number)
 
 
 def run_confluent(bootstrap: str, topic: str, member: bool) -> None:
@@ -96,7 +96,7 @@ def run_confluent(bootstrap: str, topic: str, member: bool) -> None:
 
     def delivered(error: Any, message: Any) -> None:
         if error is None:
-            say("record", message.offset(), message.value().decode())
+            report("record", message.offset(), message.value().decode())
 
     number = 0
     while True:
@@ -107,10 +107,10 @@ def run_confluent(bootstrap: str, topic: str, member: bool) -> None:
         if member:
             consumer.poll(0)  # what it is told of its group; a member that never polls has to go
         with suppress(KafkaException):
-            say("asked", number)
+            report("asked", number)
             for done in consumer.commit(offsets=[TopicPartition(topic, 0, number)], asynchronous=False):
                 if done.error is None:
-                    say("commit", number)
+                    report("commit", number)
 
 
 def main() -> None:

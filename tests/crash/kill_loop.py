@@ -27,9 +27,10 @@ from kcoord.protocol.consumer_group_describe import (
 from kcoord.protocol.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic
 from kcoord.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
 from kcoord.server.probe import Probe
-from kcoord.wire.record_batch import decode_records, parse_batches
+from kcoord.wire.record_batch import decode_records
 from tests.e2e.process import ServerProcess, clean_environment
 from tests.harness.ports import own_port
+from tests.harness.record_batches import parse_batches
 
 LIBRARIES = ("aiokafka", "confluent-kafka", "kafka-python", "consumer-protocol")
 # The one that is a member of its group.
@@ -73,15 +74,13 @@ class ClientProcess:
                 if words[0] == "record" and len(words) == 3:
                     known = self.records.setdefault(int(words[1]), words[2])
                     if known != words[2]:
-                        self.problems.append(
-                            f"{self.topic}: offset {words[1]} given to {known} and {words[2]}"
-                        )
+                        self.problems.append(f"{self.topic}: offset {words[1]} given to {known} and {words[2]}")
                 elif words[0] == "commit" and len(words) == 2:
                     self.committed = int(words[1])
                 elif words[0] == "asked" and len(words) == 2:
                     self.asked = int(words[1])
 
-    def told(self) -> tuple[dict[int, str], int]:
+    def acknowledged(self) -> tuple[dict[int, str], int]:
         with self.lock:
             return dict(self.records), self.committed
 
@@ -104,9 +103,7 @@ def read_topic(probe: Probe, topic: str, offset: int) -> dict[int, str]:
     """Everything from `offset` to the high watermark."""
     found: dict[int, str] = {}
     while True:
-        ask = FetchTopic(
-            topic, partitions=[FetchPartition(0, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)]
-        )
+        ask = FetchTopic(topic, partitions=[FetchPartition(0, fetch_offset=offset, partition_max_bytes=FETCH_BYTES)])
         request = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=FETCH_BYTES, topics=[ask])
         part = probe.ask(apis.FETCH, 11, request, FetchResponse).responses[0].partitions[0]
         if part.error_code or not part.records:
@@ -117,8 +114,9 @@ def read_topic(probe: Probe, topic: str, offset: int) -> dict[int, str]:
             offset = header.last_offset + 1
 
 
-def committed_offset(probe: Probe, topic: str) -> int:
-    request = OffsetFetchRequest(topic, [OffsetFetchRequestTopic(topic, [0])])
+def committed_offset(probe: Probe, topic: str, group: str = "") -> int:
+    """The offset of a group, by default the one with the name of the topic."""
+    request = OffsetFetchRequest(group or topic, [OffsetFetchRequestTopic(topic, [0])])
     answer = probe.ask(apis.OFFSET_FETCH, 7, request, OffsetFetchResponse)
     return answer.topics[0].partitions[0].committed_offset
 
@@ -156,18 +154,16 @@ class Loop:
                 self.problems.append(f"the consumer group has no single member: {self.epochs}")
             for cycle in range(cycles):
                 time.sleep(self.rng.uniform(*TRAFFIC_S))
-                told = {client.topic: client.told() for client in self.clients}
+                acknowledged = {client.topic: client.acknowledged() for client in self.clients}
                 server.kill()
                 server.__exit__(None)
                 server = ServerProcess(self.data, *SETTINGS, listen=self.listen)
-                self.check(told, f"cycle {cycle + 1}")
+                self.check(acknowledged, f"cycle {cycle + 1}")
                 if cycle % 10 == 9 or cycle == cycles - 1:
                     # Clients come back at their own pace; each has to get on now and then.
-                    self.wait_traffic(
-                        {topic: (len(records), last) for topic, (records, last) in told.items()}
-                    )
+                    self.wait_traffic({topic: (len(records), last) for topic, (records, last) in acknowledged.items()})
             self.checked_to = {}
-            self.check({client.topic: client.told() for client in self.clients}, "at the end")
+            self.check({client.topic: client.acknowledged() for client in self.clients}, "at the end")
         finally:
             for client in self.clients:
                 client.end()
@@ -179,7 +175,7 @@ class Loop:
         for client in self.clients:
             count, last = beyond[client.topic]
             while True:
-                records, committed = client.told()
+                records, committed = client.acknowledged()
                 if len(records) > count and committed > last:
                     break
                 if time.monotonic() > ends_at:
@@ -187,14 +183,14 @@ class Loop:
                     break
                 time.sleep(0.05)
 
-    def check(self, told: dict[str, tuple[dict[int, str], int]], when: str) -> None:
+    def check(self, acknowledged: dict[str, tuple[dict[int, str], int]], when: str) -> None:
         with Probe(self.listen) as probe:
             epochs = epochs_of(probe, f"kill-{MEMBER}")
             if epochs != self.epochs:
                 self.problems.append(f"{when}: the consumer group was {self.epochs} and is {epochs}")
                 self.epochs = epochs
             for client in self.clients:
-                records, committed = told[client.topic]
+                records, committed = acknowledged[client.topic]
                 # The last stretch is looked at twice, as acknowledgements may have come in out of order.
                 start = self.checked_to.get(client.topic, 0)
                 found = read_topic(probe, client.topic, start)
@@ -203,9 +199,7 @@ class Loop:
                         continue
                     self.checks += 1
                     if found.get(offset) != value:
-                        self.problems.append(
-                            f"{when}: {client.topic} {offset}: {value} lost ({found.get(offset)})"
-                        )
+                        self.problems.append(f"{when}: {client.topic} {offset}: {value} lost ({found.get(offset)})")
                 stored = committed_offset(probe, client.topic)
                 if not (committed <= stored and client.has_asked(stored)):
                     self.problems.append(f"{when}: {client.topic}: {committed} committed, {stored} found")
@@ -216,9 +210,7 @@ class Loop:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description="kill -9 a server under three client libraries, again and again"
-    )
+    parser = argparse.ArgumentParser(description="kill -9 a server under three client libraries, again and again")
     parser.add_argument("--cycles", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
@@ -226,7 +218,7 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as folder:
         loop = Loop(Path(folder) / "data", options.seed)
         loop.run(options.cycles)
-    counts = ", ".join(f"{client.library} {len(client.told()[0])}" for client in loop.clients)
+    counts = ", ".join(f"{client.library} {len(client.acknowledged()[0])}" for client in loop.clients)
     print(
         f"{options.cycles} kills and starts; acknowledged records: {counts}; {loop.checks} looked up, "
         f"{time.monotonic() - began:.0f} s (seed {options.seed})"

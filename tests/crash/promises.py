@@ -12,6 +12,7 @@ from kcoord.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestT
 from kcoord.wire.record_batch import decode_records, parse_header
 from tests.crash.workload import PARTITIONS, Event
 from tests.harness.engine import Client
+from tests.harness.log import batches_of
 
 GROUPS = ("group-0", "group-1")
 
@@ -54,7 +55,7 @@ class Recovered:
 def _values(log: Any) -> list[bytes]:
     values: list[bytes] = []
     expected = -1
-    for position, data in log.batches(log.log_start_offset, log.end_offset):
+    for position, data in batches_of(log, log.log_start_offset, log.end_offset):
         header = parse_header(data, position)
         assert expected in (-1, header.base_offset), f"{log!r}: {header.base_offset} after {expected}"
         expected = header.last_offset + 1

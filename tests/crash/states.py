@@ -26,9 +26,9 @@ from typing import Any, NamedTuple
 
 from kcoord.core.outcome import Now
 from kcoord.log.journal import sync_one
-from kcoord.testing.faulty_storage import FaultyStorage, Piece, Snapshot
 from tests.crash.promises import Promises, Recovered
 from tests.crash.workload import WALL_MS, Event, Reference, open_small
+from tests.harness.faulty_storage import FaultyStorage, Piece, Snapshot
 
 OPERATIONS_MAX = 10
 SAMPLES = 100
@@ -161,9 +161,7 @@ class Explorer:
             left.on_operation = None
             found.append(self._open(left.crash()))
             if found[0].content() != found[1].content():
-                self.tally.problems.append(
-                    f"{where}: what was shown after the start was lost by another crash"
-                )
+                self.tally.problems.append(f"{where}: what was shown after the start was lost by another crash")
             if snapshots:
                 middle = self.rng.choice(snapshots)
                 pieces = [piece for piece in middle.pieces() if self.rng.random() < 0.5]
@@ -201,9 +199,7 @@ def run_share(share: tuple[int, bool, int, int, float]) -> Tally:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="open every state that a crash may leave")
-    parser.add_argument(
-        "--seconds", type=float, default=0.0, help="a sample for so long instead of everything"
-    )
+    parser.add_argument("--seconds", type=float, default=0.0, help="a sample for so long instead of everything")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     options = parser.parse_args(arguments)
@@ -211,11 +207,7 @@ def main(arguments: list[str] | None = None) -> int:
     total = Tally()
     # Everything takes long, so it is cut into shares whose ends can be told.
     shares = options.jobs if options.seconds else options.jobs * SHARES_PER_JOB
-    work = [
-        (options.seed, busy, part, shares, options.seconds / 2)
-        for busy in (False, True)
-        for part in range(shares)
-    ]
+    work = [(options.seed, busy, part, shares, options.seconds / 2) for busy in (False, True) for part in range(shares)]
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         for done, tally in enumerate(pool.imap_unordered(run_share, work, 1), 1):
             total.add(tally)

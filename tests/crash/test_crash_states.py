@@ -10,8 +10,8 @@ from kcoord.log.directory import StartsWrite
 from kcoord.log.journal import sync_one
 from kcoord.log.log_write import LogWrite
 from kcoord.log.storage import Syncable
-from kcoord.testing.faulty_storage import FaultyStorage
 from tests.crash.states import Explorer, record
+from tests.harness.faulty_storage import FaultyStorage
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -33,11 +33,13 @@ def test_records_that_were_deleted_stay_deleted(busy: bool) -> None:
     """A crash at any moment from the first DeleteRecords until its files are gone, and around the last one."""
     moments, events = record(1, busy)
     asked = [number for number, event in enumerate(events) if event.is_sent and event.kind == "delete_records"]
-    told = [number for number, event in enumerate(events) if not event.is_sent and event.kind == "delete_records"]
-    assert len(asked) == len(told) == 3
-    assert all(events[number].answer.topics[0].partitions[0].error_code == 0 for number in told)
+    acknowledged = [
+        number for number, event in enumerate(events) if not event.is_sent and event.kind == "delete_records"
+    ]
+    assert len(asked) == len(acknowledged) == 3
+    assert all(events[number].answer.topics[0].partitions[0].error_code == 0 for number in acknowledged)
     assert any(moment.next_operation.startswith("unlink a-") for moment in moments)
-    mine = [moment for moment in moments if asked[0] < moment.events <= told[1] + 2 or asked[2] < moment.events]
+    mine = [moment for moment in moments if asked[0] < moment.events <= acknowledged[1] + 2 or asked[2] < moment.events]
     small = [moment for moment in mine if len(moment.snapshot.pieces()) <= 6]
     explorer = Explorer(events, random.Random(1), "deleted records")
     for moment in random.Random(3).sample(small, min(len(small), 25)):
@@ -51,9 +53,9 @@ def test_without_its_file_the_start_of_a_log_is_lost() -> None:
             sync_one(item)
 
     moments, events = record(1, False, sync)
-    told = next(n for n, event in enumerate(events) if not event.is_sent and event.kind == "delete_records")
+    acknowledged = next(n for n, event in enumerate(events) if not event.is_sent and event.kind == "delete_records")
     explorer = Explorer(events, random.Random(1), "no starts")
-    explorer.explore(next(moment for moment in moments if moment.events > told))
+    explorer.explore(next(moment for moment in moments if moment.events > acknowledged))
     assert any("deleted before are back" in text for text in explorer.tally.problems)
 
 

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from kcoord.testing.faulty_storage import SECTOR_BYTES, Fault, FaultyStorage
+from tests.harness.faulty_storage import SECTOR_BYTES, Fault, FaultyStorage
 
 
 def all_states(storage: FaultyStorage) -> list[dict[str, bytes | None]]:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Callable
 
 import pytest
 
 from kcoord.log.errors import JournalFailed
-from kcoord.testing.faulty_storage import Fault, FaultyStorage
 from tests.crash.io_faults import Tally, list_cases, try_case
 from tests.crash.workload import Reference
+from tests.harness.faulty_storage import Fault, FaultyStorage
 
 
 @pytest.mark.parametrize("busy", [False, True])
@@ -51,10 +52,11 @@ def test_an_engine_that_failed_refuses_everything(kind: str) -> None:
         workload.drain()
     storage.choose_fault = None
     engine = workload.engine
-    for attempt in (
+    attempts: tuple[Callable[[], object], ...] = (
         lambda: workload.commit(workload.clients[0], "group-0"),
         lambda: engine.end_turn(workload.now()),
         lambda: engine.fire_timers(workload.now()),
-    ):
+    )
+    for attempt in attempts:
         with pytest.raises(JournalFailed):
             attempt()

@@ -12,16 +12,16 @@ def test_two_kills_under_three_client_libraries(tmp_path: Path) -> None:
     loop.run(2)
     assert loop.problems == []
     assert [client.library for client in loop.clients] == list(LIBRARIES)
-    assert all(client.told()[0] and client.told()[1] > 0 for client in loop.clients)
+    assert all(client.acknowledged()[0] and client.acknowledged()[1] > 0 for client in loop.clients)
 
 
 def test_a_server_that_lost_its_log_is_noticed(tmp_path: Path) -> None:
     class Forgetting(Loop):
-        def check(self, told: dict[str, tuple[dict[int, str], int]], when: str) -> None:
+        def check(self, acknowledged: dict[str, tuple[dict[int, str], int]], when: str) -> None:
             # As if it had been told one record more than there is.
-            records, committed = told["kill-aiokafka"]
+            records, committed = acknowledged["kill-aiokafka"]
             self.epochs = [("Stable", 1)]
-            super().check({**told, "kill-aiokafka": ({**records, 10**9: "x"}, committed + 10**6)}, when)
+            super().check({**acknowledged, "kill-aiokafka": ({**records, 10**9: "x"}, committed + 10**6)}, when)
 
     loop = Forgetting(tmp_path / "data", 1)
     loop.run(1)

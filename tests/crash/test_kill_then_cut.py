@@ -9,10 +9,11 @@ import random
 
 import pytest
 
-from kcoord.testing.faulty_storage import FaultyStorage
 from tests.crash.promises import Promises, Recovered
 from tests.crash.states import LATER
 from tests.crash.workload import Reference, open_small
+from tests.harness.faulty_storage import FaultyStorage
+from tests.harness.log import checkpoint
 
 
 class Killed(Exception):
@@ -44,7 +45,7 @@ def test_what_a_start_found_in_the_page_cache_survives_a_power_cut(busy: bool) -
         engine = open_small(storage, LATER, random.Random(1))
         shown = Recovered(engine, LATER)
         assert promises.broken_by(shown) == [], f"after the kill before operation {operation}"
-        engine.journal.checkpoint(LATER.mono_ms)
+        checkpoint(engine.journal, LATER.mono_ms)
         after = Recovered(open_small(storage.crash(), LATER, random.Random(1)), LATER)
         assert promises.broken_by(after) == [], f"after the cut behind operation {operation}"
         assert after.content() == shown.content(), f"after the cut behind operation {operation}"

@@ -8,12 +8,12 @@ import pytest
 
 from kcoord.engine.metadata_snapshot import UNLIMITED
 from kcoord.log.metadata_checkpoint import CheckpointWriter
-from kcoord.testing.faulty_storage import FaultyStorage
 from tests.crash import states
 from tests.crash.promises import Promises, Recovered
 from tests.crash.states import LATER, Explorer, Moment, record
 from tests.crash.workload import KEEPS_ALL, Reference, open_small
 from tests.harness import metadata
+from tests.harness.faulty_storage import FaultyStorage
 from tests.harness.metadata import shorten
 
 LOG = "__cluster_metadata-0/"
@@ -94,13 +94,9 @@ def test_a_snapshot_that_is_not_synced_would_show(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(CheckpointWriter, "finish", careless)
     moments, explorer = snapshot_moments(False)
-    [last] = [
-        m
-        for m in moments
-        if m.next_operation.startswith("unlink") and m.next_operation.endswith(".checkpoint")
-    ]
+    [last] = [m for m in moments if m.next_operation.startswith("unlink") and m.next_operation.endswith(".checkpoint")]
     explorer.explore(last)
-    assert any("no snapshot tells what was before" in text for text in explorer.tally.problems)
+    assert any("no snapshot has the earlier records" in text for text in explorer.tally.problems)
 
 
 class Killed(Exception):
@@ -158,4 +154,4 @@ def test_it_may_because_its_name_is_synced(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(
         metadata, "save_start", lambda directory, starts, log_name: directory.write_start_offsets(starts)
     )
-    assert any("no snapshot tells what was before" in shorten_after_kill(number) for number in (1, 2, 3))
+    assert any("no snapshot has the earlier records" in shorten_after_kill(number) for number in (1, 2, 3))

@@ -36,7 +36,8 @@ from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicP
 from kcoord.server.listen.limits import frame_limits
 from kcoord.server.settings.load import load as load_config
 from kcoord.wire.record_batch import BatchBuilder
-from tests.harness.engine import CLUSTER_ID, Client, decode_answer, read_answers
+from tests.harness.engine import CLUSTER_ID, Client, decode_answer, read_answers, take_output
+from tests.harness.log import checkpoint
 from tests.harness.metadata import shorten, write_at_end
 
 VERSIONS = {
@@ -65,9 +66,7 @@ class Event(NamedTuple):
 
 def open_small(storage: Storage, now: Now, rng: random.Random) -> Engine:
     """An engine over `storage` as tests/harness opens it, with segments of a few batches."""
-    directory = open_directory(
-        storage, 1, CLUSTER_ID, CLUSTER_ID, config=LogConfig(segment_bytes=SEGMENT_BYTES)
-    )
+    directory = open_directory(storage, 1, CLUSTER_ID, CLUSTER_ID, config=LogConfig(segment_bytes=SEGMENT_BYTES))
     config = CoreConfig()
     config.cluster_id = CLUSTER_ID
     engine = Engine(config, directory, Journal(directory, SYNC_ALWAYS), rng.randbytes, LIMITS)
@@ -148,7 +147,7 @@ class Reference:
         self.events.append(Event("stop", False, ()))
 
     def mark(self) -> None:
-        self.engine.journal.checkpoint(self.mono_ms)
+        checkpoint(self.engine.journal, self.mono_ms)
 
     def shorten_metadata(self, retention_bytes: int) -> None:
         """As a server does it: what fails before a file goes costs it a line in its log, and no more."""
@@ -222,17 +221,13 @@ class Reference:
 
     def commit(self, client: Client, group: str) -> None:
         self.number += 1
-        partitions = [
-            OffsetCommitRequestPartition(partition, self.number, -1, "") for partition in range(PARTITIONS)
-        ]
+        partitions = [OffsetCommitRequestPartition(partition, self.number, -1, "") for partition in range(PARTITIONS)]
         topics = [OffsetCommitRequestTopic("a", bytes(16), partitions)]
         request = OffsetCommitRequest(group, -1, "", None, -1, topics)
         self.send(client, apis.OFFSET_COMMIT, request, Event("commit", True, (group, self.number)))
 
     def delete_records(self, topic: str, partition: int, offset: int) -> None:
-        request = DeleteRecordsRequest(
-            [DeleteRecordsTopic(topic, [DeleteRecordsPartition(partition, offset)])], 1000
-        )
+        request = DeleteRecordsRequest([DeleteRecordsTopic(topic, [DeleteRecordsPartition(partition, offset)])], 1000)
         event = Event("delete_records", True, (topic, partition, offset))
         self.send(self.clients[0], apis.DELETE_RECORDS, request, event)
 
@@ -271,7 +266,7 @@ class Reference:
         """Take the answers: from here on the server has promised."""
         for session in self.engine.take_ready():
             assert not session.close_reason, session.close_reason
-            for correlation_id, rest in read_answers(session.take_output()):
+            for correlation_id, rest in read_answers(take_output(session)):
                 api_key, event = self.waiting.pop((session.id, correlation_id))
                 answer = decode_answer(api_key, VERSIONS[api_key], rest)
                 self.events.append(Event(event.kind, False, event.what, answer))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import asyncio
 import time
 
@@ -29,10 +31,14 @@ def expiring(life: Life) -> None:
     life.commit_as_admin("expiring-simple", [("orders", 0, 5, "no members ever")])
 
 
+def is_forgotten(life: Life, group: str) -> bool:
+    return not life.committed(group)
+
+
 def wait_expired(life: Life) -> None:
     for group in ("expiring", "expiring-simple"):
         places = [(entry["topic"], entry["partition"]) for entry in life.commits if entry["group"] == group]
-        wait_until(f"{group} to expire", lambda group=group: not life.committed(group), 120)
+        wait_until(f"{group} to expire", partial(is_forgotten, life, group), 120)
         for topic, partition in places:
             life.note_forgotten(group, topic, partition, "expired")
 

@@ -27,13 +27,13 @@ def member(bootstrap: str, name: str, group: str, protocol: str, topic: str, *se
         config["group.protocol"] = "consumer"
     else:
         config.update({"session.timeout.ms": 6000, "heartbeat.interval.ms": 300})
-    config.update(setting.split("=", 1) for setting in settings)
+    config.update({name: value for name, _, value in (setting.partition("=") for setting in settings)})
     consumer = Consumer({**config, "log_level": 0})
     consumer.subscribe([topic])
     while not consumer.assignment():
         consumer.poll(0.1)
     owned = sorted([at.topic, at.partition] for at in consumer.assignment())
-    tell({"group": group, "owned": owned})
+    print_json({"group": group, "owned": owned})
     while True:
         consumer.poll(0.1)
 
@@ -50,7 +50,7 @@ def transaction(bootstrap: str, name: str, timeout_ms: str, topic: str, partitio
     helper = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "log_level": 0})
     offsets = [TopicPartition(topic, int(partition), OPEN_OFFSET, "open")]
     producer.send_offsets_to_transaction(offsets, helper.consumer_group_metadata(), 20)
-    tell(
+    print_json(
         {
             "group": group,
             "topic": topic,
@@ -62,7 +62,7 @@ def transaction(bootstrap: str, name: str, timeout_ms: str, topic: str, partitio
     time.sleep(600)
 
 
-def tell(did: dict[str, Any]) -> None:
+def print_json(did: dict[str, Any]) -> None:
     print(json.dumps(did), flush=True)
 
 

@@ -24,7 +24,6 @@ from tests.harness.real_broker import RealBroker
 TARGET = Path(__file__).resolve().parent / "broker"
 SEGMENT_BYTES = 16384
 STOP_DEADLINE_S = 60
-COORDINATOR_TOPICS = ("__consumer_offsets", "__transaction_state", "__share_group_state")
 
 SETTINGS = {
     "offsets.topic.num.partitions": "3",

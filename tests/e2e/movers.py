@@ -28,6 +28,7 @@ from kafka.errors import KafkaError as PythonError
 from kafka.structs import OffsetAndMetadata
 
 from tests.e2e.ownership import Ownership
+from tests.harness.present import present
 
 COMMIT_S = 0.1
 POLL_S = 0.05
@@ -227,7 +228,7 @@ def run_confluent(worker: Worker, settings: dict[str, Any]) -> None:
         while not worker.stopping.is_set():
             message = consumer.poll(POLL_S)
             if message is not None and message.error() is None:
-                worker.process(message.partition(), message.offset(), message.value())
+                worker.process(present(message.partition()), present(message.offset()), message.value())
             commit_confluent(worker, consumer, worker.to_commit())
         commit_confluent(worker, consumer, worker.to_commit(worker.owned()))
         worker.notes.given_up(worker.name, worker.owned())

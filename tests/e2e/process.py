@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Self
 
 # What has to happen happens long before: a machine may be busy with other things for seconds.
 READY_SECONDS = 60.0
@@ -77,7 +78,7 @@ class ServerProcess:
         self._reader.join(END_SECONDS)
         return code
 
-    def __enter__(self) -> ServerProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

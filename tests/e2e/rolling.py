@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.e2e.movers import Worker
@@ -53,11 +54,15 @@ class Load(threading.Thread):
             value = str(number)
             producer.produce(
                 TOPIC, value, partition=number % PARTITIONS,
-                on_delivery=lambda error, _, value=value: error or self.acknowledged.append(value),
+                on_delivery=partial(self._delivered, value),
             )  # fmt: skip
             number += 1
             producer.poll(0.005)
         assert producer.flush(DEADLINE_S) == 0
+
+    def _delivered(self, value: str, error: KafkaError | None, _: Message) -> None:
+        if error is None:
+            self.acknowledged.append(value)
 
     def stop(self) -> None:
         self.stopping.set()

@@ -35,13 +35,13 @@ def closed_after(server: ServerProcess, data: bytes) -> bytes:
     """What the server says before it closes the connection."""
     with socket.create_connection(("127.0.0.1", server.port), WAIT_S) as raw:
         raw.sendall(data)
-        said = b""
+        received = b""
         try:
             while part := raw.recv(65536):
-                said += part
+                received += part
         except ConnectionResetError:
             pass
-        return said
+        return received
 
 
 def request(api_key: int, version: int, body: bytes = b"", client: bytes = b"\0\0") -> bytes:
@@ -88,7 +88,7 @@ def test_an_unknown_version_of_api_versions_gets_the_list(server: ServerProcess)
         assert int.from_bytes(answer[8:10], "big") == 35  # UNSUPPORTED_VERSION, in the form of version 0
 
 
-def test_garbage_from_many_hurts_nobody() -> None:
+def test_garbage_from_many_clients_affects_no_other_client() -> None:
     """On a server of its own: the lines about all this may come late, and there is one a second."""
     rng = random.Random(int(os.environ.get("KCOORD_SEED", "1")))
     keys = list(apis.APIS.values())

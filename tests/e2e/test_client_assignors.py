@@ -38,7 +38,7 @@ def create_topic(bootstrap: str) -> None:
         assert answer.topics[0].error_code == 0
 
 
-def test_the_example_does_what_the_text_says(tmp_path: Path) -> None:
+def test_the_example_works_as_described(tmp_path: Path) -> None:
     script = tmp_path / "in_turn.py"
     script.write_text(example())
     with ServerProcess(None, *AT_ONCE) as server:
@@ -67,7 +67,7 @@ def member_class() -> Any:
     return names["Member"]
 
 
-def test_a_group_goes_on_after_kill_9(tmp_path: Path, member_class: Any) -> None:
+def test_a_group_continues_after_kill_9(tmp_path: Path, member_class: Any) -> None:
     with ServerProcess(tmp_path, *AT_ONCE) as server:
         create_topic(server.bootstrap)
         with Probe(server.bootstrap) as probe:
@@ -78,7 +78,7 @@ def test_a_group_goes_on_after_kill_9(tmp_path: Path, member_class: Any) -> None
             listed = probe.ask(apis.API_VERSIONS, 4, ApiVersionsRequest("x", "1"), ApiVersionsResponse)
         assert apis.CONSUMER_GROUP_HEARTBEAT in [one.api_key for one in listed.api_keys]
         assert max(one.api_key for one in listed.api_keys) < 10000
-        before = [(member.epoch, member.owned, member.told) for member in members]
+        before = [(member.epoch, member.owned, member.metadata) for member in members]
         assert sorted(p for _, owned, _ in before for ps in owned.values() for p in ps) == [0, 1, 2, 3]
         server.kill()
     with ServerProcess(tmp_path, *AT_ONCE) as server, Probe(server.bootstrap) as probe:
@@ -86,17 +86,17 @@ def test_a_group_goes_on_after_kill_9(tmp_path: Path, member_class: Any) -> None
             member.probe = probe
             answer = member.beat()
             assert answer.assignment is None and not answer.should_compute_assignment
-        assert [(member.epoch, member.owned, member.told) for member in members] == before
+        assert [(member.epoch, member.owned, member.metadata) for member in members] == before
         # The list is known still: what changes in it asks for a new assignment, the same one does not.
         for reason, should in ((0, False), (9, True)):
             request = ConsumerGroupHeartbeatRequest("g", "a", members[0].epoch)
             request.client_assignors = [ClientAssignor("in-turn", 1, 1, reason, 1, b"")]
-            told = probe.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, request, ConsumerGroupHeartbeatResponse)
-            assert told.error_code == 0 and told.should_compute_assignment == should
+            response = probe.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, request, ConsumerGroupHeartbeatResponse)
+            assert response.error_code == 0 and response.should_compute_assignment == should
         members[0].compute()
         for member in members:
             member.beat()
-            assert member.epoch > before[0][0] and member.told == b"2"
+            assert member.epoch > before[0][0] and member.metadata == b"2"
         assert server.stop() == 0
         causes = [line["cause"] for line in server.lines("consumer_group_epoch")]
     assert causes == ["client_assignors_changed"]

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.e2e.process import ServerProcess
+from tests.harness.present import present
 
 CYCLES = 4
 KEYS = 5
@@ -54,7 +55,7 @@ def read_newest(bootstrap: str) -> dict[bytes, int]:
         assert time.monotonic() < deadline, "the log cannot be read to its end"
         message = consumer.poll(0.2)
         if message is not None and not message.error():
-            found[message.key()] = int(message.value().split()[0])
+            found[present(message.key())] = int(present(message.value()).split()[0])
     consumer.close()
     return found
 

@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.e2e.process import ServerProcess
+from tests.harness.present import present
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 WAIT_S = 60.0
@@ -66,7 +67,7 @@ def read(one: Consumer, count: int, seconds: float = WAIT_S) -> list[bytes]:
         message = one.poll(0.1)
         if message is not None:
             assert message.error() is None, message.error()
-            values.append(message.value())
+            values.append(present(message.value()))
     return values
 
 

@@ -29,6 +29,7 @@ from kcoord.server.probe import Probe
 from tests.e2e.process import ServerProcess, clean_environment
 from tests.e2e.test_confluent import produce, read
 from tests.harness.ports import own_port
+from tests.harness.present import present
 
 # A group sets a shorter session for itself. Heartbeats are frequent so that nobody waits for them.
 SETTINGS = {
@@ -292,14 +293,16 @@ def test_a_killed_member_is_missed_after_the_group_s_session(server: ServerProce
     other = subprocess.Popen(
         [sys.executable, "-c", MEMBER, bootstrap, group, group], stdout=subprocess.PIPE, env=clean_environment()
     )
-    said: list[bytes] = []
+    printed: list[bytes] = []
     assert other.stdout is not None
     # Read beside the polling: the session is short, and what one member waits for may need the other to go on.
-    reader = threading.Thread(target=lambda stream: said.append(stream.readline()), args=(other.stdout,), daemon=True)
+    reader = threading.Thread(
+        target=lambda stream: printed.append(stream.readline()), args=(other.stdout,), daemon=True
+    )
     reader.start()
     try:
-        until("two shares", [one], lambda: len(partitions(one)) == 1 and bool(said))
-        assert said == [b"assigned\n"]
+        until("two shares", [one], lambda: len(partitions(one)) == 1 and bool(printed))
+        assert printed == [b"assigned\n"]
         (killed,) = [member for member in epochs(bootstrap, group)[2] if member != one.memberid()]
     finally:
         other.kill()
@@ -318,7 +321,7 @@ def test_a_killed_member_is_missed_after_the_group_s_session(server: ServerProce
     assert causes() == ["member_joined", "session_timeout"]
 
 
-def test_members_go_on_over_a_kill_of_the_server(tmp_path: Path) -> None:
+def test_members_continue_after_a_kill_of_the_server(tmp_path: Path) -> None:
     """No commit is lost, no member joins again, nothing moves."""
     group, count = "over-a-kill", 4
     revoked: list[object] = []
@@ -334,7 +337,7 @@ def test_members_go_on_over_a_kill_of_the_server(tmp_path: Path) -> None:
                 message = one.poll(0.005)
                 if message is None or message.error() is not None:
                     continue
-                processed.append(message.value())
+                processed.append(present(message.value()))
                 try:
                     for done in one.commit(message=message, asynchronous=False):
                         if done.error is None:

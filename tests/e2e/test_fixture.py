@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import subprocess
@@ -14,7 +13,6 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer as ConfluentConsumer
-from confluent_kafka import KafkaException
 from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka.admin import AdminClient, ConfigResource
 
@@ -26,6 +24,7 @@ from kcoord.protocol.consumer_group_heartbeat import (
 from kcoord.server.failures import ServerError
 from kcoord.server.probe import Probe
 from kcoord.testing.fixture import KcoordServer, WaitTimeout
+from tests.harness.present import present
 
 WAIT_S = 60.0
 
@@ -64,24 +63,21 @@ def test_blocking_clients(kcoord: KcoordServer) -> None:
     assert kcoord.state("billing") == "Empty"
 
 
-def test_clients_on_an_event_loop(kcoord: KcoordServer) -> None:
-    async def test() -> None:
-        async with AIOKafkaProducer(bootstrap_servers=kcoord.bootstrap) as producer:
-            await producer.send_and_wait("orders", b"1")
-        async with AIOKafkaConsumer(
-            "orders", bootstrap_servers=kcoord.bootstrap, group_id="billing", auto_offset_reset="earliest"
-        ) as consumer:
-            await kcoord.wait_stable_async("billing", timeout=WAIT_S)
-            assert (await consumer.getone()).value == b"1"
-            await consumer.commit()
-            await kcoord.wait_committed_async("billing", "orders", 0, 1, timeout=WAIT_S)
-            with pytest.raises(RuntimeError, match="wait_stable_async"):
-                kcoord.wait_stable("billing")
-
-    asyncio.run(test())
+async def test_clients_on_an_event_loop(kcoord: KcoordServer) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=kcoord.bootstrap) as producer:
+        await producer.send_and_wait("orders", b"1")
+    async with AIOKafkaConsumer(
+        "orders", bootstrap_servers=kcoord.bootstrap, group_id="billing", auto_offset_reset="earliest"
+    ) as consumer:
+        await kcoord.wait_stable_async("billing", timeout=WAIT_S)
+        assert (await consumer.getone()).value == b"1"
+        await consumer.commit()
+        await kcoord.wait_committed_async("billing", "orders", 0, 1, timeout=WAIT_S)
+        with pytest.raises(RuntimeError, match="wait_stable_async"):
+            kcoord.wait_stable("billing")
 
 
-def test_a_member_of_a_consumer_group_is_told_at_once_what_it_has(kcoord: KcoordServer) -> None:
+def test_a_member_of_a_consumer_group_receives_its_assignment_at_once(kcoord: KcoordServer) -> None:
     """And is to ask again so soon that no test waits for it."""
     produce(kcoord.bootstrap, "orders", 1)
     with Probe(kcoord.bootstrap) as probe:
@@ -150,26 +146,23 @@ def test_reset_takes_milliseconds_and_clients_live_on(kcoord: KcoordServer) -> N
         assert time.process_time() - used < 0.5
 
 
-def test_a_wait_that_fails_says_what_it_saw(kcoord: KcoordServer) -> None:
-    async def test() -> None:
-        async with AIOKafkaProducer(bootstrap_servers=kcoord.bootstrap) as producer:
-            await producer.send_and_wait("orders", b"1")
-        async with AIOKafkaConsumer(
-            "orders", bootstrap_servers=kcoord.bootstrap, group_id="billing", client_id="invoices",
-            auto_offset_reset="earliest",
-        ) as consumer:  # fmt: skip
-            await consumer.getone()
-            await consumer.commit()
-            with pytest.raises(WaitTimeout) as caught:
-                await kcoord.wait_stable_async("billing", members=2, timeout=0.3)
-            message = str(caught.value)
-            assert "waited 0.3 s for group 'billing' to be Stable with 2 members" in message
-            assert "state: Stable" in message and "members: 1" in message and "'invoices'" in message
-            assert "orders[0]" in message and "orders-0: 1" in message
-            with pytest.raises(WaitTimeout, match="to commit orders-0 up to 2"):
-                await kcoord.wait_committed_async("billing", "orders", 0, 2, timeout=0.1)
-
-    asyncio.run(test())
+async def test_a_wait_that_fails_reports_the_last_state(kcoord: KcoordServer) -> None:
+    async with AIOKafkaProducer(bootstrap_servers=kcoord.bootstrap) as producer:
+        await producer.send_and_wait("orders", b"1")
+    async with AIOKafkaConsumer(
+        "orders", bootstrap_servers=kcoord.bootstrap, group_id="billing", client_id="invoices",
+        auto_offset_reset="earliest",
+    ) as consumer:  # fmt: skip
+        await consumer.getone()
+        await consumer.commit()
+        with pytest.raises(WaitTimeout) as caught:
+            await kcoord.wait_stable_async("billing", members=2, timeout=0.3)
+        message = str(caught.value)
+        assert "waited 0.3 s for group 'billing' to be Stable with 2 members" in message
+        assert "state: Stable" in message and "members: 1" in message and "'invoices'" in message
+        assert "orders[0]" in message and "orders-0: 1" in message
+        with pytest.raises(WaitTimeout, match="to commit orders-0 up to 2"):
+            await kcoord.wait_committed_async("billing", "orders", 0, 2, timeout=0.1)
 
 
 def test_a_server_of_one_s_own_with_settings() -> None:
@@ -181,17 +174,17 @@ def test_a_server_of_one_s_own_with_settings() -> None:
         assert len(errors) == 1 and errors != ["None"]
 
 
-def test_a_start_that_fails_is_raised_and_ends_nobody(kcoord_server: KcoordServer) -> None:
+def test_a_start_that_fails_raises_and_does_not_end_the_process(kcoord_server: KcoordServer) -> None:
     taken = KcoordServer({"listeners": kcoord_server.bootstrap})
-    with pytest.raises(ServerError, match="another process listens there"):
+    with pytest.raises(ServerError, match="another process listens on it"):
         taken.start()
 
 
-def test_a_server_that_fails_is_raised_and_ends_nobody() -> None:
+def test_a_server_that_fails_raises_and_does_not_end_the_process() -> None:
     server = KcoordServer()
     server.start()
     server._thread.call(lambda running: running.pump.fail(OSError(5, "the disk is gone")))
-    server._thread._thread.join(WAIT_S)
+    present(server._thread._thread).join(WAIT_S)
     for action in (server.check, server.reset, server.stop, lambda: server.wait_stable("g", timeout=1)):
         with pytest.raises(ServerError, match="the disk is gone"):
             action()
@@ -243,7 +236,7 @@ def test_the_plugin_can_be_switched_off(tmp_path: Path) -> None:
 def test_a_stopped_server_starts_again_at_the_same_address(tmp_path: Path) -> None:
     server = KcoordServer({"log.dirs": str(tmp_path), "log.sync": "os"})
     server.start()
-    with pytest.raises(RuntimeError, match="runs already"):
+    with pytest.raises(RuntimeError, match="already running"):
         server.start()
     first = server.bootstrap
     produce(first, "kept", 3)
@@ -277,10 +270,14 @@ def test_a_failed_wait_shows_nothing_of_earlier_tests(kcoord: KcoordServer) -> N
     assert "HTTP" not in str(caught.value)
 
 
-def test_a_transactional_producer_is_told_what_is_missing(kcoord: KcoordServer) -> None:
+def test_a_transactional_producer_can_begin(kcoord: KcoordServer) -> None:
     producer = ConfluentProducer({"bootstrap.servers": kcoord.bootstrap, "transactional.id": "mover"})
-    with pytest.raises(KafkaException, match="does not support transactions yet"):
-        producer.init_transactions(WAIT_S)
+    producer.init_transactions(WAIT_S)
+    producer.begin_transaction()
+    producer.produce("moved", b"value")
+    producer.commit_transaction(WAIT_S)
+    admin = AdminClient({"bootstrap.servers": kcoord.bootstrap})
+    assert {"moved", "__transaction_state"} <= set(admin.list_topics(timeout=WAIT_S).topics)
 
 
 def test_only_topics_that_are_needed_exist(kcoord: KcoordServer) -> None:

@@ -11,6 +11,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.e2e.process import ServerProcess, run_to_end
+from tests.harness.present import present
 
 TOPIC = "__group_events"
 SECONDS = 60.0
@@ -59,7 +60,7 @@ class Watcher:
             message = self.consumer.poll(0.2)
             if message is not None and message.error() is None:
                 value = json.loads(message.value() or b"")
-                self.seen.append((message.offset(), (message.key() or b"").decode(), value))
+                self.seen.append((present(message.offset()), (message.key() or b"").decode(), value))
             if len(self.of(event, group)) >= count:
                 self.consumer.close()
                 return

@@ -27,10 +27,16 @@ def bootstrap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def consumer(bootstrap: str, *topics: str, group: str | None, **settings: object) -> KafkaConsumer:
-    return KafkaConsumer(
+    made = KafkaConsumer(
         *topics, bootstrap_servers=bootstrap, group_id=group, auto_offset_reset="earliest",
-        enable_auto_commit=False, heartbeat_interval_ms=100, session_timeout_ms=30_000, **settings,
+        enable_auto_commit=False, heartbeat_interval_ms=100, session_timeout_ms=30_000,
+        # A leader that does not know the topic yet assigns nothing, and asks for the topic again after this time.
+        metadata_max_age_ms=1000, **settings,
     )  # fmt: skip
+    for topic in topics:
+        # Otherwise kafka-python 3.0 may join before it knows the topic, and then stay without partitions.
+        made.partitions_for_topic(topic)
+    return made
 
 
 def produce(bootstrap: str, topic: str, values: list[bytes], **settings: object) -> list[int]:

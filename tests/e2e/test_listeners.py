@@ -14,7 +14,7 @@ from kcoord.server.probe import Probe
 from tests.e2e.process import ServerProcess, run_to_end
 
 
-def told(bootstrap: str) -> tuple[str, int]:
+def advertised(bootstrap: str) -> tuple[str, int]:
     """The address of the only broker, as Metadata and FindCoordinator give it."""
     with Probe(bootstrap) as probe:
         (broker,) = probe.ask(apis.METADATA, 12, MetadataRequest(None), MetadataResponse).brokers
@@ -38,14 +38,14 @@ def test_the_address_that_the_client_dialled() -> None:
     with ServerProcess(None, listen="0.0.0.0:0") as server:
         assert server.bootstrap.startswith("0.0.0.0:")
         for host in ("127.0.0.1", "127.0.0.2"):
-            assert told(f"{host}:{server.port}") == (host, server.port)
+            assert advertised(f"{host}:{server.port}") == (host, server.port)
 
 
 def test_every_address_by_both_protocols() -> None:
     with ServerProcess(None, listen=":0") as server:
-        assert told(f"127.0.0.1:{server.port}") == ("127.0.0.1", server.port)
+        assert advertised(f"127.0.0.1:{server.port}") == ("127.0.0.1", server.port)
         if has_ipv6():
-            assert told(f"[::1]:{server.port}") == ("::1", server.port)
+            assert advertised(f"[::1]:{server.port}") == ("::1", server.port)
 
 
 def test_what_a_listener_advertises() -> None:
@@ -53,8 +53,8 @@ def test_what_a_listener_advertises() -> None:
     with ServerProcess(None, *arguments, listen="A://127.0.0.1:0") as server:
         assert server.process.stdout is not None
         second = server.process.stdout.readline().split()[2]
-        assert told(server.bootstrap) == ("127.0.0.1", server.port)
-        assert told(second) == ("kafka.example", 19092)
+        assert advertised(server.bootstrap) == ("127.0.0.1", server.port)
+        assert advertised(second) == ("kafka.example", 19092)
 
 
 @pytest.mark.parametrize("output", ["table", "json", "markdown"])

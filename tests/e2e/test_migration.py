@@ -34,7 +34,7 @@ def test_upgrade_and_downgrade_under_load(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
-def test_the_notes_tell_of_overlaps() -> None:
+def test_the_notes_report_overlaps() -> None:
     notes = Ownership()
     notes.assigned("a", [0, 1], at=1)
     notes.given_up("a", [0], at=2)

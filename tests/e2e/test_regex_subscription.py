@@ -40,7 +40,7 @@ class Client:
         return self.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, body)
 
 
-def test_topics_are_matched_beside_the_loop(tmp_path: Path) -> None:
+def test_topics_are_matched_in_a_thread(tmp_path: Path) -> None:
     with ServerProcess(tmp_path / "data") as server:
         client = Client(server.port)
         topics = [CreatableTopic(name, 2, 1) for name in ("orders-eu", "orders-us", "payments")]

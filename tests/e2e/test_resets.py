@@ -113,7 +113,7 @@ def threads(*works: threading.Thread) -> Iterator[None]:
             work.join(WAIT_S)
 
 
-def test_resets_under_load_cost_nobody_else_anything(tmp_path: Path) -> None:
+def test_resets_under_load_affect_no_other_client(tmp_path: Path) -> None:
     seed = int(os.environ.get("KCOORD_SEED", "1"))
     is_over = threading.Event()
     wrong: list[str] = []

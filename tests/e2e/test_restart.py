@@ -7,6 +7,7 @@ import resource
 import time
 from collections.abc import Coroutine
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Thread
 
@@ -14,6 +15,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 from confluent_kafka import Consumer as ConfluentConsumer
+from confluent_kafka import KafkaError as ConfluentError
+from confluent_kafka import Message
 from confluent_kafka import Producer as ConfluentProducer
 from confluent_kafka import TopicPartition as KafkaPartition
 
@@ -29,6 +32,7 @@ from kcoord.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestT
 from kcoord.server.probe import Probe, ProbeError
 from tests.e2e.process import ServerProcess
 from tests.harness.ports import own_port
+from tests.harness.present import present
 
 # What a kill keeps: the page cache. So both are held to the same promise here.
 SYNC_MODES = ["always", "os"]
@@ -104,7 +108,7 @@ async def check(bootstrap: str, seen: Acknowledged) -> None:
 
 
 @pytest.mark.parametrize("sync", SYNC_MODES)
-def test_kill_in_the_middle_of_traffic(tmp_path: Path, sync: str) -> None:
+async def test_kill_in_the_middle_of_traffic(tmp_path: Path, sync: str) -> None:
     seen = Acknowledged()
 
     async def traffic(server: ServerProcess) -> None:
@@ -126,15 +130,15 @@ def test_kill_in_the_middle_of_traffic(tmp_path: Path, sync: str) -> None:
             assert isinstance(outcome, KafkaError | asyncio.CancelledError), outcome
 
     with ServerProcess(tmp_path / "data", "--set", f"log.sync={sync}") as server:
-        asyncio.run(traffic(server))
+        await traffic(server)
     assert len(seen.values) > 20 and len(seen.committed) == 3
     for _ in range(2):  # what recovery did must hold for the next start too
         with ServerProcess(tmp_path / "data", "--set", f"log.sync={sync}") as server:
-            asyncio.run(check(server.bootstrap, seen))
+            await check(server.bootstrap, seen)
             server.kill()
 
 
-def test_clients_go_on_over_a_kill(tmp_path: Path) -> None:
+def test_clients_continue_after_a_kill(tmp_path: Path) -> None:
     """The same producer and the same group member live through a kill and a restart on the same port."""
     data = tmp_path / "data"
     delivered: list[bytes] = []
@@ -147,15 +151,17 @@ def test_clients_go_on_over_a_kill(tmp_path: Path) -> None:
             producer.poll(0)
             message = consumer.poll(0.05)
             if message is not None and message.error() is None:
-                read.append(message.value())
+                read.append(present(message.value()))
                 consumer.commit(message=message, asynchronous=True)
+
+    def note(value: bytes, error: ConfluentError | None, _: Message) -> None:
+        if error is None:
+            delivered.append(value)
 
     def send(producer: ConfluentProducer, first: int, count: int) -> None:
         for number in range(first, first + count):
             value = str(number).encode()
-            producer.produce(
-                "live", value, on_delivery=lambda error, _, value=value: error or delivered.append(value)
-            )
+            producer.produce("live", value, on_delivery=partial(note, value))
 
     with ServerProcess(data, listen=f"127.0.0.1:{own_port()}") as server:
         bootstrap = server.bootstrap
@@ -223,7 +229,7 @@ def test_a_clean_stop_answers_what_is_under_way(tmp_path: Path) -> None:
         assert server.lines("log_recovered") == []
 
 
-def test_damage_is_refused_with_file_and_offset(tmp_path: Path) -> None:
+async def test_damage_is_refused_with_file_and_offset(tmp_path: Path) -> None:
     data = tmp_path / "data"
 
     async def fill(bootstrap: str) -> None:
@@ -232,12 +238,12 @@ def test_damage_is_refused_with_file_and_offset(tmp_path: Path) -> None:
                 await producer.send_and_wait("log", f"value {number}".encode() * 10)
 
     with ServerProcess(data) as server:
-        asyncio.run(fill(server.bootstrap))
+        await fill(server.bootstrap)
         deadline = time.monotonic() + WAIT_S
         marks = data / "recovery-point-offset-checkpoint"
         while not marks.exists() or "log 0 20" not in marks.read_text().splitlines():
             assert time.monotonic() < deadline, "the durable mark is written each second"
-            time.sleep(0.05)
+            await asyncio.sleep(0.05)
         server.kill()
     segment = data / "log-0" / "00000000000000000000.log"
     content = bytearray(segment.read_bytes())
@@ -265,7 +271,7 @@ def test_a_write_that_fails_is_not_answered_and_ends_the_server(tmp_path: Path) 
     with ServerProcess(tmp_path / "data") as server:
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (limit, limit))
         producer = ConfluentProducer({"bootstrap.servers": server.bootstrap, "linger.ms": 1, "log_level": 0})
-        # Some that there is room for, and then more than there is.
+        # Some that fit, and then more than fit.
         for count in (5, 100):
             for _ in range(count):
                 producer.produce("log", bytes(5000), on_delivery=on_delivery)

@@ -53,7 +53,7 @@ def test_sigint_is_a_clean_stop_too() -> None:
         assert server.wait() == 0
 
 
-def test_several_listeners_each_say_that_they_are_ready() -> None:
+def test_several_listeners_each_report_that_they_are_ready() -> None:
     with ServerProcess(None, "--listen", "127.0.0.1:0") as server:
         assert server.process.stdout is not None
         second = server.process.stdout.readline().split()
@@ -64,7 +64,7 @@ def test_several_listeners_each_say_that_they_are_ready() -> None:
             assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_health_of_nobody() -> None:
+def test_health_without_a_server() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         done = run_to_end("health", "--bootstrap", f"127.0.0.1:{unused.getsockname()[1]}")
@@ -97,19 +97,19 @@ def test_a_used_port(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         done = run_to_end("serve", "--listen", address, "--data", str(tmp_path / "data"))
-    assert f"cannot listen on {address}: another process listens there" in failure(done, 3)
+    assert f"cannot listen on {address}: another process listens on it" in failure(done, 3)
     assert not (tmp_path / "data").exists()
 
 
 def test_an_address_of_another_machine(tmp_path: Path) -> None:
     done = run_to_end("serve", "--listen", "192.0.2.1:0", "--data", str(tmp_path / "data"))
-    assert "no address of this machine" in failure(done, 3)
+    assert "not an address of this machine" in failure(done, 3)
 
 
 def test_wrong_settings(tmp_path: Path) -> None:
     assert "did you mean log.sync?" in failure(serve(tmp_path, "--set", "log.sink=os"), 2)
     assert "must be one of" in failure(serve(tmp_path, "--set", "log.sync=x"), 2)
-    assert "is no address" in failure(run_to_end("serve", "--listen", "x"), 2)
+    assert "is not an address" in failure(run_to_end("serve", "--listen", "x"), 2)
 
 
 def test_a_directory_that_is_in_use(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_a_directory_that_is_in_use(tmp_path: Path) -> None:
         assert "in use" in failure(serve(tmp_path / "data"), 6)
 
 
-def test_a_directory_of_somebody_else(tmp_path: Path) -> None:
+def test_a_directory_of_another_user(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("version=1\ncluster.id=abc\nnode.id=1\n")
     (tmp_path / "topic-0").mkdir()
     before = sorted(tmp_path.rglob("*"))

@@ -28,8 +28,8 @@ from kcoord.server.failures import EXIT_DISK_FULL, EXIT_STORAGE, ServerError
 from kcoord.server.probe import Probe, ProbeError
 from kcoord.server.settings.load import load
 from kcoord.server.thread import ServerThread
-from kcoord.testing.faulty_storage import Fault, FaultyStorage
 from kcoord.wire.record_batch import BatchBuilder
+from tests.harness.faulty_storage import Fault, FaultyStorage
 
 MIB = 1 << 20
 WAIT_S = 60.0
@@ -146,9 +146,7 @@ def test_marks_that_cannot_be_written_end_the_server(server: ServerThread, stora
     assert error.code == EXIT_STORAGE
 
 
-def test_a_disk_that_is_full_all_at_once_ends_the_server(
-    server: ServerThread, storage: FaultyStorage
-) -> None:
+def test_a_disk_that_is_full_all_at_once_ends_the_server(server: ServerThread, storage: FaultyStorage) -> None:
     storage.choose_fault = lambda done, path: Fault(errno.ENOSPC, short=True) if done == "write" else None
     with Probe(server.bootstrap) as probe, pytest.raises(ProbeError):
         produce(probe)
@@ -176,7 +174,7 @@ def test_a_full_disk_turns_writes_away_and_nothing_else(server: ServerThread, st
         fetch = FetchRequest(max_wait_ms=0, min_bytes=0, max_bytes=MIB, topics=[ask])
         found = probe.ask(apis.FETCH, 11, fetch, FetchResponse).responses[0].partitions[0]
         assert found.error_code == NONE and found.records
-        # With room again everything goes on, the same generation included.
+        # With free space everything continues, in the same generation.
         storage.free = MIB
         wait_for(lambda: produce(probe) == NONE)
         assert commit(member, 3, "live", generation, member_id) == NONE

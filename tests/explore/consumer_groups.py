@@ -224,16 +224,13 @@ def settle(world: World, path: Callable[[], tuple[Step, ...]]) -> None:
 
 def story(path: tuple[Step, ...], problem: str) -> str:
     lines = [
-        f"{name} {'abcdefgh'[index]}" if name not in ("crash", "stale") else f"{name} {index}"
-        for name, index in path
+        f"{name} {'abcdefgh'[index]}" if name not in ("crash", "stale") else f"{name} {index}" for name, index in path
     ]
     return f"{problem}\nafter " + ", ".join(lines)
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="explore", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = argparse.ArgumentParser(prog="explore", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--members", type=int, default=3)
     parser.add_argument("--partitions", type=int, default=2)
     parser.add_argument("--losses", type=int, default=1)

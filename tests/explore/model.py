@@ -21,6 +21,7 @@ from kcoord.core.assignors.range_assignor import RangeAssignor
 from kcoord.core.assignors.uniform import UniformAssignor
 from kcoord.core.config import CoreConfig
 from kcoord.core.coordinator import Core
+from kcoord.core.dispatch import handle_request
 from kcoord.core.groups.consumer import ConsumerGroup
 from kcoord.core.groups.members import UNREVOKED_PARTITIONS
 from kcoord.core.groups.records import group_records
@@ -42,6 +43,7 @@ from kcoord.protocol.consumer_group_heartbeat import (
     OwnedTopicPartitions,
 )
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
+from tests.harness.core_invariants import consumer_problems
 
 GROUP: Final = "g"
 TOPIC: Final = "t"
@@ -212,7 +214,7 @@ class World:
         first = assignors.pop(self._assignor)
         core = Core(self._config, {first.name: first, **assignors})
         self._ends: dict[tuple[str, int], int] = {}
-        self._apply(core, core.loaded_topics(NOW, b"k" * 16))
+        self._apply(core, core.loaded_topics(b"k" * 16))
         self._apply(core, core.loaded(NOW))
         return core
 
@@ -224,7 +226,7 @@ class World:
             at = (log.topic, log.partition)
             for record in out.records:
                 end = self._ends.get(at, 0)
-                core.replay(log, end, record.key, record.value)
+                core.replay(log, end, record.key, record.value, made=out.made)
                 self._ends[at] = end + 1
             core.settle(out, NOW)
         for event in [*out.follow_ups, *out.continuations]:
@@ -233,7 +235,7 @@ class World:
 
     def _core_request(self, key: int, version: int, body: object) -> object:
         request = Request(1, 1, key, version, "client", "/127.0.0.1", body, b"e" * 16)  # type: ignore[arg-type]
-        out = self._apply(self.core, self.core.handle_request(request, NOW))
+        out = self._apply(self.core, handle_request(self.core, request, NOW))
         return out.replies[0].response
 
     @property
@@ -323,11 +325,12 @@ class World:
             # What a compacted log would hold.
             fresh = ConsumerGroup(GROUP, group.log)
             self.core.groups.consumer_groups.clear()
-            self.core.groups.timers.clear()
-            self.core.groups.making[GROUP] = fresh
+            # In place: the handlers share this table.
+            self.core.groups.timers.by_group.clear()
+            self.core.groups.timers.touched.clear()
             for record in group_records(group):
                 assert record.key is not None
-                self.core.consumer_replay.replay(group.end_offset - 1, record.key, record.value)
+                self.core.consumer_replay.replay(group.end_offset - 1, record.key, record.value, made=fresh)
             fresh.end_offset = group.end_offset
             out = Outcome()
             self.core.consumers.loaded(NOW, out)
@@ -344,21 +347,9 @@ class World:
         group = self.group
         if group is None:
             return None
-        owners: dict[int, str] = {}
-        for member_id, member in group.members.items():
-            if member.member_epoch > group.epoch:
-                return f"{member_id} is in epoch {member.member_epoch}, the group in {group.epoch}"
-            if member.state == UNREVOKED_PARTITIONS and not member.revoking:
-                return f"{member_id} gives up nothing"
-            for partitions in (member.assigned, member.revoking):
-                for partition in partitions.get(self.topic_id, {}):
-                    if partition in owners:
-                        return f"partition {partition} is with {owners[partition]} and {member_id}"
-                    owners[partition] = member_id
-                    if group.partition_epoch(self.topic_id, partition) != member.member_epoch:
-                        return f"the index does not know that {member_id} has partition {partition}"
-        if group.assignment_epoch > group.epoch:
-            return f"the assignment is of epoch {group.assignment_epoch}, the group in {group.epoch}"
+        problems = consumer_problems(group)
+        if problems:
+            return "; ".join(problems)
         targets: dict[int, str] = {}
         for member_id in group.members:
             for partition in group.target(member_id).get(self.topic_id, []):

@@ -32,9 +32,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_two_members_in_every_order() -> None:
-    ran = run(
-        "-P", "-m", "tests.explore.consumer_groups", "--members", "2", "--losses", "0", "--repeats", "0"
-    )
+    ran = run("-P", "-m", "tests.explore.consumer_groups", "--members", "2", "--losses", "0", "--repeats", "0")
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "(all of them)" in ran.stdout
     assert "0 violations" in ran.stdout

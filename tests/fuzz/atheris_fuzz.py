@@ -20,7 +20,7 @@ with atheris.instrument_imports(include=["kcoord"]):
     from kcoord.core.outcome import Now
     from kcoord.protocol import apis
     from tests.fuzz.engine_fuzz import frame_of
-    from tests.harness.engine import open_memory_engine
+    from tests.harness.engine import open_memory_engine, take_output
 
 KEYS = sorted(apis.APIS)
 NOW = Now(1000, 1_700_000_000_000)
@@ -44,7 +44,7 @@ def one_input(data: bytes) -> None:
         engine.fire_timers(NOW)
         engine.end_turn(NOW)
         engine.take_ready()
-        session.take_output()
+        take_output(session)
     engine.close_session(session, NOW)
 
 

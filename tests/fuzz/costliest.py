@@ -236,7 +236,7 @@ class Search:
         del kept[KEPT:]
 
     def measure(self, recipe: Recipe, is_full: bool = False) -> Found | None:
-        """None for a number that its field has no room for."""
+        """None for a number that does not fit into its field."""
         if is_full:
             recipe = Recipe.parse(recipe.text())
             recipe.share = 1.0

@@ -24,7 +24,10 @@ from kcoord.core.outcome import Now
 from kcoord.engine.engine import Engine
 from kcoord.engine.session import Session
 from kcoord.protocol import apis
+from kcoord.protocol.end_txn import EndTxnRequest
 from kcoord.protocol.errors import NONE
+from kcoord.protocol.find_coordinator import FindCoordinatorRequest
+from kcoord.protocol.init_producer_id import InitProducerIdRequest
 from kcoord.protocol.metadata import MetadataRequest, MetadataRequestTopic
 from kcoord.protocol.offset_commit import (
     OffsetCommitRequest,
@@ -33,13 +36,19 @@ from kcoord.protocol.offset_commit import (
     OffsetCommitResponse,
 )
 from kcoord.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic, OffsetFetchResponse
+from kcoord.protocol.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from kcoord.wire.primitives import BytesWriter, Reader, write_int16, write_int32, write_nullable_string
-from tests.harness.engine import REPOSITORY, open_memory_engine
+from tests.harness.engine import REPOSITORY, open_memory_engine, take_output
 
 NAMES = [
     "t",
     "topic-a",
     "__consumer_offsets",
+    "__transaction_state",
     "",
     "x" * 300,
     "bad name",
@@ -51,6 +60,10 @@ NAMES = [
     "connect",
 ]
 TOPIC = "honest"
+TRANSACTIONAL_ID = "honest-producer"
+# Transactional ids that exist; their producers have the ids 0 and 1, which random requests often have.
+OTHER_IDS = ("t", "g")
+TRANSACTION_KEY_TYPE = 1
 HONEST_EVERY = 500
 FRESH_ENGINE_EVERY = 20_000
 
@@ -156,9 +169,7 @@ def damage(rng: random.Random, frame: bytes) -> bytes:
         data[at:at] = rng.randbytes(rng.randint(1, 16))
     elif kind == 4:
         at = rng.randrange(4, len(data))
-        data[at : at + 4] = rng.choice(
-            (b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\x00" * 4)
-        )
+        data[at : at + 4] = rng.choice((b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\x80\x00\x00\x00", b"\x00" * 4))
     elif kind == 5:
         at = rng.randrange(4, len(data))
         data[at : at + rng.randint(1, 20)] = b""
@@ -174,25 +185,33 @@ def damage(rng: random.Random, frame: bytes) -> bytes:
 
 
 class Honest:
-    """A well-behaved client: commits a position and reads it back."""
+    """A well-behaved client: commits a position and reads it back, alone and with a transaction."""
 
     def __init__(self, engine: Engine, now: Now) -> None:
         self.engine = engine
         self.session = engine.open_session("127.0.0.1", "127.0.0.1", 9092)
         self.offset = 0
         self.ask(apis.METADATA, 8, _metadata_request(), now)
+        coordinator = FindCoordinatorRequest("", TRANSACTION_KEY_TYPE, [TRANSACTIONAL_ID])
+        self.ask(apis.FIND_COORDINATOR, 4, coordinator, now)
+        for transactional_id in (*OTHER_IDS, TRANSACTIONAL_ID):
+            made = self.ask(apis.INIT_PRODUCER_ID, 5, InitProducerIdRequest(transactional_id, 60_000), now)
+            assert made.error_code == NONE, made
+        self.producer_id, self.epoch = made.producer_id, made.producer_epoch
 
     def ask(self, api_key: int, version: int, message: Any, now: Now) -> Any:
         w = BytesWriter()
         apis.encode_request(w, api_key, message, version)
         self.engine.receive(self.session, frame_of(api_key, version, 7, w.getvalue()), now)
-        self.engine.end_turn(now)
-        self.engine.take_ready()
-        data = self.session.take_output()
+        data = b""
+        while not data:
+            self.engine.end_turn(now)
+            self.engine.take_ready()
+            data = take_output(self.session)
+            if not self.engine.has_more():
+                break
         assert not self.session.close_reason, f"honest client was closed: {self.session.close_reason}"
-        assert len(data) > 8 and int.from_bytes(data[:4], "big") == len(data) - 4, (
-            "one whole answer is expected"
-        )
+        assert len(data) > 8 and int.from_bytes(data[:4], "big") == len(data) - 4, "one whole answer is expected"
         assert data[4:8] == (7).to_bytes(4, "big"), "the answer belongs to another request"
         reader = Reader(data, 9 if version >= apis.APIS[api_key].flexible_version else 8)
         response = apis.decode_response(api_key, reader, version)
@@ -211,6 +230,26 @@ class Honest:
         fetch = OffsetFetchRequest("honest-group", [OffsetFetchRequestTopic(TOPIC, [0])])
         found = self.ask(apis.OFFSET_FETCH, 7, fetch, now)
         assert isinstance(found, OffsetFetchResponse)
+        assert found.topics[0].partitions[0].committed_offset == self.offset, found
+        self.check_transaction(now)
+
+    def check_transaction(self, now: Now) -> None:
+        """Every other transaction is aborted. Each one increments the epoch."""
+        is_commit = self.epoch % 2 == 0
+        partition = TxnOffsetCommitRequestPartition(0, self.offset + 1, -1, "")
+        commit = TxnOffsetCommitRequest(
+            TRANSACTIONAL_ID, "honest-group", self.producer_id, self.epoch, -1, "", None,
+            [TxnOffsetCommitRequestTopic(TOPIC, [partition])],
+        )  # fmt: skip
+        answer = self.ask(apis.TXN_OFFSET_COMMIT, 5, commit, now)
+        assert answer.topics[0].partitions[0].error_code == NONE, answer
+        end = EndTxnRequest(TRANSACTIONAL_ID, self.producer_id, self.epoch, is_commit)
+        ended = self.ask(apis.END_TXN, 5, end, now)
+        assert ended.error_code == NONE, ended
+        self.producer_id, self.epoch = ended.producer_id, ended.producer_epoch
+        self.offset += is_commit
+        fetch = OffsetFetchRequest("honest-group", [OffsetFetchRequestTopic(TOPIC, [0])], require_stable=True)
+        found = self.ask(apis.OFFSET_FETCH, 7, fetch, now)
         assert found.topics[0].partitions[0].committed_offset == self.offset, found
 
 
@@ -257,7 +296,7 @@ class Fuzzer:
         self.engine.end_turn(now)
         self.engine.take_ready()
         self.engine.take_facts()
-        output = session.take_output()
+        output = take_output(session)
         if output:
             self.answered += 1
         if session.close_reason:

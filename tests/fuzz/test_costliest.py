@@ -57,7 +57,7 @@ def test_the_costliest_of_each_api_are_kept(search: Search) -> None:
         assert [found.per_byte for found in kept] == sorted((found.per_byte for found in kept), reverse=True)
 
 
-def test_what_is_beyond_the_limit_is_told_with_a_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_exceeds_the_limit_is_reported_with_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     cost = Cost()
     cost.turns_ms = [costliest.INTERPRETED_TURN_MS_MAX + 1]
     found = Found(Inventor(1).new(), 100, cost)

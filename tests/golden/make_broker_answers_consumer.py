@@ -88,7 +88,10 @@ def main(only: list[str]) -> None:
             if not found:
                 write(name, *first[name])
             steps, batches = first[name]
-            print(f"{profile_name}: {name}: {len(steps)} steps, {len(batches)} batches, {len(found)} by chance", flush=True)
+            print(
+                f"{profile_name}: {name}: {len(steps)} steps, {len(batches)} batches, {len(found)} by chance",
+                flush=True,
+            )
     if chance:
         sys.exit(f"{len(chance)} differences by chance")
 

@@ -50,7 +50,7 @@ class Allowed:
 
 ABSENT = re.escape(MISSING)
 
-UNSERVED_FEATURES = r"transaction|share|streams|kraft|eligible\.leader\.replicas"
+UNSERVED_FEATURES = r"share|streams|kraft|eligible\.leader\.replicas"
 if not apis.APIS[apis.CONSUMER_GROUP_HEARTBEAT].served:
     UNSERVED_FEATURES += "|group"
 
@@ -130,6 +130,20 @@ ALLOWED = [
         r".*configs\[(match|metrics|interval\.ms)\]",
         script="describe_configs",
         actual=ABSENT,
+    ),
+    Allowed(
+        "every write is checked for its transactional id, not only the first one in a partition",
+        r"response\.topics\[0\]\.partitions\[0\]\.errorCode",
+        script="txn_offset_commit",
+        step="an unknown id in the transaction of another",
+        expected="0",
+        actual="49",
+    ),
+    Allowed(
+        "an InitProducerId with an older epoch is refused, and a broker aborts the current producer's transaction for it",
+        r"response\.(errorCode|producerId|producerEpoch)",
+        script="txn_init",
+        step="an old epoch while .*|the epoch (before|of|after) the (abort|commit)|commit",
     ),
     Allowed(
         "the recorded broker's own settings file",

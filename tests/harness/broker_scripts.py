@@ -12,6 +12,7 @@ from typing import Any
 from tests.harness.broker_scripts_admin import ADMIN_SCRIPTS, LISTING_SCRIPTS
 from tests.harness.broker_scripts_data import DATA_SCRIPTS
 from tests.harness.broker_scripts_groups import GROUP_LISTING_SCRIPTS, GROUP_SCRIPTS
+from tests.harness.broker_scripts_transactions import TRANSACTION_SCRIPTS
 from tests.harness.session import Session
 
 Script = Callable[[Session], None]
@@ -22,6 +23,7 @@ SCRIPTS: dict[str, Script] = {
     **GROUP_SCRIPTS,
     **ADMIN_SCRIPTS,
     **DATA_SCRIPTS,
+    **TRANSACTION_SCRIPTS,
 }
 
 

@@ -58,17 +58,36 @@ def cluster(s: Session) -> None:
 def metadata(s: Session) -> None:
     create_topic(s, "md-topic", 2)
     for version in versions("Metadata"):
-        s.call("no topics asked for", "Metadata", version, {"topics": [], "allowAutoTopicCreation": False} if version else {"topics": [{"name": "md-topic"}]})
+        s.call(
+            "no topics asked for",
+            "Metadata",
+            version,
+            {"topics": [], "allowAutoTopicCreation": False} if version else {"topics": [{"name": "md-topic"}]},
+        )
         s.call("a topic", "Metadata", version, {"topics": [{"name": "md-topic"}], "allowAutoTopicCreation": False})
         if version >= 4:
-            s.call("an unknown topic", "Metadata", version, {"topics": [{"name": "md-nowhere"}], "allowAutoTopicCreation": False})
+            s.call(
+                "an unknown topic",
+                "Metadata",
+                version,
+                {"topics": [{"name": "md-nowhere"}], "allowAutoTopicCreation": False},
+            )
         for step, name in BAD_NAMES.items():
             if "249" not in step:
-                s.call(f"a name {step}", "Metadata", version, {"topics": [{"name": name}], "allowAutoTopicCreation": False})
+                s.call(
+                    f"a name {step}", "Metadata", version, {"topics": [{"name": name}], "allowAutoTopicCreation": False}
+                )
         if version >= 8:
             wants = {"includeTopicAuthorizedOperations": True, "includeClusterAuthorizedOperations": True}
-            s.call("with operations", "Metadata", version, {"topics": [{"name": "md-topic"}], "allowAutoTopicCreation": False, **wants})
-    s.call("the same topic twice", "Metadata", 9, {"topics": [{"name": "md-topic"}] * 2, "allowAutoTopicCreation": False})
+            s.call(
+                "with operations",
+                "Metadata",
+                version,
+                {"topics": [{"name": "md-topic"}], "allowAutoTopicCreation": False, **wants},
+            )
+    s.call(
+        "the same topic twice", "Metadata", 9, {"topics": [{"name": "md-topic"}] * 2, "allowAutoTopicCreation": False}
+    )
     for version in (10, 11, 12, 13):
         known = s.topic_ids["md-topic"]
         for step, topics in {
@@ -84,13 +103,23 @@ def metadata(s: Session) -> None:
     s.call("auto creation", "Metadata", 12, {"topics": [{"name": "md-auto"}], "allowAutoTopicCreation": True})
     wait_for_topic(s, "md-auto", 1)
     s.call("it is there", "Metadata", 12, {"topics": [{"name": "md-auto"}], "allowAutoTopicCreation": True})
-    s.call("auto creation of bad names", "Metadata", 12, {"topics": [{"name": "a b"}, {"name": "md.auto_2"}], "allowAutoTopicCreation": True})
+    s.call(
+        "auto creation of bad names",
+        "Metadata",
+        12,
+        {"topics": [{"name": "a b"}, {"name": "md.auto_2"}], "allowAutoTopicCreation": True},
+    )
     wait_for_topic(s, "md.auto_2", 1)
     s.call("a name that collides", "Metadata", 12, {"topics": [{"name": "md_auto.2"}], "allowAutoTopicCreation": True})
     wait_for_coordinator(s)
     internal = {"topics": [{"name": "__consumer_offsets"}], "allowAutoTopicCreation": False}
     s.call("the offsets topic", "Metadata", 12, internal)
-    s.call("the metadata topic", "Metadata", 12, {"topics": [{"name": "__cluster_metadata"}], "allowAutoTopicCreation": False})
+    s.call(
+        "the metadata topic",
+        "Metadata",
+        12,
+        {"topics": [{"name": "__cluster_metadata"}], "allowAutoTopicCreation": False},
+    )
 
 
 def create_topics(s: Session) -> None:
@@ -132,11 +161,25 @@ def create_topics(s: Session) -> None:
     }.items():
         create(f"assignments {step}", topic("ct-assigned-badly", -1, -1, assignments=assignments))
     for key, value in (
-        ("cleanup.policy", "compact"), ("cleanup.policy", "delete,compact"), ("cleanup.policy", "nonsense"),
-        ("retention.ms", "1000"), ("retention.ms", "soon"), ("retention.ms", "-1"), ("retention.ms", "-2"), ("retention.ms", None),
-        ("no.such.key", "1"), ("max.message.bytes", "-1"), ("compression.type", "lzma"), ("compression.type", "zstd"),
-        ("message.timestamp.type", "LogAppendTime"), ("segment.bytes", "1"), ("min.insync.replicas", "0"),
-        ("min.insync.replicas", "2"), ("unclean.leader.election.enable", "perhaps"), ("segment.ms", ""), ("", "1"),
+        ("cleanup.policy", "compact"),
+        ("cleanup.policy", "delete,compact"),
+        ("cleanup.policy", "nonsense"),
+        ("retention.ms", "1000"),
+        ("retention.ms", "soon"),
+        ("retention.ms", "-1"),
+        ("retention.ms", "-2"),
+        ("retention.ms", None),
+        ("no.such.key", "1"),
+        ("max.message.bytes", "-1"),
+        ("compression.type", "lzma"),
+        ("compression.type", "zstd"),
+        ("message.timestamp.type", "LogAppendTime"),
+        ("segment.bytes", "1"),
+        ("min.insync.replicas", "0"),
+        ("min.insync.replicas", "2"),
+        ("unclean.leader.election.enable", "perhaps"),
+        ("segment.ms", ""),
+        ("", "1"),
     ):
         name = f"ct-config-{key}-{value}".replace(",", "-")
         create(f"config {key}={value}", topic(name, configs=[{"name": key, "value": value}]))
@@ -160,10 +203,20 @@ def delete_topics(s: Session) -> None:
         s.call("delete", "DeleteTopics", version, by_name)
         s.call("once more", "DeleteTopics", version, by_name)
         for step, bad in BAD_NAMES.items():
-            s.call(f"a name {step}", "DeleteTopics", version, {"timeoutMs": 5000, "topicNames": [bad], "topics": [{"name": bad}]})
+            s.call(
+                f"a name {step}",
+                "DeleteTopics",
+                version,
+                {"timeoutMs": 5000, "topicNames": [bad], "topics": [{"name": bad}]},
+            )
         s.call("nothing", "DeleteTopics", version, {"timeoutMs": 5000, "topicNames": [], "topics": []})
         create_topic(s, name)
-        s.call("the same twice", "DeleteTopics", version, {"timeoutMs": 5000, "topicNames": [name, name], "topics": [{"name": name}, {"name": name}]})
+        s.call(
+            "the same twice",
+            "DeleteTopics",
+            version,
+            {"timeoutMs": 5000, "topicNames": [name, name], "topics": [{"name": name}, {"name": name}]},
+        )
         s.call("is it there", "Metadata", 9, {"topics": [{"name": name}], "allowAutoTopicCreation": False})
     create_topic(s, "dt-by-id")
     known = s.topic_ids["dt-by-id"]
@@ -203,8 +256,16 @@ def create_partitions(s: Session) -> None:
     grow("too many assignments", {"name": "cp", "count": 9, "assignments": [{"brokerIds": [1]}, {"brokerIds": [1]}]})
     grow("to an unknown broker", {"name": "cp", "count": 9, "assignments": [{"brokerIds": [9]}]})
     grow("to no broker", {"name": "cp", "count": 9, "assignments": [{"brokerIds": []}]})
-    grow("the same topic twice", {"name": "cp", "count": 10, "assignments": None}, {"name": "cp", "count": 11, "assignments": None})
-    grow("good and unknown", {"name": "cp", "count": 12, "assignments": None}, {"name": "cp-nowhere", "count": 3, "assignments": None})
+    grow(
+        "the same topic twice",
+        {"name": "cp", "count": 10, "assignments": None},
+        {"name": "cp", "count": 11, "assignments": None},
+    )
+    grow(
+        "good and unknown",
+        {"name": "cp", "count": 12, "assignments": None},
+        {"name": "cp-nowhere", "count": 3, "assignments": None},
+    )
     grow("nothing")
     grow("a bad name", {"name": "a b", "count": 3, "assignments": None})
     s.call("in the end", "Metadata", 9, {"topics": [{"name": "cp"}], "allowAutoTopicCreation": False})
@@ -221,8 +282,19 @@ def describe_configs(s: Session) -> None:
 
     for version in versions("DescribeConfigs"):
         describe("a topic", of(2, "dc"), version=version)
-        describe("a topic with synonyms and texts", of(2, "dc"), version=version, includeSynonyms=True, includeDocumentation=True)
-        describe("some keys", of(2, "dc", ["retention.ms", "segment.bytes", "no.such.key"]), version=version, includeSynonyms=True)
+        describe(
+            "a topic with synonyms and texts",
+            of(2, "dc"),
+            version=version,
+            includeSynonyms=True,
+            includeDocumentation=True,
+        )
+        describe(
+            "some keys",
+            of(2, "dc", ["retention.ms", "segment.bytes", "no.such.key"]),
+            version=version,
+            includeSynonyms=True,
+        )
         describe("no keys", of(2, "dc", []), version=version)
         describe("an unknown topic", of(2, "dc-nowhere"), version=version)
         describe("a bad name", of(2, "a b"), version=version)
@@ -235,7 +307,16 @@ def describe_configs(s: Session) -> None:
         describe("nothing", version=version)
         describe("a group", of(32, "dc-group"), version=version, on="group")
         describe("client metrics", of(16, "dc-metrics"), version=version, on="metrics")
-        keys = ["group.min.session.timeout.ms", "offset.metadata.max.bytes", "num.partitions", "auto.create.topics.enable", "log.retention.ms", "broker.id", "node.id", "advertised.listeners"]
+        keys = [
+            "group.min.session.timeout.ms",
+            "offset.metadata.max.bytes",
+            "num.partitions",
+            "auto.create.topics.enable",
+            "log.retention.ms",
+            "broker.id",
+            "node.id",
+            "advertised.listeners",
+        ]
         describe("keys of this broker", of(4, "1", keys[:-1]), version=version, includeSynonyms=True)
     describe("the same twice", of(2, "dc", ["retention.ms"]), of(2, "dc", ["segment.ms"]))
 
@@ -246,13 +327,17 @@ def list_config_resources(s: Session) -> None:
         s.call("list resources", "ListConfigResources", version, {})
         for types in ([2], [4], [8], [16], [32], [99], [2, 4]):
             if version >= 1:
-                s.call(f"list types {types}", "ListConfigResources", version, {"resourceTypes": types}, on=f"t{types[0]}")
+                s.call(
+                    f"list types {types}", "ListConfigResources", version, {"resourceTypes": types}, on=f"t{types[0]}"
+                )
 
 
 def alter_configs(s: Session) -> None:
     create_topic(s, "ac", 1, {"retention.ms": "1000"})
 
-    def alter(step: str, name: str, *configs: tuple[str, int, str | None], kind: int = 2, version: int = 1, **fields: Any) -> None:
+    def alter(
+        step: str, name: str, *configs: tuple[str, int, str | None], kind: int = 2, version: int = 1, **fields: Any
+    ) -> None:
         listed = [{"name": key, "configOperation": op, "value": value} for key, op, value in configs]
         resource = {"resourceType": kind, "resourceName": name, "configs": listed}
         s.call(step, "IncrementalAlterConfigs", version, {"resources": [resource], **fields})
@@ -280,7 +365,11 @@ def alter_configs(s: Session) -> None:
         alter("no name", "", ("retention.ms", 0, "1"), version=version)
         alter("resource type 99", "x", ("retention.ms", 0, "1"), kind=99, version=version)
     s.call("nothing", "IncrementalAlterConfigs", 1, {"resources": []})
-    twice = {"resourceType": 2, "resourceName": "ac", "configs": [{"name": "segment.ms", "configOperation": 0, "value": "9000"}]}
+    twice = {
+        "resourceType": 2,
+        "resourceName": "ac",
+        "configs": [{"name": "segment.ms", "configOperation": 0, "value": "9000"}],
+    }
     s.call("the same resource twice", "IncrementalAlterConfigs", 1, {"resources": [twice, twice]})
     keys = ["retention.ms", "segment.ms", "cleanup.policy"]
     resource = {"resourceType": 2, "resourceName": "ac", "configurationKeys": keys}
@@ -320,7 +409,9 @@ BROKER_INTERVAL = "group.consumer.assignment.interval.ms"
 
 
 def group_configs(s: Session) -> None:
-    def alter(step: str, name: str, *configs: tuple[str, int, str | None], kind: int = 32, version: int = 1, **fields: Any) -> None:
+    def alter(
+        step: str, name: str, *configs: tuple[str, int, str | None], kind: int = 32, version: int = 1, **fields: Any
+    ) -> None:
         listed = [{"name": key, "configOperation": op, "value": value} for key, op, value in configs]
         resource = {"resourceType": kind, "resourceName": name, "configs": listed}
         s.call(step, "IncrementalAlterConfigs", version, {"resources": [resource], **fields})
@@ -341,9 +432,16 @@ def group_configs(s: Session) -> None:
     }.items():
         for value in values:
             alter(f"{key}={value}", "gc-bounds", (key, 0, value))
-    for value in ("soon", "", " 50000 ", "+50001", "50000.0", "0xC350", "2147483648", "50_000", None):
-        alter(f"a text that may be a number: {value}", "gc-texts", (SESSION, 0, value))
-    for key in ("consumer.assignor.offload.enable", "no.such.key", "group.consumer.session.timeout.ms", "session.timeout.ms", ""):
+    texts = ("soon", "", " 50000 ", "+50001", "50000.0", "0xC350", "2147483648", "50_000", None)
+    for text in texts:
+        alter(f"a text that may be a number: {text}", "gc-texts", (SESSION, 0, text))
+    for key in (
+        "consumer.assignor.offload.enable",
+        "no.such.key",
+        "group.consumer.session.timeout.ms",
+        "session.timeout.ms",
+        "",
+    ):
         alter(f"a key: {key}", "gc-keys", (key, 0, "50000"))
     alter("delete a key there is none of", "gc-keys", ("no.such.key", 1, None))
     alter("append to a number", "gc", (SESSION, 2, "50000"))
@@ -367,17 +465,33 @@ def group_configs(s: Session) -> None:
         wait_for_config(s, 4, name, BROKER_INTERVAL, "700")
         describe("the broker's interval", 4, name, [BROKER_INTERVAL])
     describe("a group below the broker's interval", name="gc-fresh", keys=[INTERVAL])
-    for key in ("group.consumer.min.assignment.interval.ms", "group.consumer.session.timeout.ms", "group.consumer.max.size"):
+    for key in (
+        "group.consumer.min.assignment.interval.ms",
+        "group.consumer.session.timeout.ms",
+        "group.consumer.max.size",
+    ):
         alter(f"the broker's {key}", "1", (key, 0, "1000"), kind=4)
     for name in ("1", ""):
         alter("the broker's interval: not set", name, (BROKER_INTERVAL, 1, None), kind=4)
         wait_for_config(s, 4, name, BROKER_INTERVAL, None)
-    names = [f"group.consumer.{key}" for key in (
-        "session.timeout.ms", "min.session.timeout.ms", "max.session.timeout.ms", "heartbeat.interval.ms",
-        "min.heartbeat.interval.ms", "max.heartbeat.interval.ms", "assignors", "migration.policy",
-        "regex.refresh.interval.ms", "assignment.interval.ms", "min.assignment.interval.ms", "max.assignment.interval.ms",
-        "assignor.offload.enable",
-    )]
+    names = [
+        f"group.consumer.{key}"
+        for key in (
+            "session.timeout.ms",
+            "min.session.timeout.ms",
+            "max.session.timeout.ms",
+            "heartbeat.interval.ms",
+            "min.heartbeat.interval.ms",
+            "max.heartbeat.interval.ms",
+            "assignors",
+            "migration.policy",
+            "regex.refresh.interval.ms",
+            "assignment.interval.ms",
+            "min.assignment.interval.ms",
+            "max.assignment.interval.ms",
+            "assignor.offload.enable",
+        )
+    ]
     describe("what the broker was started with", 4, "1", names)
     alter("delete all", "gc", (SESSION, 1, None), (HEARTBEAT, 1, None))
     wait_for_config(s, 32, "gc", SESSION, None)

@@ -145,14 +145,18 @@ def group_configs(s: ConsumerSession) -> None:
     ):
         configure_group(s, g, dict(values))
         a.beat("heartbeats after that")
-    resources: dict[str, Any] = {"resources": [{"resourceType": GROUP_RESOURCE, "resourceName": g, "configurationKeys": None}]}
+    resources: dict[str, Any] = {
+        "resources": [{"resourceType": GROUP_RESOURCE, "resourceName": g, "configurationKeys": None}]
+    }
     s.call("what is set", "DescribeConfigs", 4, resources, on="admin")
     record = s.last_step()
     for result in record["response"]["results"]:
         result["configs"] = [entry for entry in result["configs"] if entry["name"].startswith("consumer.")]
     configure_group(s, g, {"consumer.heartbeat.interval.ms": None})
     a.beat("heartbeats after it was removed")
-    configure_group(s, "cao-later", {"consumer.heartbeat.interval.ms": "2000"}, "configures a group that does not exist")
+    configure_group(
+        s, "cao-later", {"consumer.heartbeat.interval.ms": "2000"}, "configures a group that does not exist"
+    )
     Member(s, "cao-later", "A").join(["cao-topic"])
 
 
@@ -160,7 +164,9 @@ def session_timeouts(s: ConsumerSession) -> None:
     wait_for_coordinator(s)
     new_topic(s, "cat-topic", 2)
     g = "cat"
-    configure_group(s, g, {"consumer.session.timeout.ms": str(SHORT_TIMEOUT_MS), "consumer.heartbeat.interval.ms": "100"})
+    configure_group(
+        s, g, {"consumer.session.timeout.ms": str(SHORT_TIMEOUT_MS), "consumer.heartbeat.interval.ms": "100"}
+    )
     a, b = Member(s, g, "A"), Member(s, g, "B", instance="one")
     a.join(["cat-topic"])
     b.join(["cat-topic"])
@@ -311,28 +317,63 @@ def many_requests(s: ConsumerSession) -> None:
     for version in versions("Heartbeat"):
         s.call("a classic heartbeat", "Heartbeat", version, {"groupId": g, "generationId": a.epoch, "memberId": "A"})
     for member in ("A", "X", ""):
-        s.call(f"a classic heartbeat of {member!r}", "Heartbeat", 4, {"groupId": g, "generationId": 7, "memberId": member})
-    s.call("a classic heartbeat by instance", "Heartbeat", 4, {"groupId": g, "generationId": 1, "memberId": "A", "groupInstanceId": "one"})
-    s.call("a classic heartbeat by unknown instance", "Heartbeat", 4, {"groupId": g, "generationId": 1, "memberId": "A", "groupInstanceId": "no"})
+        s.call(
+            f"a classic heartbeat of {member!r}", "Heartbeat", 4, {"groupId": g, "generationId": 7, "memberId": member}
+        )
+    s.call(
+        "a classic heartbeat by instance",
+        "Heartbeat",
+        4,
+        {"groupId": g, "generationId": 1, "memberId": "A", "groupInstanceId": "one"},
+    )
+    s.call(
+        "a classic heartbeat by unknown instance",
+        "Heartbeat",
+        4,
+        {"groupId": g, "generationId": 1, "memberId": "A", "groupInstanceId": "no"},
+    )
     for member in ("A", "X", ""):
-        s.call(f"a classic sync of {member!r}", "SyncGroup", 5, {"groupId": g, "generationId": a.epoch, "memberId": member})
+        s.call(
+            f"a classic sync of {member!r}", "SyncGroup", 5, {"groupId": g, "generationId": a.epoch, "memberId": member}
+        )
     for version in versions("JoinGroup"):
         s.call("a classic join of a foreign type", "JoinGroup", version, join_request(g, protocolType="connect"))
         s.call("a classic join without protocols", "JoinGroup", version, join_request(g, protocols=[]))
     described(s, g, step="as before")
     s.call("a classic leave of a stranger", "LeaveGroup", 5, {"groupId": g, "members": [{"memberId": "X"}]})
-    s.call("a classic leave by unknown instance", "LeaveGroup", 5, {"groupId": g, "members": [{"memberId": "", "groupInstanceId": "no"}]})
-    s.call("a classic leave with the wrong member", "LeaveGroup", 5, {"groupId": g, "members": [{"memberId": "X", "groupInstanceId": "one"}]})
+    s.call(
+        "a classic leave by unknown instance",
+        "LeaveGroup",
+        5,
+        {"groupId": g, "members": [{"memberId": "", "groupInstanceId": "no"}]},
+    )
+    s.call(
+        "a classic leave with the wrong member",
+        "LeaveGroup",
+        5,
+        {"groupId": g, "members": [{"memberId": "X", "groupInstanceId": "one"}]},
+    )
     s.call("a classic leave of nobody", "LeaveGroup", 5, {"groupId": g, "members": []})
-    s.call("a classic leave by instance", "LeaveGroup", 5, {"groupId": g, "members": [{"memberId": "", "groupInstanceId": "one"}]})
+    s.call(
+        "a classic leave by instance",
+        "LeaveGroup",
+        5,
+        {"groupId": g, "members": [{"memberId": "", "groupInstanceId": "one"}]},
+    )
     described(s, g, step="empty")
     a.join(["caq-topic"])
     s.call("a classic leave by member id", "LeaveGroup", 1, {"groupId": g, "memberId": "A"})
     described(s, g, step="empty again")
     for version in versions("Heartbeat"):
-        s.call("a heartbeat to the empty group", "Heartbeat", version, {"groupId": g, "generationId": 1, "memberId": "A"})
+        s.call(
+            "a heartbeat to the empty group", "Heartbeat", version, {"groupId": g, "generationId": 1, "memberId": "A"}
+        )
     classic = stable_member(s, "caq-classic", on="c")
-    for request in (heartbeat("caq-classic", "A", 1), heartbeat("caq-classic", classic[0], 1), heartbeat("caq-classic", "A", -1)):
+    for request in (
+        heartbeat("caq-classic", "A", 1),
+        heartbeat("caq-classic", classic[0], 1),
+        heartbeat("caq-classic", "A", -1),
+    ):
         s.call("a consumer heartbeat to a classic group", "ConsumerGroupHeartbeat", 1, request)
     away = heartbeat("caq-classic", "A", -2, instanceId="one")
     s.call("a consumer heartbeat to a classic group", "ConsumerGroupHeartbeat", 1, away)

@@ -192,7 +192,9 @@ def changing_targets(s: ConsumerSession) -> None:
     a.beat("wants nothing any more", subscribedTopicNames=[])
     b.owns()
     described(s, g, step="A is to revoke")
-    a.beat("wants it again before it revoked", subscribedTopicNames=["ckt-topic"], topicPartitions=owned(s, ckt_topic=[0]))
+    a.beat(
+        "wants it again before it revoked", subscribedTopicNames=["ckt-topic"], topicPartitions=owned(s, ckt_topic=[0])
+    )
     settle_all(a, b, c, d)
     described(s, g, step="all have something")
 

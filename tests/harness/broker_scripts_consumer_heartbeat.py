@@ -37,7 +37,9 @@ def validation(s: ConsumerSession) -> None:
         "an empty assignor": join_heartbeat(g, "A", topics, serverAssignor=""),
         "an assignor in upper case": join_heartbeat(g, "A", topics, serverAssignor="Uniform"),
         "an unknown assignor and an unknown group": heartbeat("chv-nobody", "A", 1, serverAssignor="sticky"),
-        "an unknown assignor and no rebalance timeout": join_heartbeat(g, "A", topics, rebalanceTimeoutMs=-1, serverAssignor="x"),
+        "an unknown assignor and no rebalance timeout": join_heartbeat(
+            g, "A", topics, rebalanceTimeoutMs=-1, serverAssignor="x"
+        ),
         "an unknown assignor when leaving": heartbeat(g, "A", -1, serverAssignor="sticky"),
         "epoch 1 of an unknown group": heartbeat("chv-nobody", "A", 1),
         "leaving an unknown group": heartbeat("chv-nobody", "A", -1),
@@ -118,9 +120,17 @@ def two_members(s: ConsumerSession) -> None:
     described(s, g, step="A is to revoke")
     a.beat("heartbeats without saying what it owns")
     a.beat("still owns all", topicPartitions=before)
-    a.beat("says all, still owning all", rebalanceTimeoutMs=30000, subscribedTopicNames=["ch2-topic"], topicPartitions=before)
+    a.beat(
+        "says all, still owning all",
+        rebalanceTimeoutMs=30000,
+        subscribedTopicNames=["ch2-topic"],
+        topicPartitions=before,
+    )
     b.beat("waits on")
-    a.beat("gave up one of two", topicPartitions=[{"topicId": before[0]["topicId"], "partitions": before[0]["partitions"][:3]}])
+    a.beat(
+        "gave up one of two",
+        topicPartitions=[{"topicId": before[0]["topicId"], "partitions": before[0]["partitions"][:3]}],
+    )
     b.beat("waits for both")
     a.owns("gave up both")
     described(s, g, step="A is done")
@@ -234,10 +244,18 @@ def lost_responses(s: ConsumerSession) -> None:
     old("with nothing", topicPartitions=[])
     old("with more than it has", topicPartitions=whole)
     old("with a partition of another topic", topicPartitions=[{"topicId": UNKNOWN_TOPIC_ID, "partitions": [0]}])
-    old("with another topic but none of its partitions", topicPartitions=[{"topicId": UNKNOWN_TOPIC_ID, "partitions": []}])
+    old(
+        "with another topic but none of its partitions",
+        topicPartitions=[{"topicId": UNKNOWN_TOPIC_ID, "partitions": []}],
+    )
     old("with the zero topic id", topicPartitions=[{"topicId": ZERO_UUID, "partitions": []}])
     old("without telling what it has")
-    old("with all fields", topicPartitions=owned(s, chl_topic=kept), rebalanceTimeoutMs=30000, subscribedTopicNames=["chl-topic"])
+    old(
+        "with all fields",
+        topicPartitions=owned(s, chl_topic=kept),
+        rebalanceTimeoutMs=30000,
+        subscribedTopicNames=["chl-topic"],
+    )
     a.beat("says an epoch before the previous one", memberEpoch=epoch - 2, topicPartitions=[])
     a.beat("says an epoch above", memberEpoch=epoch + 1, topicPartitions=[])
     a.beat("says a far too large epoch", memberEpoch=2**31 - 1, topicPartitions=[])

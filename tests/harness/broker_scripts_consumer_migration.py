@@ -29,7 +29,12 @@ def upgrade(s: ConsumerSession) -> None:
     new_topic(s, "cmu-topic", 6)
     g = "cmu"
     p, q = classic_group(s, g, "cmu-topic", {"P": [0, 1, 2], "Q": [3, 4, 5]})
-    s.call("P commits", "OffsetCommit", 8, commit_request(g, "cmu-topic", 0, 5, generationIdOrMemberEpoch=p.generation, memberId=p.id))
+    s.call(
+        "P commits",
+        "OffsetCommit",
+        8,
+        commit_request(g, "cmu-topic", 0, 5, generationIdOrMemberEpoch=p.generation, memberId=p.id),
+    )
     a = Member(s, g, "A")
     a.join(["cmu-topic"], "joins and converts the group")
     described(s, g, step="mixed")
@@ -40,7 +45,12 @@ def upgrade(s: ConsumerSession) -> None:
     p.beat("is told to rejoin")
     q.beat("is told to rejoin")
     p.sync(step="syncs instead")
-    s.call("P commits", "OffsetCommit", 8, commit_request(g, "cmu-topic", 0, 6, generationIdOrMemberEpoch=p.generation, memberId=p.id))
+    s.call(
+        "P commits",
+        "OffsetCommit",
+        8,
+        commit_request(g, "cmu-topic", 0, 6, generationIdOrMemberEpoch=p.generation, memberId=p.id),
+    )
     p.owned = {"cmu-topic": [0, 1, 2]}
     p.join("rejoins with all it owns")
     p.sync(step="learns what to give up")
@@ -177,7 +187,11 @@ def upgrade_refused(s: ConsumerSession) -> None:
     group_with("cmr-empty-assignment", good, b"")
     group_with("cmr-unknown-topic", subscription(["cmr-none"]), assignment({"cmr-none": [0]}))
     group_with("cmr-version-0", subscription(["cmr-topic"], 0), assignment({"cmr-topic": [0]}, 0))
-    group_with("cmr-version-3", subscription(["cmr-topic"], 3, {"cmr-topic": [0]}, rackId="r", generationId=1), assignment({"cmr-topic": [0]}, 3))
+    group_with(
+        "cmr-version-3",
+        subscription(["cmr-topic"], 3, {"cmr-topic": [0]}, rackId="r", generationId=1),
+        assignment({"cmr-topic": [0]}, 3),
+    )
     group_with("cmr-version-9", b"\x00\x09" + good[2:], share)
 
 
@@ -249,7 +263,9 @@ def downgrade_by_timeout(s: ConsumerSession) -> None:
     wait_for_coordinator(s)
     new_topic(s, "cme-topic", 2)
     g = "cme"
-    configure_group(s, g, {"consumer.session.timeout.ms": str(SHORT_TIMEOUT_MS), "consumer.heartbeat.interval.ms": "100"})
+    configure_group(
+        s, g, {"consumer.session.timeout.ms": str(SHORT_TIMEOUT_MS), "consumer.heartbeat.interval.ms": "100"}
+    )
     a = Member(s, g, "A")
     k = ClassicMember(s, g, "K", ["cme-topic"], member_id="K")
     a.join(["cme-topic"])

@@ -173,9 +173,13 @@ def classic_static_members(s: ConsumerSession) -> None:
     old.sync(step="the old one syncs")
     old.join("the old one joins")
     old.leave("the old one leaves")
-    request = commit_request(g, "cxs-topic", generationIdOrMemberEpoch=old.generation, memberId=old.id, groupInstanceId="one")
+    request = commit_request(
+        g, "cxs-topic", generationIdOrMemberEpoch=old.generation, memberId=old.id, groupInstanceId="one"
+    )
     s.call("the old one commits", "OffsetCommit", 8, request)
-    request = commit_request(g, "cxs-topic", 2, generationIdOrMemberEpoch=k.generation, memberId=k.id, groupInstanceId="one")
+    request = commit_request(
+        g, "cxs-topic", 2, generationIdOrMemberEpoch=k.generation, memberId=k.id, groupInstanceId="one"
+    )
     s.call("the new one commits", "OffsetCommit", 8, request)
     stranger = ClassicMember(s, g, "X", ["cxs-topic"], member_id="X", instance="two")
     stranger.join("an unknown instance with an id")
@@ -210,13 +214,16 @@ def leaving_together(s: ConsumerSession) -> None:
     m.join()
     m.sync()
     described(s, g, step="two of each kind")
-    request = {"groupId": g, "members": [
-        {"memberId": "L"},
-        {"memberId": "X"},
-        {"memberId": "B", "groupInstanceId": "two"},
-        {"memberId": "B", "groupInstanceId": "three"},
-        {"memberId": "X", "groupInstanceId": "two"},
-    ]}
+    request = {
+        "groupId": g,
+        "members": [
+            {"memberId": "L"},
+            {"memberId": "X"},
+            {"memberId": "B", "groupInstanceId": "two"},
+            {"memberId": "B", "groupInstanceId": "three"},
+            {"memberId": "X", "groupInstanceId": "two"},
+        ],
+    }
     s.call("one of each kind leaves", "LeaveGroup", 5, request)
     described(s, g, step="one of each kind")
     s.call("A leaves as classic members do", "LeaveGroup", 3, {"groupId": g, "members": [{"memberId": "A"}]})

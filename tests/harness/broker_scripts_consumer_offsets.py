@@ -18,7 +18,9 @@ def commits(s: ConsumerSession) -> None:
     g = "cac"
     a, b = Member(s, g, "A"), Member(s, g, "B")
 
-    def commit(step: str, member: str, epoch: int, partitions: tuple[int, ...] = (0,), topic: str = "cac-topic", **fields: Any) -> None:
+    def commit(
+        step: str, member: str, epoch: int, partitions: tuple[int, ...] = (0,), topic: str = "cac-topic", **fields: Any
+    ) -> None:
         parts = [{"partitionIndex": p, "committedOffset": 10 + p, "committedMetadata": step[:20]} for p in partitions]
         request = commit_request(g, topic, topics=[{"name": topic, "partitions": parts}])
         request.update({"generationIdOrMemberEpoch": epoch, "memberId": member, **fields})
@@ -119,7 +121,9 @@ def fetches(s: ConsumerSession) -> None:
 
     fetch("the group does not exist", "A", 1)
     a.join(["caf-topic"])
-    s.call("A commits", "OffsetCommit", 9, commit_request(g, "caf-topic", generationIdOrMemberEpoch=a.epoch, memberId="A"))
+    s.call(
+        "A commits", "OffsetCommit", 9, commit_request(g, "caf-topic", generationIdOrMemberEpoch=a.epoch, memberId="A")
+    )
     fetch("its epoch", "A", a.epoch)
     fetch("an epoch above", "A", a.epoch + 1)
     fetch("epoch 0", "A", 0)

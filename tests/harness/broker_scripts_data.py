@@ -24,7 +24,13 @@ def produce_request(s: Session, topic: str, records: str | None, partition: int 
 def fetch_request(s: Session, topic: str, offset: int, partition: int = 0, **fields: Any) -> dict[str, Any]:
     """A sessionless Fetch of one partition that fits every version."""
     part = {"partition": partition, "fetchOffset": offset, "partitionMaxBytes": 1 << 20, "currentLeaderEpoch": -1}
-    part.update({key: fields.pop(key) for key in list(fields) if key in ("currentLeaderEpoch", "lastFetchedEpoch", "partitionMaxBytes")})
+    part.update(
+        {
+            key: fields.pop(key)
+            for key in list(fields)
+            if key in ("currentLeaderEpoch", "lastFetchedEpoch", "partitionMaxBytes")
+        }
+    )
     topics = [{"topic": topic, "topicId": s.topic_ids.get(topic, UNKNOWN_ID), "partitions": [part]}]
     request: dict[str, Any] = {"maxWaitMs": 0, "minBytes": 0, "maxBytes": 1 << 20, "topics": topics}
     request.update(fields)
@@ -41,14 +47,40 @@ def produce(s: Session) -> None:
         s.call("acks 1", "Produce", version, produce_request(s, "pr", good, acks=1))
         s.call("acks 2", "Produce", version, produce_request(s, "pr", good, acks=2), on="acks")
         s.call("no bytes", "Produce", version, produce_request(s, "pr", ""), on="empty")
-        s.call("a broken checksum", "Produce", version, produce_request(s, "pr", batch_text([b"x"], break_crc=1)), on="crc")
-        s.call("two batches in one", "Produce", version, produce_request(s, "pr", b64(batch([b"a"]) + batch([b"b"]))), on="two")
+        s.call(
+            "a broken checksum", "Produce", version, produce_request(s, "pr", batch_text([b"x"], break_crc=1)), on="crc"
+        )
+        s.call(
+            "two batches in one",
+            "Produce",
+            version,
+            produce_request(s, "pr", b64(batch([b"a"]) + batch([b"b"]))),
+            on="two",
+        )
         s.call("cut off", "Produce", version, produce_request(s, "pr", b64(batch([b"a"])[:-1])), on="cut")
-        s.call("a batch and a cut one", "Produce", version, produce_request(s, "pr", b64(batch([b"a"]) + batch([b"a"])[:-1])), on="cut")
+        s.call(
+            "a batch and a cut one",
+            "Produce",
+            version,
+            produce_request(s, "pr", b64(batch([b"a"]) + batch([b"a"])[:-1])),
+            on="cut",
+        )
         s.call("magic 1", "Produce", version, produce_request(s, "pr", batch_text([b"x"], magic=1)), on="magic")
         s.call("magic 3", "Produce", version, produce_request(s, "pr", batch_text([b"x"], magic=3)), on="magic")
-        s.call("a control batch", "Produce", version, produce_request(s, "pr", batch_text([b"x"], attributes=0x20)), on="control")
-        s.call("a transactional batch without a transaction", "Produce", version, produce_request(s, "pr", batch_text([b"x"], attributes=0x10)), on="txn")
+        s.call(
+            "a control batch",
+            "Produce",
+            version,
+            produce_request(s, "pr", batch_text([b"x"], attributes=0x20)),
+            on="control",
+        )
+        s.call(
+            "a transactional batch without a transaction",
+            "Produce",
+            version,
+            produce_request(s, "pr", batch_text([b"x"], attributes=0x10)),
+            on="txn",
+        )
     s.call("to the offsets topic", "Produce", 9, produce_request(s, "__consumer_offsets", good))
     s.one_way("acks 0", "Produce", 9, produce_request(s, "pr", good, acks=0), on="zero")
     s.one_way("acks 0 to an unknown topic", "Produce", 9, produce_request(s, "pr-nowhere", good, acks=0), on="zero")
@@ -61,10 +93,22 @@ def produce(s: Session) -> None:
     future = batch_text([b"x"], base_time_ms=BASE_TIME_MS * 2)
     s.call("a time far in the future", "Produce", 9, produce_request(s, "pr", future))
     several = [
-        {"name": "pr", "partitionData": [{"index": 0, "records": good}, {"index": 1, "records": good}, {"index": 9, "records": good}]},
+        {
+            "name": "pr",
+            "partitionData": [
+                {"index": 0, "records": good},
+                {"index": 1, "records": good},
+                {"index": 9, "records": good},
+            ],
+        },
         {"name": "pr-nowhere", "partitionData": [{"index": 0, "records": good}]},
     ]
-    s.call("several partitions", "Produce", 9, {"transactionalId": None, "acks": -1, "timeoutMs": 5000, "topicData": several})
+    s.call(
+        "several partitions",
+        "Produce",
+        9,
+        {"transactionalId": None, "acks": -1, "timeoutMs": 5000, "topicData": several},
+    )
     s.call("no topics", "Produce", 9, {"transactionalId": None, "acks": -1, "timeoutMs": 5000, "topicData": []})
     s.call("the end", "ListOffsets", 7, list_request(s, "pr", -1))
 
@@ -90,7 +134,14 @@ def old_versions(s: Session) -> None:
     s.raw("Heartbeat cut short", 12, 0, b"\x00\x05g", False, on="short")
     s.raw("Heartbeat with a negative string", 12, 0, b"\xff\xff\x00\x00\x00\x01\x00\x01m", False, on="null")
     s.raw("Heartbeat with bytes left over", 12, 0, b"\x00\x01g\x00\x00\x00\x01\x00\x01m\x00\x00", False, on="long")
-    s.raw("Heartbeat v4 with an unknown tagged field", 12, 4, b"\x02g\x00\x00\x00\x01\x02m\x00\x01\x63\x02ab", True, on="tag")
+    s.raw(
+        "Heartbeat v4 with an unknown tagged field",
+        12,
+        4,
+        b"\x02g\x00\x00\x00\x01\x02m\x00\x01\x63\x02ab",
+        True,
+        on="tag",
+    )
     s.raw("Metadata v1 with more topics than bytes", 3, 1, b"\x7f\xff\xff\xff", False, on="array")
 
 
@@ -102,8 +153,28 @@ def list_request(s: Session, topic: str, timestamp: int, partition: int = 0, **f
 def list_offsets(s: Session) -> None:
     create_topic(s, "lo", 2, FOREVER)
     s.call("two records", "Produce", 9, produce_request(s, "lo", batch_text([b"one", b"two"])))
-    s.call("two later records", "Produce", 9, produce_request(s, "lo", batch_text([b"3", b"4"], base_time_ms=BASE_TIME_MS + 10000)))
-    times = [-1, -2, -3, -4, -5, -6, -7, 0, BASE_TIME_MS, BASE_TIME_MS + 1, BASE_TIME_MS + 1000, BASE_TIME_MS + 1001, BASE_TIME_MS + 11000, BASE_TIME_MS + 11001]
+    s.call(
+        "two later records",
+        "Produce",
+        9,
+        produce_request(s, "lo", batch_text([b"3", b"4"], base_time_ms=BASE_TIME_MS + 10000)),
+    )
+    times = [
+        -1,
+        -2,
+        -3,
+        -4,
+        -5,
+        -6,
+        -7,
+        0,
+        BASE_TIME_MS,
+        BASE_TIME_MS + 1,
+        BASE_TIME_MS + 1000,
+        BASE_TIME_MS + 1001,
+        BASE_TIME_MS + 11000,
+        BASE_TIME_MS + 11001,
+    ]
     for version in versions("ListOffsets"):
         for timestamp in times:
             s.call(f"time {timestamp}", "ListOffsets", version, list_request(s, "lo", timestamp))
@@ -114,11 +185,19 @@ def list_offsets(s: Session) -> None:
         s.call("an unknown topic", "ListOffsets", version, list_request(s, "lo-nowhere", -1))
         if version >= 4:
             for epoch in (0, 5, -7):
-                s.call(f"leader epoch {epoch}", "ListOffsets", version, list_request(s, "lo", -1, currentLeaderEpoch=epoch))
+                s.call(
+                    f"leader epoch {epoch}", "ListOffsets", version, list_request(s, "lo", -1, currentLeaderEpoch=epoch)
+                )
         if version >= 2:
             s.call("read committed", "ListOffsets", version, {**list_request(s, "lo", -1), "isolationLevel": 1})
-    both = [{"partitionIndex": 0, "timestamp": -1}, {"partitionIndex": 0, "timestamp": -2}, {"partitionIndex": 1, "timestamp": -1}]
-    s.call("the same partition twice", "ListOffsets", 7, {"replicaId": -1, "topics": [{"name": "lo", "partitions": both}]})
+    both = [
+        {"partitionIndex": 0, "timestamp": -1},
+        {"partitionIndex": 0, "timestamp": -2},
+        {"partitionIndex": 1, "timestamp": -1},
+    ]
+    s.call(
+        "the same partition twice", "ListOffsets", 7, {"replicaId": -1, "topics": [{"name": "lo", "partitions": both}]}
+    )
     s.call("nothing", "ListOffsets", 7, {"replicaId": -1, "topics": []})
 
 
@@ -131,9 +210,16 @@ def leader_epoch(s: Session) -> None:
                 for partition in (0, 1, 9):
                     part = {"partition": partition, "currentLeaderEpoch": current, "leaderEpoch": epoch}
                     request = {"replicaId": -2, "topics": [{"topic": "le", "partitions": [part]}]}
-                    s.call(f"epoch {epoch} at {current}, partition {partition}", "OffsetForLeaderEpoch", version, request)
+                    s.call(
+                        f"epoch {epoch} at {current}, partition {partition}", "OffsetForLeaderEpoch", version, request
+                    )
         unknown = {"partition": 0, "currentLeaderEpoch": -1, "leaderEpoch": 0}
-        s.call("an unknown topic", "OffsetForLeaderEpoch", version, {"replicaId": -2, "topics": [{"topic": "le-nowhere", "partitions": [unknown]}]})
+        s.call(
+            "an unknown topic",
+            "OffsetForLeaderEpoch",
+            version,
+            {"replicaId": -2, "topics": [{"topic": "le-nowhere", "partitions": [unknown]}]},
+        )
 
 
 def fetch(s: Session) -> None:
@@ -157,7 +243,12 @@ def fetch(s: Session) -> None:
             s.call("last fetched epoch 7", "Fetch", version, fetch_request(s, "fe", 2, lastFetchedEpoch=7))
         if version >= 7:
             s.call("no such session", "Fetch", version, fetch_request(s, "fe", 0, sessionId=12345, sessionEpoch=1))
-            s.call("a session epoch without a session", "Fetch", version, fetch_request(s, "fe", 0, sessionId=0, sessionEpoch=3))
+            s.call(
+                "a session epoch without a session",
+                "Fetch",
+                version,
+                fetch_request(s, "fe", 0, sessionId=0, sessionEpoch=3),
+            )
         s.call("nothing", "Fetch", version, {"maxWaitMs": 0, "minBytes": 0, "maxBytes": 1000, "topics": []})
 
 
@@ -217,8 +308,15 @@ def idempotent_producer(s: Session) -> None:
         }.items():
             request = {"transactionalId": None, "transactionTimeoutMs": 60000, **fields}
             s.call(step, "InitProducerId", version, request)
-        s.call("an empty transactional id", "InitProducerId", version, {"transactionalId": "", "transactionTimeoutMs": 60000})
-    pid = s.call("a producer", "InitProducerId", 4, {"transactionalId": None, "transactionTimeoutMs": 60000})["producerId"]
+        s.call(
+            "an empty transactional id",
+            "InitProducerId",
+            version,
+            {"transactionalId": "", "transactionTimeoutMs": 60000},
+        )
+    pid = s.call("a producer", "InitProducerId", 4, {"transactionalId": None, "transactionTimeoutMs": 60000})[
+        "producerId"
+    ]
 
     def send(step: str, sequence: int, values: int = 1, epoch: int = 0, producer: int = pid) -> None:
         records = batch_text([b"x"] * values, producer_id=producer, producer_epoch=epoch, base_sequence=sequence)

@@ -32,10 +32,28 @@ def list_groups(s: Session) -> None:
     for version in versions("ListGroups"):
         s.call("list all", "ListGroups", version, {})
     for version in (4, 5):
-        for states in (["Stable"], ["stable"], ["EMPTY"], ["CompletingRebalance"], ["PreparingRebalance"], ["Dead"], ["Nope"], [""]):
+        for states in (
+            ["Stable"],
+            ["stable"],
+            ["EMPTY"],
+            ["CompletingRebalance"],
+            ["PreparingRebalance"],
+            ["Dead"],
+            ["Nope"],
+            [""],
+        ):
             s.call(f"list states {states}", "ListGroups", version, {"statesFilter": states})
         s.call("list two states", "ListGroups", version, {"statesFilter": ["Stable", "Empty", "Nope"]})
-    for types in (["classic"], ["Classic"], ["consumer"], ["share"], ["streams"], ["unknown"], ["nope"], ["classic", "consumer"]):
+    for types in (
+        ["classic"],
+        ["Classic"],
+        ["consumer"],
+        ["share"],
+        ["streams"],
+        ["unknown"],
+        ["nope"],
+        ["classic", "consumer"],
+    ):
         s.call(f"list types {types}", "ListGroups", 5, {"typesFilter": types})
     s.call("list state and type", "ListGroups", 5, {"statesFilter": ["Empty"], "typesFilter": ["classic"]})
     s.call("list state and other type", "ListGroups", 5, {"statesFilter": ["Empty"], "typesFilter": ["consumer"]})
@@ -49,7 +67,9 @@ def describe_groups(s: Session) -> None:
     s.call("commit", "OffsetCommit", 8, commit_request("describe-empty", "describing"))
     stable_member(s, "describe-stable", on="b", groupInstanceId=None)
     stable_member(s, "describe-connect", on="c", protocolType="connect")
-    first = s.call("first join", "JoinGroup", 5, join_request("describe-completing", groupInstanceId="static-1"), on="d")
+    first = s.call(
+        "first join", "JoinGroup", 5, join_request("describe-completing", groupInstanceId="static-1"), on="d"
+    )
     assert first["errorCode"] == 0
     s.call("a group with a pending member only", "JoinGroup", 4, join_request("describe-pending"), on="e")
     names = ["describe-empty", "describe-stable", "describe-connect", "describe-completing", "describe-pending"]
@@ -87,7 +107,12 @@ def empty_group_id(s: Session) -> None:
     s.call("delete offsets", "OffsetDelete", 0, deletion)
     for version in versions("DeleteGroups"):
         s.call("delete the group", "DeleteGroups", version, {"groupsNames": [""]})
-    s.call("commit as a member", "OffsetCommit", 8, commit_request("", "nameless", generationIdOrMemberEpoch=1, memberId="m"))
+    s.call(
+        "commit as a member",
+        "OffsetCommit",
+        8,
+        commit_request("", "nameless", generationIdOrMemberEpoch=1, memberId="m"),
+    )
 
 
 def with_ids(s: Session, request: dict[str, Any]) -> dict[str, Any]:
@@ -111,18 +136,32 @@ def offset_fetch(s: Session) -> None:
     create_topic(s, "fetching", 3)
     create_topic(s, "fetching-two")
     for version in versions("OffsetFetch"):
-        s.call("an unknown group, one topic", "OffsetFetch", version, fetch_request("of-nobody", "fetching", s, (0, 1, 7)))
+        s.call(
+            "an unknown group, one topic", "OffsetFetch", version, fetch_request("of-nobody", "fetching", s, (0, 1, 7))
+        )
         if version >= 2:
             s.call("an unknown group, all topics", "OffsetFetch", version, fetch_request("of-nobody", None, s))
         no_topics = {"groupId": "of-nobody", "topics": [], "groups": [{"groupId": "of-nobody", "topics": []}]}
         s.call("an unknown group, no topics", "OffsetFetch", version, no_topics)
-    commit = commit_request("of-empty", "fetching", 1, 42, topics=[
-        {"name": "fetching", "partitions": [
-            {"partitionIndex": 1, "committedOffset": 42, "committedLeaderEpoch": 0, "committedMetadata": "m"},
-            {"partitionIndex": 2, "committedOffset": 0, "committedMetadata": None},
-        ]},
-        {"name": "fetching-two", "partitions": [{"partitionIndex": 0, "committedOffset": 7, "committedMetadata": ""}]},
-    ])
+    commit = commit_request(
+        "of-empty",
+        "fetching",
+        1,
+        42,
+        topics=[
+            {
+                "name": "fetching",
+                "partitions": [
+                    {"partitionIndex": 1, "committedOffset": 42, "committedLeaderEpoch": 0, "committedMetadata": "m"},
+                    {"partitionIndex": 2, "committedOffset": 0, "committedMetadata": None},
+                ],
+            },
+            {
+                "name": "fetching-two",
+                "partitions": [{"partitionIndex": 0, "committedOffset": 7, "committedMetadata": ""}],
+            },
+        ],
+    )
     s.call("commit three partitions", "OffsetCommit", 8, commit)
     for version in versions("OffsetFetch"):
         s.call("one topic", "OffsetFetch", version, fetch_request("of-empty", "fetching", s, (0, 1, 2, 7, -1)))
@@ -130,7 +169,12 @@ def offset_fetch(s: Session) -> None:
             s.call("all topics", "OffsetFetch", version, fetch_request("of-empty", None, s))
         s.call("an unknown topic", "OffsetFetch", version, fetch_request("of-empty", "of-no-such-topic", s))
         if version >= 7:
-            s.call("stable offsets", "OffsetFetch", version, {**fetch_request("of-empty", "fetching", s, (1,)), "requireStable": True})
+            s.call(
+                "stable offsets",
+                "OffsetFetch",
+                version,
+                {**fetch_request("of-empty", "fetching", s, (1,)), "requireStable": True},
+            )
     twice = {"groupId": "of-empty", "topics": [{"name": "fetching", "partitionIndexes": [1, 1]}] * 2}
     s.call("the same partition twice", "OffsetFetch", 5, twice)
     for version in (8, 9, 10):
@@ -146,13 +190,20 @@ def offset_fetch(s: Session) -> None:
     for version in (9, 10):
         for member, epoch in (("m", 1), (None, 1), ("m", -1), ("m", 0)):
             group = {"groupId": "of-empty", "memberId": member, "memberEpoch": epoch, "topics": None}
-            s.call(f"an empty group with member {member} and epoch {epoch}", "OffsetFetch", version, {"groups": [group]})
-            s.call("the same for an unknown group", "OffsetFetch", version, {"groups": [{**group, "groupId": "of-nobody"}]})
-    unknown = {"groupId": "of-empty", "topics": [
-        {"topicId": "AAAAAAAAAAAAAAAAAAAAZQ", "partitionIndexes": [0, 1]},
-        {"topicId": s.topic_ids["fetching"], "partitionIndexes": [1]},
-        {"topicId": ZERO_UUID, "partitionIndexes": [0]},
-    ]}
+            s.call(
+                f"an empty group with member {member} and epoch {epoch}", "OffsetFetch", version, {"groups": [group]}
+            )
+            s.call(
+                "the same for an unknown group", "OffsetFetch", version, {"groups": [{**group, "groupId": "of-nobody"}]}
+            )
+    unknown = {
+        "groupId": "of-empty",
+        "topics": [
+            {"topicId": "AAAAAAAAAAAAAAAAAAAAZQ", "partitionIndexes": [0, 1]},
+            {"topicId": s.topic_ids["fetching"], "partitionIndexes": [1]},
+            {"topicId": ZERO_UUID, "partitionIndexes": [0]},
+        ],
+    }
     s.call("unknown topic ids", "OffsetFetch", 10, {"groups": [unknown]})
 
 
@@ -160,15 +211,41 @@ def offset_commit(s: Session) -> None:
     wait_for_coordinator(s)
     create_topic(s, "committing", 2)
     for version in versions("OffsetCommit"):
-        s.call("standalone", "OffsetCommit", version, with_ids(s, commit_request("oc-alone", "committing", offset=version)))
+        s.call(
+            "standalone", "OffsetCommit", version, with_ids(s, commit_request("oc-alone", "committing", offset=version))
+        )
         s.call("an unknown topic", "OffsetCommit", version, with_ids(s, commit_request("oc-alone", "oc-no-such-topic")))
-        s.call("an unknown partition", "OffsetCommit", version, with_ids(s, commit_request("oc-alone", "committing", 9)))
+        s.call(
+            "an unknown partition", "OffsetCommit", version, with_ids(s, commit_request("oc-alone", "committing", 9))
+        )
         stranger: dict[str, Any] = {"generationIdOrMemberEpoch": 1, "memberId": "m"}
-        s.call("a generation of an unknown group", "OffsetCommit", version, with_ids(s, commit_request("oc-nobody", "committing", **stranger)))
-        s.call("a generation of an empty group", "OffsetCommit", version, with_ids(s, commit_request("oc-alone", "committing", **stranger)))
-        s.call("a member without generation", "OffsetCommit", version, with_ids(s, commit_request("oc-alone", "committing", memberId="m")))
-        s.call("generation 0, no member", "OffsetCommit", version, with_ids(s, commit_request("oc-nobody", "committing", generationIdOrMemberEpoch=0)))
-        s.call("no topics", "OffsetCommit", version, {"groupId": "oc-none", "generationIdOrMemberEpoch": -1, "topics": []})
+        s.call(
+            "a generation of an unknown group",
+            "OffsetCommit",
+            version,
+            with_ids(s, commit_request("oc-nobody", "committing", **stranger)),
+        )
+        s.call(
+            "a generation of an empty group",
+            "OffsetCommit",
+            version,
+            with_ids(s, commit_request("oc-alone", "committing", **stranger)),
+        )
+        s.call(
+            "a member without generation",
+            "OffsetCommit",
+            version,
+            with_ids(s, commit_request("oc-alone", "committing", memberId="m")),
+        )
+        s.call(
+            "generation 0, no member",
+            "OffsetCommit",
+            version,
+            with_ids(s, commit_request("oc-nobody", "committing", generationIdOrMemberEpoch=0)),
+        )
+        s.call(
+            "no topics", "OffsetCommit", version, {"groupId": "oc-none", "generationIdOrMemberEpoch": -1, "topics": []}
+        )
     for step, part in {
         "a negative offset": {"partitionIndex": 0, "committedOffset": -1},
         "a very negative offset": {"partitionIndex": 0, "committedOffset": -99},
@@ -182,16 +259,33 @@ def offset_commit(s: Session) -> None:
         request = commit_request("oc-odd", "committing", topics=[{"name": "committing", "partitions": [part]}])
         s.call(step, "OffsetCommit", 8, request)
         s.call("and what is stored", "OffsetFetch", 7, fetch_request("oc-odd", "committing", s, (0, 1)))
-    mixed = commit_request("oc-mixed", "committing", topics=[
-        {"name": "committing", "partitions": [{"partitionIndex": 0, "committedOffset": 1}, {"partitionIndex": 9, "committedOffset": 1}]},
-        {"name": "oc-no-such-topic", "partitions": [{"partitionIndex": 0, "committedOffset": 1}]},
-        {"name": "", "partitions": [{"partitionIndex": 0, "committedOffset": 1}]},
-    ])
+    mixed = commit_request(
+        "oc-mixed",
+        "committing",
+        topics=[
+            {
+                "name": "committing",
+                "partitions": [
+                    {"partitionIndex": 0, "committedOffset": 1},
+                    {"partitionIndex": 9, "committedOffset": 1},
+                ],
+            },
+            {"name": "oc-no-such-topic", "partitions": [{"partitionIndex": 0, "committedOffset": 1}]},
+            {"name": "", "partitions": [{"partitionIndex": 0, "committedOffset": 1}]},
+        ],
+    )
     s.call("good and bad together", "OffsetCommit", 8, mixed)
-    ids = [{"topicId": s.topic_ids["committing"], "partitions": [{"partitionIndex": 0, "committedOffset": 3}]},
-           {"topicId": "AAAAAAAAAAAAAAAAAAAAZQ", "partitions": [{"partitionIndex": 0, "committedOffset": 3}]},
-           {"topicId": ZERO_UUID, "partitions": [{"partitionIndex": 0, "committedOffset": 3}]}]
-    s.call("topic ids, two of them unknown", "OffsetCommit", 10, {"groupId": "oc-ids", "generationIdOrMemberEpoch": -1, "topics": ids})
+    ids = [
+        {"topicId": s.topic_ids["committing"], "partitions": [{"partitionIndex": 0, "committedOffset": 3}]},
+        {"topicId": "AAAAAAAAAAAAAAAAAAAAZQ", "partitions": [{"partitionIndex": 0, "committedOffset": 3}]},
+        {"topicId": ZERO_UUID, "partitions": [{"partitionIndex": 0, "committedOffset": 3}]},
+    ]
+    s.call(
+        "topic ids, two of them unknown",
+        "OffsetCommit",
+        10,
+        {"groupId": "oc-ids", "generationIdOrMemberEpoch": -1, "topics": ids},
+    )
     s.call("a retention time", "OffsetCommit", 2, commit_request("oc-kept", "committing", retentionTimeMs=60000))
     member, generation = stable_member(s, "oc-stable", on="b")
     commits: dict[str, dict[str, Any]] = {
@@ -199,7 +293,11 @@ def offset_commit(s: Session) -> None:
         "with an old generation": {"generationIdOrMemberEpoch": generation - 1, "memberId": member},
         "with a later generation": {"generationIdOrMemberEpoch": generation + 1, "memberId": member},
         "as a stranger": {"generationIdOrMemberEpoch": generation, "memberId": "stranger"},
-        "with an unknown instance": {"generationIdOrMemberEpoch": generation, "memberId": member, "groupInstanceId": "i"},
+        "with an unknown instance": {
+            "generationIdOrMemberEpoch": generation,
+            "memberId": member,
+            "groupInstanceId": "i",
+        },
         "standalone": {},
         "as the member without a generation": {"memberId": member},
         "with the generation but no member": {"generationIdOrMemberEpoch": generation},
@@ -208,7 +306,12 @@ def offset_commit(s: Session) -> None:
         for version in (2, 6, 8, 9, 10):
             if version < 7 and "groupInstanceId" in fields:
                 continue
-            s.call(f"stable group: {step}", "OffsetCommit", version, with_ids(s, commit_request("oc-stable", "committing", **fields)))
+            s.call(
+                f"stable group: {step}",
+                "OffsetCommit",
+                version,
+                with_ids(s, commit_request("oc-stable", "committing", **fields)),
+            )
     internal = commit_request("oc-internal", "__consumer_offsets")
     s.call("offsets of an internal topic", "OffsetCommit", 8, internal)
 
@@ -228,7 +331,7 @@ def offset_delete(s: Session) -> None:
     s.call("what is left", "OffsetFetch", 7, fetch_request("od-empty", None, s))
     delete("an unknown topic", "od-empty", "od-no-such-topic", 0)
     s.call("no topics", "OffsetDelete", 0, {"groupId": "od-empty", "topics": []})
-    subscription = bytes.fromhex("0000" "00000001" "0008") + b"od-topic" + bytes.fromhex("ffffffff")
+    subscription = bytes.fromhex("0000000000010008") + b"od-topic" + bytes.fromhex("ffffffff")
     member, generation = stable_member(s, "od-stable", on="b", protocols=[protocol("range", subscription)])
     as_member: dict[str, Any] = {"generationIdOrMemberEpoch": generation, "memberId": member}
     s.call("commit as member", "OffsetCommit", 8, commit_request("od-stable", "od-topic", **as_member))
@@ -253,10 +356,21 @@ def delete_groups(s: Session) -> None:
     s.call("its offsets are gone", "OffsetFetch", 7, fetch_request("dg-empty", None, s))
     stable_member(s, "dg-stable", on="b")
     s.call("commit", "OffsetCommit", 8, commit_request("dg-empty", "dg-topic"))
-    s.call("a mixture with doubles", "DeleteGroups", 2, {"groupsNames": ["dg-stable", "dg-empty", "dg-nobody", "dg-empty", ""]})
+    s.call(
+        "a mixture with doubles",
+        "DeleteGroups",
+        2,
+        {"groupsNames": ["dg-stable", "dg-empty", "dg-nobody", "dg-empty", ""]},
+    )
     first = s.call("a pending member", "JoinGroup", 4, join_request("dg-pending"), on="c")
     s.call("a group with a pending member only", "DeleteGroups", 2, {"groupsNames": ["dg-pending"]})
-    s.call("join with the member id of the deleted group", "JoinGroup", 4, join_request("dg-pending", first["memberId"]), on="c")
+    s.call(
+        "join with the member id of the deleted group",
+        "JoinGroup",
+        4,
+        join_request("dg-pending", first["memberId"]),
+        on="c",
+    )
 
 
 def unknown_members(s: Session) -> None:
@@ -281,12 +395,30 @@ def unknown_members(s: Session) -> None:
                     s.call(f"{api}: {step}", api, version, request)
     for version in versions("LeaveGroup"):
         for group in ("um-nobody", "um-stable"):
-            request = {"groupId": group, "memberId": "m", "members": [{"memberId": "m"}, {"memberId": "", "groupInstanceId": "i"}, {"memberId": "m", "groupInstanceId": "i"}]}
+            request = {
+                "groupId": group,
+                "memberId": "m",
+                "members": [
+                    {"memberId": "m"},
+                    {"memberId": "", "groupInstanceId": "i"},
+                    {"memberId": "m", "groupInstanceId": "i"},
+                ],
+            }
             s.call("leave as a stranger", "LeaveGroup", version, request)
     for version in (3, 4, 5):
         s.call("leave with no members", "LeaveGroup", version, {"groupId": "um-stable", "members": []})
-    s.call("leave twice in one request", "LeaveGroup", 5, {"groupId": "um-stable", "members": [{"memberId": member, "reason": "done"}, {"memberId": member}]})
-    s.call("heartbeat after leaving", "Heartbeat", 4, {"groupId": "um-stable", "generationId": generation, "memberId": member})
+    s.call(
+        "leave twice in one request",
+        "LeaveGroup",
+        5,
+        {"groupId": "um-stable", "members": [{"memberId": member, "reason": "done"}, {"memberId": member}]},
+    )
+    s.call(
+        "heartbeat after leaving",
+        "Heartbeat",
+        4,
+        {"groupId": "um-stable", "generationId": generation, "memberId": member},
+    )
     s.call("describe after leaving", "DescribeGroups", 5, {"groups": ["um-stable"]})
 
 
@@ -303,22 +435,47 @@ def join_errors(s: Session) -> None:
     member, generation = stable_member(s, "je-stable", on="b")
     for version in versions("JoinGroup"):
         s.call("another protocol type", "JoinGroup", version, join_request("je-stable", protocolType="connect"))
-        s.call("no common protocol", "JoinGroup", version, join_request("je-stable", protocols=[protocol("roundrobin")]))
+        s.call(
+            "no common protocol", "JoinGroup", version, join_request("je-stable", protocols=[protocol("roundrobin")])
+        )
         s.call("an unknown member id", "JoinGroup", version, join_request("je-stable", "stranger"))
         if version >= 5:
-            s.call("an unknown member id with an instance id", "JoinGroup", version, join_request("je-stable", "stranger", groupInstanceId="i"))
+            s.call(
+                "an unknown member id with an instance id",
+                "JoinGroup",
+                version,
+                join_request("je-stable", "stranger", groupInstanceId="i"),
+            )
     s.call("rebalance timeout 0", "JoinGroup", 1, join_request("je-zero", rebalanceTimeoutMs=0), on="c")
     s.call("rebalance timeout negative", "JoinGroup", 1, join_request("je-negative", rebalanceTimeoutMs=-1), on="d")
     for version in (5, 6, 9):
-        for step, name in {"empty": "", "a dot": ".", "two dots": "..", "with a space": "a b", "too long": "x" * 250}.items():
-            s.call(f"instance id {step}", "JoinGroup", version, join_request(f"je-instance-{version}-{len(name)}", groupInstanceId=name), on=f"i{version}{len(name)}")
+        for step, name in {
+            "empty": "",
+            "a dot": ".",
+            "two dots": "..",
+            "with a space": "a b",
+            "too long": "x" * 250,
+        }.items():
+            s.call(
+                f"instance id {step}",
+                "JoinGroup",
+                version,
+                join_request(f"je-instance-{version}-{len(name)}", groupInstanceId=name),
+                on=f"i{version}{len(name)}",
+            )
     for version in (0, 3, 5):
         sync: dict[str, Any] = {"groupId": "je-stable", "generationId": generation, "memberId": member}
         s.call("sync again in the stable group", "SyncGroup", version, sync, on="b")
-    said: list[tuple[str | None, str | None]] = [("consumer", "range"), ("connect", "range"), ("consumer", "sticky")]
-    said += [(None, None), ("consumer", None), (None, "range")]
-    for kind, chosen in said:
-        sync = {"groupId": "je-stable", "generationId": generation, "memberId": member, "protocolType": kind, "protocolName": chosen}
+    choices: list[tuple[str | None, str | None]] = [("consumer", "range"), ("connect", "range"), ("consumer", "sticky")]
+    choices += [(None, None), ("consumer", None), (None, "range")]
+    for kind, chosen in choices:
+        sync = {
+            "groupId": "je-stable",
+            "generationId": generation,
+            "memberId": member,
+            "protocolType": kind,
+            "protocolName": chosen,
+        }
         s.call(f"sync v5 saying {kind} and {chosen}", "SyncGroup", 5, sync, on="b")
 
 
@@ -328,20 +485,48 @@ def two_members(s: Session) -> None:
     g = "two"
     ask = s.call("A asks for a member id", "JoinGroup", 9, join_request(g, reason="because"), on="a")
     a = ask["memberId"]
-    joined = s.call("A joins", "JoinGroup", 9, join_request(g, a, protocols=[protocol("range", b"A1"), protocol("sticky", b"A2")]), on="a")
+    joined = s.call(
+        "A joins",
+        "JoinGroup",
+        9,
+        join_request(g, a, protocols=[protocol("range", b"A1"), protocol("sticky", b"A2")]),
+        on="a",
+    )
     s.call("A beats before its sync", "Heartbeat", 4, beat(g, joined, a), on="a")
-    early = with_ids(s, commit_request(g, "no-topic", topics=[], generationIdOrMemberEpoch=joined["generationId"], memberId=a))
+    early = with_ids(
+        s, commit_request(g, "no-topic", topics=[], generationIdOrMemberEpoch=joined["generationId"], memberId=a)
+    )
     s.call("A commits nothing before its sync", "OffsetCommit", 8, early, on="a")
-    s.call("A joins again with the same protocols", "JoinGroup", 9, join_request(g, a, protocols=[protocol("range", b"A1"), protocol("sticky", b"A2")]), on="a")
+    s.call(
+        "A joins again with the same protocols",
+        "JoinGroup",
+        9,
+        join_request(g, a, protocols=[protocol("range", b"A1"), protocol("sticky", b"A2")]),
+        on="a",
+    )
     s.call("A syncs", "SyncGroup", 5, sync_request(g, joined, a, {a: b"all"}), on="a")
     s.call("A beats", "Heartbeat", 4, beat(g, joined, a), on="a")
-    b = s.call("B asks for a member id", "JoinGroup", 9, join_request(g, protocols=[protocol("sticky", b"B2")]), on="b")["memberId"]
+    b = s.call(
+        "B asks for a member id", "JoinGroup", 9, join_request(g, protocols=[protocol("sticky", b"B2")]), on="b"
+    )["memberId"]
     s.call("A beats while B is only pending", "Heartbeat", 4, beat(g, joined, a), on="a")
-    waiting = s.send("B joins and waits", "JoinGroup", 9, join_request(g, b, protocols=[protocol("sticky", b"B2"), protocol("range", b"B1")]), on="b")
+    waiting = s.send(
+        "B joins and waits",
+        "JoinGroup",
+        9,
+        join_request(g, b, protocols=[protocol("sticky", b"B2"), protocol("range", b"B1")]),
+        on="b",
+    )
     s.call("A beats until it is told", "DescribeGroups", 6, {"groups": [g]}, on="c")
     s.call("A beats", "Heartbeat", 4, beat(g, joined, a), on="a")
     s.call("A syncs during the rebalance", "SyncGroup", 5, sync_request(g, joined, a, {}), on="a")
-    second = s.call("A rejoins", "JoinGroup", 9, join_request(g, a, protocols=[protocol("range", b"A1"), protocol("sticky", b"A2")]), on="a")
+    second = s.call(
+        "A rejoins",
+        "JoinGroup",
+        9,
+        join_request(g, a, protocols=[protocol("range", b"A1"), protocol("sticky", b"A2")]),
+        on="a",
+    )
     waiting.answer()
     follower = s.send("B syncs first and waits", "SyncGroup", 5, sync_request(g, second, b, {}), on="b")
     s.call("A beats with the new generation", "Heartbeat", 4, beat(g, second, a), on="a")
@@ -349,7 +534,13 @@ def two_members(s: Session) -> None:
     s.call("A syncs as leader", "SyncGroup", 5, sync_request(g, second, a, {a: b"for A", b: b"for B"}), on="a")
     follower.answer()
     s.call("described", "DescribeGroups", 6, {"groups": [g]}, on="c")
-    s.call("B, the follower, rejoins unchanged", "JoinGroup", 9, join_request(g, b, protocols=[protocol("sticky", b"B2"), protocol("range", b"B1")]), on="b")
+    s.call(
+        "B, the follower, rejoins unchanged",
+        "JoinGroup",
+        9,
+        join_request(g, b, protocols=[protocol("sticky", b"B2"), protocol("range", b"B1")]),
+        on="b",
+    )
     s.call("B fetches its assignment again", "SyncGroup", 5, sync_request(g, second, b, {}), on="b")
     s.call("B leaves", "LeaveGroup", 5, {"groupId": g, "members": [{"memberId": b, "reason": "going"}]}, on="b")
     s.call("A beats", "Heartbeat", 4, beat(g, second, a), on="a")
@@ -364,7 +555,9 @@ def beat(group: str, joined: dict[str, Any], member: str, instance: str | None =
     return {"groupId": group, "generationId": joined["generationId"], "memberId": member, "groupInstanceId": instance}
 
 
-def sync_request(group: str, joined: dict[str, Any], member: str, shares: dict[str, bytes], instance: str | None = None) -> dict[str, Any]:
+def sync_request(
+    group: str, joined: dict[str, Any], member: str, shares: dict[str, bytes], instance: str | None = None
+) -> dict[str, Any]:
     return {
         "groupId": group,
         "generationId": joined["generationId"],
@@ -391,30 +584,78 @@ def static_members(s: Session) -> None:
     s.call("the old one beats without its instance id", "Heartbeat", 4, beat(g, first, a), on="a")
     s.call("the old one syncs", "SyncGroup", 5, sync_request(g, first, a, {}, "one"), on="a")
     s.call("the old one joins", "JoinGroup", 9, join_request(g, a, groupInstanceId="one"), on="a")
-    s.call("the old one leaves", "LeaveGroup", 5, {"groupId": g, "members": [{"memberId": a, "groupInstanceId": "one"}]}, on="a")
-    fenced = commit_request(g, "static-topic", generationIdOrMemberEpoch=first["generationId"], memberId=a, groupInstanceId="one")
+    s.call(
+        "the old one leaves",
+        "LeaveGroup",
+        5,
+        {"groupId": g, "members": [{"memberId": a, "groupInstanceId": "one"}]},
+        on="a",
+    )
+    fenced = commit_request(
+        g, "static-topic", generationIdOrMemberEpoch=first["generationId"], memberId=a, groupInstanceId="one"
+    )
     s.call("the old one commits", "OffsetCommit", 8, fenced, on="a")
-    s.call("the new one syncs and gets the old assignment", "SyncGroup", 5, sync_request(g, again, b, {}, "one"), on="b")
+    s.call(
+        "the new one syncs and gets the old assignment", "SyncGroup", 5, sync_request(g, again, b, {}, "one"), on="b"
+    )
     s.call("described", "DescribeGroups", 6, {"groups": [g]}, on="c")
-    changed = s.call("comes back with another subscription", "JoinGroup", 9, join_request(g, groupInstanceId="one", protocols=[protocol("range", b"changed")]), on="d")
+    changed = s.call(
+        "comes back with another subscription",
+        "JoinGroup",
+        9,
+        join_request(g, groupInstanceId="one", protocols=[protocol("range", b"changed")]),
+        on="d",
+    )
     d = changed["memberId"]
     s.call("it syncs", "SyncGroup", 5, sync_request(g, changed, d, {d: b"changed"}, "one"), on="d")
-    old_version = s.call("comes back with a version before skipAssignment", "JoinGroup", 8, join_request(g, groupInstanceId="one", protocols=[protocol("range", b"changed")]), on="e")
+    old_version = s.call(
+        "comes back with a version before skipAssignment",
+        "JoinGroup",
+        8,
+        join_request(g, groupInstanceId="one", protocols=[protocol("range", b"changed")]),
+        on="e",
+    )
     e = old_version["memberId"]
     s.call("it syncs", "SyncGroup", 5, sync_request(g, old_version, e, {e: b"again"}, "one"), on="e")
-    s.call("leaves by instance id alone", "LeaveGroup", 5, {"groupId": g, "members": [{"memberId": "", "groupInstanceId": "one"}]}, on="f")
+    s.call(
+        "leaves by instance id alone",
+        "LeaveGroup",
+        5,
+        {"groupId": g, "members": [{"memberId": "", "groupInstanceId": "one"}]},
+        on="f",
+    )
     s.call("described", "DescribeGroups", 6, {"groups": [g]}, on="c")
-    s.call("leaves again", "LeaveGroup", 5, {"groupId": g, "members": [{"memberId": "", "groupInstanceId": "one"}]}, on="f")
-    s.call("an instance id with a member id nobody has", "JoinGroup", 9, join_request(g, "stranger", groupInstanceId="one"), on="f")
+    s.call(
+        "leaves again", "LeaveGroup", 5, {"groupId": g, "members": [{"memberId": "", "groupInstanceId": "one"}]}, on="f"
+    )
+    s.call(
+        "an instance id with a member id nobody has",
+        "JoinGroup",
+        9,
+        join_request(g, "stranger", groupInstanceId="one"),
+        on="f",
+    )
 
 
 def find_coordinator(s: Session) -> None:
     wait_for_coordinator(s)
     for version in versions("FindCoordinator"):
-        for kind, key in ((0, "fc-group"), (0, ""), (2, "fc-group"), (2, "g:AAAAAAAAAAAAAAAAAAAAZQ:0"), (3, "x"), (-1, "x")):
+        for kind, key in (
+            (0, "fc-group"),
+            (0, ""),
+            (2, "fc-group"),
+            (2, "g:AAAAAAAAAAAAAAAAAAAAZQ:0"),
+            (3, "x"),
+            (-1, "x"),
+        ):
             if version == 0 and kind != 0:
                 continue
-            s.call(f"key type {kind}, key {key!r}", "FindCoordinator", version, {"key": key, "keyType": kind, "coordinatorKeys": [key]})
+            s.call(
+                f"key type {kind}, key {key!r}",
+                "FindCoordinator",
+                version,
+                {"key": key, "keyType": kind, "coordinatorKeys": [key]},
+            )
     for version in (4, 5, 6):
         s.call("several keys", "FindCoordinator", version, {"keyType": 0, "coordinatorKeys": ["x", "", "y", "x"]})
         s.call("no keys", "FindCoordinator", version, {"keyType": 0, "coordinatorKeys": []})

@@ -84,7 +84,7 @@ class RandomGroup:
             return [{**item, "partitions": item["partitions"][:1]} for item in member.assigned]
         return [] if choice == 6 else None
 
-    def told(self, member: Member, before: list[dict[str, Any]]) -> None:
+    def note_assigned(self, member: Member, before: list[dict[str, Any]]) -> None:
         if member.assigned is not before:
             self.before[member.name] = before
 
@@ -98,13 +98,13 @@ class RandomGroup:
         before = member.assigned
         # A broker that is joined by a member without topics may take all others for such, too.
         member.join(self.some_topics(1), rebalanceTimeoutMs=self.rng.choice((30000, 30000, 20000)))
-        self.told(member, before)
+        self.note_assigned(member, before)
 
     def owns(self) -> None:
         member = self.member()
         before = member.assigned
         member.beat("tells what it owns", topicPartitions=member.assigned)
-        self.told(member, before)
+        self.note_assigned(member, before)
 
     def beat(self) -> None:
         member = self.member()
@@ -117,7 +117,7 @@ class RandomGroup:
             fields["rackId"] = self.rng.choice(("r1", "r2"))
         before = member.assigned
         member.beat("says something", **fields)
-        self.told(member, before)
+        self.note_assigned(member, before)
 
     def odd_epoch(self) -> None:
         member = self.member()
@@ -129,7 +129,7 @@ class RandomGroup:
         answer = member.beat("says another epoch", memberEpoch=epoch, **fields)
         if answer["errorCode"]:
             member.epoch = known
-        self.told(member, before)
+        self.note_assigned(member, before)
 
     def leave(self) -> None:
         member = self.member()

@@ -39,7 +39,9 @@ def join_heartbeat(group: str, member: str, topics: list[str] | None = None, **f
 class Member:
     """A member of the consumer protocol: its epoch and what it owns follow the answers."""
 
-    def __init__(self, s: ConsumerSession, group: str, name: str, version: int = 1, instance: str | None = None) -> None:
+    def __init__(
+        self, s: ConsumerSession, group: str, name: str, version: int = 1, instance: str | None = None
+    ) -> None:
         self.s = s
         self.group = group
         self.id = name
@@ -52,7 +54,9 @@ class Member:
     def send(self, step: str, request: dict[str, Any]) -> Answer:
         if self.instance is not None:
             request.setdefault("instanceId", self.instance)
-        answer: Answer = self.s.call(f"{self.name} {step}", "ConsumerGroupHeartbeat", self.version, request, on=self.name)
+        answer: Answer = self.s.call(
+            f"{self.name} {step}", "ConsumerGroupHeartbeat", self.version, request, on=self.name
+        )
         if answer["errorCode"] == 0:
             self.id = answer["memberId"]
             self.epoch = answer["memberEpoch"]
@@ -155,7 +159,9 @@ def listed(s: ConsumerSession, group: str, step: str = "as it is listed") -> Non
 # ---- what classic consumers say
 
 
-def subscription(topics: list[str], version: int = 1, owned_partitions: Partitions | None = None, **fields: Any) -> bytes:
+def subscription(
+    topics: list[str], version: int = 1, owned_partitions: Partitions | None = None, **fields: Any
+) -> bytes:
     """A classic consumer's subscription, with the version in front."""
     value: dict[str, Any] = {"topics": topics, **fields}
     if version >= 1:
@@ -174,7 +180,13 @@ class ClassicMember:
     """A member of the classic protocol with the consumer's embedded protocol."""
 
     def __init__(
-        self, s: ConsumerSession, group: str, name: str, topics: list[str], member_id: str = "", instance: str | None = None
+        self,
+        s: ConsumerSession,
+        group: str,
+        name: str,
+        topics: list[str],
+        member_id: str = "",
+        instance: str | None = None,
     ) -> None:
         self.s = s
         self.group = group

@@ -18,6 +18,7 @@ from kcoord.protocol import apis
 from kcoord.server.listen.limits import frame_limits
 from kcoord.server.settings.load import load as load_config
 from kcoord.wire.primitives import BytesWriter, Reader, write_int16, write_int32, write_nullable_string
+from tests.harness.core_invariants import engine_problems
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CLUSTER_ID = "dGVzdGNsdXN0ZXItLS0tLQ"
@@ -66,6 +67,8 @@ def finish_turn(engine: Engine, now: Now) -> None:
             engine.commit_done(ticket, now)
         ticket = engine.end_turn(now)
     engine.take_ready()
+    problems = engine_problems(engine)
+    assert not problems, problems
 
 
 def run_jobs(engine: Engine, now: Now, *keys: str) -> list[str]:
@@ -76,11 +79,11 @@ def run_jobs(engine: Engine, now: Now, *keys: str) -> list[str]:
     ran: list[str] = []
     finish_turn(engine, now)
     engine.take_jobs()
-    while engine.jobs_in_flight:
-        wanted = [key for key in keys if key not in ran] if keys else list(engine.jobs_in_flight)
+    while engine.applier.jobs_in_flight:
+        wanted = [key for key in keys if key not in ran] if keys else list(engine.applier.jobs_in_flight)
         if not wanted:
             break
-        job = engine.jobs_in_flight[wanted[0]]
+        job = engine.applier.jobs_in_flight[wanted[0]]
         ran.append(job.key)
         engine.job_done(job, job.run(), None, now)
         finish_turn(engine, now)
@@ -88,9 +91,7 @@ def run_jobs(engine: Engine, now: Now, *keys: str) -> list[str]:
     return ran
 
 
-def request_frame(
-    api_key: int, version: int, message: Any, correlation_id: int = 1, client_id: str = "test"
-) -> bytes:
+def request_frame(api_key: int, version: int, message: Any, correlation_id: int = 1, client_id: str = "test") -> bytes:
     """A whole request with its size field."""
     w = BytesWriter()
     write_int16(w, api_key)
@@ -102,6 +103,11 @@ def request_frame(
     apis.encode_request(w, api_key, message, version)
     data = w.getvalue()
     return len(data).to_bytes(4, "big") + data
+
+
+def take_output(session: Session) -> bytes:
+    """Everything that may be written to the connection now, as one piece."""
+    return b"".join(session.take_pieces())
 
 
 def read_answers(data: bytes) -> list[tuple[int, bytes]]:
@@ -143,6 +149,6 @@ class Client:
         """Send, finish the turn, and return the one answer."""
         correlation_id = self.send(api_key, version, message, now)
         finish_turn(self.engine, now)
-        answers = read_answers(self.session.take_output())
+        answers = read_answers(take_output(self.session))
         assert [a[0] for a in answers] == [correlation_id], (answers, self.session.close_reason)
         return decode_answer(api_key, version, answers[0][1])

@@ -16,7 +16,8 @@ from kcoord.server.assignors import load_assignors
 from kcoord.server.settings.load import load as load_config
 from kcoord.wire.record_batch import Record, check_crc, decode_records, parse_header
 from tests.harness.consumer_session import DECOMPRESSED_BYTES_MAX, ConsumerSession
-from tests.harness.engine import finish_turn, open_memory_engine, run_jobs
+from tests.harness.engine import finish_turn, open_memory_engine, run_jobs, take_output
+from tests.harness.log import batches_of
 from tests.harness.session import ANSWER_DEADLINE_S, Closed, Connection, KcoordCodec, Silent, request_frame
 
 START_WALL_MS = 1_800_000_000_000
@@ -70,7 +71,7 @@ class EngineConnection(Connection):
         world = self._world
         end_ms = world.mono_ms + int(deadline_s * 1000)
         while True:
-            self._input += self._end.take_output()
+            self._input += take_output(self._end)
             size = int.from_bytes(self._input[:4], "big") if len(self._input) >= 4 else -1
             if 0 <= size <= len(self._input) - 4:
                 frame, self._input = self._input[4 : 4 + size], self._input[4 + size :]
@@ -108,7 +109,7 @@ class EngineSession(ConsumerSession):
         log = self.world.engine.directory.get(OFFSETS_TOPIC, 0)
         assert log is not None
         found = []
-        for position, data in log.batches(0, log.end_offset):
+        for position, data in batches_of(log, 0, log.end_offset):
             header = parse_header(data, position)
             assert check_crc(data, position, header)
             found.append(decode_records(data, position, header, DECOMPRESSED_BYTES_MAX))

@@ -1,7 +1,7 @@
 """A kcoord server in a process of its own, as a user starts it.
 
-    with KcoordServer() as server:
-        server.bootstrap   # "127.0.0.1:PORT"
+with KcoordServer() as server:
+    server.bootstrap   # "127.0.0.1:PORT"
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 START_DEADLINE_S = 60.0
 STOP_DEADLINE_S = 60.0
@@ -47,7 +48,7 @@ class KcoordServer:
     def is_alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def __enter__(self) -> KcoordServer:
+    def __enter__(self) -> Self:
         try:
             self.start()
         except BaseException:

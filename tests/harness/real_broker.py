@@ -8,6 +8,7 @@ Also a program: `python -m tests.harness.real_broker` keeps one running until it
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import signal
 import socket
@@ -17,6 +18,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from tests.harness import java
 from tests.harness.ports import own_port
@@ -68,7 +70,7 @@ class RealBroker:
         self.bootstrap = f"127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 
-    def __enter__(self) -> RealBroker:
+    def __enter__(self) -> Self:
         try:
             self._start()
         except BaseException:
@@ -145,10 +147,8 @@ class RealBroker:
 def main() -> None:
     with RealBroker() as broker:
         print(f"kafka ready {broker.bootstrap} {broker.data}", flush=True)
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             signal.pause()
-        except KeyboardInterrupt:
-            pass
 
 
 if __name__ == "__main__":

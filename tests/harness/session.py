@@ -53,8 +53,8 @@ class KcoordCodec:
         r = Reader(body)
         decode = getattr(schema_json.module_of(name), f"decode_{schema_json.snake_case(name)}")
         message = decode(r, version)
-        if r.remaining():
-            raise ValueError(f"{r.remaining()} bytes left over after {name} v{version}")
+        if r.end - r.pos:
+            raise ValueError(f"{r.end - r.pos} bytes left over after {name} v{version}")
         return schema_json.render(name, version, message)
 
 
@@ -289,13 +289,16 @@ class Session:
     def _normal_number(self, key: str, value: int) -> int | str:
         if key == "port" and value > 0:
             return "<port>"
-        if key == "producerId" and value >= 0:
+        if key in ("producerId", "v3AndBelowProducerId", "producerIdFilters") and value >= 0:
             return "<producer id>"
         if key == "finalizedFeaturesEpoch" and value >= 0:
             return "<epoch>"
         if key == "sessionId" and value > 0:
             return "<session id>"
-        if key in ("timestamp", "logAppendTimeMs") and value > 1_700_000_000_000:
+        if (
+            key in ("timestamp", "logAppendTimeMs", "lastTimestamp", "transactionStartTimeMs")
+            and value > 1_700_000_000_000
+        ):
             return "<now>"
         return value
 

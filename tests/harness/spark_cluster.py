@@ -12,7 +12,7 @@ import sys
 import tarfile
 import time
 from pathlib import Path
-from typing import Any, Final
+from typing import Final, Self
 
 import pyspark
 
@@ -38,7 +38,7 @@ class SparkCluster:
         self.url = f"spark://127.0.0.1:{self.port}"
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def __enter__(self) -> SparkCluster:
+    def __enter__(self) -> Self:
         self.folder.mkdir(parents=True)
         at = ["--host", "127.0.0.1", "--webui-port", "0"]
         self._start("master", "org.apache.spark.deploy.master.Master", *at, "--port", str(self.port))
@@ -50,7 +50,7 @@ class SparkCluster:
             self._wait(f"worker-{number}", "Successfully registered with master")
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         for process in reversed(self.processes):
             process.terminate()
         for process in self.processes:

@@ -11,7 +11,7 @@ SETTINGS: Final[dict[str, str | int | bool]] = {
     "spark.sql.shuffle.partitions": 2,
     # Spark makes the folder once somebody uses its catalog, by default in the working folder.
     "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "kcoord-spark-warehouse"),
-    # Tests are over before the second compiler's work pays; without it the room for code is small, and Spark generates
+    # Tests are over before the second compiler's work pays; without it the code cache is small, and Spark generates
     # some for each query.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=240m",
 }

@@ -23,8 +23,11 @@ END_SECONDS = 60.0
 
 
 def clean_environment() -> dict[str, str]:
-    """What a fresh machine would have; pip's own settings stay, as a registry may be configured there."""
-    kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_")}
+    """What a fresh machine would have; pip's own settings stay, as a registry may be configured there.
+
+    So does the folder of object files, which CI shares between its builds.
+    """
+    kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name == "COMPILE_OBJECTS"}
     return kept | {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
 
 
@@ -39,7 +42,7 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(ROOT / name, source / name)
     installed = folder / "opt"
-    command = ["sh", source / "docker" / "build-steps.sh", source, installed, sys.executable]
+    command: list[str | Path] = ["sh", source / "docker" / "build-steps.sh", source, installed, sys.executable]
     done = subprocess.run(
         command, cwd=folder, env=clean_environment(), capture_output=True, text=True, timeout=1500, check=False
     )
@@ -50,7 +53,14 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def server(prefix: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """The image's command on a free port: (process, host:port)."""
-    command = [prefix / "bin" / "kcoord", "serve", "--listen", "127.0.0.1:0", "--data", tmp_path / "data"]
+    command: list[str | Path] = [
+        prefix / "bin" / "kcoord",
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--data",
+        tmp_path / "data",
+    ]
     log = open(tmp_path / "log", "w")
     process = subprocess.Popen(command, cwd=tmp_path, env=clean_environment(), stdout=subprocess.PIPE,
                                stderr=log, text=True)  # fmt: skip
@@ -79,7 +89,7 @@ def test_the_image_serves_the_sample_clients_and_stops_cleanly(
     prefix: Path, server: tuple[subprocess.Popen[str], str], tmp_path: Path
 ) -> None:
     process, address = server
-    health = [prefix / "bin" / "kcoord", "health", "--bootstrap", address]
+    health: list[str | Path] = [prefix / "bin" / "kcoord", "health", "--bootstrap", address]
     done = subprocess.run(
         health, env=clean_environment(), capture_output=True, text=True, timeout=END_SECONDS, check=False
     )
@@ -89,5 +99,5 @@ def test_the_image_serves_the_sample_clients_and_stops_cleanly(
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=END_SECONDS) == 0
     # Nobody was waited for: the deadlines of who stops containers are above that of answers under way.
-    said = (tmp_path / "log").read_text()
-    assert "stopped" in said and "not_drained" not in said
+    log_text = (tmp_path / "log").read_text()
+    assert "stopped" in log_text and "not_drained" not in log_text

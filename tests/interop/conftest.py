@@ -34,9 +34,7 @@ QUICK = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--target", choices=("kcoord", "kafka"), default="kcoord", help="what the clients talk to")
-    parser.addoption(
-        "--live-seconds", type=int, default=60, help="how long a compacting broker is read while it works"
-    )
+    parser.addoption("--live-seconds", type=int, default=60, help="how long a compacting broker is read while it works")
 
 
 def pytest_configure(config: pytest.Config) -> None:

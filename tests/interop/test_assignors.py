@@ -54,10 +54,8 @@ class RandomGroup:
         return sorted(self.random.sample(self.ids, self.random.randint(0, len(self.ids))))
 
     def subscribe(self, member_id: str) -> None:
-        self.group.members[member_id] = self.subscription()
-        self.group.builder.set_member(
-            member_id, self.instances[member_id], None, self.group.members[member_id]
-        )
+        self.group.instances[member_id] = self.instances[member_id]
+        self.group.set_member(member_id, self.subscription())
 
     def join(self) -> None:
         member_id = f"{self.random.getrandbits(32):08x}"
@@ -81,7 +79,7 @@ class RandomGroup:
         else:
             topic_id = r.choice(self.ids)
             self.topics.counts[topic_id] += r.randint(1, 5)
-            group.builder.topics_changed()
+            group.topics_changed()
 
     def question(self) -> str:
         """The group as it is before it is computed, for the Java side."""
@@ -97,16 +95,13 @@ class RandomGroup:
         subscribed = {t for ids in self.group.members.values() for t in ids}
         topics = {t.hex(): count for t, count in self.topics.counts.items() if t in subscribed}
         homogeneous = self.group.builder.is_homogeneous
-        return json.dumps(
-            {"assignor": self.name, "homogeneous": homogeneous, "topics": topics, "members": members}
-        )
+        return json.dumps({"assignor": self.name, "homogeneous": homogeneous, "topics": topics, "members": members})
 
     def compare(self, answer: str) -> None:
         """Computes, and holds the outcome against Kafka's."""
         group = self.group
         before = {
-            m: {t: p for t, p in group.targets.get(m, {}).items() if t in ids}
-            for m, ids in group.members.items()
+            m: {t: p for t, p in group.targets.get(m, {}).items() if t in ids} for m, ids in group.members.items()
         }
         targets = dict(group.targets)
         changed = group.compute()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kcoord.log.cleaner import ABORT, COMMIT, CleanConfig, clean
+from kcoord.log.cleaner import CleanConfig, clean
 from kcoord.log.segment import Segment, segment_name
 from kcoord.log.storage import DiskStorage
+from kcoord.log.transaction_index import ABORT, COMMIT
 from kcoord.wire.record_batch import BatchBuilder
 from tests.interop import tools
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
@@ -23,6 +24,10 @@ def at(quick_target: Target) -> list[str]:
     return ["--bootstrap-server", quick_target.bootstrap]
 
 
+def is_stable(members: str, result: tools.Result) -> bool:
+    return result.lines[-1].split()[-2:] == ["Stable", members]
+
+
 @pytest.fixture(scope="module")
 def both(at: list[str]) -> Iterator[str]:
     """A stem: STEM-new is a consumer group of two members, STEM-old a classic one, both at work and at the end."""
@@ -36,12 +41,12 @@ def both(at: list[str]) -> Iterator[str]:
         for name, members in (("new", "2"), ("old", "1")):
             tools.until(
                 "a stable group",
-                lambda name=name: tools.run(tools.GROUPS, *at, "--describe", "--group", f"{stem}-{name}", "--state"),
-                lambda result, members=members: result.lines[-1].split()[-2:] == ["Stable", members],
+                partial(tools.run, tools.GROUPS, *at, "--describe", "--group", f"{stem}-{name}", "--state"),
+                partial(is_stable, members),
             )
             tools.until(
                 "commits",
-                lambda name=name: tools.run(tools.GROUPS, *at, "--describe", "--group", f"{stem}-{name}"),
+                partial(tools.run, tools.GROUPS, *at, "--describe", "--group", f"{stem}-{name}"),
                 lambda result: [row["LAG"] for row in result.table()] == ["0"] * 4,
             )
         yield stem

@@ -56,7 +56,7 @@ class Member:
         while not self.is_over:
             message = self.consumer.poll(0.2)
             if message is not None and message.error() is None:
-                self.consumer.commit(message, asynchronous=False)
+                self.consumer.commit(message=message, asynchronous=False)
                 self.got.append(message.value() or b"")
         self.consumer.close()
 
@@ -155,7 +155,7 @@ def export(source: Path, target: Path) -> dict[str, Any]:
     return report
 
 
-def test_a_broker_goes_on_with_live_consumer_groups(tmp_path: Path) -> None:
+def test_a_broker_continues_with_live_consumer_groups(tmp_path: Path) -> None:
     port = own_port()
     server = KcoordServer(data=tmp_path / "data")
     server.port = port

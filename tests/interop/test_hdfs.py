@@ -17,10 +17,12 @@ from hdfs_native.fsspec import HdfsFileSystem
 from pyspark.sql import SparkSession
 
 from kcoord.cli.main import main
-from kcoord.spark.options import TABLES
+from kcoord.spark.tables.registry import TABLES
 from tests.data.known import LOGS
 from tests.harness import java
 from tests.unit.spark.log_rig import LogRig, rows
+
+pytestmark = pytest.mark.nightly
 
 START_S = 180
 WAIT_S = 120
@@ -44,17 +46,15 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
         str(LOGS),
     ]
     with open(base / "errors", "w") as errors:
-        running = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True
-        )
+        running = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True)
     too_late = threading.Timer(START_S, running.kill)
     too_late.start()
     try:
         assert running.stdout is not None
-        said = next((line for line in running.stdout if line.startswith("READY ")), "")
+        ready_line = next((line for line in running.stdout if line.startswith("READY ")), "")
         too_late.cancel()
-        assert said, (base / "errors").read_text()[-3000:]
-        _, port, address = said.split()
+        assert ready_line, (base / "errors").read_text()[-3000:]
+        _, port, address = ready_line.split()
         yield f"127.0.0.1:{port}", address.removeprefix("http://")
     finally:
         too_late.cancel()
@@ -94,9 +94,7 @@ def test_what_is_not_there(cluster: tuple[str, str]) -> None:
 
 
 def test_in_spark(spark: SparkSession, broker: str) -> None:
-    there, here = (
-        spark.read.format("kcoord").option("table", "messages").load(path) for path in (broker, str(LOGS))
-    )
+    there, here = (spark.read.format("kcoord").option("table", "messages").load(path) for path in (broker, str(LOGS)))
     assert there.exceptAll(here).count() == here.exceptAll(there).count() == 0
     assert there.count() == len(rows(LOGS))
 
@@ -120,9 +118,7 @@ def tables(document: str) -> dict[str, list[str]]:
     return {name: sorted(map(json.dumps, one["rows"])) for name, one in found.items()}
 
 
-def test_a_stream_in_spark(
-    spark: SparkSession, cluster: tuple[str, str], hdfs: HdfsFileSystem, tmp_path: Path
-) -> None:
+def test_a_stream_in_spark(spark: SparkSession, cluster: tuple[str, str], hdfs: HdfsFileSystem, tmp_path: Path) -> None:
     """What is new is in a segment that was not there."""
     log = LogRig(tmp_path / "data")
     seen = []

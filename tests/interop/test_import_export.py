@@ -51,21 +51,17 @@ def topic_id(bootstrap: str) -> str:
     return described.out.split("TopicId:")[1].split()[0]
 
 
-def test_clients_go_on_after_an_import(tmp_path: Path) -> None:
+def test_clients_continue_after_an_import(tmp_path: Path) -> None:
     source = tmp_path / "broker"
     with RealBroker(BROKER, data=source) as broker:
-        made = tools.run(
-            tools.TOPICS, *at(broker.bootstrap), "--create", "--topic", "moved", "--partitions", "1"
-        )
+        made = tools.run(tools.TOPICS, *at(broker.bootstrap), "--create", "--topic", "moved", "--partitions", "1")
         assert made.code == 0, made
         fill(broker.bootstrap, 0, 20)
         assert consume(broker.bootstrap, "slow", 7, "--from-beginning") == [f"line {i}" for i in range(7)]
         new_protocol = ["--from-beginning", "--command-property", "group.protocol=consumer"]
         assert consume(broker.bootstrap, "modern", 20, *new_protocol) == [f"line {i}" for i in range(20)]
         before = topic_id(broker.bootstrap)
-    report = json.loads(
-        log("import", str(source), "--data", str(tmp_path / "data"), "--topics", "--output", "json")
-    )
+    report = json.loads(log("import", str(source), "--data", str(tmp_path / "data"), "--topics", "--output", "json"))
     assert report["taken"]["classic groups"] == 1
     assert report["taken"]["committed offsets"] == 2
     assert report["taken"]["records of topics"] == 20
@@ -82,9 +78,7 @@ def test_clients_go_on_after_an_import(tmp_path: Path) -> None:
 
 def test_a_broker_starts_on_what_was_exported(tmp_path: Path) -> None:
     with KcoordServer(data=tmp_path / "data") as server:
-        made = tools.run(
-            tools.TOPICS, *at(server.bootstrap), "--create", "--topic", "moved", "--partitions", "1"
-        )
+        made = tools.run(tools.TOPICS, *at(server.bootstrap), "--create", "--topic", "moved", "--partitions", "1")
         assert made.code == 0, made
         fill(server.bootstrap, 0, 20)
         for group in ("one", "two"):
@@ -135,6 +129,13 @@ async def transact(bootstrap: str) -> None:
     await producer.client.close()
 
 
+async def abort_open(bootstrap: str) -> None:
+    """A new producer with the same transactional id aborts the transaction of the old one."""
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, transactional_id="mover")
+    await producer.start()
+    await producer.stop()
+
+
 async def read_committed(bootstrap: str, count: int) -> tuple[int | None, list[tuple[int, bytes | None]]]:
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap,
@@ -153,23 +154,19 @@ async def read_committed(bootstrap: str, count: int) -> tuple[int | None, list[t
     return offset, [(one.offset, one.value) for one in found]
 
 
-def test_transactions_of_a_killed_broker(tmp_path: Path) -> None:
+async def test_transactions_of_a_killed_broker(tmp_path: Path) -> None:
     source = tmp_path / "broker"
     with RealBroker(BROKER, data=source) as broker:
-        made = tools.run(
-            tools.TOPICS, *at(broker.bootstrap), "--create", "--topic", "moved", "--partitions", "1"
-        )
+        made = tools.run(tools.TOPICS, *at(broker.bootstrap), "--create", "--topic", "moved", "--partitions", "1")
         assert made.code == 0, made
-        asyncio.run(asyncio.wait_for(transact(broker.bootstrap), 60))
+        await asyncio.wait_for(transact(broker.bootstrap), 60)
         broker.stop(kill=True)
-    report = json.loads(
-        log("import", str(source), "--data", str(tmp_path / "data"), "--topics", "--output", "json")
-    )
-    left_out = report["left_out"]
-    assert left_out["records of aborted or unfinished transactions"] == 2
-    assert left_out["offset commits of aborted transactions"] == 1
-    assert left_out["offset commits of open transactions"] == 1
+    report = json.loads(log("import", str(source), "--data", str(tmp_path / "data"), "--topics", "--output", "json"))
+    assert report["left_out"]["offset commits of aborted transactions"] == 1
+    assert report["kept"]["offset commits of open transactions"] == 1
     with KcoordServer(data=tmp_path / "data") as server:
+        await asyncio.wait_for(abort_open(server.bootstrap), 60)
         fill(server.bootstrap, 0, 1)
-        found = asyncio.run(asyncio.wait_for(read_committed(server.bootstrap, 3), 60))
-    assert found == (1, [(0, b"a"), (4, b"b"), (7, b"line 0")])
+        found = await asyncio.wait_for(read_committed(server.bootstrap, 3), 60)
+    # The open transaction has a record and a marker, and its offset is gone.
+    assert found == (1, [(0, b"a"), (4, b"b"), (8, b"line 0")])

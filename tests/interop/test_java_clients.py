@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -192,7 +191,7 @@ class Report:
 
 
 @pytest.fixture(scope="module")
-def report(target: Target) -> Iterator[Report]:
+def report(target: Target) -> Report:
     command = java.command("Scenarios", target.bootstrap, "java-", *EXPECTED, heap_mb=512)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
@@ -200,7 +199,7 @@ def report(target: Target) -> Iterator[Report]:
     except subprocess.TimeoutExpired as e:
         stdout = e.stdout.decode() if isinstance(e.stdout, bytes) else e.stdout or ""
         stderr = f"ended after {DEADLINE_S} s"
-    yield Report(stdout, stderr)
+    return Report(stdout, stderr)
 
 
 @pytest.mark.parametrize("scenario", EXPECTED)

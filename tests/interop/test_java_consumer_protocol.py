@@ -6,7 +6,6 @@ As test_java_clients.py; `pytest tests/interop/test_java_consumer_protocol.py --
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -101,7 +100,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture(scope="module")
-def report(quick_target: Target) -> Iterator[Report]:
+def report(quick_target: Target) -> Report:
     command = java.command("Scenarios", quick_target.bootstrap, "java-", *EXPECTED, heap_mb=512)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S)
@@ -109,7 +108,7 @@ def report(quick_target: Target) -> Iterator[Report]:
     except subprocess.TimeoutExpired as e:
         stdout = e.stdout.decode() if isinstance(e.stdout, bytes) else e.stdout or ""
         stderr = f"ended after {DEADLINE_S} s"
-    yield Report(stdout, stderr)
+    return Report(stdout, stderr)
 
 
 @pytest.mark.parametrize("scenario", EXPECTED)

@@ -19,11 +19,13 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from kcoord.spark.filters import RowFilter
-from kcoord.spark.options import parse_options
-from kcoord.spark.reading import read_task
-from kcoord.spark.source import plan_tasks
+from kcoord.spark.reader.batch_reader import plan_tasks
+from kcoord.spark.reader.options import parse_options
+from kcoord.spark.reader.row_filter import RowFilter
+from kcoord.spark.reader.tasks import read_task
 from tests.harness.real_broker import RealBroker
+
+pytestmark = pytest.mark.nightly
 
 TOPIC = "t"
 PARTITIONS = 10
@@ -60,9 +62,7 @@ class Committer(threading.Thread):
         self.acknowledged = 0
         self.failure: Exception | None = None
         self.stopping = threading.Event()
-        self.consumer = Consumer(
-            {"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False}
-        )
+        self.consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
 
     def run(self) -> None:
         try:

@@ -6,7 +6,6 @@ import os
 import re
 import shutil
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,7 +95,7 @@ def transact(bootstrap: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Directories]:
+def directories(tmp_path_factory: pytest.TempPathFactory) -> Directories:
     home = tmp_path_factory.mktemp("format")
     found = Directories(home / "broker-live", home / "broker", home / "live", home / "ours")
     with RealBroker(keep=True) as broker:
@@ -111,7 +110,7 @@ def directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Directorie
         shutil.copytree(kcoord.data, found.live, ignore=shutil.ignore_patterns("*.sock"))
         kcoord.stop()
         shutil.move(kcoord.data, found.ours)
-    yield found
+    return found
 
 
 def files(path: Path) -> dict[str, bytes]:
@@ -204,7 +203,7 @@ def whole(path: Path) -> list[StoredBatch]:
     return batches
 
 
-def test_a_brokers_transaction_index_is_what_its_log_says(directories: Directories) -> None:
+def test_a_brokers_transaction_index_matches_its_log(directories: Directories) -> None:
     path = directories.broker / "transactional-0"
     began: dict[int, int] = {}
     entries = b""
@@ -257,7 +256,7 @@ def test_we_make_the_brokers_indexes_and_snapshots_of_the_brokers_logs(
     assert compare_with_remade(directories.broker, tmp_path) > 25
 
 
-def test_a_server_that_ran_left_what_its_logs_say(directories: Directories, tmp_path: Path) -> None:
+def test_files_of_a_stopped_server_match_its_logs(directories: Directories, tmp_path: Path) -> None:
     assert compare_with_remade(directories.ours, tmp_path) > 25
 
 
@@ -281,7 +280,7 @@ def dumped(paths: list[Path], *options: str) -> str:
     return shown.out
 
 
-def test_the_dumper_reads_every_file_of_ours(directories: Directories) -> None:
+def test_the_dumper_reads_every_file_of_kcoord(directories: Directories) -> None:
     for root in (directories.ours, directories.live):
         paths = sorted(
             path

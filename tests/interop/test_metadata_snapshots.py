@@ -18,9 +18,10 @@ from kcoord.log.metadata_checkpoint import (
 from kcoord.log.serde import decode_metadata_record
 from kcoord.log.storage import DiskStorage
 from kcoord.protocol.records.topic_record import TopicRecord
-from kcoord.wire.record_batch import HEADER_BYTES, BatchHeader, parse_batches
+from kcoord.wire.record_batch import HEADER_BYTES, BatchHeader
 from tests.harness.kcoord_server import KcoordServer
 from tests.harness.real_broker import RealBroker
+from tests.harness.record_batches import parse_batches
 from tests.interop import tools
 from tests.interop.dump import dump
 
@@ -115,7 +116,7 @@ def test_the_dumper_reads_our_snapshots(tmp_path: Path) -> None:
         assert set(listed.lines) >= {"after", "topic-0"} and "topic-4" not in listed.lines
 
 
-def test_a_brokers_snapshots_have_the_form_of_ours(tmp_path: Path) -> None:
+def test_a_brokers_snapshots_have_the_same_format(tmp_path: Path) -> None:
     with RealBroker(OFTEN, data=tmp_path / "broker") as broker:
         theirs = snapshot_after_work(broker.bootstrap, tmp_path / "broker")
         broker.stop()
@@ -140,9 +141,7 @@ def test_a_brokers_snapshots_have_the_form_of_ours(tmp_path: Path) -> None:
     shift = headers[0][0].count - headers[1][0].count
     for batch, other in zip(headers[0][1:], headers[1][1:], strict=True):
         assert plain(batch) == (other.base_offset + shift, *plain(other)[1:])
-        bodies = [
-            one[h.pos + HEADER_BYTES : h.pos + h.size] for one, h in ((data[0], batch), (data[1], other))
-        ]
+        bodies = [one[h.pos + HEADER_BYTES : h.pos + h.size] for one, h in ((data[0], batch), (data[1], other))]
         assert bodies[0] == bodies[1]
     first = headers[1][0]
     record = data[1][HEADER_BYTES : first.size]

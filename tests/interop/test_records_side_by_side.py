@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -58,12 +57,12 @@ def after_scripts(server: KcoordServer | RealBroker) -> Records:
 
 
 @pytest.fixture(scope="module")
-def both() -> Iterator[tuple[Records, Records]]:
+def both() -> tuple[Records, Records]:
     with RealBroker() as broker:
         expected = after_scripts(broker)
     with KcoordServer() as server:
         actual = after_scripts(server)
-    yield expected, actual
+    return expected, actual
 
 
 def test_same_groups_have_records(both: tuple[Records, Records]) -> None:

@@ -17,6 +17,8 @@ from tests.unit.spark.log_rig import LogRig, commit
 
 ROOT = Path(kcoord.__file__).parent.parent
 TIMEOUT_S = 600
+pytestmark = pytest.mark.nightly
+
 PARTITIONS = 4
 SETTINGS = {
     "spark.driver.memory": "600m", "spark.executor.memory": "512m", "spark.executor.cores": "1",
@@ -59,9 +61,7 @@ def python(*words: str | Path, folder: Path, interpreter: str = "") -> subproces
     if interpreter:
         environment["PYSPARK_PYTHON"] = interpreter
     command = [sys.executable, "-P", *map(str, words)]
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S
-    )
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
 
 
 def test_the_same_interpreter_on_all_machines(cluster: SparkCluster, data: Path, tmp_path: Path) -> None:
@@ -99,4 +99,4 @@ def test_workers_without_kcoord_are_named_in_one_line(cluster: SparkCluster, dat
         folder=tmp_path, interpreter="/usr/bin/python3",
     )  # fmt: skip
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
-    assert "Spark's workers have no kcoord" in done.stderr and "docs/spark-cluster.md" in done.stderr
+    assert "Spark's workers lack kcoord" in done.stderr and "docs/spark-cluster.md" in done.stderr

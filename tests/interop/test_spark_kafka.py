@@ -148,7 +148,7 @@ def test_topics_may_be_given_by_a_pattern(spark: SparkSession, at: dict[str, str
     assert sent_as(rows) == by_partition(sent)
 
 
-def test_a_stream_is_written_and_goes_on_from_its_checkpoint(
+def test_a_stream_is_written_and_continues_from_its_checkpoint(
     spark: SparkSession, at: dict[str, str], tmp_path: Path
 ) -> None:
     source = tmp_path / "lines"
@@ -171,7 +171,7 @@ def test_a_stream_is_written_and_goes_on_from_its_checkpoint(
     assert sorted(row.value for row in read(spark, at, subscribe="spark-stream-to")) == lines
 
 
-def test_a_stream_is_read_and_goes_on_from_its_checkpoint(
+def test_a_stream_is_read_and_continues_from_its_checkpoint(
     spark: SparkSession, at: dict[str, str], tmp_path: Path
 ) -> None:
     topic = "spark-stream-from"

@@ -231,6 +231,20 @@ def test_offsets_and_deleted_records(at: list[str], tmp_path: Path) -> None:
     assert tools.run(tools.GET_OFFSETS, *at, *topic, "--time", "earliest").lines == ["tools-offsets:0:3"]
 
 
+def test_log_dirs(at: list[str]) -> None:
+    create(at, "tools-dirs", partitions=2)
+    fill(at, "tools-dirs", 5)
+    described = tools.run(tools.LOG_DIRS, *at, "--describe", "--topic-list", "tools-dirs")
+    assert described.code == 0, described
+    (broker,) = json.loads(described.lines[-1])["brokers"]
+    (log_dir,) = broker["logDirs"]
+    assert log_dir["error"] is None and Path(log_dir["logDir"]).is_absolute()
+    partitions = {p["partition"]: p for p in log_dir["partitions"]}
+    assert sorted(partitions) == ["tools-dirs-0", "tools-dirs-1"]
+    assert sum(p["size"] for p in partitions.values()) > 0
+    assert all(p["offsetLag"] == 0 and not p["isFuture"] for p in partitions.values())
+
+
 def test_cluster_tools(at: list[str], target: Target) -> None:
     assert re.match(r"Cluster ID: [\w-]{22}$", tools.run(tools.CLUSTER, "cluster-id", *at).lines[0])
     shown = tools.run(tools.API_VERSIONS, *at).out
@@ -244,7 +258,8 @@ def test_features_are_described(at: list[str]) -> None:
     found = {line.split()[1]: " ".join(line.split()[2:]) for line in lines}
     levels = "SupportedMinVersion: {} SupportedMaxVersion: {} FinalizedVersionLevel: {} Epoch: "
     assert found["metadata.version"].startswith(levels.format("3.3-IV3", "4.3-IV0", "4.3-IV0"))
-    expected = {"metadata.version"}
+    expected = {"metadata.version", "transaction.version"}
+    assert found["transaction.version"].startswith(levels.format(0, 2, 2))
     if apis.APIS[apis.CONSUMER_GROUP_HEARTBEAT].served:
         expected.add("group.version")
         assert found["group.version"].startswith(levels.format(0, 1, 1))

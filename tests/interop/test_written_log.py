@@ -78,9 +78,7 @@ def dumped(paths: list[Path], *options: str) -> str:
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
 def test_the_dumper_decodes_the_commits(tmp_path: Path, compression: str) -> None:
     given = commits(200)
-    save(
-        tmp_path / "log", given.slice(0, 90), given.slice(90), compression=compression, offsetsPartitions="3"
-    )
+    save(tmp_path / "log", given.slice(0, 90), given.slice(90), compression=compression, offsetsPartitions="3")
     seen = 0
     for partition in range(3):
         path = tmp_path / "log" / f"__consumer_offsets-{partition}" / ("0" * 20 + ".log")
@@ -110,9 +108,7 @@ def test_the_dumper_finds_segments_and_indexes_sound(tmp_path: Path) -> None:
         batchRecords="20",
         segmentBytes=str(1 << 20),
     )
-    save(
-        tmp_path / "gaps", messages(100, 300, 3), messages(400, 300, 5), keepOffsets="true", batchRecords="20"
-    )
+    save(tmp_path / "gaps", messages(100, 300, 3), messages(400, 300, 5), keepOffsets="true", batchRecords="20")
     for root, segments, batches in ((tmp_path / "plain", 3, 200), (tmp_path / "gaps", 2, 1199)):
         paths = sorted(path for path in root.glob("*-0/*") if path.suffix in (".log", ".index", ".timeindex"))
         logs = [path for path in paths if path.suffix == ".log" and path.parent.name == "orders-0"]
@@ -126,9 +122,7 @@ def test_the_dumper_finds_segments_and_indexes_sound(tmp_path: Path) -> None:
 
 def test_a_broker_starts_on_an_export_of_a_written_log(tmp_path: Path) -> None:
     save(tmp_path / "log", commits(20), topics='{"orders": {"partitions": 2}}')
-    done = CliRunner().invoke(
-        main, ["log", "export", str(tmp_path / "broker"), "--data", str(tmp_path / "log")]
-    )
+    done = CliRunner().invoke(main, ["log", "export", str(tmp_path / "broker"), "--data", str(tmp_path / "log")])
     assert done.exit_code == 0, done.output
     with RealBroker({}, data=tmp_path / "broker") as broker:
         shown = tools.run(

@@ -14,6 +14,7 @@ TOPICS = TOOLS + "TopicCommand"
 GROUPS = TOOLS + "consumer.group.ConsumerGroupCommand"
 CONSOLE_CONSUMER = TOOLS + "consumer.ConsoleConsumer"
 CONSOLE_PRODUCER = TOOLS + "ConsoleProducer"
+TRANSACTIONS = TOOLS + "TransactionsCommand"
 VERIFIABLE_PRODUCER = TOOLS + "VerifiableProducer"
 VERIFIABLE_CONSUMER = TOOLS + "VerifiableConsumer"
 PRODUCER_PERFORMANCE = TOOLS + "ProducerPerformance"
@@ -24,6 +25,7 @@ GROUP_LISTING = TOOLS + "GroupsCommand"
 CLUSTER = TOOLS + "ClusterTool"
 API_VERSIONS = TOOLS + "BrokerApiVersionsCommand"
 DUMP_LOG = TOOLS + "DumpLogSegments"
+LOG_DIRS = TOOLS + "LogDirsCommand"
 FEATURES = TOOLS + "FeatureCommand"
 CONFIGS = "kafka.admin.ConfigCommand"
 
@@ -64,9 +66,7 @@ def run(tool: str, *args: str, stdin: str | None = None, release: str = "") -> R
 @contextmanager
 def running(tool: str, *args: str) -> Iterator[subprocess.Popen[str]]:
     """A tool that keeps running until the block ends."""
-    process = subprocess.Popen(
-        java.command(tool, *args), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    )
+    process = subprocess.Popen(java.command(tool, *args), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         yield process
     finally:

@@ -95,9 +95,7 @@ def build_beat(command: Command, actor: Actor, version: int, printer: Printer, a
 def client_assignor(text: str) -> ClientAssignor:
     name, versions, version, metadata, reason = (text.split(":") + ["", ""])[:5]
     low, _, high = versions.partition("-")
-    return ClientAssignor(
-        name, int(low), int(high), int(reason or "0"), int(version), bytes.fromhex(metadata)
-    )
+    return ClientAssignor(name, int(low), int(high), int(reason or "0"), int(version), bytes.fromhex(metadata))
 
 
 def build_prepare(command: Command, actor: Actor, version: int, printer: Printer, actors: Actors) -> Message:
@@ -115,8 +113,7 @@ def build_install(command: Command, actor: Actor, version: int, printer: Printer
             continue
         member_id, owned, told_version, metadata = (text.split(":") + ["", "", ""])[:4]
         topics = [
-            AssignedTopicPartitions(printer.topic_ids[name], indexes)
-            for name, indexes in partitions(owned).items()
+            AssignedTopicPartitions(printer.topic_ids[name], indexes) for name, indexes in partitions(owned).items()
         ]
         told = bytes.fromhex(metadata)
         members.append(AssignedMember(printer.lengthen(member_id), topics, int(told_version or "0"), told))
@@ -130,7 +127,5 @@ def build_install(command: Command, actor: Actor, version: int, printer: Printer
     )
 
 
-def build_describe_consumer(
-    command: Command, actor: Actor, version: int, printer: Printer, actors: Actors
-) -> Message:
+def build_describe_consumer(command: Command, actor: Actor, version: int, printer: Printer, actors: Actors) -> Message:
     return ConsumerGroupDescribeRequest(command.words or ["g"])

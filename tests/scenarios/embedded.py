@@ -61,7 +61,7 @@ def embedded_subscription(data: bytes) -> str | None:
         message = decode_consumer_protocol_subscription(reader, version)
     except DecodeError:
         return None
-    if reader.remaining():
+    if reader.end - reader.pos:
         return None
     parts = [",".join(message.topics)]
     if version:
@@ -87,7 +87,7 @@ def embedded_assignment(data: bytes) -> str | None:
         message = decode_consumer_protocol_assignment(reader, version)
     except DecodeError:
         return None
-    if reader.remaining():
+    if reader.end - reader.pos:
         return None
     assigned = [f"{t.topic}/{p}" for t in message.assigned_partitions for p in t.partitions]
     parts = ["+".join(assigned) or "nothing", f"v{version}"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from kcoord.core.groups.cause import NO_TIME, Cause
+from kcoord.core.cause import NO_TIME, Cause
 from kcoord.core.outcome import (
     INFO,
     TIMER_CONSUMER_JOIN,
@@ -122,15 +122,11 @@ class Printer:
         parts = self.fields(response)
         return " ".join([f"reply {who}: {name}", *parts])
 
-    def record(
-        self, place: str, key: Message | None, value: Message | None, cause: Cause | None = None
-    ) -> str:
+    def record(self, place: str, key: Message | None, value: Message | None, cause: Cause | None = None) -> str:
         named = key if key is not None else value
         assert named is not None
         name = type(named).__name__.removesuffix("Key")
-        keys = (
-            ", ".join(self.value("", getattr(key, field)) for field in key.FIELDS) if key is not None else ""
-        )
+        keys = ", ".join(self.value("", getattr(key, field)) for field in key.FIELDS) if key is not None else ""
         body = ["tombstone"] if value is None else self.fields(value)
         return " ".join([f"record {place} {name}({keys})", *body, *self.cause(cause)])
 

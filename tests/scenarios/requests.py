@@ -107,9 +107,7 @@ def build_sync(command: Command, actor: Actor, version: int, printer: Printer, a
     )
 
 
-def build_heartbeat(
-    command: Command, actor: Actor, version: int, printer: Printer, actors: Actors
-) -> Message:
+def build_heartbeat(command: Command, actor: Actor, version: int, printer: Printer, actors: Actors) -> Message:
     return HeartbeatRequest(
         command.text("group", "g"),
         command.number("generation", actor.generation_id),
@@ -147,9 +145,7 @@ def build_commit(command: Command, actor: Actor, version: int, printer: Printer,
         place, _, offset = word.partition("=")
         name, _, index = place.rpartition(":")
         if name not in topics:
-            topics[name] = OffsetCommitRequestTopic(
-                name if version < 10 else "", topic_id_of(name, version, printer)
-            )
+            topics[name] = OffsetCommitRequestTopic(name if version < 10 else "", topic_id_of(name, version, printer))
         partition = OffsetCommitRequestPartition(int(index), int(offset), epoch, metadata)
         topics[name].partitions.append(partition)
     return OffsetCommitRequest(
@@ -190,18 +186,14 @@ def build_fetch(command: Command, actor: Actor, version: int, printer: Printer, 
         of_group = None
         if asked is not None:
             of_group = [
-                OffsetFetchRequestTopics(
-                    name if version < 10 else "", topic_id_of(name, version, printer), indexes
-                )
+                OffsetFetchRequestTopics(name if version < 10 else "", topic_id_of(name, version, printer), indexes)
                 for name, indexes in asked.items()
             ]
         groups.append(OffsetFetchRequestGroup(group_id, member_id, member_epoch, of_group))
     return OffsetFetchRequest("", None, groups, require_stable)
 
 
-def build_delete_offsets(
-    command: Command, actor: Actor, version: int, printer: Printer, actors: Actors
-) -> Message:
+def build_delete_offsets(command: Command, actor: Actor, version: int, printer: Printer, actors: Actors) -> Message:
     topics = []
     for word in command.words:
         name, _, indexes = word.rpartition(":")
@@ -210,15 +202,11 @@ def build_delete_offsets(
     return OffsetDeleteRequest(command.text("group", "g"), topics)
 
 
-def build_delete_groups(
-    command: Command, actor: Actor, version: int, printer: Printer, actors: Actors
-) -> Message:
+def build_delete_groups(command: Command, actor: Actor, version: int, printer: Printer, actors: Actors) -> Message:
     return DeleteGroupsRequest(command.words)
 
 
-def build_delete_topics(
-    command: Command, actor: Actor, version: int, printer: Printer, actors: Actors
-) -> Message:
+def build_delete_topics(command: Command, actor: Actor, version: int, printer: Printer, actors: Actors) -> Message:
     if version < 6:
         return DeleteTopicsRequest([], command.words, 30000)
     return DeleteTopicsRequest([DeleteTopicState(name) for name in command.words], [], 30000)

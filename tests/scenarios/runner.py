@@ -26,6 +26,7 @@ import heapq
 
 from kcoord.core.config import CoreConfig
 from kcoord.core.coordinator import Core
+from kcoord.core.dispatch import handle_request
 from kcoord.core.outcome import (
     TIMER_OFFSET_EXPIRY,
     Disconnected,
@@ -47,6 +48,7 @@ from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.topic_record import TopicRecord
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import BytesWriter
+from tests.harness.core_invariants import core_problems
 from tests.scenarios.actor import Actor
 from tests.scenarios.printing import START_WALL_MS, Printer, duration, milliseconds
 from tests.scenarios.requests import REQUESTS
@@ -197,7 +199,7 @@ class Scenario:
         core = self.core
         self.waiting[request.request_id] = Waiting(actor, api_key, version, body)
         self.current_id = request.request_id
-        self._apply(core.handle_request(request, self._now()))
+        self._apply(handle_request(core, request, self._now()))
         self.current_id = 0
         return request.request_id
 
@@ -209,9 +211,7 @@ class Scenario:
             deadline_ms, _, timer = heapq.heappop(self.timers)
             self.mono_ms = max(self.mono_ms, deadline_ms)
             outcome = self.core.handle(TimerFired(timer), self._now())
-            is_loud = bool(
-                outcome.records or outcome.replies or outcome.facts or outcome.follow_ups or outcome.jobs
-            )
+            is_loud = bool(outcome.records or outcome.replies or outcome.facts or outcome.follow_ups or outcome.jobs)
             if is_loud and by_ms:
                 self.lines.append(f"at +{duration(by_ms - (end_ms - self.mono_ms))}:")
             self._apply(outcome, with_timers=is_loud)
@@ -240,7 +240,7 @@ class Scenario:
 
     def _load(self, core: Core) -> None:
         self._replay_log(core, core.metadata_log)
-        self._quietly(core.loaded_topics(self._now(), b"\x01" * 16))
+        self._quietly(core.loaded_topics(b"\x01" * 16))
         for log_id in core.offsets_logs():
             self._replay_log(core, log_id)
         self._apply(core.loaded(self._now()))
@@ -302,6 +302,7 @@ class Scenario:
     def _check_timers(self, core: Core) -> None:
         armed = [entry[2] for entry in self.timers]
         self.lines += [f"TIMERS: {problem}" for problem in timer_problems(core.groups, armed)]
+        self.lines += [f"INVARIANT: {problem}" for problem in core_problems(core)]
 
     def _refuse(self, core: Core, outcome: Outcome) -> None:
         """As the engine does: its request gets an error, others that it would answer are closed."""
@@ -319,9 +320,7 @@ class Scenario:
         current = self.waiting.get(self.current_id)
         if current is not None:
             code = errors.UNKNOWN_SERVER_ERROR
-            outcome.reply(
-                self.current_id, error_response(current.api_key, current.version, current.body, code)
-            )
+            outcome.reply(self.current_id, error_response(current.api_key, current.version, current.body, code))
 
     def _follow(self, event: Event) -> None:
         self._apply(self.core.handle(event, self._now()))
@@ -330,7 +329,7 @@ class Scenario:
         log = self.logs.setdefault(str(log_id), [])
         times = self.times.setdefault(str(log_id), [])
         wall_ms = self._now().wall_ms
-        encoded = []
+        encoded: list[tuple[bytes | None, bytes | None]] = []
         for record in outcome.records:
             if record.key is None:
                 assert record.value is not None
@@ -340,7 +339,7 @@ class Scenario:
         for record, (key, value) in zip(outcome.records, encoded, strict=True):
             place = str(log_id) if record.key is None else f"{log_id}@{len(log)}"
             self.lines.append(self.printer.record(place, record.key, record.value, record.cause))
-            core.replay(log_id, len(log), record.key, record.value, wall_ms)
+            core.replay(log_id, len(log), record.key, record.value, wall_ms, outcome.made)
             if self._shadow is not None:
                 replay_bytes(self._shadow, log_id, len(log), key, value, wall_ms)
             log.append((key, value))
@@ -380,9 +379,7 @@ class Scenario:
         actor.learn(response)
 
 
-def replay_bytes(
-    core: Core, log_id: LogId, offset: int, key: bytes | None, value: bytes | None, time_ms: int
-) -> None:
+def replay_bytes(core: Core, log_id: LogId, offset: int, key: bytes | None, value: bytes | None, time_ms: int) -> None:
     if key is None:
         assert value is not None
         core.replay(log_id, offset, None, decode_metadata_record(value))

@@ -31,12 +31,8 @@ def test_scenario(path: Path, request: pytest.FixtureRequest) -> None:
         if is_rewriting:
             block.expected = actual
             continue
-        difference = "\n".join(
-            difflib.unified_diff(block.expected, actual, "expected", "actual", lineterm="", n=100)
-        )
-        pytest.fail(
-            f"{name}:{block.line}: {block.command}\n{difference}\n\nto see it again: {again}", pytrace=False
-        )
+        difference = "\n".join(difflib.unified_diff(block.expected, actual, "expected", "actual", lineterm="", n=100))
+        pytest.fail(f"{name}:{block.line}: {block.command}\n{difference}\n\nto see it again: {again}", pytrace=False)
     if scenario.digest_after_compaction() != scenario.core.digest():
         pytest.fail(f"{name}: compaction changes the state\n\nto see it again: {again}", pytrace=False)
     if is_rewriting:

@@ -101,7 +101,7 @@ class _Check:
             self._deadline(TIMER_SYNC, group_id, "", group.sync_token, "the sync")
 
     def nobody_else(self) -> None:
-        for group_id in self.store.timers.group_ids():
+        for group_id in self.store.timers.by_group:
             members: dict[str, object] = {}
             if group_id in self.store.consumer_groups:
                 members.update(self.store.consumer_groups[group_id].members)

@@ -14,10 +14,6 @@ from kcoord.spark.session import session
 from tests.harness.spark_settings import SETTINGS
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "spark_session: needs the shared Spark session; run by `make test`")
-
-
 @pytest.hookimpl(tryfirst=True)  # before -m is looked at
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:

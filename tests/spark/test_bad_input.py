@@ -35,13 +35,13 @@ def test_bad_input_in_spark(spark: SparkSession, tmp_path: Path) -> None:
         reader.load(str(data)).count()
     kept = reader.option("onCorrupt", "collect").load(str(data))
     assert sorted(row["committed_offset"] for row in kept.collect()) == [0, 1, 4]
-    said = reader.option("table", "_corrupt").load(str(data)).orderBy("log_offset", "position").collect()
-    assert [row["log_offset"] for row in said] == [1, 2, 3, 99]
-    assert [Path(row["file"]).name for row in said] == [f"{0:020d}.log"] * 3 + [f"{99:020d}.log"]
-    assert "1048576" in said[1]["reason"] and "version 99" in said[2]["reason"]
+    corrupt = reader.option("table", "_corrupt").load(str(data)).orderBy("log_offset", "position").collect()
+    assert [row["log_offset"] for row in corrupt] == [1, 2, 3, 99]
+    assert [Path(row["file"]).name for row in corrupt] == [f"{0:020d}.log"] * 3 + [f"{99:020d}.log"]
+    assert "1048576" in corrupt[1]["reason"] and "version 99" in corrupt[2]["reason"]
 
 
-def test_a_stream_says_it_too(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_stream_reports_it_as_well(spark: SparkSession, tmp_path: Path) -> None:
     data = tmp_path / "data"
     log = LogRig(data)
     log.append((b"k", b"v"))

@@ -29,11 +29,7 @@ def test_the_measured_log(spark: SparkSession, tmp_path: Path) -> None:
 
     commits = table("offset_commits")
     messages = table("messages")
-    records = (
-        table("records", isolationLevel="read_uncommitted")
-        .where("log_topic = '__consumer_offsets'")
-        .persist()
-    )
+    records = table("records", isolationLevel="read_uncommitted").where("log_topic = '__consumer_offsets'").persist()
     assert commits.count() == ROWS * spark_log.COMMITS_PART
     assert messages.count() == ROWS / 10
     assert records.where("record_type = 2").count() == ROWS / 100

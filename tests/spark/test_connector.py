@@ -23,9 +23,7 @@ def read(spark: SparkSession, path: Path, **options: str) -> DataFrame:
 
 def test_a_brokers_messages_in_spark(spark: SparkSession) -> None:
     found = read(spark, LOGS, table="messages", subscribe="payments,orders")
-    seen = Counter(
-        one["topic"] for one in messages() if one["committed"] and one["topic"] in ("payments", "orders")
-    )
+    seen = Counter(one["topic"] for one in messages() if one["committed"] and one["topic"] in ("payments", "orders"))
     assert dict(seen) == {row["topic"]: row["count"] for row in found.groupBy("topic").count().collect()}
 
 
@@ -33,9 +31,7 @@ def test_filters_give_the_same_whether_handed_down_or_not(spark: SparkSession) -
     group = next(iter(answers()["committed"]))
     found = []
     for pushdown in ("false", "true"):
-        frame = read(spark, LOGS, pushdown=pushdown).where(
-            f"group_id = '{group}' and log_offset > 3 and partition = 0"
-        )
+        frame = read(spark, LOGS, pushdown=pushdown).where(f"group_id = '{group}' and log_offset > 3 and partition = 0")
         found.append(sorted((row["log_partition"], row["log_offset"]) for row in frame.collect()))
     assert found[0] == found[1] != []
 
@@ -67,7 +63,7 @@ def test_columns_by_option_and_by_schema(spark: SparkSession, tmp_path: Path) ->
         spark.read.format("kcoord").schema("group_id bigint").load(str(tmp_path)).collect()
 
 
-def test_what_is_wrong_is_said(spark: SparkSession, tmp_path: Path) -> None:
+def test_mistakes_are_reported(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PySparkException, match="no table nonsense"):
         read(spark, tmp_path, table="nonsense")
     log = LogRig(tmp_path, "__consumer_offsets")

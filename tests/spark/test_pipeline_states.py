@@ -74,8 +74,7 @@ def test_snapshot(spark: SparkSession, clusters: Path, tmp_path: Path) -> None:
     )
     tables = answer("snapshot", *words)["tables"]
     offsets = [
-        (row["log"], row["group_id"], row["partition"], row["committed_offset"])
-        for row in tables["offsets"]["rows"]
+        (row["log"], row["group_id"], row["partition"], row["committed_offset"]) for row in tables["offsets"]["rows"]
     ]
     of_each = [("report", 0, 10), ("workers", 0, 9), ("workers", 1, 7)]
     assert offsets == [(log, *row) for log in ("east", "west") for row in of_each]
@@ -113,14 +112,14 @@ def test_migrate(spark: SparkSession, clusters: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("verify", "--since", "1h"), "this job has no use for --since"),
         (("migrate", "--csv", "-", "--output", "x"), "give one of them"),
         (("migrate", "--rules", "none.toml"), "none.toml"),
     ],
 )
-def test_what_is_refused_before_spark_starts(words: tuple[str, ...], said: str, clusters: Path) -> None:
+def test_what_is_refused_before_spark_starts(words: tuple[str, ...], message: str, clusters: Path) -> None:
     done = CliRunner().invoke(main, ["pipeline", words[0], str(clusters), *words[1:]])
     assert done.exit_code == 2
-    assert said in done.stderr
+    assert message in done.stderr

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from kcoord.core.groups.cause import Cause
+from kcoord.core.cause import Cause
 from kcoord.core.groups.cause_header import CAUSE_HEADER, encode_cause
 from kcoord.log.serde import encode_record
 from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetadataValue, MemberMetadata
@@ -102,7 +102,7 @@ def test_storms_and_flapping_members(spark: SparkSession) -> None:
         for number, names in enumerate(members, 1):
             # Of group h another client comes each time.
             client = "b" if group == "g" else "bcd"[number // 2]
-            each = {name.replace("b", client): part for name, part in names.items()}
+            each: dict[str, Any] = {name.replace("b", client): part for name, part in names.items()}
             records.append(generation(number, pause * number, number, group, **each))
     found = rebalances(frame(spark, "records", records)).cache()
     rows = [

@@ -17,7 +17,7 @@ from kcoord.spark.jobs.report.data import Report
 from kcoord.spark.jobs.report.page import page
 from tests.spark.tables import at, commit, frame, message
 from tests.spark.test_rebalances import generation
-from tests.unit.spark.test_report_page import parsed, plots
+from tests.unit.spark.jobs.test_report_page import parsed, plots
 
 BROKER = Path(__file__).parents[1] / "data" / "broker"
 
@@ -49,8 +49,8 @@ def test_a_page_about_a_broker_s_logs(
     [report] = made
     _check(report, answers)
     text = output.read_text()
-    said = " ".join(parsed(text).words)
-    assert all(one.owner.group_id in said for one in report.listing)
+    content = " ".join(parsed(text).words)
+    assert all(one.owner.group_id in content for one in report.listing)
     assert len([one for one in plots(text) if one.get("class") == "plot"]) == 4
 
 
@@ -70,9 +70,7 @@ def test_what_lies_outside_of_the_time_asked_for(spark: SparkSession) -> None:
         ],
     )
     messages = frame(spark, "messages", [message(number, number * 4) for number in range(20)])
-    records = frame(
-        spark, "records", [generation(6, 28, 1, name, a1=(0,)), generation(7, 200, 2, name, a1=(0,))]
-    )
+    records = frame(spark, "records", [generation(6, 28, 1, name, a1=(0,)), generation(7, 200, 2, name, a1=(0,))])
 
     def report(since: float | None, until: float | None, groups: Sequence[str] = (name,)) -> Report:
         times = [None if one is None else at(one) for one in (since, until)]
@@ -118,13 +116,9 @@ def test_what_lies_outside_of_the_time_asked_for(spark: SparkSession) -> None:
 
 
 def _check(report: Report, answers: Any) -> None:
-    assert (
-        report.begin_ms is not None and report.end_ms is not None and report.logs == 1 and report.later == 0
-    )
+    assert report.begin_ms is not None and report.end_ms is not None and report.logs == 1 and report.later == 0
     assert report.begin_ms < report.end_ms <= report.made_ms
-    assert (
-        0 < len(report.commits) <= 201 and sum(count for _, count in report.commits) == report.commits_total
-    )
+    assert 0 < len(report.commits) <= 201 and sum(count for _, count in report.commits) == report.commits_total
     assert {*answers["committed"]} and report.groups >= len(answers["committed"])
     bars = {lane.owner.group_id: lane.bars for lane in report.lanes}
     # Seven and five, as tests/spark/test_broker_jobs.py tells one by one.

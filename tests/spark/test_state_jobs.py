@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from kcoord.cli.log.plain_state import group_plain
+from kcoord.cli.log.past.plain_state import group_plain
+from kcoord.cli.log.past.replay import coordinator_logs, replay_until
 from kcoord.cli.log.points import parse_point
-from kcoord.cli.log.replay import coordinator_logs, replay_until
 from kcoord.cli.main import main
 from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from kcoord.log.inspect import inspect_directory
@@ -69,9 +69,7 @@ def read(spark: SparkSession, path: Path, isolation: str = "read_uncommitted") -
     return reader.load(str(path))
 
 
-def commit(
-    log: HandLog, second: float, group: str, topic: str, offset: int | None, producer_id: int = -1
-) -> None:
+def commit(log: HandLog, second: float, group: str, topic: str, offset: int | None, producer_id: int = -1) -> None:
     value = None if offset is None else OffsetCommitValue(offset, 3, "", START_MS + int(second * 1000), -1)
     log.put(second, OffsetCommitKey(group, topic, 0), value, producer_id)
 
@@ -140,9 +138,7 @@ def test_a_real_brokers_log_has_no_violation_until_its_history_runs_backwards(sp
     floors = floors_of({"path": str(LOGS)})
     assert verify(records, floors, 3).collect() == []
     ends = records.groupBy("log_topic", "log_partition").agg(F.max("log_offset").alias("last"))
-    backwards = records.join(ends, ["log_topic", "log_partition"]).withColumn(
-        "log_offset", F.expr("last - log_offset")
-    )
+    backwards = records.join(ends, ["log_topic", "log_partition"]).withColumn("log_offset", F.expr("last - log_offset"))
     wrong = {(row.kind, row.rule) for row in verify(backwards).select("kind", "rule").distinct().collect()}
     assert {("group", "generation"), ("transaction", "transaction")} <= wrong
     records.unpersist()
@@ -215,7 +211,7 @@ def state_of(path: Path) -> dict[str, Any]:
     directory = inspect_directory(str(path))
     logs = coordinator_logs(directory, "", -1)
     past = replay_until(directory, logs, parse_point("end"), False, lambda _: None)
-    groups = sorted(set(past.core.groups.groups) | set(past.core.offsets.state.by_group))
+    groups = sorted(set(past.core.groups.groups) | set(past.core.offsets.by_group))
     state = {group: group_plain(past.core, group) for group in groups}
     for document in state.values():
         for row in document["offsets"]:
@@ -276,7 +272,7 @@ def test_of_replicas_the_one_that_goes_furthest_counts(spark: SparkSession) -> N
     commit(other, 1, "open", "orders", 4, 7)
     records = spark.createDataFrame(table_of(ahead, behind, other))
 
-    def kept(*groups: str) -> list[tuple[str, int, int]]:
+    def kept(*groups: str) -> list[tuple[int, int]]:
         found = compact(records, one_cluster(), groups).select("log_partition", "log_offset").collect()
         return [(row.log_partition, row.log_offset) for row in found]
 
@@ -317,9 +313,7 @@ def test_clusters_become_one(spark: SparkSession, tmp_path: Path) -> None:
     refused = of_details(details, parse_rules(document)).plan
     with pytest.raises(Conflicts) as caught:
         refuse_conflicts(refused)
-    assert "both of east: 2 groups would be both: both of east, both of west; both of west" in str(
-        caught.value
-    )
+    assert "both of east: 2 groups would be both: both of east, both of west; both of west" in str(caught.value)
 
     document["conflict"] = [{"match": ".*", "winner": "west"}]
     migration = of_details(details, parse_rules(document))

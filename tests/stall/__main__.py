@@ -36,7 +36,7 @@ class Run:
 
     def __init__(self, args: argparse.Namespace) -> None:
         self.args = args
-        self.until = time.monotonic() + args.seconds
+        self.until: float = time.monotonic() + args.seconds
         self.rows: dict[str, Row] = {}
 
     def is_over(self) -> bool:

@@ -105,7 +105,7 @@ def bound_mb() -> float:
 
 @contextmanager
 def connected(port: int, count: int) -> Iterator[list[socket.socket]]:
-    """So many connections whose clients have room for next to nothing."""
+    """This many connections whose clients have tiny receive buffers."""
     sockets: list[socket.socket] = []
     try:
         for _ in range(count):

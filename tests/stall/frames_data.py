@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import Final
+from typing import Any, Final
 
 from kcoord.protocol import apis
 from kcoord.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
@@ -195,8 +195,8 @@ def fetch_frames() -> list[Frame]:
 
 def other_frames() -> list[Frame]:
     listed, deleted, partitions = apis.LIST_OFFSETS, apis.DELETE_RECORDS, "Topics.Partitions"
-    data = {"Name": DATA, "PartitionIndex": range(DATA_PARTITIONS)}
-    wide = {"Name": WIDE, "PartitionIndex": WIDE_INDEXES}
+    data: dict[str, Any] = {"Name": DATA, "PartitionIndex": range(DATA_PARTITIONS)}
+    wide: dict[str, Any] = {"Name": WIDE, "PartitionIndex": WIDE_INDEXES}
     # Each partition once: what is named twice is refused.
     once = 1.05e-3
     steps = range(DATA_PARTITIONS * DATA_BATCHES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from kcoord.protocol import apis
 from kcoord.protocol.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -72,9 +72,7 @@ def _sync(world: World) -> SyncGroupRequest:
     members = world.member_ids[CLASSIC_GROUP]
     size = min(frame_bytes_max(apis.SYNC_GROUP) // len(members) - 200, 4_096)
     assignments = [SyncGroupRequestAssignment(name, bytes(size)) for name in members]
-    return SyncGroupRequest(
-        CLASSIC_GROUP, world.epochs[CLASSIC_GROUP], world.leader_id, None, None, None, assignments
-    )
+    return SyncGroupRequest(CLASSIC_GROUP, world.epochs[CLASSIC_GROUP], world.leader_id, None, None, None, assignments)
 
 
 def _install(world: World) -> ConsumerGroupInstallAssignmentRequest:
@@ -87,9 +85,7 @@ def _install(world: World) -> ConsumerGroupInstallAssignmentRequest:
         members.append(AssignedMember(name, topics, 0, b""))
     epoch = world.engine.core.groups.consumer_groups[CLIENT_GROUP].epoch
     asked = world.member_ids[CLIENT_GROUP][0]
-    return ConsumerGroupInstallAssignmentRequest(
-        CLIENT_GROUP, asked, world.epochs[CLIENT_GROUP], epoch, 0, members
-    )
+    return ConsumerGroupInstallAssignmentRequest(CLIENT_GROUP, asked, world.epochs[CLIENT_GROUP], epoch, 0, members)
 
 
 def _other_with_protocols(peer: Peer) -> None:
@@ -104,7 +100,7 @@ def _other_with_protocols(peer: Peer) -> None:
     peer.send_aside(ShapeEncoder(requests()[apis.JOIN_GROUP], 3, shape, choose).frame(OTHER_SHARE))
 
 
-def _beat(**changes: object) -> Callable[[World], ConsumerGroupHeartbeatRequest]:
+def _beat(**changes: Any) -> Callable[[World], ConsumerGroupHeartbeatRequest]:
     """A newcomer of the large consumer group."""
 
     def make(world: World) -> ConsumerGroupHeartbeatRequest:
@@ -155,11 +151,16 @@ def describe_frames() -> list[Frame]:
 
 
 def offset_frames() -> list[Frame]:
-    consumer, known = CONSUMER_GROUP, {"GroupId": OFFSETS_GROUP, "Name": WIDE}
+    consumer = CONSUMER_GROUP
+    known: dict[str, Any] = {"GroupId": OFFSETS_GROUP, "Name": WIDE}
     commit, fetch = apis.OFFSET_COMMIT, apis.OFFSET_FETCH
     partitions, indexes = "Topics.Partitions", "Topics.PartitionIndexes"
-    new = {"GroupId": "n", "Name": WIDE, "changes": True}
-    member = {"GroupId": consumer, "MemberId": first_of(consumer), "GenerationIdOrMemberEpoch": epoch_of(consumer)}
+    new: dict[str, Any] = {"GroupId": "n", "Name": WIDE, "changes": True}
+    member: dict[str, Any] = {
+        "GroupId": consumer,
+        "MemberId": first_of(consumer),
+        "GenerationIdOrMemberEpoch": epoch_of(consumer),
+    }
     return [
         filled(fetch, 8, "8,000 offsets, as often as fits", "offsets", "Groups", "nulls", GroupId=OFFSETS_GROUP),
         filled(fetch, 10, "unknown groups", "groups", "Groups", "different", "deep", GroupId=UNKNOWN),
@@ -204,7 +205,7 @@ def offset_frames() -> list[Frame]:
 def classic_frames() -> list[Frame]:
     group = CLASSIC_GROUP
     join, leave = apis.JOIN_GROUP, apis.LEAVE_GROUP
-    new = {"GroupId": "p", "MemberId": "", "ProtocolType": "consumer", "RebalanceTimeoutMs": 1_000}
+    new: dict[str, Any] = {"GroupId": "p", "MemberId": "", "ProtocolType": "consumer", "RebalanceTimeoutMs": 1_000}
     return [
         message(join, 5, "the leader of 10,000 members", "classic", _join, changes=True),
         filled(join, 3, "protocols", "empty", "Protocols", "different", changes=True, **new),
@@ -233,12 +234,16 @@ def classic_frames() -> list[Frame]:
 
 def consumer_frames() -> list[Frame]:
     group, world, beat = CONSUMER_GROUP, "consumer", apis.CONSUMER_GROUP_HEARTBEAT
-    member = {"GroupId": group, "MemberId": first_of(group), "MemberEpoch": epoch_of(group)}
+    member: dict[str, Any] = {"GroupId": group, "MemberId": first_of(group), "MemberEpoch": epoch_of(group)}
     client, install = CLIENT_GROUP, apis.CONSUMER_GROUP_INSTALL_ASSIGNMENT
-    computing = {"GroupId": client, "MemberId": members_of(client), "MemberEpoch": epoch_of(client),
-                 "GroupEpoch": lambda of: of.engine.core.groups.consumer_groups[client].epoch}
+    computing: dict[str, Any] = {
+        "GroupId": client,
+        "MemberId": members_of(client),
+        "MemberEpoch": epoch_of(client),
+        "GroupEpoch": lambda of: of.engine.core.groups.consumer_groups[client].epoch,
+    }
     topics = [WIDE, *ALL_TOPICS]
-    pattern = {"subscribed_topic_names": [], "subscribed_topic_regex": f"t.*|{REPEATS}"}
+    pattern: dict[str, Any] = {"subscribed_topic_names": [], "subscribed_topic_regex": f"t.*|{REPEATS}"}
     return [
         message(beat, 1, "joins 10,000 members", world, _beat(), changes=True),
         message(beat, 1, "joins with 1,000 topics", world, _beat(subscribed_topic_names=topics), changes=True),

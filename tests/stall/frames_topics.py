@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from kcoord.protocol import apis
 from kcoord.protocol.api_versions import ApiVersionsRequest
@@ -74,10 +74,10 @@ def metadata_frames() -> list[Frame]:
 
 def config_frames() -> list[Frame]:
     describe, alter, resources = apis.DESCRIBE_CONFIGS, apis.INCREMENTAL_ALTER_CONFIGS, "Resources"
-    topic = {"ResourceName": topic_name(0)}
-    session = {"Name": "consumer.session.timeout.ms", "Value": "45000"}
-    interval = {"Name": "group.consumer.assignment.interval.ms", "Value": "1000"}
-    retention = {"Name": "retention.ms", "Value": "100000"}
+    topic: dict[str, Any] = {"ResourceName": topic_name(0)}
+    session: dict[str, Any] = {"Name": "consumer.session.timeout.ms", "Value": "45000"}
+    interval: dict[str, Any] = {"Name": "group.consumer.assignment.interval.ms", "Value": "1000"}
+    retention: dict[str, Any] = {"Name": "retention.ms", "Value": "100000"}
     return [
         filled(describe, 4, "a topic, as often as fits", "topics", resources, "nulls", **topic),
         filled(describe, 4, "1,000 topics, as often as fits", "topics", resources, "nulls", "different",

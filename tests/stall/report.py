@@ -15,7 +15,7 @@ TURN_MS_MAX: Final = 50.0
 INTERPRETED_TURN_MS_MAX: Final = 300.0
 # Between a ping and its answer: some turns, the time that a job keeps the interpreter's lock, and other processes.
 PING_MS_MAX: Final = 250.0
-# How much of a name a line has room for.
+# The most characters of a name in a line.
 NAME_CHARS: Final = 60
 OK: Final = "ok"
 
@@ -86,12 +86,12 @@ class Row:
     def line(self) -> str:
         cost, visit, held = self.cost, self.visit, self.held
         cells = [f"{self.name[:NAME_CHARS]:<{NAME_CHARS}}", f"{_size(self.bytes):>6}"]
-        cells.append(_cells(cost is not None, cost and [cost.cpu_ms, cost.longest_ms], 2))
-        cells.append(_cells(self.burst is not None, self.burst and [self.burst.longest_ms], 1))
-        cells.append(_cells(cost is not None, cost and [cost.job_ms], 1))
+        cells.append(_cells([cost.cpu_ms, cost.longest_ms] if cost is not None else None, 2))
+        cells.append(_cells([self.burst.longest_ms] if self.burst is not None else None, 1))
+        cells.append(_cells([cost.job_ms] if cost is not None else None, 1))
         cells.append(f"{_size(cost.answer_bytes) if cost is not None else '':>6}")
         ping = visit.ping_ms if visit is not None else held.ping_ms if held is not None else None
-        cells.append(_cells(ping is not None, [ping or 0.0], 1))
+        cells.append(_cells([ping] if ping is not None else None, 1))
         verdict = self.problems() or [OK if cost is None or not cost.jobs_ms else "ok, job"]
         if held is not None:
             verdict.insert(0, f"{held.grown_mb:,.0f} of {held.bound_mb:,.0f} MB")
@@ -112,8 +112,8 @@ def _cost_as_dict(cost: Cost) -> dict[str, Any]:
     }
 
 
-def _cells(is_there: bool, values: list[float] | None, count: int) -> str:
-    if not is_there or values is None:
+def _cells(values: list[float] | None, count: int) -> str:
+    if values is None:
         return " ".join([" " * 7] * count)
     return " ".join(f"{value:>7,.0f}" if value >= 10 else f"{value:>7.1f}" for value in values)
 

@@ -108,18 +108,18 @@ class Turns:
         self.log = ServerLog(open(os.devnull, "w"), "json")
         self.log.open()
         self.ticket: CommitTicket | None = None
-        # Whether the last turn went on with requests that the session held back.
-        self.is_going_on = False
+        # Whether the session had waiting requests for another turn.
+        self.has_waiting = False
 
     def run(self, frame: bytes) -> None:
-        """Send a frame and go on until nothing is left to do for it."""
+        """Send a frame and run turns until all its work is done."""
         self._turn(lambda: self.engine.receive(self.session, frame, self.now))
-        while len(self.cost.turns_ms) < TURNS_MAX and self._go_on():
+        while len(self.cost.turns_ms) < TURNS_MAX and self._next_turn():
             pass
         self.cost.close_reason = self.session.close_reason
 
-    def _go_on(self) -> bool:
-        """One turn more; False when there is no reason for one."""
+    def _next_turn(self) -> bool:
+        """Run one more turn. Returns False if none is needed."""
         engine = self.engine
         ticket = self.ticket
         if ticket is not None:
@@ -132,7 +132,7 @@ class Turns:
             for job in jobs:
                 self._job(job)
             return True
-        if engine.has_more() or self.is_going_on:
+        if engine.has_more() or self.has_waiting:
             self._turn(lambda: None)
             return True
         due_ms = engine.next_deadline_ms()
@@ -149,9 +149,9 @@ class Turns:
         ticket = self.engine.end_turn(self.now)
         pieces = [session.take_pieces() for session in self.engine.take_ready()]
         session = self.session
-        self.is_going_on = bool(session.backlog) and not session.parked_request_id and not session.close_reason
-        if self.is_going_on:
-            self.engine.go_on(session)
+        self.has_waiting = bool(session.backlog) and not session.parked_request_id and not session.close_reason
+        if self.has_waiting:
+            self.engine.output_taken(session)
         self.log.facts(self.engine.take_facts())
         self.cost.turns_ms.append((time.thread_time() - start) * 1000)
         self.cost.answer_bytes += sum(len(piece) for taken in pieces for piece in taken)
@@ -159,15 +159,18 @@ class Turns:
             self.ticket = ticket
 
     def _job(self, job: Job) -> None:
-        result, error = None, None
+        result: object = None
+        error: str | None = None
         start = time.thread_time()
         try:
-            result = self._steps(job) if isinstance(job, StepJob) else job.run()
+            if isinstance(job, StepJob):
+                self._steps(job)
+            else:
+                result = job.run()
         except Exception as failure:
             error = repr(failure)
         self.cost.jobs_ms.append((time.thread_time() - start) * 1000)
         self._turn(lambda: self.engine.job_done(job, result, error, self.now))
-
 
     def _steps(self, job: StepJob) -> None:
         is_done = False

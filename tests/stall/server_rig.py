@@ -15,7 +15,7 @@ import threading
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from kcoord.log.storage import DiskStorage
 from kcoord.protocol import apis
@@ -76,7 +76,6 @@ class Pinger:
                 time.sleep(PING_EVERY_S)
         except (OSError, EOFError) as error:
             self.error = f"the ping's connection: {error or 'closed'}"
-
 
     def _delays(self) -> float:
         """Seconds that the two threads waited for a processor, so far."""
@@ -145,7 +144,7 @@ class WorldServer:
         self._name = world_name
         self.world: World
 
-    def __enter__(self) -> WorldServer:
+    def __enter__(self) -> Self:
         storage = DiskStorage(str(self._home / "world"))
         self.world = make_world(self._name, storage, read_clocks(), "os", self._scale)
         self.world.stop()
@@ -212,12 +211,12 @@ class WorldServer:
             sock.settimeout(IDLE_S)
             until = time.monotonic() + ANSWER_DEADLINE_S
             while True:
-                cpu = cpu_of(server.pid)
+                busy_s = wanted_cpu_of(server.pid)
                 try:
                     size = struct.unpack(">i", receive(sock, 4))[0]
                     break
                 except TimeoutError:
-                    if cpu_of(server.pid) - cpu < IDLE_CPU_S:
+                    if wanted_cpu_of(server.pid) - busy_s < IDLE_CPU_S:
                         found.outcome = "it waits for an event"
                         return True
                     if time.monotonic() > until:
@@ -249,6 +248,11 @@ def _seconds(path: Path, column: int) -> float:
 
 def cpu_of_loop(pid: int) -> float:
     return _seconds(Path(f"/proc/{pid}/task/{pid}/schedstat"), 0)
+
+
+def wanted_cpu_of(pid: int) -> float:
+    """Seconds of CPU that a process used, and that its loop was ready to use while other processes had the machine."""
+    return cpu_of(pid) + _seconds(Path(f"/proc/{pid}/task/{pid}/schedstat"), 1)
 
 
 def cpu_of(pid: int) -> float:

@@ -12,7 +12,7 @@ from functools import cache
 from typing import Final
 
 from kcoord.codegen.schema import Field, Message, Struct, load_all
-from kcoord.engine import intake
+from kcoord.engine import api_classes
 from kcoord.protocol import apis
 from kcoord.server.listen.limits import frame_limits
 from kcoord.server.settings.load import load as load_config
@@ -55,7 +55,7 @@ def frame_bytes_max(api_key: int) -> int:
 @cache
 def elements_max(api_key: int = -1) -> int:
     """Elements of all arrays of one request together, by default; -1 for most APIs."""
-    return intake.elements_max(load_config().core, api_key)
+    return api_classes.elements_max(load_config().core, api_key)
 
 
 def uvarint(value: int) -> bytes:
@@ -131,16 +131,16 @@ class ShapeEncoder:
         self.name = apis.APIS[self.api_key].name
         self.flexible = message.flexible.low <= version <= message.flexible.high
         # Bytes for the elements of the filled array; 0 while the rest is measured.
-        self.room = 0
+        self.budget = 0
         # How many elements the filled array got.
         self.elements = 0
 
     def frame(self, share: float = 1.0) -> bytes:
         """The request with its size field. `share` makes it smaller than its shape says."""
         limit = int(frame_bytes_max(self.api_key) * self.shape.share * share)
-        self.room = 0
+        self.budget = 0
         rest = len(frame_of(self.api_key, self.version, self._struct(self.message.root, (), 0)))
-        self.room = max(limit - rest - COUNT_BYTES_MAX, 1)
+        self.budget = max(limit - rest - COUNT_BYTES_MAX, 1)
         return frame_of(self.api_key, self.version, self._struct(self.message.root, (), 0))
 
     def _struct(self, struct: Struct, path: FieldPath, index: int) -> bytes:
@@ -180,7 +180,7 @@ class ShapeEncoder:
     def _array(self, field: Field, path: FieldPath, index: int) -> bytes:
         elements: list[bytes] = []
         if path == self.shape.path:
-            if self.room > 0:
+            if self.budget > 0:
                 elements = self._fill(field, path)
         elif self._leads_on(path):
             elements = [self._element(field, path, index)]
@@ -195,28 +195,28 @@ class ShapeEncoder:
         return self._scalar(field, index)
 
     def _fill(self, field: Field, path: FieldPath) -> list[bytes]:
-        room = self.room
+        budget = self.budget
         most = (elements_max(self.api_key) - ELEMENTS_BESIDE) // (1 + (_arrays_below(field) if self.shape.deep else 0))
         first = self._element(field, path, 0)
         if not self.shape.different:
-            elements = [first] * max(min(room // max(len(first), 1), most), 1)
+            elements = [first] * max(min(budget // max(len(first), 1), most), 1)
         else:
             if self.shape.twice:
-                room //= 2
+                budget //= 2
                 most //= 2
-            elements = self._different(field, path, room, most)
+            elements = self._different(field, path, budget, most)
             if self.shape.twice:
                 elements *= 2
         self.elements = len(elements)
         return elements
 
-    def _different(self, field: Field, path: FieldPath, room: int, most: int) -> list[bytes]:
+    def _different(self, field: Field, path: FieldPath, budget: int, most: int) -> list[bytes]:
         elements: list[bytes] = []
         while len(elements) < most:
             count = len(elements)
             made = self._element(field, path, count) if count < DIFFERENT_MAX else elements[count % DIFFERENT_MAX]
-            room -= len(made)
-            if room < 0 and elements:
+            budget -= len(made)
+            if budget < 0 and elements:
                 break
             elements.append(made)
         return elements

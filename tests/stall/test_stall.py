@@ -15,13 +15,13 @@ from kcoord.log.storage import MemoryStorage
 from kcoord.protocol import apis
 from kcoord.wire.primitives import Reader
 from tests.stall import __main__ as stall
-from tests.stall.catalogue import catalogue, schema_frames
+from tests.stall.catalogue import catalogue, largest, schema_frames
 from tests.stall.crowd import Held, crowds, hold
 from tests.stall.frames import Frame
 from tests.stall.report import PING_MS_MAX, Row, turn_ms_max
 from tests.stall.rig import Cost, Turns, measure, measure_apart
 from tests.stall.server_rig import Visit, WorldServer
-from tests.stall.shapes import elements_max, frame_bytes_max
+from tests.stall.shapes import elements_max, frame_bytes_max, requests
 from tests.stall.worlds import CONTENTS, World, make_world
 
 NOW = Now(1_000, 1_700_000_000_000)
@@ -58,8 +58,13 @@ def test_every_api_that_is_served_has_worst_frames() -> None:
     served = {api.name for api in apis.APIS.values() if api.served}
     thought_of = {frame.api for frame in catalogue()}
     from_schemas = {frame.api for frame in schema_frames()}
-    assert served - thought_of == set(), "add frames of these APIs to tests/stall/frames_*.py"
+    assert served - thought_of == set()
     assert served - from_schemas == set()
+
+
+def test_an_api_that_nobody_thought_of_has_the_largest_arrays_of_its_schema() -> None:
+    found = [frame.what for frame in largest(apis.METADATA, requests()[apis.METADATA])]
+    assert found == ["no array, the same, null arrays", "Topics, different, deep"]
 
 
 def test_names_of_frames_differ() -> None:
@@ -115,9 +120,7 @@ def test_measuring_apart_leaves_the_world_as_it_is(worlds: dict[str, World]) -> 
     assert world.engine.core.digest() == before
 
 
-def test_a_frame_that_never_ends_is_given_up(
-    worlds: dict[str, World], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frame_that_never_ends_is_given_up(worlds: dict[str, World], monkeypatch: pytest.MonkeyPatch) -> None:
     def spin(turns: Turns, frame: bytes) -> None:
         while True:
             pass
@@ -128,7 +131,7 @@ def test_a_frame_that_never_ends_is_given_up(
     assert Row("x", 1, cost).problems() == [cost.error]
 
 
-def test_what_is_beyond_a_limit_is_told() -> None:
+def test_what_exceeds_a_limit_is_reported() -> None:
     slow, quick = Cost(), Cost()
     slow.turns_ms = [1.0, turn_ms_max() + 1]
     quick.turns_ms = [turn_ms_max() - 1] * 5
@@ -146,7 +149,7 @@ def test_what_is_beyond_a_limit_is_told() -> None:
     assert Row("x", 1, held=held).problems() == []
 
 
-def test_the_exit_code_says_whether_a_limit_is_broken(
+def test_the_exit_code_shows_whether_a_limit_is_broken(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = ["--only", "engine", "--match", "DescribeCluster", "--scale", str(SCALE), "--output", "json"]
@@ -167,7 +170,8 @@ def test_a_server_is_visited_while_another_client_pings() -> None:
         process, _ = server.start()
         assert process.is_alive
     assert visit.outcome == "" and visit.answer_bytes > 100
-    assert visit.pings >= 1 and visit.ping_ms > 0 and visit.cpu_ms > 0
+    # On a busy machine all of a short ping may be time that a thread waited for a processor.
+    assert visit.pings >= 1 and visit.ping_ms >= 0 and visit.cpu_ms > 0
 
 
 def test_memory_is_watched_after_everything_was_sent() -> None:

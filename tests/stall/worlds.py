@@ -17,8 +17,11 @@ from kcoord.core.outcome import Now
 from kcoord.engine.engine import Engine
 from kcoord.log.storage import Storage
 from kcoord.protocol import apis, errors
+from kcoord.protocol.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from kcoord.protocol.consumer_group_heartbeat import ClientAssignor, ConsumerGroupHeartbeatRequest
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
+from kcoord.protocol.find_coordinator import FindCoordinatorRequest
+from kcoord.protocol.init_producer_id import InitProducerIdRequest
 from kcoord.protocol.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from kcoord.protocol.offset_commit import (
     OffsetCommitRequest,
@@ -27,8 +30,13 @@ from kcoord.protocol.offset_commit import (
 )
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kcoord.protocol.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from kcoord.protocol.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+)
 from kcoord.wire.record_batch import BatchBuilder
-from tests.harness.engine import Client, decode_answer, finish_turn, open_engine, read_answers, run_jobs
+from tests.harness.engine import Client, decode_answer, finish_turn, open_engine, read_answers, run_jobs, take_output
 
 # One topic with very many partitions, and many with one.
 WIDE: Final = "w"
@@ -58,6 +66,14 @@ DATA: Final = "d"
 DATA_PARTITIONS: Final = 64
 DATA_BATCHES: Final = 60
 DATA_BATCH_BYTES: Final = 16_000
+# Transactional ids, without a transaction but for those below.
+TRANSACTIONAL_IDS: Final = 10_000
+TRANSACTION_TIMEOUT_MS: Final = 900_000
+# Two transactions: with every partition of the wide topic, and with offsets for them of several groups.
+WIDE_TRANSACTION: Final = 0
+OFFSETS_TRANSACTION: Final = 1
+PENDING_GROUPS: Final = 5
+TRANSACTION_KEY_TYPE: Final = 1
 
 
 def topic_name(index: int) -> str:
@@ -66,6 +82,10 @@ def topic_name(index: int) -> str:
 
 def group_name(index: int) -> str:
     return f"g{index:05}"
+
+
+def transactional_id(index: int) -> str:
+    return f"x{index:05}"
 
 
 class World:
@@ -93,7 +113,7 @@ class World:
         client.send(api_key, version, message, self.now)
         for _ in range(ASK_TURNS_MAX):
             run_jobs(self.engine, self.now)
-            answers = read_answers(client.session.take_output())
+            answers = read_answers(take_output(client.session))
             if answers:
                 return decode_answer(api_key, version, answers[0][1])
             self.engine.fire_timers(self.now)
@@ -213,9 +233,35 @@ class World:
             answer = self.ask(apis.PRODUCE, 9, request)
             _check([p.error_code for t in answer.responses for p in t.partition_responses], "Produce")
 
+    def add_transactions(self) -> None:
+        """The producer with the transactional id of an index has this index as its id."""
+        count = self.size(TRANSACTIONAL_IDS)
+        self.ask(apis.FIND_COORDINATOR, 4, FindCoordinatorRequest("", TRANSACTION_KEY_TYPE, [transactional_id(0)]))
+        for index in range(count):
+            body = InitProducerIdRequest(transactional_id(index), TRANSACTION_TIMEOUT_MS)
+            answer = self.ask(apis.INIT_PRODUCER_ID, 4, body)
+            _check([answer.error_code, answer.producer_id - index], "InitProducerId")
+        wide = list(range(self.size(WIDE_PARTITIONS)))
+        topics = [AddPartitionsToTxnTopic(WIDE, wide)]
+        one = WIDE_TRANSACTION
+        added = self.ask(
+            apis.ADD_PARTITIONS_TO_TXN, 3, AddPartitionsToTxnRequest([], transactional_id(one), one, 0, topics)
+        )
+        results = added.results_by_topic_v3_and_below
+        _check([p.partition_error_code for t in results for p in t.results_by_partition], "AddPartitionsToTxn")
+        offsets = [TxnOffsetCommitRequestPartition(index, index, -1, "") for index in wide]
+        one = OFFSETS_TRANSACTION
+        for index in range(PENDING_GROUPS):
+            request = TxnOffsetCommitRequest(
+                transactional_id(one), group_name(index), one, 0, -1, "", None,
+                [TxnOffsetCommitRequestTopic(WIDE, offsets)],
+            )  # fmt: skip
+            answer = self.ask(apis.TXN_OFFSET_COMMIT, 5, request)
+            _check([p.error_code for t in answer.topics for p in t.partitions], "TxnOffsetCommit")
+
 
 def _answer(client: Client, api_key: int, version: int) -> Any:
-    answers = read_answers(client.session.take_output())
+    answers = read_answers(take_output(client.session))
     assert len(answers) == 1, client.session.close_reason
     return decode_answer(api_key, version, answers[0][1])
 
@@ -236,6 +282,7 @@ CONTENTS: Final[dict[str, tuple[Callable[[World], None], ...]]] = {
     "consumer": (World.add_topics, World.add_consumer_members),
     "client": (World.add_topics, World.add_client_members),
     "data": (World.add_data,),
+    "transactions": (World.add_topics, World.add_transactions),
 }
 
 

@@ -113,8 +113,7 @@ def test_records_are_those_of_the_dump(name: str) -> None:
         sizes = [-1 if part is None else len(part) for part in (record.key, record.value)]
         ours.append([record.offset, record.timestamp, *sizes])
     theirs = [
-        [line[field] for field in ("offset", "time", "key_size", "value_size")]
-        for line in dumped(name, "record")
+        [line[field] for field in ("offset", "time", "key_size", "value_size")] for line in dumped(name, "record")
     ]
     assert ours == theirs
 
@@ -158,10 +157,7 @@ def test_commits_are_those_that_clients_made_in_their_order() -> None:
             if batch.header.is_control or record.key is None:
                 continue
             key, value = decode_record(record.key, record.value)
-            if (
-                not isinstance(key, OffsetCommitKey)
-                or key.group in known.answers()["committing_by_themselves"]
-            ):
+            if not isinstance(key, OffsetCommitKey) or key.group in known.answers()["committing_by_themselves"]:
                 continue
             outcome = ""
             if batch.header.is_transactional:
@@ -253,9 +249,7 @@ def test_transactions_are_those_of_the_dump() -> None:
 
 def test_the_logs_hold_what_they_are_for() -> None:
     every = {name: batches(name) for name in PARTITIONS}
-    codecs = {
-        batch.header.codec for name, found in every.items() if name.startswith("codec-") for batch in found
-    }
+    codecs = {batch.header.codec for name, found in every.items() if name.startswith("codec-") for batch in found}
     assert codecs == {0, 1, 2, 3, 4}
     offsets = [batch for name in offsets_partitions() for batch in every[name]]
     assert {batch.header.codec for batch in offsets} == {0, 4}
@@ -266,9 +260,7 @@ def test_the_logs_hold_what_they_are_for() -> None:
     assert any(path.stat().st_size for path in (known.LOGS / "payments-0").glob("*.txnindex"))
     assert any(path.stat().st_size for path in (known.LOGS / "orders-0").glob("*.index"))
     compacted = every["compacted-0"]
-    assert any(
-        batch.header.count <= batch.header.last_offset - batch.header.base_offset for batch in compacted
-    )
+    assert any(batch.header.count <= batch.header.last_offset - batch.header.base_offset for batch in compacted)
     assert known.answers()["ends"]["trimmed-0"]["start"] == 150
     types = set()
     for name in offsets_partitions():

@@ -57,7 +57,7 @@ def test_build_targets_are_stages_of_the_dockerfile() -> None:
         assert (context / service["build"]["dockerfile"]).is_file()
 
 
-def test_the_image_runs_as_a_number_and_says_when_it_is_well() -> None:
+def test_the_image_runs_as_a_numeric_user_and_has_a_health_check() -> None:
     server = dict(instructions("server"))
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", server["USER"])
     assert server["VOLUME"] == "/data"

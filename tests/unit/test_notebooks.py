@@ -29,9 +29,7 @@ def test_notebooks_are_their_sources_and_were_executed() -> None:
 def test_a_file_in_cells_becomes_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     source = tmp_path / "one.py"
-    source.write_text(
-        "# %% [markdown]\n# # Title\n#\n# Words\n\n# %%\na = 6\nprint('hello')\n\n# %%\na * 7\n"
-    )
+    source.write_text("# %% [markdown]\n# # Title\n#\n# Words\n\n# %%\na = 6\nprint('hello')\n\n# %%\na * 7\n")
     main(source)
     words, first, second = json.loads((tmp_path / "one.ipynb").read_text())["cells"]
     assert (words["cell_type"], "".join(words["source"])) == ("markdown", "# Title\n\nWords")

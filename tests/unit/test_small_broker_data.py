@@ -219,9 +219,9 @@ def test_members_are_those_that_the_broker_describes(name: str, state: dict[str,
 
 def test_members_are_those_that_kafkas_tool_prints(name: str, state: dict[str, Any]) -> None:
     """`kafka-consumer-groups --describe --members --verbose`, which prints epochs from 4.0 on."""
-    told = known.small_answers(name)["tool"]["members"]
+    expected = known.small_answers(name)["tool"]["members"]
     groups = by_group(state)
-    for row in told:
+    for row in expected:
         group = groups[row["GROUP"]]
         [member] = [one for one in group["members"] if one["member_id"] == row["CONSUMER-ID"]]
         topics = member["assignment"]["assigned_partitions"]
@@ -233,12 +233,12 @@ def test_members_are_those_that_kafkas_tool_prints(name: str, state: dict[str, A
             assert tuple(map(str, epochs)) == (row["CURRENT-EPOCH"], row["TARGET-EPOCH"])
             is_classic = member["classic_member_metadata"] is not None
             assert is_classic == (row.get("UPGRADED") == "false")
-    assert len(told) == sum(len(group["members"]) for group in groups.values())
+    assert len(expected) == sum(len(group["members"]) for group in groups.values())
 
 
 def test_ends_of_topics_are_those_of_kafkas_tool(name: str, logs: Path) -> None:
-    told = known.small_answers(name)["tool"]
-    ends = {tuple(line.split(":")[:2]): int(line.split(":")[2]) for line in told["end_offsets"]}
+    expected = known.small_answers(name)["tool"]
+    ends = {tuple(line.split(":")[:2]): int(line.split(":")[2]) for line in expected["end_offsets"]}
     ours = {(one["topic"], str(one["partition"])): one["end_offset"] for one in run_json("ls", logs)["partitions"]}
     assert {place: end for place, end in ours.items() if not place[0].startswith("__")} == ends
 
@@ -382,8 +382,8 @@ def test_a_server_on_the_import_describes_the_same_groups(name: str, imported: P
     engine = open_engine(DiskStorage(str(tmp_path / "data")), at(0))
     client = Client(engine)
     states = {row["GROUP"]: row["STATE"] for row in known.small_answers(name)["tool"]["list"]}
-    for group, told in expected_groups(name).items():
-        if told["type"] == "CLASSIC":
+    for group, expected in expected_groups(name).items():
+        if expected["type"] == "CLASSIC":
             [classic] = client.ask(apis.DESCRIBE_GROUPS, 5, DescribeGroupsRequest([group]), at(1)).groups
             ours = [(one.member_id, one.group_instance_id, one.client_id) for one in classic.members]
             shown = (classic.error_code, classic.group_state, classic.protocol_data)
@@ -392,8 +392,8 @@ def test_a_server_on_the_import_describes_the_same_groups(name: str, imported: P
             [consumer] = client.ask(apis.CONSUMER_GROUP_DESCRIBE, 1, body, at(1)).groups
             ours = [(one.member_id, one.instance_id, one.client_id) for one in consumer.members]
             shown = (consumer.error_code, consumer.group_state, consumer.assignor_name)
-        assert shown == (0, states[group], told["assignor"]), group
-        assert sorted(ours) == sorted((one[0], one[1], one[2]) for one in described_members(told))
+        assert shown == (0, states[group], expected["assignor"]), group
+        assert sorted(ours) == sorted((one[0], one[1], one[2]) for one in described_members(expected))
     engine.stop()
 
 

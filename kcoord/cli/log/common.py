@@ -1,4 +1,4 @@
-"""What the log tools share: exit codes, friendly errors, times, sizes, tables, JSON and progress."""
+"""Shared code of the log tools: exit codes, error messages, times, sizes, tables, JSON and progress."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from kcoord.server.failures import EXIT_STORAGE, classify
 EXIT_PROBLEMS: Final = 1
 WIDTH_MIN: Final = 40
 WIDTH_DEFAULT: Final = 80
-# How often a progress bar is drawn at most.
+# How many times a progress bar is drawn at most.
 DRAWN_MAX: Final = 400
-# Times beyond the year 9999 cannot be printed as such.
+# The last time of the year 9999; later times are printed as numbers.
 TIME_MS_MAX: Final = 253402300799999
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -39,32 +39,32 @@ def output_option(command: F) -> F:
 
 
 def unsynced_option(command: F) -> F:
-    text = "Of a running server, also what it has not synced yet."
+    text = "Also read records that a running server has not synced yet."
     return click.option("--unsynced", is_flag=True, help=text)(command)
 
 
 def look_at(root: str, unsynced: bool) -> DataDirectory:
-    """A directory to read records from. Raises LogError and OSError."""
+    """Open a directory for reading records. Raises LogError and OSError."""
     found = inspect_directory(root)
     found.unsynced = unsynced
     if found.in_use and not unsynced:
-        note("a running server's log: read up to its durable mark (--unsynced reads on)")
+        note("a server is running: reading up to the durable mark (--unsynced reads to the end)")
     return found
 
 
 def friendly(command: F) -> F:
-    """Errors of the log and of the file system become one line on stderr and an exit code."""
+    """Report errors of the log and of the file system as one line on stderr and an exit code."""
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
         try:
             return command(*args, **kwargs)
         except BrokenPipeError:
-            # Whoever read our output has seen enough. Python would complain at exit.
+            # The reader of our output has closed the pipe. Python would report an error at exit.
             sys.stderr.close()
             sys.exit(0)
         except FileNotFoundError as error:
-            fail(f"{error.filename} is gone: was the log changed meanwhile? Try again", EXIT_STORAGE)
+            fail(f"{error.filename} disappeared while it was read: the log may have changed. Try again", EXIT_STORAGE)
         except (LogError, OSError) as error:
             failure = classify(error)
             fail(failure.message, failure.code)
@@ -78,15 +78,15 @@ def fail(message: str, code: int) -> None:
 
 
 def exit_if(has_problems: bool) -> None:
-    """Everything was said; the exit code says it, too."""
+    """Exit with code 1 if there are problems, which were reported before."""
     if has_problems:
         click.get_current_context().exit(EXIT_PROBLEMS)
 
 
 def note(message: str) -> None:
-    """Something to know beside the result, on stderr."""
+    """Print a remark on stderr."""
     if Bar.is_drawn:
-        # In the place of the bar, which is drawn again below.
+        # Overwrite the progress bar, which is drawn again below.
         click.echo("\r\x1b[K", err=True, nl=False)
     click.echo(f"kcoord: {message}", err=True)
 
@@ -133,12 +133,12 @@ def json_line(document: Any) -> str:
 
 
 def printable(text: str) -> str:
-    """`text` without characters that would move a terminal's cursor."""
+    """`text` without control characters of a terminal."""
     return "".join(ch if ch.isprintable() else repr(ch)[1:-1] for ch in text)
 
 
 def wrapped(text: str, indent: int = 0, first_indent: int | None = None) -> list[str]:
-    """`text` in lines that fit the terminal; no word is too long for that."""
+    """`text` in lines that fit the terminal; long words are split."""
     first = indent if first_indent is None else first_indent
     return textwrap.wrap(
         printable(text), width(), initial_indent=" " * first, subsequent_indent=" " * indent, break_on_hyphens=False
@@ -150,10 +150,8 @@ def say(text: str, indent: int = 0, first_indent: int | None = None) -> None:
     click.echo("\n".join(wrapped(text, indent, first_indent)))
 
 
-def table(
-    head: list[str], rows: list[list[str]], right: str = "", details: list[list[str]] | None = None
-) -> list[str]:
-    """Lines of a table. The first column wraps where all would not fit; `right` has an `r` per right-aligned one.
+def table(head: list[str], rows: list[list[str]], right: str = "", details: list[list[str]] | None = None) -> list[str]:
+    """The lines of a table. The first column wraps if the table is too wide; `right` has an `r` per right-aligned one.
 
     `details` are lines that follow each row.
     """
@@ -180,9 +178,9 @@ def table(
 
 @final
 class Bar:
-    """A progress bar on stderr, where that is a terminal and the output is for people; else nothing.
+    """A progress bar on stderr if that is a terminal and the output is not JSON; otherwise nothing.
 
-    To be entered; `begin` shows it and `step` moves it.
+    Use it as a context manager; `begin` shows the bar and `step` advances it.
     """
 
     is_drawn: ClassVar[bool] = False
@@ -195,9 +193,9 @@ class Bar:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: Any) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
         if self._bar is not None and error is None and self._left > 0:
-            # What had not to be looked at after all.
+            # The part that did not have to be read.
             self._bar.update(self._left)
         self._stack.close()
         Bar.is_drawn = False
@@ -207,7 +205,7 @@ class Bar:
         is_for_people = context is None or context.params.get("output") != "json"
         if not sys.stderr.isatty() or not is_for_people or total <= 0:
             return
-        # Drawing it takes longer than most steps do.
+        # Drawing the bar takes longer than most steps.
         least = max(total // DRAWN_MAX, 1)
         bar = click.progressbar(length=total, label=label, file=sys.stderr, update_min_steps=least)
         self._bar = self._stack.enter_context(bar)
@@ -223,7 +221,7 @@ class Bar:
 
 @contextmanager
 def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar of which the total is known at once; gives a function that is told of steps."""
+    """A progress bar with a known total; yields a function that advances it."""
     with Bar() as bar:
         bar.begin(label, total)
         yield bar.step

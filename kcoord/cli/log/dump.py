@@ -23,9 +23,9 @@ from kcoord.cli.log.common import (
     unsynced_option,
     wrapped,
 )
+from kcoord.cli.log.past.state_start import LookedAtStorage
 from kcoord.cli.log.points import parse_offsets, parse_time
 from kcoord.cli.log.records import summary, typed_plain
-from kcoord.cli.log.state_start import LookedAtStorage
 from kcoord.log.errors import LogDamaged
 from kcoord.log.inspect import DataDirectory, PartitionFiles, lost_end
 from kcoord.log.lost_logs import lost_logs
@@ -41,11 +41,12 @@ from kcoord.log.typed_records import (
 from kcoord.server.failures import EXIT_CONFIG, EXIT_DAMAGED
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.primitives import DecodeError
+from kcoord.wire.record_batch import BatchHeader
 
 
 @final
 class Filter:
-    """Which records are wanted. Empty and -1 mean any."""
+    """Selects records. Empty and -1 mean any."""
 
     def __init__(
         self,
@@ -80,7 +81,7 @@ class Filter:
 
 @final
 class Dumper:
-    """Prints what a filter lets through, at most `limit` records (-1: all)."""
+    """Prints the records that match a filter, at most `limit` (-1: all)."""
 
     def __init__(self, wanted: Filter, as_json: bool, limit: int) -> None:
         self.wanted = wanted
@@ -88,7 +89,7 @@ class Dumper:
         self.limit = limit
         self.count = 0
         self.damaged = 0
-        # Logs that do not reach their durable marks.
+        # Logs that end before their durable marks.
         self.lost: list[LogDamaged] = []
         self.heading = ""
         self.reader = RecordReader()
@@ -99,7 +100,7 @@ class Dumper:
     def dump(self, directory: DataDirectory, files: PartitionFiles, first: int, last: int, step: Any) -> None:
         start = max(directory.start_of(files), first)
         end = INT64_MAX if last < 0 else last + 1
-        # The metadata log is read whole: its later records name topics by the ids of earlier ones.
+        # The metadata log is read completely: later records refer to topics by the ids in earlier ones.
         is_metadata = files.topic == COORDINATOR_TOPICS[0]
         if is_metadata:
             storage = LookedAtStorage(os.path.dirname(files.path))
@@ -121,11 +122,11 @@ class Dumper:
             self.lost.append(lost)
 
     def end(self) -> None:
-        """End the process with the exit code for damage, where something is missing."""
+        """Exit with the code for damage if records are missing."""
         if self.damaged:
             for lost in self.lost:
                 note(str(lost))
-            fail(f"{plural(self.damaged, 'piece')} of the log cannot be read", EXIT_DAMAGED)
+            fail(f"{plural(self.damaged, 'part')} of the log cannot be read", EXIT_DAMAGED)
         for lost in self.lost[1:]:
             note(str(lost))
         if self.lost:
@@ -146,9 +147,7 @@ class Dumper:
             records = batch.records(DECOMPRESSED_BYTES_MAX)
         except (DecodeError, DecompressionError) as error:
             header = batch.header
-            damage = DamagedBytes(
-                batch.file, batch.position, header.size, header.base_offset, str(error), False
-            )
+            damage = DamagedBytes(batch.file, batch.position, header.size, header.base_offset, str(error), False)
             self.damaged += 1
             self._print_damage(files.name, damage)
             return
@@ -157,7 +156,7 @@ class Dumper:
             if not start <= record.offset < end or not self.wanted.wants(typed):
                 continue
             self.count += 1
-            self._print(files.name, typed)
+            self._print(files.name, typed, batch.header)
             if self.is_full():
                 return
 
@@ -166,7 +165,7 @@ class Dumper:
             self.heading = name
             click.echo(f"{name}:")
 
-    def _print(self, name: str, typed: TypedRecord) -> None:
+    def _print(self, name: str, typed: TypedRecord, header: BatchHeader) -> None:
         record = typed.record
         if self.as_json:
             document: dict[str, Any] = {
@@ -175,11 +174,17 @@ class Dumper:
                 "timestamp": format_time(record.timestamp),
                 "timestamp_ms": record.timestamp,
             }
+            if header.is_transactional:
+                document["producer_id"] = header.producer_id
+                document["producer_epoch"] = header.producer_epoch
             click.echo(json_line({**document, **typed_plain(typed)}))
             return
         self._head(name)
+        text = summary(typed)
+        if header.is_transactional:
+            text += f"; producer id {header.producer_id}, epoch {header.producer_epoch}"
         head = f"{record.offset:>8}  {format_time(record.timestamp) or '-':<24}  "
-        lines = wrapped(summary(typed), 12, len(head))
+        lines = wrapped(text, 12, len(head))
         click.echo("\n".join([head + lines[0][len(head) :], *lines[1:]]))
 
     def _print_damage(self, name: str, damage: DamagedBytes) -> None:
@@ -238,10 +243,10 @@ def dump(
     members: tuple[str, ...], kinds: tuple[str, ...], since: int, until: int, offsets: tuple[int, int],
     limit: int, unsynced: bool, output: str,
 ) -> None:  # fmt: skip
-    """Print the records in DIR, typed. JSON is one object per line.
+    """Print the decoded records in DIR. JSON output has one object per line.
 
-    LOG is a topic or a topic and partition, such as __consumer_offsets-0; without one, the coordinator's logs are
-    printed. Of options that can be repeated, any may match; of different options, all must.
+    LOG is a topic or a partition, such as __consumer_offsets-0; by default the coordinator's logs are printed. A record
+    must match all given options; for a repeated option, any of its values.
 
     \b
     TIME is one of  2026-01-31T12:00  UTC unless it has a zone
@@ -256,9 +261,9 @@ def dump(
       kcoord log dump data -g billing -t orders -p 0 -o json |
         jq -r 'select(.type == "offset_commit") | .value.offset'
 
-    Bytes that cannot be read are shown where they stand, and the exit code is 7.
+    Unreadable bytes are shown at their position, and the exit code is 7.
 
-    DIR may also be a file: a .checkpoint, as the metadata log has for its beginning. Offsets are those in the file.
+    DIR may also be a file: a .checkpoint snapshot of the metadata log. Offsets are those in the file.
     """
     wanted = Filter(groups, topics, members, kinds, partition, since, until)
     dumper = Dumper(wanted, output == "json", limit)
@@ -267,7 +272,7 @@ def dump(
     else:
         found = look_at(directory, unsynced)
         chosen = choose(found, logs)
-        # A bar over lines that scroll by would only be in the way.
+        # No progress bar while the records scroll on the same terminal.
         total = 0 if sys.stdout.isatty() else sum(files.size_bytes for files in chosen)
         with progress("Reading", total) as step:
             if not logs:
@@ -279,4 +284,3 @@ def dump(
     if output == "table":
         click.echo(plural(dumper.count, "record"))
     dumper.end()
-

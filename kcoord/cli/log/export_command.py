@@ -19,23 +19,23 @@ STDOUT = "-"
 
 @click.command(name="export")
 @click.argument("target", metavar="DIR", type=click.Path())
-@click.option("--data", "-d", default="data", show_default=True, metavar="DATA", help="Our data directory.")
+@click.option("--data", "-d", default="data", show_default=True, metavar="DATA", help="The kcoord data directory.")
 @click.option("--csv", "as_csv", is_flag=True, help="Write committed offsets to the file DIR instead (- is stdout), "
               "for kafka-consumer-groups --reset-offsets --from-file.")  # fmt: skip
 @click.option("--group", "-g", "groups", multiple=True, metavar="GROUP", help="Only that group's offsets; repeatable.")
 @output_option
 @friendly
 def export_command(target: str, data: str, as_csv: bool, groups: tuple[str, ...], output: str) -> None:
-    """Write a directory that a Kafka 4.3 broker can be started on.
+    """Export a data directory for a Kafka 4.3 broker.
 
-    It needs no formatting: start the broker with the same node.id, with process.roles=broker,controller and log.dirs
-    naming it; docs/migration.md has the settings. The server must be stopped, except for --csv.
+    The directory needs no formatting. Start the broker with the same node.id, process.roles=broker,controller and
+    log.dirs set to the directory; docs/migration.md lists the settings. The server must be stopped, except for --csv.
     """
     if as_csv:
         _write_csv(target, data, set(groups))
         return
     if groups:
-        raise click.UsageError("--group goes with --csv")
+        raise click.UsageError("--group requires --csv")
     with Bar() as bar:
         export = Export(
             open_own_directory(data),

@@ -1,4 +1,4 @@
-"""`kcoord log import`: a stopped broker's data directory becomes one of ours."""
+"""`kcoord log import`: imports the data directory of a stopped broker."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def _new_topic_id() -> bytes:
 @click.command(name="import")
 @click.argument("sources", metavar="DIR...", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False))
 @click.option("--data", "-d", default="data", show_default=True, metavar="NEW", help="The new data directory.")
-@click.option("--topics", is_flag=True, help="Take the records of topics, too. Without it topics begin empty, at the "
-              "offset where they ended.")  # fmt: skip
+@click.option("--topics", is_flag=True, help="Import the records of topics, too. By default topics begin empty, at "
+              "their end offset.")  # fmt: skip
 @click.option("--node-id", default=1, show_default=True, type=click.IntRange(0), help="`node.id` of the new server.")
 @click.option("--offsets-partitions", default=1, show_default=True, type=click.IntRange(1, 10000),
               help="Partitions of `__consumer_offsets`, fixed from then on.")  # fmt: skip
@@ -32,14 +32,19 @@ def _new_topic_id() -> bytes:
 @output_option
 @friendly
 def import_command(
-    sources: tuple[str, ...], data: str, topics: bool, node_id: int, offsets_partitions: int,
-    transaction_partitions: int, output: str,
+    sources: tuple[str, ...],
+    data: str,
+    topics: bool,
+    node_id: int,
+    offsets_partitions: int,
+    transaction_partitions: int,
+    output: str,
 ) -> None:
-    """Take a stopped Kafka broker's data directory over into a new one.
+    """Import the data directory of a stopped Kafka broker into a new kcoord data directory.
 
-    Several directories are those of one broker (log.dirs), or of a cluster's brokers. They are only read. Groups,
-    offsets, generations and topic ids stay as they are; docs/migration.md tells what becomes of everything else,
-    and the summary counts it.
+    Pass all directories of one broker (log.dirs), or those of all brokers of a cluster. They are only read. Groups,
+    offsets, generations and topic ids are kept. docs/migration.md describes how everything else is handled, and the
+    summary counts it.
     """
     plan = ImportPlan(
         sources=list(sources),
@@ -63,7 +68,7 @@ def import_command(
 
 
 def as_lines(report: ImportReport, data: str) -> list[str]:
-    """The summary for a person."""
+    """The summary as text."""
     lines = []
     for title, counter in (
         ("taken", report.taken), ("kept as it is", report.kept), ("left out", report.left_out),

@@ -28,7 +28,7 @@ from kcoord.log.reader import DamagedBytes, read_batches
 
 @final
 class Row:
-    """What is told of one partition. Times are -1 and the epoch is -1 where there are no batches."""
+    """The facts about one partition. Times and the epoch are -1 if there are no batches."""
 
     def __init__(self, files: PartitionFiles, start: int) -> None:
         self.files = files
@@ -66,7 +66,7 @@ class Row:
                 {"base_offset": base, "end_offset": end, "size_bytes": size, "max_timestamp_ms": newest}
                 for base, end, size, newest in self.segments
             ],
-            # Of the metadata log: what stands for its beginning.
+            # The metadata log's snapshots.
             "snapshots": [
                 {"file": name.file, "end_offset": name.end_offset, "size_bytes": size} for name, size in self.snapshots
             ],
@@ -74,7 +74,7 @@ class Row:
 
 
 def survey(directory: DataDirectory, files: PartitionFiles) -> Row:
-    """Closed segments by their names and indexes, the last one batch by batch. Raises OSError."""
+    """Survey a partition: closed segments by names and indexes, the last one batch by batch. Raises OSError."""
     row = Row(files, directory.start_of(files))
     row.state = directory.state
     row.is_interrupted = files.recovered.is_interrupted and not directory.in_use
@@ -150,7 +150,7 @@ def _details(row: Row, with_segments: bool) -> list[str]:
         for name, size_bytes in row.snapshots:
             lines.append(f"    ..{name.end_offset}  {format_bytes(size_bytes)}  {name.file}")
     if row.is_interrupted:
-        lines.append("    a crash interrupted an exchange of segments, shown as after it: `log verify` has the files")
+        lines.append("    a crash interrupted an exchange of segments; shown as after recovery, see `log verify`")
     if row.damage is not None:
         damage = row.damage
         text = f"{damage.file} at byte {damage.position}, offset {damage.next_offset}: {damage.reason}"
@@ -164,16 +164,16 @@ def _details(row: Row, with_segments: bool) -> list[str]:
 @output_option
 @friendly
 def ls(directory: str, segments: bool, output: str) -> None:
-    """List the partitions in DIR: offsets, sizes, times, leader epoch, and how they were left.
+    """List the partitions in DIR: offsets, sizes, times, leader epoch and state.
 
-    DIR is a data directory, kcoord's or a Kafka broker's, or the directory of one partition.
+    DIR is a data directory of kcoord or of a Kafka broker, or the directory of one partition.
 
     \b
     STATE is  clean    closed by a clean stop
               unclean  the process ended without closing it; nothing is wrong
-              torn     a write was cut short at the end; opening cuts it off
-              damaged  bytes that were durable cannot be read: `log verify`
-              in use   a running server's; offsets are those in its files
+              torn     a crash cut the last write short; opening removes it
+              damaged  durable bytes cannot be read: see `log verify`
+              in use   a server is running; offsets are those in its files
 
     \b
     Examples:

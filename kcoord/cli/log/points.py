@@ -1,4 +1,4 @@
-"""Times, and points of a log, as they are typed on a command line."""
+"""Parses times and points of a log from the command line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIME_HELP: Final = "2026-01-31T12:00 (UTC, or with a zone), 15m (ago; ms, s, m, 
 
 
 def parse_time(text: str | int) -> int:
-    """Unix time in milliseconds. Raises BadParameter. What is a number already (a default) stays as it is."""
+    """Unix time in milliseconds. Raises BadParameter. A number (a default) is returned unchanged."""
     if isinstance(text, int):
         return text
     if text == "now":
@@ -28,7 +28,7 @@ def parse_time(text: str | int) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise click.BadParameter(f"{text!r} is no time; one of: {TIME_HELP}") from None
+        raise click.BadParameter(f"{text!r} is not a time; use one of: {TIME_HELP}") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
@@ -37,13 +37,13 @@ def parse_time(text: str | int) -> int:
 def parse_offsets(value: str | tuple[int, int]) -> tuple[int, int]:
     """`5`, `5..9`, `5..` or `..9`, both ends included, as (first, last) with -1 for an open end.
 
-    Raises BadParameter. What was parsed already (a default) stays as it is.
+    Raises BadParameter. A tuple (a default) is returned unchanged.
     """
     if isinstance(value, tuple):
         return value
     match = re.fullmatch(r"(\d*)(\.\.)?(\d*)", value)
     if match is None or not (match.group(1) or match.group(3)):
-        raise click.BadParameter(f"{value!r} is no range of offsets, such as 5, 5..9, 5.. or ..9")
+        raise click.BadParameter(f"{value!r} is not a range of offsets, such as 5, 5..9, 5.. or ..9")
     first = int(match.group(1) or 0)
     if match.group(2) is None:
         return first, first

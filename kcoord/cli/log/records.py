@@ -1,17 +1,21 @@
-"""Records as typed things: with all that is known of them for JSON, and as one line of text."""
+"""Formats decoded records: with all fields for JSON, and as one line of text."""
 
 from __future__ import annotations
 
 import base64
-from typing import Any
+from typing import Any, Final
 
-from kcoord.core.groups.cause import NO_TIME, Cause
+from kcoord.core.cause import NO_TIME, Cause
 from kcoord.core.groups.cause_header import decode_cause
+from kcoord.core.transactions.state import state_name
 from kcoord.log.record_plain import CONSUMER, bytes_plain, consumer_plain, plain
 from kcoord.log.serde import UnknownRecord
-from kcoord.log.typed_records import TypedRecord
+from kcoord.log.typed_records import CONTROL_TYPES, TypedRecord
 from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetadataValue
 from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
+from kcoord.protocol.records.transaction_log import TransactionLogKey, TransactionLogValue
+
+TRANSACTION_MARKERS: Final = (CONTROL_TYPES[0], CONTROL_TYPES[1])
 
 
 def typed_plain(typed: TypedRecord) -> dict[str, Any]:
@@ -42,7 +46,7 @@ def typed_plain(typed: TypedRecord) -> dict[str, Any]:
 
 
 def summary(typed: TypedRecord) -> str:
-    """The record in a line for people."""
+    """The record as one line of text."""
     cause = decode_cause(typed.record.headers)
     return _content(typed) if cause is None else f"{_content(typed)}; cause {cause_text(cause)}"
 
@@ -68,6 +72,13 @@ def _content(typed: TypedRecord) -> str:
         if not isinstance(value, GroupMetadataValue):
             return f"{typed.kind} {key.group} removed"
         return f"{typed.kind} {key.group} {group_text(value)}"
+    if isinstance(key, TransactionLogKey):
+        if not isinstance(value, TransactionLogValue):
+            return f"{typed.kind} {key.transactional_id} removed"
+        return f"{typed.kind} {key.transactional_id} {transaction_text(value)}"
+    if typed.kind in TRANSACTION_MARKERS:
+        # The content is the epoch of the coordinator.
+        return typed.kind
     document = typed_plain(typed)
     parts = [typed.kind]
     if typed.error:
@@ -98,13 +109,23 @@ def group_text(value: GroupMetadataValue) -> str:
         if member.member_id == value.leader:
             text += " leads"
         if value.protocol_type == CONSUMER:
-            text += f", has {assignment_text(member.assignment)}"
+            text += f", assigned {assignment_text(member.assignment)}"
         parts.append(text)
     return "; ".join(parts)
 
 
+def transaction_text(value: TransactionLogValue) -> str:
+    text = f"{state_name(value.transaction_status)}, producer id {value.producer_id}, epoch {value.producer_epoch}"
+    if value.next_producer_id >= 0:
+        text += f", next producer id {value.next_producer_id}"
+    text += f", timeout {value.transaction_timeout_ms} ms"
+    schemas = value.transaction_partitions or []
+    names = [f"{schema.topic}-{partition}" for schema in schemas for partition in schema.partition_ids]
+    return text + (f", partitions {' '.join(names)}" if names else "")
+
+
 def assignment_text(data: bytes) -> str:
-    """`orders-0 orders-1`, or how many bytes there are where they are not understood."""
+    """`orders-0 orders-1`, or the number of bytes if they cannot be decoded."""
     assigned = consumer_plain(data, False)
     if assigned is None:
         return "nothing"

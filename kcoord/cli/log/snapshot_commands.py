@@ -24,18 +24,18 @@ def _now_ms() -> int:
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--list", "-l", "listing", is_flag=True, help="List the snapshots there are.")
+@click.option("--list", "-l", "listing", is_flag=True, help="List the existing snapshots.")
 @DATA
 @output_option
 @friendly
 def snapshot(name: str | None, listing: bool, data: str, output: str) -> None:
-    """Keep a copy of the whole data directory under a name, in snapshots/NAME inside of it.
+    """Create a named snapshot of the whole data directory, in snapshots/NAME inside it.
 
-    Of a running server too: everything that was durable at one moment, between two commits. Closed segments are
-    shared with the original where the file system has hard links.
+    Works with a running server, too: the snapshot has everything that was durable at one moment, between two commits.
+    Closed segments are shared with the original if the file system supports hard links.
     """
     if listing == (name is not None):
-        raise click.UsageError("give a NAME, or --list")
+        raise click.UsageError("pass a NAME or --list")
     if name is None:
         _list(data, output)
         return
@@ -89,14 +89,14 @@ def _list(data: str, output: str) -> None:
 @output_option
 @friendly
 def restore(name: str, data: str, output: str) -> None:
-    """Go back to a snapshot. The server must be stopped.
+    """Restore a snapshot. The server must be stopped.
 
-    What the directory holds now is moved to snapshots/replaced-TIME. Leader epochs go up and producer ids go on, so
-    that clients of what is undone notice.
+    The current contents of the directory are moved to snapshots/replaced-TIME. Leader epochs are raised and producer
+    ids are not reused, so clients notice the restore.
     """
     with Bar() as bar:
         aside = restore_snapshot(data, name, _now_ms(), bar)
     if output == "json":
         emit_json({"restored": name, "replaced": aside})
     else:
-        click.echo(f"{data} is as in snapshot {name}; what it was is in {aside}")
+        click.echo(f"{data} is restored from snapshot {name}; the previous contents are in {aside}")

@@ -1,4 +1,4 @@
-"""`kcoord pipeline`: jobs on Spark over whole logs. A job is one small module; what they share is in `run.py`."""
+"""`kcoord pipeline`: jobs on Spark over whole logs. A job is one small module; run.py has the shared parts."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def pipeline() -> None:
     and fsspec can read (s3://, hdfs://, ...). Needs `pip install kcoord[spark]`; docs/pipeline.md has every column.
 
     \b
-    Exit codes: 0 fine; 2 wrong usage, or something is not installed; 4 not
+    Exit codes: 0 success; 2 wrong usage, or something is not installed; 4 not
     readable or writable; 7 damaged; 9 reading, writing or the job failed.
     """

@@ -23,9 +23,7 @@ from kcoord.cli.pipeline.states import (
 
 @click.command("compact")
 @pipeline_options
-@click.option(
-    "--as-of", "point", type=parse_point, default="end", metavar="POINT", help="OFFSET, TIME or end."
-)
+@click.option("--as-of", "point", type=parse_point, default="end", metavar="POINT", help="OFFSET, TIME or end.")
 @click.option(
     "--offsets-partitions", type=click.IntRange(1), default=None, metavar="N",
     help="How many partitions __consumer_offsets is to have; as many as in PATH if not given.",
@@ -42,7 +40,7 @@ def compact(options: RunOptions, point: Point, offsets_partitions: int | None) -
     """
     refuse(options, "since_ms", "until_ms", "topics")
     if not options.output:
-        raise click.UsageError("--output DIR is needed: where the log is to be")
+        raise click.UsageError("--output DIR is required: the directory of the log")
     with Run("compact", options) as run:
         from kcoord.spark.jobs import compact as job
         from kcoord.spark.jobs.state import RECORD_COLUMNS, committed_at, newest_replicas, one_cluster
@@ -51,7 +49,7 @@ def compact(options: RunOptions, point: Point, offsets_partitions: int | None) -
         time = datetime.fromtimestamp(point.time_ms / 1000, UTC) if point.time_ms >= 0 else None
         before = point.offset if point.offset >= 0 else None
         if point.is_end:
-            # Of which log a group is told cannot be seen from its own records.
+            # A group's records do not show which replica counts.
             known = () if options.one_cluster else options.groups
             counted = read_records(run, COMMITTED, RECORD_COLUMNS, known)
         else:

@@ -1,4 +1,4 @@
-"""What a job cannot know, on stderr: history that compaction took before the logs were read."""
+"""A note on stderr about history that compaction removed before the logs were read."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ NAMED_MAX: Final = 3
 
 
 def incomplete(histories: Sequence[LogHistory], options: RunOptions) -> list[LogHistory]:
-    """Logs that lack something of the time and the groups that were asked for, the latest beginning first."""
+    """Logs that lack history of the requested time and groups, the latest beginning first."""
     found = []
     for one in histories:
         if one.complete_from_offset == 0:
             continue
-        # Of the very millisecond in which it begins something may be gone.
+        # Records of the first millisecond may be missing.
         if one.from_ms is not None and one.from_ms < options.since_ms:
             continue
         if options.groups and not _may_hold(one, histories, options.groups):

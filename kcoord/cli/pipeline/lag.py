@@ -24,9 +24,9 @@ SHOWN = {
 @click.option("--last", is_flag=True, help="Only lag at the end, or at --until.")
 @click.option("--assigned", is_flag=True, help="Leave out topics that a group with members has left.")
 def lag(options: RunOptions, every: float, last: bool, assigned: bool) -> None:
-    """How far groups were behind in PATH, in records and in seconds: at each commit and at the end of the log.
+    """The lag of groups in PATH, in records and in seconds, at each commit and at the end of the log.
 
-    Groups that have stopped are there. Lag counts from the log's start; a group without an offset has none.
+    Includes groups that have stopped. Lag counts from the log's start; a group without an offset has none.
 
     \b
     Example:

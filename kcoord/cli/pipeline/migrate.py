@@ -28,9 +28,7 @@ STDOUT = "-"
 
 @click.command("migrate")
 @pipeline_options
-@click.option(
-    "--rules", "rules_file", default="", metavar="FILE", help="Rules for names and conflicts (TOML, JSON)."
-)
+@click.option("--rules", "rules_file", default="", metavar="FILE", help="Rules for names and conflicts (TOML, JSON).")
 @click.option("--csv", "csv_file", default="", metavar="FILE",
               help="Write offsets for kafka-consumer-groups --reset-offsets --from-file (- is stdout).")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only show what would become of which group.")
@@ -38,12 +36,10 @@ STDOUT = "-"
     "--offsets-partitions", type=click.IntRange(1), default=1, show_default=True, metavar="N",
     help="How many partitions __consumer_offsets is to have.",
 )  # fmt: skip
-def migrate(
-    options: RunOptions, rules_file: str, csv_file: str, dry_run: bool, offsets_partitions: int
-) -> None:
-    """Take offsets and groups of all clusters below PATH into one log at --output, or as CSV.
+def migrate(options: RunOptions, rules_file: str, csv_file: str, dry_run: bool, offsets_partitions: int) -> None:
+    """Migrate offsets and groups of all clusters below PATH to one log at --output, or to CSV.
 
-    Each data directory is a cluster of its own; rules, or --one-cluster, say which are one. Names change by rules
+    Each data directory is a cluster of its own, unless rules or --one-cluster combine some. Names change by rules
     (docs/pipeline.md). Two groups with one name are a conflict, and nothing is written while there is one.
 
     \b
@@ -69,11 +65,11 @@ def migrate(
     with Run("migrate", options) as run:
         from kcoord.spark.jobs import migrate as job
 
-        # Where several logs are one cluster's, a group may be gone from the one that counts.
+        # With several replicas, a group may be gone from the one that counts.
         known = () if options.one_cluster or rules.clusters else options.groups
         records = read_records(run, COMMITTED, job.RECORD_COLUMNS, known)
         found = job.migrate(records, rules, cluster_of(options), options.groups)
-        # What comes out of the logs is small beside them, and needed several times.
+        # The details are small compared to the logs, and used several times.
         details = found.details.cache()
         plan = job.of_details(details, rules).plan.cache()
         migration = job.Migration(details, plan)
@@ -100,7 +96,7 @@ def migrate(
 
 
 def _write_csv(job: Any, migration: Any, path: str) -> int:
-    """It is there as a whole or not at all. Raises OSError."""
+    """Write the whole file or none. Raises OSError."""
     offsets = job.committed(migration)
     if path == STDOUT:
         return int(job.write_csv(offsets, sys.stdout))

@@ -1,4 +1,4 @@
-"""The options that every job has, as one object. Imports nothing heavy: `--help` has to be quick."""
+"""The options of every job, as one object. Imports nothing heavy, so that `--help` is quick."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What was asked for. Times are Unix times in ms, -1 for none; `output` is "" for nowhere."""
+    """The options of a run. Times are Unix times in ms, -1 for none; `output` is "" for none."""
 
     path: str
     master: str

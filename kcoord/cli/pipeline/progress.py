@@ -1,4 +1,4 @@
-"""How far Spark is, on a terminal: tasks that are done of those that are known, as its status tracker tells."""
+"""Spark's progress on a terminal: finished tasks of all known ones, from its status tracker."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 POLL_S: Final = 0.2
-# The bar's length: Spark learns of stages as it goes, so what is known grows, and the bar only ever moves on.
+# The bar's length: Spark discovers stages as it goes, so the total grows, and the bar never moves back.
 PARTS: Final = 1000
 DONE: Final = "SUCCEEDED"
 
@@ -41,7 +41,7 @@ class Stages:
                 stage = self.tracker.getStageInfo(stage_id)
                 if stage is None:
                     continue
-                # Of a job that is over, what did not run was there from an earlier one.
+                # Tasks of a finished job that did not run had results from an earlier one.
                 done = stage.numTasks if job.status == DONE else stage.numCompletedTasks
                 stages += 1
                 stages_done += done == stage.numTasks
@@ -55,7 +55,7 @@ class Stages:
 
 @contextmanager
 def watch(spark: SparkSession, label: str, is_json: bool) -> Iterator[None]:
-    """Shows a bar while Spark works in this thread, where stderr is a terminal and the output is for people."""
+    """Shows a bar while Spark works in this thread, if stderr is a terminal and the output is for people."""
     if is_json or not sys.stderr.isatty():
         yield
         return
@@ -84,9 +84,9 @@ def _follow(stages: Stages, bar: Any, over: threading.Event) -> None:
         try:
             stages.look()
         except Exception:
-            # Whatever it is, whoever waits for the work hears of it, and not from here.
+            # The work itself raises the error to its caller; the bar ignores it.
             return
         if stages.tasks:
             part = PARTS * stages.tasks_done // stages.tasks
-            # The last step is shown when the work is over, not when the last known task is.
+            # The bar is complete when the work is over, not when the last known task is.
             bar.update(max(min(part, PARTS - 1) - bar.pos, 0), stages.text())

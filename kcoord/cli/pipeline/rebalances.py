@@ -24,8 +24,8 @@ RANKED = {
 @click.option("--storm-size", default=3, show_default=True, metavar="N", help="So many rebalances are a storm.")
 @click.option("--flaps", default=2, show_default=True, metavar="N", help="Who comes back so often flaps.")
 def rebalances(options: RunOptions, storm_gap: float, storm_size: int, flaps: int) -> None:
-    """Every rebalance in PATH: from which epoch to which, how long it took and why, who came, who went, and how many
-    partitions moved. A second table ranks storms of rebalances and members that come and go.
+    """Every rebalance in PATH: its epochs, duration and cause, members that joined and left, and how many partitions
+    moved. A second table ranks storms of rebalances and members that come and go.
 
     \b
     Example:

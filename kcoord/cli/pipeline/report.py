@@ -20,8 +20,8 @@ from kcoord.server.failures import EXIT_CONFIG
 def report(options: RunOptions) -> None:
     """One HTML page about PATH, with plots: commits, lag, rebalances, who causes them, rewinds and resets.
 
-    --output is the page's file. It needs no network, and can be sent by mail. Time of which
-    compaction removed history is grey in its plots.
+    --output is the page's file. It needs no network, and can be sent by mail. Plots are
+    grey where compaction removed history.
 
     \b
     Example:
@@ -57,29 +57,25 @@ def report(options: RunOptions) -> None:
 def _check(options: RunOptions) -> None:
     """Before Spark starts."""
     if not options.output:
-        raise click.UsageError("--output FILE is needed: where the page is to be")
-    if (
-        options.format != PARQUET
-        or options.buckets != BUCKETS_DEFAULT
-        or options.shown not in (0, SHOWN_DEFAULT)
-    ):
+        raise click.UsageError("--output FILE is required: the file of the page")
+    if options.format != PARQUET or options.buckets != BUCKETS_DEFAULT or options.shown not in (0, SHOWN_DEFAULT):
         raise click.UsageError("a page has no --format, --buckets or --show")
     if "://" in options.output:
         fail(f"{options.output}: the page is written to a file of this machine", EXIT_CONFIG)
     if os.path.isdir(options.output):
         fail(
-            f"{options.output} is a directory; --output is to be a file, groups.html for instance",
+            f"{options.output} is a directory; --output must be a file, groups.html for instance",
             EXIT_CONFIG,
         )
     if os.path.exists(options.output) and not options.overwrite:
-        fail(f"{options.output} is there already; --overwrite replaces it", EXIT_CONFIG)
+        fail(f"{options.output} exists; --overwrite replaces it", EXIT_CONFIG)
     folder = os.path.dirname(options.output) or "."
     if not os.path.isdir(folder):
-        fail(f"{folder} is not there", EXIT_CONFIG)
+        fail(f"{folder} does not exist", EXIT_CONFIG)
 
 
 def _write(options: RunOptions, text: str) -> int:
-    """All of it or nothing. Raises OSError."""
+    """Write the whole file or none. Raises OSError."""
     data = text.encode()
     staged = f"{options.output}.part"
     with open(staged, "wb") as file:

@@ -1,6 +1,6 @@
-"""One run of a job: what has to be right before Spark starts, the session, tables to read, and what becomes of results.
+"""One run of a job: checks before Spark starts, the session, tables to read, and the output of results.
 
-PySpark is imported here only when it is known to be there. Everything that can be found wrong without Spark is found
+PySpark is imported only after a check that it is installed. Everything that can be checked without Spark is checked
 before it starts, which takes seconds.
 """
 
@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import click
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
     from kcoord.spark.jobs.completeness import LogHistory
 
-NEEDED: Final = ("pyspark", "pyarrow", "pandas")
+NEEDED: Final = ("pyspark", "pyarrow", "pandas", "jinja2")
 DATE: Final = "date"
 BUCKET: Final = "group_bucket"
-# Spark's own default of 200 is for clusters; each one costs a task that starts.
+# Spark's default of 200 is for clusters; each partition costs the start of a task.
 SHUFFLES_PER_CORE: Final = 4
-# What our readers raise, on executors too, and the exit code of each.
+# The errors of our readers and writers, on executors, too, and their exit codes.
 OUR_ERRORS: Final = {
     "BadOption": EXIT_CONFIG,
     "NothingToRead": EXIT_CONFIG,
@@ -49,21 +49,21 @@ OUR_ERRORS: Final = {
     "PermissionError": EXIT_NOT_WRITABLE,
     "OSError": EXIT_STORAGE,
 }
-# What users can mend among Spark's own errors.
+# Spark's own errors that users can fix.
 USER_CONDITIONS: Final = ("PATH_ALREADY_EXISTS", "TABLE_OR_VIEW_ALREADY_EXISTS", "USER_RAISED_EXCEPTION")
-# What py4j raises when the JVM is no longer there, or never was.
+# What py4j raises if the JVM has ended, or never started.
 NO_JVM: Final = ("Py4JNetworkError", "ConnectionRefusedError", "ConnectionResetError", "BrokenPipeError")
 NO_JVM_STARTED: Final = "JAVA_GATEWAY_EXITED"
 NO_MODULE: Final = "ModuleNotFoundError: No module named"
 OUT_OF_MEMORY: Final = "java.lang.OutOfMemoryError"
 MORE_MEMORY: Final = "more memory is --conf spark.driver.memory=4g"
-# PySpark prints errors through these, beside raising them.
+# PySpark logs errors with these, and raises them as well.
 PYSPARK_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 @dataclass(frozen=True)
 class Result:
-    """A table that a job made. `time` is its column of times; `shown` are those for a terminal, with titles."""
+    """A table that a job made. `time` is its time column; `shown` are the columns for a terminal, with titles."""
 
     name: str
     frame: DataFrame
@@ -72,18 +72,18 @@ class Result:
 
 
 class Run:
-    """Use it as `with Run("lag", options) as run:`. Every error becomes one line, and its traces go into a file."""
+    """Use it as `with Run("lag", options) as run:`. Every error becomes one line, and its traces go to a file."""
 
     def __init__(self, job: str, options: RunOptions) -> None:
         self.job = job
         self.options = options
         self.spark: SparkSession = None  # type: ignore[assignment]
-        # Of the groups that were asked for, the logs of `__consumer_offsets`; `history` fills it.
+        # The logs of `__consumer_offsets` for the chosen groups; `history` fills it.
         self.histories: list[LogHistory] = []
         self._is_ours = False
         self._trace = TraceFile(job)
 
-    def __enter__(self) -> Run:
+    def __enter__(self) -> Self:
         try:
             with friendly(self._trace):
                 self._begin()
@@ -103,10 +103,10 @@ class Run:
     def _begin(self) -> None:
         _check_installed()
         _check_output(self.options)
-        from kcoord.spark.filesystem import HDFS_SCHEMES
+        from kcoord.spark.reader.filesystem import HDFS_SCHEMES
 
         # A process that has used hdfs-native hangs where PySpark forks it to start the JVM. All other paths are
-        # looked at before that, which takes a while, to say at once what is wrong with them.
+        # checked before that, because the start takes a while.
         is_of_hdfs = self.options.path.partition("://")[0] in HDFS_SCHEMES
         if not is_of_hdfs:
             _check_path(self.options)
@@ -115,7 +115,7 @@ class Run:
         self._is_ours = SparkSession.getActiveSession() is None
         if self._is_ours:
             _quiet_pyspark()
-            # What is wrong here are settings.
+            # An error here is one of settings.
             with friendly(self._trace, EXIT_CONFIG), self._trace.as_output():
                 self.spark = _session(self.job, self.options)
         else:
@@ -127,7 +127,7 @@ class Run:
     def _end(self) -> None:
         """Stop Spark if it was started here, and remove the file of traces unless a failure named it."""
         if self._is_ours and self.spark is not None:
-            # Else tasks that still run report at length that the end of the process took them by surprise.
+            # Otherwise running tasks log long errors about the end of the process.
             with suppress(Exception):
                 self.spark.stop()
         self._trace.close()
@@ -135,8 +135,8 @@ class Run:
     def table(
         self, name: str, columns: Sequence[str] = (), of: Mapping[str, Sequence[str | int]] | None = None, **more: str
     ) -> DataFrame:
-        """A table of the logs, of the groups that were asked for, and where columns have values that `of` gives; with
-        `columns` it has just these. `more` are options of the reader."""
+        """A table of the logs, with the chosen groups and topics, and with the column values in `of`; with `columns` it
+        has only these. `more` are options of the reader."""
         from pyspark.sql import functions as F
 
         wanted = dict(of or {})
@@ -144,7 +144,7 @@ class Run:
             wanted["group_id"] = self.options.groups
         if self.options.topics and name in ("offset_commits", "messages"):
             wanted["topic"] = self.options.topics
-        # Not `pushdown`: of one table Spark 4.3 reads for all queries what the last one's filters left.
+        # Not `pushdown`: Spark 4.3 applies the filters of one query to all queries of a loaded table.
         options = {"where": where(**wanted), **self.spread(), **dict(self.options.source), **more, "table": name}
         if columns:
             options["columns"] = ",".join(columns)
@@ -160,12 +160,11 @@ class Run:
         return found
 
     def spread(self) -> dict[str, str]:
-        """The reader's option that gives every core something to read, also of a log in one file."""
+        """The reader's option that gives every core something to read, even if the log is one file."""
         return {"minPartitions": str(self.spark.sparkContext.defaultParallelism)}
 
     def assignments(self, columns: Sequence[str]) -> DataFrame:
-        """These columns of the table `assignments`, in one log if all are one cluster. Rows of replicas are repeated,
-        and alike."""
+        """These columns of the table `assignments`, in one log if all are one cluster. Replicas repeat rows."""
         from pyspark.sql import functions as F
 
         of = where(group_id=self.options.groups) if self.options.groups else "{}"
@@ -175,26 +174,27 @@ class Run:
         return table.withColumn("log", F.lit(".")) if self.options.one_cluster else table
 
     def history(self) -> DataFrame:
-        """The table `_history` of `__consumer_offsets`. What is gone of the time asked for is noted on stderr."""
+        """The table `_history` of `__consumer_offsets`. Missing history of the requested time is noted on stderr."""
         from kcoord.cli.pipeline.history_notes import note_history
         from kcoord.core.outcome import OFFSETS_TOPIC
         from kcoord.spark.jobs.completeness import collected, history_table, of_one_cluster
-        from kcoord.spark.options import HISTORY, STORAGE_PREFIX
+        from kcoord.spark.reader.options import STORAGE_PREFIX
+        from kcoord.spark.tables.history import HistoryTable
 
-        # Which partitions and which part of them a job reads does not matter here.
+        # The options that choose partitions or offsets do not apply here.
         storage = {
             name: value
             for name, value in self.options.source
             if name.lower().startswith(STORAGE_PREFIX) or name.lower() == "filesystem"
         }
-        options = {**storage, "table": HISTORY, "subscribe": OFFSETS_TOPIC}
+        options = {**storage, "table": HistoryTable.NAME, "subscribe": OFFSETS_TOPIC}
         found = collected(self.spark.read.format("kcoord").options(**options).load(self.options.path))
         self.histories = of_one_cluster(found) if self.options.one_cluster else found
         note_history(self.histories, self.options)
         return history_table(self.spark, self.histories)
 
     def finish(self, *results: Result) -> None:
-        """Write and show what was asked for."""
+        """Write and show the results."""
         from kcoord.cli.pipeline.progress import watch
         from kcoord.cli.pipeline.shown import print_rows, rows_of
 
@@ -261,7 +261,7 @@ class Run:
             mode = "overwrite" if options.overwrite else "errorifexists"
             rows.write.format(options.format).mode(mode).partitionBy(DATE, BUCKET).save(place)
             reader = self.spark.read.format(options.format)
-            # A table of no rows has no file that could tell its schema.
+            # A table without rows has no file with its schema.
             found = (reader.schema(rows.schema) if options.format == PARQUET else reader).load(place)
         document["written"] = counted.get["rows"]
         return found
@@ -278,7 +278,7 @@ def history_document(one: LogHistory) -> dict[str, Any]:
 
 
 def where(**columns: Sequence[str | int]) -> str:
-    """The reader's option: which values columns may have."""
+    """The reader's option `where`."""
     return json.dumps({name: list(values) for name, values in columns.items()})
 
 
@@ -304,13 +304,13 @@ def _check_output(options: RunOptions) -> None:
     if not options.output or options.format == ICEBERG or "://" in options.output or options.overwrite:
         return
     if os.path.isdir(options.output) and os.listdir(options.output):
-        fail(f"{options.output} is there already and not empty; --overwrite replaces tables in it", EXIT_CONFIG)
+        fail(f"{options.output} exists and is not empty; --overwrite replaces tables in it", EXIT_CONFIG)
 
 
 def _check_path(options: RunOptions) -> None:
     """Raises BadOption, NothingToRead and OSError."""
-    from kcoord.spark.discovery import NothingToRead, discover
-    from kcoord.spark.options import parse_options
+    from kcoord.spark.reader.discovery import NothingToRead, discover
+    from kcoord.spark.reader.options import parse_options
 
     parsed = parse_options({**dict(options.source), "path": options.path})
     try:
@@ -322,7 +322,7 @@ def _check_path(options: RunOptions) -> None:
     except NotADirectoryError:
         fail(f"{options.path} is not a directory", EXIT_CONFIG)
     except FileNotFoundError:
-        fail(f"{options.path} is not there", EXIT_CONFIG)
+        fail(f"{options.path} does not exist", EXIT_CONFIG)
     if not found:
         raise NothingToRead(
             f"{options.path}: no logs in it or below (directories such as __consumer_offsets-0 with .log files)"
@@ -364,19 +364,19 @@ def _has_format(spark: SparkSession, name: str) -> bool:
         sources = java._jvm.org.apache.spark.sql.execution.datasources.DataSource
         sources.lookupDataSource(name, java._jsparkSession.sessionState().conf())
     except Exception:
-        # Whichever way it says so.
+        # Spark has several messages for it.
         return False
     return True
 
 
-# --- when something is wrong
+# --- errors
 
 
 @contextmanager
 def friendly(trace: TraceFile, code: int = EXIT_STORAGE) -> Iterator[None]:
     """Every error becomes one line on stderr and an exit code: `code`, if the error has none of its own.
 
-    Traces of errors that came through Spark, and of those that nobody foresaw, are in a file, which the line names.
+    Traces of errors from Spark, and of unexpected errors, are in a file, which the line names.
     """
     try:
         yield
@@ -391,7 +391,7 @@ def friendly(trace: TraceFile, code: int = EXIT_STORAGE) -> Iterator[None]:
 
 
 def explained(error: Exception, trace: TraceFile, code: int) -> tuple[str, int, bool]:
-    """Message, exit code, and whether nothing of interest is left out of the message."""
+    """Message, exit code, and whether the message is complete, without a trace."""
     name = type(error).__name__
     if name in NO_JVM:
         return f"Spark's JVM ended: {trace.reason() or 'it wrote no reason'}; {MORE_MEMORY}", EXIT_STORAGE, False
@@ -405,8 +405,8 @@ def explained(error: Exception, trace: TraceFile, code: int) -> tuple[str, int, 
     if NO_JVM_STARTED in text:
         return f"Spark did not start: {trace.reason() or 'its JVM wrote no reason'}", EXIT_CONFIG, False
     if NO_MODULE in text:
-        said = f"Spark's workers have no kcoord, or not all that it needs ({cause_of(error)}): docs/spark-cluster.md"
-        return said, EXIT_CONFIG, False
+        message = f"Spark's workers lack kcoord, or one of its dependencies ({cause_of(error)}): docs/spark-cluster.md"
+        return message, EXIT_CONFIG, False
     known = what_it_says(error)
     if known is not None:
         return *known, False
@@ -416,7 +416,7 @@ def explained(error: Exception, trace: TraceFile, code: int) -> tuple[str, int, 
 
 
 def what_it_says(error: BaseException) -> tuple[str, int] | None:
-    """Message and exit code of an error that came through Spark, if a user can do something about it."""
+    """Message and exit code of an error from Spark, if a user can fix it."""
     import re
 
     text = str(error)

@@ -1,4 +1,4 @@
-"""Rows for a terminal, as wide as it is, or as plain data for JSON."""
+"""Rows for a terminal, within its width, or as plain data for JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 
 from kcoord.cli.log.common import format_time, json_line, note, plural, printable, say, width
 
-# Texts that do not fit are not made shorter than that.
+# The shortest length that long texts are cut to.
 CELL_MIN: Final = 8
 TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\S+Z")
 GAP: Final = 2
@@ -23,7 +23,7 @@ def rows_of(rows: list[Any]) -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    """As JSON can hold it. What Spark hands out as local times without a zone is UTC again."""
+    """A value for JSON. Spark returns local times without a zone; they become UTC again."""
     if isinstance(value, datetime):
         return format_time(round(value.astimezone(UTC).timestamp() * 1000))
     if isinstance(value, date):
@@ -67,8 +67,8 @@ def cell(value: Any) -> str:
     return printable(json_line(value))
 
 
-def fitted(titles: list[str], values: list[list[Any]], room: int) -> tuple[list[str], int]:
-    """Lines of a table that is at most `room` wide, and how many of the last columns had no place in it.
+def fitted(titles: list[str], values: list[list[Any]], space: int) -> tuple[list[str], int]:
+    """Lines of a table that is at most `space` wide, and how many of the last columns do not fit.
 
     Texts are shortened where that helps, the longest first; numbers and times never are.
     """
@@ -80,13 +80,13 @@ def fitted(titles: list[str], values: list[list[Any]], room: int) -> tuple[list[
         widths[i] if is_right[i] or any(TIME.fullmatch(row[i]) for row in cells) else min(widths[i], CELL_MIN)
         for i in range(count)
     ]
-    while count > 1 and sum(least[:count]) + GAP * (count - 1) > room:
+    while count > 1 and sum(least[:count]) + GAP * (count - 1) > space:
         count -= 1
-    while sum(widths[:count]) + GAP * (count - 1) > room:
+    while sum(widths[:count]) + GAP * (count - 1) > space:
         longest = max(range(count), key=lambda i: widths[i] - least[i])
         if widths[longest] == least[longest]:
             break
-        # All that are longest get shorter together.
+        # The longest ones are shortened together.
         widths[longest] -= 1
     lines = []
     for row in cells:
@@ -96,5 +96,5 @@ def fitted(titles: list[str], values: list[list[Any]], room: int) -> tuple[list[
     return lines, len(titles) - count
 
 
-def _short(text: str, room: int) -> str:
-    return text if len(text) <= room else text[: room - 1] + ELLIPSIS
+def _short(text: str, space: int) -> str:
+    return text if len(text) <= space else text[: space - 1] + ELLIPSIS

@@ -37,14 +37,12 @@ MEMBERS_SHOWN = {
 
 @click.command("snapshot")
 @pipeline_options
-@click.option(
-    "--as-of", "point", type=parse_point, default="end", metavar="POINT", help="OFFSET, TIME or end."
-)
+@click.option("--as-of", "point", type=parse_point, default="end", metavar="POINT", help="OFFSET, TIME or end.")
 def snapshot(options: RunOptions, point: Point) -> None:
     """Offsets, groups and members in PATH as they were at a point: three tables.
 
-    Transactions that were open then count as not committed. Below the offset that a log is compacted to, what later
-    records replaced is gone; `kcoord log state` refuses there, this shows what is left.
+    Transactions that were open then count as not committed. In the compacted part of a log, records that later ones
+    replaced are gone; `kcoord log state` refuses that, this job shows what is left.
 
     \b
     Example:
@@ -67,9 +65,7 @@ def snapshot(options: RunOptions, point: Point) -> None:
             offsets = offsets.where(F.col("topic").isin(*options.topics))
         groups, members = of_groups(found.groups, options), of_groups(found.members, options)
         documents: dict[str, Any] = {
-            "offsets": present(
-                run, "offsets", offsets, OFFSETS_SHOWN, ("log", "group_id", "topic", "partition")
-            ),
+            "offsets": present(run, "offsets", offsets, OFFSETS_SHOWN, ("log", "group_id", "topic", "partition")),
             "groups": present(run, "groups", groups, GROUPS_SHOWN, ("log", "group_id", "record_name")),
             "members": present(run, "members", members, MEMBERS_SHOWN, ("log", "group_id", "member_id")),
         }

@@ -1,4 +1,4 @@
-"""What the jobs about states have in common: records of whole logs, tables without a time of their own, and limits."""
+"""What the jobs about states share: records of whole logs, tables without a time column, and limits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GIVEN: Final = {"since_ms": "--since", "until_ms": "--until", "topics": "--topic
 
 
 def refuse(options: RunOptions, *names: str) -> None:
-    """Options that a job does nothing with must not be given. Raises UsageError."""
+    """Refuse options that a job does not use. Raises UsageError."""
     for name in names:
         value = getattr(options, name)
         if value not in (-1, (), False, ""):
@@ -41,7 +41,7 @@ def source_of(options: RunOptions) -> dict[str, str]:
 def read_records(run: Run, isolation: str, columns: Sequence[str], groups: Sequence[str] = ()) -> DataFrame:
     """These columns of the records of all groups, or of some.
 
-    With markers where uncommitted ones are asked for; else as many as a state is made of, and more.
+    With markers if uncommitted records are read; else at least the records of the state.
     """
     wanted: dict[str, Sequence[str]] = {"log_topic": (OFFSETS_TOPIC, TRANSACTION_TOPIC)}
     if groups:
@@ -68,7 +68,7 @@ def of_groups(rows: DataFrame, options: RunOptions) -> DataFrame:
 
 
 def one_log(options: RunOptions) -> int:
-    """Refuses several data directories, unless they are one cluster's; how many partitions __consumer_offsets has.
+    """The number of partitions of __consumer_offsets. Refuses several data directories, unless they are one cluster.
 
     Raises BadOption and OSError.
     """
@@ -94,7 +94,7 @@ def present(
     order: tuple[str, ...],
     is_written: bool = True,
 ) -> dict[str, Any]:
-    """Write and print a table as was asked for; the document for JSON. Spark runs here."""
+    """Write and print a table; returns the document for JSON. Spark runs here."""
     options = run.options
     document: dict[str, Any] = {}
     if options.output and is_written:

@@ -1,7 +1,7 @@
-"""Where a failed job's traces go: a file, so that the terminal has one line.
+"""The file with the traces of a failed job; the terminal shows one line.
 
-Spark's JVM and its Python workers write to the stdout and stderr that the JVM was started with, which are the file. A
-job that succeeds leaves no file.
+Spark's JVM and its Python workers inherit stdout and stderr, which are redirected to the file. A job that succeeds
+leaves no file.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, final
 
-# What is read at the end of the file to find out why a JVM did not start.
+# How much of the file's end is read to find out why a JVM did not start.
 TAIL_BYTES: Final = 64 << 10
 MESSAGE_MAX: Final = 300
 # Descriptors of stdout, where a JVM writes why it cannot start, and of stderr.
 OUTPUTS: Final = (1, 2)
 CAUSE: Final = re.compile(r"^Caused by: (.+)$", re.MULTILINE)
-# The last line of a trace of Python's or the first of one of Java's: the class, and what it says.
+# The last line of a Python trace or the first of a Java trace: the class and the message.
 RAISED: Final = re.compile(r"^:? ?((?:\w+\.)*\w*(?:Error|Exception)\b.*)$", re.MULTILINE)
 # Why a JVM ended: what follows the first kind of line, or a line of the others.
 JVM_ERRORS: Final = (
@@ -33,7 +33,7 @@ JVM_ERRORS: Final = (
 
 @final
 class TraceFile:
-    """`path` is empty as long as there is none. One that a message names stays."""
+    """`path` is empty without a file. A file that a message names is kept."""
 
     def __init__(self, job: str) -> None:
         self.job = job
@@ -73,7 +73,7 @@ class TraceFile:
         return self.path
 
     def reason(self) -> str:
-        """What a JVM that ended wrote about it last; empty if it wrote nothing like it."""
+        """The reason that a JVM wrote before it ended; empty if there is none."""
         if not self.path:
             return ""
         with open(self.path, "rb") as file:
@@ -104,7 +104,7 @@ def _flush() -> None:
 
 
 def cause_of(error: BaseException) -> str:
-    """One line that says why: the innermost cause in an error's text."""
+    """One line with the reason: the innermost cause in an error's text."""
     text = str(error)
     found = RAISED.findall(text) if "Traceback (most recent call last)" in text else []
     found = found or CAUSE.findall(text) or RAISED.findall(text)

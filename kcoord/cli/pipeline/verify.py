@@ -27,7 +27,7 @@ def verify(options: RunOptions, offsets_partitions: int | None) -> None:
     """Replay every group's and transaction's history in PATH and check what must be true of it.
 
     Epochs never go back, a partition has one owner, no offsets are left without their group, every transaction ends
-    once. Exit code 1 if something is wrong. `kcoord log verify` checks the bytes of one data directory as well.
+    once. Exit code 1 if there are violations. `kcoord log verify` checks the bytes of one data directory as well.
 
     \b
     Example:
@@ -44,13 +44,9 @@ def verify(options: RunOptions, offsets_partitions: int | None) -> None:
         documents = {}
         damaged = 0
         if {name.lower(): value for name, value in options.source}.get("oncorrupt") == "collect":
-            corrupt = (
-                run.table("_corrupt")
-                .where("log_topic in ('__consumer_offsets', '__transaction_state')")
-                .cache()
-            )
+            corrupt = run.table("_corrupt").where("log_topic in ('__consumer_offsets', '__transaction_state')").cache()
             for row in corrupt.select("log", "log_topic", "log_partition").distinct().collect():
-                # What is missing there may be anything.
+                # Any record may be missing there.
                 floors[(row.log, row.log_topic, row.log_partition)] = NEVER
             damaged = corrupt.count()
             documents["corrupt"] = present(run, "corrupt", corrupt, CORRUPT_SHOWN, CORRUPT_ORDER)

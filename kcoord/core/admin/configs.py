@@ -1,8 +1,9 @@
 """DescribeConfigs, IncrementalAlterConfigs and ListConfigResources.
 
-Configurations are set on topics, on groups (KIP-848's `consumer.` keys) and on the running broker, for this node or,
-with an empty name, for every node. They are records of the metadata log. What an alteration leads to is checked as a
-whole before anything is written; one that fails changes nothing of its resource and leaves other resources alone.
+Configurations are set on topics, on groups (KIP-848's `consumer.` keys) and on the running broker: for this node or,
+with an empty name, for every node. They are records of the metadata log. The result of an alteration is checked as a
+whole before anything is written. If the check fails, nothing of that resource changes, and other resources are
+unaffected.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Final, final
 
 from kcoord.core.admin.broker_configs import BrokerConfigs, BrokerDef
 from kcoord.core.config import CoreConfig
-from kcoord.core.outcome import MESSAGE_CHARS_MAX, Now, Outcome, Reply, Request
+from kcoord.core.outcome import MESSAGE_CHARS_MAX, Outcome, Reply, Request
 from kcoord.core.topics.config_defs import (
     BROKER_ASSIGNMENT_INTERVAL,
     GROUP_CONFIGS,
@@ -83,21 +84,42 @@ DESCRIBABLE: Final = (
     RESOURCE_CLIENT_METRICS,
     RESOURCE_GROUP,
 )
-# Resources and configurations that one answer describes, at some 2 µs each: about 440 topics with everything, or 7,500
-# with one configuration. Kafka has no limit.
+# Resources and configurations in one answer, at some 2 µs each: about 440 topics with all configurations, or 7,500 with
+# one. Kafka has no limit.
 DESCRIBED_ENTRIES_MAX: Final = 15000
 TOO_MANY_DESCRIBED: Final = "Too many configurations at once."
 # Configurations that one request may alter, as in Kafka's controller, and resources that it may name.
 ALTERED_MAX: Final = 10000
-# From so many keys on they are looked up by hash.
+# From this many keys on they are looked up by hash.
 FEW_KEYS: Final = 8
 NO_CLIENT_METRICS: Final = "Client metrics subscriptions are not supported by this server."
 NO_LOGGERS: Final = "Loggers cannot be set over the protocol on this server."
 
 
+def _config_result(
+    body: DescribeConfigsRequest,
+    definition: ConfigDef | BrokerDef,
+    is_read_only: bool,
+    value: str | None,
+    source: int,
+    synonyms: list[DescribeConfigsSynonym],
+) -> DescribeConfigsResourceResult:
+    """One configuration, with what the request asks for."""
+    return DescribeConfigsResourceResult(
+        definition.name,
+        value,
+        is_read_only,
+        source,
+        False,
+        synonyms if body.include_synonyms else [],
+        definition.kind,
+        definition.doc if body.include_documentation else None,
+    )
+
+
 @final
 class Problem:
-    """Why a resource cannot be described or altered."""
+    """The reason why a resource cannot be described or altered."""
 
     def __init__(self, error_code: int, message: str | None) -> None:
         self.error_code = error_code
@@ -114,17 +136,17 @@ class ConfigHandlers:
         self.topic_names = list(TOPIC_CONFIGS)
         self.group_names = list(GROUP_CONFIGS)
         self.broker_names = sorted(self.broker.by_name)
-        # During one request: what was shown of resources that are asked for in full. Topics and groups that set nothing
-        # share an entry without a name, and so do those of which a request names the same one again and again.
+        # During one request: descriptions of resources that are requested in full. Topics and groups that set nothing
+        # share an entry without a name, and so do repetitions of the same resource.
         self._shown: dict[tuple[int, str], list[DescribeConfigsResourceResult]] = {}
 
     # --- DescribeConfigs -------------------------------------------------------------------------------------
 
-    def handle_describe_configs(self, request: Request, body: DescribeConfigsRequest, now: Now) -> Outcome:
-        """Values in force with their sources. No keys or an empty list of keys asks for all."""
+    def handle_describe_configs(self, request: Request, body: DescribeConfigsRequest) -> Outcome:
+        """Values in use with their sources. No keys, or an empty list of keys, means all."""
         out = Outcome()
         response = DescribeConfigsResponse()
-        # One resource of a kind there is none of spoils the request.
+        # One resource of an unknown type fails the whole request.
         for resource in body.resources:
             if resource.resource_type not in DESCRIBABLE:
                 for each in body.resources:
@@ -145,9 +167,7 @@ class ConfigHandlers:
         out.replies.append(Reply(request.request_id, response, self.topics.log, self.topics.end_offset))
         return out
 
-    def _described(
-        self, resource: DescribeConfigsResource, error_code: int, message: str
-    ) -> DescribeConfigsResult:
+    def _described(self, resource: DescribeConfigsResource, error_code: int, message: str) -> DescribeConfigsResult:
         message = message[:MESSAGE_CHARS_MAX]
         return DescribeConfigsResult(error_code, message, resource.resource_type, resource.resource_name)
 
@@ -189,7 +209,7 @@ class ConfigHandlers:
         body: DescribeConfigsRequest,
         result: DescribeConfigsResult,
     ) -> None:
-        """Add the configurations of a resource that exists, those that it asks for."""
+        """Add those configurations of an existing resource that the request asks for."""
         kind = resource.resource_type
         name = resource.resource_name
         is_plain = kind != RESOURCE_BROKER and not self.topics.configs_of(kind, name)
@@ -210,7 +230,7 @@ class ConfigHandlers:
             self._shown[key] = result.configs
 
     def _broker_problem(self, name: str, alternative: str, label: str) -> str:
-        """What is wrong with the name of a broker; empty when it is this node's id."""
+        """Check the name of a broker: an error message, or "" if it is this node's id."""
         node_id = self.config.node_id
         digits = name[1:] if name[:1] in ("-", "+") else name
         if not digits.isascii() or not digits.isdigit() or len(digits) > 10:
@@ -220,7 +240,7 @@ class ConfigHandlers:
         return ""
 
     def _asked_names(self, resource: DescribeConfigsResource, known: list[str]) -> list[str]:
-        """Those of the known names that the resource asks for."""
+        """The known names that the request asks for."""
         keys = resource.configuration_keys
         if not keys:
             return known
@@ -246,21 +266,10 @@ class ConfigHandlers:
                 value = definition.shown(self.topics.default_value(name))
             if body.include_synonyms:
                 synonyms.extend(self._broker_synonyms_of(definition))
-            result.configs.append(
-                DescribeConfigsResourceResult(
-                    name,
-                    value,
-                    False,
-                    source,
-                    False,
-                    synonyms if body.include_synonyms else [],
-                    definition.kind,
-                    definition.doc if body.include_documentation else None,
-                )
-            )
+            result.configs.append(_config_result(body, definition, False, value, source, synonyms))
 
     def _broker_synonyms_of(self, definition: ConfigDef) -> list[DescribeConfigsSynonym]:
-        """The broker's values that stand behind a topic's, strongest first."""
+        """The broker's values for a topic's configuration, in order of precedence."""
         synonyms: list[DescribeConfigsSynonym] = []
         if not definition.broker_names:
             return synonyms
@@ -295,18 +304,7 @@ class ConfigHandlers:
                 value = str(self.topics.groups.broker_value(name))
             synonyms.extend(self._broker_synonyms_of(definition))
             source = synonyms[0].source
-            result.configs.append(
-                DescribeConfigsResourceResult(
-                    name,
-                    value,
-                    False,
-                    source,
-                    False,
-                    synonyms if body.include_synonyms else [],
-                    definition.kind,
-                    definition.doc if body.include_documentation else None,
-                )
-            )
+            result.configs.append(_config_result(body, definition, False, value, source, synonyms))
 
     def _describe_broker(
         self,
@@ -315,7 +313,7 @@ class ConfigHandlers:
         body: DescribeConfigsRequest,
         result: DescribeConfigsResult,
     ) -> None:
-        """This node with all it heeds, or, without a name, what was set for every node."""
+        """This node with all configurations, or, without a name, those that were set for every node."""
         for_all = self.topics.configs_of(RESOURCE_BROKER, "")
         by_name = self.broker.by_name
         for name in self._asked_names(resource, self.broker_names):
@@ -326,25 +324,15 @@ class ConfigHandlers:
             value = definition.value
             source = SOURCE_DEFAULT
             if name == "advertised.listeners" and not value:
-                # Clients are told the address that they dialled themselves.
+                # Clients see the address that they connected to.
                 host = f"[{request.host}]" if ":" in request.host else request.host
                 value = f"PLAINTEXT://{host}:{request.port}"
                 synonyms = [DescribeConfigsSynonym(name, value, SOURCE_DEFAULT)]
             if synonyms:
                 value = synonyms[0].value
                 source = synonyms[0].source
-            result.configs.append(
-                DescribeConfigsResourceResult(
-                    name,
-                    value,
-                    not definition.is_dynamic,
-                    source,
-                    False,
-                    synonyms if body.include_synonyms else [],
-                    definition.kind,
-                    definition.doc if body.include_documentation else None,
-                )
-            )
+            is_read_only = not definition.is_dynamic
+            result.configs.append(_config_result(body, definition, is_read_only, value, source, synonyms))
 
     def _broker_synonyms(self, definition: BrokerDef, of_node: bool) -> list[DescribeConfigsSynonym]:
         name = definition.name
@@ -363,10 +351,8 @@ class ConfigHandlers:
 
     # --- IncrementalAlterConfigs -----------------------------------------------------------------------------
 
-    def handle_incremental_alter_configs(
-        self, request: Request, body: IncrementalAlterConfigsRequest, now: Now
-    ) -> Outcome:
-        """Set, remove and edit single values (KIP-339), or only say what would happen."""
+    def handle_incremental_alter_configs(self, request: Request, body: IncrementalAlterConfigsRequest) -> Outcome:
+        """Set, delete and edit single values (KIP-339), or only validate the request."""
         out = Outcome()
         response = IncrementalAlterConfigsResponse()
         counts: dict[tuple[int, str], int] = {}
@@ -392,9 +378,7 @@ class ConfigHandlers:
                 for record in records:
                     out.add(self.topics.log, None, record)
             response.responses.append(
-                AlterConfigsResourceResponse(
-                    error_code, message, resource.resource_type, resource.resource_name
-                )
+                AlterConfigsResourceResponse(error_code, message, resource.resource_type, resource.resource_name)
             )
         if out.records:
             out.reply(request.request_id, response)
@@ -403,7 +387,7 @@ class ConfigHandlers:
         return out
 
     def _alter(self, resource: AlterConfigsResource, records: list[ConfigRecord]) -> Problem | None:
-        """Gather the records that alter a resource; the problem when it cannot be done."""
+        """Add the records that alter a resource. Returns the problem if it cannot be altered."""
         problem = self._check_alteration(resource)
         if problem is not None:
             return problem
@@ -430,7 +414,7 @@ class ConfigHandlers:
         return self._check_result(kind, name, after)
 
     def _check_alteration(self, resource: AlterConfigsResource) -> Problem | None:
-        """What can be wrong with a request before its result is looked at."""
+        """The checks of a request that do not depend on its result."""
         kind = resource.resource_type
         if kind not in DESCRIBABLE:
             return Problem(INVALID_REQUEST, f"Unknown resource type {kind}")
@@ -456,7 +440,7 @@ class ConfigHandlers:
             if change.config_operation < OP_SET or change.config_operation > OP_SUBTRACT:
                 if kind == RESOURCE_BROKER:
                     return Problem(INVALID_REQUEST, f"Unknown operations type {change.config_operation}")
-                # What a broker answers, since its controller trips over this.
+                # A broker's answer too: its controller fails internally here.
                 return Problem(UNKNOWN_SERVER_ERROR, None)
         return None
 
@@ -482,7 +466,7 @@ class ConfigHandlers:
         return Problem(INVALID_CONFIG, message)
 
     def _edited(self, kind: int, change: AlterableConfig, current: str | None) -> str:
-        """A list with items added or taken away, beginning from the default where nothing is set."""
+        """A list after items were appended or subtracted. If nothing is set, it starts from the default."""
         if current is None:
             current = ""
             definition = self._definition(kind, change.name)
@@ -497,7 +481,7 @@ class ConfigHandlers:
                     known[item] = None
                     items.append(item)
             return ",".join(items)
-        # Each mention takes one away.
+        # Each mention removes one occurrence.
         gone: dict[str, int] = {}
         for item in edited:
             gone[item] = gone.get(item, 0) + 1
@@ -510,7 +494,7 @@ class ConfigHandlers:
         return ",".join(left)
 
     def _check_result(self, kind: int, name: str, after: dict[str, str]) -> Problem | None:
-        """What is wrong with what a resource would then be set to."""
+        """Check the values that a resource would have after the alteration."""
         if kind == RESOURCE_TOPIC:
             if not name:
                 return Problem(INVALID_REQUEST, "Default topic resources are not allowed.")
@@ -543,7 +527,7 @@ class ConfigHandlers:
                 return Problem(INVALID_REQUEST, message)
         interval_ms = parse_integer(after.get(BROKER_ASSIGNMENT_INTERVAL, "").strip())
         node = self.topics.configs_of(RESOURCE_BROKER, str(self.config.node_id))
-        # As on a broker: what is set for every node is not looked at further while this one has a value of its own.
+        # As on a broker: values for every node are not checked further while this node has its own value.
         if interval_ms is not None and (resource_name or BROKER_ASSIGNMENT_INTERVAL not in node):
             problem = self.topics.groups.interval_problem(BROKER_ASSIGNMENT_INTERVAL, interval_ms)
             if problem:
@@ -552,10 +536,10 @@ class ConfigHandlers:
 
     # --- ListConfigResources ---------------------------------------------------------------------------------
 
-    def handle_list_config_resources(
-        self, request: Request, body: ListConfigResourcesRequest, now: Now
-    ) -> Outcome:
-        """What can be described or has configurations (KIP-1142). Version 0 asks for client metrics only."""
+    def handle_list_config_resources(self, request: Request, body: ListConfigResourcesRequest) -> Outcome:
+        """The resources that can be described or have configurations (KIP-1142). Version 0 is for
+        client metrics only.
+        """
         out = Outcome()
         response = ListConfigResourcesResponse()
         kinds = body.resource_types

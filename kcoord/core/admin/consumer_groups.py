@@ -1,4 +1,4 @@
-"""ConsumerGroupDescribe v0-1 (KIP-848, KIP-1099): a consumer group as it is, read and never changed."""
+"""ConsumerGroupDescribe v0-1 (KIP-848, KIP-1099). Read-only."""
 
 from __future__ import annotations
 
@@ -29,9 +29,10 @@ CONSUMER_MEMBER: Final = 1
 
 @final
 class ConsumerDescribe:
-    """`group_operations` is the bit set that is told where operations were asked for, and `not_asked` otherwise.
+    """`group_operations` is the bit set of authorized operations, sent if the request asks for it, otherwise
+    `not_asked`.
 
-    `members_max`: how many groups and members one answer describes, or those of one group where that has more.
+    `members_max`: the groups and members of one answer, or those of one group if that has more.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class ConsumerDescribe:
             if group is not None:
                 count = len(group.members)
                 if members and members + count > self.members_max:
-                    # As in DescribeGroups: clients ask again.
+                    # As in DescribeGroups: clients retry.
                     error = errors.COORDINATOR_LOAD_IN_PROGRESS
                     described.append(DescribedGroup(error_code=error, group_id=group_id))
                 else:
@@ -76,9 +77,7 @@ class ConsumerDescribe:
             else:
                 message = f"Group {shown} not found."
             described.append(
-                DescribedGroup(
-                    error_code=errors.GROUP_ID_NOT_FOUND, error_message=message, group_id=group_id
-                )
+                DescribedGroup(error_code=errors.GROUP_ID_NOT_FOUND, error_message=message, group_id=group_id)
             )
         response = ConsumerGroupDescribeResponse(groups=described)
         out.replies.append(self.store.reply_after_all(request.request_id, response))
@@ -99,7 +98,7 @@ class ConsumerDescribe:
         )
 
     def _member(self, group: ConsumerGroup, member: ConsumerMember) -> Member:
-        # It answers for what it is giving up until it has done so.
+        # The member owns the partitions that it is revoking until it has done so.
         has: Assignment = {topic_id: list(of_topic) for topic_id, of_topic in member.assigned.items()}
         for topic_id, of_topic in member.revoking.items():
             has[topic_id] = has.get(topic_id, []) + list(of_topic)
@@ -118,7 +117,7 @@ class ConsumerDescribe:
         )
 
     def _assignment(self, partitions: Assignment) -> DescribedAssignment:
-        """With names; what belongs to a topic that is gone cannot be named and is left out."""
+        """The assignment with topic names. Partitions of deleted topics have none and are left out."""
         described: list[TopicPartitions] = []
         for topic_id, of_topic in partitions.items():
             topic = self.topics.by_id(topic_id)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, final
 
-from kcoord.core.config import CoreConfig
 from kcoord.core.groups.classic import CONSUMER_PROTOCOL_TYPE, DEAD, STABLE, ClassicGroup
 from kcoord.core.groups.records import group_tombstones
 from kcoord.core.groups.store import GroupStore
+from kcoord.core.offsets.state import tombstone_weight
 from kcoord.core.outcome import (
     INFO,
     MESSAGE_CHARS_MAX,
@@ -16,7 +16,6 @@ from kcoord.core.outcome import (
     CoordinatorRecord,
     Fact,
     LogId,
-    Now,
     Outcome,
     Request,
 )
@@ -31,30 +30,28 @@ from kcoord.protocol.describe_groups import (
 from kcoord.protocol.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 from kcoord.protocol.records.group_metadata import GroupMetadataKey
 
-# What is said where nobody asked for operations.
+# The value if the request did not ask for authorized operations.
 OPERATIONS_NOT_ASKED: Final = -2147483648
-# Without an authorizer everybody may do everything a group knows: bits READ 3, DELETE 6, DESCRIBE 8,
-# DESCRIBE_CONFIGS 10, ALTER_CONFIGS 11.
+# Without an authorizer all operations of a group are authorized: bits READ 3, DELETE 6, DESCRIBE 8, DESCRIBE_CONFIGS
+# 10, ALTER_CONFIGS 11.
 GROUP_OPERATIONS: Final = 0b110101001000
 
-# Groups and members that one answer describes, at some 4 µs each, or those of one group where that has more. Other
-# groups are said to be loading, and clients ask again for those: however often a small request names a large group, its
-# answer stays small. Kafka has no limit.
+# Groups and members of one answer, at some 4 µs each, or those of one group if that has more. Further groups are
+# answered with COORDINATOR_LOAD_IN_PROGRESS, and clients retry them: however often a small request names a large group,
+# its answer stays small. Kafka has no limit.
 DESCRIBED_MEMBERS_MAX: Final = 10_000
 
 CLASSIC_TYPE: Final = "classic"
 CONSUMER_TYPE: Final = "consumer"
 
-
 # Groups and offsets that one turn deletes, at some 10 µs each. Offsets of groups with long ids count for more, since
 # each tombstone repeats the id.
 DELETED_IN_TURN_MAX: Final = 1000
-CHARS_PER_ITEM: Final = 256
 
 
 @final
 class DeleteGroupsStep(Continuation):
-    """The rest of a DeleteGroups request: one step touches one log, and a turn deletes only so much."""
+    """The rest of a DeleteGroups request. One step writes to one log, and a turn deletes a limited number."""
 
     def __init__(
         self,
@@ -66,9 +63,9 @@ class DeleteGroupsStep(Continuation):
     ) -> None:
         super().__init__(request_id)
         self.group_ids = group_ids
-        # What is left for this turn.
+        # What this turn may still delete.
         self.left = DELETED_IN_TURN_MAX
-        # What is before this position is done.
+        # The groups before this position are done.
         self.position = position
         self.results = results
         self.offsets_deleted = offsets_deleted
@@ -76,22 +73,20 @@ class DeleteGroupsStep(Continuation):
 
 @final
 class GroupAdmin:
-    """`tombstones_of(group_id, at_most)` gives records that delete offsets of a group."""
+    """`tombstones_of(group_id, at_most)` returns records that delete offsets of a group."""
 
     def __init__(
         self,
-        config: CoreConfig,
         store: GroupStore,
         tombstones_of: Callable[[str, int], list[CoordinatorRecord]],
     ) -> None:
-        self.config = config
         self.store = store
         self.tombstones_of = tombstones_of
         self.described_members_max = DESCRIBED_MEMBERS_MAX
 
     # ---- DescribeGroups
 
-    def handle_describe_groups(self, request: Request, body: DescribeGroupsRequest, now: Now) -> Outcome:
+    def handle_describe_groups(self, request: Request, body: DescribeGroupsRequest) -> Outcome:
         out = Outcome()
         described: list[DescribedGroup] = []
         operations = OPERATIONS_NOT_ASKED
@@ -112,7 +107,7 @@ class GroupAdmin:
                 described.append(self._describe(group, operations))
                 members += 1 + len(group.members)
             elif request.version >= 6:
-                # KIP-1043: told apart from a group that is really dead.
+                # KIP-1043: an unknown group is distinguished from one that is Dead.
                 shown = group_id[:MESSAGE_CHARS_MAX]
                 is_other = group_id in self.store.consumer_groups
                 described.append(
@@ -132,13 +127,11 @@ class GroupAdmin:
                         authorized_operations=operations,
                     )
                 )
-        out.replies.append(
-            self.store.reply_after_all(request.request_id, DescribeGroupsResponse(groups=described))
-        )
+        out.replies.append(self.store.reply_after_all(request.request_id, DescribeGroupsResponse(groups=described)))
         return out
 
     def _describe(self, group: ClassicGroup, operations: int) -> DescribedGroup:
-        """Outside of Stable there is no chosen protocol, and so no metadata to show."""
+        """Only a Stable group has a chosen protocol, and so metadata to show."""
         is_stable = group.state == STABLE
         protocol_name = group.protocol_name if is_stable else None
         members: list[DescribedGroupMember] = []
@@ -165,8 +158,8 @@ class GroupAdmin:
 
     # ---- ListGroups
 
-    def handle_list_groups(self, request: Request, body: ListGroupsRequest, now: Now) -> Outcome:
-        """Names in the filters are compared without regard to case; unknown ones match nothing (KIP-518, KIP-848)."""
+    def handle_list_groups(self, request: Request, body: ListGroupsRequest) -> Outcome:
+        """Filters ignore case; unknown values match nothing (KIP-518, KIP-848)."""
         out = Outcome()
         states: dict[str, bool] = {}
         for name in body.states_filter:
@@ -194,28 +187,25 @@ class GroupAdmin:
             for consumer_group in self.store.consumer_groups.values():
                 state = consumer_group.state()
                 if not states or state.lower() in states:
-                    listed.append(
-                        ListedGroup(consumer_group.group_id, CONSUMER_PROTOCOL_TYPE, state, CONSUMER_TYPE)
-                    )
-        out.replies.append(
-            self.store.reply_after_all(request.request_id, ListGroupsResponse(groups=listed))
-        )
+                    listed.append(ListedGroup(consumer_group.group_id, CONSUMER_PROTOCOL_TYPE, state, CONSUMER_TYPE))
+        out.replies.append(self.store.reply_after_all(request.request_id, ListGroupsResponse(groups=listed)))
         return out
 
     # ---- DeleteGroups
 
-    def handle_delete_groups(self, request: Request, body: DeleteGroupsRequest, now: Now) -> Outcome:
+    def handle_delete_groups(self, request: Request, body: DeleteGroupsRequest) -> Outcome:
         group_ids = list(dict.fromkeys(body.groups_names))
         return self._delete(DeleteGroupsStep(request.request_id, group_ids, 0, [], 0))
 
-    def handle_delete_groups_step(self, step: DeleteGroupsStep, now: Now) -> Outcome:
+    def handle_delete_groups_step(self, step: DeleteGroupsStep) -> Outcome:
         return self._delete(step)
 
     def _delete(self, step: DeleteGroupsStep) -> Outcome:
-        """Delete groups as long as they are on one log and the turn goes; then one step more.
+        """Delete groups as long as they are in one log and within the turn's limit; the rest is one more step.
 
-        The answer comes with the last step and waits for the records of all. A group whose offsets take several turns
-        is looked at again in each, so a member that joins meanwhile keeps the group and loses what went before it came.
+        The answer comes with the last step and waits for the records of all steps. A group whose offsets take several
+        turns is checked again in each, so a member that joins meanwhile keeps the group, without the offsets deleted
+        before.
         """
         out = Outcome()
         while step.position < len(step.group_ids):
@@ -251,23 +241,23 @@ class GroupAdmin:
             out.reply(step.request_id, response)
         else:
             out.replies.append(self.store.reply_after_all(step.request_id, response))
-        self._tell(step, out)
+        self._report_deleted(step, out)
         return out
 
     def _add_tombstones(
         self, group_id: str, log: LogId, own: list[CoordinatorRecord], step: DeleteGroupsStep, out: Outcome
     ) -> bool:
-        """Whether the group is deleted with these records; if not, some of its offsets are.
+        """Add tombstones of a group. Returns whether the group is deleted with them; if not, more offsets remain.
 
         A group with very many offsets loses them first, turn by turn, and its own records with the last ones.
         """
-        weight = 1 + len(group_id) // CHARS_PER_ITEM
+        weight = tombstone_weight(group_id)
         at_most = step.left // weight
         offsets = self.tombstones_of(group_id, at_most + 1)
         is_whole = len(offsets) <= at_most
         if not is_whole:
             offsets.pop()
-            # The rest of the turn is too small for more of it.
+            # The rest of this turn's limit is too small for the group.
             step.left = 0
         else:
             step.left -= len(offsets) * weight
@@ -278,15 +268,13 @@ class GroupAdmin:
             out.records.extend(own)
         return is_whole
 
-    def _tell(self, step: DeleteGroupsStep, out: Outcome) -> None:
+    def _report_deleted(self, step: DeleteGroupsStep, out: Outcome) -> None:
         deleted = 0
         for result in step.results:
             if result.error_code == errors.NONE:
                 deleted += 1
         if deleted:
-            out.facts.append(
-                Fact(INFO, "groups_deleted", {"groups": deleted, "offsets": step.offsets_deleted})
-            )
+            out.facts.append(Fact(INFO, "groups_deleted", {"groups": deleted, "offsets": step.offsets_deleted}))
 
 
 def _same_log(a: LogId, b: LogId) -> bool:

@@ -1,16 +1,16 @@
 """Answers about the cluster: topics and partitions, the broker, coordinators.
 
-A cluster is one node: it leads every partition, coordinates every group and is its own controller. Its address is the
-one that the client's listener advertises, so it comes with the request.
+The cluster is one node: it leads every partition, coordinates every group and is its own controller. Its address is the
+advertised one of the client's listener, so it comes with the request.
 
-A topic that Metadata may create is created at once and shown in the same answer (which waits until it is durable).
-A Kafka broker answers UNKNOWN_TOPIC_OR_PARTITION first, because its controller works behind its back, and clients ask
-again; every client takes the direct answer, and saves a round trip and a back-off. A name that cannot be created
-(invalid, or too like another) is INVALID_TOPIC_EXCEPTION, so that producers fail at once and not by timeout.
+A topic that Metadata may create is created at once and is in the same answer (which waits until it is durable). A Kafka
+broker first answers UNKNOWN_TOPIC_OR_PARTITION, because its controller works asynchronously, and clients retry. All
+clients accept the direct answer, which saves a round trip and a back-off. A name that cannot be created (invalid, or
+colliding with another) is INVALID_TOPIC_EXCEPTION, so that producers fail at once and not by timeout.
 
-One request creates a bounded number of partitions. Names beyond that are UNKNOWN_TOPIC_OR_PARTITION as on a broker, so
-clients ask again and get the next of them. Beyond `partitions.max` the same error means that asking again helps only
-once topics were deleted; the server's log says so.
+One request creates a limited number of partitions. Names beyond that are UNKNOWN_TOPIC_OR_PARTITION as on a broker, so
+clients retry and get the next of them. Beyond `partitions.max` the same error is answered, but retries only help once
+topics were deleted; the server's log reports it.
 """
 
 from __future__ import annotations
@@ -20,15 +20,22 @@ from typing import Final, final
 from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import (
     GROUP_EVENTS_TOPIC,
+    LIMIT,
     METADATA_TOPIC,
+    TRANSACTION_TOPIC,
     WARNING,
     Fact,
-    Now,
     Outcome,
     Reply,
     Request,
 )
-from kcoord.core.topics.registry import Topic, TopicRegistry, check_topic_name, is_internal_name
+from kcoord.core.topics.registry import (
+    TRANSACTION_CONFIGS,
+    Topic,
+    TopicRegistry,
+    check_topic_name,
+    is_internal_name,
+)
 from kcoord.protocol.describe_cluster import (
     DescribeClusterBroker,
     DescribeClusterRequest,
@@ -46,7 +53,6 @@ from kcoord.protocol.errors import (
     INVALID_TOPIC_EXCEPTION,
     MISMATCHED_ENDPOINT_TYPE,
     NONE,
-    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
     UNSUPPORTED_ENDPOINT_TYPE,
@@ -61,17 +67,16 @@ from kcoord.protocol.metadata import (
 )
 from kcoord.wire.primitives import ZERO_UUID
 
-# What a client may do when nothing is forbidden, as bits of the operations' codes (KIP-430).
+# The operations of a client when all are authorized, as a bit set of their codes (KIP-430).
 CLUSTER_OPERATIONS: Final = 8096
 TOPIC_OPERATIONS: Final = 3576
-# The answer when a client did not ask.
+# The value if the request did not ask for authorized operations.
 OPERATIONS_UNASKED: Final = -2147483648
 
-NO_EPOCH: Final = -1
 NO_NODE: Final = -1
 
-# Partitions that one Metadata request creates, or one topic's where that has more. The rest comes with the next
-# request, which clients send within a tenth of a second.
+# Partitions that one Metadata request creates, or those of one topic if that has more. Clients send the next request
+# within a tenth of a second, and get the rest.
 AUTO_CREATED_PARTITIONS_MAX: Final = 500
 
 ENDPOINT_BROKER: Final = 1
@@ -84,17 +89,16 @@ KEY_SHARE: Final = 2
 WRONG_ENDPOINT_MESSAGE: Final = (
     "The request was sent to an endpoint of type BROKER, but we wanted an endpoint of type CONTROLLER"
 )
-INVALID_REQUEST_MESSAGE: Final = "The request is malformed or asks for what this server does not have."
-NO_TRANSACTIONS_MESSAGE: Final = "kcoord does not support transactions yet: use a producer without a transactional id."
+INVALID_REQUEST_MESSAGE: Final = "The request is malformed or asks for something this server does not support."
 
 
 @final
 class AutoCreation:
-    """What one Metadata request creates."""
+    """Topics that one Metadata request creates."""
 
     def __init__(self, is_allowed: bool) -> None:
         self.is_allowed = is_allowed
-        # Partitions so far.
+        # The partitions of these topics.
         self.partitions = 0
         # Whether a topic was left out because of `partitions.max`.
         self.is_full = False
@@ -108,12 +112,10 @@ class MetadataHandlers:
 
     # --- Metadata --------------------------------------------------------------------------------------------
 
-    def handle_metadata(self, request: Request, body: MetadataRequest, now: Now) -> Outcome:
+    def handle_metadata(self, request: Request, body: MetadataRequest) -> Outcome:
         out = Outcome()
         response = MetadataResponse(
-            brokers=[
-                MetadataResponseBroker(self.config.node_id, request.host, request.port, self.config.rack)
-            ],
+            brokers=[MetadataResponseBroker(self.config.node_id, request.host, request.port, self.config.rack)],
             cluster_id=self.config.cluster_id,
             controller_id=self.config.node_id,
         )
@@ -131,14 +133,14 @@ class MetadataHandlers:
             self._add_asked_topics(request, body, response, out)
         if body.include_topic_authorized_operations:
             for topic in response.topics:
-                # What has no name has no permissions to show.
+                # A topic without a name has no operations to show.
                 if topic.error_code != UNKNOWN_TOPIC_ID:
                     topic.topic_authorized_operations = TOPIC_OPERATIONS
         self._answer(request, response, out)
         return out
 
     def _is_well_formed(self, request: Request, body: MetadataRequest) -> bool:
-        """Topics have names; only from version 12 on may they have an id instead (KIP-516)."""
+        """Topics have names. From version 12 on they may have an id instead (KIP-516)."""
         for asked in body.topics or []:
             if request.version < 12:
                 if asked.name is None or asked.topic_id != ZERO_UUID:
@@ -162,7 +164,7 @@ class MetadataHandlers:
         self, request: Request, body: MetadataRequest, response: MetadataResponse, out: Outcome
     ) -> None:
         creation = AutoCreation(body.allow_auto_topic_creation and self.config.auto_create_topics_enable)
-        # As in Kafka: as soon as one topic is asked for by id, names are not looked at.
+        # As in Kafka: if one topic is requested by id, names are ignored.
         by_id = False
         for asked in body.topics or []:
             if asked.topic_id != ZERO_UUID:
@@ -184,7 +186,7 @@ class MetadataHandlers:
                 response.topics.append(self._unknown_topic(request, name, creation, out))
         if creation.is_full:
             fields: dict[str, object] = {"partitions": self.topics.total_partitions, "limit": "partitions.max"}
-            out.facts.append(Fact(WARNING, "topics_not_created", fields))
+            out.facts.append(Fact(WARNING, "topics_not_created", fields, LIMIT))
 
     def _add_topics_by_id(self, body: MetadataRequest, response: MetadataResponse) -> None:
         seen: dict[bytes, bool] = {}
@@ -202,7 +204,7 @@ class MetadataHandlers:
     def _unknown_topic(
         self, request: Request, name: str, creation: AutoCreation, out: Outcome
     ) -> MetadataResponseTopic:
-        """A name there is no topic of: created when that is allowed, or its error."""
+        """A topic that does not exist: create it if that is allowed, otherwise answer its error."""
         if check_topic_name(name):
             return MetadataResponseTopic(INVALID_TOPIC_EXCEPTION, name, ZERO_UUID, is_internal_name(name))
         if not creation.is_allowed or name == METADATA_TOPIC or name == GROUP_EVENTS_TOPIC:
@@ -217,7 +219,7 @@ class MetadataHandlers:
         return self._known_topic(topic)
 
     def _takes(self, creation: AutoCreation) -> bool:
-        """Whether the request may create one topic more; it counts as created then."""
+        """Whether the request may create one more topic, which is then counted."""
         count = self.config.num_partitions
         if not self.topics.has_room(creation.partitions + count):
             creation.is_full = True
@@ -232,15 +234,13 @@ class MetadataHandlers:
     def _known_topic(self, topic: Topic) -> MetadataResponseTopic:
         node_id = self.config.node_id
         partitions = [
-            MetadataResponsePartition(
-                NONE, index, node_id, topic.leader_epoch(index), [node_id], [node_id], []
-            )
+            MetadataResponsePartition(NONE, index, node_id, topic.leader_epoch(index), [node_id], [node_id], [])
             for index in range(topic.partition_count)
         ]
         return MetadataResponseTopic(NONE, topic.name, topic.topic_id, topic.is_internal, partitions)
 
     def _answer(self, request: Request, response: MetadataResponse, out: Outcome) -> None:
-        # With records the answer waits for those; without, for what it shows.
+        # With records the answer waits for those, otherwise for what it shows.
         if out.records:
             out.reply(request.request_id, response)
         else:
@@ -248,10 +248,8 @@ class MetadataHandlers:
 
     # --- DescribeTopicPartitions -----------------------------------------------------------------------------
 
-    def handle_describe_topic_partitions(
-        self, request: Request, body: DescribeTopicPartitionsRequest, now: Now
-    ) -> Outcome:
-        """Topics in order of name, at most so many partitions at a time, with a cursor to go on from (KIP-966)."""
+    def handle_describe_topic_partitions(self, request: Request, body: DescribeTopicPartitionsRequest) -> Outcome:
+        """Topics sorted by name, a limited number of partitions at a time, with a cursor for the rest (KIP-966)."""
         out = Outcome()
         response = DescribeTopicPartitionsResponse()
         first = "" if body.cursor is None else body.cursor.topic_name
@@ -282,7 +280,7 @@ class MetadataHandlers:
                 start = body.cursor.partition_index
             topic = self.topics.get(name)
             if topic is None:
-                # It counts like a partition, so that a long list of names is answered in parts as well.
+                # An error counts like a partition, so that a long list of names is split over several answers as well.
                 response.topics.append(self._undescribable_topic(name))
                 limit -= 1
                 continue
@@ -303,7 +301,7 @@ class MetadataHandlers:
 
     def _described_topic(self, topic: Topic, start: int, limit: int) -> DescribeTopicPartitionsResponseTopic:
         node_id = self.config.node_id
-        # Empty lists where there is nothing: the Java client does not take nulls here.
+        # Empty lists and not null, which the Java client does not accept here.
         partitions = [
             DescribeTopicPartitionsResponsePartition(
                 NONE, index, node_id, topic.leader_epoch(index), [node_id], [node_id], [], [], []
@@ -316,16 +314,14 @@ class MetadataHandlers:
 
     # --- DescribeCluster, FindCoordinator --------------------------------------------------------------------
 
-    def handle_describe_cluster(self, request: Request, body: DescribeClusterRequest, now: Now) -> Outcome:
+    def handle_describe_cluster(self, request: Request, body: DescribeClusterRequest) -> Outcome:
         out = Outcome()
         response = DescribeClusterResponse()
         if body.endpoint_type == ENDPOINT_BROKER:
             config = self.config
             response.cluster_id = config.cluster_id
             response.controller_id = config.node_id
-            response.brokers = [
-                DescribeClusterBroker(config.node_id, request.host, request.port, config.rack)
-            ]
+            response.brokers = [DescribeClusterBroker(config.node_id, request.host, request.port, config.rack)]
             if body.include_cluster_authorized_operations:
                 response.cluster_authorized_operations = CLUSTER_OPERATIONS
         elif body.endpoint_type == ENDPOINT_CONTROLLER:
@@ -337,27 +333,26 @@ class MetadataHandlers:
         out.reply(request.request_id, response)
         return out
 
-    def handle_find_coordinator(self, request: Request, body: FindCoordinatorRequest, now: Now) -> Outcome:
-        """This node, for every group. Share groups and transactional ids have no coordinator here."""
+    def handle_find_coordinator(self, request: Request, body: FindCoordinatorRequest) -> Outcome:
+        """This node, for every group and transactional id. Share groups have no coordinator.
+
+        The first search for the coordinator of a transactional id creates `__transaction_state`.
+        """
         out = Outcome()
         node_id = self.config.node_id
-        is_served = body.key_type == KEY_GROUP
+        is_served = body.key_type == KEY_GROUP or body.key_type == KEY_TRANSACTION
+        if body.key_type == KEY_TRANSACTION and self.topics.get(TRANSACTION_TOPIC) is None:
+            topic_id = self.topics.new_topic_id(request.entropy, 0)
+            count = self.config.transaction_topic_num_partitions
+            self.topics.add_topic_records(out, TRANSACTION_TOPIC, topic_id, count, dict(TRANSACTION_CONFIGS))
         response = FindCoordinatorResponse()
         error_code, problem = INVALID_REQUEST, INVALID_REQUEST_MESSAGE
-        if body.key_type == KEY_TRANSACTION:
-            problem = NO_TRANSACTIONS_MESSAGE
-            if request.version < 4:
-                # librdkafka takes this code as final, and asks again for ever after others. Java asks at version 4
-                # or later, and shows the message unless the code is about authorization.
-                error_code = TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-        elif body.key_type == KEY_SHARE and request.version >= 4:
+        if body.key_type == KEY_SHARE and request.version >= 4:
             problem = ""
         if request.version >= 4:
             for key in body.coordinator_keys:
                 if is_served:
-                    response.coordinators.append(
-                        Coordinator(key, node_id, request.host, request.port, NONE, "")
-                    )
+                    response.coordinators.append(Coordinator(key, node_id, request.host, request.port, NONE, ""))
                 else:
                     response.coordinators.append(Coordinator(key, NO_NODE, "", -1, error_code, problem))
         elif is_served:

@@ -1,8 +1,8 @@
 """CreateTopics, DeleteTopics and CreatePartitions.
 
-All records of one request go as one atomic batch to the metadata log: what a request did is there after a crash as a
-whole or not at all. What differs from a Kafka broker: `__consumer_offsets` and `__transaction_state` can be neither
-deleted nor widened, since groups would lose their coordinator.
+All records of one request are one atomic batch in the metadata log: after a crash, all or none of them are there. One
+difference from a Kafka broker: `__consumer_offsets` and `__transaction_state` can be neither deleted nor extended,
+since groups would lose their coordinator.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from kcoord.core.outcome import (
     INTERNAL_TOPICS,
     MESSAGE_CHARS_MAX,
     METADATA_TOPIC,
-    Now,
     Outcome,
     Reply,
     Request,
@@ -62,8 +61,8 @@ from kcoord.wire.message import Message
 from kcoord.wire.primitives import ZERO_UUID
 
 REPLICATION_FACTOR: Final = 1
-# Topics of one CreateTopics whose configurations are in the answer, more than 1 KiB each. For the others it says that
-# they are left out, which the format has an error code for.
+# Topics of one CreateTopics whose configurations are in the answer, more than 1 KiB each. For the others an error code
+# reports that they are left out.
 CONFIGS_SHOWN_TOPICS_MAX: Final = 500
 
 TOO_MANY_PARTITIONS: Final = "Excessively large number of partitions per request."
@@ -74,7 +73,7 @@ NO_SUCH_TOPIC_ID: Final = "This server does not host this topic ID."
 
 @final
 class Refusal:
-    """Why a topic of a request is not created, deleted or widened."""
+    """Why a topic of a request is not created, deleted or extended."""
 
     def __init__(self, error_code: int, message: str | None) -> None:
         self.error_code = error_code
@@ -87,11 +86,11 @@ class TopicAdmin:
         self.config = config
         self.topics = topics
         self.request_records_max = REQUEST_RECORDS_MAX
-        # What answers show of topics that set nothing, during one request.
+        # During one request: the configurations in answers of topics that set nothing.
         self._defaults_shown: list[CreatableTopicConfigs] = []
 
     def _finish(self, request: Request, response: Message, out: Outcome) -> None:
-        # With records the answer waits for those; without, for what it shows.
+        # With records the answer waits for those, otherwise for what it shows.
         if out.records:
             out.reply(request.request_id, response)
         else:
@@ -99,8 +98,8 @@ class TopicAdmin:
 
     # --- CreateTopics ----------------------------------------------------------------------------------------
 
-    def handle_create_topics(self, request: Request, body: CreateTopicsRequest, now: Now) -> Outcome:
-        """Create topics, or only say what would happen. Answers in the order asked, duplicates last."""
+    def handle_create_topics(self, request: Request, body: CreateTopicsRequest) -> Outcome:
+        """Create topics, or only validate the request. Answers are in the order of the request, duplicates last."""
         out = Outcome()
         response = CreateTopicsResponse()
         counts: dict[str, int] = {}
@@ -130,9 +129,7 @@ class TopicAdmin:
                 added += self._asked_partitions(asked)
                 index += 1
             else:
-                response.topics.append(
-                    CreatableTopicResult(asked.name, ZERO_UUID, refusal.error_code, refusal.message)
-                )
+                response.topics.append(CreatableTopicResult(asked.name, ZERO_UUID, refusal.error_code, refusal.message))
         for name, count in counts.items():
             if count > 1:
                 response.topics.append(CreatableTopicResult(name, ZERO_UUID, INVALID_REQUEST, DUPLICATE_NAME))
@@ -189,18 +186,16 @@ class TopicAdmin:
         return shown
 
     def _refuse_creation(self, asked: CreatableTopic, added: int) -> Refusal | None:
-        """Why a topic cannot be created, in the order in which a controller looks.
+        """Why a topic cannot be created, checked in the order of Kafka's controller.
 
-        `added` partitions come with other topics of the request.
+        `added` is the number of partitions of other topics in the request.
         """
         name = asked.name
         if self.topics.get(name) is not None:
             return Refusal(TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         colliding = self.topics.colliding_name(name)
         if colliding:
-            return Refusal(
-                INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {colliding}"
-            )
+            return Refusal(INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {colliding}")
         problem = check_topic_name(name)
         if problem:
             return Refusal(INVALID_TOPIC_EXCEPTION, problem)
@@ -270,7 +265,7 @@ class TopicAdmin:
         return None
 
     def _check_replicas(self, broker_ids: list[int]) -> str:
-        """What is wrong with the replicas that a client chose for a partition; empty when it is this node alone."""
+        """Check the replicas that a client chose for a partition: "" if it is this node alone."""
         if not broker_ids:
             return "The manual partition assignment includes an empty replica list."
         for broker_id in sorted(broker_ids):
@@ -283,7 +278,7 @@ class TopicAdmin:
 
     # --- DeleteTopics ----------------------------------------------------------------------------------------
 
-    def handle_delete_topics(self, request: Request, body: DeleteTopicsRequest, now: Now) -> Outcome:
+    def handle_delete_topics(self, request: Request, body: DeleteTopicsRequest) -> Outcome:
         """Delete topics by name or (version 6) by id. Their committed offsets follow: see TopicsDeleted."""
         out = Outcome()
         response = DeleteTopicsResponse()
@@ -302,9 +297,7 @@ class TopicAdmin:
                 names[state.name] = names.get(state.name, 0) + 1
             else:
                 message = "You may not specify both topic name and topic id."
-                response.responses.append(
-                    DeletableTopicResult(state.name, state.topic_id, INVALID_REQUEST, message)
-                )
+                response.responses.append(DeletableTopicResult(state.name, state.topic_id, INVALID_REQUEST, message))
         if not self.config.delete_topic_enable:
             self._refuse_all_deletions(request, names, ids, response)
         else:
@@ -331,13 +324,9 @@ class TopicAdmin:
         error = INVALID_REQUEST if request.version < 3 else TOPIC_DELETION_DISABLED
         response.responses = []
         for name in names:
-            response.responses.append(
-                DeletableTopicResult(name, ZERO_UUID, error, "Topic deletion is disabled.")
-            )
+            response.responses.append(DeletableTopicResult(name, ZERO_UUID, error, "Topic deletion is disabled."))
         for topic_id in ids:
-            response.responses.append(
-                DeletableTopicResult(None, topic_id, error, "Topic deletion is disabled.")
-            )
+            response.responses.append(DeletableTopicResult(None, topic_id, error, "Topic deletion is disabled."))
 
     def _refuse_deletion(self, topic: Topic) -> Refusal | None:
         if topic.name in INTERNAL_TOPICS:
@@ -356,16 +345,14 @@ class TopicAdmin:
             elif topic is None:
                 results.append(DeletableTopicResult(None, topic_id, UNKNOWN_TOPIC_ID, NO_SUCH_TOPIC_ID))
             elif names.get(topic.name) == 1:
-                # Named as well: answered once, there.
+                # The topic is also in the request by name, and is answered there.
                 continue
             else:
                 refusal = self._refuse_deletion(topic)
                 if refusal is None:
                     doomed[topic_id] = topic
                 else:
-                    results.append(
-                        DeletableTopicResult(topic.name, topic_id, refusal.error_code, refusal.message)
-                    )
+                    results.append(DeletableTopicResult(topic.name, topic_id, refusal.error_code, refusal.message))
         return doomed
 
     def _delete_by_name(
@@ -381,9 +368,7 @@ class TopicAdmin:
             if count > 1:
                 results.append(DeletableTopicResult(name, ZERO_UUID, INVALID_REQUEST, DUPLICATE_NAME))
             elif topic is None:
-                results.append(
-                    DeletableTopicResult(name, ZERO_UUID, UNKNOWN_TOPIC_OR_PARTITION, NO_SUCH_TOPIC)
-                )
+                results.append(DeletableTopicResult(name, ZERO_UUID, UNKNOWN_TOPIC_OR_PARTITION, NO_SUCH_TOPIC))
             elif topic.topic_id in ids:
                 message = "The provided topic name maps to an ID that was already supplied."
                 results.append(DeletableTopicResult(name, topic.topic_id, INVALID_REQUEST, message))
@@ -392,14 +377,12 @@ class TopicAdmin:
                 if refusal is None:
                     doomed[topic.topic_id] = topic
                 else:
-                    results.append(
-                        DeletableTopicResult(name, topic.topic_id, refusal.error_code, refusal.message)
-                    )
+                    results.append(DeletableTopicResult(name, topic.topic_id, refusal.error_code, refusal.message))
 
     # --- CreatePartitions ------------------------------------------------------------------------------------
 
-    def handle_create_partitions(self, request: Request, body: CreatePartitionsRequest, now: Now) -> Outcome:
-        """Widen topics to a new count of partitions, or only say what would happen."""
+    def handle_create_partitions(self, request: Request, body: CreatePartitionsRequest) -> Outcome:
+        """Extend topics to a new number of partitions, or only validate the request."""
         out = Outcome()
         response = CreatePartitionsResponse()
         counts: dict[str, int] = {}
@@ -415,9 +398,7 @@ class TopicAdmin:
             topic = self.topics.get(asked.name)
             refusal = self._refuse_widening(topic, asked, added)
             if refusal is not None:
-                response.results.append(
-                    CreatePartitionsTopicResult(asked.name, refusal.error_code, refusal.message)
-                )
+                response.results.append(CreatePartitionsTopicResult(asked.name, refusal.error_code, refusal.message))
             elif topic is not None:
                 added += asked.count - topic.partition_count
                 if not body.validate_only:
@@ -426,9 +407,7 @@ class TopicAdmin:
         self._finish(request, response, out)
         return out
 
-    def _refuse_widening(
-        self, topic: Topic | None, asked: CreatePartitionsTopic, added: int
-    ) -> Refusal | None:
+    def _refuse_widening(self, topic: Topic | None, asked: CreatePartitionsTopic, added: int) -> Refusal | None:
         if topic is None:
             return Refusal(UNKNOWN_TOPIC_OR_PARTITION, None)
         have = topic.partition_count
@@ -436,8 +415,7 @@ class TopicAdmin:
             return Refusal(INVALID_PARTITIONS, f"Topic already has {have} partition(s).")
         if asked.count < have:
             message = (
-                f"The topic {topic.name} currently has {have} partition(s); "
-                f"{asked.count} would not be an increase."
+                f"The topic {topic.name} currently has {have} partition(s); {asked.count} would not be an increase."
             )
             return Refusal(INVALID_PARTITIONS, message)
         more = asked.count - have
@@ -458,6 +436,6 @@ class TopicAdmin:
         if not self.topics.has_room(added + more):
             return Refusal(POLICY_VIOLATION, self._no_room())
         if topic.name in INTERNAL_TOPICS:
-            message = f"The partitions of the internal topic {topic.name} are fixed, since ids map to them."
+            message = f"The number of partitions of internal topic {topic.name} is fixed, as group ids map to them."
             return Refusal(INVALID_REQUEST, message)
         return None

@@ -1,1 +1,1 @@
-"""Server-side assignors (KIP-848): who gets which partitions, as a function of subscriptions and the last target."""
+"""Server-side assignors (KIP-848): the target assignment as a function of subscriptions and the last target."""

@@ -1,4 +1,4 @@
-"""What a plug-in answered is looked through here, in one place, before anything is done with it."""
+"""The check of an assignor's result, in one place, before anything uses it."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from kcoord.core.assignors.spec import Assignment, AssignorError, GroupSpec, Mem
 
 
 def checked_assignment(group: GroupSpec, topics: TopicDescriber, answer: object) -> dict[str, Assignment]:
-    """A copy of `answer` in the form of `Assignment`, for every member of the group; those it left out get nothing.
+    """A copy of `answer` in the form of `Assignment`, with every member of the group; members it lacks get nothing.
 
     Raises `AssignorError` for a member that is not in the group, a topic that the member does not subscribe to, a
-    partition that does not exist, one that is assigned twice, and for anything that is not a dict of dicts of lists.
+    partition that does not exist or is assigned twice, and for anything that is not a dict of dicts of lists.
     """
     if not isinstance(answer, dict):
-        raise AssignorError(f"the assignor answered {type(answer).__name__} instead of a dict by member id")
+        raise AssignorError(f"the assignor returned {type(answer).__name__} instead of a dict by member id")
     result: dict[str, Assignment] = {}
     for member_id in group.members:
         result[member_id] = {}
@@ -22,7 +22,7 @@ def checked_assignment(group: GroupSpec, topics: TopicDescriber, answer: object)
     for answered_id, assignment in cast("dict[object, object]", answer).items():
         if not isinstance(answered_id, str) or answered_id not in group.members:
             raise AssignorError(
-                f"the assignor answered for {answered_id!r}, who is not a member of the group"
+                f"the assignor returned an assignment for {answered_id!r}, which is not a member of the group"
             )
         result[answered_id] = _checked_member(group.members[answered_id], topics, assignment, owners)
     return result
@@ -55,14 +55,12 @@ def _checked_member(
             checked[topic_id] = own
     if found < len(by_topic):
         unwanted = [key for key in by_topic if key not in member.topic_ids]
-        raise AssignorError(
-            f"{member.member_id!r} is assigned topic {unwanted[0]!r}, which it does not subscribe to"
-        )
+        raise AssignorError(f"{member.member_id!r} is assigned topic {unwanted[0]!r}, which it does not subscribe to")
     return checked
 
 
 def _checked_topic(member_id: str, topic_id: bytes, partition_count: int, partitions: object) -> list[int]:
-    """The partitions in ascending order; the order in which they came does not matter."""
+    """The partitions in ascending order. The order of the input does not matter."""
     if not isinstance(partitions, list):
         raise AssignorError(
             f"the partitions of topic {topic_id.hex()} for {member_id!r} are {type(partitions).__name__} "
@@ -70,7 +68,7 @@ def _checked_topic(member_id: str, topic_id: bytes, partition_count: int, partit
         )
     own: list[int] = []
     for partition in cast("list[object]", partitions):
-        # A bool is an int to isinstance, and nobody means one.
+        # isinstance counts a bool as an int, but no assignor means one.
         if not isinstance(partition, int) or isinstance(partition, bool):
             raise AssignorError(f"topic {topic_id.hex()}: {partition!r} is not a partition number")
         if not 0 <= partition < partition_count:
@@ -82,7 +80,5 @@ def _checked_topic(member_id: str, topic_id: bytes, partition_count: int, partit
     own.sort()
     for i in range(1, len(own)):
         if own[i] == own[i - 1]:
-            raise AssignorError(
-                f"partition {own[i]} of topic {topic_id.hex()} is assigned twice to {member_id!r}"
-            )
+            raise AssignorError(f"partition {own[i]} of topic {topic_id.hex()} is assigned twice to {member_id!r}")
     return own

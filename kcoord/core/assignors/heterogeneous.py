@@ -1,15 +1,15 @@
 """Uniform assignment for groups whose members subscribe to different topics.
 
-Members keep what they may keep. What is free is dealt out topic by topic, those with the most partitions per subscriber
-first, always to a subscriber with the fewest partitions. Then the topics are gone through again and again: while a
-topic has two subscribers whose numbers differ by more than one, and the larger owns a partition of it, one moves. That
-ends when a whole round moved nothing, or after `ROUNDS_MAX`.
+Members keep what they may keep. Free partitions are assigned topic by topic, topics with the most partitions per
+subscriber first, always to a subscriber with the fewest partitions. Then the topics are visited again and again: while
+a topic has two subscribers whose totals differ by more than one, and the larger one owns a partition of it, one
+partition moves. That ends after a whole round without a move, or after `ROUNDS_MAX`.
 
-The result is even within each topic as far as single moves can make it so. Where subscriptions overlap like links of a
+The result is balanced within each topic as far as single moves can achieve. Where subscriptions overlap like links of a
 chain (A and B share one topic, B and C another), the ends of the chain may still differ by more than one: a better
-balance would take moves that help only together with others. Kafka stops at the same point, which is why both have the
-same balance, and a partition moves here when it moves there. Ties go to the member whose id sorts first when partitions
-are given, and last when they are taken.
+balance needs several moves that only help together. Kafka stops at the same point, so both have the same balance, and a
+partition moves here when it moves there. In a tie, the member whose id sorts first receives, and the one whose id sorts
+last gives.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from typing import Final, final
 
 from kcoord.core.assignors.spec import UNKNOWN_TOPIC, Assignment, AssignorError, GroupSpec, TopicDescriber
 
-# Where all subscribers of a topic have the same subscriptions, one round balances and a second one notices. Otherwise a
-# round about halves the imbalance; so many are enough for any group that exists.
+# If all subscribers of a topic have the same subscriptions, one round balances and a second one finds nothing to do.
+# Otherwise each round about halves the imbalance; this many are enough for any real group.
 ROUNDS_MAX: Final = 16
 
 _NOBODY: Final = -1
 
 
 def assign_heterogeneous(group: GroupSpec, topics: TopicDescriber) -> dict[str, Assignment]:
-    """Targets of all members. Raises `AssignorError` for a topic that does not exist."""
+    """The targets of all members. Raises `AssignorError` for a topic that does not exist."""
     plan = _Plan(group, topics)
     plan.keep_owned()
     order = plan.topics_by_load()
@@ -37,17 +37,17 @@ def assign_heterogeneous(group: GroupSpec, topics: TopicDescriber) -> dict[str, 
 
 @final
 class _Plan:
-    """Who owns what while it is being decided. Members are numbers, in order of their ids."""
+    """The owners of partitions during the computation. Members are numbers, in the order of their ids."""
 
     def __init__(self, group: GroupSpec, topics: TopicDescriber) -> None:
         self._group = group
         self._member_ids = sorted(group.members)
-        # How many partitions each member has.
+        # The number of partitions of each member.
         self._sizes = [0] * len(self._member_ids)
         self._subscribers: dict[bytes, list[int]] = {}
         # Topic id -> owner by partition.
         self._owners: dict[bytes, list[int]] = {}
-        # By member: whether it has something else than its last target.
+        # By member: whether its assignment differs from its last target.
         self._changed = [False] * len(self._member_ids)
         for member in range(len(self._member_ids)):
             for topic_id in group.members[self._member_ids[member]].topic_ids:
@@ -57,13 +57,13 @@ class _Plan:
                     continue
                 partition_count = topics.partition_count(topic_id)
                 if partition_count == UNKNOWN_TOPIC:
-                    raise AssignorError(f"topic {topic_id.hex()} is subscribed to and does not exist")
+                    raise AssignorError(f"topic {topic_id.hex()} is subscribed to but does not exist")
                 self._subscribers[topic_id] = [member]
                 self._owners[topic_id] = [_NOBODY] * partition_count
 
     def keep_owned(self) -> None:
-        """Members keep of their targets what they subscribe to, what exists, and what nobody before them has."""
-        # Members with the same subscription mostly share the list.
+        """Members keep the partitions of their targets that exist, are subscribed to and have no owner yet."""
+        # Members with the same subscription usually share the list.
         subscriptions: dict[int, dict[bytes, bool]] = {}
         for member in range(len(self._member_ids)):
             spec = self._group.members[self._member_ids[member]]
@@ -84,7 +84,7 @@ class _Plan:
                     self._changed[member] = True
 
     def topics_by_load(self) -> list[bytes]:
-        """Most partitions per subscriber first, then fewest subscribers, then by id as Kafka compares ids."""
+        """Most partitions per subscriber first, then fewest subscribers, then by id in Kafka's order."""
         keyed: list[tuple[float, int, int, int, bytes]] = []
         for topic_id, subscribers in self._subscribers.items():
             load = len(self._owners[topic_id]) / len(subscribers)
@@ -95,7 +95,7 @@ class _Plan:
         return [topic_id for _, _, _, _, topic_id in keyed]
 
     def deal_free(self, order: list[bytes]) -> None:
-        """Every partition that nobody has goes to a subscriber of its topic with the fewest partitions."""
+        """Assign every partition without an owner to the subscriber of its topic with the fewest partitions."""
         for topic_id in order:
             owners = self._owners[topic_id]
             if _NOBODY not in owners:
@@ -106,9 +106,9 @@ class _Plan:
                     self._give(owners, partition, walk.next_lowest())
 
     def even_out(self, order: list[bytes]) -> None:
-        """Goes round the topics until every one has been looked at since the last move."""
+        """Visit the topics in turn until each was visited since the last move."""
         shared = [topic_id for topic_id in order if len(self._subscribers[topic_id]) > 1]
-        # Topics that were looked at since the last move, the one that moved included.
+        # Topics visited since the last move, including the one that moved.
         settled = 0
         for _ in range(ROUNDS_MAX):
             for topic_id in shared:
@@ -117,14 +117,15 @@ class _Plan:
                     return
 
     def _even_out_topic(self, topic_id: bytes) -> bool:
-        """Moves partitions of one topic from its largest subscribers to its smallest; whether any moved."""
+        """Move partitions of one topic from its largest subscribers to its smallest. Returns whether any moved."""
         subscribers = self._subscribers[topic_id]
         loads = [self._sizes[member] for member in subscribers]
         if max(loads) - min(loads) <= 1:
             return False
         walk = _LoadWalk(subscribers, self._sizes)
         owners = self._owners[topic_id]
-        # What each member may give up, the last one first. What it is given meanwhile is not given up again.
+        # The partitions that each member may give, the last one first. Partitions it receives meanwhile are not among
+        # them.
         held: dict[int, list[int]] = {}
         for partition in range(len(owners)):
             held.setdefault(owners[partition], []).append(partition)
@@ -151,7 +152,7 @@ class _Plan:
         self._changed[member] = True
 
     def assignments(self) -> dict[str, Assignment]:
-        """Targets by member id; members for whom nothing changed keep the very same one."""
+        """Targets by member id. A member without changes keeps the same object."""
         result: dict[str, Assignment] = {}
         by_member: list[Assignment] = []
         for member in range(len(self._member_ids)):
@@ -174,30 +175,30 @@ class _Plan:
 
 @final
 class _LoadWalk:
-    """The subscribers of a topic in order of their load, visited from both ends.
+    """The subscribers of a topic sorted by load, visited from both ends.
 
-    From below, `next_lowest` says who gets the next partition: all on the lowest level in turn, and when each has got
-    one, they stand a level higher, beside those who were there already. From above, `next_highest` says who gives the
-    next one, likewise downwards. Both take it that a partition changes hands with every visit. Sizes are read as they
-    are at that moment, and written by the caller.
+    From below, `next_lowest` returns the member that receives the next partition: all members on the lowest level in
+    turn; after each has received one, they are a level higher, together with those that were there before. From above,
+    `next_highest` returns the member that gives the next one, downwards in the same way. Both assume that a partition
+    moves with every visit. Sizes are read at that moment, and the caller updates them.
     """
 
     def __init__(self, members: list[int], sizes: list[int]) -> None:
-        # Members come in ascending order, which a sort leaves as it is among equals.
+        # Members come in ascending order, and the sort is stable.
         self._row = sorted(members, key=sizes.__getitem__)
         self._sizes = sizes
-        # The lowest: row[:low_end], on the level low_level before this turn.
+        # The lowest: row[:low_end], which were on the level low_level before this turn.
         self._low_end = 0
         self._low_level = sizes[self._row[0]] - 1
         self._low_next = 0
-        # The highest: row[high_start:high_end]. Those behind it have nothing to give.
+        # The highest: row[high_start:high_end]. Those after it have nothing to give.
         self._high_start = len(members)
         self._high_end = len(members)
         self._high_level = sizes[self._row[-1]] + 1
         self._high_next = len(members) - 1
 
     def is_level(self) -> bool:
-        """Whether the levels that are visited from both ends have met: a move would gain nothing."""
+        """Whether the levels visited from both ends have met: a move would gain nothing."""
         return self._high_level - self._low_level <= 1
 
     def next_lowest(self) -> int:
@@ -211,10 +212,10 @@ class _LoadWalk:
         return member
 
     def next_highest(self) -> int:
-        """-1 when nobody is left."""
+        """The member that gives next; -1 if none is left."""
         if self._high_next < self._high_start:
             if self._high_end <= self._high_start and self._high_start > 0:
-                # Nobody on this level has anything to give: on to the next one that is there.
+                # No member on this level has a partition to give: continue with the next level that has members.
                 self._high_level = self._sizes[self._row[self._high_start - 1]]
             else:
                 self._high_level -= 1
@@ -228,7 +229,7 @@ class _LoadWalk:
         return member
 
     def pass_over_highest(self) -> None:
-        """Whoever `next_highest` just named has nothing to give and is not visited again."""
+        """The member that `next_highest` returned last has nothing to give and is not visited again."""
         last = self._high_end - 1
         here = self._high_next + 1
         self._row[here], self._row[last] = self._row[last], self._row[here]

@@ -1,13 +1,13 @@
 """Uniform assignment for groups whose members all subscribe to the same topics.
 
-Two rules, the first before the second: numbers of partitions differ by at most one between any two members; and no
-partition moves that need not. With P partitions and N members everybody gets the quota P // N, and P % N members one
-more. Those who have more than the quota already come first for that one more, so that as little as possible is taken
-away; whoever must change anyway comes next, so that as few targets as possible are written.
+Two rules, the first with priority: the numbers of partitions of any two members differ by at most one, and no partition
+moves unless it has to. With P partitions and N members each member gets the quota P // N, and P % N members get one
+extra. Extras go first to members that are above the quota already, so that as little as possible is taken away; then to
+members that change anyway, so that as few targets as possible are written.
 
-A `HomogeneousBalancer` can be kept. It files members by how many partitions they have, and `balance` looks only at
-those whose number is off: when one member of 10,000 joins or leaves, that costs what moves and not a walk through the
-group. Computing from nothing is the same code with everybody's number off.
+A `HomogeneousBalancer` can be kept between computations. It files members by their number of partitions, and `balance`
+visits only members whose number is off: when one of 10,000 members joins or leaves, the cost is what moves and not a
+walk through the group. A full computation is the same code with every member's number off.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ class HomogeneousBalancer:
     """The members and partitions of one subscription. Add members, remove them, `balance`."""
 
     def __init__(self, topic_ids: list[bytes], topics: TopicDescriber) -> None:
-        """`topic_ids` ascending. Raises `AssignorError` for a topic that does not exist."""
+        """`topic_ids` are ascending. Raises `AssignorError` for a topic that does not exist."""
         self.topic_ids = topic_ids
         self._partition_total = 0
-        # Whether a partition belongs to a member that came with a target, by topic id and partition. The first
-        # `balance` gives the others away, and nobody asks any more.
+        # Whether a partition belongs to a member that was added with a target, by topic id and partition. Only used
+        # until the first `balance`, which assigns all others.
         self._owned: dict[bytes, list[bool]] = {}
         for topic_id in topic_ids:
             partition_count = topics.partition_count(topic_id)
             if partition_count == UNKNOWN_TOPIC:
-                raise AssignorError(f"topic {topic_id.hex()} is subscribed to and does not exist")
+                raise AssignorError(f"topic {topic_id.hex()} is subscribed to but does not exist")
             self._partition_total += partition_count
             self._owned[topic_id] = [False] * partition_count
-        # What was freed since the last `balance`.
+        # Partitions freed since the last `balance`.
         self._free: dict[bytes, list[int]] = {}
         self._assignments: dict[str, Assignment] = {}
         self._sizes: dict[str, int] = {}
-        # Members by how many partitions they have; in a dict, because sets have no order.
+        # Members by their number of partitions. A dict, because sets are unordered.
         self._by_size: dict[int, dict[str, bool]] = {}
-        # Members that came with nothing, or whose assignment was changed, since the last `balance`.
+        # Members that were added without partitions, or whose assignment changed, since the last `balance`.
         self._touched: dict[str, bool] = {}
 
     def add(self, member_id: str, target: Assignment) -> None:
-        """A member that has `target`; of that it keeps what is subscribed to, exists, and nobody else has.
+        """Add a member with `target`. It keeps those partitions that exist, are subscribed to and have no other owner.
 
-        Not after the first `balance`, from when on members come with nothing (`add_new`).
+        Only before the first `balance`; afterwards members are added without partitions (`add_new`).
         """
         kept: Assignment = {}
         size = 0
@@ -69,13 +69,13 @@ class HomogeneousBalancer:
         self._file(member_id, size)
 
     def add_new(self, member_id: str) -> None:
-        """A member that has nothing yet; its assignment is reported even when it stays empty."""
+        """Add a member without partitions. Its assignment is reported even if it stays empty."""
         self._assignments[member_id] = {}
         self._file(member_id, 0)
         self._touched[member_id] = True
 
     def remove(self, member_id: str) -> None:
-        """The member's partitions become free. Not before the first `balance`."""
+        """Remove a member; its partitions become free. Only after the first `balance`."""
         assignment = self._assignments.pop(member_id)
         self._unfile(member_id, self._sizes.pop(member_id))
         self._touched.pop(member_id, None)
@@ -83,7 +83,7 @@ class HomogeneousBalancer:
             self._release(topic_id, partitions)
 
     def rename(self, old_id: str, new_id: str) -> None:
-        """`new_id` takes the place of `old_id`, with all it has."""
+        """`new_id` replaces `old_id` and keeps its partitions."""
         self._assignments[new_id] = self._assignments.pop(old_id)
         size = self._sizes.pop(old_id)
         self._unfile(old_id, size)
@@ -98,7 +98,7 @@ class HomogeneousBalancer:
         return self._assignments[member_id]
 
     def balance(self) -> list[str]:
-        """Gives every partition to somebody, and says for whom it changed anything, by member id."""
+        """Assign every partition. Returns the ids of members whose assignment changed, sorted."""
         for topic_id, owned in self._owned.items():
             if False in owned:
                 self._free[topic_id] = [p for p in range(len(owned)) if not owned[p]]
@@ -134,12 +134,12 @@ class HomogeneousBalancer:
             free.extend(partitions)
 
     def _take_excess(self, quota: int, extras: int) -> None:
-        """Nobody keeps more than the quota and one, and at most `extras` members keep that many."""
+        """No member keeps more than one above the quota, and at most `extras` members keep that many."""
         excessive = sorted([size for size in self._by_size if size > quota], reverse=True)
         above = 0
         for size in excessive:
             above += len(self._by_size[size])
-        # So many may not keep one more. Those who must give up something anyway are first.
+        # How many members may not keep one extra. Members that lose partitions anyway come first.
         to_quota = above - extras
         for size in excessive:
             if size == quota + 1 and to_quota <= 0:
@@ -155,7 +155,7 @@ class HomogeneousBalancer:
                 self._by_size[size] = same
 
     def _take(self, member_id: str, count: int) -> None:
-        """Frees `count` partitions of a member, the last ones of its last topics."""
+        """Free `count` partitions of a member, the last ones of its last topics."""
         old = self._assignments[member_id]
         left = count
         taken: dict[bytes, int] = {}
@@ -178,7 +178,7 @@ class HomogeneousBalancer:
         self._touched[member_id] = True
 
     def _fill(self, quota: int, extras: int) -> None:
-        """Free partitions go to those below the quota, the extras to these first and then to others."""
+        """Free partitions go to members below the quota; extras go to these first and then to others."""
         pool = _Pool([(topic_id, sorted(self._free[topic_id])) for topic_id in sorted(self._free)])
         above = self._by_size.get(quota + 1)
         extras_left = extras - (0 if above is None else len(above))
@@ -223,7 +223,7 @@ class _Pool:
         self._position = 0
 
     def draw(self, count_max: int) -> tuple[bytes, list[int]]:
-        """Between 1 and `count_max` partitions of one topic. There must be some left."""
+        """Between 1 and `count_max` partitions of one topic. At least one must be left."""
         topic_id, partitions = self._free[self._topic]
         drawn = partitions[self._position : self._position + count_max]
         self._position += len(drawn)

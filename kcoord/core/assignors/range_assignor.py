@@ -1,10 +1,10 @@
 """The `range` assignor: of each topic, every member gets one run of neighbouring partitions.
 
-Members stand in a row: static ones first, by instance id, then the others by member id. Each topic is cut into as many
-runs as it has subscribers, the first ones longer by one where it does not come out even. Topics with the same number
-of partitions and the same subscribers are thus cut alike, and equal partition numbers meet at one member
-(co-partitioning). The row depends on ids alone, so a static member that comes back under another member id stands where
-it stood. Nothing else is sticky, and racks are not looked at; both as in Kafka since 4.0.
+Members are sorted: static ones first, by instance id, then the others by member id. Each topic is cut into as many runs
+as it has subscribers; if that does not divide evenly, the first runs are longer by one. So topics with equally many
+partitions and the same subscribers are cut alike, and equal partition numbers go to the same member (co-partitioning).
+The order depends on ids alone, so a static member that returns under another member id keeps its place. Nothing else is
+sticky, and racks are ignored; both as in Kafka since 4.0.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RangeAssignor(Assignor):
 
     def assign(self, group: GroupSpec, topics: TopicDescriber) -> dict[str, Assignment]:
         result: dict[str, Assignment] = {}
-        # Topic id -> assignments of its subscribers, in the order of the row.
+        # Topic id -> assignments of its subscribers, in sorted order.
         takers: dict[bytes, list[Assignment]] = {}
         row = _row(group)
         if group.is_homogeneous and row:
@@ -74,17 +74,17 @@ def _first(keyed: tuple[bytes, MemberSpec]) -> bytes:
 
 
 def _order_key(text: str) -> bytes:
-    """Sorts as Java compares strings, by UTF-16 code unit."""
+    """A sort key with Java's order of strings, by UTF-16 code unit."""
     return text.encode("utf-16-be", "surrogatepass")
 
 
 def _hand_out(takers: dict[bytes, list[Assignment]], topics: TopicDescriber) -> None:
-    # Topics of equal size and equally many subscribers share the lists: nobody changes them.
+    # Topics of equal size with equally many subscribers share these lists, which must not be changed.
     runs_by_shape: dict[tuple[int, int], list[list[int]]] = {}
     for topic_id in sorted(takers):
         partition_count = topics.partition_count(topic_id)
         if partition_count == UNKNOWN_TOPIC:
-            raise AssignorError(f"topic {topic_id.hex()} is subscribed to and does not exist")
+            raise AssignorError(f"topic {topic_id.hex()} is subscribed to but does not exist")
         topic_takers = takers[topic_id]
         shape = (partition_count, len(topic_takers))
         runs = runs_by_shape.get(shape)
@@ -96,7 +96,7 @@ def _hand_out(takers: dict[bytes, list[Assignment]], topics: TopicDescriber) -> 
 
 
 def _runs(partition_count: int, taker_count: int) -> list[list[int]]:
-    """The runs of a topic, without the empty ones at the end."""
+    """The runs of a topic, without empty ones at the end."""
     runs: list[list[int]] = []
     start = 0
     for i in range(min(partition_count, taker_count)):

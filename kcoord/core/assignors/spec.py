@@ -1,10 +1,10 @@
-"""What an assignor is given and what it answers: the interface that `docs/assignors.md` documents for plug-ins.
+"""Input and result of an assignor: the interface that `docs/assignors.md` documents for plug-ins.
 
-An assignor is a function: subscriptions and the last target of each member in, a target for each member out. It keeps
-no state, reads no clock, and draws no random numbers. Whatever it answers is checked before it is used
-(`check.checked_assignment`), so a faulty one fails the computation and never the group.
+An assignor is a function from the subscriptions and last targets of all members to a new target for each. It keeps no
+state, reads no clock, and draws no random numbers. Its result is checked before use (`check.checked_assignment`), so a
+faulty assignor fails the computation and never the group.
 
-Topics are known by their 16-byte ids here; a name may be deleted and made again, an id may not.
+Topics are identified by their 16-byte ids: a name may be deleted and created again, an id may not.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from typing import Final, final
 
 from mypy_extensions import mypyc_attr
 
-# Topic id -> its partitions in ascending order, never an empty list. Nobody changes one after handing it out: specs,
-# targets and results share them.
+# Topic id -> its partitions in ascending order, never an empty list. Specs, targets and results share these lists, so
+# no code changes one after passing it on.
 Assignment = dict[bytes, list[int]]
 
 UNKNOWN_TOPIC: Final = -1
 
 
 class AssignorError(Exception):
-    """No target assignment could be computed; the text says why, for the server's log and the answer."""
+    """No target assignment could be computed. The message has the reason, for the server's log and the client."""
 
 
 @final
 class MemberSpec:
     """One member as an assignor sees it.
 
-    `topic_ids`: the topics that it subscribes to and that exist, ascending, none twice. `target`: what the last target
-    assignment gave it; it may name topics or partitions that are gone or no longer subscribed to. `instance_id` is set
-    for static members, `rack_id` where the client told one.
+    `topic_ids`: the existing topics that it subscribes to, ascending, without duplicates. `target`: its last target
+    assignment, which may contain topics or partitions that were deleted or are no longer subscribed to. `instance_id`
+    is set for static members, `rack_id` if the client sent one.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class MemberSpec:
 
 @final
 class GroupSpec:
-    """A group: its members by member id, and whether all of them subscribe to the same topics."""
+    """A group: its members by id, and whether all of them subscribe to the same topics."""
 
     def __init__(self, members: dict[str, MemberSpec], is_homogeneous: bool) -> None:
         self.members = members
@@ -59,7 +59,7 @@ class GroupSpec:
         self._owners_known = False
 
     def owner(self, topic_id: bytes, partition: int) -> str | None:
-        """The member whose last target has this partition, or None."""
+        """The member whose last target contains this partition, or None."""
         if not self._owners_known:
             self._owners_known = True
             for member_id, member in self.members.items():
@@ -71,33 +71,33 @@ class GroupSpec:
         return None if topic_owners is None else topic_owners.get(partition)
 
 
-# No abstract base classes below: their compiled subclasses would share one cache of what is an instance of what.
+# The classes below are no abstract base classes: compiled subclasses of one ABC would share one instance cache.
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class TopicDescriber:
-    """What is known of topics now; of this base class: nothing."""
+    """The current metadata of topics. This base class knows none."""
 
     def partition_count(self, topic_id: bytes) -> int:
-        """How many partitions it has, numbered from 0; `UNKNOWN_TOPIC` when there is no such topic."""
+        """The number of partitions, numbered from 0; `UNKNOWN_TOPIC` if the topic does not exist."""
         return UNKNOWN_TOPIC
 
     def racks(self, topic_id: bytes, partition: int) -> list[str]:
-        """The racks that hold a replica, ascending; none for a partition that does not exist."""
+        """The racks that have a replica, ascending; none for a partition that does not exist."""
         return []
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Assignor:
-    """Base of all assignors. `name` is what members ask for as their server assignor (`group.remote.assignor`)."""
+    """Base of all assignors. Members select one by `name` (`group.remote.assignor`)."""
 
     def __init__(self, name: str) -> None:
         self.name = name
 
     def assign(self, group: GroupSpec, topics: TopicDescriber) -> dict[str, Assignment]:
-        """A target for every member; one that is missing in the answer gets nothing.
+        """A target for every member; a member that is missing in the result gets nothing.
 
-        Must not change anything it was given; may put parts of it (a member's `target`, say) into the answer.
-        Raises `AssignorError` where it cannot assign.
+        Must not change its arguments, but may use parts of them (for example a member's `target`) in the result. Raises
+        `AssignorError` if it cannot assign.
         """
-        raise AssignorError(f"assignor {self.name!r} does not say how it assigns")
+        raise AssignorError(f"assignor {self.name!r} does not implement assign()")

@@ -1,13 +1,13 @@
 """From one target assignment of a group to the next.
 
-A `TargetBuilder` is soft state of a group: it knows the members' subscriptions, is told what changes, and computes
-which targets differ. The targets themselves are hard state, a dict that the group owns and that only replay writes;
-it is read here. What `compute` answers is expected to be in it when `compute` is called again; when it is not (the
-records could not be stored), everything is computed anew from what is there.
+A `TargetBuilder` is soft state of a group: it knows the subscriptions of the members, is updated when they change, and
+computes which targets differ. The targets themselves are hard state, a dict that the group owns and only replay writes;
+the builder reads it. When `compute` is called again, the dict should contain the previous results. If it does not
+(their records could not be stored), everything is computed anew from what the dict has.
 
-With the uniform assignor and members that all subscribe to the same topics, a `HomogeneousBalancer` is kept from one
-computation to the next and told who came and who left, so that the work follows the change and not the size of the
-group. Everything else computes in full: a change of topics, a subscription of its own, other assignors.
+With the uniform assignor and one subscription for all members, a `HomogeneousBalancer` is kept between computations and
+updated with members that join and leave, so that the work follows the change and not the size of the group. After any
+other change (topics, a different subscription, the assignor) the computation is a full one.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from kcoord.core.assignors.uniform import UniformAssignor, balancer_of
 
 @final
 class _Subscription:
-    """Topics that some members of the group subscribe to, and how many members those are."""
+    """Topics that some members of the group subscribe to, and the number of those members."""
 
     def __init__(self, topic_ids: list[bytes]) -> None:
         self.topic_ids = topic_ids
@@ -39,19 +39,19 @@ class _Subscription:
 
 @final
 class TargetBuilder:
-    """Computes a group's target assignment; see the module's text for who owns what."""
+    """Computes a group's target assignment; the module's docstring states which object owns what."""
 
     def __init__(self, assignor: Assignor, topics: TopicDescriber, targets: dict[str, Assignment]) -> None:
         self._assignor = assignor
         self._topics = topics
         self._targets = targets
-        # Their `target` is brought up to date by each computation in full.
+        # The `target` in these is only updated by full computations.
         self._members: dict[str, MemberSpec] = {}
         self._subscriptions: dict[tuple[bytes, ...], _Subscription] = {}
         self._balancer: HomogeneousBalancer | None = None
         # Members that joined since the balancer was last used.
         self._joined: dict[str, bool] = {}
-        # What `targets` has to hold for the balancer to be right: the answers of the last computation.
+        # The results of the last computation, which `targets` must contain for the balancer to be valid.
         self._answered: dict[str, Assignment] = {}
 
     @property
@@ -60,20 +60,18 @@ class TargetBuilder:
 
     @property
     def is_homogeneous(self) -> bool:
-        """Whether all members subscribe to the same existing topics; so of a group without members."""
+        """Whether all members subscribe to the same existing topics. True for a group without members."""
         return len(self._subscriptions) <= 1
 
     def set_assignor(self, assignor: Assignor) -> None:
-        """The next computation is done by `assignor`."""
+        """Use `assignor` for the next computation."""
         self._assignor = assignor
         self._balancer = None
 
-    def set_member(
-        self, member_id: str, instance_id: str | None, rack_id: str | None, topic_ids: list[bytes]
-    ) -> None:
-        """A member joined, or its subscription (or rack, or instance) changed.
+    def set_member(self, member_id: str, instance_id: str | None, rack_id: str | None, topic_ids: list[bytes]) -> None:
+        """A member joined, or its subscription, rack or instance changed.
 
-        `topic_ids`: subscribed and existing topics, ascending, none twice. Call it again for every member whose
+        `topic_ids`: subscribed and existing topics, ascending, without duplicates. Call it again for every member whose
         topics were created or deleted.
         """
         member = self._members.get(member_id)
@@ -92,7 +90,7 @@ class TargetBuilder:
             self._unsubscribe(old)
 
     def remove_member(self, member_id: str) -> None:
-        """A member left for good. Unknown ones are passed over."""
+        """A member left for good. Unknown members are ignored."""
         member = self._members.pop(member_id, None)
         if member is None:
             return
@@ -104,10 +102,10 @@ class TargetBuilder:
             balancer.remove(member_id)
 
     def replace_static_member(self, old_id: str, new_id: str) -> None:
-        """A static member came back under a new member id, which inherits subscription and target of the old one.
+        """A static member returned under a new member id and inherits subscription and target of the old one.
 
-        The caller stores the old target under the new id in the targets, and removes the old one. A `set_member` of
-        the new id may follow when it subscribes to something else. Raises KeyError when there is no such member.
+        The caller stores the old target under the new id in the targets, and removes the old id. A `set_member` of the
+        new id may follow if its subscription differs. Raises KeyError if there is no such member.
         """
         member = self._members.pop(old_id)
         self._members[new_id] = MemberSpec(new_id, member.instance_id, member.rack_id, member.topic_ids, {})
@@ -119,15 +117,11 @@ class TargetBuilder:
             balancer.rename(old_id, new_id)
             self._answered[new_id] = balancer.assignment(new_id)
 
-    def topics_changed(self) -> None:
-        """The number of partitions (or the racks) of some topic changed."""
-        self._balancer = None
-
     def compute(self) -> list[tuple[str, Assignment]]:
-        """Members whose target differs from `targets`, with the new one, by member id.
+        """Members whose target differs from `targets`, with their new targets, sorted by member id.
 
-        A member that is not in `targets` is listed even when it gets nothing. Members that left are not listed. Raises
-        `AssignorError`; the builder can go on being used.
+        A member that is not in `targets` is included even if it gets nothing. Members that left are not. After an
+        `AssignorError` the builder can still be used.
         """
         if not self._members:
             self._balancer = None
@@ -138,7 +132,7 @@ class TargetBuilder:
         return self._compute_in_full()
 
     def _subscribe(self, topic_ids: list[bytes]) -> list[bytes]:
-        """Counts a subscriber of exactly these topics; the list that all of them share."""
+        """Count a subscriber of exactly these topics. Returns the list that all such subscribers share."""
         key = tuple(topic_ids)
         subscription = self._subscriptions.get(key)
         if subscription is None:
@@ -156,7 +150,7 @@ class TargetBuilder:
 
     def _compute_uniform(self) -> list[tuple[str, Assignment]]:
         balancer = self._balancer
-        # Until it has gone through this, it is not to be relied on.
+        # Set again only if this succeeds: a balancer that failed half way is not valid.
         self._balancer = None
         if balancer is not None and self._is_current(balancer):
             for member_id in self._joined:
@@ -178,7 +172,7 @@ class TargetBuilder:
         return answer
 
     def _is_current(self, balancer: HomogeneousBalancer) -> bool:
-        """Whether the balancer goes on from what the targets say."""
+        """Whether the balancer's last results are what the targets contain."""
         for subscription in self._subscriptions.values():
             if subscription.topic_ids != balancer.topic_ids:
                 return False
@@ -193,7 +187,7 @@ class TargetBuilder:
         if isinstance(assignor, UniformAssignor) or isinstance(assignor, RangeAssignor):
             result = assignor.assign(group, self._topics)
         else:
-            result = _ask_plug_in(assignor, group, self._topics)
+            result = _checked_result(assignor, group, self._topics)
         self._joined = {}
         answer: list[tuple[str, Assignment]] = []
         for member_id in group.members:
@@ -202,7 +196,7 @@ class TargetBuilder:
         return answer
 
     def _spec(self) -> GroupSpec:
-        """The group with its current targets, in order of member ids."""
+        """The group with its current targets, sorted by member id."""
         members: dict[str, MemberSpec] = {}
         for member_id in sorted(self._members):
             member = self._members[member_id]
@@ -216,8 +210,8 @@ class TargetBuilder:
         return target is not assignment and (target is None or target != assignment)
 
 
-def _ask_plug_in(assignor: Assignor, group: GroupSpec, topics: TopicDescriber) -> dict[str, Assignment]:
-    """What somebody else's code answers, checked. Whatever it raises is an `AssignorError`."""
+def _checked_result(assignor: Assignor, group: GroupSpec, topics: TopicDescriber) -> dict[str, Assignment]:
+    """The checked result of other people's code. Any exception it raises becomes an `AssignorError`."""
     try:
         return checked_assignment(group, topics, assignor.assign(group, topics))
     except AssignorError:

@@ -1,4 +1,4 @@
-"""The `uniform` assignor: everybody gets the same number of partitions, and keeps what can be kept."""
+"""The `uniform` assignor: all members get the same number of partitions, and keep what they can keep."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ UNIFORM: Final = "uniform"
 
 @final
 class UniformAssignor(Assignor):
-    """Kafka's default. As Kafka's since 4.0 it does not look at racks.
+    """Kafka's default. Like Kafka's since 4.0 it ignores racks.
 
-    Where all members subscribe to the same topics, sizes differ by at most one and nothing moves without need.
-    Otherwise the subscribers of each topic are evened out in turn; see `heterogeneous`.
+    If all members subscribe to the same topics, sizes differ by at most one and no partition moves unless it has to.
+    Otherwise each topic is balanced between its subscribers in turn; see `heterogeneous`.
     """
 
     def __init__(self) -> None:

@@ -1,1 +1,1 @@
-"""The classic protocol: JoinGroup, SyncGroup, heartbeats, leaving, and the rebalance between them."""
+"""The classic protocol: JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and the rebalance between them."""

@@ -1,9 +1,17 @@
-"""JoinGroup: who may enter a group, under which id, and whether the group has to rebalance for it."""
+"""JoinGroup: which members may join, under which member id, and whether the group has to rebalance."""
 
 from __future__ import annotations
 
 from typing import Final, final
 
+from kcoord.core.cause import (
+    LEADER_REJOINED,
+    MEMBER_JOINED,
+    MEMBER_REJOINED,
+    METADATA_CHANGED,
+    STATIC_MEMBER_REPLACED,
+    Cause,
+)
 from kcoord.core.classic.rebalance import (
     ClassicRebalance,
     answer_join,
@@ -14,14 +22,6 @@ from kcoord.core.classic.rebalance import (
     members_for_leader,
 )
 from kcoord.core.config import CoreConfig
-from kcoord.core.groups.cause import (
-    LEADER_REJOINED,
-    MEMBER_JOINED,
-    MEMBER_REJOINED,
-    METADATA_CHANGED,
-    STATIC_MEMBER_REPLACED,
-    Cause,
-)
 from kcoord.core.groups.classic import (
     COMPLETING_REBALANCE,
     DEAD,
@@ -36,6 +36,7 @@ from kcoord.core.groups.classic import (
 from kcoord.core.groups.store import GroupStore
 from kcoord.core.outcome import (
     INFO,
+    LIMIT,
     TIMER_PENDING_MEMBER,
     WARNING,
     Fact,
@@ -43,7 +44,6 @@ from kcoord.core.outcome import (
     Outcome,
     Reply,
     Request,
-    Timer,
 )
 from kcoord.protocol import errors
 from kcoord.protocol.join_group import (
@@ -53,15 +53,15 @@ from kcoord.protocol.join_group import (
 )
 from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetadataValue
 
-# A new member cannot send heartbeats before its first join is answered. Its client may have given up meanwhile, so
-# the parked join expires, and a client that is still there joins again.
+# A new member sends no heartbeats until its first JoinGroup is answered. Its client may have given up meanwhile. So the
+# parked request expires, and a client that is still there joins again.
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
 
-# Member ids that were handed out and not used cost memory until their timers fire. Kafka has no limit; ours is far
-# above what honest clients of one group cause at once.
+# Member ids that were assigned and never used take memory until their timers fire. Kafka has no limit; this one is far
+# above what well-behaved clients of one group need at once.
 PENDING_MEMBERS_MAX: Final = 10000
 
-# The longest string the formats can hold, and what "-" and a UUID add to a client or instance id.
+# The longest string of the protocol, and the bytes that "-" and a UUID add to a client or instance id.
 STRING_BYTES_MAX: Final = 32767
 MEMBER_ID_SUFFIX_BYTES: Final = 37
 
@@ -69,7 +69,7 @@ UNKNOWN_MEMBER_ID: Final = ""
 
 
 def make_member_id(prefix: str, entropy: bytes) -> str:
-    """`prefix-UUID`, a version 4 UUID made of 16 random bytes."""
+    """`prefix-UUID`: a version 4 UUID from 16 random bytes."""
     raw = bytearray(entropy)
     raw[6] = (raw[6] & 0x0F) | 0x40
     raw[8] = (raw[8] & 0x3F) | 0x80
@@ -109,7 +109,7 @@ class ClassicJoin:
             self._join_existing_member(request, body, group, now, out)
 
         if is_new_group and not out.records:
-            # The group exists from now on, whatever became of its first member.
+            # The group exists from now on, whatever happened to its first member.
             out.add(
                 group.log,
                 GroupMetadataKey(group.group_id),
@@ -118,9 +118,9 @@ class ClassicJoin:
         return out
 
     def check_request(self, request: Request, body: JoinGroupRequest) -> int:
-        """The fields by themselves, which are brought into the form of the last version. An error code."""
+        """Check the fields on their own and convert them to the form of the last version. Returns an error code."""
         if request.version == 0:
-            # The first version has one timeout for both purposes.
+            # Version 0 has one timeout for both purposes.
             body.rebalance_timeout_ms = body.session_timeout_ms
         body.protocols = unique_protocols(body.protocols)
         if body.group_id == "":
@@ -137,10 +137,10 @@ class ClassicJoin:
         return errors.NONE
 
     def _accepts(self, group: ClassicGroup, member_id: str) -> bool:
-        """Whether the group's size limit leaves room for this member.
+        """Whether group.max.size allows this member.
 
-        While members rejoin, those who are back count, not those who were there: the last ones to come back are
-        turned away, also when the limit was lowered meanwhile (KAFKA-9844).
+        During a join phase only members that have rejoined count. So if the limit was lowered meanwhile, the last ones
+        to rejoin are refused (KAFKA-9844).
         """
         if group.state == EMPTY or group.state == DEAD:
             return True
@@ -162,6 +162,7 @@ class ClassicJoin:
                 WARNING,
                 "group_full",
                 {"group": group.group_id, "max_size": self.config.group_max_size, "member": body.member_id},
+                LIMIT,
             )
         )
         self._reply_error(request, UNKNOWN_MEMBER_ID, errors.GROUP_MAX_SIZE_REACHED, out)
@@ -202,24 +203,16 @@ class ClassicJoin:
         now: Now,
         out: Outcome,
     ) -> None:
-        """The first of the two steps of KIP-394: the member comes back with this id, or its timer removes it."""
+        """First step of KIP-394: the client has to join again with this id before the timer removes it."""
         limit = self.config.group_max_size
         if limit < PENDING_MEMBERS_MAX:
             limit = PENDING_MEMBERS_MAX
         if len(group.pending_members) >= limit:
             self._reply_error(request, UNKNOWN_MEMBER_ID, errors.GROUP_MAX_SIZE_REACHED, out)
             return
-        token = self.store.next_token()
+        deadline_ms = now.mono_ms + body.session_timeout_ms
+        token = self.store.timers.arm(TIMER_PENDING_MEMBER, group.group_id, member_id, deadline_ms, out)
         group.pending_members[member_id] = token
-        out.timers.append(
-            Timer(
-                TIMER_PENDING_MEMBER,
-                group.group_id,
-                member_id,
-                token,
-                now.mono_ms + body.session_timeout_ms,
-            )
-        )
         self._reply_error(request, member_id, errors.MEMBER_ID_REQUIRED, out)
 
     def _add_member(
@@ -244,14 +237,14 @@ class ClassicJoin:
         )
         member.is_new = True
         if group.state == PREPARING_REBALANCE and group.previous_state == EMPTY:
-            # The initial delay is extended for members that come during it.
+            # Members that join during the initial delay extend it.
             group.new_member_added = True
         group.add_member(member)
         group.park_join(member, request.request_id, request.version)
-        self.rebalance.schedule_session(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS, now, out)
+        self.store.timers.start_session(group.group_id, member.member_id, NEW_MEMBER_JOIN_TIMEOUT_MS, now, out)
         by_client = f"client reason: {client_reason(body.reason)}"
         cause = Cause(MEMBER_JOINED, member_id, by_client)
-        self.rebalance.prepare_or_complete(group, f"member {member_id} joins; {by_client}", now, out, cause)
+        self.rebalance.prepare_or_complete(group, f"member {member_id} joined; {by_client}", now, out, cause)
 
     # ---- members with an id
 
@@ -264,7 +257,7 @@ class ClassicJoin:
             return
         if member_id in group.pending_members:
             if body.group_instance_id is not None:
-                # The id was given to a dynamic member. Kafka runs into its own check here.
+                # The id was assigned to a dynamic member. Kafka fails with an internal check here.
                 self._reply_error(request, UNKNOWN_MEMBER_ID, errors.UNKNOWN_SERVER_ERROR, out)
                 return
             self._add_member(request, body, group, member_id, now, out)
@@ -278,15 +271,13 @@ class ClassicJoin:
         elif not member.matches(body.protocols):
             self._update_member(request, body, group, member, "has new metadata", METADATA_CHANGED, now, out)
         elif group.state == STABLE and group.is_leader(member_id):
-            # The leader's way to ask for a rebalance, for instance when partitions were added to a topic.
-            self._update_member(request, body, group, member, "leads and rejoins", LEADER_REJOINED, now, out)
+            # The leader requests a rebalance this way, for example when a topic got more partitions.
+            self._update_member(request, body, group, member, "is the leader and rejoins", LEADER_REJOINED, now, out)
         else:
-            self._tell_generation(request, group, member_id, out)
+            self._repeat_generation(request, group, member_id, out)
 
-    def _tell_generation(
-        self, request: Request, group: ClassicGroup, member_id: str, out: Outcome
-    ) -> None:
-        """Nothing changed for this member; perhaps it missed an answer. It gets the running generation's."""
+    def _repeat_generation(self, request: Request, group: ClassicGroup, member_id: str, out: Outcome) -> None:
+        """Nothing changed for this member; it may have missed an answer. Repeat that of the current generation."""
         members: list[JoinGroupResponseMember] = []
         if group.state == COMPLETING_REBALANCE and group.is_leader(member_id):
             members = members_for_leader(group)
@@ -294,7 +285,7 @@ class ClassicJoin:
         out.replies.append(Reply(request.request_id, response, group.log, group.end_offset))
 
     def _park(self, request: Request, group: ClassicGroup, member: ClassicMember, out: Outcome) -> None:
-        """Let this request wait for the end of the join phase; an older one of this member waits in vain."""
+        """Park the request until the join phase ends. An older parked request of the member gets an error."""
         answer_join(group, member, errors.REBALANCE_IN_PROGRESS, out, member.member_id)
         group.park_join(member, request.request_id, request.version)
 
@@ -315,7 +306,7 @@ class ClassicJoin:
         reason = f"member {member.member_id} {what}; {by_client}"
         self.rebalance.prepare_or_complete(group, reason, now, out, Cause(kind, member.member_id, by_client))
 
-    # ---- static members that come back without their id
+    # ---- static members that return without their id
 
     def _replace_static_member(
         self,
@@ -327,7 +318,7 @@ class ClassicJoin:
         now: Now,
         out: Outcome,
     ) -> None:
-        """The instance goes on under a new member id; whoever waits under the old one is fenced (KIP-345)."""
+        """The instance continues under a new member id. Requests parked under the old id are fenced (KIP-345)."""
         out.facts.append(
             Fact(
                 INFO,
@@ -347,18 +338,19 @@ class ClassicJoin:
         member = group.replace_static_member(old, member_id)
         self.store.timers.forget(group.group_id, old.member_id)
         group.update_member(member, body.protocols, body.rebalance_timeout_ms, body.session_timeout_ms)
-        self.rebalance.schedule_session(group, member, old.session_timeout_ms, now, out)
+        self.store.timers.start_session(group.group_id, member.member_id, old.session_timeout_ms, now, out)
         if group.state == STABLE and group.protocol_name == group.select_protocol():
             self._persist_static_member(request, group, old, member, old_leader_id, now, out)
             return
         self._park(request, group, member, out)
         by_client = f"client reason: {client_reason(body.reason)}"
         reason = f"static member {member_id} replaces {old.member_id}; {by_client}"
-        cause = Cause(STATIC_MEMBER_REPLACED, member_id, f"in the place of {old.member_id}; {by_client}")
+        cause = Cause(STATIC_MEMBER_REPLACED, member_id, f"replaces {old.member_id}; {by_client}")
         if group.state == PREPARING_REBALANCE:
             self.rebalance.maybe_complete_join(group, now, out)
         else:
-            # In CompletingRebalance the leader may be assigning to the old id: the new one would get nothing.
+            # In CompletingRebalance the leader may already be assigning to the old id, and the new id would get
+            # nothing.
             self.rebalance.prepare_rebalance(group, reason, now, out, cause)
 
     def _persist_static_member(
@@ -371,12 +363,12 @@ class ClassicJoin:
         now: Now,
         out: Outcome,
     ) -> None:
-        """Nothing but the id changed for the group: no rebalance, but a record, or a restart would forget the id."""
+        """Only the member id changed, so no rebalance is needed, but a record is: a restart would forget the id."""
         value = group.metadata_value()
         if value_bytes_max(group.group_id, value) > self.config.coordinator_batch_bytes_max:
             self._take_back_static_member(request, group, old, member, old_leader_id, now, out)
             return
-        detail = f"in the place of {old.member_id}, without a rebalance"
+        detail = f"replaces {old.member_id}, without a rebalance"
         cause = Cause(STATIC_MEMBER_REPLACED, member.member_id, detail)
         out.add(group.log, GroupMetadataKey(group.group_id), value, cause)
         version = request.version
@@ -385,7 +377,8 @@ class ClassicJoin:
             members = members_for_leader(group) if is_leader else []
             response = join_success(group, version, member.member_id, group.leader_id, members, is_leader)
         else:
-            # Before SkipAssignment a returning leader is told of its former id, so that it does not assign in vain.
+            # Versions without SkipAssignment: name the old id as the leader, so that the returning leader does not
+            # assign.
             response = join_success(group, version, member.member_id, old_leader_id, [], False)
         out.reply(request.request_id, response)
 
@@ -404,8 +397,8 @@ class ClassicJoin:
         group.update_member(member, protocols, old.rebalance_timeout_ms, old.session_timeout_ms)
         restored = group.replace_static_member(member, old.member_id)
         self.store.timers.forget(group.group_id, member.member_id)
-        self.rebalance.schedule_session(group, restored, restored.session_timeout_ms, now, out)
+        self.store.timers.start_session(group.group_id, restored.member_id, restored.session_timeout_ms, now, out)
         response = join_success(group, request.version, UNKNOWN_MEMBER_ID, old_leader_id, [], False)
         response.error_code = errors.UNKNOWN_SERVER_ERROR
-        out.facts.append(Fact(WARNING, "group_record_too_large", {"group": group.group_id}))
+        out.facts.append(Fact(WARNING, "group_record_too_large", {"group": group.group_id}, LIMIT))
         out.reply(request.request_id, response)

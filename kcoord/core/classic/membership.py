@@ -1,12 +1,10 @@
-"""Heartbeat, members that leave, the timers of classic groups, and what happens to them at start-up."""
+"""Heartbeat, LeaveGroup and timers of classic groups, and their start-up."""
 
 from __future__ import annotations
 
 from typing import final
 
-from kcoord.core.classic.rebalance import ClassicRebalance, answer_join, answer_sync, client_reason
-from kcoord.core.config import CoreConfig
-from kcoord.core.groups.cause import (
+from kcoord.core.cause import (
     GROUP_TOO_LARGE,
     MEMBER_LEFT,
     PROTOCOL_DOWNGRADED,
@@ -14,6 +12,8 @@ from kcoord.core.groups.cause import (
     SYNC_TIMEOUT,
     Cause,
 )
+from kcoord.core.classic.rebalance import ClassicRebalance, answer_join, answer_sync, client_reason
+from kcoord.core.config import CoreConfig
 from kcoord.core.groups.classic import (
     COMPLETING_REBALANCE,
     PREPARING_REBALANCE,
@@ -69,14 +69,14 @@ class ClassicMembership:
         if body.generation_id != group.generation_id:
             return errors.ILLEGAL_GENERATION
         member = group.members[body.member_id]
-        self.rebalance.schedule_session(group, member, member.session_timeout_ms, now, out)
-        # Members of the running generation may beat before they have their assignment.
+        self.store.timers.start_session(group.group_id, member.member_id, member.session_timeout_ms, now, out)
+        # Members of the current generation may send heartbeats before they have their assignment.
         return errors.REBALANCE_IN_PROGRESS if group.state == PREPARING_REBALANCE else errors.NONE
 
     # ---- LeaveGroup
 
     def leave(self, step: LeaveGroupStep, share: list[MemberIdentity], now: Now, out: Outcome) -> None:
-        """These members leave, as far as they are in the group."""
+        """Remove those of these members that are in the group."""
         group = self.store.get(step.group_id)
         gone = 0
         for identity in share:
@@ -98,9 +98,9 @@ class ClassicMembership:
             self.rebalance.maybe_complete_join(group, now, out)
 
     def _leave(self, group: ClassicGroup, identity: MemberIdentity, out: Outcome) -> int:
-        """Remove one member; admin clients name static members by instance id alone (KIP-345).
+        """Remove one member. Admin clients name static members by instance id alone (KIP-345).
 
-        Who leads is to be decided once all have left.
+        The caller elects the leader once all have left.
         """
         member_id = identity.member_id
         instance_id = identity.group_instance_id
@@ -135,7 +135,7 @@ class ClassicMembership:
     # ---- timers
 
     def handle_timer(self, timer: Timer, now: Now) -> Outcome:
-        """A timer fired. It counts only if its token is still the one that was armed last."""
+        """A timer fired. It counts only if its token is the one that was armed last."""
         out = Outcome()
         group = self.store.get(timer.group_id)
         if group is None:
@@ -161,7 +161,7 @@ class ClassicMembership:
         return out
 
     def still_counts(self, timer: Timer) -> bool:
-        """Whether the token of a timer of the group is still the one that was armed last."""
+        """Whether the token of a group's timer is the one that was armed last."""
         group = self.store.get(timer.group_id)
         if group is None:
             return False
@@ -177,7 +177,7 @@ class ClassicMembership:
         if member is None or not self.store.timers.is_session_over(timer, now, out):
             return
         if not member.is_new and (member.is_awaiting_join() or member.is_awaiting_sync()):
-            # It waits for us, so it cannot beat; the answer will start a new session.
+            # The member waits for an answer, so it cannot send heartbeats. The answer starts a new session.
             return
         out.facts.append(
             Fact(
@@ -192,13 +192,13 @@ class ClassicMembership:
                 },
             )
         )
-        reason = f"the session of member {member.member_id} ran out"
+        reason = f"session of member {member.member_id} expired"
         detail = f"no heartbeat within {member.session_timeout_ms} ms"
         cause = Cause(SESSION_TIMEOUT, member.member_id, detail)
         self.rebalance.remove_failed_member(group, member, reason, cause, now, out)
 
     def _sync_timer(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
-        """Members that joined and never synced go, so that the others can (KAFKA-12890)."""
+        """Remove members that joined and never sent SyncGroup, so that the others can continue (KAFKA-12890)."""
         if group.state != COMPLETING_REBALANCE and group.state != STABLE:
             return
         silent = list(group.pending_sync)
@@ -220,54 +220,50 @@ class ClassicMembership:
         cause = Cause(SYNC_TIMEOUT, silent[0], reason)
         self.rebalance.prepare_rebalance(group, reason, now, out, cause)
 
-    # ---- start-up and shut-down
+    # ---- start-up
 
     def loaded(self, now: Now, out: Outcome) -> None:
-        """The log was replayed: bring the groups to life. Every member gets a whole session to show up."""
+        """The log was replayed: build the live groups. Every member gets a full session."""
         members = 0
         for group in self.store.groups.values():
             self._revive(group, now, out)
             members += len(group.members)
         if self.store.groups:
-            out.facts.append(
-                Fact(INFO, "groups_loaded", {"groups": len(self.store.groups), "members": members})
-            )
+            out.facts.append(Fact(INFO, "groups_loaded", {"groups": len(self.store.groups), "members": members}))
 
     def _revive(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
-        """The group goes on from what its log says."""
+        """Build the live group from its hard state."""
         group.build_live()
         for member in group.members.values():
-            self.rebalance.schedule_session(group, member, member.session_timeout_ms, now, out)
+            self.store.timers.start_session(group.group_id, member.member_id, member.session_timeout_ms, now, out)
         if len(group.members) > self.config.group_max_size:
-            # The limit was lowered. Members get the chance to commit before somebody has to go.
+            # group.max.size was lowered. A rebalance lets the members commit first; then the last ones to rejoin are
+            # refused.
             reason = "the group is larger than allowed"
             self.rebalance.prepare_rebalance(group, reason, now, out, Cause(GROUP_TOO_LARGE, "", reason))
         elif group.members and group.is_converted_unbalanced:
-            # The rebalance that the conversion began is nowhere in the log, nor is the member that left.
-            reason = "it was converted before the restart"
+            # The rebalance that the conversion started is not in the log, and neither is the member whose leaving
+            # caused it.
+            reason = "the group was downgraded shortly before a restart"
             cause = Cause(PROTOCOL_DOWNGRADED, "", reason)
             self.rebalance.prepare_rebalance(group, reason, now, out, cause)
 
     def start_over(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
-        """Records of the group were refused: it goes on from what its log says, as after a restart.
+        """Records of the group were refused: build the live group again from hard state, as after a restart.
 
-        Who waits is told to try again. Soft state may be lost at any moment, so nothing is promised that this breaks.
+        Parked requests are answered with a retriable error. Soft state may be lost at any moment, so this breaks no
+        promise.
         """
         self._unload(group, errors.COORDINATOR_NOT_AVAILABLE, out)
         if group.value is not None:
             self._revive(group, now, out)
 
     def keep_timers(self, group: ClassicGroup, member: ClassicMember, now: Now, out: Outcome) -> None:
-        """See to it that a member has a session, unless it waits for an answer that starts one."""
+        """Give the member a session, unless it waits for an answer that starts one."""
         timers = self.store.timers.of_member(group.group_id, member.member_id)
         waits = not member.is_new and (member.is_awaiting_join() or member.is_awaiting_sync())
         if timers.armed_ms == NOT_ARMED and not waits:
-            self.rebalance.schedule_session(group, member, member.session_timeout_ms, now, out)
-
-    def unload(self, error_code: int, out: Outcome) -> None:
-        """Answer everything that is parked and forget all members (shut-down, and the reset of a test fixture)."""
-        for group in self.store.groups.values():
-            self._unload(group, error_code, out)
+            self.store.timers.start_session(group.group_id, member.member_id, member.session_timeout_ms, now, out)
 
     def _unload(self, group: ClassicGroup, error_code: int, out: Outcome) -> None:
         for member in group.members.values():

@@ -1,21 +1,22 @@
-"""The join phase of classic groups: how a rebalance starts, who it waits for, and how it ends.
+"""The join phase of classic groups: how a rebalance starts, which members it waits for, and how it ends.
 
     Empty                first member joins                      -> PreparingRebalance
     PreparingRebalance   all joined, or time is up               -> CompletingRebalance
-    PreparingRebalance   nobody is left                          -> Empty
-    CompletingRebalance  the leader hands in the assignment      -> Stable
+    PreparingRebalance   no member is left                       -> Empty
+    CompletingRebalance  the leader sends the assignment         -> Stable
     CompletingRebalance  a member joins anew, leaves or fails    -> PreparingRebalance
     Stable               a member joins anew, leaves or fails    -> PreparingRebalance
 
-Everything here changes the soft part only, except that a group that becomes Empty writes its record.
+All of this is soft state. Only a group that becomes Empty writes its record here; a group that becomes Stable writes it
+in `sync.py`.
 """
 
 from __future__ import annotations
 
 from typing import Final, final
 
+from kcoord.core.cause import JOIN_TIMEOUT, REBALANCED, Cause
 from kcoord.core.config import CoreConfig
-from kcoord.core.groups.cause import JOIN_TIMEOUT, REBALANCED, Cause
 from kcoord.core.groups.classic import (
     COMPLETING_REBALANCE,
     EMPTY,
@@ -37,18 +38,17 @@ from kcoord.core.outcome import (
     Now,
     Outcome,
     Reply,
-    Timer,
 )
 from kcoord.protocol import errors
 from kcoord.protocol.join_group import JoinGroupResponse, JoinGroupResponseMember
 from kcoord.protocol.records.group_metadata import GroupMetadataKey
 from kcoord.protocol.sync_group import SyncGroupResponse
 
-# Reasons come from clients (KIP-800) and go to the server's log.
+# Reasons come from clients (KIP-800) and go into the server's log.
 REASON_CHARS_MAX: Final = 255
 
-# How soon a join phase that nobody came to is looked at again. A rebalance timeout of 0 is a client's right, and
-# must not make a group spin.
+# The shortest delay before a join phase without joined members is checked again. Clients may choose a rebalance timeout
+# of 0, and that must not make a group loop.
 RETRY_MS_MIN: Final = 1000
 
 
@@ -57,7 +57,7 @@ def client_reason(reason: str | None) -> str:
 
 
 def join_error(version: int, member_id: str, error_code: int) -> JoinGroupResponse:
-    """A JoinGroup answer that carries an error and nothing of the group."""
+    """A JoinGroup response with an error and no data of the group."""
     return JoinGroupResponse(
         error_code=error_code,
         generation_id=-1,
@@ -99,15 +99,13 @@ def members_for_leader(group: ClassicGroup) -> list[JoinGroupResponseMember]:
     members: list[JoinGroupResponseMember] = []
     for member in group.members.values():
         members.append(
-            JoinGroupResponseMember(
-                member.member_id, member.group_instance_id, member.metadata(group.protocol_name)
-            )
+            JoinGroupResponseMember(member.member_id, member.group_instance_id, member.metadata(group.protocol_name))
         )
     return members
 
 
 def answer_join(group: ClassicGroup, member: ClassicMember, error_code: int, out: Outcome, member_id: str) -> None:
-    """Answer a parked JoinGroup, if there is one, with an error."""
+    """Answer the parked JoinGroup with an error, if there is one."""
     version = member.join_version
     request_id = group.unpark_join(member)
     if request_id != NO_REQUEST:
@@ -115,7 +113,7 @@ def answer_join(group: ClassicGroup, member: ClassicMember, error_code: int, out
 
 
 def answer_sync(member: ClassicMember, error_code: int, out: Outcome) -> None:
-    """Answer a parked SyncGroup, if there is one, with an error."""
+    """Answer the parked SyncGroup with an error, if there is one."""
     request_id = member.sync_request_id
     if request_id != NO_REQUEST:
         member.sync_request_id = NO_REQUEST
@@ -128,20 +126,12 @@ class ClassicRebalance:
         self.config = config
         self.store = store
 
-    # ---- sessions
-
-    def schedule_session(
-        self, group: ClassicGroup, member: ClassicMember, timeout_ms: int, now: Now, out: Outcome
-    ) -> None:
-        """The member has until then."""
-        self.store.timers.start_session(group.group_id, member.member_id, timeout_ms, now, out)
-
     # ---- the join phase
 
     def prepare_or_complete(
         self, group: ClassicGroup, reason: str, now: Now, out: Outcome, cause: Cause | None = None
     ) -> None:
-        """Something changed: start a rebalance, or see whether the running one was waiting for just this."""
+        """Something changed: start a rebalance, or complete the running one if it waited for this."""
         if group.can_rebalance():
             self.prepare_rebalance(group, reason, now, out, cause)
         else:
@@ -159,8 +149,9 @@ class ClassicRebalance:
             cause.since_ms = now.wall_ms
         group.note_cause(cause)
         if group.state == COMPLETING_REBALANCE:
-            # Those who wait for an assignment will get none from this generation.
+            # This generation will have no assignment: answer the parked SyncGroups before the state changes.
             self.fail_sync(group, errors.REBALANCE_IN_PROGRESS, out)
+        # The sync timer of the generation that ends must not remove members of the next one.
         self.cancel_sync_timer(group)
         is_initial = group.state == EMPTY
         group.transition_to(PREPARING_REBALANCE, now.wall_ms)
@@ -187,30 +178,23 @@ class ClassicRebalance:
             self._arm_rebalance(group, 0, now, out)
 
     def maybe_complete_join(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
-        """End the join phase if everybody is there; a new group waits out its initial delay in any case."""
-        if (
-            group.state == PREPARING_REBALANCE
-            and group.previous_state != EMPTY
-            and group.has_all_members_joined()
-        ):
+        """End the join phase if all members have joined. A new group always waits for its initial delay."""
+        if group.state == PREPARING_REBALANCE and group.previous_state != EMPTY and group.has_all_members_joined():
             self.complete_join(group, now, out)
 
     def complete_join(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
-        """End the join phase with those who are there. Static members may stay without having rejoined (KIP-345)."""
+        """End the join phase with the members that joined. Static members stay even without rejoining (KIP-345)."""
         group.join_token = NO_TOKEN
+        # Absent members leave first: leader, protocol and generation follow from the members that stay.
         self._remove_absent_dynamic_members(group, out)
         if group.members and not self._elect_joined_leader(group, out):
-            # Only silent static members are left: wait for them, or for their sessions to end.
+            # Only static members that did not rejoin are left: wait until they do, or until their sessions expire.
             self._arm_rebalance(group, RETRY_MS_MIN, now, out)
             return
         group.next_generation(now.wall_ms)
         if group.state == EMPTY:
-            out.facts.append(
-                Fact(INFO, "group_empty", {"group": group.group_id, "generation": group.generation_id})
-            )
-            out.add(
-                group.log, GroupMetadataKey(group.group_id), group.metadata_value(), group.take_cause()
-            )
+            out.facts.append(Fact(INFO, "group_empty", {"group": group.group_id, "generation": group.generation_id}))
+            out.add(group.log, GroupMetadataKey(group.group_id), group.metadata_value(), group.take_cause())
             return
         out.facts.append(
             Fact(
@@ -225,14 +209,11 @@ class ClassicRebalance:
                 },
             )
         )
+        # The answers have the members, the protocol and the leader of the generation. None of these may change now.
         self._answer_joins(group, now, out)
-        # A member that never syncs would hold up the whole group (KAFKA-12890).
-        group.sync_token = self.store.next_token()
-        out.timers.append(
-            Timer(
-                TIMER_SYNC, group.group_id, "", group.sync_token, now.mono_ms + group.rebalance_timeout_ms()
-            )
-        )
+        # A member that never sends SyncGroup would block the whole group (KAFKA-12890).
+        deadline_ms = now.mono_ms + group.rebalance_timeout_ms()
+        group.sync_token = self.store.timers.arm(TIMER_SYNC, group.group_id, "", deadline_ms, out)
 
     def _answer_joins(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
         for member in group.members.values():
@@ -248,7 +229,7 @@ class ClassicRebalance:
                         join_success(group, version, member.member_id, group.leader_id, members, False),
                     )
                 )
-            self.schedule_session(group, member, member.session_timeout_ms, now, out)
+            self.store.timers.start_session(group.group_id, member.member_id, member.session_timeout_ms, now, out)
             member.is_new = False
             group.pending_sync[member.member_id] = True
 
@@ -264,7 +245,7 @@ class ClassicRebalance:
             self.remove_member(group, member, out, False)
         if absent:
             group.elect_leader()
-            detail = f"{len(absent)} members did not join again within {timeout_ms} ms"
+            detail = f"{len(absent)} members did not rejoin within {timeout_ms} ms"
             group.note_cause(Cause(JOIN_TIMEOUT, absent[0].member_id, detail))
             out.facts.append(
                 Fact(
@@ -275,7 +256,7 @@ class ClassicRebalance:
             )
 
     def _elect_joined_leader(self, group: ClassicGroup, out: Outcome) -> bool:
-        """See to it that the leader is somebody who joined; False if nobody did."""
+        """Make sure that the leader is a member that joined; False if none did."""
         leader_id = group.leader_id
         leader = group.members.get(leader_id) if leader_id is not None else None
         if leader is not None and leader.is_awaiting_join():
@@ -299,23 +280,16 @@ class ClassicRebalance:
         delay_ms = group.rebalance_timeout_ms()
         if delay_ms < delay_ms_min:
             delay_ms = delay_ms_min
-        group.join_token = self.store.next_token()
-        out.timers.append(
-            Timer(TIMER_REBALANCE, group.group_id, "", group.join_token, now.mono_ms + delay_ms)
-        )
+        group.join_token = self.store.timers.arm(TIMER_REBALANCE, group.group_id, "", now.mono_ms + delay_ms, out)
 
-    def _arm_initial(
-        self, group: ClassicGroup, delay_ms: int, remaining_ms: int, now: Now, out: Outcome
-    ) -> None:
-        group.join_token = self.store.next_token()
+    def _arm_initial(self, group: ClassicGroup, delay_ms: int, remaining_ms: int, now: Now, out: Outcome) -> None:
         group.initial_delay_ms = delay_ms
         group.initial_remaining_ms = remaining_ms
-        out.timers.append(
-            Timer(TIMER_INITIAL_REBALANCE, group.group_id, "", group.join_token, now.mono_ms + delay_ms)
-        )
+        deadline_ms = now.mono_ms + delay_ms
+        group.join_token = self.store.timers.arm(TIMER_INITIAL_REBALANCE, group.group_id, "", deadline_ms, out)
 
     def initial_delay_over(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
-        """While members keep coming the delay is extended, up to the rebalance timeout (KIP-134)."""
+        """Extend the delay while new members join, up to the rebalance timeout (KIP-134)."""
         if group.new_member_added and group.initial_remaining_ms != 0:
             group.new_member_added = False
             remaining_ms = group.initial_remaining_ms
@@ -339,19 +313,19 @@ class ClassicRebalance:
             group.sync_token = NO_TOKEN
 
     def fail_sync(self, group: ClassicGroup, error_code: int, out: Outcome) -> None:
-        """Take back the assignments of the generation and tell all who wait for one."""
+        """Discard the assignments of the generation and answer all parked SyncGroups with an error."""
         for member in group.members.values():
             member.assignment = b""
             answer_sync(member, error_code, out)
 
-    # ---- members going away
+    # ---- removing members
 
     def remove_member(
         self, group: ClassicGroup, member: ClassicMember, out: Outcome, elects_leader: bool = True
     ) -> None:
-        """Take a member out. A client that still waits under this id learns that it has to start anew.
+        """Remove a member. Requests parked under its id are answered with UNKNOWN_MEMBER_ID, so its client joins anew.
 
-        Who takes out many elects the leader afterwards.
+        A caller that removes many members elects the leader afterwards.
         """
         answer_join(group, member, errors.UNKNOWN_MEMBER_ID, out, "")
         answer_sync(member, errors.UNKNOWN_MEMBER_ID, out)
@@ -373,6 +347,6 @@ class ClassicRebalance:
         self.complete_join_if_all_there(group, now, out)
 
     def complete_join_if_all_there(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
-        """The rebalance must not wait for one who is gone (KAFKA-9752)."""
+        """The rebalance must not wait for a member that has left (KAFKA-9752)."""
         if group.state == PREPARING_REBALANCE and group.has_all_members_joined():
             self.complete_join(group, now, out)

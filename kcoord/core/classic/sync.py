@@ -1,12 +1,12 @@
-"""SyncGroup: the leader hands in the assignment, everybody takes their part of it."""
+"""SyncGroup: the leader sends the assignment, and every member gets its part."""
 
 from __future__ import annotations
 
 from typing import final
 
+from kcoord.core.cause import ASSIGNMENT_TOO_LARGE, Cause
 from kcoord.core.classic.rebalance import ClassicRebalance, answer_sync
 from kcoord.core.config import CoreConfig
-from kcoord.core.groups.cause import ASSIGNMENT_TOO_LARGE, Cause
 from kcoord.core.groups.classic import (
     COMPLETING_REBALANCE,
     NO_REQUEST,
@@ -17,7 +17,7 @@ from kcoord.core.groups.classic import (
     value_bytes_max,
 )
 from kcoord.core.groups.store import GroupStore
-from kcoord.core.outcome import INFO, WARNING, Fact, Now, Outcome, Reply, Request
+from kcoord.core.outcome import INFO, LIMIT, WARNING, Fact, Now, Outcome, Reply, Request
 from kcoord.protocol import errors
 from kcoord.protocol.records.group_metadata import GroupMetadataKey
 from kcoord.protocol.sync_group import SyncGroupRequest, SyncGroupResponse
@@ -47,7 +47,7 @@ class ClassicSync:
         elif group.state == PREPARING_REBALANCE:
             self._reply_error(request, errors.REBALANCE_IN_PROGRESS, out)
         elif group.state == COMPLETING_REBALANCE:
-            # An older request of this member waits in vain.
+            # An older parked request of this member is answered with an error.
             answer_sync(member, errors.REBALANCE_IN_PROGRESS, out)
             member.sync_request_id = request.request_id
             self.rebalance.sync_received(group, member.member_id)
@@ -82,10 +82,8 @@ class ClassicSync:
             assignment=member.assignment,
         )
 
-    def _take_assignment(
-        self, group: ClassicGroup, body: SyncGroupRequest, now: Now, out: Outcome
-    ) -> None:
-        """Store the generation and its assignment; those who wait get their part once it is durable."""
+    def _take_assignment(self, group: ClassicGroup, body: SyncGroupRequest, now: Now, out: Outcome) -> None:
+        """Store the generation with its assignment. Parked SyncGroups are answered once the record is durable."""
         assignments: dict[str, bytes] = {}
         for entry in body.assignments:
             assignments[entry.member_id] = entry.assignment
@@ -98,21 +96,22 @@ class ClassicSync:
             member.assignment = assignment
         value = group.metadata_value()
         if value_bytes_max(group.group_id, value) > self.config.coordinator_batch_bytes_max:
-            out.facts.append(Fact(WARNING, "group_record_too_large", {"group": group.group_id}))
-            # The same answer as for a record beyond a broker's batch limit.
+            out.facts.append(Fact(WARNING, "group_record_too_large", {"group": group.group_id}, LIMIT))
+            # A broker answers the same for a record beyond its batch limit.
             self.rebalance.fail_sync(group, errors.UNKNOWN_SERVER_ERROR, out)
             reason = "the assignment is too large to store"
             cause = Cause(ASSIGNMENT_TOO_LARGE, body.member_id, reason)
             self.rebalance.prepare_or_complete(group, reason, now, out, cause)
             return
+        # The replies below wait for this record: no member may use an assignment that a crash can take back.
         out.add(group.log, GroupMetadataKey(group.group_id), value, group.take_cause())
         group.held = {}
         for member in group.members.values():
             if member.sync_request_id != NO_REQUEST:
                 out.reply(member.sync_request_id, self._assignment_of(group, member))
                 member.sync_request_id = NO_REQUEST
-                # A session that ran out while the member waited was not acted upon and has no timer any more.
-                self.rebalance.schedule_session(group, member, member.session_timeout_ms, now, out)
+                # If the session timer fired while the member was parked, it was ignored, and there is no timer now.
+                self.store.timers.start_session(group.group_id, member.member_id, member.session_timeout_ms, now, out)
         group.transition_to(STABLE, now.wall_ms)
         out.facts.append(
             Fact(
@@ -130,7 +129,7 @@ class ClassicSync:
 
 
 def check_request(request: Request, body: SyncGroupRequest) -> int:
-    """The fields by themselves: an error code."""
+    """Check the fields on their own. Returns an error code."""
     if request.version >= 5 and (body.protocol_type is None or body.protocol_name is None):
         return errors.INCONSISTENT_GROUP_PROTOCOL
     return errors.INVALID_GROUP_ID if body.group_id == "" else errors.NONE

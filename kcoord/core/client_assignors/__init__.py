@@ -1,1 +1,1 @@
-"""Client-side assignors of the consumer protocol: who computes, and what is done with the result."""
+"""Client-side assignors of the consumer protocol: which member computes, and how its result is stored."""

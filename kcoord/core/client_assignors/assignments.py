@@ -1,28 +1,27 @@
 """ConsumerGroupPrepareAssignment and ConsumerGroupInstallAssignment v0 (KIP-848; no release has them).
 
-A member that a heartbeat told to compute asks here for all that an assignor needs, and hands in what came out. What
-it hands in is looked through as a plug-in's answer is, and stored as a server's assignment would be: everything in
-one batch, and only what differs. It is for the group's epoch at that time; a group that has moved on since asks again.
+A member whose heartbeat answer asked it to compute fetches the input of its assignor here, and sends the result. The
+result is checked like that of a server-side plug-in, and stored like a server's assignment: one batch with only the
+changes. It is for the group's epoch at the time of the fetch; if the group has a newer epoch by then, the member is
+asked again.
 
-Errors are the proposal's: a member that is not the one that was asked is answered UNKNOWN_MEMBER_ID, and one with
-another epoch than its own, or with an assignment for another epoch than the group's, STALE_MEMBER_EPOCH. Both mean
-that the next heartbeat tells what to do.
+Errors are those of the KIP: UNKNOWN_MEMBER_ID for a member that was not asked, and STALE_MEMBER_EPOCH for a member in
+another epoch or an assignment for another epoch. After either, the member's next heartbeat decides.
 """
 
 from __future__ import annotations
 
 from typing import final
 
-from kcoord.core.client_assignors.computation import ClientComputation
 from kcoord.core.client_assignors.install import PHASE_MEMBER_COST, PHASE_MEMBERS_MAX, Installation
 from kcoord.core.client_assignors.offers import ClientAssignors
-from kcoord.core.consumer.steps import known_member
-from kcoord.core.consumer.topics import GroupTopics
-from kcoord.core.groups.consumer import ConsumerGroup
+from kcoord.core.groups.computation import ClientComputation
+from kcoord.core.groups.consumer import ConsumerGroup, known_member
 from kcoord.core.groups.errors import GroupError
 from kcoord.core.groups.members import ConsumerMember
 from kcoord.core.groups.store import GroupStore
 from kcoord.core.outcome import MESSAGE_CHARS_MAX, Now, Outcome, Reply, Request
+from kcoord.core.topics.group_topics import GroupTopics
 from kcoord.protocol import errors
 from kcoord.protocol.consumer_group_install_assignment import (
     ConsumerGroupInstallAssignmentRequest,
@@ -45,13 +44,13 @@ class ClientAssignments:
         self.topics = topics
         self.client_assignors = client_assignors
         self.phase_members_max = PHASE_MEMBERS_MAX
-        # What phases took since the engine last asked, in bytes of the turn's budget.
+        # The cost of phases since the engine last asked, in bytes of the turn's budget.
         self.cost = 0
 
-    def _asked(
+    def _computing_member(
         self, group_id: str, member_id: str, member_epoch: int
     ) -> tuple[ConsumerGroup, ConsumerMember, ClientComputation]:
-        """The group, and the member if it is the one that is to compute. Raises GroupError."""
+        """The group, and the member if it was asked to compute. Raises GroupError."""
         if not group_id.strip():
             raise GroupError(errors.INVALID_REQUEST, "GroupId can't be empty.")
         if not member_id.strip():
@@ -69,19 +68,15 @@ class ClientAssignments:
             )
         computation = self.client_assignors.refresh(group)
         if computation is None or computation.member_id != member_id:
-            raise GroupError(
-                errors.UNKNOWN_MEMBER_ID, f"Member {member_id} was not asked to compute an assignment."
-            )
+            raise GroupError(errors.UNKNOWN_MEMBER_ID, f"Member {member_id} was not asked to compute an assignment.")
         return group, member, computation
 
     # ---- prepare
 
-    def handle_prepare(
-        self, request: Request, body: ConsumerGroupPrepareAssignmentRequest, now: Now
-    ) -> Outcome:
+    def handle_prepare(self, request: Request, body: ConsumerGroupPrepareAssignmentRequest) -> Outcome:
         out = Outcome()
         try:
-            group, _, computation = self._asked(body.group_id, body.member_id, body.member_epoch)
+            group, _, computation = self._computing_member(body.group_id, body.member_id, body.member_epoch)
         except GroupError as error:
             refused = ConsumerGroupPrepareAssignmentResponse(
                 error_code=error.code, error_message=error.message[:MESSAGE_CHARS_MAX]
@@ -94,7 +89,7 @@ class ClientAssignments:
         return out
 
     def _state(self, group: ConsumerGroup, assignor: str) -> ConsumerGroupPrepareAssignmentResponse:
-        """Members in order of id, topics in order of name."""
+        """Members sorted by id, topics by name."""
         response = ConsumerGroupPrepareAssignmentResponse(group_epoch=group.epoch, assignor_name=assignor)
         for member_id in sorted(group.members):
             member = group.members[member_id]
@@ -117,32 +112,29 @@ class ClientAssignments:
 
     # ---- install
 
-    def handle_install(
-        self, request: Request, body: ConsumerGroupInstallAssignmentRequest, now: Now
-    ) -> Outcome:
+    def handle_install(self, request: Request, body: ConsumerGroupInstallAssignmentRequest, now: Now) -> Outcome:
         group = self.store.consumer_groups.get(body.group_id)
         size = max(len(body.members), 0 if group is None else len(group.members))
         installation = Installation(request.request_id, body)
         if size > self.phase_members_max:
-            # To read the request was work already.
+            # Reading so large a request is enough for this turn.
             out = Outcome()
             out.continuations.append(installation)
             return out
         return self.handle_installation(installation, now)
 
     def handle_installation(self, installation: Installation, now: Now) -> Outcome:
-        """Go on with the next phase, or with all of them for a small group."""
+        """Run the next phase, or all of them for a small group."""
         out = Outcome()
         body = installation.body
         response = ConsumerGroupInstallAssignmentResponse()
         try:
             while not installation.is_done():
-                group, member, computation = self._asked(body.group_id, body.member_id, body.member_epoch)
+                group, member, computation = self._computing_member(body.group_id, body.member_id, body.member_epoch)
                 if body.group_epoch != group.epoch:
                     raise GroupError(
                         errors.STALE_MEMBER_EPOCH,
-                        f"Group {body.group_id} is in epoch {group.epoch}, "
-                        f"the assignment is for {body.group_epoch}.",
+                        f"Group {body.group_id} is in epoch {group.epoch}, the assignment is for {body.group_epoch}.",
                     )
                 size = max(len(body.members), len(group.members))
                 installation.advance(self.topics, group, member, computation, now, out)

@@ -1,8 +1,8 @@
-"""ConsumerGroupInstallAssignment: an assignment that a member computed is looked through and stored, in phases.
+"""ConsumerGroupInstallAssignment: check and store an assignment that a member computed, in phases.
 
-For a large group a turn has one phase, so that others are served in between, and the member's connection
-waits. Only the last phase changes anything, and all of it is one batch. Before each phase it is looked at again whether
-the member is the one that was asked, and whether the group is still at that epoch.
+For a large group each turn runs one phase, so that other requests are served in between; the member's connection waits.
+Only the last phase changes anything, with one batch. Before each phase it is checked again that the member is the one
+that was asked and that the group is still in that epoch.
 """
 
 from __future__ import annotations
@@ -11,23 +11,23 @@ from typing import Final, final
 
 from kcoord.core.assignors.check import checked_assignment
 from kcoord.core.assignors.spec import Assignment, AssignorError, GroupSpec, MemberSpec
-from kcoord.core.client_assignors.computation import ClientComputation
-from kcoord.core.consumer.topics import GroupTopics
-from kcoord.core.groups.cause import ASSIGNOR_CHANGED, Cause
+from kcoord.core.cause import ASSIGNOR_CHANGED, Cause
+from kcoord.core.groups.computation import ClientComputation
 from kcoord.core.groups.consumer import ConsumerGroup
 from kcoord.core.groups.errors import GroupError
 from kcoord.core.groups.members import NO_ANSWER, AssignorAnswer, ConsumerMember
 from kcoord.core.groups.records import target_epoch_record, target_record
 from kcoord.core.outcome import INFO, WARNING, Continuation, CoordinatorRecord, Fact, Now, Outcome
+from kcoord.core.topics.group_topics import GroupTopics
 from kcoord.protocol import errors
 from kcoord.protocol.consumer_group_install_assignment import (
     AssignedMember,
     ConsumerGroupInstallAssignmentRequest,
 )
 
-# For more members than this a turn has one phase, at one to three µs for each member.
+# For more members than this a turn runs one phase, at one to three µs per member.
 PHASE_MEMBERS_MAX: Final = 1000
-# What a phase takes for a member, in bytes of the turn's budget.
+# The cost of a phase per member, in bytes of the turn's budget.
 PHASE_MEMBER_COST: Final = 30
 
 READ: Final = 0
@@ -39,7 +39,7 @@ DONE: Final = 4
 
 @final
 class Installation(Continuation):
-    """An assignment on its way into the log: what its phases found out so far."""
+    """An assignment that is being installed, and the results of its phases so far."""
 
     def __init__(self, request_id: int, body: ConsumerGroupInstallAssignmentRequest) -> None:
         super().__init__(request_id)
@@ -62,7 +62,7 @@ class Installation(Continuation):
         now: Now,
         out: Outcome,
     ) -> None:
-        """Go on with the next phase. Raises GroupError for what cannot be; then somebody else is asked."""
+        """Run the next phase. Raises GroupError for an invalid assignment; then another member is asked."""
         try:
             if self.phase == READ:
                 self.answers = _answers(group, computation.assignor, self.body)
@@ -84,7 +84,7 @@ class Installation(Continuation):
         self.phase += 1
 
     def _compare(self, group: ConsumerGroup) -> None:
-        """Only what differs is stored."""
+        """Keep only the records that differ from the current targets."""
         for member_id, target in self.targets.items():
             answer = self.answers[member_id]
             if group.targets.get(member_id) != target or group.answer(member_id) != answer:
@@ -107,12 +107,13 @@ class Installation(Continuation):
             record.cause = Cause(ASSIGNOR_CHANGED, member.member_id, f"{last} -> {name}")
             fields["cause"] = ASSIGNOR_CHANGED
             fields["last_assignor"] = last
+        # The targets precede their epoch, in one batch: no epoch is ever in the log without all of its targets.
         out.log = group.log
         out.records.extend(self.records)
         out.records.append(record)
         group.builder_assignor = name
         group.computation = None
-        # A server assignor that comes later begins with these targets.
+        # The next server assignor starts from these targets.
         group.forget_builder()
         group.changed_members = {}
         if self.body.error:
@@ -121,14 +122,14 @@ class Installation(Continuation):
         out.facts.append(Fact(INFO, "consumer_group_assignment", fields))
 
     def _check_members(self, group: ConsumerGroup) -> None:
-        """A static member may come back under another id without a new epoch. Raises GroupError."""
+        """A static member may return under another id without a new epoch. Raises GroupError."""
         is_same = len(group.members) == len(self.targets)
         for member_id in group.members:
             is_same = is_same and member_id in self.targets
         if not is_same:
             raise GroupError(
                 errors.STALE_MEMBER_EPOCH,
-                f"Members of group {group.group_id} came or went while the assignment was looked through.",
+                f"The members of group {group.group_id} changed while the assignment was checked.",
             )
 
 
@@ -153,7 +154,7 @@ def _spec(group: ConsumerGroup, topics: GroupTopics) -> GroupSpec:
 def _answers(
     group: ConsumerGroup, assignor: str, body: ConsumerGroupInstallAssignmentRequest
 ) -> dict[str, AssignorAnswer]:
-    """What each member is told besides its partitions: the error is for all. Raises AssignorError."""
+    """The answer for each member besides its partitions. The error is the same for all. Raises AssignorError."""
     nothing: AssignorAnswer = (body.error, 0, b"") if body.error else NO_ANSWER
     answers: dict[str, AssignorAnswer] = dict.fromkeys(group.members, nothing)
     for one in body.members:
@@ -161,7 +162,7 @@ def _answers(
             continue
         known = group.members.get(one.member_id)
         if known is None:
-            # The assignment itself is looked through after this, and says who that is.
+            # The check of the assignment follows, and reports unknown members.
             continue
         own = known.client_assignor(assignor)
         if own is None or not own.minimum_version <= one.metadata_version <= own.maximum_version:
@@ -173,7 +174,7 @@ def _answers(
 
 
 def _targets(members: list[AssignedMember]) -> dict[str, Assignment]:
-    """By member id and topic id. Raises AssignorError for what is there twice."""
+    """The targets by member id and topic id. Raises AssignorError for duplicates."""
     targets: dict[str, Assignment] = {}
     for member in members:
         if member.member_id in targets:
@@ -181,7 +182,7 @@ def _targets(members: list[AssignedMember]) -> dict[str, Assignment]:
         target: Assignment = {}
         for topic in member.topic_partitions:
             if topic.topic_id in target:
-                raise AssignorError(f"topic {topic.topic_id.hex()} is there twice for {member.member_id!r}")
+                raise AssignorError(f"topic {topic.topic_id.hex()} occurs twice for {member.member_id!r}")
             target[topic.topic_id] = topic.partitions
         targets[member.member_id] = target
     return targets

@@ -1,20 +1,20 @@
 """Client-side assignors (KIP-848's client-side mode, which no release has): which one a group uses, and who computes.
 
-The proposal's rule: a client-side assignor is used if all members have one in common, and of several the one they like
-best; a server assignor otherwise. All members of the group, that is: one released client, or one of the classic
-protocol, and the server computes. In common means that the version ranges of all have a version in common, and that
-somebody can read the metadata of everybody (KIP-268: during an upgrade that is one of the new members).
+The rule of the KIP: a client-side assignor is used if all members support a common one; of several, the one that
+members prefer. Otherwise a server assignor computes. All members means all: with one released client, or one classic
+member, the server computes. Common means that the version ranges of all members overlap, and that some member can read
+the metadata of all (KIP-268; during an upgrade that is one of the upgraded members).
 
-One member computes at a time: the first that sends a heartbeat and can. It is told so with every heartbeat until it
-asks for the group's state, and has its rebalance timeout for the whole of it; then the next one that can is asked.
-Nobody is fenced for that.
+One member computes at a time: the first that sends a heartbeat and is able to. Each answer to its heartbeats asks it,
+until it fetches the group's state. It has its rebalance timeout for all of this; then the next able member is asked. No
+member is fenced for not computing.
 """
 
 from __future__ import annotations
 
 from typing import Final, final
 
-from kcoord.core.client_assignors.computation import NO_EPOCH, ClientComputation
+from kcoord.core.groups.computation import NO_EPOCH, ClientComputation
 from kcoord.core.groups.consumer import ConsumerGroup
 from kcoord.core.groups.errors import GroupError
 from kcoord.core.groups.members import (
@@ -29,26 +29,25 @@ from kcoord.protocol.consumer_group_heartbeat import Assignment as AssignmentMes
 from kcoord.protocol.consumer_group_heartbeat import ClientAssignor as AssignorMessage
 from kcoord.protocol.records.consumer_group_member_metadata import ClientAssignor
 
-# Each costs its metadata in every member's record; clients have one or two.
+# Each one's metadata is in every member's record. Clients have one or two.
 CLIENT_ASSIGNORS_MAX: Final = 16
 
 
 @final
 class Choice:
-    """An assignor that all members have, and the versions that their metadata for it are in."""
+    """An assignor that all members support, and the versions of their metadata for it."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.supporters = 0
         self.votes = 0
-        self.has_reader = False
         self.minimum_version = 0
         self.maximum_version = 0
         self.lowest_version = 0
         self.highest_version = 0
 
     def add(self, assignor: ClientAssignor) -> None:
-        """Another member has it."""
+        """Count another member that supports it."""
         is_first = self.supporters == 0
         self.supporters += 1
         if is_first or assignor.minimum_version > self.minimum_version:
@@ -61,12 +60,10 @@ class Choice:
             self.highest_version = assignor.metadata_version
 
 
-def choose(
-    group: ConsumerGroup, before: ConsumerMember | None, updated: ConsumerMember | None
-) -> Choice | None:
-    """The client-side assignor of the group, once `updated` stands in the place of `before` (None: as it is).
+def choose(group: ConsumerGroup, before: ConsumerMember | None, updated: ConsumerMember | None) -> Choice | None:
+    """The client-side assignor of the group, once `updated` has replaced `before` (None: the group as it is).
 
-    None where a server assignor computes. Each member votes for the first of its list that all have; of equals the
+    None if a server assignor computes. Each member votes for the first one in its list that all support. In a tie the
     name that sorts first wins.
     """
     if updated is not None and (not updated.client_assignors or updated.classic is not None):
@@ -105,17 +102,13 @@ def _most_liked(members: list[ConsumerMember], common: dict[str, Choice]) -> Cho
                 break
     best: Choice | None = None
     for choice in common.values():
-        if (
-            best is None
-            or choice.votes > best.votes
-            or (choice.votes == best.votes and choice.name < best.name)
-        ):
+        if best is None or choice.votes > best.votes or (choice.votes == best.votes and choice.name < best.name):
             best = choice
     return best
 
 
 def chosen_name(group: ConsumerGroup) -> str | None:
-    """The client-side assignor that the group uses, for people."""
+    """The name of the client-side assignor that the group uses, for people."""
     if not group.members:
         return None
     choice = choose(group, None, None)
@@ -133,7 +126,7 @@ def can_read(member: ConsumerMember, name: str, lowest_version: int, highest_ver
 
 @final
 class ClientAssignors:
-    """Who computes, and who is told so."""
+    """Chooses the member that computes, and the heartbeat answers that ask it to."""
 
     def ask(
         self,
@@ -144,7 +137,7 @@ class ClientAssignors:
         now: Now,
         out: Outcome,
     ) -> bool:
-        """Whether the assignment for `epoch` is a member's to compute; one is picked where nobody is at it."""
+        """Whether a member computes the assignment for `epoch`. Picks one if none is computing."""
         if group.computation is None and not updated.client_assignors:
             return False
         computation = group.computation
@@ -165,17 +158,17 @@ class ClientAssignors:
             group.computation = computation
         computation.lowest_version = choice.lowest_version
         computation.highest_version = choice.highest_version
-        # An epoch that this very request brings may still come to nothing.
+        # The epoch that this request starts is not stored yet and may be discarded.
         computation.epoch = epoch if epoch == group.epoch else NO_EPOCH
         return computation
 
     def refresh(self, group: ConsumerGroup) -> ClientComputation | None:
-        """What stands in the group now: None where no member is to compute anything."""
+        """The group's computation now; None if no member is to compute."""
         computation = group.computation
         if computation is None or group.assignment_epoch >= group.epoch:
             return None
         if computation.epoch == group.epoch and group.client_assignor_members == len(group.members):
-            # The assignor was chosen for this epoch, and assignors do not change without another one.
+            # The assignor was chosen for this epoch, and assignors change only with a new epoch.
             return computation
         choice = choose(group, None, None)
         if choice is None:
@@ -209,7 +202,7 @@ class ClientAssignors:
                 computation.member_id = ""
         if computation.member_id or not self._can_compute(computation, updated):
             return
-        if not self._is_turn_of(group, computation, updated):
+        if not self._is_next(group, computation, updated):
             return
         computation.member_id = updated.member_id
         computation.deadline_ms = now.mono_ms + updated.rebalance_timeout_ms
@@ -222,10 +215,8 @@ class ClientAssignors:
         }
         out.facts.append(Fact(INFO, "consumer_group_assignment_asked", asked))
 
-    def _is_turn_of(
-        self, group: ConsumerGroup, computation: ClientComputation, updated: ConsumerMember
-    ) -> bool:
-        """Whether nobody else is to be asked before; once everybody was passed over it all begins anew."""
+    def _is_next(self, group: ConsumerGroup, computation: ClientComputation, updated: ConsumerMember) -> bool:
+        """Whether this member is the next to be asked. Once all were passed over, it starts again."""
         passed_over = computation.passed_over
         if updated.member_id not in passed_over:
             return True
@@ -242,47 +233,41 @@ class ClientAssignors:
         return (
             member.member_epoch != STATIC_LEAVE_EPOCH
             and member.classic is None
-            and can_read(
-                member, computation.assignor, computation.lowest_version, computation.highest_version
-            )
+            and can_read(member, computation.assignor, computation.lowest_version, computation.highest_version)
         )
 
-    def should_compute(
-        self, group: ConsumerGroup, member_id: str, epoch: int, target_epoch: int, joins: bool
-    ) -> bool:
-        """Whether a heartbeat's answer tells this member to compute."""
+    def should_compute(self, group: ConsumerGroup, member_id: str, epoch: int, target_epoch: int, joins: bool) -> bool:
+        """Whether the answer to a heartbeat asks this member to compute."""
         computation = group.computation
         if computation is None or computation.member_id != member_id or target_epoch >= epoch:
             return False
         if joins:
-            # It begins anew, and knows nothing of what it was told.
+            # A member that rejoins has forgotten that it was asked.
             computation.prepared_epoch = NO_EPOCH
         return computation.prepared_epoch != epoch
 
 
 def answer_for(group: ConsumerGroup, member: ConsumerMember, target_epoch: int) -> AssignorAnswer:
-    """What the target assignment of that epoch says to a member besides its partitions."""
+    """The client-side assignor's answer for a member, with the target assignment of that epoch."""
     if not group.answers or target_epoch != group.assignment_epoch or not member.client_assignors:
         return NO_ANSWER
     if member.member_id not in group.members and member.instance_id is not None:
-        # It stands in another one's place once this request is stored.
+        # The member replaces another one once this request is stored.
         return group.answer(group.static_members.get(member.instance_id, ""))
     return group.answer(member.member_id)
 
 
 def check_client_assignors(assignors: list[AssignorMessage]) -> None:
-    """The fields by themselves. Raises GroupError."""
+    """Check the fields on their own. Raises GroupError."""
     if len(assignors) > CLIENT_ASSIGNORS_MAX:
-        raise GroupError(
-            errors.INVALID_REQUEST, f"There are more than {CLIENT_ASSIGNORS_MAX} client-side assignors."
-        )
+        raise GroupError(errors.INVALID_REQUEST, f"There are more than {CLIENT_ASSIGNORS_MAX} client-side assignors.")
     names: dict[str, bool] = {}
     for assignor in assignors:
         name = assignor.name
         if not name.strip():
             raise GroupError(errors.INVALID_REQUEST, "The name of a client-side assignor can't be empty.")
         if name in names:
-            raise GroupError(errors.INVALID_REQUEST, f"Client-side assignor {name[:200]} is there twice.")
+            raise GroupError(errors.INVALID_REQUEST, f"Client-side assignor {name[:200]} occurs twice.")
         names[name] = True
         if not assignor.minimum_version <= assignor.metadata_version <= assignor.maximum_version:
             raise GroupError(
@@ -293,7 +278,7 @@ def check_client_assignors(assignors: list[AssignorMessage]) -> None:
 
 
 def stored_assignors(assignors: list[AssignorMessage]) -> list[ClientAssignor]:
-    """As record 5 keeps them."""
+    """The assignors in the form of record 5."""
     return [
         ClientAssignor(
             one.name,
@@ -307,7 +292,7 @@ def stored_assignors(assignors: list[AssignorMessage]) -> list[ClientAssignor]:
     ]
 
 
-def tell_answer(message: AssignmentMessage, answer: AssignorAnswer) -> None:
+def set_answer(message: AssignmentMessage, answer: AssignorAnswer) -> None:
     error, version, metadata = answer
     message.error = error
     message.metadata_version = version
@@ -315,7 +300,7 @@ def tell_answer(message: AssignmentMessage, answer: AssignorAnswer) -> None:
 
 
 def assignors_text(member: ConsumerMember) -> str:
-    """For people."""
+    """The assignors as a text for people."""
     if not member.client_assignors:
         return "none"
     texts = [

@@ -1,18 +1,20 @@
-"""ConsumerGroupHeartbeat v0-1 (KIP-848): a member joins, lives, changes its mind, is given partitions, and leaves.
+"""ConsumerGroupHeartbeat v0-1 (KIP-848): members join, stay alive, change their subscription, get partitions, leave.
 
-One heartbeat does three things, in this order: it makes or changes the member, and with it the group's epoch; it
-computes a new target assignment where the epoch is ahead of the last one; and it moves this member a step towards
-its target. All records of it are one batch. In a steady state nothing of that happens and nothing is written.
+One heartbeat has three steps, in this order: it creates or updates the member, and bumps the group's epoch if needed;
+it computes a new target assignment if the epoch is newer than the last one; and it moves this member one step towards
+its target. Each step works on the result of the one before, and the records of all three are one batch: either all of
+them are replayed or none. In a steady state nothing changes and nothing is written.
 
-Epoch 0 joins (or joins again), -1 leaves, -2 is a static member that will be back. The member's own epoch is the only
-other one that is taken, and the one before it from a member whose answer may have got lost.
+Epoch 0 joins or rejoins, -1 leaves, -2 is a static member that leaves and will return. Any other epoch must be the
+member's own, or the one before it if the answer with the new epoch may have been lost.
 """
 
 from __future__ import annotations
 
 from typing import Final, final
 
-from kcoord.core.client_assignors.offers import check_client_assignors, stored_assignors, tell_answer
+from kcoord.core.cause import MEMBER_LEFT, Cause
+from kcoord.core.client_assignors.offers import check_client_assignors, set_answer, stored_assignors
 from kcoord.core.config import CoreConfig
 from kcoord.core.consumer.membership import ConsumerMembership
 from kcoord.core.consumer.migration import ConsumerMigration
@@ -21,15 +23,12 @@ from kcoord.core.consumer.steps import (
     ConsumerSteps,
     check_instance,
     check_size,
-    dropped,
-    known_before,
-    known_member,
+    discarded,
     new_member_id,
-    unknown_member,
+    predecessor_of,
 )
 from kcoord.core.consumer.targets import ConsumerTargets
-from kcoord.core.groups.cause import MEMBER_LEFT, Cause
-from kcoord.core.groups.consumer import ConsumerGroup
+from kcoord.core.groups.consumer import ConsumerGroup, known_member, unknown_member
 from kcoord.core.groups.errors import GroupError
 from kcoord.core.groups.members import (
     JOIN_EPOCH,
@@ -52,7 +51,7 @@ from kcoord.protocol.consumer_group_heartbeat import (
 from kcoord.protocol.consumer_group_heartbeat import Assignment as AssignmentMessage
 from kcoord.protocol.records.group_metadata import GroupMetadataKey
 
-# From this version on clients make up their member ids.
+# From this version on clients generate their member ids.
 CLIENT_MEMBER_ID_VERSION: Final = 1
 
 
@@ -85,8 +84,7 @@ class ConsumerHeartbeats:
             else:
                 response = self._beat(request, body, now, out)
         except GroupError as error:
-            out = dropped(self.store.consumer_groups.get(body.group_id), out)
-            self.store.making.pop(body.group_id, None)
+            out = discarded(self.store.consumer_groups.get(body.group_id), out)
             response = ConsumerGroupHeartbeatResponse(
                 error_code=error.code, error_message=error.message[:MESSAGE_CHARS_MAX]
             )
@@ -99,10 +97,10 @@ class ConsumerHeartbeats:
             out.replies.append(Reply(request.request_id, response, group.log, group.end_offset))
         return out
 
-    # ---- what a request must look like
+    # ---- checks of the request
 
     def _check(self, version: int, body: ConsumerGroupHeartbeatRequest) -> None:
-        """The fields by themselves, in the order and with the words of a broker. Raises GroupError."""
+        """Check the fields on their own, in the order and with the messages of a broker. Raises GroupError."""
         epoch = body.member_epoch
         needs_id = version >= CLIENT_MEMBER_ID_VERSION or epoch > 0 or epoch == LEAVE_EPOCH
         if needs_id and not body.member_id.strip():
@@ -119,9 +117,7 @@ class ConsumerHeartbeats:
             if body.topic_partitions is None or body.topic_partitions:
                 raise invalid("TopicPartitions must be empty when (re-)joining.")
             if body.subscribed_topic_names is None and body.subscribed_topic_regex is None:
-                raise invalid(
-                    "Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining."
-                )
+                raise invalid("Either SubscribedTopicNames or SubscribedTopicRegex must be non-null when (re-)joining.")
         elif epoch == STATIC_LEAVE_EPOCH:
             if body.instance_id is None:
                 raise invalid("InstanceId can't be null.")
@@ -139,9 +135,7 @@ class ConsumerHeartbeats:
 
     # ---- leaving
 
-    def _leave(
-        self, body: ConsumerGroupHeartbeatRequest, now: Now, out: Outcome
-    ) -> ConsumerGroupHeartbeatResponse:
+    def _leave(self, body: ConsumerGroupHeartbeatRequest, now: Now, out: Outcome) -> ConsumerGroupHeartbeatResponse:
         group = self._existing_group(body.group_id, "Group")
         instance_id = body.instance_id
         if instance_id is None:
@@ -150,7 +144,7 @@ class ConsumerHeartbeats:
             static = group.static_member(instance_id)
             member = check_instance(static, instance_id, body.member_id)
             if body.member_epoch == STATIC_LEAVE_EPOCH:
-                self.membership.leave_for_a_while(group, member, out)
+                self.membership.leave_temporarily(group, member, out)
                 out.facts.append(
                     Fact(
                         INFO,
@@ -158,14 +152,12 @@ class ConsumerHeartbeats:
                         {"group": group.group_id, "member": member.member_id, "instance": instance_id},
                     )
                 )
-                return ConsumerGroupHeartbeatResponse(
-                    member_id=member.member_id, member_epoch=STATIC_LEAVE_EPOCH
-                )
+                return ConsumerGroupHeartbeatResponse(member_id=member.member_id, member_epoch=STATIC_LEAVE_EPOCH)
         cause = Cause(MEMBER_LEFT, member.member_id)
         self.membership.remove(group, [member], cause, now, out)
         return ConsumerGroupHeartbeatResponse(member_id=body.member_id, member_epoch=body.member_epoch)
 
-    # ---- living
+    # ---- joining and staying alive
 
     def _beat(
         self, request: Request, body: ConsumerGroupHeartbeatRequest, now: Now, out: Outcome
@@ -176,8 +168,8 @@ class ConsumerHeartbeats:
         member_id = body.member_id if body.member_id else new_member_id(request.entropy)
         owned = owned_partitions(body)
         member = self._member(group, member_id, body, owned, out)
-        # Who stands in the group where this one will: a static member comes back as another.
-        before = known_before(group, member)
+        # The member that this one replaces in the group, which is another one when a static member returns.
+        before = predecessor_of(group, member)
         updated = self._updated(request, body, member)
 
         steps = self.steps
@@ -187,7 +179,7 @@ class ConsumerHeartbeats:
             group, before, member, updated, epoch, config.assignment_interval_ms, now, out
         )
         reconciled = steps.reconcile(group, updated, target_epoch, target, changed, owned, now, out)
-        self.membership.schedule_session(group, member_id, config.session_timeout_ms, now, out)
+        self.store.timers.start_session(group.group_id, member_id, config.session_timeout_ms, now, out)
         response = ConsumerGroupHeartbeatResponse(
             member_id=reconciled.member_id,
             member_epoch=reconciled.member_epoch,
@@ -202,27 +194,27 @@ class ConsumerHeartbeats:
         if joins or is_full or is_changed:
             response.assignment = assignment_message(reconciled.assigned)
             if reconciled.client_assignors:
-                tell_answer(response.assignment, reconciled.answer)
+                set_answer(response.assignment, reconciled.answer)
         if group.computation is not None:
             response.should_compute_assignment = steps.client_assignors.should_compute(
                 group, reconciled.member_id, epoch, target_epoch, joins
             )
         if group.group_id not in self.store.consumer_groups:
-            self._made(group, now, out)
+            self._register(group, now, out)
         return response
 
-    def _made(self, group: ConsumerGroup, now: Now, out: Outcome) -> None:
-        """All went well: replay will find the new group and go on with it, timers and all."""
-        self.store.making[group.group_id] = group
+    def _register(self, group: ConsumerGroup, now: Now, out: Outcome) -> None:
+        """The request succeeded: replay receives the new group as part of the outcome and keeps its soft state."""
+        out.made = group
         classic = self.store.groups.get(group.group_id)
         if classic is not None:
             self.migration.upgraded(classic, out)
             for known in group.members.values():
                 timeout_ms = self.membership.session_timeout_ms(group, known)
-                self.membership.schedule_session(group, known.member_id, timeout_ms, now, out)
+                self.store.timers.start_session(group.group_id, known.member_id, timeout_ms, now, out)
 
     def _existing_group(self, group_id: str, missing: str) -> ConsumerGroup:
-        """The group. `missing` is what a broker calls one that is not there. Raises GroupError."""
+        """The group; `missing` is how a broker's message begins if there is none. Raises GroupError."""
         group = self.store.consumer_groups.get(group_id)
         if group is not None:
             return group
@@ -231,7 +223,7 @@ class ConsumerHeartbeats:
         raise GroupError(errors.GROUP_ID_NOT_FOUND, f"{missing} {group_id} not found.")
 
     def _group(self, group_id: str, joins: bool, out: Outcome) -> ConsumerGroup:
-        """The group; one that joins makes it, in place of an empty classic one or out of one with members."""
+        """The group. A joining member creates it, replaces an empty classic group, or converts one with members."""
         group = self.store.consumer_groups.get(group_id)
         if group is not None:
             return group
@@ -241,7 +233,7 @@ class ConsumerHeartbeats:
         if classic is not None:
             if not classic.is_empty():
                 return self.migration.upgrade(classic, out)
-            # A group of offsets alone has no record to remove. Brokers write the tombstone all the same.
+            # A classic group that only has offsets has no record to remove, but brokers write the tombstone anyway.
             out.add(classic.log, GroupMetadataKey(group_id), None)
             out.facts.append(Fact(INFO, "empty_classic_group_converted", {"group": group_id}))
         return ConsumerGroup(group_id, self.store.log_of(group_id))
@@ -254,7 +246,7 @@ class ConsumerHeartbeats:
         owned: Owned | None,
         out: Outcome,
     ) -> ConsumerMember:
-        """The member that the request speaks for, or a new one. Raises GroupError."""
+        """The member that sent the request, or a new one. Raises GroupError."""
         joins = body.member_epoch == JOIN_EPOCH
         instance_id = body.instance_id
         if instance_id is None:
@@ -271,7 +263,7 @@ class ConsumerHeartbeats:
             check_epoch(member, body.member_epoch, owned)
             return member
         if static is None:
-            # A dynamic member may come back as a static one under the same id.
+            # A dynamic member may return as a static one with the same member id.
             known = group.members.get(member_id)
             return ConsumerMember(member_id) if known is None else known
         if static.classic is None and static.member_epoch != STATIC_LEAVE_EPOCH:
@@ -287,10 +279,8 @@ class ConsumerHeartbeats:
         out.records.extend(replaced_member(group, static.member_id, back))
         return back
 
-    def _updated(
-        self, request: Request, body: ConsumerGroupHeartbeatRequest, member: ConsumerMember
-    ) -> ConsumerMember:
-        """The member with what the request says of it: the same object when that is nothing new."""
+    def _updated(self, request: Request, body: ConsumerGroupHeartbeatRequest, member: ConsumerMember) -> ConsumerMember:
+        """The member with the fields of the request; the same object if nothing changes."""
         if (
             body.rebalance_timeout_ms == NOT_GIVEN
             and body.subscribed_topic_names is None
@@ -304,7 +294,7 @@ class ConsumerHeartbeats:
             and member.classic is None
             and not (body.member_epoch == JOIN_EPOCH and member.client_assignors)
         ):
-            # What nearly all heartbeats are.
+            # Nearly all heartbeats take this path.
             return member
         updated = member.copy()
         if body.instance_id is not None:
@@ -322,7 +312,7 @@ class ConsumerHeartbeats:
         if body.client_assignors is not None:
             updated.client_assignors = stored_assignors(body.client_assignors)
         elif body.member_epoch == JOIN_EPOCH:
-            # Who joins says all there is, and a successor of a static member may have none.
+            # A joining member sends all fields, and unlike the static member it replaces it may have none set.
             updated.client_assignors = []
         updated.client_id = request.client_id
         updated.client_host = request.client_host
@@ -335,13 +325,13 @@ def invalid(message: str) -> GroupError:
 
 
 def check_epoch(member: ConsumerMember, epoch: int, owned: Owned | None) -> None:
-    """Whether a member may come with this epoch (0 always: it joins again). Raises GroupError."""
+    """Check that a member may use this epoch; 0 is always allowed and rejoins. Raises GroupError."""
     if epoch == JOIN_EPOCH or epoch == member.member_epoch:
         return
     if epoch > member.member_epoch:
         comparison = "greater"
     elif epoch == member.previous_epoch and is_subset(owned, member.assigned):
-        # The answer that told it the new epoch may have got lost.
+        # The answer with the new epoch may have been lost.
         return
     else:
         comparison = "smaller"
@@ -353,7 +343,7 @@ def check_epoch(member: ConsumerMember, epoch: int, owned: Owned | None) -> None
 
 
 def is_subset(owned: Owned | None, assigned: PartitionEpochs) -> bool:
-    """Whether everything it says it has was given to it; one that does not say may have anything."""
+    """Whether all partitions the member reports are assigned to it. One that reports nothing may own any."""
     if owned is None:
         return False
     for topic_id, partitions in owned.items():

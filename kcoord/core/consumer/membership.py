@@ -1,19 +1,18 @@
-"""Members that leave or are put out of a consumer group, their timers, and what happens to them at start-up."""
+"""Members that leave or are removed, the timers of members, and the start-up of consumer groups."""
 
 from __future__ import annotations
 
 from typing import final
 
-from kcoord.core.config import CoreConfig
-from kcoord.core.consumer.migration import ConsumerMigration
-from kcoord.core.consumer.targets import ConsumerTargets
-from kcoord.core.groups.cause import (
+from kcoord.core.cause import (
     JOIN_TIMEOUT,
     REBALANCE_TIMEOUT,
     SESSION_TIMEOUT,
     SYNC_TIMEOUT,
     Cause,
 )
+from kcoord.core.consumer.migration import ConsumerMigration
+from kcoord.core.consumer.targets import ConsumerTargets
 from kcoord.core.groups.consumer import ConsumerGroup
 from kcoord.core.groups.members import (
     STATIC_LEAVE_EPOCH,
@@ -43,13 +42,11 @@ from kcoord.core.topics.registry import TopicRegistry
 class ConsumerMembership:
     def __init__(
         self,
-        config: CoreConfig,
         store: GroupStore,
         topics: TopicRegistry,
         targets: ConsumerTargets,
         migration: ConsumerMigration,
     ) -> None:
-        self.config = config
         self.store = store
         self.topics = topics
         self.targets = targets
@@ -57,12 +54,12 @@ class ConsumerMembership:
 
     # ---- leaving
 
-    def leave_for_a_while(self, group: ConsumerGroup, member: ConsumerMember, out: Outcome) -> None:
-        """A static member stops and will be back: it keeps what it has until its session ends."""
+    def leave_temporarily(self, group: ConsumerGroup, member: ConsumerMember, out: Outcome) -> None:
+        """A static member leaves temporarily: it keeps its partitions until its session expires."""
         left = member.copy()
         left.member_epoch = STATIC_LEAVE_EPOCH
         left.revoking = {}
-        # Whoever comes back under the instance id was given them before all else (KIP-1251).
+        # Assignment epoch 0, so that offset commits of the returning member are valid in any epoch (KIP-1251).
         kept: PartitionEpochs = {}
         for topic_id, of_topic in member.assigned.items():
             kept[topic_id] = dict.fromkeys(of_topic, 0)
@@ -70,10 +67,8 @@ class ConsumerMembership:
         out.log = group.log
         out.records.append(current_record(group.group_id, left))
 
-    def remove(
-        self, group: ConsumerGroup, members: list[ConsumerMember], cause: Cause, now: Now, out: Outcome
-    ) -> None:
-        """Members go for good: their partitions are free, and the group needs another assignment."""
+    def remove(self, group: ConsumerGroup, members: list[ConsumerMember], cause: Cause, now: Now, out: Outcome) -> None:
+        """Remove members for good: their partitions become free, and the group gets a new epoch."""
         if not members:
             return
         if self.migration.downgrade_without(group, members, now, out):
@@ -94,30 +89,16 @@ class ConsumerMembership:
     # ---- timers
 
     def session_timeout_ms(self, group: ConsumerGroup, member: ConsumerMember) -> int:
-        """A member of the classic protocol said its own; for the others the group's config decides."""
+        """Members of the classic protocol choose it; for the others the group's config decides."""
         if member.classic is not None:
             return member.classic.session_timeout_ms
         return self.topics.group_config(group.group_id).session_timeout_ms
 
-    def schedule_session(
-        self, group: ConsumerGroup, member_id: str, timeout_ms: int, now: Now, out: Outcome
-    ) -> None:
-        """The member has until then."""
-        self.store.timers.start_session(group.group_id, member_id, timeout_ms, now, out)
-
-    def schedule_rebalance(
-        self, group: ConsumerGroup, member: ConsumerMember, now: Now, out: Outcome
-    ) -> None:
-        """The member has until then to give up what it was asked for."""
+    def schedule_rebalance(self, group: ConsumerGroup, member: ConsumerMember, now: Now, out: Outcome) -> None:
+        """Arm the deadline for revoking the partitions that are no longer in the member's target."""
         timers = self.store.timers.of_member(group.group_id, member.member_id)
-        timers.rebalance_token = self.store.next_token()
         timers.rebalance_epoch = member.member_epoch
-        deadline_ms = now.mono_ms + member.rebalance_timeout_ms
-        out.timers.append(
-            Timer(
-                TIMER_CONSUMER_REBALANCE, group.group_id, member.member_id, timers.rebalance_token, deadline_ms
-            )
-        )
+        timers.rebalance_token = self._arm(TIMER_CONSUMER_REBALANCE, group, member, now, out)
 
     def cancel_rebalance(self, group: ConsumerGroup, member_id: str) -> None:
         timers = self.store.timers.find(group.group_id, member_id)
@@ -125,24 +106,23 @@ class ConsumerMembership:
             timers.rebalance_token = NO_TOKEN
 
     def expect_join(self, group: ConsumerGroup, member: ConsumerMember, now: Now, out: Outcome) -> None:
-        """A classic member was told to join again: it has until then, counted from the first time it was told."""
+        """A classic member was answered REBALANCE_IN_PROGRESS: arm its deadline to rejoin, unless
+        it is armed already.
+        """
         timers = self.store.timers.of_member(group.group_id, member.member_id)
         if timers.join_token == NO_TOKEN:
-            timers.join_token = self.store.next_token()
-            deadline_ms = now.mono_ms + member.rebalance_timeout_ms
-            out.timers.append(
-                Timer(TIMER_CONSUMER_JOIN, group.group_id, member.member_id, timers.join_token, deadline_ms)
-            )
+            timers.join_token = self._arm(TIMER_CONSUMER_JOIN, group, member, now, out)
 
     def expect_sync(self, group: ConsumerGroup, member: ConsumerMember, now: Now, out: Outcome) -> None:
-        """A classic member has joined: it has to ask for its assignment in time."""
+        """A classic member has joined: arm its deadline for SyncGroup."""
         timers = self.store.timers.of_member(group.group_id, member.member_id)
         timers.join_token = NO_TOKEN
-        timers.sync_token = self.store.next_token()
+        timers.sync_token = self._arm(TIMER_CONSUMER_SYNC, group, member, now, out)
+
+    def _arm(self, kind: int, group: ConsumerGroup, member: ConsumerMember, now: Now, out: Outcome) -> int:
+        """Arm a timer with the member's rebalance timeout, and return its token."""
         deadline_ms = now.mono_ms + member.rebalance_timeout_ms
-        out.timers.append(
-            Timer(TIMER_CONSUMER_SYNC, group.group_id, member.member_id, timers.sync_token, deadline_ms)
-        )
+        return self.store.timers.arm(kind, group.group_id, member.member_id, deadline_ms, out)
 
     def sync_received(self, group: ConsumerGroup, member_id: str) -> None:
         timers = self.store.timers.find(group.group_id, member_id)
@@ -150,7 +130,7 @@ class ConsumerMembership:
             timers.sync_token = NO_TOKEN
 
     def handle_timer(self, timer: Timer, now: Now) -> Outcome:
-        """A timer fired. It counts only if its token is still the one that was armed last."""
+        """A timer fired. It counts only if its token is the one that was armed last."""
         out = Outcome()
         group = self.store.consumer_groups.get(timer.group_id)
         if group is None or not self.store.timers.is_current(timer):
@@ -166,32 +146,30 @@ class ConsumerMembership:
         elif kind == TIMER_CONSUMER_REBALANCE:
             timers.rebalance_token = NO_TOKEN
             if member.member_epoch == timers.rebalance_epoch:
-                detail = (
-                    f"it did not leave epoch {member.member_epoch} within {member.rebalance_timeout_ms} ms"
-                )
+                detail = f"the member did not leave epoch {member.member_epoch} within {member.rebalance_timeout_ms} ms"
                 self._expire(group, member, REBALANCE_TIMEOUT, detail, now, out)
         elif kind == TIMER_CONSUMER_JOIN:
             timers.join_token = NO_TOKEN
-            detail = "the classic member did not join again within the rebalance timeout"
+            detail = "the classic member did not rejoin within the rebalance timeout"
             self._expire(group, member, JOIN_TIMEOUT, detail, now, out)
         elif kind == TIMER_CONSUMER_SYNC:
             timers.sync_token = NO_TOKEN
-            detail = "the classic member did not ask for its assignment within the rebalance timeout"
+            detail = "the classic member did not send SyncGroup within the rebalance timeout"
             self._expire(group, member, SYNC_TIMEOUT, detail, now, out)
         return out
 
     def keep_timers(self, group: ConsumerGroup, member: ConsumerMember, now: Now, out: Outcome) -> None:
-        """See to it that a member has the timers that it must have, and none that it must not have."""
+        """Arm the timers that the member must have, and disarm those it must not have."""
         timers = self.store.timers.of_member(group.group_id, member.member_id)
         if timers.armed_ms == NOT_ARMED:
             timeout_ms = self.session_timeout_ms(group, member)
-            self.schedule_session(group, member.member_id, timeout_ms, now, out)
+            self.store.timers.start_session(group.group_id, member.member_id, timeout_ms, now, out)
         if member.classic is not None or member.state != UNREVOKED_PARTITIONS:
             timers.rebalance_token = NO_TOKEN
         elif timers.rebalance_token == NO_TOKEN or timers.rebalance_epoch != member.member_epoch:
             self.schedule_rebalance(group, member, now, out)
         if member.classic is None:
-            # One that speaks the new protocol by now is not waited for, under the same id.
+            # A classic member became one of the consumer protocol under the same id.
             timers.join_token = NO_TOKEN
             timers.sync_token = NO_TOKEN
 
@@ -217,7 +195,7 @@ class ConsumerMembership:
     # ---- start-up
 
     def loaded(self, now: Now, out: Outcome) -> None:
-        """The log was replayed: every member gets a whole session, and those that give up partitions their time."""
+        """The log was replayed: every member gets a full session, and revoking members a full rebalance timeout."""
         members = 0
         for group in self.store.consumer_groups.values():
             members += len(group.members)

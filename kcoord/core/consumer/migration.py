@@ -1,12 +1,13 @@
-"""From a classic group to one of the new protocol and back, while members work (KIP-848).
+"""Online migration between the classic and the consumer protocol, while members work (KIP-848).
 
-An empty group changes its kind whenever somebody of the other protocol comes. One with members is converted by the
-first member of the new protocol, as far as `group.consumer.migration.policy` allows, and goes back when the last of
-them leaves, is put out or is replaced by a classic member.
+An empty group is converted by the first member of the other protocol. A classic group with members is converted by the
+first member of the consumer protocol, as far as `group.consumer.migration.policy` allows. It is converted back when the
+last of these leaves, expires or is replaced by a classic member.
 
-The new group is made here, soft part and all, and its records say the same: replay finds it in the store's `making`
-or `making_classic` and goes on with it. Until then nothing of the old group is changed, so a request that fails
-later leaves everything as it was.
+The order matters. The handler builds the new group here as a separate object, with its soft state, and adds records
+that describe the same: first the tombstones of the old group, then the records of the new one. Replay receives the
+group object with the outcome (`Outcome.made`). Until all records are replayed, the old group is unchanged, so a request
+that fails later has no effect.
 """
 
 from __future__ import annotations
@@ -14,15 +15,10 @@ from __future__ import annotations
 from typing import Final, final
 
 from kcoord.core.assignors.spec import Assignment
+from kcoord.core.cause import PROTOCOL_DOWNGRADED, PROTOCOL_UPGRADED, Cause
+from kcoord.core.choices import MIGRATION_BIDIRECTIONAL, MIGRATION_DOWNGRADE, MIGRATION_UPGRADE
 from kcoord.core.classic.rebalance import ClassicRebalance, answer_join, answer_sync
-from kcoord.core.config import (
-    MIGRATION_BIDIRECTIONAL,
-    MIGRATION_DOWNGRADE,
-    MIGRATION_UPGRADE,
-    CoreConfig,
-)
-from kcoord.core.consumer.topics import GroupTopics
-from kcoord.core.groups.cause import PROTOCOL_DOWNGRADED, PROTOCOL_UPGRADED, Cause
+from kcoord.core.config import CoreConfig
 from kcoord.core.groups.classic import (
     CONSUMER_PROTOCOL_TYPE,
     STABLE,
@@ -41,7 +37,8 @@ from kcoord.core.groups.errors import GroupError
 from kcoord.core.groups.members import ConsumerMember, PartitionEpochs, sorted_unique
 from kcoord.core.groups.records import group_records, group_tombstones
 from kcoord.core.groups.store import GroupStore
-from kcoord.core.outcome import INFO, WARNING, CoordinatorRecord, Fact, Now, Outcome
+from kcoord.core.outcome import INFO, LIMIT, WARNING, CoordinatorRecord, Fact, Now, Outcome
+from kcoord.core.topics.group_topics import GroupTopics
 from kcoord.protocol import errors
 from kcoord.protocol.join_group import JoinGroupRequestProtocol
 from kcoord.protocol.records.consumer_group_member_metadata import ClassicMemberMetadata, ClassicProtocol
@@ -56,23 +53,21 @@ DOWNGRADE_POLICIES: Final = (MIGRATION_BIDIRECTIONAL, MIGRATION_DOWNGRADE)
 
 @final
 class ConsumerMigration:
-    def __init__(
-        self, config: CoreConfig, store: GroupStore, topics: GroupTopics, rebalance: ClassicRebalance
-    ) -> None:
+    def __init__(self, config: CoreConfig, store: GroupStore, topics: GroupTopics, rebalance: ClassicRebalance) -> None:
         self.config = config
         self.store = store
         self.topics = topics
         self.rebalance = rebalance
 
-    # ---- from classic
+    # ---- from classic to consumer
 
     def upgrade(self, classic: ClassicGroup, out: Outcome) -> ConsumerGroup:
-        """A consumer group with the members of the classic one, and the records that put it in its place.
+        """A consumer group with the members of the classic one. Adds the records that replace it.
 
-        Raises GroupError. When the whole request has succeeded, `upgraded` has to be called.
+        Raises GroupError. Once the whole request has succeeded, the caller has to call `upgraded`.
         """
         self._check_upgrade(classic)
-        # A former consumer group of this id may have told its members to join or to give up partitions.
+        # An earlier consumer group of this id may have armed join and rebalance timers of the same members.
         self.store.timers.forget_phases(classic.group_id)
         group = ConsumerGroup(classic.group_id, classic.log)
         group.epoch = classic.generation_id
@@ -84,16 +79,15 @@ class ConsumerMigration:
             subscription = subscriptions[member.member_id]
             group.put_member(self._upgraded_member(classic, member, subscription, assigned[member.member_id]))
         for known in group.members.values():
-            # The last assignment of the classic group is what everybody has and is to have.
-            group.targets[known.member_id] = {
-                topic_id: list(of_topic) for topic_id, of_topic in known.assigned.items()
-            }
-        # What was about to be assigned anew must be: no subscription may have changed.
+            # The last assignment of the classic group becomes both the current and the target assignment.
+            group.targets[known.member_id] = {topic_id: list(of_topic) for topic_id, of_topic in known.assigned.items()}
+        # The rebalance that was running must be completed, although no subscription may have changed.
         group.is_unbalanced = classic.state != STABLE or bool(classic.pending_sync)
         group.metadata_hash = self.topics.metadata_hash(group.subscribed_topics())
+        # The tombstone of the classic group comes first, in the same batch: the log never has both groups.
         out.add(classic.log, GroupMetadataKey(classic.group_id), None)
         records = group_records(group)
-        # This one names the generation: the request that converts the group goes on to the next epoch.
+        # This cause belongs to the epoch that equals the generation. The request itself then starts the next epoch.
         records[len(group.members)].cause = Cause(PROTOCOL_UPGRADED, "", f"classic, {classic.state}")
         out.records.extend(records)
         fields: dict[str, object] = {
@@ -106,7 +100,7 @@ class ConsumerMigration:
         return group
 
     def upgraded(self, classic: ClassicGroup, out: Outcome) -> None:
-        """The classic group goes: who waits for it has to join the new one."""
+        """The classic group no longer exists: answer its parked requests so that these members rejoin the new group."""
         for member in classic.members.values():
             answer_join(classic, member, errors.REBALANCE_IN_PROGRESS, out, member.member_id)
             answer_sync(member, errors.REBALANCE_IN_PROGRESS, out)
@@ -126,8 +120,9 @@ class ConsumerMigration:
         )
 
     def _protocol_of(self, classic: ClassicGroup) -> str | None:
-        """The protocol whose metadata counts. Before the first generation, and when members have changed their
-        protocols since the last one, it is the one that the next generation would have."""
+        """The protocol whose metadata counts. Before the first generation, and if members have changed their protocols
+        since the last one, that is the protocol that the next generation would select.
+        """
         name = classic.protocol_name
         if name is not None and classic.supported_protocols.get(name, 0) == len(classic.members):
             return name
@@ -136,7 +131,7 @@ class ConsumerMigration:
     def _subscriptions(
         self, classic: ClassicGroup, protocol_name: str | None
     ) -> dict[str, ConsumerProtocolSubscription]:
-        """By member id. Raises GroupError."""
+        """Subscriptions by member id. Raises GroupError."""
         subscriptions: dict[str, ConsumerProtocolSubscription] = {}
         try:
             for member in classic.members.values():
@@ -168,11 +163,11 @@ class ConsumerMigration:
     def _assigned(
         self, classic: ClassicGroup, subscriptions: dict[str, ConsumerProtocolSubscription]
     ) -> dict[str, PartitionEpochs]:
-        """What each member has, by member id, with the generation as the epoch in which it was given it.
+        """The partitions that each member owns, by member id. The generation becomes their assignment epoch.
 
-        That is the last assignment. While a group rebalances there may be none any more, or a member may not have
-        asked for it yet: then it also has what it said when it joined, where that is nobody else's. A broker takes
-        such partitions for free, and gives them to a second owner. Raises GroupError.
+        These are the last assignment. While a group rebalances, there may be none, or a member may not have received it
+        yet: then a member also keeps the partitions that it reported when it joined, unless another member owns them. A
+        broker treats such partitions as free and assigns them to a second owner. Raises GroupError.
         """
         assigned: dict[str, PartitionEpochs] = {}
         owned: dict[bytes, dict[int, bool]] = {}
@@ -192,7 +187,7 @@ class ConsumerMigration:
         unsure: list[tuple[int, str]] = []
         for member_id in classic.members:
             if classic.state != STABLE or member_id in classic.pending_sync:
-                # Who was in a later generation is right (KIP-792).
+                # Of two members that report a partition, the one with the later generation owns it (KIP-792).
                 unsure.append((-subscriptions[member_id].generation_id, member_id))
         unsure.sort()
         for _, member_id in unsure:
@@ -209,7 +204,7 @@ class ConsumerMigration:
         return assigned
 
     def _two_owners(self, classic: ClassicGroup, member: ClassicMember) -> GroupError:
-        """The leader gave a partition to two members. A broker stumbles over that, with this very answer."""
+        """The leader assigned a partition to two members. A broker fails in this case, with this answer."""
         return GroupError(
             errors.UNKNOWN_SERVER_ERROR,
             f"Cannot upgrade classic group {classic.group_id} to consumer group because member {member.member_id} was "
@@ -217,10 +212,10 @@ class ConsumerMigration:
         )
 
     def _last_assignment(self, classic: ClassicGroup, member: ClassicMember) -> Assignment:
-        """What the leader assigned to the member last. Raises GroupError."""
+        """The member's part of the leader's last assignment. Raises GroupError."""
         assignment: Assignment = {}
         if not member.assignment:
-            # It has just joined.
+            # The member joined after that.
             return assignment
         try:
             message = decode_assignment(member.assignment)
@@ -238,14 +233,12 @@ class ConsumerMigration:
                 assignment[topic.topic_id] = of_topic.partitions
         return assignment
 
-    # ---- and back
+    # ---- from consumer to classic
 
-    def downgrade_without(
-        self, group: ConsumerGroup, leaving: list[ConsumerMember], now: Now, out: Outcome
-    ) -> bool:
-        """Whether the group goes on as a classic one once these members are gone; then `out` says so.
+    def downgrade_without(self, group: ConsumerGroup, leaving: list[ConsumerMember], now: Now, out: Outcome) -> bool:
+        """Convert the group to a classic one without these members. Returns whether it did; `out` then has the records.
 
-        What is left has to rebalance at once: the assignment was made with those who leave.
+        The remaining members have to rebalance at once, because the target assignment includes those who leave.
         """
         left = len(group.members) - len(leaving)
         classic_left = group.classic_members
@@ -254,13 +247,13 @@ class ConsumerMigration:
                 classic_left -= 1
         if left == 0 or classic_left != left or not self._may_downgrade(group, left, out):
             return False
-        gone = ", ".join(member.member_id for member in leaving[:10])
-        cause = Cause(PROTOCOL_DOWNGRADED, leaving[0].member_id, f"without {gone}")
-        reason = f"the group is classic again without {gone}"
+        removed = ", ".join(member.member_id for member in leaving[:10])
+        cause = Cause(PROTOCOL_DOWNGRADED, leaving[0].member_id, f"after the removal of {removed}")
+        reason = f"the group was downgraded after the removal of {removed}"
         return self.downgrade(group, leaving, None, cause, reason, now, out)
 
     def can_downgrade_with(self, group: ConsumerGroup, replaced: ConsumerMember, out: Outcome) -> bool:
-        """Whether the group becomes a classic one when a classic member takes the place of this static one."""
+        """Whether the group becomes classic when a classic member replaces this static member."""
         return (
             replaced.classic is None
             and group.classic_members == len(group.members) - 1
@@ -269,12 +262,12 @@ class ConsumerMigration:
 
     def _may_downgrade(self, group: ConsumerGroup, size: int, out: Outcome) -> bool:
         if self.config.group_consumer_migration_policy not in DOWNGRADE_POLICIES:
-            return self._stays(group, "online downgrade is disabled", out)
+            return self._cannot_downgrade(group, "online downgrade is disabled", out)
         if size > self.config.group_max_size:
-            return self._stays(group, "it is larger than a classic group may be", out)
+            return self._cannot_downgrade(group, "the group is larger than group.max.size", out)
         return True
 
-    def _stays(self, group: ConsumerGroup, reason: str, out: Outcome) -> bool:
+    def _cannot_downgrade(self, group: ConsumerGroup, reason: str, out: Outcome) -> bool:
         fields: dict[str, object] = {"group": group.group_id, "reason": reason}
         out.facts.append(Fact(INFO, "consumer_group_not_downgraded", fields))
         return False
@@ -289,10 +282,10 @@ class ConsumerMigration:
         now: Now,
         out: Outcome,
     ) -> bool:
-        """The group goes on as a classic one without `leaving`, and with `joining` in the place of a static member.
+        """Convert the group to a classic one, without `leaving`, and with `joining` as a static member's replacement.
 
-        Earlier records of `out` have put `joining` there. The members keep their target assignments; with a
-        `rebalance_reason` they are to join again at once. False where that cannot be.
+        Earlier records of `out` already replace that static member. The other members keep their target assignments;
+        with a `rebalance_reason` they have to rejoin at once. Returns False if the group cannot be converted.
         """
         replaced_id = ""
         if joining is not None and joining.instance_id is not None:
@@ -302,8 +295,7 @@ class ConsumerMigration:
             gone[member.member_id] = True
         if replaced_id:
             gone[replaced_id] = True
-        classic = ClassicGroup(group.group_id, group.log, now.wall_ms)
-        classic.state = STABLE
+        classic = ClassicGroup(group.group_id, group.log, now.wall_ms, STABLE)
         classic.generation_id = group.epoch
         for member in group.members.values():
             if member.member_id not in gone:
@@ -312,7 +304,7 @@ class ConsumerMigration:
             add_classic_member(classic, joining)
         classic.protocol_name = classic.select_protocol()
         if classic.protocol_name is None:
-            return self._stays(group, "its members have no protocol in common", out)
+            return self._cannot_downgrade(group, "the members have no common protocol", out)
         for kept in classic.members.values():
             target_id = kept.member_id
             if joining is not None and target_id == joining.member_id:
@@ -324,10 +316,12 @@ class ConsumerMigration:
         classic.take_subscriptions()
         value = classic.metadata_value()
         if value_bytes_max(group.group_id, value) > self.config.coordinator_batch_bytes_max // 2:
-            out.facts.append(Fact(WARNING, "group_record_too_large", {"group": group.group_id}))
-            return self._stays(group, "its record would be too large", out)
+            out.facts.append(Fact(WARNING, "group_record_too_large", {"group": group.group_id}, LIMIT))
+            return self._cannot_downgrade(group, "the record of the classic group would be too large", out)
         by_id = "" if joining is None else joining.member_id
         out.log = group.log
+        # The tombstones come first, directly followed by the classic group, in one batch: after a crash the log has
+        # one of the two groups. From the tombstones replay learns whether the classic group has to rebalance.
         out.records.extend(group_tombstones(group, replaced_id, by_id))
         out.records.append(CoordinatorRecord(GroupMetadataKey(group.group_id), value, cause))
         fields: dict[str, object] = {
@@ -337,9 +331,10 @@ class ConsumerMigration:
             "cause": cause.detail,
         }
         out.facts.append(Fact(INFO, "consumer_group_downgraded", fields))
-        self.store.making_classic[group.group_id] = classic
+        out.made = classic
         for kept in classic.members.values():
-            self.rebalance.schedule_session(classic, kept, kept.session_timeout_ms, now, out)
+            self.store.timers.start_session(classic.group_id, kept.member_id, kept.session_timeout_ms, now, out)
+        # The record has the Stable group. If the rebalance is lost in a crash, start-up begins it again.
         if rebalance_reason:
             self.rebalance.prepare_rebalance(classic, rebalance_reason, now, out)
         return True
@@ -350,33 +345,31 @@ class ConsumerMigration:
         try:
             version = version_of(member.metadata(protocol_name))
         except DecodeError:
-            # Only the metadata of its first protocol was looked at when it joined.
+            # JoinGroup checked only the metadata of the first protocol.
             version = 0
         return encode_assignment(self.topics.assignment_message(group.target(target_id)), version)
 
 
 def held_by(member: ConsumerMember) -> Assignment:
-    """All that a member has, what it is giving up included."""
+    """All partitions that a member owns, including those it is revoking."""
     held: Assignment = {topic_id: list(of_topic) for topic_id, of_topic in member.assigned.items()}
     for topic_id, of_topic in member.revoking.items():
         held[topic_id] = held.get(topic_id, []) + list(of_topic)
     return held
 
 
-def classic_metadata(
-    session_timeout_ms: int, protocols: list[JoinGroupRequestProtocol]
-) -> ClassicMemberMetadata:
-    """What record 5 keeps of a member that speaks the classic protocol."""
+def classic_metadata(session_timeout_ms: int, protocols: list[JoinGroupRequestProtocol]) -> ClassicMemberMetadata:
+    """The part of record 5 that describes a classic member."""
     return ClassicMemberMetadata(
         session_timeout_ms, [ClassicProtocol(protocol.name, protocol.metadata) for protocol in protocols]
     )
 
 
 def add_classic_member(classic: ClassicGroup, member: ConsumerMember) -> None:
-    """A member that speaks the classic protocol, in a classic group; its assignment is still to come."""
+    """Add a classic member of a consumer group to a classic group. Its assignment follows."""
     stored = member.classic
     if stored is None:
-        raise ValueError(f"member {member.member_id} does not speak the classic protocol")
+        raise ValueError(f"member {member.member_id} does not use the classic protocol")
     classic.add_member(
         ClassicMember(
             member.member_id,
@@ -386,10 +379,7 @@ def add_classic_member(classic: ClassicGroup, member: ConsumerMember) -> None:
             member.rebalance_timeout_ms,
             stored.session_timeout_ms,
             CONSUMER_PROTOCOL_TYPE,
-            [
-                JoinGroupRequestProtocol(protocol.name, protocol.metadata)
-                for protocol in stored.supported_protocols
-            ],
+            [JoinGroupRequestProtocol(protocol.name, protocol.metadata) for protocol in stored.supported_protocols],
             b"",
         )
     )

@@ -1,16 +1,15 @@
-"""SyncGroup, Heartbeat and LeaveGroup in a group of the new protocol, from members that speak the classic one."""
+"""SyncGroup, Heartbeat and LeaveGroup of classic members in a consumer group."""
 
 from __future__ import annotations
 
 from typing import final
 
+from kcoord.core.cause import MEMBER_LEFT, Cause
 from kcoord.core.classic.rebalance import client_reason
 from kcoord.core.classic.sync import check_request
 from kcoord.core.consumer.membership import ConsumerMembership
-from kcoord.core.consumer.steps import ConsumerSteps, check_instance, dropped, known_member
-from kcoord.core.consumer.topics import GroupTopics
-from kcoord.core.groups.cause import MEMBER_LEFT, Cause
-from kcoord.core.groups.consumer import ConsumerGroup
+from kcoord.core.consumer.steps import ConsumerSteps, check_instance, discarded
+from kcoord.core.groups.consumer import ConsumerGroup, known_member
 from kcoord.core.groups.embedded_protocol import encode_assignment, version_of
 from kcoord.core.groups.errors import GroupError
 from kcoord.core.groups.leave import LeaveGroupStep
@@ -21,6 +20,7 @@ from kcoord.core.groups.members import (
 )
 from kcoord.core.groups.store import GroupStore
 from kcoord.core.outcome import INFO, Fact, Now, Outcome, Reply, Request
+from kcoord.core.topics.group_topics import GroupTopics
 from kcoord.protocol import errors
 from kcoord.protocol.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kcoord.protocol.leave_group import MemberIdentity
@@ -31,7 +31,7 @@ from kcoord.wire.primitives import DecodeError
 
 @final
 class MixedMembers:
-    """The requests are for ids in `store.consumer_groups`."""
+    """The requests for the groups in `store.consumer_groups`."""
 
     def __init__(
         self, store: GroupStore, topics: GroupTopics, membership: ConsumerMembership, steps: ConsumerSteps
@@ -56,28 +56,28 @@ class MixedMembers:
         out.replies.append(Reply(request.request_id, response, group.log, group.end_offset))
         return out
 
-    def _sync(
-        self, group: ConsumerGroup, body: SyncGroupRequest, now: Now, out: Outcome
-    ) -> SyncGroupResponse:
-        """Raises GroupError."""
+    def _sync(self, group: ConsumerGroup, body: SyncGroupRequest, now: Now, out: Outcome) -> SyncGroupResponse:
+        """Handle one SyncGroup. Raises GroupError."""
         member = self._member(group, body.member_id, body.group_instance_id)
         classic = self._check_generation(member, body.generation_id)
         protocol = classic.supported_protocols[0]
         if body.protocol_type is not None and body.protocol_type != "consumer":
-            raise GroupError(errors.INCONSISTENT_GROUP_PROTOCOL, "not the type of the group's protocols")
+            raise GroupError(errors.INCONSISTENT_GROUP_PROTOCOL, "the protocol type is not that of the group")
         if body.protocol_name is not None and body.protocol_name != protocol.name:
-            raise GroupError(errors.INCONSISTENT_GROUP_PROTOCOL, "not the protocol that JoinGroup answered")
-        # One that has still to give up partitions must learn which: its assignment is what it may keep.
+            raise GroupError(
+                errors.INCONSISTENT_GROUP_PROTOCOL, "the protocol is not the one in the answer to JoinGroup"
+            )
+        # A member that has to revoke partitions gets the assignment that it may keep, and so learns which these are.
         if group.assignment_epoch > member.member_epoch and member.state != UNREVOKED_PARTITIONS:
             self.membership.expect_join(group, member, now, out)
-            raise GroupError(errors.REBALANCE_IN_PROGRESS, "the member has to join again")
+            raise GroupError(errors.REBALANCE_IN_PROGRESS, "the member has to rejoin")
         self.membership.sync_received(group, member.member_id)
-        self.membership.schedule_session(group, member.member_id, classic.session_timeout_ms, now, out)
+        self.store.timers.start_session(group.group_id, member.member_id, classic.session_timeout_ms, now, out)
         assigned = {topic_id: list(of_topic) for topic_id, of_topic in member.assigned.items()}
         try:
             version = version_of(protocol.metadata)
         except DecodeError:
-            # Its subscription was read when it joined, so this is a record that nobody wrote like this.
+            # JoinGroup decoded this subscription before storing it, so no server wrote this record.
             version = 0
         return SyncGroupResponse(
             error_code=errors.NONE,
@@ -106,39 +106,36 @@ class MixedMembers:
         """NONE or REBALANCE_IN_PROGRESS. Raises GroupError."""
         member = self._member(group, body.member_id, body.group_instance_id)
         classic = self._check_generation(member, body.generation_id)
-        self.membership.schedule_session(group, member.member_id, classic.session_timeout_ms, now, out)
+        self.store.timers.start_session(group.group_id, member.member_id, classic.session_timeout_ms, now, out)
         assignment_epoch = group.assignment_epoch
         if group.classic_members == len(group.members):
-            assignment_epoch = self._look_after(group, member, now, out)
+            assignment_epoch = self._refresh(group, member, now, out)
         state = member.state
         if (
             member.member_epoch < assignment_epoch
             or state == UNREVOKED_PARTITIONS
             or (state == UNRELEASED_PARTITIONS and not group.is_waiting_for_release(member))
         ):
-            # A new target, or partitions to give up, or ones to take that are free now: it joins again for each.
+            # For a new target, for partitions to revoke and for partitions that became free, the member has to rejoin.
             self.membership.expect_join(group, member, now, out)
             return errors.REBALANCE_IN_PROGRESS
         return errors.NONE
 
-    def _look_after(self, group: ConsumerGroup, member: ConsumerMember, now: Now, out: Outcome) -> int:
-        """Do what the heartbeats of the new protocol do for a group, where there are none.
+    def _refresh(self, group: ConsumerGroup, member: ConsumerMember, now: Now, out: Outcome) -> int:
+        """Do for a group of classic members only what heartbeats of the consumer protocol would do.
 
-        A group whose members are all classic, and which may not be converted back, would otherwise leave the
-        partitions of a member that went, and new ones of its topics, to nobody until somebody joins. Answers the epoch
-        of the target assignment.
+        Otherwise the partitions of a removed member, and new partitions of subscribed topics, would stay unassigned
+        until a member joins, if the group may not be converted back. Returns the epoch of the target assignment.
         """
         steps = self.steps
         config = self.membership.topics.group_config(group.group_id)
         prepared = Outcome()
         try:
             epoch = steps.change_member(group, member, member, member, False, "", now, prepared)[0]
-            epoch = steps.assign(
-                group, member, member, member, epoch, config.assignment_interval_ms, now, prepared
-            )[0]
+            epoch = steps.assign(group, member, member, member, epoch, config.assignment_interval_ms, now, prepared)[0]
         except GroupError:
-            # Nothing is assigned, and the member goes on with what it has.
-            out.facts.extend(dropped(group, prepared).facts)
+            # No new target. The member keeps its partitions.
+            out.facts.extend(discarded(group, prepared).facts)
             return group.assignment_epoch
         out.log = prepared.log
         out.records.extend(prepared.records)
@@ -146,28 +143,24 @@ class MixedMembers:
         return epoch
 
     def _member(self, group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:
-        """Raises GroupError."""
+        """The member of this id. Raises GroupError."""
         if instance_id is None:
             return known_member(group, member_id)
         return check_instance(group.static_member(instance_id), instance_id, member_id)
 
     def _check_generation(self, member: ConsumerMember, generation_id: int) -> ClassicMemberMetadata:
-        """What the member said of itself in JoinGroup, if it speaks for this generation. Raises GroupError."""
+        """The member's data from JoinGroup, if the request names its generation. Raises GroupError."""
         classic = member.classic
         if classic is None:
-            raise GroupError(
-                errors.UNKNOWN_MEMBER_ID, f"Member {member.member_id} does not use the classic protocol."
-            )
+            raise GroupError(errors.UNKNOWN_MEMBER_ID, f"Member {member.member_id} does not use the classic protocol.")
         if generation_id != member.member_epoch:
-            raise GroupError(
-                errors.ILLEGAL_GENERATION, f"Member {member.member_id} is at epoch {member.member_epoch}."
-            )
+            raise GroupError(errors.ILLEGAL_GENERATION, f"Member {member.member_id} is at epoch {member.member_epoch}.")
         return classic
 
     # ---- LeaveGroup
 
     def leave(self, step: LeaveGroupStep, share: list[MemberIdentity], now: Now, out: Outcome) -> None:
-        """Members of either protocol leave; an administrator names static ones by their instance ids alone."""
+        """Remove members of both protocols. Admin clients name static members by instance id alone."""
         group = self.store.consumer_groups[step.group_id]
         members: list[ConsumerMember] = []
         for identity in share:
@@ -179,7 +172,7 @@ class MixedMembers:
                     if member.instance_id is not None:
                         step.left_instances[member.instance_id] = member.member_id
                     members.append(member)
-                    self._tell_left(group, member, identity, out)
+                    self._report_left(group, member, identity, out)
                 except GroupError as failure:
                     error = failure.code
             step.add(identity, error)
@@ -190,7 +183,7 @@ class MixedMembers:
             self.membership.remove(group, members, Cause(MEMBER_LEFT, members[0].member_id, detail), now, out)
 
     def _has_left(self, step: LeaveGroupStep, identity: MemberIdentity) -> bool:
-        """Whether the request named this member before: it is answered in the same way again."""
+        """Whether the request named this member before. The answer is then the same."""
         instance_id = identity.group_instance_id
         if instance_id is None:
             return identity.member_id in step.left
@@ -198,7 +191,7 @@ class MixedMembers:
         return member_id is not None and identity.member_id in ("", member_id)
 
     def _leaving(self, group: ConsumerGroup, identity: MemberIdentity) -> ConsumerMember:
-        """Raises GroupError."""
+        """The member to remove. Raises GroupError."""
         instance_id = identity.group_instance_id
         if instance_id is None:
             return known_member(group, identity.member_id)
@@ -207,7 +200,7 @@ class MixedMembers:
             return static
         return check_instance(static, instance_id, identity.member_id)
 
-    def _tell_left(
+    def _report_left(
         self, group: ConsumerGroup, member: ConsumerMember, identity: MemberIdentity, out: Outcome
     ) -> None:
         out.facts.append(

@@ -1,8 +1,15 @@
-"""From what a member has to what it is to have, so that no partition is ever with two members (KIP-848).
+"""Reconciliation: from a member's current assignment to its target (KIP-848).
 
-A member first gives up what is not in its target (UNREVOKED_PARTITIONS, in its old epoch); once it no longer reports
-those partitions it moves to the target's epoch and is given what is free; as long as some of its target is still with
-others it waits for that (UNRELEASED_PARTITIONS), and when it has all of it, it is STABLE.
+No partition ever has two owners, because a member takes these steps in this order:
+
+1. It revokes what is not in its target, and stays in its old epoch (UNREVOKED_PARTITIONS).
+2. Once its heartbeat no longer reports those partitions, they are free for others. It moves to the epoch of the target
+and gets those partitions of its target that are free.
+3. While some of its target is still owned by other members it waits for them (UNRELEASED_PARTITIONS). When it owns all
+of its target it is STABLE.
+
+A partition becomes free only by a record in which its owner no longer has it. Revoking and assigning in one step would
+give it to a second owner before the first one knows.
 """
 
 from __future__ import annotations
@@ -21,16 +28,17 @@ from kcoord.core.groups.members import (
     AssignorAnswer,
     ConsumerMember,
     PartitionEpochs,
+    check_transition,
 )
 from kcoord.protocol import errors
 
-# What a member says it has: topic id -> partitions. None where a request does not say.
+# The partitions that a member reports: topic id -> partitions. None if the request has no such field.
 Owned = dict[bytes, list[int]]
 
 
 @final
 class Reconciliation:
-    """One member's step towards its target. `subscribed`: ids of the topics it subscribes to now, as keys."""
+    """One step of a member towards its target. `subscribed` has the ids of its subscribed topics as keys."""
 
     def __init__(
         self,
@@ -50,11 +58,11 @@ class Reconciliation:
         self.subscribed = subscribed
         self.subscription_changed = subscription_changed
         self.owned = owned
-        # What the target's assignor says to this member; it is told with the target's epoch.
+        # The client-side assignor's answer for this member, which it gets together with the target's epoch.
         self.answer = answer
 
     def next(self) -> ConsumerMember:
-        """The member after this step: the same object where it cannot move."""
+        """The member after this step; the same object if it cannot move."""
         member = self.member
         state = member.state
         if state == STABLE:
@@ -68,7 +76,7 @@ class Reconciliation:
         if state == UNRELEASED_PARTITIONS:
             return self._towards_target(member.member_epoch)
         if state == UNKNOWN_STATE and (self.owned is None or self.owned):
-            # A state that a later release wrote: it begins anew, with nothing.
+            # A later release wrote this state. The member has to rejoin without partitions.
             raise GroupError(
                 errors.FENCED_MEMBER_EPOCH,
                 "The consumer group member is in an unknown state. "
@@ -77,7 +85,7 @@ class Reconciliation:
         return self._towards_target(self.target_epoch)
 
     def _owns_any(self, partitions: PartitionEpochs) -> bool:
-        """Whether the member still reports one of them; one that reports nothing may have all."""
+        """Whether the member still reports one of these partitions. One that reports nothing may own all of them."""
         if self.owned is None:
             return True
         for topic_id, owned in self.owned.items():
@@ -89,7 +97,7 @@ class Reconciliation:
         return False
 
     def _without_unsubscribed(self) -> ConsumerMember:
-        """Only what it no longer subscribes to is taken away; what it is given waits for the next target."""
+        """Revoke only unsubscribed topics. New partitions come with the next target."""
         member = self.member
         kept: PartitionEpochs = {}
         revoking: PartitionEpochs = dict(member.revoking)
@@ -108,7 +116,8 @@ class Reconciliation:
         if revoking and self._owns_any(revoking):
             updated.state = UNREVOKED_PARTITIONS
             updated.revoking = revoking
-        # Otherwise it gave them up already.
+        # Otherwise the member has revoked them already.
+        check_transition(self.group.group_id, member, updated)
         return updated
 
     def _towards_target(self, member_epoch: int) -> ConsumerMember:
@@ -135,7 +144,7 @@ class Reconciliation:
                 if kept_of_topic is not None and partition in kept_of_topic:
                     continue
                 if self.group.partition_epoch(topic_id, partition) != NO_OWNER and (
-                    # What it is giving up itself nobody else can have.
+                    # Partitions that this member is still revoking have no other owner.
                     own_revoking is None or partition not in own_revoking
                 ):
                     waits = True
@@ -145,19 +154,22 @@ class Reconciliation:
                 given[topic_id] = free
         updated = member.copy()
         updated.assigned = kept
+        # Revoke first and assign nothing: the member stays in its epoch until it no longer reports these partitions.
         if revoking and self._owns_any(revoking):
             updated.state = UNREVOKED_PARTITIONS
             updated.advance_to(member_epoch)
             updated.revoking = revoking
+            check_transition(self.group.group_id, member, updated)
             return updated
         for topic_id, free in given.items():
             of_topic = dict(kept.get(topic_id, {}))
             for partition in free:
                 of_topic[partition] = self.target_epoch
-            # In order, as brokers write and tell them.
+            # In the order in which brokers write and send them.
             kept[topic_id] = dict(sorted(of_topic.items()))
         updated.state = UNRELEASED_PARTITIONS if waits else STABLE
         updated.advance_to(self.target_epoch)
         updated.revoking = {}
         updated.answer = self.answer
+        check_transition(self.group.group_id, member, updated)
         return updated

@@ -1,53 +1,51 @@
-"""Subscriptions by regular expression: when expressions are matched with the topics, and what comes of it.
+"""Subscriptions by regular expression: when expressions are resolved, and what follows from the result.
 
-Matching is a job, so a heartbeat never waits for it. All expressions of a group are matched together, so that topics
-that appear lead to one rebalance: at most every `group.consumer.regex.min.refresh.interval.ms` (10 s, as in Kafka),
-when an expression has no result yet, when topics were created since, or when the last time is
-`group.consumer.regex.refresh.interval.ms` ago. Results are records, so they survive a restart, and the group's epoch
-goes up only when they differ from those before.
+Resolution is a job, so no heartbeat waits for it. All expressions of a group are resolved together, so that new topics
+cause one rebalance: at most every `group.consumer.regex.min.refresh.interval.ms` (10 s, as in Kafka), when an
+expression has no result, when topics were created since, or when the last resolution is
+`group.consumer.regex.refresh.interval.ms` ago. Results are records, so they survive a restart. The group's epoch is
+bumped only if they differ from the previous ones.
 """
 
 from __future__ import annotations
 
 from typing import Final, cast, final
 
+from kcoord.core.cause import REGEX_RESOLVED, Cause
 from kcoord.core.config import CoreConfig
 from kcoord.core.consumer.targets import ConsumerTargets
-from kcoord.core.groups.cause import REGEX_RESOLVED, Cause
 from kcoord.core.groups.consumer import ConsumerGroup, ResolvedRegex, decrement, increment
 from kcoord.core.groups.errors import GroupError
 from kcoord.core.groups.members import ConsumerMember
 from kcoord.core.groups.records import regex_record, regex_tombstone
 from kcoord.core.groups.store import GroupStore
-from kcoord.core.outcome import WARNING, CoordinatorRecord, Fact, JobDone, Now, Outcome
+from kcoord.core.outcome import LIMIT, WARNING, CoordinatorRecord, Fact, JobDone, Now, Outcome
 from kcoord.core.topics.regex import ResolveRegexJob, check
 from kcoord.core.topics.registry import TopicRegistry
 from kcoord.protocol import errors
 
-# How much of what a resolution changed goes into the cause of the epoch, which is for people.
+# How many characters of a resolution's changes go into the cause of the epoch, which is for people.
 DIFFERENCES_MAX: Final = 10
 REGEX_CHARS_SHOWN: Final = 200
 
-# What a heartbeat did to the member's expression.
+# How a heartbeat changed the member's expression.
 UNCHANGED: Final = 0
 CHANGED: Final = 1
-# It counts at once: the new one is resolved already, or there is none any more.
+# The change counts at once: the new expression is resolved already, or the member has none any more.
 CHANGED_AND_RESOLVED: Final = 2
 
-# What checking a pattern counts for, in bytes of a request: some milliseconds, however short the pattern is.
+# The cost of compiling a pattern, in bytes of the turn's budget: some milliseconds, however short the pattern.
 REGEX_CHECK_COST: Final = 128 * 1024
 
 
 @final
 class ConsumerRegexes:
-    def __init__(
-        self, config: CoreConfig, store: GroupStore, topics: TopicRegistry, targets: ConsumerTargets
-    ) -> None:
+    def __init__(self, config: CoreConfig, store: GroupStore, topics: TopicRegistry, targets: ConsumerTargets) -> None:
         self.config = config
         self.store = store
         self.topics = topics
         self.targets = targets
-        # What checks of patterns took since somebody asked last (Core.take_cost).
+        # The cost of patterns checked since the last call of Core.take_cost.
         self.cost = 0
 
     def update(
@@ -58,7 +56,7 @@ class ConsumerRegexes:
         now: Now,
         out: Outcome,
     ) -> int:
-        """Look at the expression of `updated`, and order a resolution where one is due.
+        """Compare the expression of `updated` with the previous one, and request a resolution if one is due.
 
         Raises GroupError (INVALID_REGULAR_EXPRESSION).
         """
@@ -66,7 +64,7 @@ class ConsumerRegexes:
         new = updated.regex()
         status = UNCHANGED
         is_new = False
-        # A member that joins with "" or none where it had "" before changes nothing.
+        # Replacing "" by None changes nothing.
         if old != new:
             status = CHANGED
             if old is not None and group.regex_counts.get(old, 0) == 1:
@@ -89,10 +87,12 @@ class ConsumerRegexes:
             self._maybe_resolve(group, old, updated, is_new, now, out)
         return status
 
-    def give_up(
+    def release(
         self, group: ConsumerGroup, replaced: list[ConsumerMember], updated: ConsumerMember, out: Outcome
     ) -> None:
-        """Two members become one: the expression of the one that `update` did not look at may be nobody's now."""
+        """A member left its previous membership and took a static one: the expression of either may have lost its last
+        subscriber.
+        """
         regex = replaced[-1].regex()
         if regex is None or regex == updated.regex():
             return
@@ -116,7 +116,7 @@ class ConsumerRegexes:
         if group.regex_job_running or now.mono_ms < group.regex_retry_ms:
             return
         last_ms, last_version = group.last_regex_refresh()
-        # A last time in the future says that the clock was put back.
+        # A last time in the future means that the clock was set back.
         earliest_ms = last_ms + self.config.group_consumer_regex_min_refresh_interval_ms
         if last_ms >= 0 and last_ms <= now.wall_ms <= earliest_ms:
             return
@@ -147,7 +147,7 @@ class ConsumerRegexes:
         )
 
     def handle_resolved(self, event: JobDone, now: Now) -> Outcome:
-        """The topics that the expressions of a group match are known, or could not be found out."""
+        """The job that resolved the expressions of a group is done or failed."""
         out = Outcome()
         job = cast(ResolveRegexJob, event.job)
         group = self.store.consumer_groups.get(job.group_id)
@@ -164,7 +164,7 @@ class ConsumerRegexes:
         too_large: list[str] = []
         for regex, topics in result.items():
             if regex not in group.regex_counts:
-                # Nobody subscribes with it any more.
+                # The last member with this expression has left.
                 continue
             if topics is None:
                 too_large.append(regex)
@@ -196,9 +196,9 @@ class ConsumerRegexes:
         return out
 
     def _report_too_large(self, group: ConsumerGroup, regexes: list[str], now: Now, out: Outcome) -> None:
-        """What these match is more than a batch may hold, with the others. They keep what they matched last.
+        """The topics that these expressions match, with the others, exceed a batch. Keep the previous results.
 
-        Of one without a result there is no record to say when it was looked at, so the pause is kept here.
+        An expression without a result has no record with the time of its resolution, so the pause is kept in the group.
         """
         group.regex_retry_ms = now.mono_ms + self.config.group_consumer_regex_min_refresh_interval_ms
         fields: dict[str, object] = {
@@ -206,7 +206,7 @@ class ConsumerRegexes:
             "count": len(regexes),
             "first": regexes[0][:REGEX_CHARS_SHOWN],
         }
-        out.facts.append(Fact(WARNING, "consumer_group_regex_too_large", fields))
+        out.facts.append(Fact(WARNING, "consumer_group_regex_too_large", fields, LIMIT))
 
     def _add(self, group: ConsumerGroup, record: CoordinatorRecord, out: Outcome) -> None:
         out.log = group.log

@@ -1,8 +1,13 @@
-"""What a heartbeat and a classic member's JoinGroup have in common, once it is known which member speaks.
+"""The common part of a consumer heartbeat and a classic member's JoinGroup, once the member is known.
 
-A request about a member is three steps, all of them records of one batch: the member as it is now, and the group's
-epoch with it (`change_member`); a target assignment where the epoch is ahead of the last one (`assign`); and the
-member's own way to that (`reconcile`).
+Three steps, in this order, whose records are one batch:
+
+1. `change_member`: the member with the fields of the request, and the group's epoch if that changes.
+2. `assign`: a target assignment, if the epoch is newer than that of the last one.
+3. `reconcile`: one step of the member towards its target.
+
+The order of the records is Kafka's: the member, the group's epoch, the target assignment, the current assignment. Each
+step works with the result of the one before, which is not in the group yet: nothing is replayed until all succeeded.
 """
 
 from __future__ import annotations
@@ -11,13 +16,7 @@ import base64
 from typing import Final, final
 
 from kcoord.core.assignors.spec import Assignment
-from kcoord.core.client_assignors.computation import NO_EPOCH
-from kcoord.core.client_assignors.offers import ClientAssignors, answer_for, assignors_text
-from kcoord.core.consumer.membership import ConsumerMembership
-from kcoord.core.consumer.reconcile import Owned, Reconciliation
-from kcoord.core.consumer.regex import CHANGED_AND_RESOLVED, UNCHANGED, ConsumerRegexes
-from kcoord.core.consumer.targets import ConsumerTargets
-from kcoord.core.groups.cause import (
+from kcoord.core.cause import (
     CLIENT_ASSIGNORS_CHANGED,
     MEMBER_JOINED,
     MEMBER_REJOINED,
@@ -26,6 +25,12 @@ from kcoord.core.groups.cause import (
     TOPICS_CHANGED,
     Cause,
 )
+from kcoord.core.client_assignors.offers import ClientAssignors, answer_for, assignors_text
+from kcoord.core.consumer.membership import ConsumerMembership
+from kcoord.core.consumer.reconcile import Owned, Reconciliation
+from kcoord.core.consumer.regex import CHANGED_AND_RESOLVED, UNCHANGED, ConsumerRegexes
+from kcoord.core.consumer.targets import ConsumerTargets
+from kcoord.core.groups.computation import NO_EPOCH
 from kcoord.core.groups.consumer import ConsumerGroup
 from kcoord.core.groups.errors import GroupError
 from kcoord.core.groups.members import UNREVOKED_PARTITIONS, ConsumerMember
@@ -33,15 +38,13 @@ from kcoord.core.groups.records import current_record, member_record
 from kcoord.core.outcome import WARNING, Now, Outcome
 from kcoord.protocol import errors
 
-# A broker looks at the topics of a group when they change, and otherwise hardly ever.
+# Like a broker, check the topics of a group when they change, and otherwise rarely.
 REFRESH_INTERVAL_MS: Final = 2147483647
 
 
 @final
 class ConsumerSteps:
-    def __init__(
-        self, targets: ConsumerTargets, regexes: ConsumerRegexes, membership: ConsumerMembership
-    ) -> None:
+    def __init__(self, targets: ConsumerTargets, regexes: ConsumerRegexes, membership: ConsumerMembership) -> None:
         self.targets = targets
         self.regexes = regexes
         self.membership = membership
@@ -58,11 +61,11 @@ class ConsumerSteps:
         now: Now,
         out: Outcome,
     ) -> tuple[int, bool]:
-        """Say what is new of the member. Answers the group's epoch, and whether the member's subscription changed.
+        """Update the member. Returns the group's epoch, and whether the member's subscription changed.
 
-        `before` stands in the group where this one will (None for nobody), `member` is what it was when the request
-        came, a static one under its new id already, and `updated` what it is with the request. `reason` is what a
-        client says of itself. Raises GroupError.
+        `before` is the member that this one replaces (None for a new one), `member` the member as it was before the
+        request (a static one already under its new id), and `updated` the member with the fields of the request.
+        `reason` is the client's own. Raises GroupError.
         """
         names_changed = False
         if updated is not member or before is None:
@@ -73,23 +76,19 @@ class ConsumerSteps:
         if group.regex_counts or updated.regex() is not None:
             regex_status = self.regexes.update(group, before, updated, now, out)
         epoch = group.epoch
-        # Of an expression that is not resolved yet the group hears when it is.
+        # An expression that is not resolved yet changes the epoch when its resolution is done.
         subscription_changed = names_changed or regex_status == CHANGED_AND_RESOLVED
-        bump = (
-            subscription_changed
-            or group.is_unbalanced
-            or updated.client_assignors != member.client_assignors
-        )
+        bump = subscription_changed or group.is_unbalanced or updated.client_assignors != member.client_assignors
         group.is_unbalanced = False
         replaced = [] if before is None else [before]
-        given_up = given_up_membership(group, before, updated)
-        if given_up is not None:
-            # What was meant for it has to go to somebody, though no subscription may have changed.
+        abandoned = abandoned_membership(group, before, updated)
+        if abandoned is not None:
+            # The partitions of the abandoned membership have to be assigned, although no subscription may have changed.
             bump = True
-            replaced.append(given_up)
-            # It knows the member by what was meant for it.
+            replaced.append(abandoned)
+            # The builder still counts the abandoned membership.
             group.forget_builder()
-            self.regexes.give_up(group, replaced, updated, out)
+            self.regexes.release(group, replaced, updated, out)
         if bump or now.mono_ms >= group.refresh_deadline_ms:
             topics = group.subscribed_topics_after(replaced, updated)
             metadata_hash = self.targets.topics.metadata_hash(topics)
@@ -117,12 +116,12 @@ class ConsumerSteps:
         if before is None:
             return Cause(MEMBER_JOINED, member_id, subscription_of(updated) + of_client)
         if not bump:
-            # What happened while the server was down, or before, is not known any more.
-            detail = "; ".join(group.topic_changes) or "topics of the subscription were created, deleted or grew"
+            # Changes from before the server started are not known.
+            detail = "; ".join(group.topic_changes) or "topics of the subscription were created, deleted or extended"
             return Cause(TOPICS_CHANGED, "", detail)
         detail = f"{subscription_of(before)} -> {subscription_of(updated)}{of_client}"
         if before.member_id != member_id:
-            return Cause(STATIC_MEMBER_REPLACED, member_id, f"in the place of {before.member_id}; {detail}")
+            return Cause(STATIC_MEMBER_REPLACED, member_id, f"replaces {before.member_id}; {detail}")
         return Cause(MEMBER_REJOINED if joins else SUBSCRIPTION_CHANGED, member_id, detail)
 
     def assign(
@@ -136,7 +135,7 @@ class ConsumerSteps:
         now: Now,
         out: Outcome,
     ) -> tuple[int, Assignment]:
-        """The epoch of the target assignment in force and the member's part of it. Raises GroupError."""
+        """The epoch of the current target assignment, and the member's part of it. Raises GroupError."""
         if (
             group.assignment_epoch < epoch
             and self.targets.may_compute(group, interval_ms, now)
@@ -145,10 +144,8 @@ class ConsumerSteps:
             return epoch, self.targets.compute(group, epoch, before, updated, now, out)
         return group.assignment_epoch, self.inherited(group, before, member)
 
-    def inherited(
-        self, group: ConsumerGroup, before: ConsumerMember | None, member: ConsumerMember
-    ) -> Assignment:
-        """The member's part of the last target assignment, or that of the one whose place it takes."""
+    def inherited(self, group: ConsumerGroup, before: ConsumerMember | None, member: ConsumerMember) -> Assignment:
+        """The member's part of the last target assignment, or that of the member it replaces."""
         if before is not None and before is not member:
             return group.target(before.member_id)
         return group.target(member.member_id)
@@ -164,7 +161,7 @@ class ConsumerSteps:
         now: Now,
         out: Outcome,
     ) -> ConsumerMember:
-        """Move the member a step towards its target, and say so with a record."""
+        """Move the member one step towards its target, and add its record."""
         if not subscription_changed and member.is_reconciled_to(target_epoch):
             return member
         subscribed = dict.fromkeys(self.targets.topics.topic_ids(group.topics_of(member)), True)
@@ -180,7 +177,7 @@ class ConsumerSteps:
                 answer_for(group, member, target_epoch),
             ).next()
         except GroupError:
-            # The builder may know of an assignment whose records are dropped now.
+            # The builder may include an assignment whose records are discarded now.
             group.forget_builder()
             raise
         if updated is member or updated.has_same_assignment(member):
@@ -195,10 +192,10 @@ class ConsumerSteps:
         return updated
 
 
-def dropped(group: ConsumerGroup | None, out: Outcome) -> Outcome:
-    """What is left of an outcome whose request failed: warnings.
+def discarded(group: ConsumerGroup | None, out: Outcome) -> Outcome:
+    """The outcome of a request that failed: only its warnings remain.
 
-    What it would have changed in the group (None for one that was still to be made) is to be tried again.
+    Work that the request would have done for the group (None for one that did not exist yet) has to be done again.
     """
     left = Outcome()
     for fact in out.facts:
@@ -214,10 +211,10 @@ def dropped(group: ConsumerGroup | None, out: Outcome) -> Outcome:
     return left
 
 
-def known_before(group: ConsumerGroup, member: ConsumerMember) -> ConsumerMember | None:
-    """The member of the group in whose place this one stands or will stand; None for a new one.
+def predecessor_of(group: ConsumerGroup, member: ConsumerMember) -> ConsumerMember | None:
+    """The member that this one replaces in the group; None for a new one.
 
-    A member that takes over the instance id of another one stands in that one's place, also if it was a member before.
+    A member that takes over an instance id replaces its owner, even if it was a separate member before.
     """
     if member.instance_id is not None:
         static = group.static_member(member.instance_id)
@@ -226,31 +223,17 @@ def known_before(group: ConsumerGroup, member: ConsumerMember) -> ConsumerMember
     return group.members.get(member.member_id)
 
 
-def given_up_membership(
+def abandoned_membership(
     group: ConsumerGroup, before: ConsumerMember | None, updated: ConsumerMember
 ) -> ConsumerMember | None:
-    """What a member was that takes the place of another one, of a static member: it gives up all of that."""
+    """The former membership of a member that now replaces another one, for example a static member."""
     if before is None or before.member_id == updated.member_id:
         return None
     return group.members.get(updated.member_id)
 
 
-def unknown_member(group: ConsumerGroup, member_id: str) -> GroupError:
-    return GroupError(
-        errors.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}."
-    )
-
-
-def known_member(group: ConsumerGroup, member_id: str) -> ConsumerMember:
-    """The member, if there is one. Raises GroupError."""
-    member = group.members.get(member_id)
-    if member is None:
-        raise unknown_member(group, member_id)
-    return member
-
-
 def check_instance(static: ConsumerMember | None, instance_id: str, member_id: str) -> ConsumerMember:
-    """The static member, if the instance id is known and this member's. Raises GroupError."""
+    """The static member, if the instance id is known and belongs to this member. Raises GroupError."""
     if static is None:
         raise GroupError(errors.UNKNOWN_MEMBER_ID, f"Instance id {instance_id} is unknown.")
     if static.member_id != member_id:
@@ -262,7 +245,7 @@ def check_instance(static: ConsumerMember | None, instance_id: str, member_id: s
 
 
 def check_size(group: ConsumerGroup, member_id: str, size_max: int) -> None:
-    """Whether there is room for this member. Raises GroupError."""
+    """Check the group's size limit for this member. Raises GroupError."""
     if len(group.members) >= size_max and member_id not in group.members:
         raise GroupError(
             errors.GROUP_MAX_SIZE_REACHED,
@@ -271,7 +254,7 @@ def check_size(group: ConsumerGroup, member_id: str, size_max: int) -> None:
 
 
 def subscription_of(member: ConsumerMember) -> str:
-    """For people."""
+    """The subscription as a text for people."""
     names = ", ".join(member.topic_names[:10])
     if len(member.topic_names) > 10:
         names += f" and {len(member.topic_names) - 10} more"
@@ -282,5 +265,5 @@ def subscription_of(member: ConsumerMember) -> str:
 
 
 def new_member_id(entropy: bytes) -> str:
-    """An id as Kafka writes its UUIDs: 16 random bytes in URL-safe base64."""
+    """A member id as Kafka writes its UUIDs: 16 random bytes in URL-safe base64."""
     return base64.urlsafe_b64encode(entropy).decode("ascii").rstrip("=")

@@ -1,4 +1,4 @@
-"""Group epochs and target assignments: when a group needs a new one, who computes it, and which records tell it."""
+"""Group epochs and target assignments: when a group needs a new one, who computes it, and its records."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Final, final
 
 from kcoord.core.assignors.spec import Assignment, Assignor, AssignorError
 from kcoord.core.assignors.target_builder import TargetBuilder
-from kcoord.core.consumer.topics import GroupTopics
-from kcoord.core.groups.cause import ASSIGNOR_CHANGED, Cause
+from kcoord.core.cause import ASSIGNOR_CHANGED, Cause
 from kcoord.core.groups.consumer import ConsumerGroup
 from kcoord.core.groups.errors import GroupError
 from kcoord.core.groups.members import ConsumerMember
@@ -18,6 +17,7 @@ from kcoord.core.groups.records import (
     target_record,
 )
 from kcoord.core.outcome import INFO, WARNING, CoordinatorRecord, Fact, Now, Outcome
+from kcoord.core.topics.group_topics import GroupTopics
 from kcoord.protocol import errors
 
 EPOCH_MAX: Final = 2147483647
@@ -25,7 +25,7 @@ EPOCH_MAX: Final = 2147483647
 
 @final
 class ConsumerTargets:
-    """`assignors` by name, in order of preference: the first is used where members ask for none."""
+    """`assignors` by name, in order of preference. The first is the default."""
 
     def __init__(self, topics: GroupTopics, assignors: dict[str, Assignor]) -> None:
         self.topics = topics
@@ -39,7 +39,7 @@ class ConsumerTargets:
         cause: Cause,
         out: Outcome,
     ) -> int:
-        """Add the record of the group's next epoch, and say why. Returns the epoch."""
+        """Add the record of the group's next epoch with its cause. Returns the epoch."""
         epoch = group.epoch + 1
         if epoch > EPOCH_MAX:
             raise GroupError(errors.UNKNOWN_SERVER_ERROR, "The epochs of this group are used up.")
@@ -57,14 +57,12 @@ class ConsumerTargets:
         return epoch
 
     def may_compute(self, group: ConsumerGroup, interval_ms: int, now: Now) -> bool:
-        """Whether the last assignment is long enough ago; the first one waits for nobody.
+        """Whether the last assignment is old enough for a new one. The first one is computed at once.
 
-        A time in the future says that the clock was put back: that must not stop the group.
+        A time in the future means that the clock was set back, which must not block the group.
         """
         last_ms = group.assignment_timestamp_ms
-        return (
-            last_ms == 0 or interval_ms == 0 or now.wall_ms >= last_ms + interval_ms or now.wall_ms < last_ms
-        )
+        return last_ms == 0 or interval_ms == 0 or now.wall_ms >= last_ms + interval_ms or now.wall_ms < last_ms
 
     def compute(
         self,
@@ -75,16 +73,16 @@ class ConsumerTargets:
         now: Now,
         out: Outcome,
     ) -> Assignment:
-        """A target assignment for `epoch` with `updated` in the place of `member` (None for a new one).
+        """Compute a target assignment for `epoch`, with `updated` replacing `member` (None for a new one).
 
-        Adds the records of targets that change, and answers the target of `updated`. Raises GroupError.
+        Adds the records of changed targets, and returns the target of `updated`. Raises GroupError.
         """
         name = group.preferred_assignor(member, updated)
         assignor = self.assignors.get(name) if name is not None else None
         if assignor is None:
             assignor = self.assignors[self.default_assignor]
         builder = self._builder(group, assignor)
-        # It is gone until all went well: what it knows would otherwise run ahead of the log.
+        # The group has no builder until the computation succeeds: otherwise its state would be ahead of the log.
         group.builder = None
         replaced_id = self._replaced_id(group, updated)
         own = group.targets.get(updated.member_id)
@@ -100,9 +98,7 @@ class ConsumerTargets:
             changed = builder.compute()
         except AssignorError as error:
             text = f"Failed to compute a new target assignment for epoch {epoch}: {error}"
-            out.facts.append(
-                Fact(WARNING, "consumer_group_assignor_failed", {"group": group.group_id, "error": text})
-            )
+            out.facts.append(Fact(WARNING, "consumer_group_assignor_failed", {"group": group.group_id, "error": text}))
             raise GroupError(errors.UNKNOWN_SERVER_ERROR, text) from None
         finally:
             inherited: Assignment | None = None
@@ -117,16 +113,16 @@ class ConsumerTargets:
             if member_id == updated.member_id:
                 target = assignment
             self._add(group, target_record(group.group_id, member_id, assignment), out)
-        # Of these two one goes, and the other's record is in this batch in any case.
-        told = listed if replaced_id is None else {**listed, replaced_id: True, updated.member_id: True}
-        self._take_back_answers(group, told, out)
+        # Of the two ids one is removed. The record of the other is in this batch anyway.
+        written = listed if replaced_id is None else {**listed, replaced_id: True, updated.member_id: True}
+        self._take_back_answers(group, written, out)
         if inherited is not None and updated.member_id not in listed:
             self._add(group, target_record(group.group_id, updated.member_id, inherited), out)
         record = target_epoch_record(group.group_id, epoch, now.wall_ms)
         fields: dict[str, object] = {"group": group.group_id, "epoch": epoch, "assignor": assignor.name}
         last = group.builder_assignor
         if last and last != assignor.name:
-            # It is not what began the epoch, but what the members are given may differ for it.
+            # The assignor did not start this epoch, but it may be the reason why assignments change.
             record.cause = Cause(ASSIGNOR_CHANGED, updated.member_id, f"{last} -> {assignor.name}")
             fields["cause"] = ASSIGNOR_CHANGED
             fields["last_assignor"] = last
@@ -137,32 +133,30 @@ class ConsumerTargets:
         group.builder = builder
         return target
 
-    def _replace(
-        self, group: ConsumerGroup, builder: TargetBuilder, replaced_id: str, member_id: str
-    ) -> None:
-        """A member stands in the place of a static one, and has its target.
+    def _replace(self, group: ConsumerGroup, builder: TargetBuilder, replaced_id: str, member_id: str) -> None:
+        """A member replaces a static one and inherits its target.
 
-        That is lent for the computation: the records that put it there are in this very batch.
+        The target dict has it only during the computation. The records that move it are in the same batch.
         """
         if member_id in group.members:
-            # It was a member before, and gives up what it had.
+            # The member leaves its own former membership.
             builder.remove_member(member_id)
         builder.replace_static_member(replaced_id, member_id)
         group.targets[member_id] = group.target(replaced_id)
 
     def _take_back_answers(self, group: ConsumerGroup, listed: dict[str, bool], out: Outcome) -> None:
-        """A server says nothing besides its assignment: what a client-side assignor said last is over."""
+        """A server assignor returns nothing besides targets: clear the answers of the last client-side assignor."""
         for member_id in group.answers:
             if member_id in group.members and member_id not in listed:
                 self._add(group, target_record(group.group_id, member_id, group.target(member_id)), out)
 
     def _builder(self, group: ConsumerGroup, assignor: Assignor) -> TargetBuilder:
-        """The group's builder, told of every member that changed since it computed last."""
+        """The group's builder, updated with every member that changed since its last computation."""
         builder = group.builder
         if builder is None:
             builder = TargetBuilder(assignor, self.topics, group.targets)
             for member in group.members.values():
-                self._tell(builder, group, member)
+                self._set_member(builder, group, member)
         else:
             if builder.assignor is not assignor:
                 builder.set_assignor(assignor)
@@ -171,16 +165,16 @@ class ConsumerTargets:
                 if known is None:
                     builder.remove_member(member_id)
                 else:
-                    self._tell(builder, group, known)
+                    self._set_member(builder, group, known)
         group.changed_members = {}
         return builder
 
-    def _tell(self, builder: TargetBuilder, group: ConsumerGroup, member: ConsumerMember) -> None:
+    def _set_member(self, builder: TargetBuilder, group: ConsumerGroup, member: ConsumerMember) -> None:
         topic_ids = self.topics.topic_ids(group.topics_of(member))
         builder.set_member(member.member_id, member.instance_id, member.rack_id, topic_ids)
 
     def _replaced_id(self, group: ConsumerGroup, updated: ConsumerMember) -> str | None:
-        """The id under which a static member was known before, if it comes back under another."""
+        """The previous member id of a static member that returns under another one."""
         if updated.instance_id is None:
             return None
         member_id = group.static_members.get(updated.instance_id)

@@ -1,1 +1,1 @@
-"""Groups: what their log says of them, their members, their timers, and what both protocols share."""
+"""Groups: their hard state and its replay, their members, their timers, and what both protocols share."""

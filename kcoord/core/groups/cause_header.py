@@ -1,10 +1,10 @@
-"""The header that tells why a group's record was written.
+"""The record header that names the cause of a new epoch.
 
 One header, `kcoord.cause`, with compact JSON in UTF-8:
 
     {"kind":"session_timeout","member":"a-1","detail":"no heartbeat within 10000 ms","since_ms":1769860800000}
 
-Only `kind` is always there. Whoever reads the log without knowing of it reads past it.
+Only `kind` is always present. Readers that do not know the header ignore it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from kcoord.core.groups.cause import NO_TIME, Cause
+from kcoord.core.cause import NO_TIME, Cause
 from kcoord.wire.record_batch import Headers
 
 CAUSE_HEADER: Final = "kcoord.cause"
-# What headers take beside key and value: their number and two lengths, each a varint.
+# Bytes of the headers besides key and value: their count and two lengths, each a varint.
 OVERHEAD_BYTES: Final = 15
 
 
@@ -33,14 +33,14 @@ def encode_cause(cause: Cause) -> bytes:
 
 
 def cause_headers(cause: Cause) -> tuple[Headers, int]:
-    """The headers of a record with this cause, and at most how many bytes they take."""
+    """The headers of a record with this cause, and an upper bound of their bytes."""
     value = encode_cause(cause)
     headers: Headers = [(CAUSE_HEADER, value)]
     return headers, len(CAUSE_HEADER) + len(value) + OVERHEAD_BYTES
 
 
 def decode_cause(headers: Headers) -> Cause | None:
-    """The cause that a record's headers tell of; None where there is none, or none that is understood."""
+    """The cause in a record's headers; None where there is none, or none that can be decoded."""
     for key, value in headers:
         if key != CAUSE_HEADER or value is None:
             continue

@@ -1,37 +1,53 @@
-"""One classic consumer group: what its log says about it, and what its members are doing right now.
+"""One classic consumer group: hard state from the log, and the live state of its members.
 
-The hard part is the last GroupMetadataValue that was replayed (`value`, `end_offset`): it is what survives a crash.
-The soft part is everything else: members as they are at this moment, who waits for whom, which timers count. It is
-built from the hard part after start-up (`build_live`) and then changed by the handlers alone; losing it at any moment
-costs the members one rebalance and nothing more.
+The hard state is the last GroupMetadataValue that was replayed (`value`, `end_offset`). It is what survives a crash.
+The soft state is everything else: the members right now, parked requests, tokens of timers. After start-up it is built
+from the hard state (`build_live`); from then on only handlers change it. Losing it at any moment costs the members one
+rebalance and nothing more.
 
-This module holds data and questions about it. What happens when is in `classic_rebalance` (the join phase),
-`classic_join`, `classic_sync` and `classic_membership`.
+This module holds data and queries. The protocol itself is in `core/classic`: `rebalance` (the join phase), `join`,
+`sync` and `membership`.
 """
 
 from __future__ import annotations
 
 from typing import Final, final
 
-from kcoord.core.groups.cause import MEMBER_REJOINED, Cause
+from kcoord.core.cause import MEMBER_REJOINED, Cause
 from kcoord.core.groups.timers import NO_TOKEN
 from kcoord.core.hashing import java_string_hash
-from kcoord.core.outcome import LogId
+from kcoord.core.outcome import LogId, MadeGroup
+from kcoord.core.transitions import IllegalTransition
 from kcoord.protocol import errors
 from kcoord.protocol.join_group import JoinGroupRequestProtocol
 from kcoord.protocol.records.group_metadata import GroupMetadataValue, MemberMetadata
 from kcoord.wire.primitives import DecodeError, Reader
 
-# The states, spelled as describe and list show them.
+# The states, spelled as DescribeGroups and ListGroups show them.
 EMPTY: Final = "Empty"
 PREPARING_REBALANCE: Final = "PreparingRebalance"
 COMPLETING_REBALANCE: Final = "CompletingRebalance"
 STABLE: Final = "Stable"
 DEAD: Final = "Dead"
 
+# From each state, the states that may follow, as in a broker. Building a group from its record (`build_live`) is not a
+# transition: the group begins as Stable or Empty. A state ends when:
+#   Empty               a member joins
+#   PreparingRebalance  all have joined, or the time is up: there is a new generation, or no member is left
+#   CompletingRebalance the leader has sent the assignment, or a member joined or left before that
+#   Stable              a member joined, left or changed
+#   Dead                the group is removed, and only the object is left
+TRANSITIONS: Final[dict[str, tuple[str, ...]]] = {
+    EMPTY: (PREPARING_REBALANCE, DEAD),
+    PREPARING_REBALANCE: (COMPLETING_REBALANCE, EMPTY, DEAD),
+    COMPLETING_REBALANCE: (STABLE, PREPARING_REBALANCE, DEAD),
+    STABLE: (PREPARING_REBALANCE, DEAD),
+    DEAD: (DEAD,),
+}
+
 CONSUMER_PROTOCOL_TYPE: Final = "consumer"
 
-# Nothing is parked.
+# The request id that means: no request is parked.
 NO_REQUEST: Final = -1
 
 GENERATION_MAX: Final = 2147483647
@@ -43,7 +59,7 @@ MEMBER_OVERHEAD_BYTES: Final = 40
 
 @final
 class ClassicMember:
-    """A member. `join_request_id` and `sync_request_id` name requests that wait for an answer, or NO_REQUEST."""
+    """A member. `join_request_id` and `sync_request_id` are the ids of its parked requests, or NO_REQUEST."""
 
     def __init__(
         self,
@@ -69,7 +85,8 @@ class ClassicMember:
         self.join_request_id = NO_REQUEST
         self.join_version = 0
         self.sync_request_id = NO_REQUEST
-        # A member that has never been told its id by a completed join: it may expire even while its join is parked.
+        # True until a join phase completed and the client knows its id. A new member may expire even while its
+        # JoinGroup is parked: its client may have given up and joined again without an id.
         self.is_new = False
 
     def is_awaiting_join(self) -> bool:
@@ -79,18 +96,18 @@ class ClassicMember:
         return self.sync_request_id != NO_REQUEST
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """What the member said about itself under this protocol; empty if it does not know the protocol."""
+        """The member's metadata for this protocol; empty if it does not support the protocol."""
         for protocol in self.protocols:
             if protocol.name == protocol_name:
                 return protocol.metadata
         return b""
 
     def matches(self, protocols: list[JoinGroupRequestProtocol]) -> bool:
-        """Same protocols, same metadata, same order of preference."""
+        """Whether protocols, metadata and order of preference are the same."""
         return self.protocols == protocols
 
     def vote(self, candidates: dict[str, int]) -> str | None:
-        """The candidate this member likes best."""
+        """The candidate that this member prefers."""
         for protocol in self.protocols:
             if protocol.name in candidates:
                 return protocol.name
@@ -98,7 +115,9 @@ class ClassicMember:
 
 
 def unique_protocols(protocols: list[JoinGroupRequestProtocol]) -> list[JoinGroupRequestProtocol]:
-    """The list without repeated names: a name counts once per member, or the vote would never find it common to all."""
+    """The list without repeated names. A name must count once per member, or the vote would never find it common to
+    all.
+    """
     names: dict[str, bool] = {}
     unique: list[JoinGroupRequestProtocol] = []
     for protocol in protocols:
@@ -109,21 +128,25 @@ def unique_protocols(protocols: list[JoinGroupRequestProtocol]) -> list[JoinGrou
 
 
 @final
-class ClassicGroup:
-    def __init__(self, group_id: str, log: LogId, wall_ms: int) -> None:
+class ClassicGroup(MadeGroup):
+    """A group in its first state: Empty, or Stable for one that is made with its members and their assignments."""
+
+    def __init__(self, group_id: str, log: LogId, wall_ms: int, state: str = EMPTY) -> None:
         self.group_id = group_id
         self.log = log
 
-        # Hard part: what the log says.
+        # Hard state.
         self.value: GroupMetadataValue | None = None
-        # The log's offset after the last record that concerns this group.
+        # The offset after the last record that concerns this group, in the log of the group.
         self.end_offset = 0
-        # The last record made a classic group of one of the new protocol, some of whose partitions are with nobody
-        # until the next generation. Compaction forgets it.
+        # The last record converted a consumer group, and some of its partitions have no owner until the next
+        # generation. Derived from the tombstones before the record, so compaction may lose it.
         self.is_converted_unbalanced = False
 
-        # Soft part.
-        self.state: str = EMPTY
+        # Soft state.
+        # The offset after the last transactional offset commit or marker that concerns this group.
+        self.transactions_end = 0
+        self.state: str = state
         self.previous_state: str = DEAD
         self.current_state_timestamp_ms = wall_ms
         self.protocol_type: str | None = None
@@ -132,36 +155,32 @@ class ClassicGroup:
         self.leader_id: str | None = None
         self.members: dict[str, ClassicMember] = {}
         self.static_members: dict[str, str] = {}
-        # Member ids that were handed out and not used yet (two-step join), with the token of their timer.
+        # Member ids that were assigned but not yet used to join (KIP-394), with the tokens of their timers.
         self.pending_members: dict[str, int] = {}
-        # Members of this generation that have not sent SyncGroup. A dict, since sets have no order.
+        # Members of this generation that have not sent SyncGroup. A dict, because sets are unordered.
         self.pending_sync: dict[str, bool] = {}
         self.awaiting_join = 0
-        # How many members support each protocol; names without a member are not kept.
+        # How many members support each protocol. A count of 0 is removed.
         self.supported_protocols: dict[str, int] = {}
-        # What members of a group that was converted still have, by topic id, until the leader assigns anew: their
-        # assignments say what they are to have.
+        # Partitions that members of a converted group still own, by topic id, until the leader assigns anew. Their
+        # assignments contain only what they should own.
         self.held: dict[str, dict[bytes, list[int]]] = {}
         self.new_member_added = False
         self.join_token = NO_TOKEN
         self.sync_token = NO_TOKEN
         self.initial_delay_ms = 0
         self.initial_remaining_ms = 0
-        # Why the rebalance began that no record tells of yet.
+        # The cause of a rebalance that has no record yet.
         self.cause: Cause | None = None
-        # Subscriptions of the current generation, decoded when somebody asks (a rebalance must not pay for it).
+        # Subscriptions of the current generation, decoded on first use so that a rebalance does not pay for it.
         self._subscriptions_known = False
         self._subscriptions: list[bytes] = []
         self._topics: dict[str, bool] | None = None
 
-    # ---- questions
+    # ---- queries
 
     def is_empty(self) -> bool:
         return self.state == EMPTY
-
-    def is_simple(self) -> bool:
-        """True for a group that only stores offsets."""
-        return self.protocol_type is None and self.state == EMPTY and not self.pending_members
 
     def uses_consumer_protocol(self) -> bool:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
@@ -176,7 +195,7 @@ class ClassicGroup:
         return self.awaiting_join == len(self.members) and not self.pending_members
 
     def rebalance_timeout_ms(self) -> int:
-        """The longest rebalance timeout of any member, which the whole group waits for."""
+        """The longest rebalance timeout of all members. The whole group waits that long."""
         longest = 0
         for member in self.members.values():
             if member.rebalance_timeout_ms > longest:
@@ -184,7 +203,7 @@ class ClassicGroup:
         return longest
 
     def supports_protocols(self, protocol_type: str, protocols: list[JoinGroupRequestProtocol]) -> bool:
-        """Whether somebody with these protocols can be in this group beside those who are in it."""
+        """Whether a member with these protocols can join the members that the group has."""
         if self.state == EMPTY:
             return protocol_type != "" and len(protocols) > 0
         if self.protocol_type != protocol_type:
@@ -196,7 +215,7 @@ class ClassicGroup:
         return False
 
     def select_protocol(self) -> str | None:
-        """The protocol common to all that most members prefer; of equals the one a broker would take."""
+        """The common protocol that most members prefer. Ties are broken as a broker breaks them."""
         size = len(self.members)
         candidates: dict[str, int] = {}
         for name, count in self.supported_protocols.items():
@@ -220,7 +239,7 @@ class ClassicGroup:
         return best
 
     def validate_member(self, member_id: str, group_instance_id: str | None) -> int:
-        """NONE, UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID where another member holds the instance id (KIP-345)."""
+        """NONE, UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member holds the instance id (KIP-345)."""
         if group_instance_id is not None:
             existing = self.static_members.get(group_instance_id)
             if existing is None:
@@ -232,9 +251,17 @@ class ClassicGroup:
         return errors.NONE
 
     def validate_offset_commit(
-        self, member_id: str, group_instance_id: str | None, generation_id: int, version: int
+        self,
+        member_id: str,
+        group_instance_id: str | None,
+        generation_id: int,
+        is_transactional: bool = False,
     ) -> int:
-        """The error code for a commit that says it comes from this member and generation, or NONE."""
+        """The error code of an OffsetCommit that names this member and generation, or NONE.
+
+        A TxnOffsetCommit (`is_transactional`) may name no member at all, as those before KIP-447 do, and the state of
+        the group does not matter for it.
+        """
         if self.state == DEAD:
             return errors.COORDINATOR_NOT_AVAILABLE
         if generation_id < 0 and self.state == EMPTY:
@@ -246,31 +273,15 @@ class ClassicGroup:
                 return error
             if generation_id != self.generation_id:
                 return errors.ILLEGAL_GENERATION
-        elif self.state != EMPTY:
+        elif not is_transactional and self.state != EMPTY:
             return errors.UNKNOWN_MEMBER_ID
-        if self.state == COMPLETING_REBALANCE:
-            # The member knows the new generation, whose assignment is still to come.
+        if not is_transactional and self.state == COMPLETING_REBALANCE:
+            # The member has joined the new generation, but has no assignment yet.
             return errors.REBALANCE_IN_PROGRESS
         return errors.NONE
 
-    def validate_txn_offset_commit(
-        self, member_id: str, group_instance_id: str | None, generation_id: int
-    ) -> int:
-        """As validate_offset_commit, for commits inside a transaction, where the group's phase does not matter."""
-        if self.state == DEAD:
-            return errors.COORDINATOR_NOT_AVAILABLE
-        if generation_id < 0 and self.state == EMPTY:
-            return errors.NONE
-        if generation_id >= 0 or member_id != "" or group_instance_id is not None:
-            error = self.validate_member(member_id, group_instance_id)
-            if error != errors.NONE:
-                return error
-            if generation_id != self.generation_id:
-                return errors.ILLEGAL_GENERATION
-        return errors.NONE
-
     def validate_offset_delete(self) -> int:
-        """NONE, or NON_EMPTY_GROUP: members whose subscriptions are unknown protect every offset (KIP-496)."""
+        """NONE or NON_EMPTY_GROUP. Where subscriptions of members are unknown, no offset may be deleted (KIP-496)."""
         if self.state == DEAD:
             return errors.GROUP_ID_NOT_FOUND
         if self.state != EMPTY and not self.uses_consumer_protocol():
@@ -285,7 +296,7 @@ class ClassicGroup:
     # ---- subscriptions, for the expiry and deletion of offsets
 
     def subscribed_topics(self) -> dict[str, bool] | None:
-        """Topics the current generation subscribes to, as keys; None where that cannot be known."""
+        """The topics that the current generation subscribes to, as keys; None if they are unknown."""
         if not self._subscriptions_known:
             return None
         if self._topics is None:
@@ -300,16 +311,16 @@ class ClassicGroup:
         return self._topics
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether offsets of this topic are in use; unknown subscriptions of consumers count as yes."""
+        """Whether offsets of this topic are in use. Consumers with unknown subscriptions count as subscribed."""
         topics = self.subscribed_topics()
         if topics is None:
             return self.uses_consumer_protocol()
         return topic in topics
 
     def offset_expiry_base_ms(self, commit_timestamp_ms: int) -> int:
-        """From when an offset's retention counts, or -1 while nothing may expire (KIP-211).
+        """The time from which an offset's retention counts, or -1 while it must not expire (KIP-211).
 
-        In a Stable consumer group only offsets of topics nobody subscribes to expire: ask is_subscribed_to too.
+        In a Stable consumer group only offsets of topics without subscribers expire: check `is_subscribed_to` too.
         """
         if self.protocol_type is None:
             return commit_timestamp_ms
@@ -321,7 +332,7 @@ class ClassicGroup:
         return -1
 
     def take_subscriptions(self) -> None:
-        """Remember what the members of this generation subscribe to."""
+        """Decode and keep the subscriptions of this generation."""
         self._topics = None
         self._subscriptions = []
         self._subscriptions_known = False
@@ -336,15 +347,18 @@ class ClassicGroup:
             self._subscriptions.append(member.metadata(self.protocol_name))
         self._subscriptions_known = True
 
-    # ---- changes of the soft part
+    # ---- changes of soft state
 
     def transition_to(self, state: str, wall_ms: int) -> None:
+        """Change the state. Raises IllegalTransition, and changes nothing, if the table does not allow that."""
+        if state not in TRANSITIONS[self.state]:
+            raise IllegalTransition(f"classic group {self.group_id}", self.state, state)
         self.previous_state = self.state
         self.state = state
         self.current_state_timestamp_ms = wall_ms
 
     def add_member(self, member: ClassicMember) -> None:
-        """Let a member in. Whether it fits was checked before (supports_protocols)."""
+        """Add a member. The caller has checked `supports_protocols`."""
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
         if not self.members:
@@ -358,10 +372,10 @@ class ClassicGroup:
         self.pending_members.pop(member.member_id, None)
 
     def remove_member(self, member_id: str, elects_leader: bool = True) -> ClassicMember | None:
-        """Take a member or a pending member out. What it had parked is the caller's to answer.
+        """Remove a member or a pending member. The caller answers its parked requests first.
 
-        A dict remembers entries that were removed and steps over them, so to find the next leader after each of many
-        members takes time that is quadratic in their number. Who removes many calls `elect_leader` once.
+        A dict skips removed entries one by one, so electing a leader after each of many removals takes quadratic time.
+        Callers that remove many members pass False and call `elect_leader` once at the end.
         """
         member = self.members.pop(member_id, None)
         if member is not None:
@@ -369,7 +383,7 @@ class ClassicGroup:
             if member.is_awaiting_join():
                 self.awaiting_join -= 1
             instance_id = member.group_instance_id
-            # The instance may belong to a replacement by now.
+            # A replacement may hold the instance id already.
             if instance_id is not None and self.static_members.get(instance_id) == member_id:
                 del self.static_members[instance_id]
         if self.leader_id == member_id:
@@ -381,14 +395,14 @@ class ClassicGroup:
         return member
 
     def elect_leader(self) -> None:
-        """Where nobody leads, the member that has been here the longest does."""
+        """If there is no leader, elect the member that has been in the group for the longest time."""
         if self.leader_id is None:
             for member_id in self.members:
                 self.leader_id = member_id
                 break
 
     def replace_static_member(self, old: ClassicMember, new_member_id: str) -> ClassicMember:
-        """The same member under a new id (KIP-345); it takes over leadership, assignment and what is expected of it."""
+        """Move the member to a new id (KIP-345). Leadership, assignment and pending requests move with it."""
         self.remove_keeping_order(old)
         member = ClassicMember(
             new_member_id,
@@ -412,7 +426,7 @@ class ClassicGroup:
         return member
 
     def remove_keeping_order(self, member: ClassicMember) -> None:
-        """Take out a member that comes back at once under another id: nobody is elected in between."""
+        """Remove a member that returns at once under another id. No leader is elected in between."""
         del self.members[member.member_id]
         self._count_protocols(member, -1)
         if member.is_awaiting_join():
@@ -438,7 +452,7 @@ class ClassicGroup:
         member.join_version = version
 
     def unpark_join(self, member: ClassicMember) -> int:
-        """The parked JoinGroup's request id, which is no longer parked; NO_REQUEST if there is none."""
+        """The request id of the parked JoinGroup, which is unparked; NO_REQUEST if there is none."""
         request_id = member.join_request_id
         if request_id != NO_REQUEST:
             member.join_request_id = NO_REQUEST
@@ -446,10 +460,10 @@ class ClassicGroup:
         return request_id
 
     def next_generation(self, wall_ms: int) -> None:
-        """Close the join phase: those who are members now make the generation.
+        """End the join phase: the current members form the next generation.
 
-        After the largest number comes 1. Only equality of generations matters, and clients take negative ones for
-        "not a member".
+        After the largest number follows 1. Generations are only compared for equality, and clients read negative
+        numbers as "not a member".
         """
         self.generation_id = 1 if self.generation_id >= GENERATION_MAX else self.generation_id + 1
         self.pending_sync = {}
@@ -474,20 +488,22 @@ class ClassicGroup:
     # ---- to and from the log
 
     def note_cause(self, cause: Cause) -> None:
-        """Why the group rebalances, or what else came before that was over. That members join again is no news."""
+        """Record why the group rebalances, or append a cause to that of the running rebalance. Rejoining is expected
+        then and adds nothing.
+        """
         if self.cause is None:
             self.cause = cause
         elif cause.kind != MEMBER_REJOINED:
             self.cause = self.cause.followed_by(cause)
 
     def take_cause(self) -> Cause | None:
-        """Why the group has the generation that is about to be written down; asked for once."""
+        """The cause of the generation whose record is about to be written. Calling this clears it."""
         cause = self.cause
         self.cause = None
         return cause
 
     def metadata_value(self) -> GroupMetadataValue:
-        """The record of this group as it is now."""
+        """The record that describes the group as it is now."""
         members: list[MemberMetadata] = []
         for member in self.members.values():
             members.append(
@@ -513,7 +529,7 @@ class ClassicGroup:
         )
 
     def clear_live(self) -> None:
-        """Forget members and timers; the group is Empty. What was parked has been answered before."""
+        """Remove all members and timers; the group becomes Empty. The caller has answered all parked requests."""
         self.state = EMPTY
         self.previous_state = DEAD
         self.leader_id = None
@@ -529,7 +545,7 @@ class ClassicGroup:
         self.cause = None
 
     def build_live(self) -> None:
-        """Make the soft part from the hard part, as after start-up: Stable with members, or Empty."""
+        """Build the soft state from the hard state, as after start-up: Stable if there are members, otherwise Empty."""
         value = self.value
         if value is None:
             return
@@ -544,7 +560,7 @@ class ClassicGroup:
         for stored in value.members:
             rebalance_timeout_ms = stored.rebalance_timeout
             if rebalance_timeout_ms == -1:
-                # Record version 0 had no rebalance timeout.
+                # Records of version 0 have no rebalance timeout.
                 rebalance_timeout_ms = stored.session_timeout
             self.add_member(
                 ClassicMember(
@@ -560,7 +576,7 @@ class ClassicGroup:
                 )
             )
         if self.members and self.leader_id not in self.members:
-            # A leader that is not a member could never rejoin, and no other would be asked to lead.
+            # A leader that is not a member could never rejoin, and no other member would be elected.
             for member_id in self.members:
                 self.leader_id = member_id
                 break
@@ -568,7 +584,7 @@ class ClassicGroup:
 
 
 def hash_buckets(entries: int) -> int:
-    """How many buckets a Java HashMap has that this many entries were put into."""
+    """The number of buckets of a Java HashMap with this many entries."""
     buckets = 16
     while entries * 4 > buckets * 3:
         buckets *= 2
@@ -576,13 +592,13 @@ def hash_buckets(entries: int) -> int:
 
 
 def hash_bucket(text: str, buckets: int) -> int:
-    """Where a Java HashMap keeps this key. Brokers break ties by the order of such a map, and so do we."""
+    """The bucket of this key in a Java HashMap. Brokers break ties in the order of such a map, and so does kcoord."""
     h = java_string_hash(text) & 0xFFFFFFFF
     return (h ^ (h >> 16)) & (buckets - 1)
 
 
 def value_bytes_max(group_id: str, value: GroupMetadataValue) -> int:
-    """An upper bound of the batch that holds this one record."""
+    """An upper bound of the bytes of a batch with this one record."""
     size = RECORD_OVERHEAD_BYTES + _text_bytes(group_id) + _text_bytes(value.protocol_type)
     size += _text_bytes(value.protocol) + _text_bytes(value.leader)
     for member in value.members:
@@ -600,9 +616,9 @@ def _text_bytes(text: str | None) -> int:
 
 
 def _read_topics(subscription: bytes, topics: dict[str, bool]) -> bool:
-    """Add the topics of a ConsumerProtocolSubscription; False if it is none.
+    """Add the topics of a ConsumerProtocolSubscription; False if it cannot be decoded.
 
-    Version 0 is a prefix of every version, so a subscription newer than this code is read as well.
+    Version 0 is a prefix of every later version, so subscriptions of unknown versions can be read as well.
     """
     try:
         reader = Reader(subscription)

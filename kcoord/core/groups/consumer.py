@@ -1,12 +1,12 @@
-"""One consumer group of KIP-848: what its records say, indexes over that, and the little that is not in the log.
+"""One consumer group of KIP-848: its hard state, indexes over it, and a little soft state.
 
-Everything down to `Soft part` is hard state and is changed by `consumer_replay` alone, through the methods of the
-last section; a handler that needs a group "as it will be" (an upgrade from classic) builds one of its own with the
-same methods and writes records that say the same. The group's state, its subscriptions and who owns what are derived
-from members, so they cannot disagree with them.
+Only `core/groups/replay.py` changes the hard state, through the methods of the last section. A handler that needs a
+group as it will be (an upgrade from classic) builds a separate one with the same methods, and writes records whose
+replay has the same result. The group's state, its subscriptions and the owners of partitions are derived from its
+members, so they cannot contradict them.
 
-A partition has at most one owner at any time: `partition_epochs` holds the epoch of the member that has it, be it
-assigned or on its way out, and nobody else is given it while it stands there.
+A partition has at most one owner at any time. `partition_epochs` maps it to the epoch of the member that owns it,
+whether assigned or pending revocation, and it is assigned to no other member while it is in there.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from typing import Final, final
 
 from kcoord.core.assignors.spec import Assignment
 from kcoord.core.assignors.target_builder import TargetBuilder
-from kcoord.core.client_assignors.computation import ClientComputation
-from kcoord.core.groups.cause import NO_TIME
+from kcoord.core.cause import NO_TIME
+from kcoord.core.groups.computation import ClientComputation
+from kcoord.core.groups.errors import GroupError
 from kcoord.core.groups.members import NO_ANSWER, AssignorAnswer, ConsumerMember, PartitionEpochs
-from kcoord.core.outcome import LogId
+from kcoord.core.outcome import LogId, MadeGroup
+from kcoord.protocol import errors
 
-# The states, spelled as describe and list show them.
+# The states, spelled as ConsumerGroupDescribe and ListGroups show them.
 EMPTY: Final = "Empty"
 ASSIGNING: Final = "Assigning"
 RECONCILING: Final = "Reconciling"
@@ -32,7 +34,7 @@ NO_OWNER: Final = -1
 
 @final
 class ResolvedRegex:
-    """The topics that a regular expression matched (sorted), when, and in which version of the metadata."""
+    """The sorted topics that a regular expression matched, with the time and the metadata version of the match."""
 
     def __init__(self, topics: list[str], version: int, timestamp_ms: int) -> None:
         self.topics = topics
@@ -40,36 +42,38 @@ class ResolvedRegex:
         self.timestamp_ms = timestamp_ms
 
 
-# How many changes of topics a cause names at most.
+# The largest number of topic changes that a cause lists.
 TOPIC_CHANGES_MAX: Final = 10
 
 
 @final
-class ConsumerGroup:
+class ConsumerGroup(MadeGroup):
     def __init__(self, group_id: str, log: LogId) -> None:
         self.group_id = group_id
         self.log = log
-        # The log's offset after the last record that concerns this group.
+        # The offset after the last record that concerns this group, in the log of the group.
         self.end_offset = 0
+        # The offset after the last transactional offset commit or marker that concerns this group. Soft state.
+        self.transactions_end = 0
 
-        # Records 3, 5, 6, 7, 8 and 16.
-        # Kafka begins at 1 with an assignment for it: nobody has anything.
+        # Hard state: records 3, 5, 6, 7, 8 and 16. Like a broker, a group starts in epoch 1 with an empty assignment of
+        # epoch 1.
         self.epoch = 1
-        # The timestamp of the epoch's record, NO_TIME where it is not known. No epoch follows the one that the last
-        # member's leaving began, so for an empty group this is since when it is empty.
+        # The timestamp of the epoch's record, NO_TIME if unknown. When the last member leaves, that starts the last
+        # epoch, so for an empty group this is the time since which it is empty.
         self.epoch_time_ms = NO_TIME
         self.metadata_hash = 0
         self.members: dict[str, ConsumerMember] = {}
         self.assignment_epoch = 1
         self.assignment_timestamp_ms = 0
         self.targets: dict[str, Assignment] = {}
-        # What a client-side assignor said with its targets; for members to whom it said nothing there is none.
+        # Error and metadata that a client-side assignor returned with the targets, for members that got any.
         self.answers: dict[str, AssignorAnswer] = {}
         self.resolved_regexes: dict[str, ResolvedRegex] = {}
-        # How many members there were, and whether they had to be assigned anew, when the group's tombstones began.
+        # The group's size, and whether its assignment was older than its epoch, when its tombstones began.
         self.last_size = 0
         self.last_was_behind = False
-        # Brokers before 4.1 kept topics of the group in record 4; the next change of epoch removes it.
+        # Brokers before 4.1 stored the group's topics in record 4. The next epoch removes that record.
         self.has_partition_metadata_record = False
 
         # Indexes over members.
@@ -81,36 +85,36 @@ class ConsumerGroup:
         self.regex_topic_counts: dict[str, int] = {}
         self.assignor_counts: dict[str, int] = {}
         self.classic_members = 0
-        # Members that could do with an assignor of their own.
+        # Members that have a client-side assignor.
         self.client_assignor_members = 0
         self.classic_protocol_counts: dict[str, int] = {}
 
-        # Soft part. Losing it costs work, never a promise.
-        # When the topics are looked at again (monotonic), unless something asks for it before.
+        # Soft state. Losing it costs work, never a promise.
+        # The monotonic time of the next check of the topics, unless something requests it earlier.
         self.refresh_deadline_ms = 0
         self.builder: TargetBuilder | None = None
-        # Who computed last; "" is not known.
+        # The assignor of the last computation; "" if unknown.
         self.builder_assignor = ""
-        # A member that was asked for the next assignment.
+        # The computation that a member's client-side assignor is asked for.
         self.computation: ClientComputation | None = None
-        # What happened to topics of the group since it looked at them, for people.
+        # Changes of topics since the last check, as texts for people.
         self.topic_changes: list[str] = []
-        # Members that changed since the builder computed last.
+        # Members that changed since the builder's last computation.
         self.changed_members: dict[str, bool] = {}
-        # It was made of a classic group that rebalanced: some partitions may be meant for nobody.
+        # The group was upgraded from a classic group during a rebalance: some partitions may be unassigned.
         self.is_unbalanced = False
-        # One resolution of expressions at a time.
+        # At most one resolution of expressions runs at a time.
         self.regex_job_running = False
-        # The next one not before then (monotonic), since the last one found more than can be stored.
+        # The earliest monotonic time of the next resolution, after one found more topics than can be stored.
         self.regex_retry_ms = 0
 
-    # ---- questions
+    # ---- queries
 
     def is_empty(self) -> bool:
         return not self.members
 
     def state(self) -> str:
-        """As describe and list show it."""
+        """The state as ConsumerGroupDescribe and ListGroups show it."""
         if not self.members:
             return EMPTY
         if self.epoch > self.assignment_epoch:
@@ -132,7 +136,7 @@ class ConsumerGroup:
         return self.answers.get(member_id, NO_ANSWER)
 
     def partition_epoch(self, topic_id: bytes, partition: int) -> int:
-        """The epoch of the member that has it, or NO_OWNER."""
+        """The epoch of the member that owns the partition, or NO_OWNER."""
         of_topic = self.partition_epochs.get(topic_id)
         return NO_OWNER if of_topic is None else of_topic.get(partition, NO_OWNER)
 
@@ -140,7 +144,7 @@ class ConsumerGroup:
         return topic in self.name_counts or topic in self.regex_topic_counts
 
     def subscribed_among(self, names: dict[str, int]) -> list[str]:
-        """Those of `names` that somebody subscribes to. It takes as long as the shorter of the two lists."""
+        """Those of `names` that have a subscriber. The time is that of walking the shorter of the two lists."""
         if len(names) <= len(self.name_counts) + len(self.regex_topic_counts):
             return [name for name in names if self.is_subscribed_to(name)]
         found = [name for name in self.name_counts if name in names]
@@ -148,7 +152,7 @@ class ConsumerGroup:
         return found
 
     def subscribed_topics(self) -> dict[str, bool]:
-        """Names of all topics that somebody subscribes to, by name or through a resolved expression, as keys."""
+        """The names of all subscribed topics, by name or by a resolved expression, as keys."""
         topics: dict[str, bool] = {}
         for name in self.name_counts:
             topics[name] = True
@@ -156,12 +160,10 @@ class ConsumerGroup:
             topics[name] = True
         return topics
 
-    def subscribed_topics_after(
-        self, removed: list[ConsumerMember], added: ConsumerMember | None
-    ) -> dict[str, bool]:
-        """As subscribed_topics, once `removed` are gone and `added` is there.
+    def subscribed_topics_after(self, removed: list[ConsumerMember], added: ConsumerMember | None) -> dict[str, bool]:
+        """As `subscribed_topics`, once `removed` have left and `added` has joined.
 
-        An expression goes with the last member that subscribes with it, and a new one matches nothing yet.
+        A resolved expression ends with its last subscriber, and a new expression matches nothing yet.
         """
         topics: dict[str, bool] = dict.fromkeys(self.name_counts, True)
         gone: dict[str, int] = {}
@@ -190,10 +192,10 @@ class ConsumerGroup:
         return topics
 
     def preferred_assignor(self, member: ConsumerMember | None, updated: ConsumerMember | None) -> str | None:
-        """The server assignor most members ask for, once `updated` stands in the place of `member`.
+        """The server assignor that most members name, once `updated` has replaced `member`.
 
-        None if nobody asks. Of equals the name that sorts last: like brokers, uniform before range, and whatever
-        the order in which members came.
+        None if no member names one. In a tie the name that sorts last wins: uniform before range, as in a broker, and
+        independent of the order in which members joined.
         """
         counts = dict(self.assignor_counts)
         if member is not None:
@@ -209,7 +211,9 @@ class ConsumerGroup:
         return best
 
     def topics_of(self, member: ConsumerMember) -> list[str]:
-        """Names a member subscribes to, its resolved expression included; unresolved ones match nothing."""
+        """The topics that a member subscribes to, including those of its resolved expression. An unresolved expression
+        matches nothing.
+        """
         regex = member.regex()
         if regex is None:
             return member.topic_names
@@ -221,7 +225,7 @@ class ConsumerGroup:
         return sorted(set(member.topic_names) | set(resolved.topics))
 
     def last_regex_refresh(self) -> tuple[int, int]:
-        """(wall time, metadata version) of the last resolution, which is that of all expressions; -1, -1 for none."""
+        """Wall time and metadata version of the last resolution, the same for all expressions; -1, -1 if none."""
         if not self.resolved_regexes:
             return -1, -1
         for resolved in self.resolved_regexes.values():
@@ -229,7 +233,7 @@ class ConsumerGroup:
         return -1, -1
 
     def supports_classic_protocols(self, protocol_type: str, names: list[str]) -> bool:
-        """Whether a member of the classic protocol with these protocols can be among the classic ones here."""
+        """Whether a classic member with these protocols can join the classic members of this group."""
         if protocol_type != "consumer":
             return False
         if not self.members:
@@ -240,7 +244,7 @@ class ConsumerGroup:
         return False
 
     def is_waiting_for_release(self, member: ConsumerMember) -> bool:
-        """Whether part of the member's target is still with somebody else."""
+        """Whether some partition of the member's target is still owned by another member."""
         for topic_id, partitions in self.target(member.member_id).items():
             assigned = member.assigned.get(topic_id)
             for partition in partitions:
@@ -251,29 +255,29 @@ class ConsumerGroup:
         return False
 
     def empty_or_commit_time_ms(self, commit_timestamp_ms: int) -> int:
-        """The later one of an offset's commit and when the group became empty, where the log says that."""
+        """The later of an offset's commit and the time when the group became empty, if the log has that."""
         return max(commit_timestamp_ms, self.epoch_time_ms)
 
     def request_refresh(self) -> None:
-        """Topics changed: the next heartbeat looks at them."""
+        """Topics changed: the next heartbeat checks them."""
         self.refresh_deadline_ms = 0
 
     def note_topic_change(self, text: str) -> bool:
-        """Remember what happened to a topic until the group looks; whether there is room for more."""
+        """Remember a change of a topic until the next check; False if the list is full."""
         if len(self.topic_changes) < TOPIC_CHANGES_MAX:
             self.topic_changes.append(text)
         return len(self.topic_changes) < TOPIC_CHANGES_MAX
 
-    # ---- changes of the hard part, for replay and for groups that are being made
+    # ---- changes of hard state, for replay and for groups that a handler builds
 
     def put_member(self, member: ConsumerMember) -> None:
         old = self.members.get(member.member_id)
-        # Most changes leave the subscription as it is, which may be long.
+        # Most changes leave the subscription as it is, and comparing is cheaper than counting long ones again.
         has_same_names = old is not None and old.topic_names == member.topic_names
         if old is not None:
             self._forget(old, not has_same_names)
             if old.instance_id != member.instance_id:
-                # An instance id that it no longer has is free.
+                # The member gave up its instance id.
                 self._forget_instance(old)
         self.members[member.member_id] = member
         if member.instance_id is not None:
@@ -316,11 +320,11 @@ class ConsumerGroup:
             self.forget_builder()
 
     def forget_builder(self) -> None:
-        """What it knows of members or topics is no longer true; the next computation makes a new one."""
+        """The builder's members or topics are out of date. The next computation makes a new builder."""
         self.builder = None
 
     def _forget(self, member: ConsumerMember, forgets_names: bool) -> None:
-        """Take a member out of every index but the static ones, which a successor may have taken over."""
+        """Remove a member from every index except the static members, where a replacement may hold its place."""
         if forgets_names:
             for name in member.topic_names:
                 decrement(self.name_counts, name)
@@ -336,7 +340,7 @@ class ConsumerGroup:
         self._disown(member.revoking, member.member_epoch)
 
     def _forget_instance(self, member: ConsumerMember) -> None:
-        """Take a member out of the index of static members, unless a successor has taken its place there."""
+        """Remove a member from the index of static members, unless a replacement holds its place."""
         instance_id = member.instance_id
         if instance_id is not None and self.static_members.get(instance_id) == member.member_id:
             del self.static_members[instance_id]
@@ -348,7 +352,7 @@ class ConsumerGroup:
                 owners = {}
                 self.partition_epochs[topic_id] = owners
             for partition in of_topic:
-                # While an old log is read, the new owner's record may come before the old one's last.
+                # In an old log, the record of the new owner may precede the last record of the previous owner.
                 if owners.get(partition, NO_OWNER - 2) < epoch:
                     owners[partition] = epoch
 
@@ -365,16 +369,28 @@ class ConsumerGroup:
 
 
 def increment(counts: dict[str, int], name: str | None) -> None:
-    """Count a name; none and the empty one are not counted."""
+    """Count a name, unless it is empty or None."""
     if name:
         counts[name] = counts.get(name, 0) + 1
 
 
 def decrement(counts: dict[str, int], name: str | None) -> None:
-    """Uncount a name; at 0 it goes."""
+    """Reduce the count of a name, and remove it at 0."""
     if name:
         count = counts.get(name, 0) - 1
         if count > 0:
             counts[name] = count
         else:
             counts.pop(name, None)
+
+
+def unknown_member(group: ConsumerGroup, member_id: str) -> GroupError:
+    return GroupError(errors.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}.")
+
+
+def known_member(group: ConsumerGroup, member_id: str) -> ConsumerMember:
+    """The member, if there is one. Raises GroupError."""
+    member = group.members.get(member_id)
+    if member is None:
+        raise unknown_member(group, member_id)
+    return member

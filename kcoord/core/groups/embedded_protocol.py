@@ -1,7 +1,7 @@
-"""What consumers of the classic protocol say to each other inside JoinGroup and SyncGroup, and a coordinator reads.
+"""The messages that classic consumers embed in JoinGroup and SyncGroup, as far as a coordinator reads them.
 
-Both messages begin with a version (int16). Later versions only add fields at the end, so one that is newer than this
-code is read and written as the newest known one (KIP-429, KIP-792, KIP-881).
+Both messages begin with a version (int16). Later versions only append fields, so a message of an unknown later version
+is read and written as the newest known one (KIP-429, KIP-792, KIP-881).
 """
 
 from __future__ import annotations
@@ -49,5 +49,5 @@ def encode_assignment(assignment: ConsumerProtocolAssignment, version: int) -> b
 def _version(reader: Reader) -> int:
     version = reader.int16()
     if version < 0:
-        raise DecodeError(f"version {version} of a consumer's embedded protocol")
+        raise DecodeError(f"unsupported version {version} of a consumer's embedded protocol")
     return version if version <= VERSION_MAX else VERSION_MAX

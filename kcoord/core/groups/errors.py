@@ -1,4 +1,4 @@
-"""Why a group turns a request away: raised where the check is, answered where the request came in."""
+"""The error with which a group refuses a request: raised by a check, answered by the handler of the request."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import final
 
 @final
 class GroupError(Exception):
-    """An error code and the text that goes with it. Nothing was changed when it is raised."""
+    """An error code and its message. State is unchanged when it is raised."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(message)

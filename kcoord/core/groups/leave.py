@@ -1,10 +1,10 @@
-"""LeaveGroup: members leave, one by one or very many at once, in groups of either protocol.
+"""LeaveGroup: one member or very many leave, in groups of both protocols.
 
-A request may name every member of a large group, which is too much for one turn. So it is worked off in steps: each
-step does for its share of the members what a request for them alone would do, with records of its own, and a turn has
-one such step. The connection waits, and the last step answers for all. Others are served in between and see a group
-that some members have left already. After a crash in between, or when the group is removed or changes its protocol,
-the rest goes on from what the group is then. A broker does all at once.
+A request may name every member of a large group, which is too much work for one turn. So it is processed in steps, one
+per turn. Each step removes its share of the members, and writes its own records, as if a request named only them. The
+connection waits, and the last step answers for all steps. Other requests are served in between and see a group that
+some members have left. If the group is removed or changes its protocol in between, the next step works on the group
+that it finds; after a crash the remaining members are still there. A broker does all in one go.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ from kcoord.protocol.leave_group import (
 MANY_MEMBERS_VERSION: Final = 3
 # Members that one step removes, at some 10 µs each.
 STEP_MEMBERS_MAX: Final = 1000
-# What a member takes, in bytes of the turn's budget: a step of full size uses up a turn.
+# The cost of one member, in bytes of the turn's budget: a full step uses up a turn.
 MEMBER_COST: Final = 300
 
 
 @final
 class LeaveGroupStep(Continuation):
-    """A LeaveGroup request, and what is done of it."""
+    """A LeaveGroup request and its progress."""
 
     def __init__(self, request: Request, body: LeaveGroupRequest) -> None:
         super().__init__(request.request_id)
         self.group_id = body.group_id
         self.is_single = request.version < MANY_MEMBERS_VERSION
         self.identities = [MemberIdentity(body.member_id)] if self.is_single else body.members
-        # What is before this position is done.
+        # The members before this position are done.
         self.position = 0
         self.is_first = True
         self.responses: list[MemberResponse] = []
-        # Members of a consumer group that left: an answer does not depend on how often the request names one.
+        # Members of a consumer group that left. With these the answer is the same when a request names a member twice.
         self.left: dict[str, bool] = {}
         self.left_instances: dict[str, str] = {}
 
     def next_share(self, members_max: int) -> list[MemberIdentity]:
-        """The members of the next step, which count as done from here on."""
+        """The members of the next step. They count as done from now on."""
         start = self.position
         self.is_first = start == 0
         self.position = min(start + members_max, len(self.identities))
@@ -66,7 +66,7 @@ class LeaveGroupStep(Continuation):
         return LeaveGroupResponse(error_code=errors.NONE, members=self.responses)
 
 
-# Removes a share of the members from the group, and notes an answer for each.
+# Removes a share of the members from the group, and adds a response for each.
 Leave = Callable[[LeaveGroupStep, list[MemberIdentity], Now, Outcome], None]
 
 
@@ -79,7 +79,7 @@ class LeaveGroups:
         self.leave_classic = leave_classic
         self.leave_consumer = leave_consumer
         self.step_members_max = STEP_MEMBERS_MAX
-        # What steps took since the engine last asked, in bytes of the turn's budget.
+        # The cost of steps since the engine last asked, in bytes of the turn's budget.
         self.cost = 0
 
     def handle_leave_group(self, request: Request, body: LeaveGroupRequest, now: Now) -> Outcome:
@@ -89,7 +89,7 @@ class LeaveGroups:
             return out
         step = LeaveGroupStep(request, body)
         if len(step.identities) > self.step_members_max:
-            # To read the request was work already.
+            # Reading so large a request is enough for this turn.
             out.continuations.append(step)
             return out
         return self.handle_leave_group_step(step, now)
@@ -110,6 +110,6 @@ class LeaveGroups:
         elif step.is_first and group is not None:
             out.replies.append(Reply(step.request_id, step.response(), group.log, group.end_offset))
         else:
-            # Its group may be gone by now, and the records of earlier steps count.
+            # The group may no longer exist, but the answer still has to wait for the records of earlier steps.
             out.replies.append(self.store.reply_after_all(step.request_id, step.response()))
         return out

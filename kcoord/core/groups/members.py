@@ -1,16 +1,16 @@
-"""One member of a consumer group, as the records of its group describe it (KIP-848).
+"""One member of a consumer group, as the records of the group describe it (KIP-848).
 
-A member that stands in a group is never changed: whoever needs another one makes a copy, changes that, and writes the
-records whose replay puts it in the old one's place. A handler can so compute with "the member as it will be" before
-anything is stored.
+A member of a group is never changed in place. A handler changes a copy and writes records; their replay replaces the
+member. So the handler can compute with the member as it will be before anything is stored.
 
-Current assignments map topic id (16 bytes) -> partition -> the epoch in which the member was given it (KIP-1251).
+Current assignments map topic id (16 bytes) -> partition -> the epoch in which the member got it (KIP-1251).
 """
 
 from __future__ import annotations
 
 from typing import Final, final
 
+from kcoord.core.transitions import IllegalTransition
 from kcoord.protocol.records.consumer_group_member_metadata import (
     ClassicMemberMetadata,
     ClientAssignor,
@@ -18,18 +18,37 @@ from kcoord.protocol.records.consumer_group_member_metadata import (
 )
 
 PartitionEpochs = dict[bytes, dict[int, int]]
-# What a client-side assignor said along with an assignment: error, version of its metadata, metadata.
+# What a client-side assignor returned with an assignment: error, metadata version, metadata.
 AssignorAnswer = tuple[int, int, bytes]
 
 NO_ANSWER: Final[AssignorAnswer] = (0, 0, b"")
 
-# States of a member, as record 8 stores them.
+# The states of a member, as record 8 stores them.
 STABLE: Final = 0
 UNREVOKED_PARTITIONS: Final = 1
 UNRELEASED_PARTITIONS: Final = 2
 UNKNOWN_STATE: Final = 127
 
-# Epochs with a meaning of their own, in requests and for the last two also in records.
+STATE_NAMES: Final[dict[int, str]] = {
+    STABLE: "Stable",
+    UNREVOKED_PARTITIONS: "UnrevokedPartitions",
+    UNRELEASED_PARTITIONS: "UnreleasedPartitions",
+    UNKNOWN_STATE: "Unknown",
+}
+# From each state, the states that a step of reconciliation may lead to. The state of a whole consumer group is derived
+# from its epochs and its members, so it has no table of its own: this is where a consumer group changes its state.
+# Nothing leads to an unknown state; it comes from a record that a later release wrote.
+TRANSITIONS: Final[dict[int, tuple[int, ...]]] = {
+    STABLE: (STABLE, UNREVOKED_PARTITIONS, UNRELEASED_PARTITIONS),
+    UNREVOKED_PARTITIONS: (UNREVOKED_PARTITIONS, UNRELEASED_PARTITIONS, STABLE),
+    UNRELEASED_PARTITIONS: (UNRELEASED_PARTITIONS, UNREVOKED_PARTITIONS, STABLE),
+    UNKNOWN_STATE: (STABLE, UNREVOKED_PARTITIONS, UNRELEASED_PARTITIONS),
+}
+# States that a member enters without moving on to another epoch: it has not given up yet what it had in the old one.
+# Only a member in an unknown state, which starts again with nothing, enters them in a new epoch.
+STATES_OF_OLD_EPOCH: Final = (UNREVOKED_PARTITIONS,)
+
+# Special epochs of requests; the last two also occur in records.
 JOIN_EPOCH: Final = 0
 LEAVE_EPOCH: Final = -1
 STATIC_LEAVE_EPOCH: Final = -2
@@ -39,7 +58,7 @@ NOT_GIVEN: Final = -1
 
 @final
 class ConsumerMember:
-    """A member. `topic_names` is sorted and without repeats; `topic_regex` "" or None subscribes to nothing."""
+    """A member. `topic_names` is sorted and has no duplicates; a `topic_regex` of "" or None matches nothing."""
 
     def __init__(self, member_id: str) -> None:
         self.member_id = member_id
@@ -51,9 +70,9 @@ class ConsumerMember:
         self.topic_names: list[str] = []
         self.topic_regex: str | None = ""
         self.server_assignor: str | None = None
-        # What a member that speaks the classic protocol joined with; None for one that speaks the new one.
+        # What a member of the classic protocol joined with; None for a member of the consumer protocol.
         self.classic: ClassicMemberMetadata | None = None
-        # The client-side assignors it has, the one it likes best first; released clients have none.
+        # The member's client-side assignors, the preferred one first. Released clients have none.
         self.client_assignors: list[ClientAssignor] = []
         # The current assignment.
         self.member_epoch = 0
@@ -67,7 +86,7 @@ class ConsumerMember:
         return self.copy_as(self.member_id)
 
     def copy_as(self, member_id: str) -> ConsumerMember:
-        """A copy, under another id where a static member comes back. Lists and dicts are shared: replace them."""
+        """A copy, under another id for a static member that returns. Lists and dicts are shared: replace them."""
         other = ConsumerMember(member_id)
         other.instance_id = self.instance_id
         other.rack_id = self.rack_id
@@ -88,7 +107,7 @@ class ConsumerMember:
         return other
 
     def take_metadata(self, value: ConsumerGroupMemberMetadataValue) -> None:
-        """Take over what record 5 says."""
+        """Take the fields of record 5."""
         self.instance_id = value.instance_id
         self.rack_id = value.rack_id
         self.client_id = value.client_id
@@ -101,7 +120,7 @@ class ConsumerMember:
         self.client_assignors = value.client_assignors if value.client_assignors is not None else []
 
     def has_same_metadata(self, other: ConsumerMember) -> bool:
-        """Whether record 5 would say the same of both."""
+        """Whether record 5 would be the same for both."""
         return (
             self.instance_id == other.instance_id
             and self.rack_id == other.rack_id
@@ -116,7 +135,7 @@ class ConsumerMember:
         )
 
     def has_same_assignment(self, other: ConsumerMember) -> bool:
-        """Whether record 8 would say the same of both."""
+        """Whether record 8 would be the same for both."""
         return (
             self.member_epoch == other.member_epoch
             and self.previous_epoch == other.previous_epoch
@@ -126,9 +145,6 @@ class ConsumerMember:
             and self.answer == other.answer
         )
 
-    def uses_classic_protocol(self) -> bool:
-        return self.classic is not None
-
     def client_assignor(self, name: str) -> ClientAssignor | None:
         for assignor in self.client_assignors:
             if assignor.name == name:
@@ -136,19 +152,19 @@ class ConsumerMember:
         return None
 
     def regex(self) -> str | None:
-        """The regular expression it subscribes with, None for none."""
+        """The regular expression that the member subscribes with, or None."""
         return self.topic_regex if self.topic_regex else None
 
     def is_reconciled_to(self, assignment_epoch: int) -> bool:
         return self.state == STABLE and self.member_epoch == assignment_epoch
 
     def advance_to(self, epoch: int) -> None:
-        """Take an epoch; the one before stays known, since the answer that tells the new one may be lost."""
+        """Move to an epoch. The previous one stays valid, because the answer with the new epoch may be lost."""
         self.previous_epoch = self.member_epoch
         self.member_epoch = epoch
 
     def assignment_epoch(self, topic_id: bytes, partition: int) -> int:
-        """In which epoch it was given a partition that it has or is giving up; -1 for one that it does not have."""
+        """The epoch in which the member got a partition that it owns or is revoking; -1 if it does neither."""
         for partitions in (self.assigned, self.revoking):
             of_topic = partitions.get(topic_id)
             if of_topic is not None:
@@ -159,8 +175,19 @@ class ConsumerMember:
 
 
 def sorted_unique(names: list[str]) -> list[str]:
-    """Sorted, each once. Most lists are so already, and are given back."""
+    """The names sorted and without duplicates. A list that already is comes back as it is."""
     for i in range(1, len(names)):
         if names[i - 1] >= names[i]:
             return sorted(set(names))
     return names
+
+
+def check_transition(group_id: str, before: ConsumerMember, after: ConsumerMember) -> None:
+    """Raises IllegalTransition if a step of reconciliation must not turn one into the other."""
+    keeps_epoch = after.state in STATES_OF_OLD_EPOCH and before.state != UNKNOWN_STATE
+    if after.state not in TRANSITIONS[before.state] or (keeps_epoch and after.member_epoch != before.member_epoch):
+        raise IllegalTransition(
+            f"member {before.member_id} of consumer group {group_id}",
+            f"{STATE_NAMES[before.state]} in epoch {before.member_epoch}",
+            f"{STATE_NAMES.get(after.state, str(after.state))} in epoch {after.member_epoch}",
+        )

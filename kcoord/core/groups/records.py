@@ -1,6 +1,6 @@
 """The records of a consumer group (types 3 to 8 and 16) as keys and values, and the tombstones of a whole group.
 
-Kafka's order is kept everywhere: a member's current assignment goes before its target, and that before the member.
+The order is always Kafka's: a member's current assignment comes before its target, and its target before the member.
 """
 
 from __future__ import annotations
@@ -39,19 +39,17 @@ from kcoord.protocol.records.consumer_group_target_assignment_metadata import (
 
 
 def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:
-    """Record 3: the group's epoch, and the hash of the topics it subscribes to (signed 64 bit)."""
-    return CoordinatorRecord(
-        ConsumerGroupMetadataKey(group_id), ConsumerGroupMetadataValue(epoch, metadata_hash)
-    )
+    """Record 3: the group's epoch, and the hash of its subscribed topics (signed 64 bit)."""
+    return CoordinatorRecord(ConsumerGroupMetadataKey(group_id), ConsumerGroupMetadataValue(epoch, metadata_hash))
 
 
 def partition_metadata_tombstone(group_id: str) -> CoordinatorRecord:
-    """Removes record 4, which brokers before 4.1 wrote."""
+    """Remove record 4, which brokers before 4.1 wrote."""
     return CoordinatorRecord(ConsumerGroupPartitionMetadataKey(group_id), None)
 
 
 def member_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
-    """Record 5: who a member is and what it subscribes to."""
+    """Record 5: the member's metadata and subscription."""
     return CoordinatorRecord(
         ConsumerGroupMemberMetadataKey(group_id, member.member_id),
         ConsumerGroupMemberMetadataValue(
@@ -74,7 +72,7 @@ def member_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
 
 
 def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> CoordinatorRecord:
-    """Record 6: the epoch of the target assignment, and when it was computed."""
+    """Record 6: the epoch of the target assignment, and the time when it was computed."""
     return CoordinatorRecord(
         ConsumerGroupTargetAssignmentMetadataKey(group_id),
         ConsumerGroupTargetAssignmentMetadataValue(epoch, timestamp_ms),
@@ -84,7 +82,7 @@ def target_epoch_record(group_id: str, epoch: int, timestamp_ms: int) -> Coordin
 def target_record(
     group_id: str, member_id: str, target: Assignment, answer: AssignorAnswer = NO_ANSWER
 ) -> CoordinatorRecord:
-    """Record 7: what a member is to have, and what a client-side assignor says to it."""
+    """Record 7: the member's target assignment, and the answer of a client-side assignor."""
     error, version, metadata = answer
     return CoordinatorRecord(
         ConsumerGroupTargetAssignmentMemberKey(group_id, member_id),
@@ -102,7 +100,7 @@ def target_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
 
 
 def current_record(group_id: str, member: ConsumerMember) -> CoordinatorRecord:
-    """Record 8: what a member has, what it is giving up, and its epochs."""
+    """Record 8: the partitions that a member owns and those it is revoking, and its epochs."""
     error, version, metadata = member.answer
     return CoordinatorRecord(
         ConsumerGroupCurrentMemberAssignmentKey(group_id, member.member_id),
@@ -124,7 +122,7 @@ def current_tombstone(group_id: str, member_id: str) -> CoordinatorRecord:
 
 
 def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> CoordinatorRecord:
-    """Record 16: the topics a regular expression matched."""
+    """Record 16: the topics that a regular expression matched."""
     return CoordinatorRecord(
         ConsumerGroupRegularExpressionKey(group_id, regex),
         ConsumerGroupRegularExpressionValue(resolved.topics, resolved.version, resolved.timestamp_ms),
@@ -136,7 +134,7 @@ def regex_tombstone(group_id: str, regex: str) -> CoordinatorRecord:
 
 
 def removed_member(group_id: str, member_id: str) -> list[CoordinatorRecord]:
-    """Everything about one member goes."""
+    """The tombstones of one member."""
     return [
         current_tombstone(group_id, member_id),
         target_tombstone(group_id, member_id),
@@ -145,7 +143,7 @@ def removed_member(group_id: str, member_id: str) -> list[CoordinatorRecord]:
 
 
 def replaced_member(group: ConsumerGroup, old_id: str, new: ConsumerMember) -> list[CoordinatorRecord]:
-    """A static member goes on under another id, with its target assignment."""
+    """A static member continues under another id and keeps its target assignment."""
     records = removed_member(group.group_id, old_id)
     records.append(member_record(group.group_id, new))
     target = target_record(group.group_id, new.member_id, group.target(old_id), group.answer(old_id))
@@ -155,7 +153,7 @@ def replaced_member(group: ConsumerGroup, old_id: str, new: ConsumerMember) -> l
 
 
 def group_records(group: ConsumerGroup) -> list[CoordinatorRecord]:
-    """All that a group which is not in the log yet has to say (an upgrade from the classic protocol)."""
+    """All records of a group that is not in the log yet (an upgrade from the classic protocol)."""
     group_id = group.group_id
     records = [member_record(group_id, member) for member in group.members.values()]
     records.append(epoch_record(group_id, group.epoch, group.metadata_hash))
@@ -168,8 +166,9 @@ def group_records(group: ConsumerGroup) -> list[CoordinatorRecord]:
 
 
 def group_tombstones(group: ConsumerGroup, replaced_id: str = "", by_id: str = "") -> list[CoordinatorRecord]:
-    """The whole group goes. Where earlier records of the same batch put `by_id` in the place of `replaced_id`,
-    that one goes instead."""
+    """The tombstones of the whole group. Where earlier records of the same batch replaced the member `replaced_id` by
+    `by_id`, the tombstones name `by_id`.
+    """
     group_id = group.group_id
     member_ids = [by_id if member_id == replaced_id else member_id for member_id in group.members]
     records = [current_tombstone(group_id, member_id) for member_id in member_ids]

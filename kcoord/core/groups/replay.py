@@ -1,8 +1,8 @@
 """Replay of the records of consumer groups (types 3 to 8 and 16): the only place where their hard state changes.
 
-A compacted log holds the last record of each key and nothing in between, so any of a group's records may be the first
-that is seen of it; a tombstone for something that is not there says nothing new. Where the log contradicts itself
-(a group's tombstone while members are left), what the tombstone says is done: the log is the truth.
+A compacted log holds the last record of each key, so any record of a group may come first, and a tombstone may be for
+something that was never seen; it changes nothing then. Where records contradict each other (the tombstone of a group
+that still has members), the later record wins: the log is the truth.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Final, cast, final
 
 from kcoord.core.assignors.spec import Assignment
-from kcoord.core.groups.cause import NO_TIME
+from kcoord.core.cause import NO_TIME
 from kcoord.core.groups.consumer import NO_ASSIGNMENT_EPOCH, ConsumerGroup, ResolvedRegex
 from kcoord.core.groups.members import LEAVE_EPOCH, NO_ANSWER, ConsumerMember, PartitionEpochs
 from kcoord.core.groups.store import EndedGroup, GroupStore
+from kcoord.core.outcome import MadeGroup
 from kcoord.protocol.records.consumer_group_current_member_assignment import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -53,35 +54,40 @@ _UNKNOWN_STATE: Final = 127
 class ConsumerReplay:
     def __init__(self, store: GroupStore) -> None:
         self.store = store
+        # The group whose tombstones were replayed last. A classic group in the next record keeps its members, and the
+        # two records together determine whether it has to rebalance after a restart.
+        self.ended: EndedGroup | None = None
 
-    def replay(self, offset: int, key: Message, value: Message | None, time_ms: int = NO_TIME) -> bool:
-        """Apply one record; False if it is none of a consumer group."""
+    def replay(
+        self, offset: int, key: Message, value: Message | None, time_ms: int = NO_TIME, made: MadeGroup | None = None
+    ) -> bool:
+        """Apply one record; False if it is not a record of consumer groups. `made` is that of the record's outcome."""
         if isinstance(key, ConsumerGroupCurrentMemberAssignmentKey):
-            group = self._group(key.group_id, offset, value is None)
+            group = self._group(key.group_id, offset, value is None, made)
             if group is not None:
                 self._current(group, key, cast(ConsumerGroupCurrentMemberAssignmentValue | None, value))
         elif isinstance(key, ConsumerGroupTargetAssignmentMemberKey):
-            group = self._group(key.group_id, offset, value is None)
+            group = self._group(key.group_id, offset, value is None, made)
             if group is not None:
                 self._target(group, key, cast(ConsumerGroupTargetAssignmentMemberValue | None, value))
         elif isinstance(key, ConsumerGroupMemberMetadataKey):
-            group = self._group(key.group_id, offset, value is None)
+            group = self._group(key.group_id, offset, value is None, made)
             if group is not None:
                 self._member(group, key, cast(ConsumerGroupMemberMetadataValue | None, value))
         elif isinstance(key, ConsumerGroupMetadataKey):
-            group = self._group(key.group_id, offset, value is None)
+            group = self._group(key.group_id, offset, value is None, made)
             if group is not None:
                 self._epoch(group, offset, cast(ConsumerGroupMetadataValue | None, value), time_ms)
         elif isinstance(key, ConsumerGroupTargetAssignmentMetadataKey):
-            group = self._group(key.group_id, offset, value is None)
+            group = self._group(key.group_id, offset, value is None, made)
             if group is not None:
                 self._target_epoch(group, cast(ConsumerGroupTargetAssignmentMetadataValue | None, value))
         elif isinstance(key, ConsumerGroupRegularExpressionKey):
-            group = self._group(key.group_id, offset, value is None)
+            group = self._group(key.group_id, offset, value is None, made)
             if group is not None:
                 self._regex(group, key, cast(ConsumerGroupRegularExpressionValue | None, value))
         elif isinstance(key, ConsumerGroupPartitionMetadataKey):
-            group = self._group(key.group_id, offset, value is None)
+            group = self._group(key.group_id, offset, value is None, made)
             if group is not None:
                 partitions = cast(ConsumerGroupPartitionMetadataValue | None, value)
                 group.has_partition_metadata_record = partitions is not None
@@ -89,19 +95,20 @@ class ConsumerReplay:
             return False
         return True
 
-    def _group(self, group_id: str, offset: int, is_tombstone: bool) -> ConsumerGroup | None:
-        """The group that a record is about, made if the record says something of it."""
+    def _group(self, group_id: str, offset: int, is_tombstone: bool, made: MadeGroup | None) -> ConsumerGroup | None:
+        """The group of a record. If it is unknown and the record is no tombstone, it is `made` or a new object."""
         store = self.store
         group = store.consumer_groups.get(group_id)
         if group is None:
             if is_tombstone:
                 return None
             classic = store.groups.get(group_id)
-            group = store.making.pop(group_id, None)
-            if group is None:
+            if isinstance(made, ConsumerGroup) and made.group_id == group_id:
+                group = made
+            else:
                 group = ConsumerGroup(group_id, store.log_of(group_id))
             if classic is not None:
-                # A group of offsets alone, which their records made; or the log lost the classic one's tombstone.
+                # Either the classic group exists only because of its offsets, or its tombstone was lost.
                 store.remove(group_id)
             store.consumer_groups[group_id] = group
         group.end_offset = offset + 1
@@ -109,16 +116,14 @@ class ConsumerReplay:
         store.last_end_offset = offset + 1
         return group
 
-    def _epoch(
-        self, group: ConsumerGroup, offset: int, value: ConsumerGroupMetadataValue | None, time_ms: int
-    ) -> None:
+    def _epoch(self, group: ConsumerGroup, offset: int, value: ConsumerGroupMetadataValue | None, time_ms: int) -> None:
         if value is not None:
             group.epoch = value.epoch
             group.epoch_time_ms = time_ms
             group.metadata_hash = value.metadata_hash
         else:
             self.store.remove_consumer_group(group.group_id)
-            self.store.ended = EndedGroup(group.group_id, offset + 1, group.last_size, group.last_was_behind)
+            self.ended = EndedGroup(group.group_id, offset + 1, group.last_size, group.last_was_behind)
 
     def _member(
         self,
@@ -181,14 +186,13 @@ class ConsumerReplay:
         if answer != NO_ANSWER:
             group.answers[key.member_id] = answer
 
-    def _target_epoch(
-        self, group: ConsumerGroup, value: ConsumerGroupTargetAssignmentMetadataValue | None
-    ) -> None:
+    def _target_epoch(self, group: ConsumerGroup, value: ConsumerGroupTargetAssignmentMetadataValue | None) -> None:
         if value is not None:
             group.assignment_epoch = value.assignment_epoch
             group.assignment_timestamp_ms = value.assignment_timestamp
         else:
-            # The current and target assignments went before this, the members go after it.
+            # Tombstones of current and target assignments come before this one, those of the members after it: now is
+            # the last moment at which the size of the group is known.
             group.last_size = len(group.members)
             group.last_was_behind = group.epoch > group.assignment_epoch
             group.assignment_epoch = NO_ASSIGNMENT_EPOCH
@@ -208,9 +212,9 @@ class ConsumerReplay:
 
 
 def _partition_epochs(topics: list[TopicPartitions], member_epoch: int) -> PartitionEpochs:
-    """Records before KIP-1251 do not say when a partition was given: then the member's epoch stands for it.
+    """Records from before KIP-1251 do not have the epoch of each partition: they get the member's epoch.
 
-    As a broker, which takes the epochs of a topic only where there is one for each partition.
+    Like a broker, this uses the epochs of a topic only if there is one for each partition.
     """
     default = max(member_epoch, 0)
     partitions: PartitionEpochs = {}
@@ -226,7 +230,7 @@ def _partition_epochs(topics: list[TopicPartitions], member_epoch: int) -> Parti
 
 
 def consumer_hard_state(store: GroupStore) -> list[str]:
-    """One line per group and member with a record, in order of id: equal for equal logs, compacted or not."""
+    """One line per group and member, sorted by id. Equal for equal logs, compacted or not."""
     lines: list[str] = []
     for group_id in sorted(store.consumer_groups):
         group = store.consumer_groups[group_id]
@@ -257,6 +261,4 @@ def consumer_hard_state(store: GroupStore) -> list[str]:
 
 
 def _sorted(partitions: PartitionEpochs) -> str:
-    return str(
-        sorted((topic_id.hex(), sorted(of_topic.items())) for topic_id, of_topic in partitions.items())
-    )
+    return str(sorted((topic_id.hex(), sorted(of_topic.items())) for topic_id, of_topic in partitions.items()))

@@ -1,12 +1,14 @@
 """The timers of members: one table for groups of both protocols, by group id and member id.
 
-Timers are soft state, and replay replaces the objects of hard state: a static member that comes back is removed and put
-again within one batch, a group that changes its protocol is built anew. So timers stand in this table and not on those
-objects. Replay never deletes from it; it only notes whose records changed (`touch`), and once the whole batch is
-replayed, `GroupUpkeep.settle` holds the table against what exists: a member that is in a group has a session timer, one
-that is not has no timers.
+Timers are soft state, but replay replaces the objects that hold hard state: a static member that returns is removed and
+added again within one batch, and a group that changes its protocol is a new object. So timers are kept in this table
+and not in those objects. Three rules hold:
 
-There is no cancelling. A timer counts while its token stands here.
+- Replay never removes a timer. It only notes the members whose records it replayed (`touch`).
+- After the whole batch, `GroupUpkeep.settle` compares the noted members with the groups: a member that is in a group
+has a session timer, any other has no timers. Doing so earlier would drop the timers of a static member between its
+tombstone and its new record.
+- Timers are never cancelled. A timer that fires counts only if its token is still in this table or in its group.
 """
 
 from __future__ import annotations
@@ -31,15 +33,14 @@ class MemberTimers:
     """The timers of one member."""
 
     def __init__(self) -> None:
-        # The session ends at `deadline_ms`; the armed timer fires at `armed_ms`, which is never later.
+        # The session ends at `deadline_ms`. The armed timer fires at `armed_ms`, which is never later.
         self.deadline_ms = 0
         self.armed_ms = NOT_ARMED
         self.session_token = NO_TOKEN
-        # A member of a consumer group must have given up its partitions by then; it counts in `rebalance_epoch` alone.
+        # The deadline for revoking partitions, for a member of a consumer group. It only counts in `rebalance_epoch`.
         self.rebalance_token = NO_TOKEN
         self.rebalance_epoch = 0
-        # A member of a consumer group that speaks the classic protocol must have joined again, or asked for its
-        # assignment, by then.
+        # The deadlines for JoinGroup and SyncGroup, for a classic member of a consumer group.
         self.join_token = NO_TOKEN
         self.sync_token = NO_TOKEN
 
@@ -49,14 +50,19 @@ class TimerTable:
     def __init__(self) -> None:
         self.by_group: dict[str, dict[str, MemberTimers]] = {}
         self._last_token = 0
-        # While logs are loaded nothing has timers yet.
+        # False while logs are loaded: no member has timers then.
         self.is_live = False
-        # Member ids by group id whose records were replayed since the last settling.
+        # Members whose records were replayed since the last `settle`: group id -> member ids.
         self.touched: dict[str, dict[str, bool]] = {}
 
-    def next_token(self) -> int:
-        """Tokens are unique over all groups, so that a timer of a deleted group cannot hit its successor."""
+    def arm(self, kind: int, group_id: str, member_id: str, deadline_ms: int, out: Outcome) -> int:
+        """Arm a timer of a member, or of the whole group (member id ""), and return its token.
+
+        The caller keeps the token; the timer counts while the caller has this one. Tokens are unique over all groups,
+        so a timer of a deleted group cannot fire for a new group of the same id.
+        """
         self._last_token += 1
+        out.timers.append(Timer(kind, group_id, member_id, self._last_token, deadline_ms))
         return self._last_token
 
     def find(self, group_id: str, member_id: str) -> MemberTimers | None:
@@ -75,15 +81,12 @@ class TimerTable:
         return timers
 
     def member_ids(self, group_id: str) -> list[str]:
-        """Members of the group that have timers, or had some."""
+        """Members of the group that have or had timers."""
         of_group = self.by_group.get(group_id)
         return [] if of_group is None else list(of_group)
 
-    def group_ids(self) -> list[str]:
-        return list(self.by_group)
-
     def forget(self, group_id: str, member_id: str) -> None:
-        """The member is gone: none of its timers counts any more."""
+        """The member was removed: none of its timers applies any longer."""
         of_group = self.by_group.get(group_id)
         if of_group is not None:
             of_group.pop(member_id, None)
@@ -91,7 +94,7 @@ class TimerTable:
                 del self.by_group[group_id]
 
     def forget_phases(self, group_id: str) -> None:
-        """Only sessions outlive a change of the group's protocol."""
+        """The group changes its protocol: of all timers only sessions stay valid."""
         of_group = self.by_group.get(group_id)
         if of_group is not None:
             for timers in of_group.values():
@@ -99,15 +102,15 @@ class TimerTable:
                 timers.join_token = NO_TOKEN
                 timers.sync_token = NO_TOKEN
 
-    # ---- what replay says
+    # ---- noted by replay
 
     def touch(self, group_id: str, member_id: str) -> None:
-        """A record that makes, changes or removes the member was replayed."""
+        """A record was replayed that creates, changes or removes the member."""
         if self.is_live:
             self.touched.setdefault(group_id, {})[member_id] = True
 
     def touch_group(self, group_id: str) -> None:
-        """A record that makes or removes the whole group was replayed."""
+        """A record was replayed that creates or removes the whole group."""
         if self.is_live:
             of_group = self.touched.setdefault(group_id, {})
             for member_id in self.member_ids(group_id):
@@ -116,17 +119,16 @@ class TimerTable:
     # ---- sessions
 
     def start_session(self, group_id: str, member_id: str, timeout_ms: int, now: Now, out: Outcome) -> None:
-        """The member has until then. A timer that fires earlier stays and re-arms itself."""
+        """Start or extend a session. An armed timer that fires earlier stays: it re-arms itself when it fires."""
         timers = self.of_member(group_id, member_id)
         deadline_ms = now.mono_ms + timeout_ms
         timers.deadline_ms = deadline_ms
         if timers.armed_ms == NOT_ARMED or timers.armed_ms > deadline_ms:
-            timers.session_token = self.next_token()
             timers.armed_ms = deadline_ms
-            out.timers.append(Timer(TIMER_SESSION, group_id, member_id, timers.session_token, deadline_ms))
+            timers.session_token = self.arm(TIMER_SESSION, group_id, member_id, deadline_ms, out)
 
     def extend_session(self, group_id: str, member_id: str, timeout_ms: int, now_mono_ms: int) -> None:
-        """A sign of life from a member whose session timer is armed and need not be armed earlier."""
+        """Extend the session of a member whose session timer is armed and fires early enough."""
         timers = self.find(group_id, member_id)
         if timers is not None:
             deadline_ms = now_mono_ms + timeout_ms
@@ -134,21 +136,19 @@ class TimerTable:
                 timers.deadline_ms = deadline_ms
 
     def is_session_over(self, timer: Timer, now: Now, out: Outcome) -> bool:
-        """A session timer that counts has fired: whether nothing was heard of the member since it was armed."""
+        """The session timer of a member fired: whether the member sent nothing since the session was last extended."""
         timers = self.of_member(timer.group_id, timer.member_id)
         if now.mono_ms < timers.deadline_ms:
-            # There were heartbeats: the timer goes on under its token.
+            # The session was extended: arm the timer again, with the same token.
             timers.armed_ms = timers.deadline_ms
-            out.timers.append(
-                Timer(timer.kind, timer.group_id, timer.member_id, timer.token, timers.deadline_ms)
-            )
+            out.timers.append(Timer(timer.kind, timer.group_id, timer.member_id, timer.token, timers.deadline_ms))
             return False
         timers.armed_ms = NOT_ARMED
         timers.session_token = NO_TOKEN
         return True
 
     def is_current(self, timer: Timer) -> bool:
-        """Whether the token of a member's timer is still the one that was armed last."""
+        """Whether the token of a member's timer is the one that was armed last."""
         timers = self.find(timer.group_id, timer.member_id)
         if timers is None:
             return False
@@ -160,8 +160,3 @@ class TimerTable:
         if kind == TIMER_CONSUMER_JOIN:
             return timers.join_token == timer.token
         return timers.sync_token == timer.token
-
-    def clear(self) -> None:
-        """Forget everything (test control)."""
-        self.by_group.clear()
-        self.touched.clear()

@@ -1,21 +1,22 @@
-"""OffsetCommit v2-10: checks of the broker (topics) and of the coordinator (group, member, generation), then records.
+"""OffsetCommit v2-10: the broker's checks (topics), the coordinator's checks (group, member, generation), records.
 
-The order of answers is Kafka's: what the broker refuses by topic comes first, in request order; then what reached
-the coordinator. A refusal by the group is told for each partition that reached it, at every version; this API has
-no place for it at the top.
+Answers are in Kafka's order: topics that the broker refuses come first, in the order of the request, then those that
+reached the coordinator. If the group refuses the request, every partition that reached it has the error, in all
+versions: this API has no top-level error.
 """
 
 from __future__ import annotations
 
 from typing import Final, final
 
-from kcoord.core.config import EMPTY_GROUP_ALLOW, EMPTY_GROUP_ILLEGAL_OFFSET_COMMIT
+from kcoord.core.choices import EMPTY_GROUP_ALLOW, EMPTY_GROUP_ILLEGAL_OFFSET_COMMIT
+from kcoord.core.config import CoreConfig
 from kcoord.core.groups.consumer import ConsumerGroup
 from kcoord.core.groups.errors import GroupError
 from kcoord.core.hashing import utf16_length
 from kcoord.core.offsets.fences import check_commit, check_partition
 from kcoord.core.offsets.state import NO_EXPIRE_TIMESTAMP, OffsetState
-from kcoord.core.outcome import INFO, WARNING, Fact, Now, Outcome, Request
+from kcoord.core.outcome import INFO, PEER, WARNING, Fact, Now, Outcome, Request
 from kcoord.protocol import errors
 from kcoord.protocol.offset_commit import (
     OffsetCommitRequest,
@@ -28,14 +29,14 @@ from kcoord.protocol.offset_commit import (
 from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
 from kcoord.wire.primitives import ZERO_UUID
 
-# Chosen by KIP-289 for its own error; released Kafka gave the number to another one.
+# The code that KIP-289 chose. Released Kafka uses this number for another error.
 ILLEGAL_OFFSET_COMMIT: Final = 73
 NO_RETENTION_TIME: Final = -1
 INT64_MAX: Final = 9223372036854775807
 TOPIC_ID_VERSION: Final = 10
 EMPTY_GROUP_REFUSED_VERSION: Final = 4
 GROUP_ID_NOT_FOUND_VERSION: Final = 9
-# Client ids that were warned about committing for "": beyond this many, nobody reads the warnings any more.
+# Client ids that were warned about committing for group "". Beyond this many, warnings are useless.
 WARNED_CLIENTS_MAX: Final = 1000
 
 
@@ -85,6 +86,7 @@ class OffsetCommits:
                         "api_version": request.version,
                         "accepted": accepted,
                     },
+                    PEER,
                 )
             )
         if accepted:
@@ -96,7 +98,7 @@ class OffsetCommits:
     def _check_topics(
         self, topics: list[OffsetCommitRequestTopic], refused: Refusals
     ) -> list[OffsetCommitRequestTopic]:
-        """The topics and partitions that exist, with name and id filled in; answers for others go to `refused`."""
+        """The topics and partitions that exist, with name and id. Answers for all others go to `refused`."""
         accepted: list[OffsetCommitRequestTopic] = []
         registry = self.state.topics
         for asked in topics:
@@ -121,7 +123,7 @@ class OffsetCommits:
                         error = errors.UNKNOWN_TOPIC_OR_PARTITION
                         refused.refuse(topic.name, topic.topic_id, p.partition_index, error)
             if valid:
-                # The request is nobody else's: what was looked up goes into it.
+                # The request has no other user, so the results of look-ups are stored in it.
                 asked.name = topic.name
                 asked.topic_id = topic.topic_id
                 asked.partitions = valid
@@ -135,7 +137,7 @@ class OffsetCommits:
         topics: list[OffsetCommitRequestTopic],
         now: Now,
     ) -> int:
-        """The error for the whole request, 0 for none. A commit of a classic group's member keeps its session alive."""
+        """The error of the whole request, 0 for none. The commit of a classic member extends its session."""
         group = self.state.groups.get(body.group_id)
         if group is None:
             consumer_group = self.state.groups.consumer_groups.get(body.group_id)
@@ -144,14 +146,12 @@ class OffsetCommits:
         generation_id = body.generation_id_or_member_epoch
         if group is None:
             if generation_id < 0:
-                # An admin client, or a consumer that assigns itself: the record will make a simple group.
+                # An admin client, or a consumer that assigns partitions itself. The record creates a simple group.
                 return errors.NONE
             if request.version >= GROUP_ID_NOT_FOUND_VERSION:
                 return errors.GROUP_ID_NOT_FOUND
             return errors.ILLEGAL_GENERATION
-        error = group.validate_offset_commit(
-            body.member_id, body.group_instance_id, generation_id, request.version
-        )
+        error = group.validate_offset_commit(body.member_id, body.group_instance_id, generation_id)
         if error == errors.NONE:
             self.state.groups.touch_member(group, body.member_id, now.mono_ms)
         return error
@@ -170,15 +170,11 @@ class OffsetCommits:
             if member is not None:
                 for topic in topics:
                     for p in topic.partitions:
-                        if not self._is_metadata_too_large(p.committed_metadata):
+                        if not is_metadata_too_large(self.state.config, p.committed_metadata):
                             check_partition(member, epoch, topic.topic_id, p.partition_index)
         except GroupError as refused:
             return refused.code
         return errors.NONE
-
-    def _is_metadata_too_large(self, metadata: str | None) -> bool:
-        size_max = self.state.config.offset_metadata_max_bytes
-        return metadata is not None and len(metadata) * 2 > size_max and utf16_length(metadata) > size_max
 
     def _append_records(
         self, body: OffsetCommitRequest, topics: list[OffsetCommitRequestTopic], now: Now, outcome: Outcome
@@ -195,10 +191,8 @@ class OffsetCommits:
                 metadata = p.committed_metadata
                 if metadata is None:
                     metadata = ""
-                elif self._is_metadata_too_large(metadata):
-                    results.append(
-                        OffsetCommitResponsePartition(p.partition_index, errors.OFFSET_METADATA_TOO_LARGE)
-                    )
+                elif is_metadata_too_large(self.state.config, metadata):
+                    results.append(OffsetCommitResponsePartition(p.partition_index, errors.OFFSET_METADATA_TOO_LARGE))
                     continue
                 results.append(OffsetCommitResponsePartition(p.partition_index, errors.NONE))
                 outcome.add(
@@ -221,8 +215,8 @@ class OffsetCommits:
     ) -> OffsetCommitValue:
         leader_epoch = p.committed_leader_epoch
         if expire_timestamp != NO_EXPIRE_TIMESTAMP:
-            # Only version 1 of the value has an expiry time, and it has neither leader epoch nor topic id. What
-            # replay sees now must be what it will see after a restart.
+            # Only version 1 of the value has an expiry time, and it has no leader epoch and no topic id. Replay must
+            # have the same result now as after a restart.
             leader_epoch = -1
             topic_id = ZERO_UUID
         elif leader_epoch < 0:
@@ -232,8 +226,14 @@ class OffsetCommits:
         )
 
 
+def is_metadata_too_large(config: CoreConfig, metadata: str | None) -> bool:
+    """Kafka counts UTF-16 units."""
+    size_max = config.offset_metadata_max_bytes
+    return metadata is not None and len(metadata) * 2 > size_max and utf16_length(metadata) > size_max
+
+
 def refuse_all(topics: list[OffsetCommitRequestTopic], error_code: int) -> OffsetCommitResponse:
-    """The same error for every partition that was asked for."""
+    """The same error for every partition of the request."""
     answers: list[OffsetCommitResponseTopic] = []
     for topic in topics:
         results = [OffsetCommitResponsePartition(p.partition_index, error_code) for p in topic.partitions]
@@ -243,7 +243,7 @@ def refuse_all(topics: list[OffsetCommitRequestTopic], error_code: int) -> Offse
 
 @final
 class Refusals:
-    """Answers for what the broker refuses by topic, one entry per topic in order of appearance."""
+    """Answers for topics that the broker refuses, one entry per topic, in order of appearance."""
 
     def __init__(self, by_topic_id: bool) -> None:
         self.by_topic_id = by_topic_id
@@ -270,7 +270,7 @@ class Refusals:
         self.topic(name, topic_id).partitions.append(OffsetCommitResponsePartition(partition, error_code))
 
     def merge(self, answers: list[OffsetCommitResponseTopic]) -> list[OffsetCommitResponseTopic]:
-        """Refusals first; answers of a topic that already stands there are added to it."""
+        """Refusals come first. Answers for a topic that is among them are added to its entry."""
         if not self.topics:
             return answers
         for answer in answers:

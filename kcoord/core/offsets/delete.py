@@ -1,10 +1,11 @@
-"""OffsetDelete v0 (KIP-496), and what becomes of offsets when their topic is deleted."""
+"""OffsetDelete v0 (KIP-496), and the deletion of offsets whose topic was deleted."""
 
 from __future__ import annotations
 
 from typing import Final, final
 
 from kcoord.core.offsets.state import OffsetState, tombstone
+from kcoord.core.offsets.stored_offset import StoredOffset
 from kcoord.core.outcome import TIMER_TOPIC_OFFSETS, LogId, Now, Outcome, Request, Timer, TopicsDeleted
 from kcoord.protocol import errors
 from kcoord.protocol.offset_delete import (
@@ -16,9 +17,9 @@ from kcoord.protocol.offset_delete import (
 )
 from kcoord.wire.primitives import ZERO_UUID
 
-# One step of deleting topics' offsets looks at so many groups and offsets: a few milliseconds' work.
+# One step of deleting the offsets of topics visits this many groups and offsets: some milliseconds of work.
 STEP_ITEMS_MAX: Final = 1000
-# Group ids longer than this make a tombstone count for more.
+# A tombstone counts for more if the group id is longer than this.
 CHARS_PER_TOMBSTONE: Final = 256
 
 
@@ -26,14 +27,16 @@ CHARS_PER_TOMBSTONE: Final = 256
 class OffsetDeletes:
     def __init__(self, state: OffsetState) -> None:
         self.state = state
-        # Topics whose offsets are still to go, names by id, and of the first one the groups. Soft: a restart begins
-        # again with what the metadata log says.
+        # Deleted topics whose offsets remain, names by id, and the remaining groups of the first one. Soft state: a
+        # restart starts again from the metadata log.
         self.topics_left: dict[bytes, str] = {}
         self.groups_left: list[str] | None = None
         self.steps_left = 0
 
     def handle_offset_delete(self, request: Request, body: OffsetDeleteRequest) -> Outcome:
-        """Group errors stand at the top with no topics; topics in use by the group are refused by partition."""
+        """Errors of the group are at the top level, without topics. Topics that the group uses are refused by
+        partition.
+        """
         outcome = Outcome()
         error = self._check_group(body.group_id)
         if error != errors.NONE:
@@ -41,7 +44,7 @@ class OffsetDeletes:
             return outcome
         group_id = body.group_id
         log_id = self.state.log_of(group_id)
-        # Refusals by topic come first, then what reached the coordinator, one entry per topic.
+        # Topics that are refused come first, then those that reached the coordinator, one entry per topic.
         refused: dict[str, OffsetDeleteResponseTopic] = {}
         accepted: dict[str, dict[int, bool]] = {}
         for asked in body.topics:
@@ -108,10 +111,10 @@ class OffsetDeletes:
     # --- topics that were deleted ----------------------------------------------------------------------------
 
     def handle_topics_deleted(self, event: TopicsDeleted, now: Now) -> Outcome:
-        """Tombstones for all offsets of these topics: the first step at once, the others by timer.
+        """Tombstones for all offsets of these topics, also pending ones: the first step now, further steps by timer.
 
-        Offsets that name another topic id belong to a later topic of the same name and stay. Those that name no
-        id stay too if such a later topic exists: the event may be a repetition after a restart.
+        Offsets with another topic id belong to a later topic of the same name and stay. Offsets without an id also stay
+        if such a later topic exists, because the event may be repeated after a restart.
         """
         if not event.topics:
             return self._step(now)
@@ -127,13 +130,13 @@ class OffsetDeletes:
         return self._step(now)
 
     def _step(self, now: Now) -> Outcome:
-        """As many tombstones as the step has left, in one log; what remains follows as an event or by timer."""
+        """Add as many tombstones as the step allows, all in one log. The rest follows with an event or a timer."""
         outcome = Outcome()
         log_id: LogId | None = None
         while self.topics_left and self.steps_left > 0:
             topic_id = next(iter(self.topics_left))
             name = self.topics_left[topic_id]
-            groups = self._groups_left_of(topic_id, name)
+            groups = self._groups_left_of(name)
             while groups and self.steps_left > 0:
                 of_group = self.state.log_of(groups[-1])
                 if log_id is not None and of_group.partition != log_id.partition:
@@ -150,14 +153,17 @@ class OffsetDeletes:
             outcome.timers.append(Timer(TIMER_TOPIC_OFFSETS, "", "", 0, now.mono_ms))
         return outcome
 
-    def _groups_left_of(self, topic_id: bytes, name: str) -> list[str]:
-        """Groups whose offsets of the topic were not looked at yet, the next one last."""
+    def _groups_left_of(self, name: str) -> list[str]:
+        """Groups whose offsets of the topic are still to be checked; the next one is the last in the list."""
         groups = self.groups_left
         if groups is None:
             self.steps_left -= 1
-            groups = list(self.state.groups_by_topic.get(name, {}))
+            with_topic = dict(self.state.groups_by_topic.get(name, {}))
+            for group_id in self.state.pending.groups_with(name):
+                with_topic[group_id] = True
+            groups = list(with_topic)
             if len(groups) > 1:
-                # One log after the other, since a step writes to one.
+                # Sorted by log, since a step writes to one log.
                 groups.sort(key=self._log_number)
                 groups.reverse()
             self.groups_left = groups
@@ -166,27 +172,38 @@ class OffsetDeletes:
     def _log_number(self, group_id: str) -> int:
         return self.state.log_of(group_id).partition
 
-    def _add_tombstones(
-        self, group_id: str, name: str, topic_id: bytes, log_id: LogId, outcome: Outcome
-    ) -> bool:
-        """Tombstones of one group's offsets, as many as the step has left; whether these are all."""
+    def _add_tombstones(self, group_id: str, name: str, topic_id: bytes, log_id: LogId, outcome: Outcome) -> bool:
+        """Add tombstones of one group's offsets, as many as the step allows. Returns whether these are all."""
         self.steps_left -= 1
         of_group = self.state.by_group.get(group_id)
         of_topic = None if of_group is None else of_group.get(name)
-        if of_topic is None:
+        pending = self.state.pending.partitions_of(group_id).get(name)
+        if of_topic is None and pending is None:
             return True
         current = self.state.topics.get(name)
         is_recreated = current is not None and current.topic_id != topic_id
-        # Each tombstone repeats the group id, and all of a step go into one batch.
+        # Each tombstone repeats the group id, and all tombstones of a step are one batch.
         weight = 1 + len(group_id) // CHARS_PER_TOMBSTONE
-        for partition, stored in of_topic.items():
-            if stored.topic_id == ZERO_UUID:
-                if is_recreated:
-                    continue
-            elif stored.topic_id != topic_id:
-                continue
+        partitions: dict[int, bool] = {}
+        if of_topic is not None:
+            for partition, stored in of_topic.items():
+                if _is_of_topic(stored, topic_id, is_recreated):
+                    partitions[partition] = True
+        if pending is not None:
+            for partition, producers in pending.items():
+                for stored in producers.values():
+                    if _is_of_topic(stored, topic_id, is_recreated):
+                        partitions[partition] = True
+        for partition in partitions:
             if self.steps_left <= 0:
                 return False
             outcome.add(log_id, tombstone(group_id, name, partition).key, None)
             self.steps_left -= weight
         return True
+
+
+def _is_of_topic(stored: StoredOffset, topic_id: bytes, is_recreated: bool) -> bool:
+    """Whether the offset was committed for the topic with this id, as far as one can tell."""
+    if stored.topic_id == ZERO_UUID:
+        return not is_recreated
+    return stored.topic_id == topic_id

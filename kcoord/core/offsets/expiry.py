@@ -1,19 +1,18 @@
-"""Expiry of committed offsets and of the groups they leave behind (KIP-211).
+"""Expiry of committed offsets, and of groups that it leaves empty (KIP-211).
 
-An offset with an expiry time of its own (a commit with a retention time, up to v4) goes when that time has come.
-Any other goes `offsets_retention_ms` after
-- the group became Empty, where a group with a protocol type says when that was, else after the commit;
-- the commit, for a Stable group of type "consumer" that is not subscribed to the topic any more;
+An offset with its own expiry time (a commit with a retention time, up to v4) expires at that time.
+Any other expires `offsets_retention_ms` after
+- the group became Empty, if a group with a protocol type recorded when, otherwise after the commit;
+- the commit, in a Stable group of type "consumer" that is not subscribed to the topic any more;
 - the commit, for a standalone consumer (a group without protocol type);
-- the commit, in a group of the new protocol, whoever is a member (as in Kafka). With
-  `offsets.retention.consumer.groups.from=empty` it counts in an empty one from when that became empty, but no earlier
-  than from the commit.
-Offsets of topics that a group of the new protocol is subscribed to do not expire.
-While a group rebalances nothing of it expires: what it will be subscribed to is not known. An Empty group without
-offsets is deleted with its last one.
+- the commit, in a consumer group (KIP-848), as in Kafka. With `offsets.retention.consumer.groups.from=empty` it is the
+time when the group became empty, or the commit if that was later.
 
-A pass looks at all groups, a bounded number of offsets at a time, so that other requests are not kept waiting. Of a
-group with more expired offsets than a batch takes, the rest follows in the next step.
+Offsets of topics that a consumer group subscribes to do not expire. While a group rebalances nothing of it expires,
+since its next subscriptions are unknown. An Empty group is deleted with its last offset.
+
+A pass visits all groups, a limited number of offsets at a time, so that other requests are served in between. If a
+group has more expired offsets than fit into a batch, the rest follows in the next step.
 """
 
 from __future__ import annotations
@@ -21,19 +20,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, final
 
-from kcoord.core.config import RETENTION_FROM_EMPTY
+from kcoord.core.choices import RETENTION_FROM_EMPTY
 from kcoord.core.groups.records import group_tombstones
-from kcoord.core.offsets.state import NO_EXPIRE_TIMESTAMP, OffsetState, tombstone
+from kcoord.core.offsets.state import NO_EXPIRE_TIMESTAMP, OffsetState, tombstone, tombstone_weight
 from kcoord.core.outcome import INFO, TIMER_OFFSET_EXPIRY, Fact, LogId, Now, Outcome, Timer
 from kcoord.core.topics.registry import TOPIC_NAME_CHARS_MAX
 from kcoord.protocol.records.group_metadata import GroupMetadataKey
 
-# Offsets and groups looked at in one step, about 15 ms of work where all of them expire; only the tombstones of a
-# single group are split. Long group ids count for more, since each tombstone repeats the id and all of a step go into
-# one batch.
+# Offsets and groups that one step visits, about 15 ms of work if all expire. Only the tombstones of a single group are
+# split. Long group ids count for more, since each tombstone repeats the id and all of a step are one batch.
 STEP_ITEMS_MAX: Final = 4000
-CHARS_PER_ITEM: Final = 256
-# What a tombstone of an offset takes beside its strings.
+# The bytes of an offset's tombstone besides its strings.
 TOMBSTONE_OVERHEAD_BYTES: Final = 64
 TOKEN_START: Final = 0
 TOKEN_CONTINUE: Final = 1
@@ -43,7 +40,7 @@ TOKEN_CONTINUE: Final = 1
 class OffsetExpiry:
     def __init__(self, state: OffsetState) -> None:
         self.state = state
-        # Groups this pass has still to look at, last one first. Soft: a new pass starts over.
+        # Groups that this pass has still to visit, the last one first. Soft state: a new pass starts over.
         self.groups_left: list[str] = []
 
     def first_timer(self, now: Now) -> Timer:
@@ -77,24 +74,24 @@ class OffsetExpiry:
         return outcome
 
     def _tombstones_max(self, group_id: str) -> int:
-        """How many tombstones of a group one step may write."""
-        by_work = STEP_ITEMS_MAX // (1 + len(group_id) // CHARS_PER_ITEM)
+        """How many tombstones of a group one step may add."""
+        by_work = STEP_ITEMS_MAX // tombstone_weight(group_id)
         tombstone_bytes = TOMBSTONE_OVERHEAD_BYTES + 4 * len(group_id) + TOPIC_NAME_CHARS_MAX
-        # Half of a batch leaves room for the other groups of the step and for the group's own tombstones.
+        # The other half of the batch is for further groups of the step and for the group's own tombstones.
         by_size = self.state.config.coordinator_batch_bytes_max // 2 // tombstone_bytes
         return max(1, min(by_work, by_size))
 
     def _weight(self, group_id: str) -> int:
-        """How much of a step the group takes."""
+        """How much of a step's limit the group takes."""
         offsets = 0
         of_group = self.state.by_group.get(group_id)
         if of_group is not None:
             for of_topic in of_group.values():
                 offsets += len(of_topic)
-        return 1 + offsets * (1 + len(group_id) // CHARS_PER_ITEM)
+        return 1 + offsets * tombstone_weight(group_id)
 
     def _expire_group(self, group_id: str, log_id: LogId, now: Now, outcome: Outcome) -> bool:
-        """Append the tombstones of one group; False if there are more to come."""
+        """Add the tombstones of one group. Returns False if there are more."""
         group = self.state.groups.get(group_id)
         consumer_group = self.state.groups.consumer_groups.get(group_id)
         if group is not None:
@@ -103,7 +100,7 @@ class OffsetExpiry:
             expired, is_anything_left = self._expire_offsets(
                 group_id, log_id, group.is_subscribed_to, group.offset_expiry_base_ms, now, outcome
             )
-            # A member id that was handed out and is about to come back would be lost with the group.
+            # A member that was sent its id and is about to join would lose the group.
             is_deleted = not is_anything_left and group.is_empty() and not group.pending_members
             if is_deleted:
                 outcome.add(log_id, GroupMetadataKey(group_id), None)
@@ -139,10 +136,12 @@ class OffsetExpiry:
         now: Now,
         outcome: Outcome,
     ) -> tuple[int, bool]:
-        """How many offsets go, and whether any stays. `base_ms(commit time)` is from when retention counts."""
+        """The number of expired offsets, and whether any stays. `base_ms(commit time)` is the start
+        of the retention.
+        """
         expired = 0
         expired_max = self._tombstones_max(group_id)
-        is_anything_left = group_id in self.state.pending
+        is_anything_left = self.state.pending.has_group(group_id)
         of_group = self.state.by_group.get(group_id)
         if of_group is None:
             return expired, is_anything_left
@@ -165,5 +164,5 @@ class OffsetExpiry:
 
 
 def _from_the_commit(commit_timestamp_ms: int) -> int:
-    """Retention in consumer groups counts from the commit, whoever is a member, as in Kafka."""
+    """The start of the retention in consumer groups: the commit, with or without members, as in Kafka."""
     return commit_timestamp_ms

@@ -1,4 +1,4 @@
-"""May this member commit or fetch these offsets? The epochs of KIP-848 groups in the offset APIs (KIP-1251)."""
+"""Checks of members of KIP-848 groups in the offset APIs: member ids and epochs (KIP-1251)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ from kcoord.core.groups.errors import GroupError
 from kcoord.core.groups.members import ConsumerMember
 from kcoord.protocol import errors
 
-# Members of the new protocol commit with this version or a later one: earlier ones do not know STALE_MEMBER_EPOCH.
+# Members of the consumer protocol use this version or a later one: earlier ones have no STALE_MEMBER_EPOCH.
 COMMIT_VERSION_MIN: Final = 9
+# The generation of a TxnOffsetCommit that names no member.
+NO_MEMBER_EPOCH: Final = -1
 
 
 def check_commit(group: ConsumerGroup, member_id: str, epoch: int, version: int) -> ConsumerMember | None:
-    """Check a commit as a whole. Answers the member if each partition has to be checked as well, else None.
+    """Check a commit as a whole. Returns the member if each partition has to be checked too, otherwise None.
 
     Raises GroupError.
     """
     if epoch < 0 and not group.members:
-        # An admin client, or a consumer that assigns itself.
+        # An admin client, or a consumer that assigns partitions itself.
         return None
     member = group.members.get(member_id)
     if member is None:
@@ -30,6 +32,27 @@ def check_commit(group: ConsumerGroup, member_id: str, epoch: int, version: int)
             f"OffsetCommit version {COMMIT_VERSION_MIN} or above must be used by members using the consumer "
             "group protocol",
         )
+    return _unless_current(member, epoch)
+
+
+def check_transactional_commit(
+    group: ConsumerGroup, member_id: str, group_instance_id: str | None, epoch: int
+) -> ConsumerMember | None:
+    """Like `check_commit`, for TxnOffsetCommit. It has its own versions; and a request may name no member at all, as
+    those before KIP-447 do. Raises GroupError.
+    """
+    if epoch < 0 and not group.members:
+        return None
+    if epoch == NO_MEMBER_EPOCH and not member_id and group_instance_id is None:
+        return None
+    member = group.members.get(member_id)
+    if member is None:
+        raise GroupError(errors.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}.")
+    return _unless_current(member, epoch)
+
+
+def _unless_current(member: ConsumerMember, epoch: int) -> ConsumerMember | None:
+    """The member if its epoch is newer than `epoch`, None if it is the same. Raises GroupError for a later one."""
     if epoch == member.member_epoch:
         return None
     if epoch > member.member_epoch:
@@ -38,7 +61,7 @@ def check_commit(group: ConsumerGroup, member_id: str, epoch: int, version: int)
 
 
 def check_partition(member: ConsumerMember, epoch: int, topic_id: bytes, partition: int) -> None:
-    """An older epoch will do for what the member has had since then, or is giving up. Raises GroupError."""
+    """An older epoch is valid for a partition that the member has owned or been revoking since. Raises GroupError."""
     assigned = member.assignment_epoch(topic_id, partition)
     if assigned < 0:
         raise stale(member, f"Partition {partition} is not assigned or pending revocation for the member.")
@@ -47,7 +70,7 @@ def check_partition(member: ConsumerMember, epoch: int, topic_id: bytes, partiti
 
 
 def check_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> int:
-    """The error code for an OffsetFetch by a member of this epoch; who says neither may always read."""
+    """The error code for an OffsetFetch of this member and epoch. A request without both may always read."""
     if member_id is None and epoch < 0:
         return errors.NONE
     member = None if member_id is None else group.members.get(member_id)
@@ -59,6 +82,6 @@ def check_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> int:
 
 
 def stale(member: ConsumerMember, message: str) -> GroupError:
-    """A member of the classic protocol knows its epoch as a generation."""
+    """The error for a stale epoch. A classic member knows its epoch as a generation."""
     code = errors.STALE_MEMBER_EPOCH if member.classic is None else errors.ILLEGAL_GENERATION
     return GroupError(code, message)

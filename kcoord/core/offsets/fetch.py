@@ -1,11 +1,11 @@
 """OffsetFetch v1-10 (KIP-88: all offsets of a group; KIP-447: require stable; KIP-709: several groups at once).
 
-A group without offsets, or one that nobody knows, is answered with offset -1 and no error. Group errors stand at the
-top level from version 2 on (KIP-88) and at each partition before; classic groups know none, so they are for the
-versions with a member epoch (9 and up). What is answered may not be durable yet: the reply waits for it.
+A group without offsets, or an unknown one, is answered with offset -1 and no error. Errors of the group are at the top
+level from version 2 on (KIP-88) and in each partition before. Classic groups have no such errors, so these only occur
+in versions with a member epoch (9 and up). The offsets in an answer may not be durable yet: the reply waits for them.
 
-An answer is bounded by what there is, not by how often it is asked for: in a large request a partition that is named
-again is answered once, and groups beyond a number of offsets are said to be loading.
+The size of an answer is limited by the offsets that exist and not by the request: a large request gets one answer for a
+repeated partition, and groups beyond a number of offsets are answered with COORDINATOR_LOAD_IN_PROGRESS.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from __future__ import annotations
 from typing import Final, final
 
 from kcoord.core.offsets.fences import check_fetch
-from kcoord.core.offsets.state import OffsetState, StoredOffset
+from kcoord.core.offsets.state import OffsetState
+from kcoord.core.offsets.stored_offset import StoredOffset
 from kcoord.core.outcome import Outcome, Reply, Request
 from kcoord.protocol import errors
 from kcoord.protocol.offset_fetch import (
@@ -33,13 +34,13 @@ INVALID_OFFSET: Final = -1
 GROUPS_VERSION: Final = 8
 MEMBER_EPOCH_VERSION: Final = 9
 TOPIC_ID_VERSION: Final = 10
-# Offsets that one answer holds, or those of one group where that has more: some 20 ms. Clients ask again for the other
-# groups. So many characters of metadata count as one offset. Kafka has no limit.
+# Offsets of one answer, or of one group if that has more: some 20 ms. Clients retry the other groups. This many
+# characters of metadata count as one offset. Kafka has no limit.
 FETCHED_OFFSETS_MAX: Final = 20_000
 METADATA_CHARS_PER_OFFSET: Final = 256
-# In requests for more partitions of a group, those that are named again are left out. Kafka answers them all.
+# For requests with more partitions of a group, repeated ones are left out. Kafka answers all of them.
 REPEATED_PARTITIONS_MAX: Final = 1_000
-# By name or id of the topic, the partitions that were named already.
+# The partitions that occurred already, by name or id of the topic.
 Named = dict[str | bytes, dict[int, bool]]
 
 
@@ -59,9 +60,7 @@ class OffsetFetches:
         for group in body.groups:
             asked = self._count(group)
             if offsets and offsets + asked > self.offsets_max:
-                answers.append(
-                    OffsetFetchResponseGroup(group.group_id, [], errors.COORDINATOR_LOAD_IN_PROGRESS)
-                )
+                answers.append(OffsetFetchResponseGroup(group.group_id, [], errors.COORDINATOR_LOAD_IN_PROGRESS))
                 continue
             if group.topics is not None and asked > REPEATED_PARTITIONS_MAX:
                 named: Named = {}
@@ -81,7 +80,7 @@ class OffsetFetches:
         return outcome
 
     def _count(self, group: OffsetFetchRequestGroup) -> int:
-        """How many offsets the group is asked for, at most."""
+        """An upper bound of the offsets in the answer for the group."""
         count = 0
         if group.topics is not None:
             for asked in group.topics:
@@ -94,20 +93,22 @@ class OffsetFetches:
         return count
 
     def _reply(self, outcome: Outcome, request_id: int, response: OffsetFetchResponse, group_id: str) -> None:
-        """An answer about one group waits for that group's records; that there is no group may be news as well."""
+        """An answer for one group waits for that group's records. If the group is missing, its deletion may not be
+        durable.
+        """
         group = self.state.groups.get(group_id)
         consumer_group = self.state.groups.consumer_groups.get(group_id)
         if consumer_group is not None:
-            outcome.replies.append(
-                Reply(request_id, response, consumer_group.log, consumer_group.end_offset)
-            )
+            end = max(consumer_group.end_offset, consumer_group.transactions_end)
+            outcome.replies.append(Reply(request_id, response, consumer_group.log, end))
         elif group is None:
             outcome.replies.append(self.state.groups.reply_after_all(request_id, response))
         else:
-            outcome.replies.append(Reply(request_id, response, group.log, group.end_offset))
+            end = max(group.end_offset, group.transactions_end)
+            outcome.replies.append(Reply(request_id, response, group.log, end))
 
     def _fetch_single(self, body: OffsetFetchRequest) -> OffsetFetchResponse:
-        """Versions 1-7: one group, topics by name; null topics mean all of them (from version 2)."""
+        """Versions 1-7: one group, topics by name. Null topics mean all of them (from version 2)."""
         state = self.state
         group_id = body.group_id
         of_group = state.by_group.get(group_id)
@@ -141,19 +142,15 @@ class OffsetFetches:
         self, group_id: str, topic: str, partition: int, stored: StoredOffset | None, require_stable: bool
     ) -> OffsetFetchResponsePartition:
         if require_stable and self.state.has_pending(group_id, topic, partition):
-            return OffsetFetchResponsePartition(
-                partition, INVALID_OFFSET, -1, "", errors.UNSTABLE_OFFSET_COMMIT
-            )
+            return OffsetFetchResponsePartition(partition, INVALID_OFFSET, -1, "", errors.UNSTABLE_OFFSET_COMMIT)
         if stored is None:
             return OffsetFetchResponsePartition(partition, INVALID_OFFSET)
-        return OffsetFetchResponsePartition(
-            partition, stored.committed_offset, stored.leader_epoch, stored.metadata
-        )
+        return OffsetFetchResponsePartition(partition, stored.committed_offset, stored.leader_epoch, stored.metadata)
 
     def _fetch_group(
         self, group: OffsetFetchRequestGroup, version: int, require_stable: bool
     ) -> OffsetFetchResponseGroup:
-        """Versions 8 and up. Member id and epoch (9) concern consumer groups; a classic group does not look."""
+        """Versions 8 and up. Member id and epoch (9) only matter for consumer groups; classic groups ignore them."""
         consumer_group = self.state.groups.consumer_groups.get(group.group_id)
         if consumer_group is not None and version >= MEMBER_EPOCH_VERSION:
             error = check_fetch(consumer_group, group.member_id, group.member_epoch)
@@ -185,10 +182,8 @@ class OffsetFetches:
         answers.extend(unknown)
         return OffsetFetchResponseGroup(group.group_id, answers)
 
-    def _fetch_all_of_group(
-        self, group_id: str, version: int, require_stable: bool
-    ) -> OffsetFetchResponseGroup:
-        """With topic ids (version 10), offsets of topics that no longer exist cannot be named and are left out."""
+    def _fetch_all_of_group(self, group_id: str, version: int, require_stable: bool) -> OffsetFetchResponseGroup:
+        """With topic ids (version 10), offsets of topics that no longer exist have no id and are left out."""
         answers: list[OffsetFetchResponseTopics] = []
         of_group = self.state.by_group.get(group_id)
         if of_group is not None:
@@ -210,18 +205,14 @@ class OffsetFetches:
         self, group_id: str, topic: str, partition: int, stored: StoredOffset | None, require_stable: bool
     ) -> OffsetFetchResponsePartitions:
         if require_stable and self.state.has_pending(group_id, topic, partition):
-            return OffsetFetchResponsePartitions(
-                partition, INVALID_OFFSET, -1, "", errors.UNSTABLE_OFFSET_COMMIT
-            )
+            return OffsetFetchResponsePartitions(partition, INVALID_OFFSET, -1, "", errors.UNSTABLE_OFFSET_COMMIT)
         if stored is None:
             return OffsetFetchResponsePartitions(partition, INVALID_OFFSET)
-        return OffsetFetchResponsePartitions(
-            partition, stored.committed_offset, stored.leader_epoch, stored.metadata
-        )
+        return OffsetFetchResponsePartitions(partition, stored.committed_offset, stored.leader_epoch, stored.metadata)
 
 
 def _not_named(topic: str | bytes, partitions: list[int], named: Named) -> list[int]:
-    """Those of a topic's partitions that the request did not name before, in its order."""
+    """The partitions of a topic that did not occur before in the request, in its order."""
     before = named.get(topic)
     if before is None:
         before = {}
@@ -235,7 +226,7 @@ def _not_named(topic: str | bytes, partitions: list[int], named: Named) -> list[
 
 
 def _metadata_weight(answer: OffsetFetchResponseGroup) -> int:
-    """What the metadata of an answer counts for, in offsets."""
+    """The metadata of an answer, in offsets."""
     chars = 0
     for topic in answer.topics:
         for partition in topic.partitions:
@@ -245,9 +236,7 @@ def _metadata_weight(answer: OffsetFetchResponseGroup) -> int:
 
 
 def _refuse_topic(asked: OffsetFetchRequestTopics, error_code: int) -> OffsetFetchResponseTopics:
-    results = [
-        OffsetFetchResponsePartitions(p, INVALID_OFFSET, -1, "", error_code) for p in asked.partition_indexes
-    ]
+    results = [OffsetFetchResponsePartitions(p, INVALID_OFFSET, -1, "", error_code) for p in asked.partition_indexes]
     return OffsetFetchResponseTopics(asked.name, asked.topic_id, results)
 
 

@@ -1,1 +1,1 @@
-"""Topics: the registry that the metadata log makes, features, and definitions of configurations."""
+"""Topics: the registry that the metadata log builds, features, and definitions of configurations."""

@@ -1,15 +1,15 @@
-"""What each configuration of a topic, a group or the broker is called, may be set to and means.
+"""The configurations of topics, groups and the broker: names, types, valid values and descriptions.
 
-Names, types, defaults and bounds are those of Kafka 4.3, so that its tools and clients find what they expect; the
-descriptions are ours. Values are kept as the text the client sent and are checked before they are stored. A topic
-without a value of its own takes the broker's, under one of the names in `broker_names`.
+Names, types, defaults and ranges are those of Kafka 4.3, as its tools and clients expect; the descriptions are kcoord's
+own. Values are kept as the text that the client sent, and are checked before they are stored. A topic without a value
+uses the broker's, under one of the names in `broker_names`.
 """
 
 from __future__ import annotations
 
 from typing import Final, final
 
-# Types, as DescribeConfigs numbers them.
+# Types, with their numbers in DescribeConfigs.
 BOOLEAN: Final = 1
 STRING: Final = 2
 INT: Final = 3
@@ -17,7 +17,7 @@ LONG: Final = 5
 DOUBLE: Final = 6
 LIST: Final = 7
 
-# Where a value comes from, as DescribeConfigs numbers it.
+# Sources of a value, with their numbers in DescribeConfigs.
 SOURCE_TOPIC: Final = 1
 SOURCE_DYNAMIC_BROKER: Final = 2
 SOURCE_DYNAMIC_DEFAULT: Final = 3
@@ -39,7 +39,7 @@ INT32_MAX: Final = 2147483647
 INT64_MIN: Final = -9223372036854775808
 INT64_MAX: Final = 9223372036854775807
 
-# Values are short; a megabyte of text in a config would live in the metadata log for ever.
+# Values are short. A megabyte of text in a configuration would stay in the metadata log for ever.
 VALUE_CHARS_MAX: Final = 32767
 
 NOT_A_NUMBER: Final = "Not a number of type "
@@ -47,7 +47,7 @@ NOT_A_NUMBER: Final = "Not a number of type "
 
 @final
 class ConfigDef:
-    """One configuration. `minimum` and `maximum` bound numbers, `choices` texts and the items of lists."""
+    """One configuration. `minimum` and `maximum` limit numbers, `choices` lists valid texts and items of lists."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class ConfigDef:
         self.broker_names = broker_names
 
     def check(self, value: str) -> str:
-        """What is wrong with `value`, as an error message; empty when nothing is."""
+        """Check `value`: an error message, or "" if it is valid."""
         if len(value) > VALUE_CHARS_MAX:
             return f"Invalid value for configuration {self.name}: more than {VALUE_CHARS_MAX} characters"
         text = value.strip()
@@ -90,7 +90,7 @@ class ConfigDef:
         return ""
 
     def shown(self, value: str) -> str:
-        """A stored value in the form in which DescribeConfigs shows it."""
+        """A stored value as DescribeConfigs shows it."""
         text = value.strip()
         kind = self.kind
         if kind == INT or kind == LONG:
@@ -115,7 +115,7 @@ class ConfigDef:
         if number is None or number < low or number > high:
             return self._invalid(text, NOT_A_NUMBER + TYPE_NAMES[self.kind])
         if self.name == GZIP_LEVEL:
-            # The one configuration with a value outside its range: -1 leaves the choice to the codec.
+            # The one configuration with a valid value outside its range: -1 is the codec's default.
             if number != -1 and (number < 1 or number > 9):
                 return self._invalid(text, "Value must be between 1 and 9 or equal to -1")
             return ""
@@ -154,7 +154,7 @@ class ConfigDef:
 
 
 def parse_integer(text: str) -> int | None:
-    """A decimal number as Java reads it: one sign at most, ASCII digits, nothing else. None when it is not one."""
+    """A decimal number in Java's format: an optional sign and ASCII digits. None if it is not one."""
     digits = text[1:] if text[:1] in ("-", "+") else text
     if not digits.isascii() or not digits.isdigit() or len(digits) > 40:
         return None
@@ -162,7 +162,7 @@ def parse_integer(text: str) -> int | None:
 
 
 def parse_double(text: str) -> float | None:
-    """A finite decimal number; None when it is not one."""
+    """A finite decimal number; None if it is not one."""
     if not text or len(text) > 400:
         return None
     for ch in text:
@@ -176,7 +176,7 @@ def parse_double(text: str) -> float | None:
 
 
 def split_list(text: str) -> list[str]:
-    """The items of a comma-separated list, without the spaces around them; the empty text is an empty list."""
+    """The items of a comma-separated list without surrounding spaces. "" is an empty list."""
     trimmed = text.strip()
     if not trimmed:
         return []
@@ -277,12 +277,12 @@ _TOPIC_DEFS: Final = (
     ),
     ConfigDef(
         "message.timestamp.before.max.ms", LONG, str(INT64_MAX),
-        "How far behind the server's clock a record's timestamp may lie.", 0,
+        "How far before the server's clock a record's timestamp may lie.", 0,
         broker_names=("log.message.timestamp.before.max.ms",),
     ),
     ConfigDef(
         "message.timestamp.type", STRING, "CreateTime",
-        "Whether a record bears the time of its producer or the time at which it was written.",
+        "Whether the timestamp of a record is set by its producer or when it is appended.",
         choices=("CreateTime", "LogAppendTime"), broker_names=("log.message.timestamp.type",),
     ),
     ConfigDef(
@@ -290,7 +290,7 @@ _TOPIC_DEFS: Final = (
         0, 1, broker_names=("log.cleaner.min.cleanable.ratio",),
     ),
     ConfigDef(
-        "min.compaction.lag.ms", LONG, "0", "How long a record is safe from compaction.", 0,
+        "min.compaction.lag.ms", LONG, "0", "How long a record is not compacted.", 0,
         broker_names=("log.cleaner.min.compaction.lag.ms",),
     ),
     ConfigDef(
@@ -307,23 +307,23 @@ _TOPIC_DEFS: Final = (
     ),
     ConfigDef(
         "remote.log.delete.on.disable", BOOLEAN, "false",
-        "Whether remote data goes when tiered storage is switched off.",
+        "Whether remote data is deleted when tiered storage is switched off.",
     ),
     ConfigDef(
-        "remote.storage.enable", BOOLEAN, "false", "Whether the topic uses tiered storage, which kcoord has not.",
+        "remote.storage.enable", BOOLEAN, "false", "Whether the topic uses tiered storage, which is not supported.",
     ),
     ConfigDef(
         "retention.bytes", LONG, "-1",
-        "How large a partition may grow before its oldest segments go; -1 means any size.",
+        "How large a partition may grow before its oldest segments are deleted; -1 means any size.",
         broker_names=("log.retention.bytes",),
     ),
     ConfigDef(
         "retention.ms", LONG, str(7 * 24 * _HOURS_MS),
-        "How old records may grow before their segments go; -1 keeps them.", -1,
+        "The age at which records are deleted with their segments; -1 keeps them.", -1,
         broker_names=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
     ),
     ConfigDef(
-        "segment.bytes", INT, "1073741824", "The size at which a segment is closed and the next one begun.",
+        "segment.bytes", INT, "1073741824", "The size at which a segment is closed and the next one started.",
         1048576, broker_names=("log.segment.bytes",),
     ),
     ConfigDef(
@@ -335,7 +335,7 @@ _TOPIC_DEFS: Final = (
         broker_names=("log.roll.jitter.ms", "log.roll.jitter.hours"),
     ),
     ConfigDef(
-        "segment.ms", LONG, str(7 * 24 * _HOURS_MS), "The age at which a segment is closed and the next one begun.",
+        "segment.ms", LONG, str(7 * 24 * _HOURS_MS), "The age at which a segment is closed and the next one started.",
         1, broker_names=("log.roll.ms", "log.roll.hours"),
     ),
     ConfigDef(
@@ -349,18 +349,18 @@ CONSUMER_ASSIGNMENT_INTERVAL: Final = "consumer.assignment.interval.ms"
 CONSUMER_HEARTBEAT_INTERVAL: Final = "consumer.heartbeat.interval.ms"
 CONSUMER_SESSION_TIMEOUT: Final = "consumer.session.timeout.ms"
 
-# Groups of the consumer protocol (KIP-848). The broker's settings bound them further: core/topics/group_configs.py.
+# Consumer groups (KIP-848). The broker's settings restrict them further: core/topics/group_configs.py.
 _GROUP_DEFS: Final = (
     ConfigDef(
         CONSUMER_ASSIGNMENT_INTERVAL, INT, "1000", "The least time between two assignments of a group.",
         0, broker_names=("group.consumer.assignment.interval.ms",),
     ),
     ConfigDef(
-        CONSUMER_HEARTBEAT_INTERVAL, INT, "5000", "How often members of the group are told to heartbeat.",
+        CONSUMER_HEARTBEAT_INTERVAL, INT, "5000", "The interval at which members of the group send heartbeats.",
         1, broker_names=("group.consumer.heartbeat.interval.ms",),
     ),
     ConfigDef(
-        CONSUMER_SESSION_TIMEOUT, INT, "45000", "How long a silent member stays in the group.",
+        CONSUMER_SESSION_TIMEOUT, INT, "45000", "How long a member without heartbeats stays in the group.",
         1, broker_names=("group.consumer.session.timeout.ms",),
     ),
 )  # fmt: skip
@@ -374,7 +374,7 @@ def _by_name(defs: tuple[ConfigDef, ...]) -> dict[str, ConfigDef]:
 
 
 def _by_broker_name(defs: tuple[ConfigDef, ...]) -> dict[str, ConfigDef]:
-    """The broker's own names of topic defaults that can be changed while it runs: the first of each."""
+    """Topic defaults that can be changed on the running broker, by the first of the broker's names."""
     found: dict[str, ConfigDef] = {}
     for definition in defs:
         if definition.broker_names:
@@ -382,7 +382,7 @@ def _by_broker_name(defs: tuple[ConfigDef, ...]) -> dict[str, ConfigDef]:
     return found
 
 
-# In order of name.
+# Sorted by name.
 TOPIC_CONFIGS: Final = _by_name(_TOPIC_DEFS)
 GROUP_CONFIGS: Final = _by_name(_GROUP_DEFS)
 TOPIC_DEFAULTS: Final = _by_broker_name(_TOPIC_DEFS)
@@ -392,18 +392,18 @@ BROKER_ASSIGNMENT_INTERVAL: Final = "group.consumer.assignment.interval.ms"
 
 
 def dynamic_definition(broker_name: str) -> ConfigDef | None:
-    """What can be set on the running broker under this name; None when nothing can."""
+    """The configuration that can be set on the running broker under this name; None if there is none."""
     if broker_name == BROKER_ASSIGNMENT_INTERVAL:
         return GROUP_CONFIGS[CONSUMER_ASSIGNMENT_INTERVAL]
     return TOPIC_DEFAULTS.get(broker_name)
 
 
-# Accepted and ignored in topics, as in Kafka, where only tests use it.
+# Accepted and ignored for topics, as in Kafka, where only tests use it.
 INTERNAL_SEGMENT_BYTES: Final = "internal.segment.bytes"
 
 
 def check_topic_configs(configs: dict[str, str]) -> str:
-    """What is wrong with the configuration of a topic as a whole, as an error message; empty when nothing is."""
+    """Check the configuration of a topic as a whole: an error message, or "" if it is valid."""
     for name in configs:
         if name not in TOPIC_CONFIGS and name != INTERNAL_SEGMENT_BYTES:
             return f"Unknown topic config name: {name}"

@@ -1,9 +1,9 @@
-"""Configurations of single groups (KIP-848, resource type GROUP): what may be set, and what is in force.
+"""Configurations of single groups (KIP-848, resource type GROUP): valid values, and those in use.
 
-A group takes the broker's values where it has none of its own, and the broker bounds what it may set. Bounds can
-change between two starts while a group's values stay in the log: those in force are moved into the bounds, those
-that are shown stay as they were set, as in Kafka. Text becomes numbers when a record is replayed, so that asking costs
-nothing that depends on the number of groups.
+A group without a value uses the broker's, and the broker limits what a group may set. Limits can change between two
+starts while a group's values stay in the log: the values in use are moved into the limits, and those that are shown
+stay as they were set, as in Kafka. Text is parsed when a record is replayed, so that a look-up does not depend on the
+number of groups.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOT_SET: Final = -1
 
 
 def _number(text: str | None) -> int:
-    """A stored value as a number; NOT_SET for none, and for one that a foreign log holds and nobody can use."""
+    """A stored value as a number; NOT_SET for none, and for one from another server's log that is not valid here."""
     number = None if text is None else parse_integer(text.strip())
     return NOT_SET if number is None or number < 0 or number > INT32_MAX else number
 
@@ -35,7 +35,7 @@ def _within(number: int, low: int, high: int) -> int:
 
 @final
 class OwnValues:
-    """What a group sets itself, as numbers; NOT_SET where it does not."""
+    """The values that a group sets itself, as numbers; NOT_SET for all others."""
 
     def __init__(self, configs: dict[str, str]) -> None:
         self.session_timeout_ms = _number(configs.get(CONSUMER_SESSION_TIMEOUT))
@@ -45,34 +45,34 @@ class OwnValues:
 
 @final
 class GroupConfig:
-    """What is in force in a group, the broker's values where it sets nothing."""
+    """The values in use in a group: its own, or else the broker's."""
 
     def __init__(self, session_timeout_ms: int, heartbeat_interval_ms: int, assignment_interval_ms: int) -> None:
         self.session_timeout_ms = session_timeout_ms
         self.heartbeat_interval_ms = heartbeat_interval_ms
-        # The least time between two assignments; 0 for none.
+        # The shortest time between two assignments; 0 for none.
         self.assignment_interval_ms = assignment_interval_ms
 
 
 @final
 class GroupConfigs:
-    """Hard state that belongs to the registry, which tells of every change."""
+    """Hard state of the registry, which passes every change on."""
 
     def __init__(self, config: CoreConfig) -> None:
         self.config = config
         self.by_group: dict[str, OwnValues] = {}
-        # What was set on the running broker.
+        # The value that was set on the running broker.
         self.dynamic_interval_ms = NOT_SET
 
     def replay_group(self, group_id: str, configs: dict[str, str]) -> None:
-        """The group's configurations are now these; none when it has none any more."""
+        """Set the group's configurations; empty if it has none any more."""
         if configs:
             self.by_group[group_id] = OwnValues(configs)
         else:
             self.by_group.pop(group_id, None)
 
     def replay_broker(self, value: str | None) -> None:
-        """The assignment interval that is set on the running broker; None when it is not."""
+        """Set the assignment interval of the running broker; None if it is not set."""
         self.dynamic_interval_ms = _number(value)
 
     def in_force(self, group_id: str) -> GroupConfig:
@@ -105,7 +105,7 @@ class GroupConfigs:
         )
 
     def assignment_interval_ms(self, group_id: str) -> int:
-        """The least time between two assignments of the group; 0 for none."""
+        """The shortest time between two assignments of the group; 0 for none."""
         own = self.by_group.get(group_id)
         config = self.config
         interval_ms = NOT_SET if own is None else own.assignment_interval_ms
@@ -120,7 +120,7 @@ class GroupConfigs:
         )
 
     def broker_value(self, name: str) -> int:
-        """What a group that sets nothing has under one of the names in GROUP_CONFIGS."""
+        """The value for a group that sets nothing, for one of the names in GROUP_CONFIGS."""
         if name == CONSUMER_SESSION_TIMEOUT:
             return self.config.group_consumer_session_timeout_ms
         if name == CONSUMER_HEARTBEAT_INTERVAL:
@@ -128,7 +128,7 @@ class GroupConfigs:
         return self.assignment_interval_ms("")
 
     def out_of_bounds(self) -> list[str]:
-        """The groups with a value that is not in force as it was set, in order of name."""
+        """Groups with a value that is outside of the limits, sorted by name."""
         found: list[str] = []
         for group_id in sorted(self.by_group):
             own = self.by_group[group_id]
@@ -143,7 +143,7 @@ class GroupConfigs:
     # --- checking --------------------------------------------------------------------------------------------
 
     def check(self, configs: dict[str, str]) -> str:
-        """What is wrong with the configurations of a group, as an error message; empty when nothing is."""
+        """Check the configurations of a group: an error message, or "" if they are valid."""
         for name in configs:
             if name not in GROUP_CONFIGS:
                 return f"Unknown group config name: {name}"
@@ -182,7 +182,7 @@ class GroupConfigs:
         return ""
 
     def interval_problem(self, name: str, interval_ms: int) -> str:
-        """What is wrong with an assignment interval that is set under `name`; empty when nothing is."""
+        """Check an assignment interval that is set under `name`: an error message, or "" if it is valid."""
         config = self.config
         return _bounds_problem(
             name,
@@ -193,7 +193,7 @@ class GroupConfigs:
 
 
 def _bounds_problem(name: str, number: int, low: int, high: int) -> str:
-    """What is wrong with a value beside the broker's bounds; nothing is with one that is not set."""
+    """Check a value against the broker's limits. A value that is not set is valid."""
     if number == NOT_SET:
         return ""
     what = name.removeprefix("group.").removeprefix("consumer.")

@@ -1,8 +1,8 @@
-"""The metadata hash of a consumer group: XXH3-64 over the topics that it is subscribed to, as Kafka computes it.
+"""The metadata hash of a consumer group: XXH3-64 over its subscribed topics, as Kafka computes it.
 
-A group stores the hash with its epoch. When a topic it is subscribed to appears, disappears or grows, or when its
-racks change, the hash differs and the epoch goes up. The bytes that go into it are Kafka's, so that a log may move
-between the two without a rebalance: integers little-endian, text as UTF-16 (little-endian).
+A group stores the hash with its epoch. When a subscribed topic is created, deleted or extended, or when its racks
+change, the hash differs and the epoch is bumped. The hashed bytes are Kafka's, so that a log may move between the two
+servers without a rebalance: integers little-endian, text as UTF-16 (little-endian).
 
     topic    a zero byte, the topic id's high and low half, the name and its length, the number of partitions, and of
              each partition its number and, in order, of each of its racks the length, the text and the length again
@@ -18,13 +18,13 @@ from typing import Final
 
 import xxhash
 
-# The version of the way of hashing.
+# The version of the hash function.
 MAGIC: Final = b"\x00"
 _SIGN: Final = 1 << 63
 
 
 def topic_hash(topic_id: bytes, name: str, partitions: list[tuple[int, list[str]]]) -> int:
-    """The hash of a topic that exists, signed as records hold it. `partitions` are (number, racks of its replicas)."""
+    """The hash of an existing topic, signed as in records. `partitions` are (number, racks of its replicas)."""
     high, low = struct.unpack(">QQ", topic_id)
     utf16 = _utf16(name)
     parts = [
@@ -43,7 +43,7 @@ def topic_hash(topic_id: bytes, name: str, partitions: list[tuple[int, list[str]
 
 
 def group_hash(hashes_by_name: dict[str, int]) -> int:
-    """The hash of a group by the hashes of the topics it is subscribed to; topics that do not exist are left out."""
+    """The hash of a group from the hashes of its subscribed topics. Topics that do not exist are left out."""
     if not hashes_by_name:
         return 0
     names = sorted(hashes_by_name, key=_java_order)

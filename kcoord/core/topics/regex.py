@@ -2,42 +2,43 @@
 
 Patterns are RE2's: they match in time linear in the topic's name, whatever a client sends, and in bounded memory. A
 heartbeat only checks its pattern. Matching it with every topic is a job, whose result comes back as an event and is
-stored as a record. A pattern matches a whole name.
+stored as a record. A pattern has to match the whole name.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, final
 
 import re2  # type: ignore[import-untyped]
 
 from kcoord.core.outcome import GROUP_EVENTS_TOPIC, Job
 
-# A pattern that names a hundred topics of the longest kind fits. Compiling takes time on the loop with the length.
+# A pattern with a hundred topics of the longest names fits. Compiling blocks the event loop for longer with the length.
 REGEX_BYTES_MAX: Final = 25_000
-# Alternatives and repetitions in a pattern. RE2 looks at all that may follow each, which takes half a second for
-# 12,000 times `a?`. So many names with bars between them fit.
+# Alternatives and repetitions in a pattern. RE2 examines everything that may follow each of them, which takes half a
+# second for `a?` repeated 12,000 times. This many names separated by bars fit.
 REGEX_OPERATORS_MAX: Final = 2_000
 _OPERATORS: Final = "|?*+{"
-# Mentions of Unicode classes (`\pL`, `\p{Greek}`) in a pattern. RE2 takes a tenth of a millisecond to spell out each,
-# and names of topics are ASCII.
+# Unicode classes (`\pL`, `\p{Greek}`) in a pattern. RE2 takes a tenth of a millisecond to expand each, and topic names
+# are ASCII.
 UNICODE_CLASSES_MAX: Final = 20
-# What one compiled pattern may use, its cache of states included; RE2's default is 8 MiB. One that would need more
-# is refused.
+# The memory of one compiled pattern, with its cache of states. RE2's default is 8 MiB. A pattern that needs more is
+# refused.
 REGEX_MEMORY_BYTES_MAX: Final = 1024 * 1024
-# A refresh is due at most every 10 s, so a result that takes longer than that is of no use.
+# A refresh is due at most every 10 s, so a result that takes longer is useless.
 RESOLVE_DEADLINE_MS: Final = 10_000
-# What the records of one resolution may take together unless the caller says otherwise: half of what the default of
-# `coordinator.batch.max.bytes` allows, so that the record of the group's epoch has room beside them.
+# The bytes of all records of one resolution, unless the caller sets another limit: half of the default of
+# `coordinator.batch.max.bytes`, so that the record of the group's epoch fits into the same batch.
 RESULT_BYTES_MAX: Final = 32 * 1024 * 1024
-# What a record takes beside its texts, and a name beside its characters. Names are ASCII; a character of a pattern or
-# of a group id has at most four bytes.
+# The bytes of a record besides its texts, and of a name besides its characters. Names are ASCII; a character of a
+# pattern or a group id has at most four bytes.
 RECORD_OVERHEAD_BYTES: Final = 100
 NAME_OVERHEAD_BYTES: Final = 2
-# Topics between two looks at whether somebody still waits for the result.
+# After this many topics the job checks whether its result is still needed.
 _TOPICS_PER_LOOK: Final = 256
 
-# What RE2 says of a pattern, and what Kafka's clients are told of it.
+# RE2's messages about a pattern, and those that Kafka's clients get.
 _DESCRIPTIONS: Final = {
     "bad repetition operator": "invalid nested repetition operator",
     "invalid named capture group": "invalid named capture",
@@ -54,7 +55,7 @@ def _options() -> re2.Options:
     options = re2.Options()
     options.max_mem = REGEX_MEMORY_BYTES_MAX
     options.log_errors = False
-    # Only whether a name matches is asked, and RE2 tells that faster when it need not say what the groups are.
+    # Only a full match matters; RE2 is faster when it does not return groups.
     options.never_capture = True
     return options
 
@@ -63,18 +64,18 @@ _OPTIONS: Final = _options()
 
 
 def check(pattern: str) -> str | None:
-    """What is wrong with a pattern, in Kafka's words where it has some for that; None when it is valid."""
+    """Check a pattern: None if it is valid, otherwise a message, in Kafka's words if it has some."""
     try:
         size = len(pattern.encode())
     except UnicodeEncodeError:
         return "invalid UTF-8"
     if size > REGEX_BYTES_MAX:
         return f"it has {size} bytes, and {REGEX_BYTES_MAX} are allowed"
-    # Escaped ones count, too: nobody has so many.
+    # Escaped ones count as well: no real pattern has that many.
     operators = 0
     for operator in _OPERATORS:
         operators += pattern.count(operator)
-    # The question mark of a group like `(?:` is neither.
+    # The question mark in a group like `(?:` is not one.
     operators -= pattern.count("(?")
     if operators > REGEX_OPERATORS_MAX:
         return f"it has {operators} alternatives and repetitions, and {REGEX_OPERATORS_MAX} are allowed"
@@ -84,19 +85,26 @@ def check(pattern: str) -> str | None:
     try:
         re2.compile(pattern, _OPTIONS)
     except re2.error as refusal:
-        # The part of the pattern that is meant follows after a colon. It may be all of it.
-        said: str = refusal.args[0].decode("utf-8", "replace").partition(": ")[0]
-        return _DESCRIPTIONS.get(said, said)
+        # After a colon follows the faulty part of the pattern, which may be all of it.
+        reason: str = refusal.args[0].decode("utf-8", "replace").partition(": ")[0]
+        return _DESCRIPTIONS.get(reason, reason)
     finally:
-        # The module remembers many patterns, as large as somebody likes to send them.
+        # re2 would cache many patterns, as large as clients send them.
         re2.purge()
     return None
+
+
+def full_match_of(pattern: str) -> Callable[[str], object]:
+    """A function that returns None for a text which the valid pattern does not match as a whole."""
+    matches: Callable[[str], object] = re2.compile(pattern, _OPTIONS).fullmatch
+    re2.purge()
+    return matches
 
 
 def is_matchable(name: str) -> bool:
     """Whether a pattern may match the topic.
 
-    As on a broker that is any topic, internal ones included. `__group_events` is a topic that no broker has: a pattern
+    As on a broker that is any topic, including internal ones. `__group_events` is a topic that no broker has: a pattern
     that was written for a broker must not subscribe to it.
     """
     return name != GROUP_EVENTS_TOPIC
@@ -104,10 +112,10 @@ def is_matchable(name: str) -> bool:
 
 @final
 class ResolveRegexJob(Job):
-    """Finds the topics that patterns of a group match, on behalf of the member whose heartbeat asked for it.
+    """Finds the topics that the patterns of a group match, for the member whose heartbeat requested it.
 
-    `version` and `wall_ms` say of when `topic_names` is: the offset of the last metadata record, and Unix time.
-    `bytes_max` bounds the records of all results together, because they go into one batch.
+    `version` and `wall_ms` are the version of `topic_names`: the offset of the last metadata record, and Unix time.
+    `bytes_max` limits the records of all results together, because they are one batch.
     """
 
     def __init__(
@@ -130,15 +138,15 @@ class ResolveRegexJob(Job):
         self.bytes_left = bytes_max
 
     def run(self) -> dict[str, list[str] | None]:
-        """The sorted names of the topics that each pattern matches; none for a pattern that is not valid.
+        """The sorted names of the topics that each pattern matches; an empty list for an invalid pattern.
 
-        None stands for more than fits into `bytes_max` with the results before it.
+        None means that the result exceeds `bytes_max` together with those before it.
         """
         names = sorted(name for name in self.topic_names if is_matchable(name))
         return {pattern: self._bounded(pattern, names) for pattern in self.patterns}
 
     def _bounded(self, pattern: str, names: list[str]) -> list[str] | None:
-        """What a pattern matches, if its record still fits."""
+        """The topics that a pattern matches, if its record still fits."""
         size = RECORD_OVERHEAD_BYTES + 4 * (len(pattern) + len(self.group_id))
         if size > self.bytes_left:
             return None
@@ -153,8 +161,7 @@ class ResolveRegexJob(Job):
     def _matching(self, pattern: str, names: list[str]) -> list[str]:
         if check(pattern) is not None:
             return []
-        full_match = re2.compile(pattern, _OPTIONS).fullmatch
-        re2.purge()
+        full_match = full_match_of(pattern)
         found: list[str] = []
         for start in range(0, len(names), _TOPICS_PER_LOOK):
             if self.is_abandoned:

@@ -1,15 +1,14 @@
-"""Topics and everything else that the metadata log says: configurations, producer ids, the broker's own record.
+"""Topics and all other state of the metadata log: configurations, producer ids, the broker's registration.
 
 The registry is hard state. Handlers read it and return records; only `replay_metadata` changes it, live and at
-start-up alike. The log holds KRaft's records, so one node is the only replica of every partition, leads it for ever
-and needs no elections. Its leader epoch is 0, unless the partition came from a broker or from a snapshot: then it goes
-on above every epoch that clients may have seen. Records of kinds we have no use for are passed over: they stay in
-the log as they are.
+start-up. The log holds KRaft's records. One node is the only replica and the leader of every partition, without
+elections. Its leader epoch is 0, unless the partition came from a broker or from a snapshot: then it is above every
+epoch that clients may have seen. Records of other kinds are ignored and stay in the log as they are.
 
-Deleting a topic is a chain of two steps on two logs: RemoveTopicRecord here, then the tombstones of its committed
-offsets. A crash may keep the first and lose the second. What was removed is therefore remembered while the log is
-replayed, and `unfinished_deletions` says all of it again once offsets are loaded: dropping offsets by topic id is
-harmless when they are gone already, and spares those of a newer topic with the same name.
+Deleting a topic takes two steps in two logs: the RemoveTopicRecord here, then the tombstones of its committed offsets.
+A crash may keep the first and lose the second. So replay remembers what was removed, and `unfinished_deletions` repeats
+all of it once offsets are loaded. Deleting offsets by topic id is harmless if they were deleted before, and does not
+affect a newer topic with the same name.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from kcoord.core.outcome import (
     WARNING,
     Fact,
     LogId,
-    Now,
     Outcome,
     TopicsChanged,
     TopicsDeleted,
@@ -52,10 +50,10 @@ from kcoord.protocol.records.topic_record import TopicRecord
 from kcoord.wire.message import Message
 
 TOPIC_NAME_CHARS_MAX: Final = 249
-# A PartitionChangeRecord that names no leader; any other one begins a new leader epoch (KIP-500).
+# The value of a PartitionChangeRecord without a leader. Any other value starts a new leader epoch (KIP-500).
 NO_LEADER_CHANGE: Final = -2
-# Records that one CreateTopics may lead to, at some 4 µs each. Kafka's controller stops at 10,000, where a topic of
-# 10,000 partitions has one too many.
+# The records of one CreateTopics, at some 4 µs each. The limit of Kafka's controller is 10,000, which is one too few
+# for a topic with 10,000 partitions.
 REQUEST_RECORDS_MAX: Final = 11000
 TOO_MANY_RECORDS: Final = "Unable to perform excessively large batch operation."
 SHARE_STATE_TOPIC: Final = "__share_group_state"
@@ -70,7 +68,7 @@ RESOURCE_GROUP: Final = 32
 _LOW_MASK: Final = (1 << 56) - 1
 _NAME: Final = re.compile("[a-zA-Z0-9._-]*")
 
-# Compacted, in small segments, as Kafka makes them.
+# Compacted, with small segments, as in Kafka.
 INTERNAL_CONFIGS: Final = (
     ("cleanup.policy", "compact"),
     ("compression.type", "producer"),
@@ -87,7 +85,7 @@ TRANSACTION_CONFIGS: Final = (
 
 @final
 class Topic:
-    """A topic. Its partitions are numbered from 0; `end_offset` is the log offset after its last record."""
+    """A topic. Its partitions are numbered from 0."""
 
     def __init__(self, name: str, topic_id: bytes) -> None:
         self.name = name
@@ -96,15 +94,27 @@ class Topic:
         self.partition_count = 0
         # By partition.
         self.leader_epochs: list[int] = []
-        self.end_offset = 0
 
     def leader_epoch(self, partition: int) -> int:
         return self.leader_epochs[partition] if partition < len(self.leader_epochs) else 0
 
 
+def partition_record(topic_id: bytes, partition: int, node_id: int, leader_epoch: int) -> PartitionRecord:
+    """The record of a partition whose only replica and leader is this node."""
+    return PartitionRecord(
+        partition_id=partition,
+        topic_id=topic_id,
+        replicas=[node_id],
+        isr=[node_id],
+        leader=node_id,
+        leader_epoch=leader_epoch,
+        partition_epoch=0,
+    )
+
+
 @final
 class PartitionsCreated:
-    """Partitions from `first` up to `end` that appeared in the log; the engine serves them next."""
+    """Partitions from `first` up to `end` that were created; the engine opens them next."""
 
     def __init__(self, topic: str, topic_id: bytes, first: int, end: int) -> None:
         self.topic = topic
@@ -115,7 +125,7 @@ class PartitionsCreated:
 
 @final
 class TopicRemoved:
-    """A topic that went; its directories follow."""
+    """A topic that was deleted; its directories follow."""
 
     def __init__(self, topic: str, topic_id: bytes, partition_count: int) -> None:
         self.topic = topic
@@ -124,12 +134,12 @@ class TopicRemoved:
 
 
 def is_internal_name(name: str) -> bool:
-    """Whether clients are told that a topic of this name is internal."""
+    """Whether clients see a topic of this name as internal."""
     return name in INTERNAL_TOPICS or name == SHARE_STATE_TOPIC or name == GROUP_EVENTS_TOPIC
 
 
 def check_topic_name(name: str) -> str:
-    """What is wrong with a topic's name, as an error message; empty when it is valid."""
+    """Check a topic's name: an error message, or "" if it is valid."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name == "." or name == "..":
@@ -148,15 +158,15 @@ def check_topic_name(name: str) -> str:
 
 
 def unified_name(name: str) -> str:
-    """The form in which names that metrics could not tell apart are the same."""
+    """The name with dots and underscores unified: metrics cannot distinguish names that are equal in this form."""
     return name.replace(".", "_")
 
 
 def topic_id_from(entropy: bytes, index: int) -> bytes:
-    """The `index`-th topic id of a request: a random UUID (version 4) drawn from 16 random bytes.
+    """The `index`-th topic id of a request: a random UUID (version 4) from 16 random bytes.
 
-    The last seven bytes carry no fixed bits and count the index, so ids of one request differ. As in Kafka, no id
-    looks like an option on a command line: its base64 form does not begin with a dash.
+    The last seven bytes have no fixed bits and count the index, so the ids of one request differ. As in Kafka, no id
+    looks like a command line option: its base64 form does not begin with a dash.
     """
     raw = bytearray(entropy[:16].ljust(16, b"\0"))
     low = (int.from_bytes(raw[9:16], "big") + index) & _LOW_MASK
@@ -172,12 +182,12 @@ def topic_id_from(entropy: bytes, index: int) -> bytes:
 class TopicRegistry:
     """The hard state of `__cluster_metadata-0`.
 
-    `created`, `deleted` and `reconfigured` (topic names; empty for the broker's defaults) queue what changed, in
-    order; the engine drains them after replay. `changed` is for groups: the names of topics that came, went or grew
-    since the server is up.
+    `created`, `deleted` and `reconfigured` (topic names; empty for the broker's defaults) queue changes in order; the
+    engine drains them after replay. `changed` is for groups: the names of topics that were created, deleted or extended
+    since start-up.
 
-    `new_topics_version` is the offset of the last record that created a topic, -1 before there is one: what a regular
-    expression matched at a `version` below it may be out of date.
+    `new_topics_version` is the offset of the last record that created a topic, -1 if there is none: matches of a
+    regular expression with a lower `version` may be out of date.
     """
 
     def __init__(self, config: CoreConfig) -> None:
@@ -186,16 +196,16 @@ class TopicRegistry:
         self.end_offset = 0
         self.topics: dict[str, Topic] = {}
         self.topics_by_id: dict[bytes, Topic] = {}
-        # Of all topics together.
+        # The number of partitions of all topics.
         self.total_partitions = 0
         # Names with a dot or an underscore by their unified form.
         self.names_by_unified: dict[str, list[str]] = {}
         # Configurations by resource type and name.
         self.configs: dict[int, dict[str, dict[str, str]]] = {}
         self.features = FinalizedFeatures()
-        # Those of groups, as numbers in force.
+        # The configurations of groups, as numbers in use.
         self.groups = GroupConfigs(config)
-        # Behind every producer id that was ever reserved, and the log offset after the record that says so.
+        # The end of all reserved producer ids, and the offset after the record that set it.
         self.next_producer_id = 0
         self.producer_ids_offset = 0
 
@@ -205,11 +215,11 @@ class TopicRegistry:
         self.changed: dict[str, bool] = {}
         self.new_topics_version = -1
         self._names: tuple[str, ...] | None = None
-        # Soft: what the replayed log removed, by id. Only until `unfinished_deletions` has been asked.
+        # Soft state: topics that the replayed log deleted, by id, until `unfinished_deletions` is called.
         self._removed: dict[bytes, str] = {}
         self._is_loading = True
 
-    # --- reading ---------------------------------------------------------------------------------------------
+    # --- queries
 
     def get(self, name: str) -> Topic | None:
         return self.topics.get(name)
@@ -218,23 +228,23 @@ class TopicRegistry:
         return self.topics_by_id.get(topic_id)
 
     def partition_count(self, name: str) -> int:
-        """How many partitions the topic has; -1 when there is no such topic."""
+        """The number of the topic's partitions; -1 if the topic does not exist."""
         topic = self.topics.get(name)
         return -1 if topic is None else topic.partition_count
 
     @property
     def version(self) -> int:
-        """The offset of the last record that was replayed; -1 before there is one."""
+        """The offset of the last replayed record; -1 if there is none."""
         return self.end_offset - 1
 
     def name_snapshot(self) -> tuple[str, ...]:
-        """Every topic's name, in no order: something to keep that costs nothing until topics come or go."""
+        """The names of all topics, unsorted. The tuple is shared until topics are created or deleted."""
         if self._names is None:
             self._names = tuple(self.topics)
         return self._names
 
     def take_changes(self) -> TopicsChanged | None:
-        """What changed since this was last asked, in order of the records; None when nothing did."""
+        """The changes since the last call, in order of the records; None if there are none."""
         if not self.changed:
             return None
         event = TopicsChanged(list(self.changed))
@@ -242,18 +252,15 @@ class TopicRegistry:
         return event
 
     def has_room(self, partitions: int) -> bool:
-        """Whether so many partitions more are within `partitions.max`."""
+        """Whether this many more partitions are within `partitions.max`."""
         return self.total_partitions + partitions <= self.config.partitions_max
 
-    def is_internal(self, name: str) -> bool:
-        return is_internal_name(name)
-
     def sorted_names(self) -> list[str]:
-        """Every topic that clients may know of, in order of name."""
+        """All topics that clients may see, sorted by name."""
         return sorted(self.topics)
 
     def colliding_name(self, name: str) -> str:
-        """An existing topic that differs from `name` only in dots and underscores; empty when there is none."""
+        """An existing topic whose name differs from `name` only in dots and underscores; "" if there is none."""
         if "." in name or "_" in name:
             for other in self.names_by_unified.get(unified_name(name), []):
                 if other != name:
@@ -261,7 +268,7 @@ class TopicRegistry:
         return ""
 
     def configs_of(self, resource_type: int, name: str) -> dict[str, str]:
-        """What is set on a resource. Not to be changed."""
+        """The configurations that are set on a resource. Must not be changed."""
         of_type = self.configs.get(resource_type)
         if of_type is None:
             return {}
@@ -269,14 +276,14 @@ class TopicRegistry:
         return {} if found is None else found
 
     def config_value(self, topic: Topic, name: str) -> str:
-        """The value in force of a topic's configuration, empty for a name there is none of."""
+        """The value in use of a topic's configuration; "" for an unknown name."""
         own = self.configs_of(RESOURCE_TOPIC, topic.name).get(name)
         if own is not None:
             return own
         return self.default_value(name)
 
     def default_value(self, name: str) -> str:
-        """The value of a topic configuration in topics that do not set it."""
+        """The value of a topic configuration for topics that do not set it."""
         definition = TOPIC_CONFIGS.get(name)
         if definition is None:
             return ""
@@ -287,18 +294,18 @@ class TopicRegistry:
         return definition.default
 
     def group_config(self, group_id: str) -> GroupConfig:
-        """What is in force in a group."""
+        """The values in use in a group."""
         return self.groups.in_force(group_id)
 
     def dynamic_broker_value(self, broker_name: str) -> str | None:
-        """What was set on the running broker, for this node or else for every node."""
+        """The value that was set on the running broker, for this node or else for every node."""
         value = self.configs_of(RESOURCE_BROKER, str(self.config.node_id)).get(broker_name)
         if value is None:
             value = self.configs_of(RESOURCE_BROKER, "").get(broker_name)
         return value
 
     def static_default(self, name: str) -> str:
-        """A topic configuration's default as the server was started."""
+        """The default of a topic configuration when the server was started."""
         config = self.config
         if name == "max.message.bytes":
             return str(config.message_max_bytes)
@@ -318,7 +325,7 @@ class TopicRegistry:
         return definition.default
 
     def default_source(self, name: str) -> int:
-        """Where `default_value` comes from: one of the SOURCE constants."""
+        """The source of `default_value`: one of the SOURCE constants."""
         broker_names = TOPIC_CONFIGS[name].broker_names
         if not broker_names:
             return SOURCE_DEFAULT
@@ -331,10 +338,10 @@ class TopicRegistry:
                 return SOURCE_STATIC_BROKER
         return SOURCE_DEFAULT
 
-    # --- making ----------------------------------------------------------------------------------------------
+    # --- creating topics
 
     def new_topic_id(self, entropy: bytes, index: int) -> bytes:
-        """A topic id that no topic has."""
+        """A topic id that is not in use."""
         topic_id = topic_id_from(entropy, index)
         while topic_id in self.topics_by_id:
             index += 65536
@@ -344,7 +351,7 @@ class TopicRegistry:
     def add_topic_records(
         self, out: Outcome, name: str, topic_id: bytes, partition_count: int, configs: dict[str, str]
     ) -> None:
-        """The records that make a topic, in the order in which a KRaft controller writes them."""
+        """Add the records that create a topic, in the order of a KRaft controller."""
         out.add(self.log, None, TopicRecord(name, topic_id))
         for key in sorted(configs):
             out.add(self.log, None, ConfigRecord(RESOURCE_TOPIC, name, key, configs[key]))
@@ -353,19 +360,10 @@ class TopicRegistry:
     def add_partition_records(self, out: Outcome, topic_id: bytes, first: int, end: int) -> None:
         node_id = self.config.node_id
         for partition in range(first, end):
-            record = PartitionRecord(
-                partition_id=partition,
-                topic_id=topic_id,
-                replicas=[node_id],
-                isr=[node_id],
-                leader=node_id,
-                leader_epoch=0,
-                partition_epoch=0,
-            )
-            out.add(self.log, None, record)
+            out.add(self.log, None, partition_record(topic_id, partition, node_id, 0))
 
-    def loaded(self, now: Now, entropy: bytes) -> Outcome:
-        """To be called when the metadata log is replayed: makes features and internal topics where they are missing."""
+    def loaded(self, entropy: bytes) -> Outcome:
+        """The metadata log was replayed: create missing features and internal topics."""
         out = Outcome()
         for feature in self.features.missing():
             out.add(self.log, None, FeatureLevelRecord(feature.name, feature.maximum))
@@ -381,7 +379,7 @@ class TopicRegistry:
         return out
 
     def unfinished_deletions(self) -> TopicsDeleted:
-        """Every deletion in the replayed log, to be handled again once offsets are loaded. Answers once."""
+        """All deletions in the replayed log, to be handled again once offsets are loaded. Calling this clears them."""
         removed = self._removed
         self._removed = {}
         self._is_loading = False
@@ -411,7 +409,6 @@ class TopicRegistry:
 
     def _replay_topic(self, record: TopicRecord) -> None:
         topic = Topic(record.name, record.topic_id)
-        topic.end_offset = self.end_offset
         self.topics[topic.name] = topic
         self.topics_by_id[topic.topic_id] = topic
         self.new_topics_version = self.version
@@ -433,18 +430,17 @@ class TopicRegistry:
         topic = self.topics_by_id.get(record.topic_id)
         if topic is None or record.partition_id < 0:
             return
-        topic.end_offset = self.end_offset
-        # A snapshot may list partitions in any order; a later record of a known partition changes nothing for us.
+        # A snapshot may list partitions in any order. Later records of a known partition change nothing here.
         while topic.partition_count <= record.partition_id:
             self._note_created(topic)
             topic.leader_epochs.append(0)
             topic.partition_count += 1
             self.total_partitions += 1
-        # Directories follow later, so an epoch is in force from a partition's first record or from a restart on.
+        # Directories are created later, so an epoch takes effect with a partition's first record or with a restart.
         topic.leader_epochs[record.partition_id] = max(record.leader_epoch, 0)
 
     def _note_created(self, topic: Topic) -> None:
-        """The topic's next partition is there."""
+        """The topic's next partition was created."""
         self._note_change(topic.name)
         if self.created:
             last = self.created[-1]
@@ -458,7 +454,6 @@ class TopicRegistry:
         topic = self.topics_by_id.get(record.topic_id)
         if topic is None or record.partition_id < 0 or record.partition_id >= topic.partition_count:
             return
-        topic.end_offset = self.end_offset
         if record.leader != NO_LEADER_CHANGE:
             topic.leader_epochs[record.partition_id] += 1
 
@@ -499,9 +494,6 @@ class TopicRegistry:
         else:
             configs[record.name] = record.value
         if record.resource_type == RESOURCE_TOPIC:
-            topic = self.topics.get(record.resource_name)
-            if topic is not None:
-                topic.end_offset = self.end_offset
             self.reconfigured.append(record.resource_name)
         elif record.resource_type == RESOURCE_GROUP:
             self.groups.replay_group(record.resource_name, configs)
@@ -511,7 +503,7 @@ class TopicRegistry:
             self.groups.replay_broker(self.dynamic_broker_value(BROKER_ASSIGNMENT_INTERVAL))
 
     def digest_lines(self) -> list[str]:
-        """The hard state as text, one line per thing, in a fixed order."""
+        """The hard state as text, one line per item, in a fixed order."""
         lines: list[str] = []
         for name in sorted(self.topics):
             topic = self.topics[name]

@@ -1,1 +1,1 @@
-"""Sockets: where to listen, whom to let in, and what one connection reads and writes."""
+"""Listeners, accepting connections, limits, and reading and writing of each connection."""

@@ -1,7 +1,7 @@
 """Accepts connections, within the limits on how many and how fast.
 
-The kernel tells that connections wait, and what waits is taken in one go, up to a bound: a loop that is busy with
-others comes back only once per turn, and a newcomer must not wait for as many turns as there are others in front of it.
+When the kernel reports pending connections, the acceptor takes all of them at once, up to a bound. A busy loop reaches
+the acceptor only once per turn, and a new client must not wait one turn for each client before it in the backlog.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections import deque
 from functools import partial
 from typing import Final, final
 
-from kcoord.server.listen.connection import Connection
+from kcoord.core.outcome import LIMIT
+from kcoord.server.listen.connection import Connection, Host
 from kcoord.server.listen.limits import TokenBucket, plain_host
-from kcoord.server.listen.listener import Listener
-from kcoord.server.pump import Pump
+from kcoord.server.settings.listeners import Listener
 
-# Connections accepted for one call of the loop. Each costs about 0.1 ms until it can be read, and a full backlog of
-# 1024 is empty after 16 turns.
+# The number of connections accepted per turn. Each costs about 0.1 ms until it can be read, and a full backlog of 1024
+# is empty after 16 turns.
 ACCEPTS_PER_TURN: Final = 64
-# Out of descriptors or memory, or a listening socket that is broken: connections stay in the backlog for a while.
-# Every other error is about one connection, which is gone again.
+# Errors for a lack of descriptors or memory, or a broken listening socket: accepting pauses for a while. Every other
+# error concerns a single connection, which is closed already.
 _PAUSING: Final = (
     errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EBADF, errno.EINVAL, errno.ENOTSOCK
 )  # fmt: skip
@@ -37,18 +37,18 @@ def _same(connection: Connection) -> Connection:
 class Acceptor:
     """Accepts on any number of listening sockets between `start` and `stop`."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, pump: Pump, bucket: TokenBucket) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, pump: Host, bucket: TokenBucket) -> None:
         self._loop = loop
         self._pump = pump
         self._bucket = bucket
         self._sources: deque[tuple[socket.socket, Listener]] = deque()
         self._is_accepting = False
         self._pause: asyncio.TimerHandle | None = None
-        # Accepted, and not yet with the loop.
+        # Accepted connections that the loop does not know yet.
         self._opening: set[asyncio.Task[None]] = set()
 
     def add(self, sock: socket.socket, listener: Listener) -> None:
-        """Accept on this socket, too. To be called before `start`."""
+        """Also accept on this socket. Call it before `start`."""
         self._sources.append((sock, listener))
 
     def start(self) -> None:
@@ -58,7 +58,7 @@ class Acceptor:
             self._loop.add_reader(sock, self._accept)
 
     async def stop(self) -> None:
-        """Accept no more, and wait until all that was accepted is with the pump."""
+        """Stop accepting, and wait until the pump has every accepted connection."""
         self._stop_reading()
         if self._pause is not None:
             self._pause.cancel()
@@ -75,10 +75,10 @@ class Acceptor:
         self._pause = self._loop.call_later(seconds, self.start)
 
     def _accept(self) -> None:
-        """Take connections from each socket in turn, as far as the bound and the rate allow."""
+        """Accept connections from each socket in turn, as far as the bound and the rate allow."""
         if not self._is_accepting:
             return
-        # Where only one may be taken, it is another socket's each time.
+        # If only one may be accepted, start with another socket each time.
         self._sources.rotate(-1)
         waiting = deque(self._sources)
         for _ in range(ACCEPTS_PER_TURN):
@@ -96,7 +96,7 @@ class Acceptor:
                     return
             else:
                 self._admit(client, address, listener)
-                # Who is refused pays as well: coming and going costs the loop almost as much as staying.
+                # A refused connection takes a token as well: it costs the loop almost as much as an accepted one.
                 wait_s = self._bucket.take(self._loop.time())
                 if wait_s > 0:
                     self._pause_for(wait_s)
@@ -104,13 +104,13 @@ class Acceptor:
             waiting.append((sock, listener))
 
     def _admit(self, client: socket.socket, address: tuple[str, int], listener: Listener) -> None:
-        """Hand an accepted socket to the loop, or close it. Whatever fails is about this one connection."""
+        """Pass an accepted socket to the loop, or close it. A failure affects only this connection."""
         try:
             host = plain_host(address[0])
             reason = self._pump.counts.admit(host)
             if reason:
                 client.close()
-                self._pump.log.warning_limited("connection_refused", client=host, reason=reason)
+                self._pump.log.warning_limited("connection_refused", kind=LIMIT, client=host, reason=reason)
                 return
             task = self._loop.create_task(self._open(client, Connection(self._pump, listener, host)))
             self._opening.add(task)

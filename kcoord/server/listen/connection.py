@@ -1,67 +1,98 @@
-"""One client connection: bytes in to the engine, answers out, and when not to read.
+"""One client connection: passes input to the engine, writes responses, and decides when not to read.
 
-A transport may fail at any call: a peer that resets its connection decides when. So every call of a transport is made
-inside `Connection._attempt`, where its exceptions end and cost this connection; methods that the event loop or the
-pump call never raise. What a connection holds is given back in `connection_lost`, once, whoever reports the end.
+A transport may fail in any call, because a client may reset the connection at any time. So every call of a transport
+runs inside `Connection._attempt`: it catches the exception and closes this connection only. Methods that the event loop
+or the pump calls never raise.
+
+The life cycle, and why its order matters:
+
+1. `ConnectionCounts.admit` counts the connection before it exists, so the limits hold while many are being opened.
+2. `connection_made` stores the transport and lets the pump open a session. Only then is `is_open` set: before that
+   there is no session to close, and an error costs nothing but the socket.
+3. `data_received` passes input on; `flush` writes the responses of a turn with one call.
+4. `drop` and `abort` set `is_dropped` first, so nothing is read or written any more. They schedule `connection_lost`
+   themselves instead of waiting for the transport: a broken transport may never report its end.
+5. `connection_lost` may therefore run twice. It releases the session and the place in `ConnectionCounts` exactly once.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, cast, final
+from typing import TYPE_CHECKING, Final, Protocol, cast, final
 
+from kcoord.core.outcome import PEER
 from kcoord.server.listen.limits import plain_host
-from kcoord.server.listen.listener import Listener
+from kcoord.server.settings.listeners import Listener
 
 if TYPE_CHECKING:
+    from kcoord.core.outcome import Now
     from kcoord.engine.session import Session
-    from kcoord.server.pump import Pump
+    from kcoord.server.listen.limits import ConnectionCounts
+    from kcoord.server.logs import ServerLog
+    from kcoord.server.settings.config import ServerConfig
 
-# A read of so much goes to the engine at once: small requests of clients that send little.
+# A read of up to this size goes to the engine at once: small requests of clients that send little.
 SMALL_READ_BYTES: Final = 4096
-# Of more, the engine gets so much at a time while others wait: some dozens of small requests, a millisecond of work.
-# What completes a larger request comes at once.
+# Of a larger read, the engine gets pieces of this size while other connections wait: some dozens of small requests,
+# about a millisecond of work. Bytes that complete a larger request are passed at once.
 PIECE_BYTES: Final = 2048
-# A connection is read on while no more than this waits, for then we learn when its client is gone.
+# Reading continues while no more than this is waiting, because only a read detects that the client has disconnected.
 UNREAD_BYTES_MAX: Final = 8192
+
+
+class Host(Protocol):
+    """The interface of the pump for a connection. If a method raises, the connection is closed."""
+
+    loop: asyncio.AbstractEventLoop
+    config: ServerConfig
+    log: ServerLog
+    now: Callable[[], Now]
+    counts: ConnectionCounts
+    is_draining: bool
+
+    def connected(self, connection: Connection, host: str, port: int) -> None: ...
+    def received(self, connection: Connection, data: bytes) -> None: ...
+    def at_end(self, connection: Connection) -> None: ...
+    def resume(self, connection: Connection) -> None: ...
+    def disconnected(self, connection: Connection) -> None: ...
 
 
 @final
 class Connection(asyncio.Protocol):
-    """Created for an accepted socket that `ConnectionCounts` let in; hands everything to the pump."""
+    """Created for an accepted socket that `ConnectionCounts` admitted; passes everything to the pump."""
 
-    def __init__(self, pump: Pump, listener: Listener, client_host: str) -> None:
+    def __init__(self, pump: Host, listener: Listener, client_host: str) -> None:
         self.pump = pump
         self.listener = listener
         self.client_host = client_host
         self.transport: asyncio.Transport
-        # There once the connection is open.
+        # Set while the connection is open.
         self.session: Session
-        # Whether it has a place among the connections, and whether it has a transport.
+        # Whether `ConnectionCounts` counts it, and whether it has a session.
         self.is_counted = True
         self.is_made = False
         self.is_open = False
-        # It ends: nothing is read from it or written to it any more.
+        # The connection ends: nothing is read from it or written to it any more.
         self.is_dropped = False
-        # The client sends no more.
+        # The client has closed its sending side.
         self.is_at_end = False
         self.is_reading = True
-        # It may send much, and others are read first (see ReadShares).
+        # It sends a lot, so others are read first (see ReadShares).
         self.is_held = False
         self.paused_since_ms = 0
-        # The client takes answers more slowly than they come.
+        # The client reads responses more slowly than they are produced.
         self.is_output_full = False
         self.output_full_since_ms = 0
-        # What was written in all, how much of that the client has taken when we last looked, and since when no more.
+        # Bytes written in total, bytes that the client had taken at the last check, and the time of the last progress.
         self.written_bytes = 0
         self.taken_bytes = -1
         self.taken_since_ms = 0
         self.last_heard_ms = 0
-        # When the incomplete frame at the end of the input began; -1 when there is none.
+        # When the incomplete frame at the end of the input began; -1 if there is none.
         self.frame_started_ms = -1
         self.pending_bytes = 0
-        # What was read and waits for a later turn, from `unread_at` on.
+        # Input that was read and waits for a later turn, from `unread_at` on.
         self.unread = b""
         self.unread_at = 0
         # Input that the session and `unread` hold: counted against the limit of all connections together.
@@ -80,7 +111,7 @@ class Connection(asyncio.Protocol):
             self.pump.received(self, data)
 
     def eof_received(self) -> bool:
-        """The client sends no more. The transport stays open until what it sent is handled and answered."""
+        """The client has closed its sending side. The transport stays open until its requests are answered."""
         self.is_at_end = True
         if self.is_open:
             self.pump.at_end(self)
@@ -96,11 +127,11 @@ class Connection(asyncio.Protocol):
         if self.is_open:
             self.session.note_buffered(self.unsent_bytes())
             if self.session.backlog:
-                self.pump.go_on(self)
+                self.pump.resume(self)
         self.update_reading()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The end. It may be reported twice: `abort` does not rely on a broken transport to report its own."""
+        """The connection has ended. May be called twice, because `abort` does not rely on the transport to call it."""
         self.is_dropped = True
         if self.is_open:
             self.is_open = False
@@ -110,34 +141,34 @@ class Connection(asyncio.Protocol):
     # ---- called by the pump and the acceptor
 
     def flush(self) -> None:
-        """Write what the session has to say, once; close if it is done."""
+        """Write the session's responses with one call; close the connection if the session is done."""
         if not self.is_dropped:
             self._attempt(self._flush)
 
     def update_reading(self) -> None:
-        """Read from the client unless it, or we, have enough to do."""
+        """Pause or resume reading, depending on the waiting input and the unsent output."""
         if self.is_open and not self.is_dropped:
             self._attempt(self._update_reading)
 
     def unsent_bytes(self) -> int:
-        """What the transport still holds of the output."""
+        """The output that the transport still buffers."""
         try:
             return self.transport.get_write_buffer_size()
         except Exception:  # a broken transport sends nothing any more
             return 0
 
     def close(self) -> None:
-        """End the connection when its output is written."""
+        """Close the connection after its output is written."""
         self._attempt(self.transport.close)
 
-    def drop(self, reason: str) -> None:
-        """End the connection at once, and log why."""
+    def drop(self, reason: str, kind: str = PEER) -> None:
+        """Close the connection at once, and log the reason. `kind` is that of a `Fact`."""
         if not self.is_dropped:
             self.abort()
-            self.pump.log.warning_limited("connection_aborted", client=self.client_host, reason=reason)
+            self.pump.log.warning_limited("connection_aborted", kind=kind, client=self.client_host, reason=reason)
 
     def abort(self) -> None:
-        """End the connection at once, whatever state its transport is in."""
+        """Close the connection at once, whatever the state of its transport."""
         if self.is_dropped:
             return
         self.is_dropped = True
@@ -145,10 +176,10 @@ class Connection(asyncio.Protocol):
         try:
             self.transport.abort()
         except Exception:
-            return  # it has ended already
+            return  # the transport has ended already
 
     def release(self) -> None:
-        """Give back the place among the connections that `ConnectionCounts.admit` gave."""
+        """Release the place that `ConnectionCounts.admit` counted."""
         if self.is_counted:
             self.is_counted = False
             self.pump.counts.release(self.client_host)
@@ -156,18 +187,18 @@ class Connection(asyncio.Protocol):
     # ---- the transport
 
     def _attempt(self, step: Callable[[], None]) -> None:
-        """Run a step that calls the transport. Its failure costs this connection and nobody else."""
+        """Run a step that calls the transport. A failure closes this connection and affects no other."""
         try:
             step()
         except Exception as error:
-            self.drop(f"its transport failed: {error!r}")
+            self.drop(f"the transport failed: {error!r}")
 
     def _begin(self) -> None:
         host, port = self.listener.advertised_host, self.listener.advertised_port
         if not host or not port:
             local = self.transport.get_extra_info("sockname")
             if local is None:
-                raise ConnectionResetError("it was reset before it could be served")
+                raise ConnectionResetError("the connection was reset before it could be served")
             host, port = host or plain_host(local[0]), port or local[1]
         self.transport.set_write_buffer_limits(high=self.pump.config.output_high_bytes)
         self.pump.connected(self, host, port)
@@ -186,7 +217,7 @@ class Connection(asyncio.Protocol):
             buffered = self.transport.get_write_buffer_size()
             session.note_buffered(buffered)
             if buffered > self.pump.config.output_bytes_max:
-                self.drop("it does not read its answers")
+                self.drop("the client does not read its responses")
                 return
         if session.close_reason and not session.chunks:
             self.transport.close()
@@ -206,7 +237,7 @@ class Connection(asyncio.Protocol):
         self.is_reading = wanted
         now_ms = self.pump.now().mono_ms
         if wanted:
-            # The time that we did not read is not held against the client.
+            # Time during which the server did not read does not count as idle.
             self.last_heard_ms = now_ms
             if self.frame_started_ms >= 0:
                 self.frame_started_ms += now_ms - self.paused_since_ms
@@ -218,12 +249,12 @@ class Connection(asyncio.Protocol):
     # ---- input and limits
 
     def keep(self, data: bytes) -> None:
-        """Have bytes wait for a later turn, in order."""
+        """Keep input for a later turn, in order."""
         self.unread = self.unread[self.unread_at :] + data
         self.unread_at = 0
 
     def take_piece(self) -> bytes:
-        """The next bytes for the engine of those that wait."""
+        """The next piece of the waiting input for the engine."""
         start = self.unread_at
         end = start + max(PIECE_BYTES, self.session.splitter.missing_bytes())
         piece = self.unread[start:end]
@@ -234,7 +265,7 @@ class Connection(asyncio.Protocol):
         return piece
 
     def lacks_bytes(self) -> int:
-        """What the request that has begun still lacks, as far as its size is known."""
+        """The missing bytes of the incomplete request, if its size is known."""
         return self.session.splitter.missing_bytes() - len(self.unread) + self.unread_at
 
     def forget_unread(self) -> None:
@@ -242,7 +273,7 @@ class Connection(asyncio.Protocol):
         self.unread_at = 0
 
     def note_input(self, size: int, now_ms: int) -> int:
-        """Keep track of incomplete frames after `size` bytes came in; by how much the held bytes changed."""
+        """Track incomplete frames after `size` bytes arrived. Returns by how much `held_bytes` changed."""
         session = self.session
         self.last_heard_ms = now_ms
         pending = session.splitter.pending_bytes()
@@ -261,11 +292,11 @@ class Connection(asyncio.Protocol):
         return change
 
     def unread_bytes(self) -> int:
-        """Bytes of answers that the client has not taken."""
+        """Bytes of responses that the client has not read."""
         return self.session.owed_bytes + self.session.buffered_bytes
 
     def _takes_nothing(self, now_ms: int) -> int:
-        """For how many milliseconds the client has taken nothing of what is buffered for it."""
+        """For how many milliseconds the client has read nothing of its buffered responses."""
         buffered = self.unsent_bytes()
         self.session.note_buffered(buffered)
         taken = self.written_bytes - buffered
@@ -275,19 +306,19 @@ class Connection(asyncio.Protocol):
         return now_ms - self.taken_since_ms
 
     def overdue(self, now_ms: int) -> str:
-        """Why the connection has to go, or an empty string."""
+        """The reason to close the connection, or an empty string."""
         config = self.pump.config
         session = self.session
         if session.buffered_bytes and self._takes_nothing(now_ms) > config.output_deadline_ms and session.pool.is_tight:
-            return "it does not read its answers (output.deadline.ms)"
+            return "the client does not read its responses (output.deadline.ms)"
         if self.is_output_full and now_ms - self.output_full_since_ms > config.idle_ms:
-            return "it does not read its answers (connections.max.idle.ms)"
+            return "the client does not read its responses (connections.max.idle.ms)"
         if not self.is_reading or self.unread:
             return ""
         if self.frame_started_ms >= 0 and now_ms - self.frame_started_ms > config.frame_deadline_ms:
-            return f"its request of {self.pending_bytes} bytes so far is not complete (frame.deadline.ms)"
+            return f"a request is incomplete after {self.pending_bytes} bytes (frame.deadline.ms)"
         if now_ms - self.last_heard_ms > config.idle_ms and not (
             session.parked_request_id or session.chunks or session.backlog
         ):
-            return "it was idle (connections.max.idle.ms)"
+            return "the connection was idle (connections.max.idle.ms)"
         return ""

@@ -1,7 +1,7 @@
-"""Who may have how many of the process's descriptors, so that connections never take the last one from the log.
+"""Divides the process's descriptors between the log and connections, so that connections never take the last one.
 
-A log that cannot open a file ends the server, a connection that is refused costs one client a retry. So the log's
-share is taken off first, and the rest bounds the connections.
+A log that cannot open a file ends the server, but a refused connection only costs one client a retry. So the log's
+share is reserved first, and the rest bounds the connections.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Final, final
 
 from kcoord.log.parallel import THREADS_MAX
 
-# What a server needs beside segments' files and connections: for each thread that works on files two, pipes to child
-# processes, the control socket and who is connected to it, a connection that is refused, and the loop's own.
+# Descriptors for everything except segment files and connections: two for each thread that works on files, pipes to
+# child processes, the control socket and its clients, a connection that is being refused, and the event loop.
 RESERVE: Final = 2 * THREADS_MAX + 24
-# The log's share of what is left where that is scarce, in quarters, and the least and the most that it gets. Each open
-# file saves a commit an open and a close, and costs the kernel about a kilobyte.
+# The log's share of the rest, in quarters, if descriptors are scarce; then its minimum and maximum. Each open file
+# saves a commit one open and one close, and costs the kernel about a kilobyte.
 LOG_QUARTERS: Final = 1
 LOG_FILES_MIN: Final = 32
 LOG_FILES_MAX: Final = 16384
-# Where the limit is no number, or the kernel allows less than the hard limit says (macOS).
+# Used if the limit is unlimited, or if the kernel allows fewer than the hard limit (macOS).
 USUAL_LIMIT: Final = 10240
 IN_USE_UNKNOWN: Final = 32
 
@@ -36,9 +36,9 @@ class DescriptorBudget:
 
 
 def raise_descriptor_limit() -> int:
-    """Allow as many open files as this process may have, and say how many.
+    """Raise the limit on open files to the hard limit, and return it.
 
-    The usual lower limit is for programs that use select(), which nothing here does.
+    The lower soft limit is meant for programs that use select(); kcoord does not.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
@@ -55,14 +55,14 @@ def raise_descriptor_limit() -> int:
 
 
 def plan_descriptors(limit: int, in_use: int, connections_max: int) -> DescriptorBudget:
-    """Divide `limit` descriptors, `in_use` of which are taken, where up to `connections_max` connections are wanted."""
+    """Divide `limit` descriptors, of which `in_use` are taken, for at most `connections_max` connections."""
     left = max(limit - in_use - RESERVE, 0)
     log_files = min(max(left * LOG_QUARTERS // 4, left - connections_max, LOG_FILES_MIN), LOG_FILES_MAX)
     return DescriptorBudget(limit, log_files, min(max(left - log_files, 1), connections_max))
 
 
 def descriptors_now(connections_max: int, is_in_memory: bool) -> DescriptorBudget:
-    """The budget of this process, from its limit and what it has open. A log in memory takes no descriptors."""
+    """The budget of this process, from its limit and its open descriptors. A log in memory needs none."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         limit = USUAL_LIMIT

@@ -1,52 +1,58 @@
-"""Bounds what a turn of the event loop reads of large requests.
+"""Bounds the bytes of large requests that one turn of the event loop reads.
 
-The loop reads every socket that has something, some 250 KB each, before anybody is served: a thousand clients that are
-in the middle of large requests would keep the others waiting for a quarter of a second. So once a turn has read enough,
-connections in the middle of a large request are not read for the rest of it, nor are those that have sent nothing yet
-and may begin one. Some of them go on in the next turn, newcomers first; the rest follow in the turns after that.
+The loop reads every readable socket, up to 250 KB each, before any request is handled. So a thousand clients in the
+middle of large requests would delay all others by a quarter of a second. Once a turn has read enough, it stops
+reading connections in the middle of a large request, and new connections, which may begin one. Some of them continue
+in the next turn, new connections first; the rest follow in later turns.
 """
 
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, Protocol, final
 
-if TYPE_CHECKING:
-    from kcoord.server.listen.connection import Connection
-
-# Read in a turn before large requests wait: about 4 ms.
+# The bytes that a turn reads before large requests wait: about 4 ms.
 TURN_READ_BYTES: Final = 4 * 1024 * 1024
-# A request that lacks more is large.
+# A request with more missing bytes is large.
 SMALL_REST_BYTES: Final = 64 * 1024
-# Connections that are read again in a turn: with one read each, about as much as a turn may read.
+# The held connections that one turn resumes: with one read each, about the bytes that a turn may read.
 RESUMED_PER_TURN: Final = 16
+
+
+class Readable(Protocol):
+    """The interface that this module needs of a connection."""
+
+    is_held: bool
+
+    def lacks_bytes(self) -> int: ...
+    def update_reading(self) -> None: ...
 
 
 @final
 class ReadShares:
-    """Which connections are read in this turn, of newcomers and of those in the middle of a large request."""
+    """Decides which new connections, and which in the middle of a large request, are read in this turn."""
 
     def __init__(self) -> None:
         self.turn_bytes_max = TURN_READ_BYTES
         self.turn_bytes = 0
-        # Those that are read.
-        self.new: dict[Connection, None] = {}
-        self.large: dict[Connection, None] = {}
-        # Those that wait for a later turn, the next one first.
-        self.held_new: dict[Connection, None] = {}
-        self.held_large: dict[Connection, None] = {}
+        # Connections that are being read.
+        self.new: dict[Readable, None] = {}
+        self.large: dict[Readable, None] = {}
+        # Connections that wait for a later turn, the next one first.
+        self.held_new: dict[Readable, None] = {}
+        self.held_large: dict[Readable, None] = {}
 
-    def begin(self, connection: Connection) -> None:
-        """A connection is open, and nothing was read from it."""
+    def begin(self, connection: Readable) -> None:
+        """Add a new connection from which nothing was read yet."""
         self.new[connection] = None
 
-    def forget(self, connection: Connection) -> None:
-        """The connection is gone."""
+    def forget(self, connection: Readable) -> None:
+        """Remove a closed connection."""
         for group in (self.new, self.large, self.held_new, self.held_large):
             group.pop(connection, None)
 
-    def note(self, connection: Connection, size: int) -> None:
-        """So many bytes were read, and are handed on."""
+    def note(self, connection: Readable, size: int) -> None:
+        """Account for `size` bytes that were read from a connection."""
         self.new.pop(connection, None)
         if connection.lacks_bytes() > SMALL_REST_BYTES:
             self.large[connection] = None
@@ -58,7 +64,7 @@ class ReadShares:
             _hold(self.large, self.held_large)
 
     def begin_turn(self) -> bool:
-        """Read some of the waiting ones again; whether others still wait."""
+        """Resume reading some of the waiting connections. Returns whether others still wait."""
         self.turn_bytes = 0
         if not self.held_new and not self.held_large:
             return False
@@ -67,7 +73,7 @@ class ReadShares:
         return len(self.held_new) + len(self.held_large) > 0
 
 
-def _hold(read: dict[Connection, None], held: dict[Connection, None]) -> None:
+def _hold(read: dict[Readable, None], held: dict[Readable, None]) -> None:
     for connection in read:
         held[connection] = None
         connection.is_held = True
@@ -75,8 +81,8 @@ def _hold(read: dict[Connection, None], held: dict[Connection, None]) -> None:
     read.clear()
 
 
-def _resume(held: dict[Connection, None], read: dict[Connection, None], count: int) -> int:
-    """How many of the waiting ones are read again."""
+def _resume(held: dict[Readable, None], read: dict[Readable, None], count: int) -> int:
+    """Resume at most `count` waiting connections. Returns their number."""
     resumed = list(islice(held, count))
     for connection in resumed:
         del held[connection]

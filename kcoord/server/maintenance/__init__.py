@@ -1,1 +1,1 @@
-"""What happens to a server's logs beside the traffic: compaction, retention, snapshots and state checkpoints."""
+"""Background work on a server's logs: compaction, retention, snapshots and state checkpoints."""

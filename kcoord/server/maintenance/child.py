@@ -1,9 +1,9 @@
-"""The server's side of the protocol between a server and the processes that it starts (`kcoord.log.parent` has theirs).
+"""The server's side of the protocol between a server and its child processes (`kcoord.log.parent` is the child's side).
 
-One call, `run_child`, starts a module of ours as a process, gives it its work, and takes its answers, in a thread. What
-a process does wrong costs its work and nothing else: it does not start, hangs, is stopped, is killed, prints junk, half
-a line, a line or an output without end. Then `ChildRun.reason` says so, and whoever asked for the work logs that and
-tries again later. No process is waited for without a deadline.
+`run_child` starts a kcoord module as a process, sends it its work and reads its answers, in a thread. A failing process
+loses its work and has no other effect, whether it does not start, hangs, is stopped or killed, prints garbage, half a
+line, or endless output. `ChildRun.reason` is then the reason; the caller logs it and tries again later. Every wait for
+a process has a deadline.
 """
 
 from __future__ import annotations
@@ -17,31 +17,32 @@ import sys
 import time
 from typing import Any, Final, final
 
-# A process that goes round in circles makes progress, too. Compaction of 800 GB at its gentle pace takes as long.
+# The maximum run time, because a process in an endless loop may report progress. Compacting 800 GB takes this long at
+# the gentle pace.
 RUN_S_MAX: Final = 24 * 3600.0
-# The longest answer names all segments of a log, 22 bytes each.
+# The longest answer lists all segments of a log, 22 bytes each.
 LINE_BYTES_MAX: Final = 16 << 20
-# Everything that a process prints, junk included. Progress of a whole day takes 3 MB.
+# The total output of a process, garbage included. The progress reports of a whole day take 3 MB.
 OUTPUT_BYTES_MAX: Final = 64 << 20
 READ_BYTES: Final = 1 << 16
-# What is kept of output that is no answer: the end of a traceback.
+# How much of the other output is kept: the end of a traceback.
 SAID_BYTES_MAX: Final = 4096
-# How soon the thread notices that the work is not wanted any more, or that the process has ended without a word.
+# How soon the thread notices that the work was cancelled, or that the process has ended without output.
 POLL_MS: Final = 100
-# SIGKILL ends a process at once, stopped or not, unless it hangs in the kernel: then it is left to itself.
+# SIGKILL ends even a stopped process at once, unless it hangs in the kernel. Then the server stops waiting for it.
 REAP_S: Final = 2.0
-# More than this between two looks means that the server itself did not run: that is nobody's silence.
+# If more time than this passes between two polls, the server itself did not run. It does not count as silence.
 LOOK_S_MAX: Final = 1.0
-# A reason that is put into words once the process was waited for.
+# A reason that is replaced by the exit status once the process was reaped.
 ENDED: Final = "ended"
 
 
 @final
 class Leash:
-    """For ending a process that a thread starts: at once, or as soon as it has begun.
+    """Ends a process that a thread starts: at once, or as soon as it has started.
 
-    `kill` is called on the loop and `started` in the thread, in any order: a process that is begun when nobody wants
-    it any more would go on beside the next server.
+    `kill` is called on the loop and `started` in the thread, in any order. Without it, a process that starts after the
+    work was cancelled could still run next to the following server.
     """
 
     def __init__(self) -> None:
@@ -50,7 +51,7 @@ class Leash:
 
     @property
     def child(self) -> subprocess.Popen[bytes] | None:
-        """None before it has begun, and after its end."""
+        """The process; None before its start and after its end."""
         return self._child
 
     @property
@@ -70,20 +71,20 @@ class Leash:
 
 
 class BadAnswer(Exception):
-    """The answer of a process lacks something; the text says what."""
+    """The answer of a process is invalid; the text is the reason."""
 
 
 def int_of(answer: dict[str, Any], name: str) -> int:
-    """A number of an answer, 0 or more but for timestamps, where -1 stands for none. Raises BadAnswer."""
+    """A number in an answer, not negative except for a timestamp of -1 (none). Raises BadAnswer."""
     value = answer.get(name)
     if type(value) is not int or value < -1:
-        raise BadAnswer(f"{name} is {str(value)[:100]!r} in its answer")
+        raise BadAnswer(f"its answer has {name} = {str(value)[:100]!r}")
     return value
 
 
 @final
 class ChildRun:
-    """What a process answered, and why it did not answer more: empty if it answered everything."""
+    """The answers of a process, and the reason if some are missing; empty if all arrived."""
 
     def __init__(self, answers: list[dict[str, Any]], reason: str) -> None:
         self.answers = answers
@@ -91,9 +92,9 @@ class ChildRun:
 
 
 def run_child(module: str, work: dict[str, Any], leash: Leash, silence_s: float, wanted: int = 1) -> ChildRun:
-    """Run a module of ours as a process until it gave `wanted` answers: to be called in a thread.
+    """Run a kcoord module as a process until it has sent `wanted` answers. Call it in a thread; it raises nothing.
 
-    `work` has its `niceness`. The process is ended when it made no progress for `silence_s` seconds. Raises nothing.
+    `work` includes the `niceness`. The process is ended after `silence_s` seconds without progress.
     """
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     try:
@@ -141,7 +142,7 @@ def _describe(code: int | None) -> str:
 
 @final
 class _Talk:
-    """The conversation with one process."""
+    """The communication with one process."""
 
     def __init__(
         self, child: subprocess.Popen[bytes], request: bytes, leash: Leash, silence_s: float, wanted: int
@@ -165,7 +166,7 @@ class _Talk:
         self._poller = select.poll()
 
     def run(self) -> str:
-        """Talk until all answers are there, or it is clear that they will not come: why."""
+        """Communicate until all answers have arrived, or cannot arrive any more. Returns the reason."""
         for fd in (self._in, self._out, self._err):
             os.set_blocking(fd, False)
         self._poller.register(self._in, select.POLLOUT)
@@ -190,11 +191,11 @@ class _Talk:
                 return reason
 
     def _why_not(self, is_too_late: bool) -> str:
-        """Why to listen no longer; empty to go on."""
+        """The reason to stop waiting; empty to continue."""
         if self.leash.is_over:
-            return "it is not wanted any more"
+            return "it was cancelled"
         if self._is_closed and self._silent_s >= REAP_S:
-            return "it closed its output and went on"
+            return "it closed its output but did not end"
         if self._silent_s >= self.silence_s:
             return f"no progress for {self.silence_s:g} s"
         if is_too_late:
@@ -206,7 +207,7 @@ class _Talk:
         return ""
 
     def last_words(self) -> str:
-        """The last line that was no answer, after a colon; empty if there is none."""
+        """The last line of other output, after a colon; empty if there is none."""
         text = (self._said + b"\n" + self._line[:SAID_BYTES_MAX]).decode("utf-8", "replace").strip()
         return ": " + text.rpartition("\n")[2] if text else ""
 
@@ -231,14 +232,14 @@ class _Talk:
             self._take(data)
 
     def _send(self) -> None:
-        """Standard input stays open when everything is sent: by that the process knows that we are there."""
+        """Send the work. Standard input stays open afterwards: its end shows the process that the server has ended."""
         try:
             sent = os.write(self._in, self._unsent[:READ_BYTES])
             self._unsent = self._unsent[sent:]
         except BlockingIOError:
             return
         except BrokenPipeError:
-            # Why it does not read is to be found in what it said.
+            # The process has closed its input; its output contains the reason.
             self._unsent = memoryview(b"")
         if not self._unsent:
             self._poller.unregister(self._in)
@@ -254,7 +255,7 @@ class _Talk:
 
     def _take_line(self, line: bytes) -> None:
         document = None
-        # Much junk can be told without an attempt to parse it.
+        # Most garbage is recognised without parsing it.
         if line.startswith(b'{"'):
             try:
                 document = json.loads(line)

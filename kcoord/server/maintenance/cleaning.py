@@ -1,8 +1,8 @@
-"""Compaction beside the traffic: a child process reads closed segments and writes what is left of them.
+"""Background compaction: a child process reads closed segments and writes cleaned ones.
 
-The loop decides which log is due and exchanges the segments, which are renames; waiting for the child and for the
-disk happens in a thread of its own. What fails before a cleaned segment counts costs a line in the log, and the log is
-tried again later. What fails after that ends the server, as any write does.
+The event loop decides which log is due and exchanges the segments, which are renames; a separate thread waits for the
+child and for the disk. A failure before `promote` has made the cleaned segments valid only costs a log message, and the
+log is retried later. A failure after that leaves the exchange half done, so it ends the server, like any failed write.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from kcoord.server.assembly import Assembly
 from kcoord.server.maintenance.child import ChildRun, Leash, run_child
 from kcoord.server.maintenance.upkeep import Backoff, Upkeep
 from kcoord.server.pump import read_clocks
-from kcoord.server.settings.load import ServerConfig
+from kcoord.server.settings.config import ServerConfig
 from kcoord.server.sync_threads import SyncThreads, in_thread
 
 CHILD: Final = "kcoord.log.clean_worker"
-# What a key in the map of newest offsets takes in the child, with the dictionary around it.
+# The memory for a key in the child's map of newest offsets, including the dictionary.
 BYTES_PER_KEY: Final = 192
-# Records may bear old timestamps when they are written: a segment is closed for its age no sooner than this.
+# New records may have old timestamps, so a segment is closed because of its age no sooner than this.
 ROLL_INTERVAL_MS: Final = 10 * 60 * 1000
-# A file system that gives a large file's space back lets commits wait meanwhile: not for all files in one go.
+# While a file system frees the space of a large file, commits wait. A pause between files lets them proceed.
 REMOVAL_PAUSE_S: Final = 0.05
 
 
 @final
 class Cleaner:
-    """Compacts the logs of the assembly that is served now."""
+    """Compacts the logs of the current assembly."""
 
     def __init__(self, upkeep: Upkeep) -> None:
         self.config = upkeep.config
@@ -50,32 +50,32 @@ class Cleaner:
         self.assembly = upkeep.assembly
         self.wake = upkeep.wake
         self.threads = SyncThreads(upkeep.loop)
-        # By topic id and partition: where the next cleaning begins, and who cannot be cleaned.
+        # Where the next cleaning of each log begins, by topic id and partition.
         self.first_dirty: dict[tuple[bytes, int], int] | None = None
         self.damaged: set[tuple[bytes, int]] = set()
-        # The last closed segment when cleaning came to nothing, for an open transaction: more of the log must be
-        # closed before another try.
+        # The last closed segment of logs that could not be cleaned because of an open transaction. They are retried
+        # after another segment was closed.
         self.held_back: dict[tuple[bytes, int], int] = {}
-        # Since when (on the monotonic clock) a log's active segment is the one with that base offset.
+        # The base offset of each log's active segment, and since when (monotonic clock) it is the active one.
         self.active_since: dict[tuple[bytes, int], tuple[int, int]] = {}
         # Logs whose last cleaning failed.
         self.backoffs: dict[tuple[bytes, int], Backoff] = {}
-        # The log whose segments are being cleaned: retention leaves it alone meanwhile.
+        # The log that is being cleaned; retention skips it.
         self.busy = ""
-        # Whether names of its segments are changing.
+        # Whether its segments are being renamed.
         self.is_exchanging = False
 
     async def run(self) -> None:
-        """Look for logs that are due every log.cleaner.backoff.ms, for ever."""
+        """Clean the logs that are due every log.cleaner.backoff.ms, forever."""
         while self.config.cleaner_enable:
             await asyncio.sleep(self.config.cleaner_backoff_ms / 1000)
             assembly = self.assembly()
-            # Another process does the work: it has to find the files.
+            # The child process needs the files on disk.
             if assembly is not None and isinstance(assembly.directory.storage, DiskStorage):
                 await self.clean_all(assembly)
 
     async def clean_all(self, assembly: Assembly) -> int:
-        """Clean every log that is due, once; how many were."""
+        """Clean every log that is due, once. Returns their number."""
         if self.first_dirty is None:
             self.first_dirty = await self._load_offsets(assembly)
         count = 0
@@ -92,7 +92,7 @@ class Cleaner:
         return count
 
     async def _load_offsets(self, assembly: Assembly) -> dict[tuple[bytes, int], int]:
-        """Where cleaning ended last time: a hint. Without it everything counts as never cleaned."""
+        """The offsets at which the last cleaning ended: a hint. Without it every log counts as never cleaned."""
         found: dict[tuple[bytes, int], int] = {}
         offsets, reason = read_hint(assembly.directory.storage, CLEANER_OFFSETS)
         if reason:
@@ -116,7 +116,7 @@ class Cleaner:
             policy = cleaning_policy(topics, tp.topic, self.config)
             plan = plan_cleaning(tp.log, policy, self.first_dirty.get(key, 0), now_ms)
             if plan.must_roll and self._may_roll(tp, min(policy.max_lag_ms, policy.segment_ms)):
-                # The next round finds it closed.
+                # The next round finds the segment closed.
                 assembly.journal.roll(tp.log)
                 self.wake()
             if not plan.bases or self.held_back.get(key) == plan.bases[-1] or not self._has_space(assembly, plan):
@@ -132,7 +132,7 @@ class Cleaner:
             self.log.facts(table.take_facts())
             return False
         except Exception as error:
-            # Nothing that counts was changed, so not even a bug of ours is a reason to end.
+            # No valid file was changed, so even a bug does not have to end the server.
             self._note_failure(tp, error)
             return False
         self.backoffs.pop(key, None)
@@ -159,7 +159,7 @@ class Cleaner:
         self.log.warning("compaction_failed", log=tp.log.name, reason=reason)
 
     def _may_roll(self, tp: TopicPartition, age_ms: int) -> bool:
-        """Whether the active segment has been that for long enough."""
+        """Whether the active segment has been active for long enough."""
         key = (tp.topic_id, tp.partition)
         now_ms = read_clocks().mono_ms
         base = tp.log.segments[-1].base_offset
@@ -169,24 +169,20 @@ class Cleaner:
         return now_ms - since[1] >= min(age_ms, ROLL_INTERVAL_MS)
 
     def _has_space(self, assembly: Assembly, plan: CleaningPlan) -> bool:
-        """Whether what is written beside the old segments leaves the reserve alone."""
+        """Whether there is enough space for the cleaned segments without using the reserve."""
         free = assembly.free_bytes()
         if free - plan.size_bytes >= self.config.reserve_bytes:
             return True
         self.log.warning_limited("compaction_postponed", reason=f"{free} bytes are free, {plan.size_bytes} needed")
         return False
 
-    async def _run_child(
-        self, assembly: Assembly, tp: TopicPartition, plan: CleaningPlan, now_ms: int
-    ) -> CleanResult:
+    async def _run_child(self, assembly: Assembly, tp: TopicPartition, plan: CleaningPlan, now_ms: int) -> CleanResult:
         storage = assembly.directory.storage
         assert isinstance(storage, DiskStorage)
         topics = assembly.engine.core.topics
         config = clean_config(topics, tp.log, self.config)
         producers = None if tp.topic in INTERNAL_TOPICS else list(tp.producers.entries)
-        request = CleanRequest(
-            storage.root, tp.log.name, plan.bases, plan.first_dirty, config, now_ms, producers
-        )
+        request = CleanRequest(storage.root, tp.log.name, plan.bases, plan.first_dirty, config, now_ms, producers)
         runs: list[ChildRun] = []
         leash = Leash()
         silence_s = self.config.background_silence_ms / 1000
@@ -197,7 +193,7 @@ class Cleaner:
         try:
             await in_thread(self.threads, work)
         finally:
-            # The thread does not hear that nobody waits for it any more.
+            # Cancelling this task does not stop the thread, so end the process.
             leash.kill()
         if not runs[0].answers:
             raise CleanFailed(f"the cleaner: {runs[0].reason}")
@@ -213,7 +209,7 @@ class Cleaner:
             await in_thread(self.threads, work)
 
     async def _exchange(self, tp: TopicPartition, result: CleanResult) -> None:
-        """From here on, no way back: an error ends the server."""
+        """Exchange the segments. The cleaned ones are valid already, so an error ends the server."""
         log = tp.log
         replaced: list[tuple[Segment, list[Segment]]] = []
         try:
@@ -225,7 +221,7 @@ class Cleaner:
                     demote(log.storage, log.name, group.base, log.config.index_interval_bytes)
                 else:
                     replaced.append(found)
-                # Many renames are not done at once.
+                # Yield to the loop between many renames.
                 await asyncio.sleep(0)
             await self._sync_directory(tp)
             for new, _ in replaced:
@@ -237,7 +233,7 @@ class Cleaner:
             old = [segment for _, segments in replaced for segment in segments]
             await in_thread(self.threads, partial(remove_all, old))
         except FileNotFoundError:
-            # A topic that is deleted takes its directory along.
+            # Deleting a topic renames its directory.
             if not tp.is_dropped:
                 raise
 
@@ -255,7 +251,7 @@ class Cleaner:
         try:
             await in_thread(self.threads, work)
         except OSError as error:
-            # Without it the next start cleans more than it has to.
+            # Without the file the next start cleans more than necessary.
             self.log.warning("compaction_failed", file=CLEANER_OFFSETS, reason=str(error))
 
     def stop(self) -> None:
@@ -263,7 +259,7 @@ class Cleaner:
 
 
 def cleaning_policy(topics: TopicRegistry, name: str, config: ServerConfig) -> CleaningPolicy:
-    """How a topic that exists is compacted, from its configuration and the broker's defaults."""
+    """The compaction policy of an existing topic, from its configuration and the broker's defaults."""
     topic = topics.topics[name]
     keeps_history = name in INTERNAL_TOPICS
     return CleaningPolicy(
@@ -277,7 +273,7 @@ def cleaning_policy(topics: TopicRegistry, name: str, config: ServerConfig) -> C
 
 
 def clean_config(topics: TopicRegistry, log: PartitionLog, config: ServerConfig) -> CleanConfig:
-    """How the segments of a log are rewritten, its topic must exist."""
+    """The settings for cleaning a log, whose topic must exist."""
     topic = topics.topics[log.topic]
     return CleanConfig(
         delete_retention_ms=int(topics.config_value(topic, "delete.retention.ms")),
@@ -289,18 +285,18 @@ def clean_config(topics: TopicRegistry, log: PartitionLog, config: ServerConfig)
 
 
 def check_result(result: CleanResult, plan: CleaningPlan, log: PartitionLog) -> None:
-    """Whether the result can be one of the plan. Raises CleanFailed."""
+    """Check that the result matches the plan. Raises CleanFailed."""
     bases = [base for group in result.groups for base in group.old_bases]
     firsts = [group.base == group.old_bases[0] if group.old_bases else False for group in result.groups]
     known = set(plan.bases)
     if not all(firsts) or len(set(bases)) != len(bases) or any(base not in known for base in bases):
-        raise CleanFailed(f"its answer replaces segments {bases[:10]} of {plan.bases[:10]}")
+        raise CleanFailed(f"its answer replaces segments {bases[:10]}, the request was for {plan.bases[:10]}")
     if not 0 <= result.end <= log.end_offset:
         raise CleanFailed(f"its answer ends at {result.end}, the log at {log.end_offset}")
 
 
 def remove_all(segments: list[Segment]) -> None:
-    """Remove the files of segments that no log has any more; those of a deleted topic are gone already."""
+    """Remove the files of segments that no log uses any more. Those of a deleted topic may be removed already."""
     for segment in segments:
         try:
             segment.remove()

@@ -1,8 +1,8 @@
-"""The process that writes a snapshot of the metadata log, with one answer.
+"""The child process that writes a snapshot of the metadata log, with one answer.
 
     python -m kcoord.server.maintenance.metadata_child
 
-`kcoord.log.parent` has the protocol.
+`kcoord.log.parent` describes the protocol.
 """
 
 from __future__ import annotations
@@ -31,9 +31,7 @@ def encode_plan(plan: SnapshotPlan) -> dict[str, Any]:
 
 def decode_plan(data: dict[str, Any]) -> SnapshotPlan:
     extents = [Extent(path, start, end) for path, start, end in data["extents"]]
-    return SnapshotPlan(
-        data["log"], data["node_id"], data["base"], data["from"], data["end"], extents, data["syncs"]
-    )
+    return SnapshotPlan(data["log"], data["node_id"], data["base"], data["from"], data["end"], extents, data["syncs"])
 
 
 def encode_result(result: WrittenSnapshot) -> dict[str, int]:

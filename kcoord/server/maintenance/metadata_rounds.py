@@ -1,9 +1,15 @@
-"""Keeps the metadata log short: snapshots by a process of its own, and what they make superfluous goes.
+"""Keeps the metadata log short: a child process writes snapshots, and the log below them is removed.
 
-A round begins a new segment, so that everything below the snapshot lies in closed ones, and waits for the commit that
-goes with it: deletions of topics are then followed by those of their offsets. The snapshot is durable before the log's
-start moves, that is durable before segments go, and older snapshots go last. Whatever fails before a file goes costs
-a line in the log.
+The order of a round, and why:
+
+1. It begins a new segment, so that everything below the snapshot lies in closed segments.
+2. It waits for the commit of that moment. By then the offsets of deleted topics are deleted durably, too. The snapshot
+   no longer has these topics, so nothing else would trigger this after a restart.
+3. The snapshot becomes durable before the log's start moves: it must replace the records below the start.
+4. The new start becomes durable before segments are removed: a log must not start below its first record.
+5. Older snapshots are removed last.
+
+A failure before the first file is removed only costs a log message.
 """
 
 from __future__ import annotations
@@ -35,23 +41,23 @@ NICENESS: Final = 10
 
 @final
 class MetadataRounds:
-    """Looks now and then whether a snapshot is due. Only for logs in the file system."""
+    """Checks periodically whether a snapshot is due. Only for logs in the file system."""
 
     def __init__(self, upkeep: Upkeep) -> None:
         self.config = upkeep.config
         self.log = upkeep.log
         self.assembly = upkeep.assembly
         self.wake = upkeep.wake
-        # Of its own: a snapshot may take long.
+        # Separate threads, because a snapshot may take long.
         self.threads = SyncThreads(upkeep.loop)
         self._job: Leash | None = None
         self._is_killed = False
         self._backoff = Backoff()
-        # When the last snapshot was begun, or this server, on the monotonic clock.
+        # When the last snapshot began, or this server started, on the monotonic clock.
         self._last_ms = read_clocks().mono_ms
 
     async def run(self) -> None:
-        """Write snapshots and shorten the log as they allow, for ever."""
+        """Write snapshots and shorten the log as far as they allow, forever."""
         while True:
             await asyncio.sleep(CHECK_S)
             assembly = self.assembly()
@@ -73,7 +79,7 @@ class MetadataRounds:
         return interval_ms > 0 and read_clocks().mono_ms - self._last_ms >= interval_ms
 
     async def round(self, assembly: Assembly) -> bool:
-        """Write a snapshot of all there is now; whether that was done."""
+        """Write a snapshot of the current state. Returns whether it succeeded."""
         self._last_ms = read_clocks().mono_ms
         engine = assembly.engine
         state = engine.metadata
@@ -81,15 +87,16 @@ class MetadataRounds:
         log = state.log
         end = log.end_offset
         assembly.journal.roll(log)
-        commit = engine.open_seq
+        commits = engine.commits
+        commit = commits.open_seq
         self.wake()
-        # Nothing is committed where nothing is in hand.
-        while engine.outbox.durable_seq < commit and (engine.in_flight is not None or engine.has_unwritten()):
+        # Without a commit in flight or unwritten records there is nothing to wait for.
+        while commits.durable_seq < commit and (commits.in_flight is not None or commits.has_unwritten()):
             await asyncio.sleep(POLL_S)
         return await self._write(assembly, state, end, NICENESS)
 
     async def finish(self, assembly: Assembly, is_too_late: Callable[[], bool]) -> None:
-        """At a clean stop, when everything is committed: a snapshot if it is worth it and there is time."""
+        """At a clean stop, after the last commit, write a snapshot if it pays and there is time."""
         state = assembly.engine.metadata
         if state is None or not state.has_news or not isinstance(assembly.directory.storage, DiskStorage):
             return
@@ -121,14 +128,14 @@ class MetadataRounds:
         return True
 
     def _unsynced(self, assembly: Assembly) -> list[str]:
-        """Files of the coordinators' logs that nobody synced: they say what became of deleted topics' offsets."""
+        """Unsynced files of the coordinators' logs. The child syncs them first: they have the deletions of offsets."""
         if assembly.journal.sync_mode != SYNC_OS:
             return []
-        logs = [own.log for own in assembly.engine.coordinator_logs.values() if not own.is_metadata]
+        logs = [own.log for own in assembly.engine.commits.logs.values() if not own.is_metadata]
         return [log.segments[-1].log_path for log in logs if log.segments[-1].size]
 
     async def _run_child(self, work: dict[str, object]) -> WrittenSnapshot:
-        """Raises BadAnswer: why there is no result."""
+        """Run the child process. Raises BadAnswer with the reason if there is no result."""
         runs: list[ChildRun] = []
         job = Leash()
         self._job = job
@@ -136,7 +143,7 @@ class MetadataRounds:
         try:
             await in_thread(self.threads, lambda: runs.append(run_child(CHILD, work, job, silence_s)))
         finally:
-            # The thread does not hear that nobody waits for it any more.
+            # Cancelling this task does not stop the thread, so end the process.
             job.kill()
         if not runs[0].answers:
             raise BadAnswer(runs[0].reason)
@@ -146,7 +153,7 @@ class MetadataRounds:
         return decode_result(answer)
 
     async def shorten(self, assembly: Assembly) -> None:
-        """Move the log's start as the snapshots and the settings allow, and remove what is below it."""
+        """Move the log's start as far as the snapshots and the settings allow, and remove everything below it."""
         state = assembly.engine.metadata
         if state is None:
             return
@@ -158,8 +165,8 @@ class MetadataRounds:
                 read_clocks().wall_ms, config.metadata_retention_ms, config.metadata_retention_bytes
             )
             if start > before:
-                # A killed process may have left the snapshot's name in the page cache. It is synced before the start
-                # moves: whoever writes the starts of logs next takes this one along.
+                # A killed process may have left the snapshot's name in the page cache only. Sync it before the start
+                # moves: the next write of log starts includes this one.
                 await in_thread(self.threads, partial(log.storage.sync_dir, log.name))
                 log.log_start_offset = start
                 await self._save_starts(assembly, log, before)
@@ -169,7 +176,7 @@ class MetadataRounds:
             work = partial(remove_waste, log.storage, log.name, segments, paths)
             await in_thread(self.threads, work)
         except OSError as error:
-            # Nobody relies on what was to go, or on where the log is to begin.
+            # The old start is still valid, so the failure has no further effect.
             self.log.warning("metadata_log_not_shortened", reason=str(error))
             return
         self.log.info(
@@ -184,24 +191,24 @@ class MetadataRounds:
         try:
             await in_thread(self.threads, partial(assembly.directory.write_start_offsets, starts))
         except BaseException:
-            # Nothing may go before this is durable.
+            # The new start is not durable, so nothing below it may be removed.
             log.log_start_offset = before
             raise
 
     def kill(self) -> None:
-        """End a round that is under way, for good."""
+        """Cancel a running round and all later ones."""
         self._is_killed = True
         if self._job is not None:
             self._job.kill()
         self.threads.stop()
 
     async def rest(self, is_too_late: Callable[[], bool]) -> None:
-        """Wait for what the threads still do to the files."""
+        """Wait until the threads no longer use the files."""
         await self.threads.rest(is_too_late)
 
 
 def check_result(state: MetadataState, plan: SnapshotPlan, result: WrittenSnapshot) -> None:
-    """Whether the snapshot is there: the log may begin at its end later on. Raises BadAnswer."""
+    """Check that the snapshot exists: the log may begin at its end later. Raises BadAnswer."""
     path = CheckpointName(result.end_offset, result.epoch).path_in(plan.log_name)
     if result.end_offset != plan.end_offset or not state.log.storage.exists(path):
-        raise BadAnswer(f"its answer is about {path}, which is not what it had to write")
+        raise BadAnswer(f"its answer names {path}, which is not the requested snapshot or does not exist")

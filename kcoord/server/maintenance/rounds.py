@@ -1,8 +1,7 @@
-"""What a server does to its logs beside the traffic: old segments go as the topics' retention says, those below a
-start that DeleteRecords moved go soon after it, and compacted topics are compacted (`cleaning`).
+"""Background maintenance of logs: removes segments by retention and after DeleteRecords, and compacts (`cleaning`).
 
-Decisions are taken on the event loop, one partition at a time; whatever waits for the disk happens in a thread that
-commits do not use. A partition is looked at again after each wait, for its topic may have been deleted meanwhile.
+The event loop decides, one partition at a time. Threads that commits do not use wait for the disk. After each wait the
+partition is checked again, because its topic may have been deleted in the meantime.
 """
 
 from __future__ import annotations
@@ -23,27 +22,27 @@ from kcoord.server.maintenance.upkeep import Upkeep
 from kcoord.server.pump import read_clocks
 from kcoord.server.sync_threads import SyncThreads, in_thread
 
-# How soon after DeleteRecords files go.
+# How soon after DeleteRecords the files are removed.
 TRIM_S: Final = 0.5
-# A stop waits for so many segments to be removed; the others go at a later start.
+# How many segments are removed at once. A stop waits for them; a later start removes the others.
 REMOVED_AT_ONCE: Final = 20
 
 
 @final
 class Maintenance:
-    """Tasks of a server."""
+    """The maintenance tasks of a server."""
 
     def __init__(self, upkeep: Upkeep) -> None:
         self.config = upkeep.config
         self.log = upkeep.log
         self.assembly = upkeep.assembly
         self.wake = upkeep.wake
-        # Not the pump's: removing a large file takes long, and commits must not wait for it.
+        # Separate from the pump's threads: removing a large file takes long, and commits must not wait for it.
         self.threads = SyncThreads(upkeep.loop)
         self.cleaner = Cleaner(upkeep)
 
     async def run_retention(self) -> None:
-        """Apply retention every log.retention.check.interval.ms, for ever."""
+        """Apply retention every log.retention.check.interval.ms, forever."""
         while True:
             await asyncio.sleep(self.config.retention_check_ms / 1000)
             assembly = self.assembly()
@@ -52,21 +51,21 @@ class Maintenance:
             await self.apply_retention(assembly)
 
     async def apply_retention(self, assembly: Assembly) -> int:
-        """Look at every partition once; the number of segments removed."""
+        """Apply retention to every partition once. Returns the number of removed segments."""
         removed = 0
         for served in list(assembly.engine.data_plane.table.by_name.values()):
             for tp in list(served.partitions):
                 try:
                     removed += await self._retain(assembly, tp)
                 except OSError as error:
-                    # What was written was a new file, and nobody relies on it: the next round tries another. What is
-                    # wrong with one partition keeps no other one.
+                    # Only a new checkpoint file was being written, and the next round retries. The failure of one
+                    # partition does not affect the others.
                     if not tp.is_dropped:
                         self.log.warning_limited("retention_failed", log=tp.log.name, reason=str(error))
         return removed
 
     async def run_trims(self) -> None:
-        """Remove what DeleteRecords left below the starts of logs, for ever."""
+        """Remove segments below the starts that DeleteRecords has moved, forever."""
         while True:
             await asyncio.sleep(TRIM_S)
             assembly = self.assembly()
@@ -74,14 +73,14 @@ class Maintenance:
                 await self.trim(assembly)
 
     async def trim(self, assembly: Assembly) -> None:
-        """Remove segments below starts that are durable."""
+        """Remove segments below log starts that are durable."""
         segments = assembly.engine.data_plane.delete_records.take_waste(self.cleaner.busy)
         if not segments:
             return
         try:
             await self._remove(segments)
         except OSError as error:
-            # No log has them any more. The next start finds them, and retention removes them.
+            # The logs have dropped these segments. The next start finds the files, and retention removes them.
             self.log.warning("retention_failed", reason=str(error))
             return
         self.log.info("segments_removed", segments=len(segments), reason="DeleteRecords")
@@ -92,7 +91,7 @@ class Maintenance:
             await in_thread(self.threads, work)
 
     async def _retain(self, assembly: Assembly, tp: TopicPartition) -> int:
-        # Others get their turn between any two partitions.
+        # Yield to the loop between partitions.
         await asyncio.sleep(0)
         topics = assembly.engine.core.topics
         log = tp.log
@@ -114,7 +113,7 @@ class Maintenance:
         starts = assembly.directory.take_starts()
         await in_thread(self.threads, partial(assembly.directory.write_start_offsets, starts))
         while not tp.is_dropped and (log.dirty or log.is_writing):
-            await asyncio.sleep(0.01)  # until the turn that closes the old segment's files
+            await asyncio.sleep(0.01)  # until the commit that closes the old segment
         if tp.is_dropped:
             return 0
         segments = log.take_segments_below(plan.start)
@@ -127,13 +126,13 @@ class Maintenance:
         self.threads.stop()
 
     async def rest(self, is_too_late: Callable[[], bool]) -> None:
-        """Wait for what the threads still do to the files, which are somebody else's once the server is closed."""
+        """Wait until the threads no longer use the files: after the close another process may own the directory."""
         await self.cleaner.threads.rest(is_too_late)
         await self.threads.rest(is_too_late)
 
 
 def retention_policy(topics: TopicRegistry, name: str) -> RetentionPolicy:
-    """The retention of a topic that exists, from its configuration and the broker's defaults."""
+    """The retention policy of an existing topic, from its configuration and the broker's defaults."""
     topic = topics.topics[name]
     policies = [policy.strip() for policy in topics.config_value(topic, "cleanup.policy").split(",")]
     return RetentionPolicy(

@@ -1,7 +1,7 @@
-"""Has state checkpoints written by a process of its own, so that answers never wait for that.
+"""Lets a child process write state checkpoints, so that requests never wait for it.
 
-The process works from the files of the log. Whatever becomes of it, the server goes on: a checkpoint that was not
-written costs time at the next start.
+The process reads the files of the log. If it fails, the server continues: without a new checkpoint the next start only
+takes longer.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ NICENESS: Final = 10
 class StateRounds:
     """One round of checkpoints at a time, and a line in the log for each checkpoint.
 
-    `storage` is the one that the logs lie in. Another process must find it, so it is one of the file system.
+    `storage` contains the logs. The child process needs them on disk.
     """
 
     def __init__(
@@ -47,18 +47,18 @@ class StateRounds:
         self._root = storage.root
         self._silence_s = silence_s
         self._backoff = Backoff()
-        # Of the round that is under way, or the last one.
+        # For the process of the current or the last round.
         self._leash = Leash()
         self._is_killed = False
         self.is_busy = False
 
     def sweep(self) -> None:
-        """Begin a round if one is due and none is under way."""
+        """Begin a round if one is due and none is running."""
         if not self.is_busy and self._backoff.is_due(read_clocks().mono_ms):
             self._begin(False)
 
     async def finish(self, is_too_late: Callable[[], bool]) -> None:
-        """At a clean stop, when everything is committed: a last round if it is worth it and there is time."""
+        """At a clean stop, after the last commit, run a last round if it pays and there is time."""
         await self._wait(is_too_late)
         if not self.is_busy and self._begin(True):
             await self._wait(is_too_late)
@@ -69,7 +69,7 @@ class StateRounds:
             await asyncio.sleep(POLL_S)
 
     def kill(self) -> None:
-        """End a round that is under way, for good; the old checkpoint stays."""
+        """Cancel a running round and all later ones. The old checkpoint stays."""
         self._is_killed = True
         self._leash.kill()
 
@@ -77,14 +77,14 @@ class StateRounds:
         try:
             plans = self._states.plans(at_stop)
         except (LogError, OSError) as error:
-            # Damage far from where anybody reads or writes now: the next start will say more.
+            # Damage in a part of the log that the server does not use now. The next start reports it.
             self._note_failure(error)
             return False
         if not plans:
             return False
         self.is_busy = True
         leash = self._leash = Leash()
-        # Answers come first where the processors are busy; at a stop there are none any more.
+        # A low priority, so that requests come first. At a stop there are none.
         niceness = 0 if at_stop else NICENESS
         threading.Thread(target=self._run, args=(plans, niceness, leash), name="kcoord-state", daemon=True).start()
         return True
@@ -95,12 +95,12 @@ class StateRounds:
             encoded = [encode_plan(plan) for plan in plans]
             work = {"root": self._root, "niceness": niceness, "plans": encoded}
             run = run_child(CHILD, work, leash, self._silence_s, len(plans))
-        except Exception as error:  # whatever it is, the loop has to hear that the round is over
+        except Exception as error:  # the loop must learn in any case that the round is over
             run = ChildRun([], repr(error))
         try:
             self._loop.call_soon_threadsafe(self._done, plans, run)
         except RuntimeError:
-            return  # the loop is closed: the server failed meanwhile
+            return  # the loop is closed: the server has failed in the meantime
 
     def _done(self, plans: list[StatePlan], run: ChildRun) -> None:
         self.is_busy = False
@@ -126,7 +126,7 @@ class StateRounds:
 
 
 def records_of(run: ChildRun, number: int) -> int:
-    """How many records the checkpoint has that answer `number` is about. Raises BadAnswer: why it is not there."""
+    """The number of records in the checkpoint of answer `number`. Raises BadAnswer if it was not written."""
     if number >= len(run.answers):
         raise BadAnswer(run.reason)
     answer = run.answers[number]

@@ -1,8 +1,8 @@
-"""The process that writes state checkpoints, with one answer for each of them.
+"""The child process that writes state checkpoints, with one answer for each.
 
     python -m kcoord.server.maintenance.state_child
 
-`kcoord.log.parent` has the protocol.
+`kcoord.log.parent` describes the protocol.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the tasks that look after a server's logs work with."""
+"""The shared context of the maintenance tasks."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Final, final
 
 from kcoord.server.assembly import Assembly
 from kcoord.server.logs import ServerLog
-from kcoord.server.settings.load import ServerConfig
+from kcoord.server.settings.config import ServerConfig
 
-# What failed is tried again after so long, then after twice as long, up to the most. What failed once for no lasting
-# reason is done soon; what fails always costs a line in the log every ten minutes.
+# A failed task is retried after this time, then after twice the time, up to a maximum. So a transient failure is
+# repaired soon, and a permanent one costs one log message every ten minutes.
 RETRY_FIRST_MS: Final = 1000
 RETRY_MS_MAX: Final = 10 * 60 * 1000
 
 
 @final
 class Backoff:
-    """When to try again. Times are of the monotonic clock, in ms."""
+    """Decides when to retry. Times are from the monotonic clock, in ms."""
 
     def __init__(self) -> None:
         self._pause_ms = 0
@@ -37,7 +37,7 @@ class Backoff:
 
 @final
 class Upkeep:
-    """`assembly` gives the one that is served now, None before there is one; `wake` has the pump end a turn."""
+    """`assembly` returns the current assembly, None before the first; `wake` makes the pump end a turn."""
 
     def __init__(
         self,

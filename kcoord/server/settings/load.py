@@ -1,6 +1,6 @@
 """Reads settings from a file, the environment and flags, and checks them against the table.
 
-Later sources win: defaults, profile, file, `KCOORD_*` variables, `--set`, the flags that have a name of their own.
+Later sources override earlier ones: defaults, profile, file, `KCOORD_*` variables, `--set`, the named flags.
 """
 
 from __future__ import annotations
@@ -10,83 +10,40 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Final, final
 
-from kcoord.core.admin.broker_configs import SERVER_CONFIGS
-from kcoord.core.config import PROTOCOL_CLASSIC, REBALANCE_PROTOCOLS, CoreConfig
-from kcoord.server.listen.listener import (
+from kcoord.core.choices import PROTOCOL_CLASSIC, REBALANCE_PROTOCOLS
+from kcoord.core.config import CoreConfig
+from kcoord.server.settings import table as settings
+from kcoord.server.settings.config import ServerConfig
+from kcoord.server.settings.listeners import (
     PLAINTEXT,
     Listener,
     format_address,
     parse_advertised,
     parse_listeners,
 )
-from kcoord.server.settings import table as settings
 from kcoord.server.settings.table import BY_NAME, SETTINGS, Setting
 
 ENVIRONMENT_PREFIX: Final = "KCOORD_"
-# Variables that start like ours and are no settings: those that flags have, those of the project's own tools.
+# Variables with the prefix KCOORD_ that are not settings: those of flags and of the project's tools.
 FLAG_VARIABLES: Final = {
     "KCOORD_LISTEN": "listeners",
     "KCOORD_ADVERTISE": "advertised.listeners",
     "KCOORD_DATA": "log.dirs",
 }
 FOREIGN_VARIABLES: Final = frozenset(
-    {"KCOORD_CONFIG", "KCOORD_PROFILE", "KCOORD_INTERPRETED", "KCOORD_COMPILE", "KCOORD_OPT_LEVEL"}
-    | {"KCOORD_EXPECT_COMPILED"}
+    {"KCOORD_CONFIG", "KCOORD_PROFILE", "KCOORD_INTERPRETED", "KCOORD_COMPILE"} | {"KCOORD_EXPECT_COMPILED"}
 )
-# Kubernetes sets these for a service that is called "kcoord".
+# Kubernetes sets these variables for a service with the name "kcoord".
 SERVICE_LINKS: Final = re.compile(r"KCOORD_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT|PORT_\d+_(TCP|UDP)(_\w+)?)")
 
 
 class ConfigError(Exception):
-    """A setting that is unknown, malformed or out of range. The message names it and where it came from."""
-
-
-@final
-class ServerConfig:
-    """The settings of the server itself; see the table for what they mean."""
-
-    def __init__(self) -> None:
-        self.listeners = ""
-        self.advertised_listeners = ""
-        self.controller_listener_names = ""
-        self.max_connections = 0
-        self.max_connections_per_ip = 0
-        self.loopback_exempt = True
-        self.connection_rate = 0
-        self.listen_backlog = 0
-        self.idle_ms = 0
-        self.frame_deadline_ms = 0
-        self.frame_bytes_max = 0
-        self.frame_control_bytes_max = 0
-        self.frame_group_bytes_max = 0
-        self.frame_produce_bytes_max = 0
-        self.queued_bytes_max = 0
-        self.output_high_bytes = 0
-        self.output_bytes_max = 0
-        self.output_deadline_ms = 0
-        self.turn_log_ms = 0
-        self.shutdown_deadline_ms = 0
-        self.data_dir = ""
-        self.log_sync = ""
-        self.reserve_bytes = 0
-        self.retention_check_ms = 0
-        self.cleaner_enable = True
-        self.cleaner_backoff_ms = 0
-        self.cleaner_buffer_bytes = 0
-        self.background_silence_ms = 0
-        self.history_ms = 0
-        self.history_bytes = 0
-        self.metadata_snapshot_bytes = 0
-        self.metadata_snapshot_interval_ms = 0
-        self.metadata_retention_bytes = 0
-        self.metadata_retention_ms = 0
-        self.logging_format = ""
-        self.logging_level = ""
+    """A setting is unknown, malformed or out of range. The message names the setting and its source."""
 
 
 @final
 class Config:
-    """Everything that was configured. `explicit` has, by name, what was not left at its default, and where from."""
+    """The complete configuration. `explicit` maps the names of settings that were given to their source."""
 
     def __init__(self) -> None:
         self.core = CoreConfig()
@@ -104,15 +61,15 @@ class Config:
 
 
 def _target(config: Config, setting: Setting) -> tuple[CoreConfig | ServerConfig, str]:
-    room, attribute = setting.attribute.split(".")
-    return (config.core if room == "core" else config.server), attribute
+    owner, attribute = setting.attribute.split(".")
+    return (config.core if owner == "core" else config.server), attribute
 
 
 # ---- values
 
 
 def _parse(setting: Setting, text: str, factor: int, source: str, name: str) -> int | bool | str:
-    """The value for the setting's attribute. `factor` leads from the unit of the name that was used to that of it."""
+    """The value for the setting's attribute. `factor` converts the unit of the given name to its unit."""
     text = text.strip()
     if setting.kind == settings.BOOLEAN:
         if text.lower() not in ("true", "false"):
@@ -144,7 +101,7 @@ def _parse(setting: Setting, text: str, factor: int, source: str, name: str) -> 
 
 def _assign(config: Config, setting: Setting, value: int | bool | str, source: str) -> None:
     target, attribute = _target(config, setting)
-    setattr(target, attribute, value)
+    setattr(target, attribute, None if setting.is_optional and not value else value)
     text = str(value // setting.scale if setting.scale != 1 and isinstance(value, int) else value)
     config.explicit[setting.name] = (text.lower() if isinstance(value, bool) else text, source)
 
@@ -153,7 +110,7 @@ def _assign(config: Config, setting: Setting, value: int | bool | str, source: s
 
 
 def _lookup_table() -> dict[str, tuple[Setting, int]]:
-    """Every accepted name: the setting, and what a value under that name is multiplied by."""
+    """Every accepted name with its setting and the factor for its values."""
     table: dict[str, tuple[Setting, int]] = {}
     for setting in SETTINGS:
         table[setting.name] = (setting, setting.scale)
@@ -166,13 +123,13 @@ NAMES: Final = _lookup_table()
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """`; did you mean X?`, or nothing when no name is near."""
+    """`; did you mean X?`, or an empty string if no name is similar."""
     found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
     return f"; did you mean {found[0]}?" if found else ""
 
 
 def apply(config: Config, values: Mapping[str, str], source: str) -> None:
-    """Set everything that one source gives. Raises ConfigError."""
+    """Apply all settings of one source. Raises ConfigError."""
     known: list[tuple[int, str, Setting]] = []
     for name in values:
         if name in NAMES:
@@ -180,14 +137,14 @@ def apply(config: Config, values: Mapping[str, str], source: str) -> None:
             known.append((-factor, name, setting))
         elif name.startswith(settings.REFUSED_PREFIXES):
             raise ConfigError(
-                f"{name} ({source}): there is no TLS, authentication or authorisation yet, and a server that "
-                "ignored this would be open"
+                f"{name} ({source}): TLS, authentication and authorisation are not supported yet, and a server that "
+                "ignored this setting would be open"
             )
         elif name in settings.WITHOUT_EFFECT or name.startswith(settings.PREFIXES_WITHOUT_EFFECT):
             config.warnings.append(f"{name} ({source}) has no effect in kcoord")
         else:
             raise ConfigError(f"unknown setting {name} ({source}){nearest(name, NAMES)}")
-    # The coarsest unit first, so that a finer one given beside it wins, as in Kafka.
+    # The coarsest unit first, so that a finer one in the same source wins, as in Kafka.
     for negative_factor, name, setting in sorted(known, key=lambda item: item[:2]):
         value = _parse(setting, values[name], -negative_factor, source, name)
         _assign(config, setting, value, source)
@@ -207,7 +164,7 @@ def _text(value: object, name: str, path: str) -> str:
 
 
 def _flatten(table: Mapping[str, object], prefix: str, path: str, found: dict[str, str]) -> None:
-    """Nested TOML tables spell dotted names. A table's own value has the key `value` (`[log.retention]`)."""
+    """Convert nested TOML tables to dotted names. The key `value` is for the table's own name (`[log.retention]`)."""
     for key, value in table.items():
         name = prefix + key
         if isinstance(value, dict):
@@ -217,7 +174,7 @@ def _flatten(table: Mapping[str, object], prefix: str, path: str, found: dict[st
 
 
 def _read_properties(text: str) -> dict[str, str]:
-    """The plain part of Java's properties format: NAME=VALUE lines, comments, trailing backslashes."""
+    """Parse a subset of Java's properties format: NAME=VALUE lines, comments, trailing backslashes."""
     found: dict[str, str] = {}
     for line in re.sub(r"\\\n\s*", "", text).splitlines():
         line = line.strip()
@@ -228,7 +185,7 @@ def _read_properties(text: str) -> dict[str, str]:
 
 
 def read_file(path: str) -> dict[str, str]:
-    """Names and values of a TOML file, or of a Java properties file if it is called so. Raises ConfigError."""
+    """Names and values of a TOML file, or of a Java properties file by its suffix. Raises ConfigError."""
     try:
         with open(path, "rb") as file:
             text = file.read().decode("utf-8")
@@ -238,13 +195,13 @@ def read_file(path: str) -> dict[str, str]:
         raise ConfigError(f"cannot read {path}: not UTF-8") from None
     if path.endswith(".properties"):
         return _read_properties(text)
-    import tomllib  # only where a file is given: it takes 10 ms to load
+    import tomllib  # imported only if there is a file: it takes 10 ms to load
 
     found: dict[str, str] = {}
     try:
         _flatten(tomllib.loads(text), "", path, found)
     except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is no TOML: {error}") from None
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
     return found
 
 
@@ -254,7 +211,7 @@ def variable_of(name: str) -> str:
 
 
 def read_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Names and values of our variables. Raises ConfigError for one that is no setting."""
+    """Names and values of the KCOORD_* variables. Raises ConfigError for an unknown one."""
     variables = {variable_of(name): name for name in NAMES} | FLAG_VARIABLES
     found: dict[str, str] = {}
     for variable in sorted(environ):
@@ -290,10 +247,6 @@ def load(
     """The configuration from all sources. Raises ConfigError."""
     environ = {} if environ is None else environ
     config = Config()
-    for setting in SETTINGS:
-        target, attribute = _target(config, setting)
-        if setting.attribute.startswith("server."):
-            setattr(target, attribute, setting.default)
     profile = profile or environ.get("KCOORD_PROFILE", "")
     if profile:
         if profile not in settings.PROFILES:
@@ -313,7 +266,7 @@ def load(
 
 
 def _check_consumer_groups(core: CoreConfig) -> None:
-    """Bounds hold for the defaults too, and a member must be able to heartbeat within its session."""
+    """Defaults must be within their bounds, and the heartbeat interval must be below the session timeout."""
     for what, low, value, high in (
         (
             "session.timeout.ms",
@@ -344,27 +297,27 @@ def _check_consumer_groups(core: CoreConfig) -> None:
         raise ConfigError("group.consumer.heartbeat.interval.ms must be less than group.consumer.session.timeout.ms")
     names = [name.strip() for name in core.group_consumer_assignors.split(",")]
     if "" in names:
-        raise ConfigError(f"group.consumer.assignors = {core.group_consumer_assignors!r}: an empty name")
+        raise ConfigError(f"group.consumer.assignors = {core.group_consumer_assignors!r}: a name is empty")
     if len(set(names)) < len(names):
-        raise ConfigError(f"group.consumer.assignors = {core.group_consumer_assignors}: a name twice")
+        raise ConfigError(f"group.consumer.assignors = {core.group_consumer_assignors}: a name is listed twice")
     core.group_consumer_assignors = ",".join(names)
     _check_rebalance_protocols(core)
 
 
 def _check_rebalance_protocols(core: CoreConfig) -> None:
-    """As a broker does: it takes no other names, and the classic protocol cannot be switched off."""
+    """As in a broker, other names are errors, and the classic protocol cannot be disabled."""
     name = "group.coordinator.rebalance.protocols"
     protocols = [protocol.strip() for protocol in core.group_coordinator_rebalance_protocols.split(",")]
     for protocol in protocols:
         if protocol not in REBALANCE_PROTOCOLS:
             raise ConfigError(f"{name}: {protocol!r} must be one of {', '.join(REBALANCE_PROTOCOLS)}")
     if PROTOCOL_CLASSIC not in protocols:
-        raise ConfigError(f"{name} = {','.join(protocols)}: {PROTOCOL_CLASSIC} cannot be left out")
+        raise ConfigError(f"{name} = {','.join(protocols)}: {PROTOCOL_CLASSIC} is required")
     core.group_coordinator_rebalance_protocols = ",".join(dict.fromkeys(protocols))
 
 
 def _show_listeners(config: Config) -> None:
-    """Have DescribeConfigs show addresses as a broker writes them; empty where each client is told its own."""
+    """Let DescribeConfigs show addresses in a broker's form; empty if the address depends on the connection."""
     shown: list[str] = []
     advertised: list[str] = []
     for listener in config.listeners:
@@ -378,21 +331,21 @@ def _show_listeners(config: Config) -> None:
 
 
 def _finish(config: Config) -> None:
-    """What depends on several settings."""
+    """Check and derive values that depend on several settings."""
     core, server = config.core, config.server
-    core.rack = core.rack or None
     if core.group_min_session_timeout_ms > core.group_max_session_timeout_ms:
         raise ConfigError("group.min.session.timeout.ms is larger than group.max.session.timeout.ms")
     _check_consumer_groups(core)
     if "," in server.data_dir:
-        raise ConfigError(f"log.dirs = {server.data_dir}: one data directory only")
+        raise ConfigError(f"log.dirs = {server.data_dir}: only one data directory is supported")
     if not server.data_dir:
         raise ConfigError("log.dirs is empty")
-    for name, _, _ in SERVER_CONFIGS:
-        core.server_values[name] = str(getattr(server, BY_NAME[name].attribute.removeprefix("server.")))
+    for setting in SETTINGS:
+        if setting.shown and setting.attribute.startswith("server."):
+            core.server_values[setting.name] = str(config.value(setting))
     if server.idle_ms < 0:
         server.idle_ms = settings.INT64_MAX
-    # A request is a batch and what stands around it.
+    # A request is a batch plus the fields around it.
     server.frame_produce_bytes_max = max(server.frame_produce_bytes_max, core.message_max_bytes + 64 * 1024)
     try:
         config.listeners = parse_listeners(server.listeners, server.controller_listener_names)

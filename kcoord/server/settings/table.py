@@ -1,22 +1,28 @@
-"""The table of settings: what can be set, in which unit, with which default, and why.
+"""The table of settings, each with its unit, its default and its reason.
 
-A setting bears Kafka's property name where one covers it. Everything else about settings (files, environment, flags)
-reads this table, and `docs/configuration.md` is printed from it.
+A setting has the name of Kafka's property if there is one. The code for files, environment and flags reads this table,
+and `docs/configuration.md` is generated from it.
 """
 
 from __future__ import annotations
 
 from typing import Final, final
 
-from kcoord.core import config as core
+from kcoord.core import choices
 
-INT32_MAX: Final = core.INT32_MAX
+INT32_MAX: Final = 2147483647
 INT64_MAX: Final = 9223372036854775807
 
 INTEGER: Final = "integer"
 BOOLEAN: Final = "boolean"
 STRING: Final = "string"
 CHOICE: Final = "choice"
+
+# Types of DescribeConfigs that are not those of SHOWN_AS.
+LONG: Final = "LONG"
+LIST: Final = "LIST"
+# As DescribeConfigs shows the settings of a kind.
+SHOWN_AS: Final = {INTEGER: "INT", BOOLEAN: "BOOLEAN", STRING: "STRING", CHOICE: "STRING"}
 
 SYNC_ALWAYS: Final = "always"
 SYNC_OS: Final = "os"
@@ -33,8 +39,10 @@ class Setting:
     """One setting.
 
     `attribute` is `core.NAME` (CoreConfig) or `server.NAME` (ServerConfig). The value is given in `unit` and stored
-    multiplied by `scale`. `aliases` are other accepted names, each with what its value is multiplied by to get to the
-    unit of the attribute; where several are given in one source, the finest wins.
+    multiplied by `scale`. `aliases` are other accepted names, each with the factor from its unit to the unit of the
+    attribute; if one source gives several, the one with the finest unit wins. An empty text is stored as None where
+    `is_optional`. Where `shown`, DescribeConfigs of the broker has the setting, with these words and, if it is not the
+    usual one, the type `shown_as`. `make gen` writes the attributes, and docs/configuration.md.
     """
 
     def __init__(
@@ -50,6 +58,9 @@ class Setting:
         choices: tuple[str, ...] = (),
         scale: int = 1,
         aliases: tuple[tuple[str, int], ...] = (),
+        is_optional: bool = False,
+        shown: str = "",
+        shown_as: str = "",
     ) -> None:
         self.name = name
         self.attribute = attribute
@@ -61,64 +72,75 @@ class Setting:
         self.choices = choices
         self.scale = scale
         self.aliases = aliases
+        self.is_optional = is_optional
+        self.shown = shown
         if choices:
             self.kind = CHOICE
         elif isinstance(default, bool):
             self.kind = BOOLEAN
         else:
             self.kind = INTEGER if isinstance(default, int) else STRING
+        self.shown_as = shown_as or SHOWN_AS[self.kind]
 
 
 NETWORK_SETTINGS: Final = (
     Setting(
         "listeners", "server.listeners", "127.0.0.1:9092", "",
-        "Where to listen: `[NAME://]HOST:PORT`, several with commas. Port 0 picks a free one, an empty host means "
-        "every address. The default is reachable from this machine only, since there is no authentication yet.",
+        "The addresses to listen on: `[NAME://]HOST:PORT`, separated by commas. Port 0 picks a free one, an empty host "
+        "means every address. The default is reachable only from this machine, since there is no authentication yet.",
+        shown="The addresses that the server listens on.", shown_as=LIST,
     ),
     Setting(
         "advertised.listeners", "server.advertised_listeners", "", "",
-        "What clients are told to connect to, by listener name or, without names, in the order of `listeners`. "
-        "A listener that is not named here tells each client the local address of the client's own connection.",
+        "The addresses that clients connect to, by listener name or, without names, in the order of `listeners`. "
+        "A listener without an entry advertises to each client the local address of that client's connection.",
+        shown="The addresses that clients connect to.", shown_as=LIST,
     ),
     Setting(
         "controller.listener.names", "server.controller_listener_names", "", "",
-        "Listeners of `listeners` to leave out: a broker's file names its controller's there; kcoord has none.",
+        "Names in `listeners` to ignore: a broker's file may list its controller's listener; kcoord has none.",
     ),
     Setting(
         "max.connections", "server.max_connections", 10000, "connections",
-        "Connections in all; more are closed at once. Kafka has no limit. Fewer where the limit on open files asks for "
-        "it: the log keeps its share, and `connections_limited` in the server's log names both.",
+        "The maximum number of connections; further ones are closed at once. Kafka has no limit. A low limit on open "
+        "files reduces it: the log keeps its share, and `connections_limited` in the server's log reports both.",
         minimum=1, maximum=INT32_MAX,
+        shown="All connections together.",
     ),
     Setting(
         "max.connections.per.ip", "server.max_connections_per_ip", 1000, "connections",
-        "Connections of one address. Kafka has no limit.", minimum=1, maximum=INT32_MAX,
+        "The maximum number of connections from one address. Kafka has no limit.", minimum=1, maximum=INT32_MAX,
+        shown="Connections from one address.",
     ),
     Setting(
         "max.connections.per.ip.exempt.loopback", "server.loopback_exempt", True, "",
-        "Whether connections from this machine are left out of `max.connections.per.ip`.",
+        "Whether `max.connections.per.ip` ignores connections from this machine.",
     ),
     Setting(
         "max.connection.creation.rate", "server.connection_rate", 1000, "connections/s",
-        "How many new connections are accepted in a second, on average over two; more wait in the backlog. "
-        "Those that are closed at once count, too. Kafka has no limit.", minimum=1, maximum=INT32_MAX,
+        "The rate at which connections are accepted, averaged over two seconds; others wait in the backlog. "
+        "Connections that are closed at once count, too. Kafka has no limit.", minimum=1, maximum=INT32_MAX,
+        shown="New connections per second.",
     ),
     Setting(
         "socket.listen.backlog.size", "server.listen_backlog", 1024, "connections",
         "Connections that may wait to be accepted.", minimum=1, maximum=65535,
+        shown="Connections that may wait to be accepted.",
     ),
     Setting(
         "connections.max.idle.ms", "server.idle_ms", 600000, "ms",
-        "A connection on which nothing arrives for so long, and that waits for no answer, is closed. -1: never.",
+        "A connection that receives nothing for this long and has no pending request is closed. -1: never.",
         minimum=-1,
+        shown="How long a connection may be idle.", shown_as=LONG,
     ),
     Setting(
         "frame.deadline.ms", "server.frame_deadline_ms", 30000, "ms",
-        "A request must be complete so long after its first byte, or its connection is closed.", minimum=100,
+        "A request must be complete within this time after its first byte, or the connection is closed.", minimum=100,
     ),
     Setting(
         "socket.request.max.bytes", "server.frame_bytes_max", 100 * MIB, "bytes",
-        "No request may be larger, whatever the three limits below say.", minimum=1024, maximum=INT32_MAX,
+        "The largest request of any kind; the three limits below cannot exceed it.", minimum=1024, maximum=INT32_MAX,
+        shown="The largest request.",
     ),
     Setting(
         "frame.control.max.bytes", "server.frame_control_bytes_max", MIB, "bytes",
@@ -127,146 +149,157 @@ NETWORK_SETTINGS: Final = (
     ),
     Setting(
         "frame.group.max.bytes", "server.frame_group_bytes_max", 16 * MIB, "bytes",
-        "The largest JoinGroup or SyncGroup: the leader of a large group sends everybody's assignment in one. A broker "
-        "stores what all members sent, and their assignments, in one record of 1 MiB by default.",
+        "The largest JoinGroup or SyncGroup: the leader of a large group sends the assignments of all members in one "
+        "request. A broker stores them with all subscriptions in one record of at most 1 MiB by default.",
         minimum=1024, maximum=INT32_MAX,
     ),
     Setting(
         "frame.produce.max.bytes", "server.frame_produce_bytes_max", 10 * MIB, "bytes",
-        "The largest Produce; raised to what `message.max.bytes` needs.", minimum=1024, maximum=INT32_MAX,
+        "The largest Produce; raised if `message.max.bytes` requires it.", minimum=1024, maximum=INT32_MAX,
     ),
     Setting(
         "request.elements.max", "core.request_elements_max", 15000, "elements",
-        "Elements of all arrays in one request together (topics, partitions, members, ...): what one turn of the event "
-        "loop can afford, since 1,000 of them take 2 to 3 ms. A request with more closes its connection, and the log "
-        "names this setting. Raise it where one client commits or fetches more partitions. Kafka has no limit.",
+        "The maximum number of elements in all arrays of one request (topics, partitions, members, ...). It bounds one "
+        "turn of the event loop, since 1,000 elements take 2 to 3 ms. A request with more closes its connection, and "
+        "the log names this setting. Raise it if one client commits or fetches more partitions. Kafka has no limit.",
         minimum=1000, maximum=1_000_000,
     ),
     Setting(
         "install.elements.max", "core.install_elements_max", 60000, "elements",
-        "The same for ConsumerGroupInstallAssignment, where `request.elements.max` is less: members, their topics and "
-        "the partitions of these. For the 10,000 members of the largest group that is a topic and four partitions "
-        "each. Kafka does not have the request.",
+        "The same for ConsumerGroupInstallAssignment if `request.elements.max` is less: members, their topics and "
+        "partitions. It suffices for 10,000 members, the largest group, with one topic and four partitions each. Kafka "
+        "does not have this request.",
         minimum=1000, maximum=1_000_000,
     ),
     Setting(
         "queued.max.request.bytes", "server.queued_bytes_max", 256 * MIB, "bytes",
-        "Bytes of incomplete and waiting requests on all connections together. Above it the connection that holds "
-        "the most is closed. Not counted are Produce requests whose records a thread checks: they hold up to 64 MiB "
-        "and one request more, and then the next ones wait and count here. Kafka has no limit.", minimum=MIB,
+        "The bytes of incomplete and waiting requests of all connections together. Above it, the connection with the "
+        "most is closed. Produce requests whose records a thread checks do not count: they may hold 64 MiB and one "
+        "more request, and further ones wait and count here. Kafka has no limit.", minimum=MIB,
+        shown="Bytes of queued requests of all connections together.", shown_as=LONG,
     ),
     Setting(
         "output.buffer.high.bytes", "server.output_high_bytes", MIB, "bytes",
-        "A connection that has so much unread output is not read from until its client catches up.", minimum=1024,
+        "The server stops reading a connection with this much unread output until its client catches up.", minimum=1024,
     ),
     Setting(
         "output.buffer.max.bytes", "server.output_bytes_max", 256 * MIB, "bytes",
-        "A connection that has so much unread output is closed.", minimum=MIB,
+        "A connection with this much unread output is closed.", minimum=MIB,
     ),
     Setting(
         "queued.max.response.bytes", "core.queued_response_bytes_max", 256 * MIB, "bytes",
-        "Bytes of answers on all connections together that their clients have not read. Fetch answers get smaller as "
-        "it fills up, and empty when it is full; above it the connection that holds the most is closed. Kafka has no "
-        "limit.", minimum=16 * MIB,
+        "The bytes of unread responses of all connections together. As it fills up, Fetch responses become smaller, "
+        "and empty when it is full. Above it, the connection with the most is closed. Kafka has no limit.",
+        minimum=16 * MIB,
     ),
     Setting(
         "output.deadline.ms", "server.output_deadline_ms", 10_000, "ms",
-        "While unread answers take more than half of `queued.max.response.bytes`, a connection whose client has not "
-        "taken a byte for so long is closed. Otherwise `connections.max.idle.ms` counts.", minimum=100,
+        "While unread responses take more than half of `queued.max.response.bytes`, a connection whose client has not "
+        "read a byte for this long is closed. Otherwise `connections.max.idle.ms` applies.", minimum=100,
     ),
     Setting(
         "turn.log.ms", "server.turn_log_ms", 100, "ms",
-        "A turn of the event loop that takes more of the processor's time is reported in the log, with the API that "
-        "cost most in it. 0: never.",
+        "A turn of the event loop that takes more CPU time is logged, with the most expensive API in it. 0: never.",
+    ),
+    Setting(
+        "progress.log.ms", "server.progress_log_ms", 5000, "ms",
+        "A longer start or stop logs its progress at this interval: how many logs are open or closed, and how many "
+        "there are. 0: never.",
+    ),
+    Setting(
+        "progress.log.ms", "server.progress_log_ms", 5000, "ms",
+        "A start or a stop that takes longer reports its progress in the log, so often: how many logs are open or "
+        "closed, of how many. 0: never.",
     ),
     Setting(
         "shutdown.deadline.ms", "server.shutdown_deadline_ms", 5000, "ms",
-        "At SIGTERM, how long answers under way may take before their connections are closed.", minimum=0,
+        "How long pending responses may take after SIGTERM before their connections are closed.", minimum=0,
     ),
 )  # fmt: skip
 
 LOG_SETTINGS: Final = (
     Setting(
-        "log.dirs", "server.data_dir", "data", "", "The data directory; one only.", aliases=(("log.dir", 1),),
+        "log.dirs", "server.data_dir", "data", "", "The data directory; only one.", aliases=(("log.dir", 1),),
+        shown="The data directory.", shown_as=LIST,
     ),
     Setting(
         "log.sync", "server.log_sync", SYNC_ALWAYS, "",
-        "What an answer means: `always` that the bytes are synced to the disk, `os` that the operating system has "
-        "them (as in Kafka), `memory` that there is no directory at all.",
+        "When a write is acknowledged: `always` after it is synced to disk, `os` after it is passed to the operating "
+        "system (as in Kafka), `memory` at once, because there is no data directory.",
         choices=(SYNC_ALWAYS, SYNC_OS, SYNC_MEMORY),
     ),
     Setting(
         "log.reserve.bytes", "server.reserve_bytes", 64 * MIB, "bytes",
-        "With less free space than this the server does not start, and a running one turns writes away with an error "
-        "that clients retry, while heartbeats and reads go on.", minimum=0,
+        "With less free space than this the server does not start, and a running server rejects writes with an error "
+        "that clients retry. Heartbeats and reads continue.", minimum=0,
     ),
     Setting(
         "log.segment.bytes", "core.log_segment_bytes", 1073741824, "bytes",
-        "A segment that would grow beyond this is closed and the next one begun.", minimum=14, maximum=INT32_MAX,
+        "The maximum size of a segment; a larger one is closed before it.", minimum=14, maximum=INT32_MAX,
     ),
     Setting(
         "log.roll.ms", "core.log_roll_ms", 7 * DAY_MS, "ms",
-        "A segment that is older than this is closed and the next one begun.", minimum=1,
+        "The maximum age of a segment before it is closed.", minimum=1,
         aliases=(("log.roll.hours", HOUR_MS),),
     ),
     Setting(
         "log.retention.ms", "core.log_retention_ms", 7 * DAY_MS, "ms",
-        "Records of topics without a `retention.ms` of their own may go when they are older; -1 keeps them.",
+        "How long records are kept in topics that do not set `retention.ms`; -1: forever.",
         minimum=-1, aliases=(("log.retention.minutes", MINUTE_MS), ("log.retention.hours", HOUR_MS)),
     ),
     Setting(
         "log.retention.bytes", "core.log_retention_bytes", -1, "bytes",
-        "The oldest segments of a partition may go when it is larger; -1 means any size.", minimum=-1,
+        "The size of a partition above which its oldest segments are removed; -1: unlimited.", minimum=-1,
     ),
     Setting(
         "log.retention.check.interval.ms", "server.retention_check_ms", 5 * MINUTE_MS, "ms",
-        "How often segments that may go are looked for.", minimum=1,
+        "How often retention is applied.", minimum=1,
     ),
     Setting(
         "log.cleaner.enable", "server.cleaner_enable", True, "",
-        "Whether compacted topics, `__consumer_offsets` among them, are compacted.",
+        "Whether compacted topics, including `__consumer_offsets`, are compacted.",
     ),
     Setting(
         "log.cleaner.backoff.ms", "server.cleaner_backoff_ms", 15000, "ms",
-        "How often logs that are worth compacting are looked for.", minimum=1,
+        "How often the server checks which logs to compact.", minimum=1,
     ),
     Setting(
         "log.cleaner.dedupe.buffer.size", "server.cleaner_buffer_bytes", 128 * MIB, "bytes",
-        "Memory for the keys of one compaction. A log with more keys takes several.", minimum=MIB,
+        "The memory for the keys of one compaction. A log with more keys needs several.", minimum=MIB,
     ),
     Setting(
         "background.silence.max.ms", "server.background_silence_ms", 2 * MINUTE_MS, "ms",
-        "A child process (compaction, state checkpoints, snapshots of the metadata log) that makes no progress for so "
-        "long is ended, and its work is tried again later. Syncing a file takes less, on a slow disk too.", minimum=100,
+        "A child process (compaction, state checkpoints, snapshots of the metadata log) without progress for this long "
+        "is killed, and its work is retried later. Syncing a file takes less time, even on a slow disk.", minimum=100,
     ),
     Setting(
         "log.history", "server.history_ms", 7 * DAY_MS, "ms",
-        "How long records of the coordinators' own topics are left alone by compaction, so that earlier states can "
-        "be looked up.", minimum=0,
+        "How long compaction keeps all records of the coordinators' internal topics, so that past states can be looked "
+        "up.", minimum=0,
     ),
     Setting(
         "log.history.bytes", "server.history_bytes", 1024 * MIB, "bytes",
-        "The most that `log.history` keeps of one partition.", minimum=0,
+        "The maximum size that `log.history` keeps per partition.", minimum=0,
     ),
     Setting(
         "metadata.log.max.record.bytes.between.snapshots", "server.metadata_snapshot_bytes", 20 * MIB, "bytes",
-        "How much the metadata log (topics, their configs, producer ids) grows until a snapshot of it is written.",
+        "How much the metadata log (topics, their configs, producer ids) grows before a snapshot is written.",
         minimum=1,
     ),
     Setting(
         "metadata.log.max.snapshot.interval.ms", "server.metadata_snapshot_interval_ms", HOUR_MS, "ms",
-        "How long after the last snapshot, or after the start, one is written whatever the log has grown, if there "
-        "is anything new; 0 for never.", minimum=0,
+        "How long after the last snapshot, or after the start, a snapshot is written whatever the log's growth, if "
+        "there are new records; 0: never.", minimum=0,
     ),
     Setting(
         "metadata.max.retention.bytes", "server.metadata_retention_bytes", 100 * MIB, "bytes",
-        "What the metadata log and its snapshots may take before their oldest part goes; -1 means any size. The newest "
-        "snapshot and the log behind it stay.", minimum=-1,
+        "The size of the metadata log and its snapshots above which their oldest part is removed; -1: unlimited. The "
+        "newest snapshot and the log after it are always kept.", minimum=-1,
     ),
     Setting(
         "metadata.max.retention.ms", "server.metadata_retention_ms", 7 * DAY_MS, "ms",
-        "How long records of the metadata log are kept below a snapshot, so that earlier states can be looked up; -1 "
-        "keeps them.", minimum=-1,
+        "How long records of the metadata log below a snapshot are kept, so that past states can be looked up; -1: "
+        "forever.", minimum=-1,
     ),
     Setting(
         "message.max.bytes", "core.message_max_bytes", 1048588, "bytes",
@@ -276,193 +309,227 @@ LOG_SETTINGS: Final = (
 
 TOPIC_SETTINGS: Final = (
     Setting(
-        "node.id", "core.node_id", 1, "", "The number of this node in what clients are told.",
+        "node.id", "core.node_id", 1, "", "The id of this node.",
         maximum=INT32_MAX, aliases=(("broker.id", 1),),
+        shown="The number of this node.",
     ),
-    Setting("broker.rack", "core.rack", "", "", "The rack that clients are told, if any."),
+    Setting(
+        "broker.rack", "core.rack", "", "", "The rack of this node, if any.", is_optional=True,
+        shown="The rack of this node.",
+    ),
     Setting(
         "auto.create.topics.enable", "core.auto_create_topics_enable", True, "",
-        "Whether asking for an unknown topic may create it.",
+        "Whether a Metadata request for an unknown topic may create it.",
+        shown="Whether asking for an unknown topic may create it.",
     ),
     Setting(
         "num.partitions", "core.num_partitions", 1, "partitions",
-        "Partitions of a topic that is created without saying how many.", minimum=1, maximum=INT32_MAX,
+        "The number of partitions of a topic that is created without a number.", minimum=1, maximum=INT32_MAX,
+        shown="The default number of partitions of a topic.",
     ),
     Setting(
         "default.replication.factor", "core.default_replication_factor", 1, "replicas",
-        "Kept for tools that look at it: there is one node.", minimum=1, maximum=32767,
+        "Only for tools that read it: there is one node.", minimum=1, maximum=32767,
+        shown="The default replication factor of a topic.",
     ),
     Setting(
         "delete.topic.enable", "core.delete_topic_enable", True, "", "Whether topics can be deleted.",
+        shown="Whether topics can be deleted.",
     ),
     Setting(
         "partitions.max", "core.partitions_max", 50000, "partitions",
-        "The most partitions of all topics together, since each takes about 4 KiB of memory. Beyond it nothing is "
-        "created; what is there stays. Kafka has no limit.", minimum=1, maximum=INT32_MAX,
+        "The maximum number of partitions of all topics together, since each takes about 4 KiB of memory. Above it no "
+        "partition can be created; existing ones stay. Kafka has no limit.", minimum=1, maximum=INT32_MAX,
     ),
     Setting(
         "request.partitions.max", "core.request_partitions_max", 10000, "partitions",
-        "The most partitions that one request may create, and the most topics that it may delete. Kafka's controller "
-        "has the same limit.", minimum=1, maximum=INT32_MAX,
+        "The maximum number of partitions that one request may create, and of topics that it may delete. Kafka's "
+        "controller has the same limit.", minimum=1, maximum=INT32_MAX,
     ),
     Setting(
         "fetch.max.bytes", "core.fetch_max_bytes", 57671680, "bytes",
-        "The most that one Fetch returns.", minimum=1024, maximum=INT32_MAX,
+        "The maximum size of a Fetch response.", minimum=1024, maximum=INT32_MAX,
+        shown="The most that one Fetch returns.",
     ),
     Setting(
         "max.incremental.fetch.session.cache.slots", "core.fetch_session_slots", 1000, "sessions",
-        "Incremental fetch sessions that are kept (KIP-227).", maximum=INT32_MAX,
+        "The maximum number of incremental fetch sessions (KIP-227).", maximum=INT32_MAX,
+        shown="Incremental fetch sessions that are kept.",
     ),
     Setting(
         "max.request.partition.size.limit", "core.max_request_partition_size_limit", 2000, "partitions",
-        "The most partitions that one DescribeTopicPartitions returns (KIP-966).", minimum=1, maximum=INT32_MAX,
+        "The maximum number of partitions in a DescribeTopicPartitions response (KIP-966).",
+        minimum=1, maximum=INT32_MAX,
+        shown="The most partitions that one DescribeTopicPartitions returns.",
     ),
     Setting(
         "decompressed.max.bytes", "core.decompressed_bytes_max", 64 * MIB, "bytes",
-        "What a compressed batch may become when it has to be looked into.", minimum=1024, maximum=INT32_MAX,
+        "The maximum decompressed size of a batch that the server must decompress.", minimum=1024, maximum=INT32_MAX,
     ),
     Setting(
         "produce.decompressed.max.bytes", "core.produce_decompressed_bytes_max", 128 * MIB, "bytes",
-        "What all compressed batches of one Produce request may become together; a compressed block counts for 4 KiB "
-        "at least. Beyond it nothing of the request is stored (MESSAGE_TOO_LARGE, which makes producers send less "
-        "at once). Kafka has no limit.", minimum=1024,
+        "The maximum decompressed size of all batches in one Produce request; each compressed block counts as at least "
+        "4 KiB. Above it nothing of the request is stored, and the error is MESSAGE_TOO_LARGE, after which producers "
+        "send smaller batches. Kafka has no limit.", minimum=1024,
     ),
 )  # fmt: skip
 
 GROUP_SETTINGS: Final = (
     Setting(
         "group.min.session.timeout.ms", "core.group_min_session_timeout_ms", 6000, "ms",
-        "The shortest session timeout that a member may ask for.", minimum=0, maximum=INT32_MAX,
+        "The shortest session timeout that a member may request.", minimum=0, maximum=INT32_MAX,
+        shown="The shortest session timeout.",
     ),
     Setting(
         "group.max.session.timeout.ms", "core.group_max_session_timeout_ms", 1800000, "ms",
-        "The longest session timeout that a member may ask for.", minimum=1, maximum=INT32_MAX,
+        "The longest session timeout that a member may request.", minimum=1, maximum=INT32_MAX,
+        shown="The longest session timeout.",
     ),
     Setting(
         "group.initial.rebalance.delay.ms", "core.group_initial_rebalance_delay_ms", 0, "ms",
-        "How long an empty group waits for more members before its first rebalance. Kafka's default is 3000; people "
-        "develop and test with this, so nobody waits.", maximum=INT32_MAX,
+        "How long an empty group waits for more members before its first rebalance. Kafka's default is 3000; the "
+        "default of 0 suits development and tests.", maximum=INT32_MAX,
+        shown="How long an empty group waits for more members before its first rebalance.",
     ),
     Setting(
         "group.max.size", "core.group_max_size", 10000, "members",
         "Members of one group. Kafka has no limit.", minimum=1, maximum=INT32_MAX,
+        shown="Members of one group.",
     ),
     Setting(
         "group.consumer.session.timeout.ms", "core.group_consumer_session_timeout_ms", 45000, "ms",
-        "How long a silent member of a consumer group (KIP-848) stays, where the group sets no "
+        "The session timeout of members of a consumer group (KIP-848), unless the group sets "
         "`consumer.session.timeout.ms`.", minimum=1, maximum=INT32_MAX,
+        shown="How long a member without heartbeats stays in a consumer group.",
     ),
     Setting(
         "group.consumer.min.session.timeout.ms", "core.group_consumer_min_session_timeout_ms", 45000, "ms",
         "The shortest session timeout that a group may set.", minimum=1, maximum=INT32_MAX,
+        shown="The shortest session timeout that a group may set.",
     ),
     Setting(
         "group.consumer.max.session.timeout.ms", "core.group_consumer_max_session_timeout_ms", 60000, "ms",
         "The longest session timeout that a group may set.", minimum=1, maximum=INT32_MAX,
+        shown="The longest session timeout that a group may set.",
     ),
     Setting(
         "group.consumer.heartbeat.interval.ms", "core.group_consumer_heartbeat_interval_ms", 5000, "ms",
-        "How often members of a consumer group are told to heartbeat, where the group sets no "
+        "The heartbeat interval of members of a consumer group, unless the group sets "
         "`consumer.heartbeat.interval.ms`.", minimum=1, maximum=INT32_MAX,
+        shown="The interval at which members of a consumer group send heartbeats.",
     ),
     Setting(
         "group.consumer.min.heartbeat.interval.ms", "core.group_consumer_min_heartbeat_interval_ms", 5000, "ms",
         "The shortest heartbeat interval that a group may set.", minimum=1, maximum=INT32_MAX,
+        shown="The shortest heartbeat interval that a group may set.",
     ),
     Setting(
         "group.consumer.max.heartbeat.interval.ms", "core.group_consumer_max_heartbeat_interval_ms", 15000, "ms",
         "The longest heartbeat interval that a group may set.", minimum=1, maximum=INT32_MAX,
+        shown="The longest heartbeat interval that a group may set.",
     ),
     Setting(
         "group.consumer.assignment.interval.ms", "core.group_consumer_assignment_interval_ms", 1000, "ms",
-        "The least time between two assignments of a consumer group, where the group sets no "
-        "`consumer.assignment.interval.ms`. The first one never waits. Can be set on the running server too.",
+        "The minimum time between two assignments of a consumer group, unless the group sets "
+        "`consumer.assignment.interval.ms`. The first one never waits. Can also be changed at run time.",
         minimum=0, maximum=INT32_MAX,
+        shown="The least time between two assignments of a consumer group.",
     ),
     Setting(
         "group.consumer.min.assignment.interval.ms", "core.group_consumer_min_assignment_interval_ms", 0, "ms",
         "The shortest assignment interval that a group may set.", minimum=0, maximum=INT32_MAX,
+        shown="The shortest assignment interval that a group may set.",
     ),
     Setting(
         "group.consumer.max.assignment.interval.ms", "core.group_consumer_max_assignment_interval_ms", 15000, "ms",
         "The longest assignment interval that a group may set.", minimum=0, maximum=INT32_MAX,
+        shown="The longest assignment interval that a group may set.",
     ),
     Setting(
         "group.consumer.max.size", "core.group_consumer_max_size", 10000, "members",
         "Members of one consumer group. Kafka has no limit.", minimum=1, maximum=INT32_MAX,
+        shown="Members of one consumer group.",
     ),
     Setting(
         "group.consumer.assignors", "core.group_consumer_assignors", "uniform,range", "",
-        "The server's assignors, by name and with commas. A member that asks for none gets the first. "
-        "`docs/assignors.md` says what they do, and how to add one.",
+        "The names of the server-side assignors, separated by commas. The first is the default for members. "
+        "`docs/assignors.md` describes them, and how to add one.",
+        shown="The server's assignors; a member that asks for none gets the first.", shown_as=LIST,
     ),
     Setting(
         "group.coordinator.rebalance.protocols", "core.group_coordinator_rebalance_protocols",
         "classic,consumer,streams", "",
-        "The group protocols that are served, with commas; `classic` is required. Without `consumer`, "
-        "ConsumerGroupHeartbeat and ConsumerGroupDescribe are answered with UNSUPPORTED_VERSION, as by a broker. "
-        "`streams` and `share` are accepted, and not served here.",
+        "The supported group protocols, separated by commas; `classic` is required. Without `consumer`, "
+        "ConsumerGroupHeartbeat and ConsumerGroupDescribe return UNSUPPORTED_VERSION, as in a broker. "
+        "`streams` and `share` are accepted but have no effect.",
+        shown="The group protocols that are served; deprecated in Kafka.", shown_as=LIST,
     ),
     Setting(
-        "group.consumer.migration.policy", "core.group_consumer_migration_policy", core.MIGRATION_BIDIRECTIONAL, "",
+        "group.consumer.migration.policy", "core.group_consumer_migration_policy", choices.MIGRATION_BIDIRECTIONAL, "",
         "Whether a group with members may change from the classic protocol to KIP-848's (`upgrade`), back "
         "(`downgrade`), both or neither. Groups without members always may.",
         choices=(
-            core.MIGRATION_BIDIRECTIONAL, core.MIGRATION_UPGRADE, core.MIGRATION_DOWNGRADE, core.MIGRATION_DISABLED,
+            choices.MIGRATION_BIDIRECTIONAL, choices.MIGRATION_UPGRADE,
+            choices.MIGRATION_DOWNGRADE, choices.MIGRATION_DISABLED,
         ),
+        shown="Which groups with members may change their protocol.",
     ),
     Setting(
         "group.consumer.regex.refresh.interval.ms", "core.group_consumer_regex_refresh_interval_ms", 600000, "ms",
-        "How often subscriptions by regular expression are resolved anew though no topic changed.",
+        "How often regular expressions in subscriptions are resolved again even if no topic has changed.",
         minimum=10000, maximum=INT32_MAX,
     ),
     Setting(
         "group.consumer.regex.min.refresh.interval.ms", "core.group_consumer_regex_min_refresh_interval_ms", 10000,
-        "ms", "How long after one resolution of a group's regular expressions the next one may be, whatever it is for. "
-        "Not a setting in Kafka, where it is the same.",
+        "ms", "The minimum time between two resolutions of a group's regular expressions. Not a setting in Kafka, "
+        "which uses the same value.",
         maximum=INT32_MAX,
     ),
     Setting(
         "group.events.enable", "core.group_events_enable", True, "",
-        "Whether what happens to groups, and why, is written to the topic `__group_events`. Kafka has no such thing.",
+        "Whether changes of groups and their causes are written to the topic `__group_events`. Kafka does not have it.",
     ),
     Setting(
         "group.events.retention.ms", "core.group_events_retention_ms", 7 * DAY_MS, "ms",
-        "`retention.ms` of `__group_events`, when the topic is made.", minimum=1000,
+        "`retention.ms` of `__group_events` when the topic is created.", minimum=1000,
     ),
     Setting(
-        "empty_group_id_commit", "core.empty_group_id_commit", core.EMPTY_GROUP_INVALID_GROUP_ID, "",
-        "What a commit with an empty group id gets from OffsetCommit v4 on (KIP-289): error 24, the proposal's own "
-        "code (73, which names something else by now), or nothing, as released brokers do.",
+        "empty_group_id_commit", "core.empty_group_id_commit", choices.EMPTY_GROUP_INVALID_GROUP_ID, "",
+        "The response to a commit with an empty group id from OffsetCommit v4 on (KIP-289): error 24, the code in the "
+        "proposal (73, which has another meaning now), or no error, as in released brokers.",
         choices=(
-            core.EMPTY_GROUP_INVALID_GROUP_ID, core.EMPTY_GROUP_ILLEGAL_OFFSET_COMMIT, core.EMPTY_GROUP_ALLOW,
+            choices.EMPTY_GROUP_INVALID_GROUP_ID, choices.EMPTY_GROUP_ILLEGAL_OFFSET_COMMIT, choices.EMPTY_GROUP_ALLOW,
         ),
     ),
     Setting(
         "offset.metadata.max.bytes", "core.offset_metadata_max_bytes", 4096, "bytes",
         "The longest metadata string of a committed offset.", maximum=INT32_MAX,
+        shown="The longest metadata of an offset.",
     ),
     Setting(
         "offsets.retention.minutes", "core.offsets_retention_ms", 7 * 24 * 60, "minutes",
-        "How long the offsets of an empty group, or of one that left a topic, are kept (KIP-211). In groups of the new "
-        "protocol it counts from the commit, as in Kafka.", minimum=1,
+        "How long the offsets of an empty group, or of a topic without subscribers, are kept (KIP-211). In groups of "
+        "the new protocol it counts from the commit, as in Kafka.", minimum=1,
         maximum=INT32_MAX, scale=MINUTE_MS, aliases=(("offsets.retention.ms", 1),),
+        shown="How long the offsets of an empty group are kept.",
     ),
     Setting(
         "offsets.retention.consumer.groups.from", "core.offsets_retention_consumer_groups_from",
-        core.RETENTION_FROM_COMMIT, "",
-        "From when `offsets.retention.minutes` counts in empty groups of the new protocol (KIP-848): from the commit, "
-        "as in Kafka, or from when the group became empty (`empty`), as in classic groups. Not a setting in Kafka.",
-        choices=(core.RETENTION_FROM_COMMIT, core.RETENTION_FROM_EMPTY),
+        choices.RETENTION_FROM_COMMIT, "",
+        "The start of `offsets.retention.minutes` in empty groups of the new protocol (KIP-848): the commit, as in "
+        "Kafka, or the time when the group became empty (`empty`), as in classic groups. Not a setting in Kafka.",
+        choices=(choices.RETENTION_FROM_COMMIT, choices.RETENTION_FROM_EMPTY),
     ),
     Setting(
         "offsets.retention.check.interval.ms", "core.offsets_retention_check_interval_ms", 600000, "ms",
-        "How often expired offsets are looked for.", minimum=1,
+        "How often expired offsets are removed.", minimum=1,
+        shown="How often expired offsets are looked for.", shown_as=LONG,
     ),
     Setting(
         "offsets.topic.num.partitions", "core.offsets_topic_num_partitions", 1, "partitions",
-        "Partitions of `__consumer_offsets`, fixed when the directory is made. Kafka's default is 50, which gains "
-        "nothing in one process.", minimum=1, maximum=10000,
+        "The number of partitions of `__consumer_offsets`, fixed when the data directory is created. Kafka uses "
+        "50 by default, which has no advantage in one process.", minimum=1, maximum=10000,
+        shown="Partitions of `__consumer_offsets` in a new data directory.",
     ),
     Setting(
         "coordinator.batch.max.bytes", "core.coordinator_batch_bytes_max", 64 * MIB, "bytes",
@@ -474,46 +541,52 @@ GROUP_SETTINGS: Final = (
 PRODUCER_SETTINGS: Final = (
     Setting(
         "transaction.state.log.num.partitions", "core.transaction_topic_num_partitions", 1, "partitions",
-        "Partitions of `__transaction_state`, fixed when the directory is made.", minimum=1, maximum=10000,
+        "The number of partitions of `__transaction_state`, fixed when the first transactional producer comes.",
+        minimum=1, maximum=10000,
+        shown="Partitions of a new `__transaction_state`.",
     ),
     Setting(
         "transactional.id.expiration.ms", "core.transactional_id_expiration_ms", 7 * DAY_MS, "ms",
         "How long an unused transactional id is remembered.", minimum=1, maximum=INT32_MAX,
+        shown="How long an unused transactional id is remembered.",
     ),
     Setting(
         "transaction.max.timeout.ms", "core.transaction_max_timeout_ms", 900000, "ms",
-        "The longest timeout that a transactional producer may ask for.", minimum=1, maximum=INT32_MAX,
+        "The longest timeout that a transactional producer may request.", minimum=1, maximum=INT32_MAX,
+        shown="The longest transaction timeout.",
     ),
     Setting(
         "producer.id.expiration.ms", "core.producer_id_expiration_ms", 86400000, "ms",
         "How long the sequence numbers of an idle producer are remembered.", minimum=1,
+        shown="How long the sequence numbers of an idle producer are remembered.",
     ),
     Setting(
         "producers.max", "core.producers_max", 200_000, "producers",
-        "Idempotent producers whose sequence numbers all partitions together remember, counted for each partition; "
-        "one takes about 400 bytes. Above it a partition that has 16 or more forgets its oldest for a new one: its "
-        "batches are taken as before, but one that it sends twice may be stored twice. Kafka has no limit.",
+        "The maximum number of idempotent producers whose sequence numbers are remembered, summed over all partitions; "
+        "each takes about 400 bytes. Above it a partition with at least 16 drops its oldest for a new one. Batches of "
+        "the dropped producer are still accepted, but a duplicate may be stored. Kafka has no limit.",
         minimum=1000,
     ),
     Setting(
         "producers.per.partition.max", "core.producers_per_partition_max", 20_000, "producers",
-        "The same for one partition. They are all in the snapshot that is made when a segment is closed. Kafka has no "
-        "limit.", minimum=16,
+        "The same for one partition. The snapshot that is written when a segment is closed contains all of them. Kafka "
+        "has no limit.", minimum=16,
     ),
     Setting(
         "producer.id.block.size", "core.producer_id_block_size", 1000, "ids",
-        "Producer ids are reserved on disk in blocks of so many.", minimum=1, maximum=1000000,
+        "The number of producer ids that are reserved on disk at once.", minimum=1, maximum=1000000,
     ),
 )  # fmt: skip
 
 LOGGING_SETTINGS: Final = (
     Setting(
         "logging.format", "server.logging_format", "auto", "",
-        "Lines on standard error: for people, as JSON, or `auto`: for people when it is a terminal.",
+        "The format of log lines on standard error: `console` for a terminal, `json`, or `auto`, which chooses "
+        "`console` if standard error is a terminal.",
         choices=("auto", "console", "json"),
     ),
     Setting(
-        "logging.level", "server.logging_level", "info", "", "The least important lines to print.",
+        "logging.level", "server.logging_level", "info", "", "The lowest level that is logged.",
         choices=("info", "warning", "error"),
     ),
 )  # fmt: skip
@@ -529,9 +602,9 @@ SECTIONS: Final = (
 SETTINGS: Final[tuple[Setting, ...]] = tuple(setting for _, section in SECTIONS for setting in section)
 BY_NAME: Final[dict[str, Setting]] = {setting.name: setting for setting in SETTINGS}
 
-# `--profile NAME`: settings that go together. Whatever else is given wins over them.
+# `--profile NAME`: predefined settings. Every other source overrides them.
 PROFILES: Final[dict[str, dict[str, str]]] = {
-    # For fixtures: nothing on disk, a free port, sessions that a test can let expire.
+    # For fixtures: no files, a free port, and sessions short enough to expire in a test.
     "test": {
         "group.events.enable": "false",
         "log.sync": SYNC_MEMORY,
@@ -546,8 +619,8 @@ PROFILES: Final[dict[str, dict[str, str]]] = {
     },
 }
 
-# Properties of Kafka that mean nothing here. They are accepted with a warning, so that a broker's file can be used.
-# `group.consumer.assignor.offload.enable` among them: where assignors run is for the server to decide.
+# Kafka properties without an effect in kcoord. They are accepted with a warning, so that a broker's file can be used.
+# `group.consumer.assignor.offload.enable` is one of them: the server itself decides where assignors run.
 WITHOUT_EFFECT: Final = frozenset(
     {
         "alter.config.policy.class.name", "background.threads", "broker.heartbeat.interval.ms",
@@ -577,7 +650,7 @@ PREFIXES_WITHOUT_EFFECT: Final = (
     "errors.deadletterqueue.", "transaction.abort.timed.", "transaction.remove.expired.", "zookeeper.",
     "kafka.metrics.", "auto.include.jmx.", "num.replica.", "leader.imbalance.", "reserved.broker.",
 )  # fmt: skip
-# Properties that protect a broker. Accepting them without keeping their promise would leave a server open.
+# Properties that protect a broker. A server that accepted but ignored them would be open.
 REFUSED_PREFIXES: Final = (
     "authorizer.", "super.users", "allow.everyone.if.no.acl.found", "sasl.", "ssl.", "listener.name.",
     "principal.builder.", "delegation.token.", "password.encoder.", "connections.max.reauth.",

@@ -1,4 +1,4 @@
 """Jobs of the pipeline: functions from DataFrames of the tables to DataFrames. They read and write nothing themselves.
 
-docs/pipeline.md lists what each gives, column by column.
+docs/pipeline.md lists their columns.
 """

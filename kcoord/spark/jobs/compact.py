@@ -1,8 +1,8 @@
-"""A log that is as short as one with the same state can be: of every key of the coordinators its newest record.
+"""The shortest log with the same state: the newest record of every key of the coordinators.
 
-Values stay byte for byte, also of types that are not known here, and the records of a partition stay in their order.
-Their offsets do not, unless the writer is told to keep them. Offsets of committed transactions become plain ones; of
-those that are open nothing is in it: `open_transactions` counts them.
+Values stay the same byte for byte, even those of unknown types, and the records of a partition keep their order, but
+not their offsets, unless the writer keeps them. Offsets of committed transactions become plain ones. Open transactions
+are left out: `open_transactions` counts them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 COLUMNS: Final = ("log_topic", "log_partition", "log_offset", "log_timestamp", "key", "value", "headers")
-# What `open_transactions` needs of the table `records`.
+# The columns of the table `records` for `open_transactions`.
 OPEN_COLUMNS: Final = (*LOG_COLUMNS, "log_offset", "record_name", "producer_id")
 
 
@@ -31,7 +31,7 @@ def compact(records: DataFrame, cluster: Column | None = None, groups: Sequence[
     `cluster` (see `latest`). The rows of a partition are with one task, in their order. Topics are not in it, since the
     writer makes the metadata log anew.
     """
-    # Not a sort of all: that would read the log once more, to learn where to cut.
+    # Not a global sort, which would read the log once more to find its range partitions.
     of_partitions = latest(records, cluster, groups).select(*COLUMNS).repartition("log_topic", "log_partition")
     return of_partitions.sortWithinPartitions("log_topic", "log_partition", "log_offset")
 
@@ -39,7 +39,7 @@ def compact(records: DataFrame, cluster: Column | None = None, groups: Sequence[
 def open_transactions(records: DataFrame) -> DataFrame:
     """Records of transactions without an end: log, log_topic, log_partition, producer_id, records, first_offset.
 
-    `records` with isolationLevel=read_uncommitted. This is what `compact` leaves out. Each log is for itself.
+    `records` with isolationLevel=read_uncommitted. This is what `compact` leaves out, for each log.
     """
     is_marker = F.coalesce(F.col("record_name").isin(*MARKERS), F.lit(False))
     of_transactions = records.where(

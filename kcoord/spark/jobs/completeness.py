@@ -1,7 +1,7 @@
-"""From when on histories are complete: the table `_history` beside the rows that jobs make.
+"""From when on histories are complete: adds the table `_history` to the rows of jobs.
 
-Compaction keeps the newest record of each key, so what is left of older time is not what happened then. A row of a job
-says from when on its log holds everything: `history_complete_from`, null where the whole history is there.
+Compaction keeps the newest record of each key, so the older part of a log is not the whole history. A row of a job has
+the time from which its log is complete: `history_complete_from`, null if the whole history is there.
 """
 
 from __future__ import annotations
@@ -52,8 +52,8 @@ def collected(history: DataFrame) -> list[LogHistory]:
 def of_one_cluster(histories: Sequence[LogHistory]) -> list[LogHistory]:
     """One history for each partition of which several brokers hold replicas, in the log ".".
 
-    What compaction took from one replica may be in another one: complete is what replicas hold without a gap, from the
-    end of the longest one backwards.
+    Another replica may have what compaction removed from one: the history is complete as far back from the end of the
+    longest replica as the replicas together have no gap.
     """
     replicas: dict[tuple[str, int], list[LogHistory]] = {}
     for one in histories:
@@ -76,8 +76,7 @@ def of_one_cluster(histories: Sequence[LogHistory]) -> list[LogHistory]:
 def history_table(spark: SparkSession, histories: Sequence[LogHistory]) -> DataFrame:
     """These histories as the table `_history` has them."""
     rows = [
-        (one.log, one.topic, one.partition, one.end_offset, one.complete_from_offset, one.from_ms)
-        for one in histories
+        (one.log, one.topic, one.partition, one.end_offset, one.complete_from_offset, one.from_ms) for one in histories
     ]
     table = spark.createDataFrame(rows, SQL)
     return table.select(*table.columns[:-1], F.timestamp_millis("from_ms").alias(COMPLETE_FROM))
@@ -87,7 +86,7 @@ def with_history(rows: DataFrame, history: DataFrame | None, events: DataFrame |
     """`rows`, which have a log and log_partition of `__consumer_offsets`, with COMPLETE_FROM and COMPLETE_FROM_OFFSET.
 
     Both are null without `history`, the table `_history`. `events` is what the table `messages` has of
-    `__group_events`: about rebalances it has everything from its first event on, whatever compaction took.
+    `__group_events`: it has all rebalances from its first event on, whatever compaction removed.
     """
     if history is None:
         return rows.withColumns({COMPLETE_FROM: _null("timestamp"), COMPLETE_FROM_OFFSET: _null("bigint")})

@@ -1,4 +1,4 @@
-"""Who is in one group and who has which partitions, followed from record to record: what a rebalance changed.
+"""The members of one group and their partitions, followed from record to record: what a rebalance changed.
 
 Beside the numbers of `core.group_timeline` this keeps names. It knows classic and consumer groups, and holds what a
 group has at one time, never its history.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from kcoord.core.groups.cause import (
+from kcoord.core.cause import (
     MEMBER_JOINED,
     MEMBER_LEFT,
     STATIC_MEMBER_REPLACED,
@@ -38,13 +38,13 @@ from kcoord.wire.primitives import DecodeError
 # A topic, by its id or its name, and a partition's number.
 Partition = tuple[bytes | str, int]
 NO_HASH: Final = 0
-# How many who came, or went, in one rebalance are named: one that never ends may see any number.
+# The most members that joined or left in one rebalance that are listed. A rebalance may never end.
 NAMED_MAX: Final = 10_000
 
 
 @dataclass(frozen=True)
 class Member:
-    """What a member says of itself. `instance_id` is "" for none."""
+    """A member in its record. `instance_id` is "" for none."""
 
     member_id: str
     instance_id: str
@@ -56,7 +56,7 @@ class Member:
 
 @dataclass
 class Changes:
-    """Who came and who went, in the order of the log, and how many partitions went from one member to another."""
+    """Members that joined and left, in the order of the log, and how many partitions moved between members."""
 
     joined: list[Member] = field(default_factory=list)
     left: list[Member] = field(default_factory=list)
@@ -73,13 +73,13 @@ class _Owned:
 
 
 class GroupMembers:
-    """One group. Records are fed in the order of their log; `take` tells what changed since it was called last."""
+    """One group. Records are fed in the order of their log; `take` returns the changes since it was called last."""
 
     def __init__(self) -> None:
         self.members: dict[str, Member] = {}
         self._owners: dict[Partition, str] = {}
         self._owned: dict[str, _Owned] = {}
-        # Whose partitions changed hands since the last rebalance was over, and who had them then; "" is nobody.
+        # Partitions whose owner has changed since the last rebalance was over, with the old owner; "" is none.
         self._owned_before: dict[Partition, str] = {}
         self._changes = Changes()
         # Since the last epoch, for the cause.
@@ -121,10 +121,10 @@ class GroupMembers:
         return changes
 
     def take_cause(self) -> Cause | None:
-        """Why an epoch began, where its record does not say it: what changed since the one before; None is unknown."""
+        """Why an epoch began, derived from the changes since the one before; None if unknown."""
         cause: Cause | None = None
         if self._left:
-            # Whether a member left or was missed for too long is nowhere in a broker's log.
+            # A broker's log does not show whether a member left or its session timed out.
             cause = Cause(MEMBER_LEFT, "", f"{self._left} gone" + (f", {self._joined} new" if self._joined else ""))
         elif self._joined:
             cause = Cause(MEMBER_JOINED, "", f"{self._joined} new")
@@ -156,7 +156,7 @@ class GroupMembers:
                 self._changes.joined.append(member)
 
     def _predecessor(self, member: Member) -> Member | None:
-        """Whose place a new member takes: the static one of that name, or itself in the group's other protocol."""
+        """The member that a new one replaces: the static one of that name, or itself in the other protocol."""
         for one in self._changes.left:
             is_same = one.member_id == member.member_id and one.protocol != member.protocol
             if is_same or (member.instance_id and one.instance_id == member.instance_id):
@@ -230,7 +230,7 @@ def _consumer(member_id: str, value: ConsumerGroupMemberMetadataValue) -> Member
 
 
 def _assigned(data: bytes) -> set[Partition]:
-    """What a classic member was given; nothing where that is not understood."""
+    """The assignment of a classic member; empty if it cannot be decoded."""
     if not data:
         return set()
     try:

@@ -1,12 +1,12 @@
-"""The history of one group, or of one transactional id, replayed and held against the rules. Knows nothing of Spark.
+"""Replays the history of one group, or of one transactional id, and checks the rules. Does not use Spark.
 
-The records of one key come in the order of their log; those of others between them are missing. So it is not known
-either where batches end, between which states are checked (`kcoord.history.invariants`). But what a coordinator writes
-at once lies side by side and has one timestamp: where a record of somebody else came between, or time went on, a state
-was complete. Where neither happened, the check comes later.
+The records of one key come in the order of their log, without the records of others between them. So the ends of
+batches, where states are checked (`kcoord.history.invariants`), are unknown. But a coordinator writes the records of
+one step next to each other with one timestamp: if a record of another key is between, or the time has changed, the
+state was complete. Otherwise the check comes later.
 
-Nor does a single history show whether its log was compacted. Whatever is found says for which logs it holds (`holds`);
-whoever knows all histories of the log picks (`kcoord.spark.jobs.verify`).
+A single history does not show either whether its log was compacted. So each violation has the logs for which it holds
+(`holds`), and `kcoord.spark.jobs.verify`, which knows all histories of the log, selects.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ ALWAYS: Final = "always"
 WHOLE: Final = "whole"
 # For a log without gaps from the floor on.
 ABOVE_FLOOR: Final = "above floor"
-# For a log with gaps, but none from the floor on: with WHOLE or ABOVE_FLOOR the same was said already.
+# For a log with gaps, but none from the floor on: WHOLE and ABOVE_FLOOR have reported the same.
 AT_FLOOR: Final = "at floor"
 # For a log with gaps above the floor: the end of a log is right in any case.
 AT_END: Final = "at end"
-# A floor above all offsets: how far a log was compacted is not known.
+# A floor above all offsets: it is unknown how far the log was compacted.
 UNKNOWN_FLOOR: Final = NEVER - 1
 
 OFFSET_TYPES: Final = (LEGACY_OFFSET_COMMIT, OFFSET_COMMIT)
@@ -65,11 +65,11 @@ class History(Protocol):
         """The next record of the key."""
 
     def finish(self) -> list[Found]:
-        """There are no more."""
+        """The key has no more records."""
 
 
 def new_core() -> Core:
-    """To replay groups in, one after the other, whichever log they are of."""
+    """Replays groups one after the other, whatever logs they are in."""
     core = Core(CoreConfig())
     core.assume_offsets_logs(1)
     return core
@@ -80,8 +80,6 @@ class GroupHistory:
     """One group. Up to `floor` its log may have been compacted; NEVER if no state of it can be known."""
 
     def __init__(self, group_id: str, core: Core, floor: int = UNKNOWN_FLOOR) -> None:
-        self.group_id = group_id
-        self.core = core
         self.floor = floor
         self.rules = GroupInvariants(core)
         self.offsets = OffsetsLeft(group_id, core)
@@ -108,8 +106,8 @@ class GroupHistory:
             return [*found, Found(offset, "record", f"the record cannot be decoded: {error}", ALWAYS)]
         if isinstance(key_message, UnknownRecord):
             return found
-        # Whatever of it the core does not run it passes over.
-        self._tell(self.rules.replay(self.log, offset, key_message, value_message), found)
+        # Records that the core does not replay are skipped.
+        self._add_violations(self.rules.replay(self.log, offset, key_message, value_message), found)
         partition = ("", -1)
         if isinstance(key_message, OffsetCommitKey):
             partition = (key_message.topic, key_message.partition)
@@ -127,21 +125,21 @@ class GroupHistory:
             self._reach_floor(found)
         self.holds = AT_END
         self.rules.expect(self.log, UNKNOWN_FLOOR)
-        self._tell(self.rules.end_log(self.log), found)
+        self._add_violations(self.rules.end_log(self.log), found)
         return found
 
     def _end_step(self, found: list[Found]) -> None:
         self._is_open = False
-        self._tell(self.rules.end_batch(self.log, self._due), found)
-        self._tell(self.offsets.end_step(), found)
+        self._add_violations(self.rules.end_batch(self.log, self._due), found)
+        self._add_violations(self.offsets.end_step(), found)
 
     def _reach_floor(self, found: list[Found]) -> None:
         self.holds = AT_FLOOR
         self.rules.expect(self.log, self.floor)
-        self._tell(self.rules.end_batch(self.log, self.floor), found)
+        self._add_violations(self.rules.end_batch(self.log, self.floor), found)
         self.holds = ABOVE_FLOOR
 
-    def _tell(self, violations: list[Violation], found: list[Found]) -> None:
+    def _add_violations(self, violations: list[Violation], found: list[Found]) -> None:
         for one in violations:
             holds = self.holds if one.is_of_state else ALWAYS
             found.append(Found(one.offset, one.rule, one.text, holds))
@@ -149,12 +147,13 @@ class GroupHistory:
 
 @final
 class OffsetsLeft:
-    """No offset without its group's epoch: what removes a group removes its offsets.
+    """Checks that removing a group removes its offsets.
 
-    Certain where a classic group's record goes and none of another kind comes in the same step, or where a consumer
-    group goes together with some of its offsets. (A consumer group without members also goes when a classic member
-    comes, and then keeps its offsets.) Offsets that were committed without a group, or later, are nobody's but right;
-    so may be those of transactions, which count from the end of the transaction only.
+    A violation is certain in two cases: a classic group's record is removed and the same step has no record of another
+    kind of group, or a consumer group is removed together with some of its offsets. (A consumer group without members
+    is also removed when a classic member joins, and then keeps its offsets.) Offsets that were committed without a
+    group, or later, belong to no group and are valid. So may be those of transactions, which count only from the end of
+    the transaction.
     """
 
     def __init__(self, group_id: str, core: Core) -> None:
@@ -189,7 +188,7 @@ class OffsetsLeft:
         if removed_at < 0 or not is_certain:
             return []
         found: list[Violation] = []
-        for topic, of_topic in self.core.offsets.state.by_group.get(self.group_id, {}).items():
+        for topic, of_topic in self.core.offsets.by_group.get(self.group_id, {}).items():
             for partition, stored in of_topic.items():
                 if stored.record_offset < removed_at and (topic, partition) not in self._transactional:
                     text = f"group {self.group_id!r} is removed, but not its offset of {topic}-{partition}"

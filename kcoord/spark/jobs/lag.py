@@ -1,14 +1,14 @@
-"""How far groups were behind: in records and in seconds, at each commit or at regular times.
+"""The lag of groups in records and in seconds, at each commit or at regular times.
 
-Both come from two histories of each partition, laid side by side: its messages and what groups had committed. Nothing
-is joined by range. Messages and samples of a partition are one sequence, sorted once by time and once by offset, and
-each sample takes the last message that it comes upon. Sorting spills to disk.
+It comes from two histories of each partition: its messages and the commits of groups. There is no range join. Messages
+and samples of a partition are one sequence, sorted once by time and once by offset, and each sample uses the last
+message before it. Sorting spills to disk.
 
-**The time of a message** is the newest timestamp in its partition up to it: what was stamped long before it came
-(a backfill, a phone that was offline) was not there before what lies before it. Stamps later than now are not believed.
-**The end** at a time is behind the last message of that time. Messages are those of the table, so with `read_committed`
-neither those of open or aborted transactions nor markers count: a reader that has seen all there is to see has no lag.
-**The log start** is the first message that there still is. Lag counts from there: what retention took cannot be read.
+**The time of a message** is the newest timestamp in its partition up to it: a message with an old timestamp (a
+backfill) was not in the log before the messages with lower offsets. Timestamps later than now are ignored.
+**The end** at a time is the offset after the last message of that time. Messages are those of the table, so with
+`read_committed` those of open or aborted transactions and markers do not count: a consumer that has read everything has
+no lag. **The log start** is the first message that still exists. Lag counts from there.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kcoord.spark.jobs.completeness import COMPLETE_FROM, with_history
 
 PARTITION = ("log", "topic", "partition")
 KEYS = ("log", "group_id", "topic", "partition")
-# What is needed of the tables; where logs are copies of one, also what tells that.
+# The columns needed of the tables, including those that identify replicas.
 COMMIT_COLUMNS = (
     *KEYS, "log_topic", "log_partition", "log_offset", "log_timestamp", "committed_offset", "commit_timestamp",
     "is_tombstone",
@@ -31,7 +31,7 @@ MESSAGE_COLUMNS = (*PARTITION, "offset", "timestamp")
 ASSIGNMENT_COLUMNS = (
     "log", "log_offset", "group_id", "kind", "member_id", "role", "topic_id", "topic", "partitions", "is_tombstone",
 )  # fmt: skip
-# Samples of one group and partition at regular times; more is taken for a mistake.
+# The most samples of one group and partition at regular times; more is probably a mistake.
 TICKS_MAX = 1_000_000
 
 
@@ -47,15 +47,15 @@ def lag(
     """`commits`, `messages` and `assignments` are the tables `offset_commits`, `messages` and `assignments`.
 
     Without `every_s` there is a row for each commit; with it one at each multiple of that many seconds from a group's
-    first commit on. In either case there is one for the end, `until`, or else the newest time in `commits` and
-    `messages`: a group that stopped is shown as it stands there. Nothing later than `until` is looked at. `now` is the
-    machine's time, if it is not given: where a log is read, no message can be from later.
+    first commit on. In either case there is one for the end: `until`, or the newest time in `commits` and `messages`.
+    So a group that stopped has a row at the end, too. Everything later than `until` is ignored. `now` is by default the
+    machine's time: a message in a log cannot be from later.
 
-    `history` is the table `_history`: with it rows say from when on all commits of their group are there. What a group
-    had committed before that may be older than it should be, or missing.
+    `history` is the table `_history`: with it, rows have the time from which on all commits of their group are
+    available. Before that time, offsets of a group may be too old or missing.
 
-    While a group has no offset (it was deleted, expired, or is -1) it has no rows. Where it cannot be known, lag is
-    null: messages are gone, or were not given.
+    While a group has no offset (it was deleted, expired, or is -1) it has no rows. Lag is null if it cannot be known,
+    because messages were removed or not given.
     """
     found = _messages(messages, now)
     commits = with_history(commits, history)
@@ -130,9 +130,7 @@ def _end(commits: DataFrame, messages: DataFrame, until: datetime | None, now: d
 
 def _samples(states: DataFrame, begins: DataFrame, end: DataFrame, every_s: float) -> DataFrame:
     """When lag is measured, and what was committed then. `is_last` is the one at the end."""
-    groups = begins.crossJoin(F.broadcast(end)).where(
-        F.col("_begin").isNull() | (F.col("_begin") <= F.col("_end"))
-    )
+    groups = begins.crossJoin(F.broadcast(end)).where(F.col("_begin").isNull() | (F.col("_begin") <= F.col("_end")))
     times = F.array(F.struct(F.col("_end").alias("at"), F.lit(True).alias("is_last")))
     if every_s > 0:
         times = F.concat(_ticks(every_s), times)
@@ -142,7 +140,7 @@ def _samples(states: DataFrame, begins: DataFrame, end: DataFrame, every_s: floa
     both = states.withColumn("is_last", F.lit(False)).withColumn("_is_state", F.lit(True)).unionByName(
         ticks.withColumn("committed_offset", F.lit(None).cast("bigint")).withColumn("_is_state", F.lit(False))
     )  # fmt: skip
-    # A tick has what was committed by its very moment.
+    # A tick includes commits of exactly that time.
     order = Window.partitionBy(*KEYS).orderBy("at", F.desc("_is_state"), "log_offset")
     order = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     state = F.when(F.col("_is_state"), F.struct("committed_offset", F.col("at").alias("committed_at")))
@@ -160,9 +158,7 @@ def _ticks(every_s: float) -> Column:
     first = F.ceil(begin / F.lit(step)) * step
     count = F.floor((end - 1 - first) / F.lit(step)) + 1
     too_many = F.raise_error(
-        F.lit(
-            f"more than {TICKS_MAX} samples of one partition; ask for them less often than every {every_s:g} s"
-        )
+        F.lit(f"more than {TICKS_MAX} samples of one partition; ask for them less often than every {every_s:g} s")
     )
     numbers = (
         F.when(count > TICKS_MAX, too_many.cast("array<bigint>"))
@@ -183,21 +179,21 @@ def _measured(samples: DataFrame, found: DataFrame) -> DataFrame:
     sample = samples.withColumn("_is_message", F.lit(False)).withColumn("offset", F.lit(None).cast("bigint"))
     both = message.unionByName(sample, allowMissingColumns=True)
     whole = Window.partitionBy(*PARTITION)
-    # By time, messages first: the end is behind the last one that came by.
+    # By time, messages first: the end is after the last one before the sample.
     by_time = whole.orderBy("at", F.desc("_is_message"))
     by_time = by_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     rows = both.withColumn("log_start", F.min("offset").over(whole)).withColumn(
         "_end", F.max(F.col("offset") + 1).over(by_time)
     )
     rows = rows.withColumn("_from", F.greatest("committed_offset", "log_start"))
-    # By offset and backwards, messages first: the last one that came by is the first that is still to be read.
-    # (A window that looked ahead would be gone through anew for every row.)
+    # By descending offset, messages first: the last one before the sample is the first unread one.
+    # (Spark evaluates a window that looks ahead again for every row.)
     place = F.when(F.col("_is_message"), F.col("offset")).otherwise(F.col("_from"))
     by_offset = whole.orderBy(place.desc_nulls_last(), F.desc("_is_message"))
     by_offset = by_offset.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     waiting = F.last(F.when(F.col("_is_message"), F.col("at")), ignorenulls=True).over(by_offset)
     rows = rows.withColumn("_waiting_since", waiting).where(~F.col("_is_message"))
-    # A partition that begins with its first message ever was empty before it. Otherwise nobody knows.
+    # A partition that begins with its first message ever was empty before it. Otherwise that is unknown.
     end = F.coalesce("_end", F.when(F.col("log_start") == 0, F.lit(0).cast("bigint")))
     records = F.when(end.isNotNull(), F.greatest(end - F.col("_from"), F.lit(0).cast("bigint")))
     seconds = (F.unix_micros("at") - F.unix_micros("_waiting_since")) / F.lit(1_000_000.0)
@@ -217,7 +213,7 @@ def _held_topics(assignments: DataFrame) -> DataFrame:
     """What members of a group have as of the end of the log: `_topics`, and how many members it has."""
     group = Window.partitionBy("log", "group_id")
     is_classic = F.col("kind") == "classic"
-    # A classic group's record has all its members at once, so those of an older one are gone.
+    # A classic group's record has all its members, so those of an older record have left.
     of_group = F.max(F.when(is_classic, F.col("log_offset"))).over(group)
     of_member = F.max("log_offset").over(Window.partitionBy("log", "group_id", "member_id"))
     newest = (

@@ -1,11 +1,11 @@
-"""Offsets and groups of any number of clusters into one: as rows for a log of kcoord's, or as CSV for Kafka's tool.
+"""Migrates offsets and groups of any number of clusters to one: as rows for a log, or as CSV for Kafka's tool.
 
-What is taken over is the newest state of each log. Offsets keep their time and metadata; leader epochs and topic ids
-are those of the old cluster and stay behind, and so do members: whoever is in a group joins it anew. A group keeps its
-generation or epoch, empty. Share and streams groups have no record that could go on; offsets of streams groups do.
+The newest state of each log is migrated. Offsets keep their time and metadata, but not leader epochs and topic ids,
+which belong to the old cluster. Members are not migrated either: they join their groups again. A group keeps its
+generation or epoch, and is empty. Records of share and streams groups are not migrated; offsets of streams groups are.
 
 Names change by rules (`kcoord.spark.jobs.migration_rules`). Two sources with one name are a conflict, unless a rule
-says which of them wins, and then nothing is written at all.
+has a winner. While there is a conflict nothing is written.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from kcoord.spark.jobs import state
 from kcoord.spark.jobs.migration_details import DETAILS_SQL, details_of
 from kcoord.spark.jobs.migration_rules import NEWEST, Rules
 from kcoord.spark.jobs.state import cluster_by, latest
+from kcoord.spark.tables.arrow import HEADERS
 from kcoord.spark.tables.rows import CLASSIC, CONSUMER
-from kcoord.spark.tables.schemas import HEADERS
 from kcoord.wire.message import Message
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ CONFLICT: Final = "conflict"
 # What is needed of the table `records`.
 RECORD_COLUMNS: Final = tuple(name for name in state.RECORD_COLUMNS if name != "headers")
 SOURCE: Final = ("cluster", "group_id")
-# How many sources a sentence names.
+# How many sources a message names.
 NAMED_MAX: Final = 5
 
 DECIDED_SQL: Final = "cluster string, group_id string, new_group string, action string, reason string"
@@ -81,14 +81,12 @@ class Migration:
     plan: DataFrame
 
 
-def migrate(
-    records: DataFrame, rules: Rules, cluster: Column | None = None, groups: Sequence[str] = ()
-) -> Migration:
-    """What would become of all groups. Nothing is written, and nothing refused.
+def migrate(records: DataFrame, rules: Rules, cluster: Column | None = None, groups: Sequence[str] = ()) -> Migration:
+    """The plan for all groups. Nothing is written, and conflicts are not errors.
 
-    `records` is the table of that name with isolationLevel=read_committed, of any number of logs. A log is a cluster
-    of its own unless the rules say of which it is, or `cluster` does (see `latest`). `groups` are the only ones to look
-    at.
+    `records` is the table of that name with isolationLevel=read_committed, of any number of logs. Each log is a
+    cluster of its own unless the rules or `cluster` (see `latest`) name its cluster. `groups` are the only groups to
+    migrate.
     """
     offsets = records.where(F.col("log_topic") == OFFSETS_TOPIC)
     if rules.clusters and cluster is None:
@@ -114,9 +112,7 @@ def counts(plan: DataFrame) -> DataFrame:
 
 def refuse_conflicts(plan: DataFrame) -> None:
     """Raises Conflicts if there are some."""
-    found = (
-        plan.where(F.col("action") == CONFLICT).orderBy("new_group", *SOURCE).limit(NAMED_MAX + 1).collect()
-    )
+    found = plan.where(F.col("action") == CONFLICT).orderBy("new_group", *SOURCE).limit(NAMED_MAX + 1).collect()
     if found:
         lines = [f"{row['group_id']} of {row['cluster']}: {row['reason']}" for row in found[:NAMED_MAX]]
         more = ["..."] if len(found) > NAMED_MAX else []
@@ -124,11 +120,9 @@ def refuse_conflicts(plan: DataFrame) -> None:
 
 
 def committed(migration: Migration) -> DataFrame:
-    """The offsets as they are to be: group, topic, partition, offset, sorted; lines for `--from-file`."""
+    """The migrated offsets: group, topic, partition, offset, sorted; lines for `--from-file`."""
     taken = _taken(migration).where(F.col("kind") == "offset")
-    named = taken.select(
-        F.col("new_group").alias("group"), F.col("new_topic").alias("topic"), "partition", "offset"
-    )
+    named = taken.select(F.col("new_group").alias("group"), F.col("new_topic").alias("topic"), "partition", "offset")
     return named.orderBy("group", "topic", "partition")
 
 
@@ -192,13 +186,11 @@ def _plan(details: DataFrame, rules: Rules) -> DataFrame:
         )
         .when(
             nothing & F.col("new_group").isNotNull(),
-            F.lit("there is nothing left of it that could go on elsewhere"),
+            F.lit("nothing of it is left to migrate"),
         )
         .otherwise(F.col("why"))
     )
-    named = groups.withColumn("wrong", (F.col("problem") != "") | (F.col("twice") > 0)).withColumn(
-        "why", reason
-    )
+    named = groups.withColumn("wrong", (F.col("problem") != "") | (F.col("twice") > 0)).withColumn("why", reason)
     source = F.struct(*SOURCE, "commit_ms", "wrong", "why")
     competing = (
         named.where(F.col("new_group").isNotNull() & ~nothing)
@@ -235,9 +227,7 @@ def decide_groups(batches: Iterator[pa.RecordBatch], rules: Rules) -> Iterator[p
         yield pa.RecordBatch.from_arrays([pa.array(column, pa.string()) for column in columns], names)
 
 
-def decide(
-    new_group: str, sources: list[dict[str, Any]], rules: Rules
-) -> list[tuple[str, str, str, str, str]]:
+def decide(new_group: str, sources: list[dict[str, Any]], rules: Rules) -> list[tuple[str, str, str, str, str]]:
     """(cluster, group, new group, action, reason) for each source: cluster, group_id, commit_ms, wrong, why."""
     winner, reason = sources[0] if len(sources) == 1 else None, ""
     if len(sources) > 1:

@@ -1,4 +1,4 @@
-"""What a migration knows of each offset and each group's record: what it says, and what the rules make of it."""
+"""The details of a migration: each offset and each group's record, and the result of the rules for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitV
 from kcoord.protocol.records.share_group_metadata import ShareGroupMetadataKey
 from kcoord.protocol.records.streams_group_metadata import StreamsGroupMetadataKey
 from kcoord.spark.jobs.migration_rules import Rules
-from kcoord.spark.plan import TIME_MS_MAX
+from kcoord.spark.reader.slices import TIME_MS_MAX
 from kcoord.spark.tables.rows import CLASSIC, CONSUMER, SHARE, STREAMS
 
 OFFSET: Final = "offset"
@@ -71,10 +71,8 @@ def details_of(batches: Iterator[pa.RecordBatch], rules: Rules) -> Iterator[pa.R
         yield pa.RecordBatch.from_arrays(arrays, schema=DETAILS)
 
 
-def detail(
-    rules: Rules, cluster: str, time_ms: int, key_bytes: bytes, value_bytes: bytes | None
-) -> Row | None:
-    """A record of the state; None for one that says nothing of what is migrated. Raises DecodeError."""
+def detail(rules: Rules, cluster: str, time_ms: int, key_bytes: bytes, value_bytes: bytes | None) -> Row | None:
+    """A record of the state; None for one that is not migrated. Raises DecodeError."""
     key, value = decode_record(key_bytes, value_bytes)
     if isinstance(key, UnknownRecord):
         return None
@@ -117,10 +115,10 @@ def detail(
     group_id, kind, epoch, protocol_type, state_ms = about
     group = rules.group(cluster, group_id)
     is_dropped = group.name is None
-    said = (None, None, None, None, None, None, None, epoch, protocol_type, state_ms)
-    return (cluster, group_id, group.name, kind, *said, is_dropped, group.why, group.problem)
+    fields = (None, None, None, None, None, None, None, epoch, protocol_type, state_ms)
+    return (cluster, group_id, group.name, kind, *fields, is_dropped, group.why, group.problem)
 
 
 def _time(own_ms: int, record_ms: int) -> int:
-    """What a record says of its time, or when it was written; what no column can hold counts as nothing."""
+    """The time in a record, or when it was written; a time that does not fit into a column counts as none."""
     return own_ms if 0 <= own_ms <= TIME_MS_MAX else record_ms

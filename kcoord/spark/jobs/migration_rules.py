@@ -1,4 +1,4 @@
-"""Rules of a migration: what becomes of which group and topic. A small TOML or JSON file, checked as a whole.
+"""Rules of a migration for groups and topics. A small TOML or JSON file, checked as a whole.
 
     unmatched = "keep"              # groups that no rule matches: keep (default) or drop
 
@@ -50,7 +50,7 @@ GROUP_BYTES_MAX: Final = 0x7FFF
 
 
 class BadRules(ValueError):
-    """Rules that cannot be understood; the message says which, and what they may be."""
+    """Invalid rules; the message names them, and what they may be."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Rules:
     def topic(self, cluster: str, topic: str) -> Verdict:
         verdict = _apply(self.topics, "topic", cluster, topic) or Verdict(topic, "")
         if verdict.name is not None and verdict.name != topic and TOPIC_NAME.fullmatch(verdict.name) is None:
-            problem = f"{verdict.why}: {verdict.name[:100]!r} is no name of a topic"
+            problem = f"{verdict.why}: {verdict.name[:100]!r} is not a topic name"
             return Verdict(topic, verdict.why, problem)
         return verdict
 
@@ -184,7 +184,7 @@ def _entries(document: Mapping[str, Any], section: str) -> list[tuple[str, Mappi
     for number, entry in enumerate(entries, 1):
         where = f"{section} rule {number}"
         if not isinstance(entry, dict):
-            raise BadRules(f"{where} is no table")
+            raise BadRules(f"{where} is not a table")
         for name in entry:
             if name not in SECTIONS[section]:
                 raise BadRules(f"{where} has no {name}; there are {', '.join(SECTIONS[section])}")

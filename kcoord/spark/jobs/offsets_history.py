@@ -1,7 +1,7 @@
-"""Every commit there was, with what it changed since the one before, and until when it was valid.
+"""Every commit, with its difference to the one before, and the time until which it was valid.
 
-Commits of a group for a partition are in the order of their log. Clocks of brokers are set back at times: a commit is
-valid from the newest time that any up to it has, so that at every moment one commit is valid, or none.
+Commits of a group for a partition are in the order of their log. Clocks of brokers are sometimes set back: a commit is
+valid from the newest time of all commits up to it, so that at every moment at most one commit is valid.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ def offsets_history(
 ) -> DataFrame:
     """`commits` is the table `offset_commits`; a row for each of its rows.
 
-    Compaction leaves a history with gaps. `history` is the table `_history`: with it rows say from when on nothing is
-    missing, and those before have no time since the commit before, and no rate: it may be one that is gone.
+    Compaction leaves a history with gaps. `history` is the table `_history`: with it rows have the time from which
+    nothing is missing. Rows before that have no time since the commit before, and no rate, since commits between may be
+    gone.
 
-    `log_starts` (log, topic, partition, log_start), if it is known where partitions begin: a commit that goes back to
-    there is a reset. One that goes back to 0 is in any case.
+    `log_starts` (log, topic, partition, log_start), if known: a commit that goes back to the log start is a reset. One
+    that goes back to 0 always is.
     """
     in_order = Window.partitionBy(*KEYS).orderBy("log_offset")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    # A commit of -1 says that there is none.
+    # A commit of -1 means that there is no offset.
     is_gone = F.coalesce("is_tombstone", F.lit(False)) | (F.col("committed_offset") < 0)
     rows = (
         commits.withColumn("is_tombstone", is_gone)
@@ -70,10 +71,10 @@ def offsets_history(
 
 
 def offset_of(history: DataFrame, at: datetime | Column) -> DataFrame:
-    """Which offsets groups had at a time: at most one row for each group, topic and partition.
+    """The offsets of groups at a time: at most one row for each group, topic and partition.
 
-    A slowly changing table is what `history` is: "the offset of G on T-P as of time X" is the row with
-    `valid_from <= X < valid_to`, where a `valid_to` of null is open. A datetime without a zone is the session's.
+    `history` is a slowly changing dimension: "the offset of G on T-P as of time X" is the row with
+    `valid_from <= X < valid_to`, where a `valid_to` of null is open. A datetime without a zone has the session's.
     """
     when = at if isinstance(at, Column) else F.lit(at)
     is_open = F.col("valid_to").isNull() | (when < F.col("valid_to"))
@@ -81,7 +82,7 @@ def offset_of(history: DataFrame, at: datetime | Column) -> DataFrame:
 
 
 def _time() -> Column:
-    """When a commit was made. Tombstones have no time of their own but that of their record."""
+    """When a commit was made. Tombstones have only the time of their record."""
     return F.coalesce("commit_timestamp", "log_timestamp")
 
 

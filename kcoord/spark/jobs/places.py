@@ -1,4 +1,4 @@
-"""Where logs lie: how far each was compacted, and which file an offset is in. Looks at directories, not at records."""
+"""How far each log was compacted, and which file has an offset. Reads directories and checkpoints, not records."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from pyspark.sql import functions as F
 from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from kcoord.history.invariants import NEVER
 from kcoord.log.directory import CLEANER_OFFSETS, LOG_START_OFFSETS
-from kcoord.spark.discovery import data_directory, discover, read_checkpoint
 from kcoord.spark.jobs.verify import Place
-from kcoord.spark.options import parse_options
-from kcoord.spark.plan import INT64_MAX, LogPartition
+from kcoord.spark.reader.discovery import data_directory, discover, read_checkpoint
+from kcoord.spark.reader.options import parse_options
+from kcoord.spark.reader.slices import INT64_MAX, LogPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 SEGMENTS_SQL: Final = (
-    "log string, log_topic string, log_partition int, base_offset bigint, next_base_offset bigint, "
-    "file string"
+    "log string, log_topic string, log_partition int, base_offset bigint, next_base_offset bigint, file string"
 )
 
 
 def floors_of(options: Mapping[str, str]) -> dict[Place, int]:
     """For `verify`: up to where the logs of coordinators may have been compacted; NEVER where the beginning is lost.
 
-    `options` are the reader's, with the path. A cleaner leaves the last segment alone, and its checkpoint says how far
-    it came. Raises BadOption and OSError.
+    `options` are the reader's, with the path. A cleaner never compacts the last segment, and its checkpoint has
+    the end of its work. Raises BadOption and OSError.
     """
     filesystem, partitions = _partitions(options)
     floors: dict[Place, int] = {}

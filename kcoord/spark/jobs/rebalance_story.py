@@ -1,11 +1,11 @@
 """The rebalances of one group, from its records and from what `__group_events` has about it.
 
-The timeline of the core tells from records when an epoch changed, why, and when a rebalance was over. The topic has
-the same events, word for word, as long as the log was not compacted; after that it still knows what happened, and the
-records that are left tell less. So the topic wins from its first event of a group to its last one; before and behind
-that the records tell.
+The timeline of `kcoord.history` derives from records when an epoch changed, why, and when a rebalance was over. The
+topic has exactly the same events for a log that was not compacted. For a compacted log it still has all events, and the
+records have fewer. So the topic decides from its first event of a group to its last one; before and after that the
+records do.
 
-Records and events come in the order of their offsets, at the same offset the record first. Nothing here knows Spark.
+Records and events come in the order of their offsets, at the same offset the record first. This does not use Spark.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from kcoord.core.groups.cause import NO_TIME, PROTOCOL_DOWNGRADED, PROTOCOL_UPGRADED, Cause
+from kcoord.core.cause import NO_TIME, PROTOCOL_DOWNGRADED, PROTOCOL_UPGRADED, Cause
 from kcoord.history.timeline import (
     CONSUMER,
     EPOCH_CHANGED,
@@ -36,8 +36,8 @@ INT32_MAX: Final = 0x7FFFFFFF
 
 
 @dataclass
-class Told:
-    """An event, wherever it is from. None is what is not known."""
+class Event:
+    """An event, from a record or from the topic. None is unknown."""
 
     event: str
     protocol: str
@@ -54,9 +54,9 @@ class Told:
 
 @dataclass
 class Rebalance:
-    """From the first epoch that changed until all members are where they are wanted. Times are Unix times in ms.
+    """From the first new epoch until all members have their target assignment. Times are Unix times in ms.
 
-    `started_ms` is None where it is over and no record tells when it began.
+    `started_ms` is None if it is over and no record has the time when it began.
     """
 
     protocol: str
@@ -77,45 +77,45 @@ class Rebalance:
 
 
 class RebalanceStory:
-    """One group. Feed it with `record` and `event`, take what is complete with `take`, and end it with `finish`."""
+    """One group. Feed it with `record` and `event`, take complete rebalances with `take`, and end with `finish`."""
 
     def __init__(self) -> None:
         self._timeline = GroupTimeline()
         self._members = GroupMembers()
         self._row: Rebalance | None = None
         self._done: list[Rebalance] = []
-        # Of the events that records tell: the last epoch, and whether all that led to it was seen.
+        # Of the events from records: the last epoch, and whether everything that led to it was in the log.
         self._epoch = NO_EPOCH
         self._protocol = ""
         self._is_complete = True
-        # What records told since the last event of the topic. It counts if no other follows.
-        self._waiting: list[Told] = []
+        # Events from records since the last event of the topic. They count if the topic has no later one.
+        self._waiting: list[Event] = []
         self._topic_offset = -1
 
     def record(self, offset: int, time_ms: int, key: Message, value: Message | None, cause: Cause | None) -> None:
         self._members.replay(key, value)
         self._timeline.replay(offset, time_ms, key, value, cause)
         for event in self._timeline.take():
-            told = self._from_record(event)
+            new = self._from_record(event)
             if self._topic_offset >= 0:
-                self._waiting.append(told)
+                self._waiting.append(new)
             else:
-                self._apply(told)
+                self._apply(new)
 
     def event(self, document: dict[str, Any]) -> None:
-        """A value of `__group_events`. One of no known form is passed over."""
-        told = _from_topic(document)
-        if told is None:
+        """A value of `__group_events`. An unknown event is skipped."""
+        new = _from_topic(document)
+        if new is None:
             return
-        waiting: list[Told] = []
+        waiting: list[Event] = []
         for one in self._waiting:
-            if (one.event, one.epoch) == (told.event, told.epoch):
-                told.changes = one.changes
-            elif one.offset >= told.offset:
+            if (one.event, one.epoch) == (new.event, new.epoch):
+                new.changes = one.changes
+            elif one.offset >= new.offset:
                 waiting.append(one)
         self._waiting = waiting
-        self._topic_offset = max(self._topic_offset, told.offset)
-        self._apply(told)
+        self._topic_offset = max(self._topic_offset, new.offset)
+        self._apply(new)
 
     def take(self) -> list[Rebalance]:
         """Rebalances that are complete, in the order of their time."""
@@ -137,11 +137,11 @@ class RebalanceStory:
 
     # ----
 
-    def _from_record(self, event: GroupEvent) -> Told:
+    def _from_record(self, event: GroupEvent) -> Event:
         cause, source = event.cause, RECORD
         changes: Changes | None = None
         if event.event == EPOCH_CHANGED:
-            # Compaction took epochs away: then members that are new to us may have been there for long.
+            # Compaction removed epochs: members that are new here may have joined long ago.
             is_next = event.epoch == self._epoch + 1 or self._protocol != event.protocol
             is_gap = self._epoch != NO_EPOCH and event.protocol == CONSUMER and not is_next
             if is_gap or (self._epoch == NO_EPOCH and event.members == UNKNOWN):
@@ -158,7 +158,7 @@ class RebalanceStory:
             if not self._is_complete:
                 changes = None
             self._is_complete = True
-        return Told(
+        return Event(
             event.event,
             event.protocol,
             event.epoch,
@@ -172,57 +172,57 @@ class RebalanceStory:
             changes,
         )
 
-    def _apply(self, told: Told) -> None:
-        if told.event == EPOCH_CHANGED:
-            self._change_epoch(told)
-        elif told.event == REBALANCE_FINISHED:
-            self._end(told)
+    def _apply(self, new: Event) -> None:
+        if new.event == EPOCH_CHANGED:
+            self._change_epoch(new)
+        elif new.event == REBALANCE_FINISHED:
+            self._end(new)
 
-    def _change_epoch(self, told: Told) -> None:
+    def _change_epoch(self, new: Event) -> None:
         row = self._row
-        if row is not None and (row.protocol, row.to_epoch) == (told.protocol, told.epoch):
-            # The topic has an event of which the record told already.
-            if row.causes and told.cause is not None:
-                row.causes[-1] = (told.epoch, told.time_ms, told.cause, told.cause_source)
+        if row is not None and (row.protocol, row.to_epoch) == (new.protocol, new.epoch):
+            # The topic has the event of a record that was applied before.
+            if row.causes and new.cause is not None:
+                row.causes[-1] = (new.epoch, new.time_ms, new.cause, new.cause_source)
             if row.epochs == 1:
-                row.members_before = _or(told.members, row.members_before)
-                row.partitions_before = _or(told.partitions, row.partitions_before)
+                row.members_before = _or(new.members, row.members_before)
+                row.partitions_before = _or(new.partitions, row.partitions_before)
             return
         if row is None or row.finished_ms is not None:
-            row = self._begin(told, told.time_ms)
-            row.members_before, row.partitions_before = told.members, told.partitions
-        row.protocol = told.protocol
-        row.to_epoch = told.epoch
-        row.last_offset = told.offset
+            row = self._begin(new, new.time_ms)
+            row.members_before, row.partitions_before = new.members, new.partitions
+        row.protocol = new.protocol
+        row.to_epoch = new.epoch
+        row.last_offset = new.offset
         row.epochs += 1
         if len(row.causes) < CAUSES_MAX:
-            row.causes.append((told.epoch, told.time_ms, told.cause, told.cause_source))
+            row.causes.append((new.epoch, new.time_ms, new.cause, new.cause_source))
 
-    def _end(self, told: Told) -> None:
+    def _end(self, new: Event) -> None:
         row = self._row
-        if row is None or (row.protocol, row.to_epoch) != (told.protocol, told.epoch):
-            # How it began is not told any more.
-            row = self._begin(told, told.time_ms)
+        if row is None or (row.protocol, row.to_epoch) != (new.protocol, new.epoch):
+            # Its beginning is no longer in the log.
+            row = self._begin(new, new.time_ms)
             row.from_epoch = None
-        row.started_ms = told.started_ms
-        row.finished_ms = told.time_ms
-        row.last_offset = told.offset
-        row.members_after = _or(told.members, row.members_after)
-        row.partitions_after = _or(told.partitions, row.partitions_after)
-        if told.changes is not None:
-            row.changes = told.changes
+        row.started_ms = new.started_ms
+        row.finished_ms = new.time_ms
+        row.last_offset = new.offset
+        row.members_after = _or(new.members, row.members_after)
+        row.partitions_after = _or(new.partitions, row.partitions_after)
+        if new.changes is not None:
+            row.changes = new.changes
 
-    def _begin(self, told: Told, started_ms: int) -> Rebalance:
+    def _begin(self, new: Event, started_ms: int) -> Rebalance:
         before = self._row
         from_epoch: int | None = None
         if before is not None:
             self._done.append(before)
             from_epoch = before.to_epoch
-        elif told.event == EPOCH_CHANGED and told.members is not None:
-            # A group that has just been made.
+        elif new.event == EPOCH_CHANGED and new.members is not None:
+            # A new group.
             from_epoch = 0
         self._row = Rebalance(
-            told.protocol, from_epoch, told.epoch, started_ms, told.offset, told.offset, None, None
+            new.protocol, from_epoch, new.epoch, started_ms, new.offset, new.offset, None, None
         )  # fmt: skip
         return self._row
 
@@ -231,7 +231,7 @@ def _or(value: int | None, other: int | None) -> int | None:
     return other if value is None else value
 
 
-def _from_topic(document: dict[str, Any]) -> Told | None:
+def _from_topic(document: dict[str, Any]) -> Event | None:
     event, protocol = document.get("event"), document.get("protocol")
     epoch, time_ms, offset = document.get("epoch"), document.get("time_ms"), document.get("offset")
     if not (isinstance(event, str) and isinstance(protocol, str) and isinstance(epoch, int)):
@@ -243,7 +243,7 @@ def _from_topic(document: dict[str, Any]) -> Told | None:
     cause: Cause | None = None
     if isinstance(kind, str):
         cause = Cause(kind, _text(document.get("member")), _text(document.get("detail")))
-    return Told(
+    return Event(
         event,
         protocol,
         epoch,

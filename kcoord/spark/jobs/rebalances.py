@@ -1,7 +1,7 @@
-"""Rebalances of all groups, one row each, and a ranking of what should not be: storms, and members that flap.
+"""Rebalances of all groups, one row each, and a ranking of anomalies: storms, and flapping members.
 
-Records and events are brought together by group and sorted by offset; then each group is told by `rebalance_story`,
-which holds what the group has at one time. However long its history is, it is never in memory as a whole.
+Records and events are grouped and sorted by offset; then `rebalance_story` goes through each group. It keeps only the
+current state of the group, never its whole history.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from kcoord.core.outcome import GROUP_EVENTS_TOPIC, OFFSETS_TOPIC
 from kcoord.log.serde import UnknownRecord, decode_record
 from kcoord.spark.jobs.completeness import COMPLETE_FROM, with_history
 from kcoord.spark.jobs.rebalance_story import Rebalance, RebalanceStory, member_document
-from kcoord.spark.plan import TIME_MS_MAX
+from kcoord.spark.reader.slices import TIME_MS_MAX
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 GROUP: Final = ("log", "log_partition", "group_id")
-# What the story is told from: classic groups (2), and members, epochs and assignments of consumer groups (3 to 8).
+# Record types that matter: classic groups (2), and members, epochs and assignments of consumer groups (3 to 8).
 RECORD_TYPES: Final = (2, 3, 4, 5, 6, 7, 8)
-# What is needed of the tables `records` and `messages`; where logs are copies of one, also what tells that.
+# The columns needed of the tables `records` and `messages`, including those that identify replicas.
 RECORD_COLUMNS: Final = (
     *GROUP, "log_topic", "log_offset", "log_timestamp", "record_type", "key", "value", "headers",
 )  # fmt: skip
@@ -45,14 +45,12 @@ STORM: Final = "storm"
 FLAPPING: Final = "flapping_member"
 
 
-def rebalances(
-    records: DataFrame, messages: DataFrame | None = None, history: DataFrame | None = None
-) -> DataFrame:
+def rebalances(records: DataFrame, messages: DataFrame | None = None, history: DataFrame | None = None) -> DataFrame:
     """A row for each rebalance, in no order; one that was not over when the log ended has no `finished`.
 
     `records` is the table `records`, as far as it has `__consumer_offsets`; `messages` the table `messages`, as far as
-    it has `__group_events` (`subscribe`), which knows causes and epochs that compaction took from the records.
-    `history` is the table `_history`: with it rows say from when on there are all rebalances of their log.
+    it has `__group_events` (`subscribe`), which has causes and epochs that compaction removed from the records.
+    `history` is the table `_history`: with it rows have the time from which all rebalances of their log are known.
     """
     stream = _records(records)
     if messages is not None:
@@ -60,7 +58,7 @@ def rebalances(
     told = (
         stream.repartition(*GROUP)
         .sortWithinPartitions(*GROUP, "log_offset", "is_event", "number")
-        .mapInArrow(_tell, COLUMNS)
+        .mapInArrow(_derive, COLUMNS)
     )
     first = F.col("causes")[0]
     took = F.col("finished_ms") - F.col("started_ms")
@@ -89,17 +87,15 @@ def _cause_column(cause: Column) -> Column:
 
 
 def begun() -> Column:
-    """When a rebalance began at the latest: where no record tells it, that is when it was over."""
+    """The latest time at which a rebalance can have begun: its end, if no record has its beginning."""
     return F.coalesce("started", "finished")
 
 
-def ranking(
-    rebalances: DataFrame, storm_gap_s: float = 60, storm_rebalances: int = 3, flaps: int = 2
-) -> DataFrame:
-    """What is wrong, worst first: rank 1 of each `finding`.
+def ranking(rebalances: DataFrame, storm_gap_s: float = 60, storm_rebalances: int = 3, flaps: int = 2) -> DataFrame:
+    """Anomalies, the worst first: rank 1 of each `finding`.
 
     A **storm** is a run of at least `storm_rebalances` rebalances of a group, each of which began less than
-    `storm_gap_s` seconds after the one before was over. A **flapping member** is one that went away and came back at
+    `storm_gap_s` seconds after the one before was over. A **flapping member** is one that left and came back at
     least `flaps` times: a static member by its instance, another by its client id and host, since it gets a new
     member id each time.
     """
@@ -176,7 +172,7 @@ def _milliseconds() -> Column:
     return F.unix_millis("last") - F.unix_millis("first")
 
 
-# --- what the story is told from
+# --- records and events
 
 
 def _records(records: DataFrame) -> DataFrame:
@@ -189,7 +185,7 @@ def _records(records: DataFrame) -> DataFrame:
 
 
 def _events(messages: DataFrame) -> DataFrame:
-    """The events that say of themselves which group, partition and offset they are about."""
+    """The events with their own group, partition and offset."""
     text = F.col("value").cast("string")
     place = F.from_json(text, "`group` string, log string, offset bigint")
     number = F.regexp_extract(place["log"], rf"^{OFFSETS_TOPIC}-(\d{{1,9}})$", 1)
@@ -214,7 +210,7 @@ def _events(messages: DataFrame) -> DataFrame:
 # --- on executors
 
 
-def _tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _derive(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Rows sorted by group and offset become rebalances."""
     story = RebalanceStory()
     group: tuple[Any, ...] | None = None
@@ -290,7 +286,7 @@ def _time(ms: int | None) -> int | None:
 
 
 def _batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
-    """As COLUMNS says it."""
+    """A row of COLUMNS."""
     import pyarrow as pa
 
     def array(*fields: tuple[str, pa.DataType]) -> pa.DataType:

@@ -1,12 +1,12 @@
-"""The state of groups at a point as tables: offsets, groups and members as the records say that made it.
+"""The state of groups at a point as tables: offsets, groups and members.
 
-Each has the columns of the table that it is named after (`offset_commits`, `group_metadata`, `members`), made by the
-same decoders; `is_tombstone` is false everywhere.
+The tables have the columns of `offset_commits`, `group_metadata` and `members`, and are made by the same decoders;
+`is_tombstone` is false everywhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
@@ -19,12 +19,12 @@ from kcoord.log.record_plain import uuid_text
 from kcoord.log.serde import LEGACY_OFFSET_COMMIT, OFFSET_COMMIT
 from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
 from kcoord.spark.jobs.state import Offsets, committed_at, latest
-from kcoord.spark.options import GROUP_METADATA, MEMBERS, OFFSET_COMMITS
-from kcoord.spark.tables.group_metadata import GroupMetadataDecoder
-from kcoord.spark.tables.members import MembersDecoder
+from kcoord.spark.tables.group_metadata import GroupMetadataTable
+from kcoord.spark.tables.members import MembersTable
+from kcoord.spark.tables.offset_commits import OffsetCommitsTable
 from kcoord.spark.tables.rows import (
+    DecodedTable,
     RecordPlace,
-    TableDecoder,
     coordinator_record_type,
     decode_group_record,
     known,
@@ -53,7 +53,7 @@ RAW_COLUMNS: Final = (
 
 @dataclass(frozen=True)
 class Snapshot:
-    """`records` are the rows of the table `records` that make the state; the others what they say."""
+    """`records` are the rows of the table `records` that make up the state; the others are decoded from them."""
 
     records: DataFrame
     offsets: DataFrame
@@ -69,8 +69,8 @@ def snapshot(
 ) -> Snapshot:
     """The state at a point, or at the end; `cluster` is for `latest`.
 
-    `records` is the table of that name: with isolationLevel=read_uncommitted where a point is given, since then a
-    transaction may have been open that is committed now; read_committed, and without a point, is read only once.
+    `records` is the table of that name: with isolationLevel=read_uncommitted if a point is given, because a transaction
+    that is committed now may have been open then; else with read_committed, which is read only once.
     """
     is_past = time is not None or before_offset is not None
     counted = committed_at(records, time, before_offset) if is_past else records
@@ -79,26 +79,26 @@ def snapshot(
 
 
 def offsets_of(state: DataFrame) -> DataFrame:
-    return _decoded(state, OFFSET_COMMITS, OffsetsDecoder)
+    return _decoded(state, OffsetsDecoder)
 
 
 def groups_of(state: DataFrame) -> DataFrame:
-    return _decoded(state, GROUP_METADATA, GroupMetadataDecoder)
+    return _decoded(state, GroupMetadataTable)
 
 
 def members_of(state: DataFrame) -> DataFrame:
-    return _decoded(state, MEMBERS, MembersDecoder)
+    return _decoded(state, MembersTable)
 
 
-def _decoded(state: DataFrame, table: str, decoder: Callable[[], TableDecoder]) -> DataFrame:
+def _decoded(state: DataFrame, table: type[DecodedTable]) -> DataFrame:
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return decode_rows(batches, decoder())
+        return decode_rows(batches, table())
 
     rows = state.where(F.col("log_topic") == OFFSETS_TOPIC).select(*RAW_COLUMNS)
-    return rows.mapInArrow(decode, spark_schema(table))
+    return rows.mapInArrow(decode, spark_schema(table.NAME))
 
 
-def decode_rows(batches: Iterator[pa.RecordBatch], decoder: TableDecoder) -> Iterator[pa.RecordBatch]:
+def decode_rows(batches: Iterator[pa.RecordBatch], decoder: DecodedTable) -> Iterator[pa.RecordBatch]:
     """Rows of RAW_COLUMNS through the decoder of a table. Raises DecodeError."""
     header = plain_header()
     for batch in batches:
@@ -117,17 +117,18 @@ def decode_rows(batches: Iterator[pa.RecordBatch], decoder: TableDecoder) -> Ite
 
 
 def plain_header() -> BatchHeader:
-    """That of a batch outside of transactions."""
+    """The header of a batch outside of transactions."""
     builder = BatchBuilder()
     builder.append(0, b"", b"")
     return parse_header(builder.build(0, -1))
 
 
 @final
-class OffsetsDecoder(TableDecoder):
-    """Offsets from single records; where whole segments are read they come by a faster way."""
+class OffsetsDecoder(DecodedTable):
+    """Offsets from single records; the reader has a faster way for whole segments."""
 
-    TABLE: ClassVar[str] = OFFSET_COMMITS
+    NAME: ClassVar[str] = OffsetCommitsTable.NAME
+    COLUMNS = OffsetCommitsTable.COLUMNS
 
     def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
         if coordinator_record_type(record) not in (LEGACY_OFFSET_COMMIT, OFFSET_COMMIT):

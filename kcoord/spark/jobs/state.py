@@ -1,7 +1,7 @@
-"""The state that logs of coordinators hold, as the records that make it: of every key the newest, without tombstones.
+"""The state in coordinators' logs, as records: the newest of every key, without tombstones.
 
-That is what compaction leaves when nothing is too young for it, and what a server has after it replayed the log.
-Records are rows of the table `records`, and stay so.
+That is what full compaction leaves, and what a server has after it replayed the log. Records are rows of the table
+`records`, and keep its columns.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 LOG_COLUMNS: Final = ("log", "log_topic", "log_partition")
-# What is needed of the table `records`, by whoever goes on with key, value and headers.
+# The columns of the table `records` for callers that need key, value and headers.
 RECORD_COLUMNS: Final = (
     *LOG_COLUMNS, "log_offset", "log_timestamp", "record_type", "record_name", "group_id", "topic", "partition", "key",
     "value", "headers", "producer_id", "is_tombstone",
@@ -33,18 +33,18 @@ Offsets = int | Mapping[tuple[str, int], int]
 
 
 def latest(records: DataFrame, cluster: Column | None = None, groups: Sequence[str] = ()) -> DataFrame:
-    """Of every key of `__consumer_offsets` and `__transaction_state` the newest record, unless it is a tombstone.
+    """The newest record of every key of `__consumer_offsets` and `__transaction_state`, unless it is a tombstone.
 
-    `records` are those that count: read with isolationLevel=read_committed, or from `committed_at`. Each log is for
-    itself, unless `cluster` tells of rows which cluster they are of: of logs that hold the same partition of a cluster
-    the one that goes furthest counts. With `groups` only what is theirs.
+    `records` are committed ones: read with isolationLevel=read_committed, or from `committed_at`. Each log has its own
+    state, unless `cluster` gives the cluster of rows: of several replicas of a partition in a cluster, the one with the
+    highest end offset counts. With `groups` only their records.
     """
     if groups and cluster is None:
         records = records.where(F.col("group_id").isin(*groups))
     of_coordinators = records.where(
         F.col("log_topic").isin(OFFSETS_TOPIC, TRANSACTION_TOPIC) & F.col("key").isNotNull() & ~_is_control()
     )
-    # The oldest form of commits has keys of its own, for the same state.
+    # The oldest commits have keys of another type for the same state.
     is_of_type = F.col("record_type").isin(LEGACY_OFFSET_COMMIT, OFFSET_COMMIT)
     is_commit = F.coalesce((F.col("log_topic") == OFFSETS_TOPIC) & is_of_type, F.lit(False))
     record = F.struct(*records.columns)
@@ -67,15 +67,12 @@ def latest(records: DataFrame, cluster: Column | None = None, groups: Sequence[s
     return state.where(~F.col("is_tombstone"))
 
 
-def committed_at(
-    records: DataFrame, time: datetime | None = None, before_offset: Offsets | None = None
-) -> DataFrame:
-    """The records that counted at a point: those up to a time (inclusive), or below an offset.
+def committed_at(records: DataFrame, time: datetime | None = None, before_offset: Offsets | None = None) -> DataFrame:
+    """The records that were committed at a point: those up to a time (inclusive), or below an offset.
 
-    Of transactions those that were committed by then, so `records` must have been read with
-    isolationLevel=read_uncommitted: a transaction counts from its marker on. Records without a timestamp are left out
-    where a time is asked for. What compaction has taken is not there; where a log was compacted beyond the point, its
-    state then cannot be known (`kcoord log state` refuses there).
+    A transaction counts from its marker on, so `records` must have been read with isolationLevel=read_uncommitted.
+    Records without a timestamp are left out if the point is a time. Records that compaction removed are missing; the
+    state of a log that was compacted beyond the point is unknown (`kcoord log state` refuses that).
     """
     counted = records
     if time is not None:
@@ -84,9 +81,7 @@ def committed_at(
         counted = counted.where(_below(before_offset))
     outside = counted.where(F.col("producer_id").isNull() & ~_is_control())
     following = (
-        Window.partitionBy(*LOG_COLUMNS, "producer_id")
-        .orderBy("log_offset")
-        .rowsBetween(1, Window.unboundedFollowing)
+        Window.partitionBy(*LOG_COLUMNS, "producer_id").orderBy("log_offset").rowsBetween(1, Window.unboundedFollowing)
     )
     marker = F.first(F.when(F.col("record_name").isin(*MARKERS), F.col("record_name")), ignorenulls=True)
     inside = (
@@ -99,9 +94,9 @@ def committed_at(
 
 
 def newest_replicas(records: DataFrame, cluster: Column) -> DataFrame:
-    """The records of one log of those that hold the same partition of a cluster: of the one that goes furthest.
+    """The records of one replica of each partition of a cluster: the one with the highest end offset.
 
-    All records are looked at twice; for their state `latest` looks once.
+    This reads all records twice; `latest` reads them once for their state.
     """
     copies = records.groupBy(*LOG_COLUMNS).agg(F.max("log_offset").alias("last"))
     furthest = F.max_by("log", F.struct("last", "log"))
@@ -111,12 +106,12 @@ def newest_replicas(records: DataFrame, cluster: Column) -> DataFrame:
 
 
 def one_cluster() -> Column:
-    """For `latest`: all logs are of one."""
+    """For `latest`: all logs belong to one cluster."""
     return F.lit(".")
 
 
 def cluster_by(cluster_of: Callable[[str], str]) -> Column:
-    """For `latest`: `cluster_of` says which cluster a `log` is of; executors call it."""
+    """For `latest`: `cluster_of` returns the cluster of a `log`; executors call it."""
     # Spark would look at the hints of the function itself.
     return F.udf(lambda log: cluster_of(log), "string")("log")
 

@@ -2,7 +2,7 @@
 
 A transaction is begun by an id that has no other, is prepared to be committed or aborted, and is completed once, in
 the way in which it was prepared, by the producer that prepared it (KIP-98, KIP-890). The epoch of a producer id never
-goes back. The first holds for what compaction left whole; the second for any log.
+goes back. The first rule holds for the part that compaction left complete; the second for any log.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NAMES: Final = {
     PREPARE_EPOCH_FENCE: "PrepareEpochFence",
 }
 SETTLED: Final = (EMPTY, COMPLETE_COMMIT, COMPLETE_ABORT)
-# What a record of a status may follow on. Since KIP-890 also a producer without a transaction can be told to abort.
+# The statuses that may precede a status. Since KIP-890 a producer without a transaction may abort, too.
 FOLLOWS: Final = {
     EMPTY: (NONE, *SETTLED),
     ONGOING: (ONGOING, *SETTLED),
@@ -48,8 +48,8 @@ PREPARED: Final = {PREPARE_COMMIT: "committed", PREPARE_ABORT: "aborted"}
 
 @final
 class TransactionRules:
-    """The rules for one id. `replay` gives what is wrong with a record as (rule, text, is_of_state); what is of the
-    state is only wrong if no record of the id is missing before."""
+    """The rules for one id. `replay` returns violations of a record as (rule, text, is_of_state); a violation of
+    the state counts only if no earlier record of the id is missing."""
 
     def __init__(self, transactional_id: str) -> None:
         self.transactional_id = transactional_id

@@ -1,10 +1,10 @@
-"""Every history of a group and of a transactional id replayed and held against the rules, in parallel over them.
+"""Replays every history of a group and of a transactional id and checks the rules, in parallel.
 
-Records are brought together by log and key and sorted by offset there, and each task walks through its share: what it
-holds in memory is the state of one group at a time, and of the few before it in the same core.
+Records are grouped by log and key and sorted by offset. Each task goes through its share, and holds the state of one
+group at a time, and of a few before it in the same core.
 
-Rules about states need to know what compaction took (`kcoord.spark.jobs.histories`). That shows in a log's offsets as
-a whole: each task counts what it saw of which log, and what only holds for other logs than this is dropped at the end.
+Rules about states depend on what compaction removed (`kcoord.spark.jobs.histories`). Only all offsets of a log show
+that: each task counts the records of each log, and violations that do not hold for the log are dropped at the end.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 # (log, log_topic, log_partition).
 Place = tuple[str, str, int]
 LOG_COLUMNS: Final = ("log", "log_topic", "log_partition")
-# What is needed of the table `records`.
+# The columns needed of the table `records`.
 RECORD_COLUMNS: Final = (
     *LOG_COLUMNS, "log_offset", "log_timestamp", "record_name", "group_id", "transactional_id", "key", "value",
     "producer_id",
@@ -62,7 +62,7 @@ CHECKED: Final = pa.schema(
         ("rule", pa.string()),
         ("message", pa.string()),
         ("holds", pa.string()),
-        # Of rows without a rule: what a task saw of a log.
+        # Rows without a rule: how many records of a log a task has seen.
         ("counted", pa.int64()),
         ("lowest", pa.int64()),
         ("highest", pa.int64()),
@@ -85,10 +85,11 @@ def verify(
     """Violations: kind (`group` or `transaction`), id, log, log_topic, log_partition, log_offset, rule, message.
 
     `records` is the table of that name with isolationLevel=read_uncommitted: markers have offsets, too. `floors` are
-    offsets up to which logs were compacted (`kcoord.spark.jobs.places` finds them; NEVER: a log lost its beginning);
-    without, what comes of states of a compacted log is only looked at where it ends. With `offsets_partitions`, how
-    many partitions `__consumer_offsets` has, also where a group lies is checked. `ids` are the only groups and
-    transactional ids to look at; `records` have to be those of all, or what compaction took cannot be told.
+    the offsets up to which logs were compacted (`kcoord.spark.jobs.places` finds them; NEVER: a log lost its
+    beginning). Without them, states of a compacted log are only checked at its end. `offsets_partitions` is the number
+    of partitions of `__consumer_offsets`; with it, the partition of each group is checked as well. `ids` limits the
+    check to these groups and transactional ids; `records` must still have all of them, because the rules depend on
+    what compaction removed.
     """
     known = dict(floors or {})
     sorted_records = _by_history(records, ids)

@@ -1,20 +1,20 @@
 """The table `assignments`: which partitions members are to have (`target`) and have (`current`), a row for each topic.
 
-`partitions` is empty in the one row of a member that has nothing, and null where the record does not tell partitions
-of topics: the tasks of streams groups, and classic members whose assignment is not that of consumers or is not
-understood (to a coordinator these bytes are the members' own business, so that is no damage). Such members have one
-row too. A classic group's record holds the current assignment of all its members; its tombstone is a row without a
-member.
+`partitions` is empty in the one row of a member that has nothing, and null if the record has no partitions of topics:
+for the tasks of streams groups, and for classic members whose assignment is not that of a consumer or cannot be decoded
+(to a coordinator these bytes are opaque, so that is not damage). Such members have one row, too. A classic group's
+record holds the current assignment of all its members; its tombstone is a row without a member.
 
-Records of the newer kinds name topics by their id only. Their names come from the metadata log, if it was read.
+Records of the newer kinds have only the ids of topics. The names come from the metadata log, if it was read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar, Final, final
 
 from kcoord.core.groups.embedded_protocol import decode_assignment
+from kcoord.core.outcome import OFFSETS_TOPIC
 from kcoord.log.record_plain import uuid_text
 from kcoord.protocol.records import (
     consumer_group_current_member_assignment,
@@ -25,18 +25,17 @@ from kcoord.protocol.records import (
     streams_group_current_member_assignment,
     streams_group_target_assignment_member,
 )
-from kcoord.spark.filters import EVERYTHING, RowFilter
-from kcoord.spark.options import ASSIGNMENTS
 from kcoord.spark.tables.rows import (
     CLASSIC,
     CONSUMER,
     SHARE,
     STREAMS,
-    GroupTableDecoder,
+    GroupTable,
     Row,
     group_columns,
     known,
 )
+from kcoord.spark.tables.table import GROUP_ID, INT, INTS, IS_TOMBSTONE, KIND, PLACE, RECORD_NAME, STRING, Column
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import DecodeError
 from kcoord.wire.record_batch import Record
@@ -55,35 +54,43 @@ KINDS: Final = {
 }
 STATES: Final = {0: "stable", 1: "unrevoked_partitions", 2: "unreleased_partitions"}
 STREAMS_STATES: Final = {1: "stable", 2: "unrevoked_tasks", 3: "unreleased_tasks"}
-# `topic_id`, `topic`, `partitions` and `pending_partitions` where no partitions are told.
+# `topic_id`, `topic`, `partitions` and `pending_partitions` if the record has no partitions.
 UNTOLD: Final[Row] = (None, None, None, None)
 
 Partitions = dict[bytes, list[int]]
 
 
 @final
-class AssignmentsDecoder(GroupTableDecoder):
-    """`topic_names` are names of topics by their id of 16 bytes, as `topic_names` finds them."""
-
-    TABLE: ClassVar[str] = ASSIGNMENTS
+class AssignmentsTable(GroupTable):
+    NAME: ClassVar[str] = "assignments"
+    ROW: ClassVar[str] = "what one member has, or is to have, of one topic"
+    TOPICS: ClassVar[tuple[str, ...]] = (OFFSETS_TOPIC,)
+    COLUMNS: ClassVar[tuple[Column, ...]] = (
+        *PLACE,
+        GROUP_ID,
+        KIND,
+        RECORD_NAME,
+        Column("member_id", STRING, "the member's id"),
+        Column("role", STRING, "`current`: the member has it; `target`: it is to have it", "roles"),
+        Column("epoch", INT, "the member epoch; the generation of a classic group"),
+        Column("previous_epoch", INT, "the member epoch before"),
+        Column("state", STRING, "where the member is on its way to the target assignment"),
+        Column("topic_id", STRING, "the topic's id; classic groups have none"),
+        Column("topic", STRING, "the topic's name, if the metadata log has it"),
+        Column(
+            "partitions", INTS, "the partitions; empty if the member has none, null if the record does not list them"
+        ),
+        Column("pending_partitions", INTS, "partitions that the member is to give up"),
+        IS_TOMBSTONE,
+    )
+    NEEDS_TOPIC_NAMES: ClassVar[bool] = True
     KINDS: ClassVar[Mapping[int, tuple[str, str]]] = KINDS
-
-    def __init__(
-        self,
-        topic_names: Mapping[bytes, str] | None = None,
-        columns: Sequence[str] = (),
-        wanted: RowFilter = EVERYTHING,
-    ) -> None:
-        super().__init__(columns, wanted)
-        self.topic_names = topic_names if topic_names is not None else {}
 
     def _is_wanted(self, about: tuple[str, str]) -> bool:
         kind, role = about
         return super()._is_wanted(kind) and (self.wanted.roles is None or role in self.wanted.roles)
 
-    def _add(
-        self, about: tuple[str, str], place: Row, key: Message, value: Message | None, record: Record
-    ) -> None:
+    def _add(self, about: tuple[str, str], place: Row, key: Message, value: Message | None, record: Record) -> None:
         kind, role = about
         first = place + group_columns(kind, key)
         if isinstance(value, group_metadata.GroupMetadataValue):
@@ -105,9 +112,7 @@ class AssignmentsDecoder(GroupTableDecoder):
             ),
         ):
             return self._topic_columns(_by_topic(value.topic_partitions), None)
-        if isinstance(
-            value, consumer_group_current_member_assignment.ConsumerGroupCurrentMemberAssignmentValue
-        ):
+        if isinstance(value, consumer_group_current_member_assignment.ConsumerGroupCurrentMemberAssignmentValue):
             return self._topic_columns(
                 _by_topic(value.assigned_partitions), _by_topic(value.partitions_pending_revocation)
             )
@@ -116,7 +121,7 @@ class AssignmentsDecoder(GroupTableDecoder):
         return [UNTOLD]
 
     def _topic_columns(self, assigned: Partitions, pending: Partitions | None) -> list[Row]:
-        """Columns for each topic. `pending` is still to be given up; None where the record has no such thing."""
+        """Columns for each topic. `pending` is to be revoked; None if the record has no such field."""
         topic_ids = list(assigned)
         if pending is not None:
             topic_ids += [topic_id for topic_id in pending if topic_id not in assigned]
@@ -139,7 +144,7 @@ def _by_topic(parts: list[Any]) -> Partitions:
 def _classic_topics(protocol_type: str, data: bytes) -> list[Row]:
     if protocol_type != CONSUMER:
         return [UNTOLD]
-    # A member that is given nothing may also be given no bytes at all.
+    # A member without partitions may also get no bytes at all.
     nothing: Row = (None, None, [], None)
     if not data:
         return [nothing]

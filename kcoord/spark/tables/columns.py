@@ -1,17 +1,18 @@
-"""Columns of a scan as Arrow arrays, which are mostly taken as they are, and what all tables of scans share."""
+"""The columns of a scan as Arrow arrays, most of them without a copy, and what all rows of scans share."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from kcoord.spark.plan import Slice
-from kcoord.spark.scan import NO_TIMESTAMP, Columns, Scan
-from kcoord.spark.tables.schemas import HEADERS, TIMESTAMP, arrow_schema
+from kcoord.spark.reader.slices import Slice
+from kcoord.spark.scan.columns import NO_TIMESTAMP, Columns, Scan
+from kcoord.spark.tables.arrow import HEADERS, TIMESTAMP
+from kcoord.spark.tables.table import Corrupt
 from kcoord.wire.primitives import BytesWriter
 from kcoord.wire.record_batch import headers_at
 
@@ -20,14 +21,12 @@ Array = Any
 Texts = tuple[BytesWriter, BytesWriter]
 # A validity bitmap and how many nulls it has; None for a column without.
 Nulls = tuple[pa.Buffer, int] | None
-# Offset of a record, position of its batch, why it cannot be read.
-Corrupt = Callable[[int, int, str], None]
-# The first two bits of a byte that a character of UTF-8 does not begin with.
+# The first two bits of a byte inside a UTF-8 character.
 CONTINUES_MASK, CONTINUES = 0xC0, 0x80
 
 
 class ScannedRows(ABC):
-    """Arrow's columns of what a scan found."""
+    """The columns of a scan as Arrow arrays."""
 
     def __init__(self, found: Columns) -> None:
         self.found = found
@@ -36,7 +35,7 @@ class ScannedRows(ABC):
 
     @abstractmethod
     def column(self, name: str) -> pa.Array:
-        """A column of this table that is not the same in all."""
+        """A column of this table that SliceRows does not make for all tables."""
 
     def offsets(self) -> pa.Array:
         return self.fixed(pa.int64(), self.found.offsets)
@@ -57,7 +56,7 @@ class ScannedRows(ABC):
         return pa.Array.from_buffers(kind, self.count, buffers, null_count)
 
     def named(self, names: Sequence[str], which: BytesWriter, null_flag: int) -> pa.Array:
-        """Of these names the one that a number says."""
+        """The name at each row's number in `which`."""
         if not names:
             return pa.nulls(self.count, pa.string())
         return pa.array(names, pa.string()).take(self.fixed(pa.int32(), which, null_flag))
@@ -80,20 +79,18 @@ class ScannedRows(ABC):
         return pa.py_buffer(np.packbits(~nulls, bitorder="little").tobytes()), count
 
 
-class ScannedTable(ABC):
-    """Rows of what a scan found of a slice; with `columns` rows have just these, in that order."""
+class SliceRows(ABC):
+    """Rows of one slice from a scan, with the columns of `schema`."""
 
-    TABLE: ClassVar[str] = ""
-
-    def __init__(self, scan: Scan, part: Slice, corrupt: Corrupt, columns: Sequence[str] = ()) -> None:
+    def __init__(self, scan: Scan, part: Slice, corrupt: Corrupt, schema: pa.Schema) -> None:
         self.scan = scan
         self.part = part
-        self.schema = arrow_schema(self.TABLE, columns)
+        self.schema = schema
         self.corrupt = corrupt
 
     @abstractmethod
     def take(self) -> pa.RecordBatch | None:
-        """What the scan has, as rows; None if there is nothing."""
+        """Take the rows out of the scan; None if there are none."""
 
     def batch(self, rows: ScannedRows) -> pa.RecordBatch | None:
         found = rows.found
@@ -161,7 +158,7 @@ def _is_text(data: bytes) -> bool:
 
 
 def headers_column(rows: ScannedRows, texts: Texts, flag: int) -> pa.Array:
-    """Lists of headers; null in rows without that flag. Names that are not UTF-8 are in it as far as they are."""
+    """Lists of headers; null in rows without that flag. Names that are not UTF-8 keep the parts that are."""
     with_headers = np.flatnonzero(rows.with_flag(flag))
     if not len(with_headers):
         return pa.nulls(rows.count, HEADERS)

@@ -1,58 +1,58 @@
-"""The table `messages`: records of topics, with the columns of Spark's Kafka source."""
+"""The table `messages`: records of topics, with the columns of Spark's Kafka source.
+
+`message_rows.py` makes the rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, final
 
-import numpy as np
-import pyarrow as pa
+from kcoord.spark.scan.messages import MessageScan
+from kcoord.spark.tables.table import (
+    BIGINT,
+    BINARY,
+    BY_OFFSET,
+    BY_TIME,
+    COORDINATOR_TOPICS,
+    HEADERS,
+    INT,
+    PLACE,
+    STRING,
+    TIMESTAMP,
+    Column,
+    SliceRequest,
+    Table,
+)
 
-from kcoord.spark.message_scan import NO_KEY, NO_VALUE, WITH_HEADERS, MessageScan, RawColumns
-from kcoord.spark.options import MESSAGES
-from kcoord.spark.plan import Slice
-from kcoord.spark.scan import BY_BROKERS_CLOCK
-from kcoord.spark.tables.columns import Corrupt, ScannedRows, ScannedTable, constant, headers_column
-
-
-@final
-class MessageTable(ScannedTable):
-    """Messages of the slice that `scan` goes through."""
-
-    TABLE: ClassVar[str] = MESSAGES
-
-    def __init__(self, scan: MessageScan, part: Slice, corrupt: Corrupt, columns: Sequence[str] = ()) -> None:
-        super().__init__(scan, part, corrupt, columns)
-        self.scan: MessageScan = scan
-
-    def take(self) -> pa.RecordBatch | None:
-        return self.batch(_Rows(self.scan.take()))
-
-    def _column(self, name: str, rows: ScannedRows) -> pa.Array:
-        if name == "topic":
-            return constant(self.part.topic, pa.string(), rows.count)
-        if name == "partition":
-            return constant(self.part.partition, pa.int32(), rows.count)
-        return super()._column(name, rows)
+if TYPE_CHECKING:
+    from kcoord.spark.tables.message_rows import MessageRows
 
 
 @final
-class _Rows(ScannedRows):
-    def __init__(self, found: RawColumns) -> None:
-        super().__init__(found)
-        self.found: RawColumns = found
+class MessagesTable(Table):
+    NAME: ClassVar[str] = "messages"
+    ROW: ClassVar[str] = "a record of a topic, with the columns of Spark's Kafka source, and `log`"
+    TOPICS_IN_WORDS: ClassVar[str] = "all topics but the three above"
+    COLUMNS: ClassVar[tuple[Column, ...]] = (
+        Column("key", BINARY, "the record's key"),
+        Column("value", BINARY, "the record's value"),
+        Column("topic", STRING, "the topic", "log_topics"),
+        Column("partition", INT, "the partition", "log_partitions"),
+        Column("offset", BIGINT, "the record's offset", BY_OFFSET),
+        Column("timestamp", TIMESTAMP, "the record's timestamp", BY_TIME),
+        Column("timestampType", INT, "0: set by the producer, 1: set by the broker"),
+        Column("headers", HEADERS, "the record's headers; null if it has none"),
+        PLACE[0],
+    )
 
-    def column(self, name: str) -> pa.Array:
-        found = self.found
-        if name == "key":
-            return self.texts(pa.binary(), (found.key_ends, found.keys), NO_KEY)
-        if name == "value":
-            return self.texts(pa.binary(), (found.value_ends, found.values), NO_VALUE)
-        if name == "offset":
-            return self.offsets()
-        if name == "timestamp":
-            return self.timestamps()
-        if name == "timestampType":
-            kinds = self.of_batches(found.kinds, "u1") & BY_BROKERS_CLOCK
-            return pa.array(kinds.astype(np.int32), pa.int32())
-        return headers_column(self, (found.header_ends, found.headers), WITH_HEADERS)
+    @classmethod
+    def is_read_by_default(cls, topic: str) -> bool:
+        return topic not in COORDINATOR_TOPICS
+
+    @classmethod
+    def scan_rows(cls, request: SliceRequest) -> MessageRows:
+        from kcoord.spark.tables.arrow import schema_of
+        from kcoord.spark.tables.message_rows import MessageRows
+
+        scan = MessageScan(request.wanted, request.makes("key"), request.makes("value"), request.makes("headers"))
+        return MessageRows(scan, request.part, request.corrupt, schema_of(cls, request.columns))

@@ -1,98 +1,74 @@
-"""The table `offset_commits`."""
+"""The table `offset_commits`: every commit of an offset. `commit_rows.py` makes the rows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, final
+from typing import TYPE_CHECKING, ClassVar, final
 
-import numpy as np
-import pyarrow as pa
-
-from kcoord.log.record_plain import uuid_text
-from kcoord.spark.commit_scan import (
-    NO_COMMIT_TIME,
-    NO_EPOCH,
-    NO_EXPIRY,
-    NO_TOPIC_ID,
-    NO_VALUE,
-    CommitColumns,
-    CommitScan,
+from kcoord.core.outcome import OFFSETS_TOPIC
+from kcoord.log.serde import LEGACY_OFFSET_COMMIT, OFFSET_COMMIT
+from kcoord.protocol.records.offset_commit import decode_offset_commit_value
+from kcoord.spark.scan.commits import CommitScan
+from kcoord.spark.tables.rows import coordinator_record_type, decode_group_record
+from kcoord.spark.tables.table import (
+    BIGINT,
+    GROUP_ID,
+    INT,
+    IS_TOMBSTONE,
+    PLACE,
+    STRING,
+    TIMESTAMP,
+    Column,
+    SliceRequest,
+    Table,
 )
-from kcoord.spark.options import OFFSET_COMMITS
-from kcoord.spark.plan import Slice
-from kcoord.spark.scan import IN_TRANSACTION
-from kcoord.spark.tables.columns import Corrupt, ScannedRows, ScannedTable, broken_texts
-from kcoord.spark.tables.schemas import TIMESTAMP
+from kcoord.wire.primitives import Reader
+from kcoord.wire.record_batch import Record
+
+if TYPE_CHECKING:
+    from kcoord.spark.tables.commit_rows import CommitRows
 
 
 @final
-class CommitTable(ScannedTable):
-    """Commits of the slice that `scan` goes through."""
+class OffsetCommitsTable(Table):
+    NAME: ClassVar[str] = "offset_commits"
+    ROW: ClassVar[str] = "a commit of one partition's offset, or its tombstone"
+    TOPICS: ClassVar[tuple[str, ...]] = (OFFSETS_TOPIC,)
+    COLUMNS: ClassVar[tuple[Column, ...]] = (
+        *PLACE,
+        GROUP_ID,
+        Column("topic", STRING, "the topic of the committed offset", "topics"),
+        Column("partition", INT, "its partition", "partitions"),
+        Column("committed_offset", BIGINT, "the offset; -1 is none"),
+        Column("leader_epoch", INT, "the leader epoch of the last record read, if the client sent one"),
+        Column("metadata", STRING, "the client's own text"),
+        Column("commit_timestamp", TIMESTAMP, "when it was committed"),
+        Column("expire_timestamp", TIMESTAMP, "when it expires; only old clients set it"),
+        Column("topic_id", STRING, "the topic's id, if the record has one"),
+        Column("producer_id", BIGINT, "the producer, if the commit is part of a transaction"),
+        IS_TOMBSTONE,
+    )
 
-    TABLE: ClassVar[str] = OFFSET_COMMITS
+    @classmethod
+    def check(cls, topic: str, record: Record) -> None:
+        """Unlike `records`, the scan refuses bytes after the fields of a key or a value."""
+        if topic not in cls.TOPICS or coordinator_record_type(record) not in (LEGACY_OFFSET_COMMIT, OFFSET_COMMIT):
+            return
+        decode_group_record(record)
+        r = Reader(record.key or b"")
+        r.int16()
+        r.string()
+        r.string()
+        r.int32()
+        r.expect_end()
+        if record.value is not None:
+            r = Reader(record.value)
+            decode_offset_commit_value(r, r.int16())
+            r.expect_end()
 
-    def __init__(self, scan: CommitScan, part: Slice, corrupt: Corrupt, columns: Sequence[str] = ()) -> None:
-        super().__init__(scan, part, corrupt, columns)
-        self.scan: CommitScan = scan
+    @classmethod
+    def scan_rows(cls, request: SliceRequest) -> CommitRows:
+        from kcoord.spark.tables.arrow import schema_of
+        from kcoord.spark.tables.commit_rows import CommitRows
 
-    def take(self) -> pa.RecordBatch | None:
-        rows = _Rows(self.scan.take())
-        batch = self.batch(rows)
-        if batch is None:
-            return None
-        bad = rows.not_text()
-        if not bad:
-            return batch
-        for row in bad:
-            self.report(rows, row, "string is not UTF-8")
-        keep = np.ones(rows.count, bool)
-        keep[bad] = False
-        return batch.filter(pa.array(keep)) if keep.any() else None
-
-
-@final
-class _Rows(ScannedRows):
-    def __init__(self, found: CommitColumns) -> None:
-        super().__init__(found)
-        self.found: CommitColumns = found
-
-    def column(self, name: str) -> pa.Array:
-        found = self.found
-        if name == "group_id":
-            return self.texts(pa.string(), (found.group_ends, found.groups))
-        if name == "topic":
-            return self.texts(pa.string(), (found.topic_ends, found.topics))
-        if name == "partition":
-            return self.fixed(pa.int32(), found.partitions)
-        if name == "committed_offset":
-            return self.fixed(pa.int64(), found.committed, NO_VALUE)
-        if name == "leader_epoch":
-            return self.fixed(pa.int32(), found.epochs, NO_EPOCH)
-        if name == "metadata":
-            return self.texts(pa.string(), (found.text_ends, found.metadata), NO_VALUE)
-        if name == "commit_timestamp":
-            return self.fixed(TIMESTAMP, found.commit_times, NO_COMMIT_TIME)
-        if name == "expire_timestamp":
-            return self.fixed(TIMESTAMP, found.expire_times, NO_EXPIRY)
-        if name == "topic_id":
-            names = [uuid_text(topic_id) for topic_id in found.topic_ids]
-            return self.named(names, found.topic_numbers, NO_TOPIC_ID)
-        if name == "producer_id":
-            return self._producer_ids()
-        return pa.array(self.with_flag(NO_VALUE))
-
-    def _producer_ids(self) -> pa.Array:
-        """Null outside of transactions."""
-        found = self.found
-        if not found.is_transactional:
-            return pa.nulls(self.count, pa.int64())
-        outside = (self.of_batches(found.kinds, "u1") & IN_TRANSACTION) == 0
-        return pa.array(self.of_batches(found.producer_ids, "<i8"), pa.int64(), mask=outside)
-
-    def not_text(self) -> list[int]:
-        """The rows with a group, a topic or a text that is not UTF-8."""
-        found = self.found
-        bad = set(broken_texts((found.group_ends, found.groups)))
-        bad.update(broken_texts((found.topic_ends, found.topics)))
-        bad.update(broken_texts((found.text_ends, found.metadata)))
-        return sorted(bad)
+        scan = CommitScan(request.wanted, request.rows.wants_commit if request.rows.narrows_commits else None)
+        return CommitRows(scan, request.part, request.corrupt, schema_of(cls, request.columns))

@@ -1,36 +1,35 @@
-"""The table `records` without JSON, from the columns of a scan; `records` makes it with."""
+"""Rows of the table `records` without JSON, from the columns of a scan; records.py makes those with JSON."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 import pyarrow as pa
 
-from kcoord.spark import message_scan, record_scan
-from kcoord.spark.options import RECORDS
-from kcoord.spark.plan import Slice
-from kcoord.spark.record_scan import RecordColumns, RecordScan
-from kcoord.spark.tables.columns import Corrupt, ScannedRows, ScannedTable, headers_column
+from kcoord.spark.reader.slices import Slice
+from kcoord.spark.scan import messages as message_scan
+from kcoord.spark.scan import records as record_scan
+from kcoord.spark.scan.records import RecordColumns, RecordScan
+from kcoord.spark.tables.columns import ScannedRows, SliceRows, headers_column
+from kcoord.spark.tables.table import Corrupt
 
 
 @final
-class RecordTable(ScannedTable):
+class RecordRows(SliceRows):
     """Records of the slice that `scan` goes through."""
-
-    TABLE: ClassVar[str] = RECORDS
 
     def __init__(
         self,
         scan: RecordScan,
         part: Slice,
         corrupt: Corrupt,
-        columns: Sequence[str] = (),
+        schema: pa.Schema,
         is_newest: bool = False,
     ) -> None:
-        """With `is_newest` of the records of a key only the newest in each batch of rows."""
-        super().__init__(scan, part, corrupt, columns)
+        """With `is_newest`, each batch of rows has only the newest record of a key."""
+        super().__init__(scan, part, corrupt, schema)
         self.scan: RecordScan = scan
         self.is_newest = is_newest
 
@@ -43,13 +42,13 @@ class RecordTable(ScannedTable):
 
 
 def newest_of(keys: pa.Array) -> pa.Array:
-    """Where the last of each key is, and all that are null, in their order."""
+    """The positions of the last row of each key, and of all rows without a key, in order."""
     encoded = keys.dictionary_encode()
     numbers = encoded.indices.fill_null(-1).to_numpy()
     rows = np.arange(len(numbers))
     last = np.full(len(encoded.dictionary), -1)
     has_key = numbers >= 0
-    # Of several at one place the last is kept.
+    # Of several assignments to one position NumPy keeps the last.
     last[numbers[has_key]] = rows[has_key]
     return pa.array(np.sort(np.concatenate([last, rows[~has_key]])))
 

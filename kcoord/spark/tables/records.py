@@ -1,16 +1,17 @@
-"""The table `records`: every record as it is, and typed as far as it is understood.
+"""The table `records`: every record with its bytes, and decoded if its type is known.
 
 Records of `__consumer_offsets`, `__transaction_state` and `__cluster_metadata` have type, name, and key and value as
-JSON with the names of fields that Kafka's definitions and tools have. One of a type or version that is not known has no
-name and no JSON; bytes of key and value are always there. A type that is known with a body that is not is damage.
-Markers and other control records have type and name; records of other topics neither.
+JSON with the field names of Kafka's definitions and tools. A record of an unknown type or version has no name and no
+JSON; the bytes of key and value are always there. A known type with a body that cannot be decoded is damage.
+Markers and other control records have a type and a name; records of other topics have neither.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final, final
+from functools import partial
+from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 from kcoord.log.record_codecs import METADATA_BY_TYPE, PAIRS_BY_TYPE
 from kcoord.log.record_plain import plain, with_kafka_names
@@ -34,12 +35,12 @@ from kcoord.log.typed_records import (
     TypedRecord,
 )
 from kcoord.protocol.records.transaction_log import TransactionLogKey
-from kcoord.spark.filters import EVERYTHING, RowFilter
-from kcoord.spark.options import RECORDS
+from kcoord.spark.reader.row_filter import EVERYTHING, RowFilter
+from kcoord.spark.scan.records import RecordScan
 from kcoord.spark.tables.rows import (
+    DecodedTable,
     RecordPlace,
     Row,
-    TableDecoder,
     check_size,
     coordinator_record_type,
     is_about,
@@ -47,9 +48,25 @@ from kcoord.spark.tables.rows import (
     place_columns,
     subjects,
 )
+from kcoord.spark.tables.table import (
+    BIGINT,
+    BINARY,
+    BOOLEAN,
+    BY_PRODUCER,
+    COORDINATOR_TOPICS,
+    HEADERS,
+    INT,
+    PLACE,
+    STRING,
+    Column,
+    SliceRequest,
+)
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import DecodeError, Reader
 from kcoord.wire.record_batch import BatchHeader, Headers, Record
+
+if TYPE_CHECKING:
+    from kcoord.spark.tables.record_rows import RecordRows
 
 # Newest known version of a value by record type.
 OFFSETS_VERSIONS: Final[dict[int, int]] = {
@@ -63,45 +80,101 @@ VERSIONS: Final[dict[str, dict[int, int]]] = {
     TRANSACTION_TOPIC: {TRANSACTION_LOG: TRANSACTION_LOG_VERSION_MAX},
     METADATA_TOPIC: {record_type: codec.version_max for record_type, codec in METADATA_BY_TYPE.items()},
 }
-# Kafka's record types and versions are of 16 bits; varints could say more than a column holds.
+# Kafka's record types and versions have 16 bits; a varint may hold more than a column can.
 INT16_MAX: Final = 0x7FFF
 JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 # From `record_name` to `value_json`, of a record that is not typed.
 UNTYPED: Final[Row] = (None,) * 8
-# Of these, what a record says; all others are told without looking into key and value beyond the type.
+# Columns that need a decoded record. All others come from the batch, the record and its type.
 DECODED: Final = (
     "record_name", "group_id", "topic", "partition", "member_id", "transactional_id", "key_json", "value_json",
 )  # fmt: skip
 
 
 @final
-class RecordsDecoder(TableDecoder):
+class RecordsTable(DecodedTable):
     """`topic_names` are names of topics by their id; records of the metadata log that come through here add theirs.
 
-    Without any of the columns DECODED, records are not decoded, so what is wrong with them does not show.
+    Without any of the columns DECODED, records are not decoded, so damage in them is not found.
     """
 
-    TABLE: ClassVar[str] = RECORDS
+    NAME: ClassVar[str] = "records"
+    ROW: ClassVar[str] = "a record, typed as JSON if its type is known, and its bytes"
+    TOPICS: ClassVar[tuple[str, ...]] = COORDINATOR_TOPICS
+    COLUMNS: ClassVar[tuple[Column, ...]] = (
+        *PLACE,
+        Column("record_type", INT, "the record type", "record_types"),
+        Column("record_version", INT, "the version of the value; null for tombstones"),
+        Column("record_name", STRING, "the name of the type; null if the type or version is unknown", "record_names"),
+        Column("group_id", STRING, "the group that the record is about", "groups", OFFSETS_TOPIC),
+        Column("topic", STRING, "the topic that the record is about"),
+        Column("partition", INT, "the partition that the record is about"),
+        Column("member_id", STRING, "the member that the record is about"),
+        Column(
+            "transactional_id", STRING, "the transactional id of the record", "transactional_ids", TRANSACTION_TOPIC
+        ),
+        Column("key_json", STRING, "the key as JSON, with the field names of Kafka's message definitions"),
+        Column("value_json", STRING, "the value as JSON"),
+        Column("key", BINARY, "the bytes of the key"),
+        Column("value", BINARY, "the bytes of the value"),
+        Column("headers", HEADERS, "the record's headers; null if it has none"),
+        Column("producer_id", BIGINT, "the producer id of the batch", BY_PRODUCER),
+        Column("producer_epoch", INT, "the producer epoch of the batch"),
+        Column("leader_epoch", INT, "the leader epoch of the batch"),
+        Column("is_tombstone", BOOLEAN, "the record has a key and no value: it deletes its key"),
+    )
+    HAS_NEWEST: ClassVar[bool] = True
 
     def __init__(
         self,
-        topic_names: Mapping[bytes, str] | None = None,
         columns: Sequence[str] = (),
         wanted: RowFilter = EVERYTHING,
+        topic_names: Mapping[bytes, str] | None = None,
     ) -> None:
-        super().__init__(columns, wanted)
+        super().__init__(columns, wanted, topic_names)
         self._subjects = {
             OFFSETS_TOPIC: subjects(wanted.groups), TRANSACTION_TOPIC: subjects(wanted.transactional_ids),
         }  # fmt: skip
         # Of (topic, record type): names that were not wanted.
         self._unwanted: dict[tuple[str, int], bool] = {}
         self.makes_topic = self.makes("topic")
-        said = (wanted.record_names, wanted.groups, wanted.transactional_ids)
-        self.decodes = self.makes(*DECODED) or said != (None, None, None)
+        filters = (wanted.record_names, wanted.groups, wanted.transactional_ids)
+        self.decodes = self.makes(*DECODED) or filters != (None, None, None)
         self.makes_key_json = self.makes("key_json")
         self.makes_value_json = self.makes("value_json")
         self.makes_headers = self.makes("headers")
-        self.reader = RecordReader(dict(topic_names or {}))
+        self.reader = RecordReader(dict(self.topic_names))
+
+    @classmethod
+    def scan_rows(cls, request: SliceRequest) -> RecordRows | None:
+        """Without JSON columns, and without filters that need a decoded record."""
+        topic = request.part.topic
+        makes_json = request.makes("key_json") or request.makes("value_json")
+        if makes_json or request.rows.narrows_records or topic == METADATA_TOPIC:
+            return None
+        from kcoord.spark.tables.arrow import schema_of
+        from kcoord.spark.tables.record_rows import RecordRows
+
+        request.wanted.has_producer = request.rows.has_producer
+        decoder = cls(request.columns)
+        scan = RecordScan(
+            request.wanted,
+            partial(decoder.about, topic),
+            has_commits=topic == OFFSETS_TOPIC and decoder.decodes,
+            is_framed=not decoder.decodes,
+            with_control=not request.is_committed_only,
+            with_keys=request.makes("key") or request.is_newest,
+            with_values=request.makes("value"),
+            with_headers=request.makes("headers"),
+        )
+        schema = schema_of(cls, request.columns)
+        return RecordRows(scan, request.part, request.corrupt, schema, request.is_newest)
+
+    @classmethod
+    def check(cls, topic: str, record: Record) -> None:
+        """A record of an unknown type or version is shown as bytes, so only known ones can fail."""
+        if topic in VERSIONS and record_frame(topic, record)[2]:
+            RecordReader().decode(topic, record)
 
     def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
         about = self.about(where.log_topic, record, header)
@@ -149,7 +222,7 @@ class RecordsDecoder(TableDecoder):
         )
 
     def _may_be_wanted(self, topic: str, record_type: int, record: Record) -> bool:
-        """What can be told before a record is decoded."""
+        """The filters that apply before a record is decoded."""
         types = self.wanted.record_types
         return (
             (types is None or record_type in types)
@@ -158,18 +231,18 @@ class RecordsDecoder(TableDecoder):
         )
 
     def _typed_columns(self, topic: str, record: Record) -> Row | None:
-        """From `record_type` to `value_json`; None if it certainly is not wanted."""
+        """From `record_type` to `value_json`; None if the record is filtered out."""
         record_type, version, is_known = record_frame(topic, record)
         if not self._may_be_wanted(topic, record_type, record):
             if topic == METADATA_TOPIC and self.makes_topic and record.value is not None:
-                # Others may need the name that it tells.
+                # Later records may need the name of the topic.
                 self.reader.know([record.value])
             return None
         if not is_known or not self.decodes:
             return (record_type, version, *UNTYPED)
         typed = self.reader.decode(topic, record)
         if isinstance(typed.key, UnknownRecord) or isinstance(typed.value, UnknownRecord):
-            # Of a kind of group that is still changing.
+            # Of a kind of group whose format is still changing.
             return (record_type, version, *UNTYPED)
         names = self.wanted.record_names
         if names is not None and typed.kind not in names:
@@ -186,7 +259,7 @@ class RecordsDecoder(TableDecoder):
         )
 
     def _subject_columns(self, typed: TypedRecord) -> Row:
-        """From `group_id` to `transactional_id`: what a record is about."""
+        """From `group_id` to `transactional_id`: the subject of a record."""
         key, value = typed.key, typed.value
         if isinstance(key, TransactionLogKey):
             return None, None, None, None, key.transactional_id
@@ -254,10 +327,10 @@ def _json(message: Message | None) -> str | None:
 
 
 def _headers(headers: Headers) -> list[dict[str, Any]] | None:
-    """None for none, as in Spark's Kafka source. Names that are not UTF-8 are in it as far as they are."""
+    """None for none, as in Spark's Kafka source. Names that are not UTF-8 keep the parts that are."""
     return [{"key": _text(name), "value": value} for name, value in headers] or None
 
 
 def _text(name: str) -> str:
-    """Bytes that are not UTF-8, which stand in names of headers as lone surrogates, become U+FFFD."""
+    """Bytes that are not UTF-8, which names of headers hold as lone surrogates, become U+FFFD."""
     return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

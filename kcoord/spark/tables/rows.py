@@ -1,7 +1,7 @@
-"""What the tables that are made record by record have in common: rows come together, batches go out.
+"""What tables that are made record by record have in common: `add` collects rows, `take` returns them as a batch.
 
-A decoder is fed records in the order of their log. It takes what is of its table, passes over what certainly is not,
-and raises DecodeError for the rest; then no row of that record is in it, and it can go on.
+A decoder gets records in the order of their log. It makes rows of the records of its table, skips those of others, and
+raises DecodeError for a record that it cannot decode. It then has no row of that record, and can continue.
 """
 
 from __future__ import annotations
@@ -10,26 +10,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, ClassVar, Final
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from kcoord.log.serde import UnknownRecord, decode_record
 from kcoord.log.typed_records import record_name
-from kcoord.spark.filters import EVERYTHING, RowFilter, Values
-from kcoord.spark.plan import TIME_MS_MAX
-from kcoord.spark.tables.schemas import arrow_schema
+from kcoord.spark.reader.row_filter import EVERYTHING, RowFilter, Values
+from kcoord.spark.reader.slices import TIME_MS_MAX
+from kcoord.spark.tables.table import Table
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import DecodeError
 from kcoord.wire.record_batch import BatchHeader, Record
 
-# When a batch is large enough. What a record says of its group stands in every row that comes of it, so rows can take
-# far more than their records did; Arrow's columns of text end at 2 GiB.
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+# When a batch is large enough. The fields of a record about its group are in every row of the record, so rows can take
+# far more memory than their records; Arrow's columns of text end at 2 GiB.
 ROWS_MAX: Final = 10_000
 ROW_BYTES_MAX: Final = 32 << 20
 # A value in a row, beside its text or bytes.
 CELL_BYTES: Final = 8
-# Beyond what coordinators write (by default at most 1 MiB); taken apart, a record takes many times its size.
+# More than coordinators write (by default at most 1 MiB). A decoded record takes many times its size.
 RECORD_BYTES_MAX: Final = 32 << 20
 
 CLASSIC: Final = "classic"
@@ -42,30 +43,36 @@ Row = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class RecordPlace:
-    """The partition that records are of: `log` is the data directory, as LogPartition names it."""
+    """The partition that stores a record. `log` is the data directory, as LogPartition names it."""
 
     log: str
     log_topic: str
     log_partition: int
 
 
-class TableDecoder(ABC):
-    """Rows of one table in the making. Its length is how many there are.
+class DecodedTable(Table, ABC):
+    """A table whose rows are made record by record. An instance collects rows of one task; its length is their number.
 
-    With `columns` the rows have just these, in that order; what only others need is not made (`makes`). Of records that
-    `wanted` does not want there may be rows, or none.
+    With `columns` the rows have only these, in this order; a subclass skips the work for other columns (`makes`). Of
+    records that `wanted` excludes there may be rows, or none.
     """
 
-    TABLE: ClassVar[str] = ""
+    def __init__(
+        self,
+        columns: Sequence[str] = (),
+        wanted: RowFilter = EVERYTHING,
+        topic_names: Mapping[bytes, str] | None = None,
+    ) -> None:
+        from kcoord.spark.tables.arrow import schema_of
 
-    def __init__(self, columns: Sequence[str] = (), wanted: RowFilter = EVERYTHING) -> None:
         self.wanted = wanted
-        self.schema = arrow_schema(self.TABLE, columns)
-        names = arrow_schema(self.TABLE).names
+        self.topic_names = topic_names if topic_names is not None else {}
+        self.schema = schema_of(type(self), columns)
+        names = self.column_names()
         self.made = frozenset(self.schema.names)
         self._chosen = _chooser([names.index(name) for name in columns]) if columns else None
         self._rows: list[Row] = []
-        # What each row takes, about.
+        # The approximate size of each row.
         self._sizes: list[int] = []
         self._size_bytes = 0
 
@@ -74,7 +81,7 @@ class TableDecoder(ABC):
 
     @property
     def is_full(self) -> bool:
-        """Whether `take` should be called before more comes."""
+        """Whether `take` should be called before the next `add`."""
         return len(self._rows) >= ROWS_MAX or self._size_bytes >= ROW_BYTES_MAX
 
     def makes(self, *columns: str) -> bool:
@@ -83,19 +90,21 @@ class TableDecoder(ABC):
 
     @property
     def takes_commits(self) -> bool:
-        """Whether commits of offsets may be of this table; if not they need not come."""
+        """Whether commits of offsets may belong to this table; if not, the reader may skip them."""
         return True
 
     @abstractmethod
     def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
-        """Take what is of this table in a record of a batch with this header. Raises DecodeError."""
+        """Make the rows of a record in a batch with this header. Raises DecodeError."""
 
     def take(self) -> pa.RecordBatch:
-        """The rows that are there, oldest first, as one batch; they are gone from here then.
+        """Remove the oldest rows and return them as one batch.
 
-        As many as ROWS_MAX and ROW_BYTES_MAX allow, at least one: a record of very many members may leave more behind.
-        Call it until the length is 0.
+        At most what ROWS_MAX and ROW_BYTES_MAX allow, at least one row: a record with very many members may need more
+        than one batch. Call it until the length is 0.
         """
+        from kcoord.spark.tables.arrow import batch_of
+
         count = 0
         size_bytes = 0
         for size in self._sizes:
@@ -109,7 +118,7 @@ class TableDecoder(ABC):
         return batch_of(rows, self.schema)
 
     def _put(self, row: Row) -> None:
-        """A row of all columns; what is in those that are not made does not matter."""
+        """Add a row with a value for every column; the values of columns that are not made do not matter."""
         if self._chosen is not None:
             row = self._chosen(row)
         size = size_of(row)
@@ -118,15 +127,25 @@ class TableDecoder(ABC):
         self._size_bytes += size
 
 
-class GroupTableDecoder(TableDecoder):
+class GroupTable(DecodedTable):
     """A table of records of `__consumer_offsets` whose types are the keys of KINDS."""
 
     KINDS: ClassVar[Mapping[int, Any]] = {}
 
-    def __init__(self, columns: Sequence[str] = (), wanted: RowFilter = EVERYTHING) -> None:
-        super().__init__(columns, wanted)
+    def __init__(
+        self,
+        columns: Sequence[str] = (),
+        wanted: RowFilter = EVERYTHING,
+        topic_names: Mapping[bytes, str] | None = None,
+    ) -> None:
+        super().__init__(columns, wanted, topic_names)
         self._kinds = {number: about for number, about in self.KINDS.items() if self._is_wanted(about)}
         self._groups = subjects(wanted.groups)
+
+    @classmethod
+    def check(cls, topic: str, record: Record) -> None:
+        if topic in cls.TOPICS and coordinator_record_type(record) in cls.KINDS:
+            decode_group_record(record)
 
     def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
         if header.is_control:
@@ -147,12 +166,12 @@ class GroupTableDecoder(TableDecoder):
         return False
 
     def _is_wanted(self, about: Any) -> bool:
-        """By what KINDS says of a type: the kind of the group."""
+        """By the entry of a type in KINDS: the kind of the group."""
         return self.wanted.kinds is None or about in self.wanted.kinds
 
     @abstractmethod
     def _add(self, about: Any, place: Row, key: Message, value: Message | None, record: Record) -> None:
-        """Put the rows of a record of a type that KINDS says `about` of."""
+        """Put the rows of a record; `about` is the entry of its type in KINDS."""
 
 
 def _chooser(places: list[int]) -> Callable[[Row], Row]:
@@ -163,14 +182,8 @@ def _chooser(places: list[int]) -> Callable[[Row], Row]:
     return itemgetter(*places)
 
 
-def batch_of(rows: list[Row], schema: pa.Schema) -> pa.RecordBatch:
-    columns: list[Any] = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in schema]
-    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
 def size_of(values: Iterable[Any]) -> int:
-    """What the cells of a row take, or the items of one of them, about."""
+    """The approximate size of the cells of a row, or of the items of one of them."""
     size = 0
     for value in values:
         size += CELL_BYTES
@@ -188,19 +201,19 @@ def size_of(values: Iterable[Any]) -> int:
 
 
 def place_columns(where: RecordPlace, record: Record) -> Row:
-    """The columns that the tables begin with."""
+    """The values of PLACE."""
     return where.log, where.log_topic, where.log_partition, record.offset, micros(record.timestamp)
 
 
 def micros(timestamp_ms: int) -> int | None:
-    """A timestamp for its column; None for none (-1), and for one that no column can hold."""
+    """A timestamp for its column; None for no timestamp (-1), and for one that does not fit into a column."""
     if timestamp_ms < 0 or timestamp_ms > TIME_MS_MAX:
         return None
     return timestamp_ms * 1000
 
 
 def known(number: int) -> int | None:
-    """None for -1, which stands for none in ids and epochs."""
+    """None for -1, which means none in ids and epochs."""
     return None if number == -1 else number
 
 
@@ -208,7 +221,7 @@ def known(number: int) -> int | None:
 
 
 def coordinator_record_type(record: Record) -> int:
-    """The type in the key. Raises DecodeError where there is none, and for what is too large to be looked into."""
+    """The type in the key. Raises DecodeError if there is none, and for a record that is too large to decode."""
     key = record.key
     if key is None:
         raise DecodeError("a record without a key")
@@ -224,10 +237,9 @@ def subjects(wanted: Values | None) -> frozenset[bytes] | None:
 
 
 def is_about(record: Record, wanted: frozenset[bytes] | None) -> bool:
-    """Whether a coordinator's record is about one of these, as far as its key tells without being decoded.
+    """Whether a coordinator's record is about one of these, without decoding the key.
 
-    All keys whose types are known begin with a group or a transactional id, behind the type; in any other key nothing
-    that is wanted stands there. The type has been looked at.
+    In all keys of known types, a group or a transactional id follows the type. The caller has checked the type.
     """
     if wanted is None or record.key is None:
         return True
@@ -243,12 +255,12 @@ def check_size(record: Record) -> None:
 
 
 def decode_group_record(record: Record) -> tuple[Message, Message | None]:
-    """Key and value of a record whose type is known. Raises DecodeError, also for a form that is not known."""
+    """Key and value of a record of a known type. Raises DecodeError, also for an unknown layout."""
     if record.key is None:
         raise DecodeError("a record without a key")
     key, value = decode_record(record.key, record.value)
     if isinstance(key, UnknownRecord):
-        raise DecodeError(f"record type {key.record_type} in a form that is not known")
+        raise DecodeError(f"record type {key.record_type} in an unknown layout")
     return key, value
 
 

@@ -1,4 +1,4 @@
-"""Names of topics by their ids, from the metadata log: records of the newer group kinds have the ids only."""
+"""Names of topics by their ids, from the metadata log: records of the newer group kinds have only ids."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from kcoord.wire.record_batch import Record
 def topic_names(records: Iterable[Record]) -> dict[bytes, str]:
     """Names by id (16 bytes), from records of `__cluster_metadata` and its snapshots, without those of control batches.
 
-    Topics that were removed later are in it too: older records are about them. An id is never used again, so names
-    from many logs can go into one mapping. What does not decode is passed over: names are only told in addition.
+    Removed topics are included, because older records are about them. An id is never used again, so names from many
+    logs fit into one mapping. Records that do not decode are skipped: the names are optional.
     """
     names: dict[bytes, str] = {}
     for record in records:

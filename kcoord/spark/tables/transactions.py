@@ -1,18 +1,18 @@
-"""The table `transactions`: each record of `__transaction_state`, the state of a transactional id at that moment."""
+"""The table `transactions`: each record of `__transaction_state` is a state of a transactional id."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final, final
 
+from kcoord.core.outcome import TRANSACTION_TOPIC
 from kcoord.log.serde import TRANSACTION_LOG, decode_transaction_record
 from kcoord.protocol.records.transaction_log import PartitionsSchema, TransactionLogKey, TransactionLogValue
-from kcoord.spark.filters import EVERYTHING, RowFilter
-from kcoord.spark.options import TRANSACTIONS
+from kcoord.spark.reader.row_filter import EVERYTHING, RowFilter
 from kcoord.spark.tables.rows import (
+    DecodedTable,
     RecordPlace,
     Row,
-    TableDecoder,
     coordinator_record_type,
     is_about,
     known,
@@ -20,6 +20,7 @@ from kcoord.spark.tables.rows import (
     place_columns,
     subjects,
 )
+from kcoord.spark.tables.table import BIGINT, INT, IS_TOMBSTONE, PARTITIONS, PLACE, STRING, TIMESTAMP, Column
 from kcoord.wire.primitives import DecodeError
 from kcoord.wire.record_batch import BatchHeader, Record
 
@@ -34,17 +35,45 @@ STATUSES: Final = (
     "Dead",
     "PrepareEpochFence",
 )
-# Of a tombstone: all columns between the id and `is_tombstone`.
+# Of a tombstone: the columns between the id and `is_tombstone`.
 NOTHING: Final[Row] = (None,) * 11
 
 
 @final
-class TransactionsDecoder(TableDecoder):
-    TABLE: ClassVar[str] = TRANSACTIONS
+class TransactionsTable(DecodedTable):
+    NAME: ClassVar[str] = "transactions"
+    ROW: ClassVar[str] = "a state of a transactional id"
+    TOPICS: ClassVar[tuple[str, ...]] = (TRANSACTION_TOPIC,)
+    COLUMNS: ClassVar[tuple[Column, ...]] = (
+        *PLACE,
+        Column("transactional_id", STRING, "the transactional id", "transactional_ids"),
+        Column("producer_id", BIGINT, "the producer id"),
+        Column("previous_producer_id", BIGINT, "the producer id before (KIP-890)"),
+        Column("next_producer_id", BIGINT, "the producer id after this transaction (KIP-890)"),
+        Column("producer_epoch", INT, "the producer epoch"),
+        Column("next_producer_epoch", INT, "the producer epoch after this transaction (KIP-890)"),
+        Column("timeout_ms", INT, "the transaction timeout"),
+        Column("status", STRING, "`Empty`, `Ongoing`, `PrepareCommit`, `CompleteCommit`, ..."),
+        Column("partitions", PARTITIONS, "the partitions in the transaction"),
+        Column("last_update_timestamp", TIMESTAMP, "when the state last changed"),
+        Column("start_timestamp", TIMESTAMP, "when the transaction began"),
+        Column("client_transaction_version", INT, "the client's transaction version (KIP-890)"),
+        IS_TOMBSTONE,
+    )
 
-    def __init__(self, columns: Sequence[str] = (), wanted: RowFilter = EVERYTHING) -> None:
-        super().__init__(columns, wanted)
+    def __init__(
+        self,
+        columns: Sequence[str] = (),
+        wanted: RowFilter = EVERYTHING,
+        topic_names: Mapping[bytes, str] | None = None,
+    ) -> None:
+        super().__init__(columns, wanted, topic_names)
         self._ids = subjects(wanted.transactional_ids)
+
+    @classmethod
+    def check(cls, topic: str, record: Record) -> None:
+        if topic in cls.TOPICS and coordinator_record_type(record) == TRANSACTION_LOG:
+            decode_transaction(record)
 
     def add(self, where: RecordPlace, record: Record, header: BatchHeader) -> None:
         if header.is_control or coordinator_record_type(record) != TRANSACTION_LOG:
@@ -57,7 +86,7 @@ class TransactionsDecoder(TableDecoder):
 
 
 def decode_transaction(record: Record) -> tuple[str, TransactionLogValue | None]:
-    """Transactional id and value of a record of that type. Raises DecodeError, also for a status that is not known."""
+    """Transactional id and value of a record of that type. Raises DecodeError, also for an unknown status."""
     key, value = decode_transaction_record(record.key or b"", record.value)
     if not isinstance(key, TransactionLogKey):
         raise DecodeError("a record of another type")

@@ -296,6 +296,7 @@ public final class Scenarios {
         GroupScenarios.addTo(all);
         AdminScenarios.addTo(all);
         ConsumerGroupScenarios.addTo(all);
+        TransactionScenarios.addTo(all);
         return all;
     }
 

@@ -34,8 +34,9 @@ from kcoord.protocol.records.consumer_protocol_subscription import (
 )
 from kcoord.protocol.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kcoord.wire.primitives import BytesWriter, write_int16
-from kcoord.wire.record_batch import BatchBuilder, parse_batches
-from tests.harness.engine import Client, decode_answer, finish_turn, open_engine, read_answers
+from kcoord.wire.record_batch import BatchBuilder
+from tests.harness.engine import Client, decode_answer, finish_turn, open_engine, read_answers, take_output
+from tests.harness.record_batches import parse_batches
 
 # 2025-10-09 08:53:20 UTC.
 START_MS = 1_760_000_000_000
@@ -98,7 +99,7 @@ class LogRig:
         finish_turn(self.engine, at(when))
         self.engine.fire_timers(at(when))
         finish_turn(self.engine, at(when))
-        [(correlation_id, rest)] = read_answers(self.client.session.take_output())
+        [(correlation_id, rest)] = read_answers(take_output(self.client.session))
         assert correlation_id == sent
         joined = decode_answer(apis.JOIN_GROUP, 3, rest)
         assert joined.error_code == 0

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from kcoord.cli.log import compact_command
-from kcoord.log.cleaner import CleanConfig, CleanResult
+from kcoord.cli.log.compact import command as compact_command
+from kcoord.log.cleaner import CleanConfig, CleanResult, clean
 from kcoord.log.storage import DiskStorage
 from kcoord.protocol import apis
 from kcoord.protocol.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kcoord.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
-from kcoord.wire.record_batch import decode_records, parse_batches
+from kcoord.wire.record_batch import decode_records
 from tests.harness.engine import Client, finish_turn, open_engine
 from tests.harness.metadata import shorten, take_snapshot
+from tests.harness.record_batches import parse_batches
 from tests.unit.cli.rig import OFFSETS, LogRig, at, run, run_json
 
 COMMITS = 40
@@ -130,7 +131,7 @@ def test_history_is_left_alone(tmp_path: Path) -> None:
     assert result.exit_code == 0
     line = next(line for line in result.stdout.splitlines() if line.startswith(OFFSETS))
     assert line.split()[:3] == [OFFSETS, "0", "0"]
-    assert "too recent to be compacted" in result.stderr and "not closed (--roll)" in result.stderr
+    assert "too recent to be compacted" in result.stderr and "in active segments" in result.stderr
     assert len(keys_left(tmp_path / OFFSETS)) == 2 * COMMITS + 1
     assert max(map(len, result.stdout.splitlines())) <= 80
 
@@ -188,7 +189,7 @@ def test_topics_by_their_own_policy(tmp_path: Path) -> None:
     result = run("compact", tmp_path, "-t", "orders")
     assert result.exit_code == 2 and "orders is not compacted" in result.stderr
     result = run("compact", tmp_path, "-t", "nothing")
-    assert result.exit_code == 2 and "there is no topic nothing" in result.stderr
+    assert result.exit_code == 2 and "topic nothing does not exist" in result.stderr
     # Nothing was done, so the directory is as clean as before.
     assert run_json("ls", tmp_path)["state"] == "clean"
 
@@ -203,11 +204,9 @@ def test_after_a_kill(tmp_path: Path) -> None:
 def test_more_keys_than_fit_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed_segments(tmp_path)
     rounds: list[int] = []
-    clean, exchange = compact_command.clean, compact_command.exchange
+    exchange = compact_command.exchange
 
-    def with_little_memory(
-        storage: Any, name: str, bases: Any, dirty: int, config: CleanConfig, now: int
-    ) -> Any:
+    def with_little_memory(storage: Any, name: str, bases: Any, dirty: int, config: CleanConfig, now: int) -> Any:
         config.keys_max = 1
         return clean(storage, name, bases, dirty, config, now)
 
@@ -222,7 +221,7 @@ def test_more_keys_than_fit_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert [offset for offset, _ in keys_left(tmp_path / OFFSETS)] == [78, 79, 80]
 
 
-def test_damage_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+def test_damage_is_reported_and_other_logs_continue(tmp_path: Path) -> None:
     closed_segments(tmp_path)
     segment = tmp_path / OFFSETS / f"{0:020d}.log"
     data = bytearray(segment.read_bytes())
@@ -237,17 +236,15 @@ def test_damage_is_told_and_the_others_go_on(tmp_path: Path) -> None:
     assert not list((tmp_path / OFFSETS).glob("*.cleaned"))
 
 
-def test_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed_segments(tmp_path)
     monkeypatch.setattr(DiskStorage, "free_bytes", lambda self: 10)
     result = run("compact", tmp_path, "--history", "0")
-    assert result.exit_code == 8 and "are needed and 10 B are free" in result.stderr
+    assert result.exit_code == 8 and "but only 10 B are free" in result.stderr
     assert len(keys_left(tmp_path / OFFSETS)) == 2 * COMMITS + 1
 
 
-def test_a_failure_half_way_is_settled_at_the_next_opening(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_half_way_is_settled_at_the_next_opening(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed_segments(tmp_path)
     real = DiskStorage.rename
 
@@ -279,10 +276,10 @@ def test_directories_that_are_refused(tmp_path: Path) -> None:
     empty.mkdir()
     assert run("compact", empty).exit_code == 9 and not list(empty.iterdir())
     result = run("compact", tmp_path / "running", "--history", "long")
-    assert result.exit_code == 2 and "'long' is no age" in result.stderr
+    assert result.exit_code == 2 and "'long' is not an age" in result.stderr
 
 
-def test_topics_of_which_only_a_snapshot_of_the_metadata_log_tells(tmp_path: Path) -> None:
+def test_topics_that_only_a_snapshot_of_the_metadata_log_has(tmp_path: Path) -> None:
     closed_segments(tmp_path)
     rig = LogRig(tmp_path)
     take_snapshot(rig.engine, at(6))

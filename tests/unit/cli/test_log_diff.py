@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from kcoord.cli.log.diff import diff_group
+from kcoord.cli.log.past.diff import diff_group
 from tests.unit.cli.rig import OFFSETS, START_MS, LogRig, assignment, run, run_json, stopped
 
 

@@ -93,7 +93,7 @@ def test_the_table_wraps(tmp_path: Path) -> None:
     assert "       6  2025-10-09T08:53:25.000Z  offset_commit workers orders-0 = 2" in printed
     assert "       9  2025-10-09T08:53:27.000Z  group_metadata report removed" in printed
     text = " ".join(" ".join(printed).split())
-    assert "leads, has orders-0 orders-1" in text
+    assert "leads, assigned orders-0 orders-1" in text
 
 
 def test_of_a_running_server_what_is_durable(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_damage_is_shown_where_it_is(tmp_path: Path) -> None:
     data[at] ^= 1
     segment.write_bytes(data)
     result = run("dump", tmp_path, OFFSETS, "-o", "json")
-    assert result.exit_code == 7 and "1 piece of the log cannot be read" in result.stderr
+    assert result.exit_code == 7 and "1 part of the log cannot be read" in result.stderr
     found = [json.loads(line) for line in result.stdout.splitlines()]
     assert [line.get("offset") for line in found[:3]] == [0, None, 2]
     assert found[1]["type"] == "damaged_bytes" and found[1]["next_offset"] == 1

@@ -13,7 +13,6 @@ from kcoord.log.directory import open_directory
 from kcoord.log.inspect import inspect_directory
 from kcoord.log.journal import Journal
 from kcoord.log.snapshot import begin_snapshot, restore_snapshot
-from kcoord.log.steps import Unwatched
 from kcoord.log.storage import DiskStorage
 from kcoord.protocol import apis
 from kcoord.protocol.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -31,6 +30,7 @@ from tests.harness.format_1 import (
     classic_by_kafka,
     unpack,
 )
+from tests.harness.steps import Unwatched
 from tests.unit.cli.rig import OFFSETS, at, run, run_json
 
 ENDS_LINE = f"kcoord.format.1.ends=0:{END}\n"
@@ -95,12 +95,12 @@ def test_tools_read_it_before_any_server_did(data: Path) -> None:
     assert shown == {STATIC: None, REGEX: None}
     assert in_dump(data / OFFSETS)[STATIC] is None
     verified = run("verify", data)
-    assert (verified.exit_code, "nothing is wrong" in verified.stdout) == (0, True), verified.output
+    assert (verified.exit_code, "no problems found" in verified.stdout) == (0, True), verified.output
     assert properties(data) == before
 
 
 @pytest.mark.parametrize("with_checkpoint", [True, False])
-def test_a_server_goes_on_with_it(data: Path, with_checkpoint: bool) -> None:
+def test_a_server_continues_with_it(data: Path, with_checkpoint: bool) -> None:
     if not with_checkpoint:
         (data / OFFSETS / "state-checkpoint").unlink()
     engine = open_at(data)

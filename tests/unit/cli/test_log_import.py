@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -17,6 +18,8 @@ from kcoord.log.import_logs import LogWriter
 from kcoord.log.journal import Journal
 from kcoord.log.serde import encode_metadata_record, encode_record
 from kcoord.log.storage import DiskStorage
+from kcoord.protocol import apis
+from kcoord.protocol.end_txn import EndTxnRequest
 from kcoord.protocol.records.config_record import ConfigRecord
 from kcoord.protocol.records.feature_level_record import FeatureLevelRecord
 from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetadataValue
@@ -25,11 +28,12 @@ from kcoord.protocol.records.partition_change_record import PartitionChangeRecor
 from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.producer_ids_record import ProducerIdsRecord
 from kcoord.protocol.records.topic_record import TopicRecord
-from kcoord.protocol.records.transaction_log import TransactionLogKey, TransactionLogValue
+from kcoord.protocol.records.transaction_log import PartitionsSchema, TransactionLogKey, TransactionLogValue
 from kcoord.protocol.records.user_scram_credential_record import UserScramCredentialRecord
 from kcoord.wire.message import Message
-from kcoord.wire.record_batch import BatchBuilder, Record, decode_records, parse_batches
-from tests.harness.engine import open_engine
+from kcoord.wire.record_batch import BatchBuilder, Record, decode_records
+from tests.harness.engine import Client, open_engine
+from tests.harness.record_batches import parse_batches
 
 NOW = Now(1000, 1_700_000_000_000)
 OFFSETS = "__consumer_offsets"
@@ -47,9 +51,7 @@ class Broker:
     def __init__(self, path: Path, partitions: int = 3) -> None:
         self.path = path
         self.partitions = partitions
-        self.directory: LogDirectory = open_directory(
-            DiskStorage(str(path)), 1, "brokers-cluster", "directory"
-        )
+        self.directory: LogDirectory = open_directory(DiskStorage(str(path)), 1, "brokers-cluster", "directory")
         self.journal = Journal(self.directory, "os")
         for name, count in (("t", 2), (OFFSETS, partitions), (STATE, 2)):
             for partition in range(count):
@@ -70,7 +72,7 @@ class Broker:
         partition: int,
         pairs: list[tuple[bytes | None, bytes | None]],
         epoch: int = 0,
-        **fields: int,
+        **fields: Any,
     ) -> None:
         log = self.directory.get(topic, partition)
         assert log is not None
@@ -83,13 +85,11 @@ class Broker:
         self.journal.append(log, batch, base, last, NOW.wall_ms + len(pairs) - 1, epoch)
         self.journal.commit()
 
-    def record(self, key: Message, value: Message | None, **fields: int) -> None:
+    def record(self, key: Message, value: Message | None, **fields: Any) -> None:
         group = key.group  # type: ignore[attr-defined]
-        self.write(
-            OFFSETS, coordinator_partition(group, self.partitions), [encode_record(key, value)], **fields
-        )
+        self.write(OFFSETS, coordinator_partition(group, self.partitions), [encode_record(key, value)], **fields)
 
-    def commit(self, group: str, offset: int, topic: str = "t", partition: int = 0, **fields: int) -> None:
+    def commit(self, group: str, offset: int, topic: str = "t", partition: int = 0, **fields: Any) -> None:
         key = OffsetCommitKey(group, topic, partition)
         self.record(key, OffsetCommitValue(offset, 0, "", NOW.wall_ms), **fields)
 
@@ -117,7 +117,7 @@ class Broker:
         (self.path / "cleaner-offset-checkpoint").write_bytes(b"")
 
 
-def transactional(producer_id: int) -> dict[str, int]:
+def transactional(producer_id: int) -> dict[str, Any]:
     return {"producer_id": producer_id, "producer_epoch": 0, "base_sequence": 0, "transactional": True}
 
 
@@ -140,7 +140,7 @@ def take(broker: Broker, tmp_path: Path, *more: str) -> dict[str, dict[str, int]
 
 
 def offsets(engine: object, group: str) -> dict[tuple[str, int], int]:
-    of_group = engine.core.offsets.state.by_group.get(group, {})  # type: ignore[attr-defined]
+    of_group = engine.core.offsets.by_group.get(group, {})  # type: ignore[attr-defined]
     return {(t, p): s.committed_offset for t, parts in of_group.items() for p, s in parts.items()}
 
 
@@ -148,9 +148,7 @@ def test_groups_and_offsets(broker: Broker, tmp_path: Path) -> None:
     broker.metadata(UserScramCredentialRecord("alice", 1, b"s", b"k", b"v", 4096))
     names = [f"group-{n}" for n in range(12)]
     for n, name in enumerate(names):
-        broker.record(
-            GroupMetadataKey(name), GroupMetadataValue("consumer", n + 3, None, None, NOW.wall_ms, [])
-        )
+        broker.record(GroupMetadataKey(name), GroupMetadataValue("consumer", n + 3, None, None, NOW.wall_ms, []))
         broker.commit(name, n)
         broker.commit(name, n + 100)
         broker.commit(name, 5, partition=1)
@@ -181,9 +179,7 @@ def test_groups_and_offsets(broker: Broker, tmp_path: Path) -> None:
     assert core.topics.configs_of(2, "t") == {"retention.ms": "77"}
     assert core.topics.next_producer_id == 5000
     assert core.topics.topics["t"].leader_epochs == [1, 1]
-    kept = [
-        r for p in range(4) for r in records(engine.directory, OFFSETS, p) if r.key in (SHARE_KEY, FUTURE_KEY)
-    ]
+    kept = [r for p in range(4) for r in records(engine.directory, OFFSETS, p) if r.key in (SHARE_KEY, FUTURE_KEY)]
     assert sorted((r.key, r.value, r.timestamp, r.headers) for r in kept) == [
         (SHARE_KEY, b"\x00\x00share", NOW.wall_ms, [("h", b"1")]),
         (FUTURE_KEY, b"\x00\x09what it is", NOW.wall_ms + 1, []),
@@ -221,7 +217,8 @@ def test_transactions_count_as_they_ended(broker: Broker, tmp_path: Path) -> Non
     }
     engine = open_engine(DiskStorage(str(tmp_path / "new")), NOW)
     assert offsets(engine, "g") == {("t", 1): 99, ("t", 3): 30, ("t", 9): 11}
-    assert [r.key for r in records(engine.directory, STATE, 0)] == [b"\x00\x00\x00\x02tx"]
+    # The coordinator completes the decided transaction.
+    assert [r.key for r in records(engine.directory, STATE, 0)] == [b"\x00\x00\x00\x02tx"] * 2
     assert engine.core.topics.next_producer_id == 5000
     engine.stop()
 
@@ -234,25 +231,94 @@ def test_topics_with_their_records(broker: Broker, tmp_path: Path) -> None:
     broker.write("t", 0, [(b"k", b"3")], epoch=1)
     broker.write("t", 0, [(b"k", b"open")], epoch=1, **transactional(6000))
     report = take(broker, tmp_path, "--topics")
-    assert report["taken"]["records of topics"] == 3
-    assert report["left_out"]["records of aborted or unfinished transactions"] == 2
-    assert any("1 transactions were open" in note for note in report["notes"])
+    assert report["taken"]["records of topics"] == 5
+    assert any("1 transactions are open" in note for note in report["notes"])
     engine = open_engine(DiskStorage(str(tmp_path / "new")), NOW)
     log = engine.directory.get("t", 0)
     assert log is not None
-    assert (log.end_offset, log.leader_epoch) == (6, 1)
-    values = [(r.offset, r.value) for r in records(engine.directory, "t", 0)]
-    assert [pair for pair in values if pair[0] != 3] == [(0, b"1"), (1, b"2"), (4, b"3")]
+    # The start aborts the open transaction, of which the coordinator knows nothing.
+    assert (log.end_offset, log.leader_epoch) == (7, 2)
+    aborted = log.aborted_transactions(0, 7)
+    assert [(one.producer_id, one.first_offset, one.last_offset) for one in aborted] == [(7, 2, 3), (6000, 5, 6)]
+    values = [r.value for r in records(engine.directory, "t", 0) if r.offset not in (3, 6)]
+    assert values == [b"1", b"2", b"gone", b"3", b"open"]
     assert engine.core.topics.topics["t"].leader_epochs == [2, 1]
     assert engine.core.topics.next_producer_id == 6001
     engine.stop()
 
 
-def test_topics_without_their_records_go_on_where_they_ended(broker: Broker, tmp_path: Path) -> None:
+def state_of(producer_id: int, status: int, epoch: int = 0, version: int = 0) -> TransactionLogValue:
+    partitions = [PartitionsSchema("t", [0]), PartitionsSchema(OFFSETS, [2])]
+    return TransactionLogValue(
+        producer_id,
+        producer_id,
+        producer_epoch=epoch,
+        transaction_timeout_ms=60_000,
+        transaction_status=status,
+        transaction_partitions=partitions,
+        transaction_last_update_timestamp_ms=NOW.wall_ms,
+        transaction_start_timestamp_ms=NOW.wall_ms,
+        client_transaction_version=version,
+    )
+
+
+@pytest.mark.parametrize("is_commit", [True, False])
+def test_an_open_transaction_goes_on(broker: Broker, tmp_path: Path, is_commit: bool) -> None:
+    """Its producer ends it after the import, and that reaches its offsets in their new partition."""
+    broker.metadata()
+    broker.write("t", 0, [(b"k", b"1")], **transactional(7))
+    broker.commit("g", 10, **transactional(7))
+    broker.commit("g", 5, partition=1)
+    broker.write(STATE, 1, [encode_record(TransactionLogKey("tx"), state_of(7, 1))])
+    report = take(broker, tmp_path, "--topics")
+    assert report["kept"]["offset commits of open transactions"] == 1
+    for start in range(2):
+        engine = open_engine(DiskStorage(str(tmp_path / "new")), NOW)
+        table = engine.data_plane.table
+        log, stored = table.find("t", 0), table.find(OFFSETS, 0)
+        assert log is not None and stored is not None
+        assert log.last_stable_offset == 0 and log.log.end_offset == 1
+        assert stored.last_stable_offset == 1 and engine.core.offsets.has_pending("g", "t", 0)
+        assert offsets(engine, "g") == {("t", 1): 5}
+        if start == 0:
+            engine.stop()
+    assert log is not None and stored is not None
+    client = Client(engine)
+    assert client.ask(apis.END_TXN, 4, EndTxnRequest("tx", 7, 0, is_commit), NOW).error_code == 0
+    assert log.last_stable_offset == log.log.end_offset == 2 and stored.last_stable_offset == stored.log.end_offset
+    assert len(log.log.aborted_transactions(0, 2)) == (0 if is_commit else 1)
+    assert offsets(engine, "g") == ({("t", 0): 10, ("t", 1): 5} if is_commit else {("t", 1): 5})
+    engine.stop()
+
+
+@pytest.mark.parametrize(("status", "epoch", "version"), [(2, 0, 0), (4, 0, 0), (2, 1, 2), (4, 1, 2)])
+def test_a_decided_transaction_is_committed(
+    broker: Broker, tmp_path: Path, status: int, epoch: int, version: int
+) -> None:
+    """Version 2 has incremented the epoch with the decision."""
+    broker.metadata()
+    broker.write("t", 0, [(b"k", b"1")], **transactional(7))
+    broker.commit("g", 10, **transactional(7))
+    state = state_of(7, status, epoch, version)
+    if status == 4:
+        state.transaction_partitions = []
+    broker.write(STATE, 1, [encode_record(TransactionLogKey("tx"), state)])
+    report = take(broker, tmp_path, "--topics")
+    assert any("1 transactions were decided" in note for note in report["notes"])
+    engine = open_engine(DiskStorage(str(tmp_path / "new")), NOW)
+    log = engine.data_plane.table.find("t", 0)
+    assert log is not None and log.last_stable_offset == log.log.end_offset >= 2
+    assert log.log.aborted_transactions(0, 9) == []
+    assert offsets(engine, "g") == {("t", 0): 10}
+    assert not engine.core.offsets.has_pending("g", "t", 0)
+    engine.stop()
+
+
+def test_topics_without_their_records_continue_at_their_end(broker: Broker, tmp_path: Path) -> None:
     broker.metadata()
     broker.write("t", 1, [(None, b"v")] * 5)
     report = take(broker, tmp_path)
-    assert report["left_out"]["partitions whose records stay behind"] == 1
+    assert report["left_out"]["partitions whose records are not imported"] == 1
     for _ in range(2):
         engine = open_engine(DiskStorage(str(tmp_path / "new")), NOW)
         log = engine.directory.get("t", 1)
@@ -261,7 +327,7 @@ def test_topics_without_their_records_go_on_where_they_ended(broker: Broker, tmp
         engine.stop()
 
 
-def test_without_metadata_the_directories_tell(broker: Broker, tmp_path: Path) -> None:
+def test_without_metadata_the_directories_decide(broker: Broker, tmp_path: Path) -> None:
     broker.commit("g", 4)
     broker.close()
     for path in (broker.path / "__cluster_metadata-0").iterdir():
@@ -305,7 +371,7 @@ def test_damage_is_refused_and_nothing_is_left(broker: Broker, tmp_path: Path) -
 def test_refusals(broker: Broker, tmp_path: Path) -> None:
     assert "in use" in run("import", str(broker.path), "--data", str(tmp_path / "new"), code=6)
     broker.directory.close(True)
-    assert "kcoord already" in run("import", str(broker.path), "--data", str(tmp_path / "new"), code=5)
+    assert "already a kcoord data directory" in run("import", str(broker.path), "--data", str(tmp_path / "new"), code=5)
     broker.close()
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "something").touch()

@@ -83,7 +83,7 @@ def test_an_import_takes_what_the_broker_has_after_its_start(tmp_path: Path) -> 
 
 def test_verify_names_the_files_and_what_becomes_of_them(tmp_path: Path) -> None:
     result = kcoord("verify", lay_out(EXCHANGING, tmp_path / "a"))
-    assert "nothing is wrong" not in result.stdout
+    assert "no problems found" not in result.stdout
     assert f"{segment_name(0)}.log.swap" in result.stdout and "[interrupted]" in result.stdout
     problems = json.loads(kcoord("verify", tmp_path / "a", "-o", "json").stdout)["problems"]
     texts = [one["message"] for one in problems if one["check"] == "interrupted"]
@@ -124,7 +124,8 @@ def cut(root: Path, how: str) -> Path:
 
 def group_of(partition: int) -> str:
     """A group in a partition of the broker's three."""
-    return next(name for name in answers()["groups"] if coordinator_partition(name, 3) == partition)
+    names: list[str] = list(answers()["groups"])
+    return next(name for name in names if coordinator_partition(name, 3) == partition)
 
 
 def last_batch_at(data: bytes) -> int:
@@ -150,7 +151,7 @@ def test_a_log_that_ends_before_its_mark_is_damaged_for_every_tool(how: str, tmp
     assert kcoord("verify", root).exit_code == 1
     listed = kcoord("ls", root)
     assert listed.exit_code == 0
-    assert f"{PARTITION}: its directory is gone" in listed.stderr if how == "gone" else "damaged" in listed.stdout
+    assert f"{PARTITION}: its directory is missing" in listed.stderr if how == "gone" else "damaged" in listed.stdout
     # What is asked for is there.
     if how != "gone":
         assert kcoord("dump", root, PARTITION, "--offset", "0..500").exit_code == 0

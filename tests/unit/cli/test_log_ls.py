@@ -78,7 +78,7 @@ def test_errors_are_for_people(tmp_path: Path) -> None:
     assert result.exit_code == 9
     assert result.stderr.startswith("kcoord: ") and "is not a directory" in result.stderr
     result = run("ls", tmp_path)
-    assert result.exit_code == 9 and "no data directory" in result.stderr
+    assert result.exit_code == 9 and "not a data directory" in result.stderr
     stopped(tmp_path)
     (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n7\nx 0 1\n")
     result = run("ls", tmp_path)

@@ -120,10 +120,10 @@ def test_verify_of_a_damaged_snapshot(tmp_path: Path, retention_bytes: int) -> N
     flip(checkpoints(tmp_path)[0])
     found = problems(tmp_path)
     assert found[0][0] == "metadata snapshot" and "it cannot be read" in found[0][1]
-    assert ("no snapshot tells what was before" in str(found)) == (retention_bytes == 0)
+    assert ("no snapshot has the earlier records" in str(found)) == (retention_bytes == 0)
 
 
-def test_verify_of_a_snapshot_that_says_something_else(tmp_path: Path) -> None:
+def test_verify_of_a_snapshot_that_contradicts_the_log(tmp_path: Path) -> None:
     make(tmp_path, 1 << 20)
     storage = DiskStorage(str(tmp_path))
     name = CheckpointName(int(checkpoints(tmp_path)[0].name[:20]), 0)
@@ -134,17 +134,15 @@ def test_verify_of_a_snapshot_that_says_something_else(tmp_path: Path) -> None:
         writer.append(value)
     writer.finish()
     texts = [text for check, text in problems(tmp_path) if check == "metadata snapshot"]
-    assert any("it has what the log does not say: topic another" in text for text in texts)
-    assert any("what the log says is missing in it: config" in text for text in texts)
+    assert any("it has a record that is not in the log: topic another" in text for text in texts)
+    assert any("it lacks a record of the log: config" in text for text in texts)
 
 
 def test_verify_of_a_snapshot_that_is_ahead(tmp_path: Path) -> None:
     make(tmp_path, 1 << 20)
     [path] = checkpoints(tmp_path)
     path.rename(path.with_name(f"{999:020d}-{0:010d}.checkpoint"))
-    assert any(
-        "the log ends at" in text for check, text in problems(tmp_path) if check == "metadata snapshot"
-    )
+    assert any("the log ends at" in text for check, text in problems(tmp_path) if check == "metadata snapshot")
 
 
 # --- state, export, snapshot and restore
@@ -155,7 +153,7 @@ def test_state_of_a_time_before_the_log_begins(tmp_path: Path) -> None:
     now = run_json("state", tmp_path)
     assert {topic["topic"] for topic in now["topics"]} >= {"orders", "later"}
     before = run("state", tmp_path, "--as-of", f"@{at(5).wall_ms}")
-    assert before.exit_code == 1 and "which topics there were is gone" in before.stderr
+    assert before.exit_code == 1 and "the topics of that time are unknown" in before.stderr
     left = run("state", tmp_path, "--as-of", f"@{at(5).wall_ms}", "--inexact", "-o", "json")
     assert left.exit_code == 0
     after = run_json("state", tmp_path, "--as-of", f"@{at(25).wall_ms}")
@@ -227,7 +225,7 @@ def test_compact_leaves_history_alone(tmp_path: Path) -> None:
     assert run_json("compact", tmp_path, "-t", "__consumer_offsets")["metadata"] is None
 
 
-def test_compact_after_a_crash_leaves_the_rest_to_a_server(tmp_path: Path) -> None:
+def test_a_server_completes_a_compaction_that_crashed(tmp_path: Path) -> None:
     rig = LogRig(tmp_path)
     rig.history()
     rig.kill()
@@ -262,7 +260,7 @@ def test_repair_puts_a_damaged_snapshot_aside(tmp_path: Path) -> None:
     assert repairs(tmp_path) == [] and digest(tmp_path) == before
 
 
-def test_no_repair_of_a_snapshot_that_nothing_stands_in_for(tmp_path: Path) -> None:
+def test_no_repair_of_a_snapshot_without_a_replacement(tmp_path: Path) -> None:
     start = make(tmp_path)
     flip(checkpoints(tmp_path)[0])
     assert repairs(tmp_path, "--execute") == [("put back", start)]

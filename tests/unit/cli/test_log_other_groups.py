@@ -103,9 +103,7 @@ def has(data: Path, member_id: str, member_epoch: int, *partitions: int, pending
 
 
 def is_to_have(data: Path, member_id: str, *partitions: int) -> Pair:
-    value = target.ConsumerGroupTargetAssignmentMemberValue(
-        [target.TopicPartition(id_bytes(data), list(partitions))]
-    )
+    value = target.ConsumerGroupTargetAssignmentMemberValue([target.TopicPartition(id_bytes(data), list(partitions))])
     return target.ConsumerGroupTargetAssignmentMemberKey("new", member_id), value
 
 
@@ -164,12 +162,12 @@ def test_the_table(data: Path) -> None:
     text = " ".join(result.stdout.split())
     assert "new: a consumer group, epoch 2, assignment of epoch 1" in lines
     assert "member m1 of app at /10.0.0.1, epoch 1, unrevoked partitions, subscribed to orders," in text
-    assert "has orders-0; partitions pending revocation orders-1" in text
+    assert "assigned orders-0; partitions pending revocation orders-1" in text
     assert "/ord.*/ matches orders" in text
     assert ["orders", "0", "42"] in [line.split()[:3] for line in lines]
     assert lines[-1] == "1 group"
     early = " ".join(run("state", data, "--as-of", "18").stdout.split())
-    assert "has orders-0 orders-1, is to have orders-0" in early
+    assert "assigned orders-0 orders-1, target orders-0" in early
 
 
 def test_what_changed(data: Path) -> None:
@@ -192,7 +190,7 @@ def test_what_changed(data: Path) -> None:
     assert run_json("diff", data, "end")["groups"] == []
 
 
-def test_what_members_leave_behind(data: Path) -> None:
+def test_state_after_members_leave(data: Path) -> None:
     consumer_group(data)
     key = member("m1")[0]
     append(data, (has(data, "m1", 0)[0], None), (is_to_have(data, "m1")[0], None), (key, None))
@@ -252,8 +250,8 @@ def test_share_and_streams_groups(data: Path) -> None:
     assert (task["process_id"], task["topology_epoch"], task["state"]) == ("process", 2, "unrevoked_tasks")
     assert task["target"]["active_tasks"] == [{"subtopology_id": "0", "partitions": [0]}]
     text = " ".join(run("state", data).stdout.split())
-    assert "pool: a share group, epoch 7" in text and "subscribed to orders, has orders-1" in text
-    assert "flow: a streams group, epoch 3" in text and "has 0-0 0-1, is to have 0-0" in text
+    assert "pool: a share group, epoch 7" in text and "subscribed to orders, assigned orders-1" in text
+    assert "flow: a streams group, epoch 3" in text and "assigned 0-0 0-1, target 0-0" in text
     kinds = {change["group"]: change["kind"] for change in run_json("diff", data, "10")["groups"]}
     assert kinds == {"pool": "share", "flow": "streams"}
 

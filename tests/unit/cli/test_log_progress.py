@@ -7,14 +7,13 @@ import os
 import pty
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from kcoord.cli.log import common
 from kcoord.log import snapshot
-from kcoord.log.steps import Step
+from kcoord.log.steps import Step, copy_open_file
 from kcoord.server.control import ask_server
 from kcoord.server.settings.load import load
 from kcoord.server.thread import ServerThread
@@ -82,10 +81,10 @@ COMMANDS = {
 
 
 @pytest.fixture
-def places(data: Path, broker: Path, tmp_path: Path) -> Iterator[dict[str, str]]:
+def places(data: Path, broker: Path, tmp_path: Path) -> dict[str, str]:
     copy = tmp_path / "data"
     subprocess.run(["cp", "-a", str(data), str(copy)], check=True)
-    yield {"DATA": str(copy), "BROKER": str(broker), "NEW": str(tmp_path / "new")}
+    return {"DATA": str(copy), "BROKER": str(broker), "NEW": str(tmp_path / "new")}
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -99,7 +98,7 @@ def test_long_work_shows_how_far_it_is(name: str, places: dict[str, str]) -> Non
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "offsets"])
-def test_json_has_no_bar_beside_it(name: str, places: dict[str, str]) -> None:
+def test_json_has_no_progress_bar(name: str, places: dict[str, str]) -> None:
     label, words = COMMANDS[name]
     arguments = [places.get(word, word) for word in words]
     code, out, shown = on_a_terminal(*arguments, "-o", "json")
@@ -131,11 +130,9 @@ class Watcher:
         self.done.append(done_bytes)
 
 
-def test_a_running_server_tells_how_far_it_is(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_running_server_reports_its_progress(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run(["cp", "-a", str(data), str(tmp_path / "data")], check=True)
-    copy = snapshot.copy_open_file
+    copy = copy_open_file
     watcher = Watcher()
     copied: list[str] = []
 

@@ -22,13 +22,15 @@ def planned(path: Path, *arguments: str) -> list[Any]:
     result = run("repair", path, *arguments, "-o", "json")
     document = json.loads(result.stdout)
     assert result.exit_code == (1 if document["repairs"] else 0) and not document["executed"]
-    return document["repairs"]
+    repairs: list[Any] = document["repairs"]
+    return repairs
 
 
 def executed(path: Path, *arguments: str) -> list[Any]:
     document = run_json("repair", path, "--execute", *arguments)
     assert document["executed"]
-    return document["repairs"]
+    repairs: list[Any] = document["repairs"]
+    return repairs
 
 
 def open_log(path: Path, verify: bool = False) -> Any:
@@ -165,7 +167,7 @@ def test_a_write_that_was_cut_short(tmp_path: Path) -> None:
     assert ends(tmp_path)[OFFSETS] == 10
 
 
-def test_what_was_synced_and_is_gone(tmp_path: Path) -> None:
+def test_synced_batches_that_are_missing(tmp_path: Path) -> None:
     segment = stopped(tmp_path) / OFFSETS / SEGMENT
     segment.write_bytes(b"".join(batches_of(segment)[:-1]))
     for index in segment.parent.glob("*.*index"):
@@ -284,7 +286,7 @@ def test_a_brokers_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "meta.properties").write_text("version=1\nnode.id=1\ncluster.id=x\n")
     before = contents(tmp_path)
     result = run("repair", tmp_path, "--execute")
-    assert result.exit_code == 5 and "not a data directory of kcoord" in result.stderr
+    assert result.exit_code == 5 and "not a kcoord data directory" in result.stderr
     assert contents(tmp_path) == before
 
 
@@ -297,15 +299,15 @@ def test_a_lost_directory(tmp_path: Path) -> None:
     lost(tmp_path, OFFSETS)
     # What fails to open keeps the lock.
     shutil.copytree(tmp_path, tmp_path / "copy")
-    with pytest.raises(LogDamaged, match="its directory is gone, 10 offsets were synced"):
+    with pytest.raises(LogDamaged, match="its directory is missing, 10 offsets were synced"):
         LogRig(tmp_path / "copy")
     report = json.loads(run("verify", tmp_path, "-o", "json").stdout)
     assert [(p["check"], p["log"]) for p in report["problems"]] == [("durable mark", OFFSETS)]
     [mark] = planned(tmp_path)
     assert (mark["action"], mark["log"], mark["offset"]) == ("lower mark", OFFSETS, 0)
-    assert mark["reason"] == "its directory is gone, 10 offsets were synced"
+    assert mark["reason"] == "its directory is missing, 10 offsets were synced"
     text = " ".join(run("repair", tmp_path).stdout.split())
-    assert f"{OFFSETS}: begin it anew, empty" in text and "Put it back instead if you can" in text
+    assert f"{OFFSETS}: start it again, empty" in text and "Restore it from a copy instead if you can" in text
     assert planned(tmp_path, METADATA) == []
     assert planned(tmp_path, "__consumer_offsets") == planned(tmp_path, OFFSETS) == [mark]
     assert executed(tmp_path, OFFSETS) == [mark]
@@ -327,7 +329,7 @@ def test_a_lost_metadata_log_is_put_back_by_hand(tmp_path: Path) -> None:
         assert result.exit_code == 1
         assert [item["action"] for item in json.loads(result.stdout)["repairs"]] == ["put back"]
     shown = run("repair", tmp_path, "--execute").stdout
-    assert "every topic would count as deleted" in " ".join(shown.split()) and shown.endswith("0 repairs done\n")
+    assert "start would treat every topic as deleted" in " ".join(shown.split()) and shown.endswith("0 repairs done\n")
     assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == points
     (tmp_path / "elsewhere").rename(tmp_path / METADATA)
     assert planned(tmp_path) == []

@@ -21,7 +21,6 @@ from kcoord.engine.engine import Engine
 from kcoord.log.errors import LogDamaged, StorageError
 from kcoord.log.partition_log import LogConfig
 from kcoord.log.snapshot import begin_snapshot, restore_snapshot
-from kcoord.log.steps import Unwatched
 from kcoord.log.storage import DiskStorage
 from kcoord.protocol import apis
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
@@ -34,6 +33,7 @@ from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicP
 from kcoord.server.control import ControlError, ask_server
 from tests.e2e.process import ServerProcess
 from tests.harness.engine import Client, finish_turn, open_engine
+from tests.harness.steps import Unwatched
 from tests.unit.log.batches import make_batch
 
 NOW = Now(1000, 1_700_000_000_000)
@@ -53,9 +53,7 @@ def commit_request(offset: int) -> OffsetCommitRequest:
 
 def produce_request(value: int) -> ProduceRequest:
     batch = make_batch(0, epoch=-1, size=value)
-    return ProduceRequest(
-        None, -1, 1000, [TopicProduceData("t", partition_data=[PartitionProduceData(0, batch)])]
-    )
+    return ProduceRequest(None, -1, 1000, [TopicProduceData("t", partition_data=[PartitionProduceData(0, batch)])])
 
 
 def start(data: Path) -> Engine:
@@ -67,7 +65,7 @@ def ask(engine: Engine, api_key: int, version: int, body: Any) -> None:
 
 
 def committed(engine: Engine) -> int:
-    stored = engine.core.offsets.state.get("g", "t", 0)
+    stored = engine.core.offsets.get("g", "t", 0)
     return stored.committed_offset if stored is not None else -1
 
 
@@ -114,12 +112,12 @@ def test_there_and_back(engine: Engine, data: Path) -> None:
     ask(engine, apis.OFFSET_COMMIT, 8, commit_request(99))
     ask(engine, apis.PRODUCE, 9, produce_request(5))
     engine.stop()
-    for round in (1, 2):
+    for restored in (1, 2):
         aside = json.loads(run("restore", "before", "--data", str(data), "--output", "json"))["replaced"]
         engine = start(data)
         assert (committed(engine), end(engine)) == (7, 8)
-        assert engine.core.topics.topics["t"].leader_epoch(0) == round
-        assert engine.core.topics.next_producer_id >= next_id + 1000 * round
+        assert engine.core.topics.topics["t"].leader_epoch(0) == restored
+        assert engine.core.topics.next_producer_id >= next_id + 1000 * restored
         ask(engine, apis.OFFSET_COMMIT, 8, commit_request(70))
         ask(engine, apis.PRODUCE, 9, produce_request(5))
         assert end(engine) == 9
@@ -176,11 +174,11 @@ def test_an_interrupted_restore_is_refused_and_can_be_repeated(
 
 def test_refusals(engine: Engine, data: Path) -> None:
     # Open, but with no control socket.
-    assert "does not answer" in run("snapshot", "x", "--data", str(data), code=1)
+    assert "does not respond" in run("snapshot", "x", "--data", str(data), code=1)
     engine.stop()
-    assert "no snapshot x" in run("restore", "x", "--data", str(data), code=9)
+    assert "snapshot x does not exist" in run("restore", "x", "--data", str(data), code=9)
     for name in ("../x", ".x", "x.partial", "x/y", "x" * 101):
-        assert "no name" in run("snapshot", name, "--data", str(data), code=9)
+        assert "not a valid snapshot name" in run("snapshot", name, "--data", str(data), code=9)
     run("snapshot", "x", "--data", str(data))
     assert "already" in run("snapshot", "x", "--data", str(data), code=9)
     run("snapshot", "--data", str(data), code=2)
@@ -205,10 +203,7 @@ def test_of_a_running_server(data: Path) -> None:
         writer = threading.Thread(target=write)
         writer.start()
         try:
-            made = [
-                json.loads(run("snapshot", f"s{n}", "--data", str(data), "--output", "json"))
-                for n in range(4)
-            ]
+            made = [json.loads(run("snapshot", f"s{n}", "--data", str(data), "--output", "json")) for n in range(4)]
         finally:
             stop.set()
             writer.join()
@@ -251,13 +246,11 @@ def test_a_directory_whose_name_is_too_long_for_a_socket(tmp_path: Path) -> None
     data = tmp_path / ("long" * 30)
     with ServerProcess(data) as server:
         assert not (data / "kcoord.sock").exists()
-        assert "does not answer" in run("snapshot", "x", "--data", str(data), code=1)
+        assert "does not respond" in run("snapshot", "x", "--data", str(data), code=1)
         assert server.stop() == 0
 
 
-def test_without_hard_links_everything_is_copied(
-    engine: Engine, data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_hard_links_everything_is_copied(engine: Engine, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine.stop()
 
     def no_links(_source: str, _target: str) -> None:
@@ -273,9 +266,9 @@ def test_without_hard_links_everything_is_copied(
     engine.stop()
 
 
-def test_damage_in_what_is_copied_is_told_and_nothing_is_left(engine: Engine, data: Path) -> None:
+def test_damage_in_copied_files_is_reported_and_nothing_is_left(engine: Engine, data: Path) -> None:
     snapshot = begin_snapshot(engine.directory, str(data), "bad", NOW.wall_ms)
-    log = sorted((data / "__consumer_offsets-0").glob("*.log"))[-1]
+    log = max((data / "__consumer_offsets-0").glob("*.log"))
     with open(log, "r+b") as file:
         file.seek(80)
         file.write(b"\xff\xff")

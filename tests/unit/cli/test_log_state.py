@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from kcoord.cli.log.past.replay import coordinator_logs, replay_until
 from kcoord.cli.log.points import Point
-from kcoord.cli.log.replay import coordinator_logs, replay_until
 from kcoord.core.config import CoreConfig
 from kcoord.log.inspect import inspect_directory
 from kcoord.log.serde import encode_record
@@ -77,7 +77,7 @@ def test_every_point_has_the_state_the_server_had(tmp_path: Path) -> None:
         if arguments[0].name == OFFSETS:
             digests[arguments[0].end_offset] = rig.engine.core.digest()
 
-    rig.engine.journal.append = note  # type: ignore[method-assign]
+    rig.engine.journal.append = note  # type: ignore[assignment]
     rig.history()
     rig.stop()
     directory = inspect_directory(str(tmp_path))
@@ -92,7 +92,7 @@ def test_one_group(tmp_path: Path) -> None:
     stopped(tmp_path)
     assert list(groups(tmp_path, "-g", "report", "--as-of", "7")) == ["report"]
     result = run("state", tmp_path, "-g", "report", "-o", "json")
-    assert result.exit_code == 1 and "there was no group report" in result.stderr
+    assert result.exit_code == 1 and "group report did not exist" in result.stderr
 
 
 def test_the_table(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_points_that_are_not_there(tmp_path: Path) -> None:
     result = run("state", stopped(tmp_path), "--as-of", "11")
     assert result.exit_code == 2 and f"{OFFSETS} ends at offset 10" in result.stderr
     result = run("state", tmp_path, "--as-of", "tomorrow")
-    assert result.exit_code == 2 and "'tomorrow' is no time" in result.stderr
+    assert result.exit_code == 2 and "'tomorrow' is not a time" in result.stderr
 
 
 def test_what_compaction_removed_is_not_made_up(tmp_path: Path) -> None:
@@ -200,12 +200,12 @@ def test_a_write_cut_short_is_left_out(tmp_path: Path) -> None:
     segment = tmp_path / OFFSETS / f"{0:020d}.log"
     segment.write_bytes(segment.read_bytes()[:-1])
     result = run("state", tmp_path)
-    assert result.exit_code == 0 and "at the end cannot be read" in result.stderr
+    assert result.exit_code == 0 and "at the end that cannot be read" in result.stderr
     assert list(groups(tmp_path)) == ["workers"]
 
 
 def test_offsets_of_transactions_count_when_they_are_committed(tmp_path: Path) -> None:
-    """As in a broker's log: kcoord's own has no transactions."""
+    """And a newer commit outside of a transaction counts more than an older one inside of it."""
     stopped(tmp_path)
     segment = tmp_path / OFFSETS / f"{0:020d}.log"
 
@@ -224,3 +224,6 @@ def test_offsets_of_transactions_count_when_they_are_committed(tmp_path: Path) -
     assert "txn" not in groups(tmp_path, "--as-of", "12")
     assert offsets(groups(tmp_path, "--as-of", "13")["txn"]) == {"orders-0": 77}
     assert offsets(groups(tmp_path)["txn"]) == {"orders-0": 77}
+    append(15, -1, key, encode_record(OffsetCommitKey("txn", "orders", 0), OffsetCommitValue(99))[1])
+    append(16, 4, bytes.fromhex("00000001"), bytes(6), control=True)
+    assert offsets(groups(tmp_path)["txn"]) == {"orders-0": 99}

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from kcoord.cli.log import replay
+from kcoord.cli.log.past import replay
+from kcoord.cli.log.past.replay import PastState, coordinator_logs, replay_until
+from kcoord.cli.log.past.state_start import Start, start_for
 from kcoord.cli.log.points import Point, parse_point
-from kcoord.cli.log.replay import PastState, coordinator_logs, replay_until
-from kcoord.cli.log.state_start import Start, start_for
 from kcoord.engine.state_checkpoint import write_state
 from kcoord.log.inspect import inspect_directory
 from tests.unit.cli.rig import OFFSETS, START_MS, LogRig, batches_of, run, run_json, split_segment
@@ -97,10 +97,10 @@ def test_what_lies_before_it_is_not_read(data: Path) -> None:
 
 
 def test_why_it_is_not_used(data: Path) -> None:
-    assert start(data, "9").reason == "its state checkpoint is at offset 10, behind that point"
+    assert start(data, "9").reason == "its state checkpoint is at offset 10, after that point"
     early = start(data, f"@{START_MS + 6999}")
     assert early.reason == (
-        "its state checkpoint is at offset 10, with records up to 2025-10-09T08:53:27.000Z, behind that point"
+        "its state checkpoint is at offset 10, with records up to 2025-10-09T08:53:27.000Z, after that point"
     )
     marks = data / "recovery-point-offset-checkpoint"
     directory = inspect_directory(str(data))
@@ -132,7 +132,7 @@ def test_the_time_of_closed_segments_is_that_of_their_index(data: Path) -> None:
     assert used(data, "10")
 
 
-def test_it_tells_what_compaction_took_from_the_log(data: Path) -> None:
+def test_it_reports_what_compaction_removed_from_the_log(data: Path) -> None:
     at_ten = run_json("state", data, "--as-of", "10")
     split_segment(data / OFFSETS, 13, without=(5, 6, 11))
     (data / "cleaner-offset-checkpoint").write_text("0\n1\n__consumer_offsets 0 13\n")
@@ -143,12 +143,12 @@ def test_it_tells_what_compaction_took_from_the_log(data: Path) -> None:
     assert run("state", data, "--as-of", "13").exit_code == 0
 
 
-def test_long_work_says_why(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_work_reports_its_reason(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "are read" not in run("state", data, "--as-of", "9").stderr
     monkeypatch.setattr(replay, "LONG_BYTES", 1)
     text = " ".join(run("state", data, "--as-of", "9").stderr.split())
-    assert f"{OFFSETS}: all of its " in text
-    assert "are read, since its state checkpoint is at offset 10, behind that point" in text
+    assert f"{OFFSETS}: reading all of its " in text
+    assert "because its state checkpoint is at offset 10, after that point" in text
     assert "are read" not in run("state", data).stderr
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ import pytest
 
 from kcoord.core.producers import ProducerEntry, SeenBatch, encode_snapshot
 from kcoord.core.topics.features import supported_features
+from kcoord.engine.state_checkpoint import StatePlan
+from kcoord.engine.state_checkpoint import write_state as write_checkpoint
+from kcoord.log.partition_log import Extent
 from kcoord.log.reader import StoredBatch, read_batches
 from kcoord.log.serde import encode_metadata_record, encode_record
 from kcoord.log.state_file import StateFileWriter
@@ -24,6 +28,8 @@ from kcoord.wire.record_batch import BatchBuilder
 from tests.unit.cli.rig import METADATA, OFFSETS, START_MS, LogRig, batches_of, run, split_segment, stopped
 
 SEGMENT = f"{0:020d}.log"
+# Keys of offsets and groups in the log that `stopped` leaves.
+LIVE_KEYS = 3
 # A metadata log begins with one record for each.
 FEATURES = len(supported_features())
 
@@ -58,9 +64,7 @@ def group(generation: int, *members: str, leader: str | None = None, name: str =
     listed = [MemberMetadata(member, None, "c", "/h", 1, 1, b"", b"") for member in members]
     lead = leader or (members[0] if members else None)
     protocol = "range" if members else None
-    return encode_record(
-        GroupMetadataKey(name), GroupMetadataValue("consumer", generation, protocol, lead, 1, listed)
-    )
+    return encode_record(GroupMetadataKey(name), GroupMetadataValue("consumer", generation, protocol, lead, 1, listed))
 
 
 def test_nothing_is_wrong_with_what_the_engine_wrote(tmp_path: Path) -> None:
@@ -70,7 +74,7 @@ def test_nothing_is_wrong_with_what_the_engine_wrote(tmp_path: Path) -> None:
     assert logs[OFFSETS] == (10, 8, 10) and logs[METADATA][0] == logs[METADATA][2] == 8 + FEATURES
     assert document["replayed"] == {"groups": 1, "offsets": 2, "topics": 2}
     result = run("verify", tmp_path)
-    assert result.exit_code == 0 and result.stdout.splitlines()[-1] == "nothing is wrong"
+    assert result.exit_code == 0 and result.stdout.splitlines()[-1] == "no problems found"
 
 
 def test_nor_with_one_that_runs_or_was_killed(tmp_path: Path) -> None:
@@ -102,7 +106,7 @@ def test_every_byte_counts(tmp_path: Path) -> None:
     assert ("durable mark", OFFSETS, 8) in problems(tmp_path)
 
 
-def test_file_and_position_are_told(tmp_path: Path) -> None:
+def test_file_and_position_are_reported(tmp_path: Path) -> None:
     stopped(tmp_path)
     segment = tmp_path / OFFSETS / SEGMENT
     data = bytearray(segment.read_bytes())
@@ -302,6 +306,46 @@ def test_state_checkpoint(tmp_path: Path) -> None:
     assert problems(tmp_path) == [("state checkpoint", OFFSETS, None)]
     state.write_bytes(b"short")
     assert problems(tmp_path) == [("state checkpoint", OFFSETS, None)]
+
+
+def test_state_checkpoint_with_transactions(tmp_path: Path) -> None:
+    """One that is aborted, one that commits, one that loses against a newer commit, and one that is open."""
+    stopped(tmp_path)
+    segment = tmp_path / OFFSETS / f"{0:020d}.log"
+
+    def batch(base: int, producer_id: int, key: bytes, value: bytes | None, control: bool = False) -> bytes:
+        builder = BatchBuilder()
+        builder.append(START_MS + 9000, key, value)
+        is_transactional = producer_id >= 0
+        return builder.build(base, 0, producer_id, 0, 0, transactional=is_transactional, control=control)
+
+    def offset_record(partition: int, offset: int) -> tuple[bytes, bytes | None]:
+        return encode_record(OffsetCommitKey("txn", "orders", partition), OffsetCommitValue(offset))
+
+    commit, abort = (bytes.fromhex(f"0000000{kind}") for kind in (1, 0))
+    batches = [
+        batch(10, 4, *offset_record(0, 1)),
+        batch(11, 5, *offset_record(1, 2)),
+        batch(12, 5, *offset_record(2, 3)),
+        batch(13, -1, *offset_record(2, 4)),
+        batch(14, 4, abort, bytes(6), True),
+        batch(15, 5, commit, bytes(6), True),
+        batch(16, 6, *offset_record(1, 5)),
+    ]
+    segment.write_bytes(segment.read_bytes() + b"".join(batches))
+    # Version, producer id, first and last offset, last stable offset of the one that is aborted.
+    segment.with_suffix(".txnindex").write_bytes(struct.pack(">hqqqq", 0, 4, 10, 14, 11))
+    storage = DiskStorage(str(tmp_path))
+    plan = StatePlan(OFFSETS, 0, 0, 17, [Extent(f"{OFFSETS}/{segment.name}", 0, segment.stat().st_size)])
+    # The one that committed, the newer commit, and the open one come on top.
+    assert write_checkpoint(storage, plan) == LIVE_KEYS + 3
+    assert problems(tmp_path) == []
+    state = tmp_path / OFFSETS / "state-checkpoint"
+    writer = StateFileWriter(storage, f"{OFFSETS}/state-checkpoint")
+    kept = batches_of(state)[:-1]
+    writer.append(b"".join(kept))
+    writer.finish(LIVE_KEYS + 2, 17)
+    assert [problem[2] for problem in problems(tmp_path)] == [16]
 
 
 def test_directories_and_topics(tmp_path: Path) -> None:

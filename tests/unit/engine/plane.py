@@ -1,4 +1,4 @@
-"""A data plane in memory: the rooms over real logs, with commits that a test makes happen."""
+"""A data plane in memory: the handlers over real logs, with commits that a test makes happen."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from kcoord.core.outcome import Now, Reply, Request
 from kcoord.core.producers import PartitionProducers
 from kcoord.core.topics.registry import RESOURCE_TOPIC, TopicRegistry
 from kcoord.engine.budget import TurnBudget
-from kcoord.engine.delete_records import DeleteRecordsRoom
-from kcoord.engine.fetch import FetchRoom
-from kcoord.engine.leader_epochs import LeaderEpochsRoom
-from kcoord.engine.list_offsets import ListOffsetsRoom
+from kcoord.engine.delete_records import DeleteRecordsHandler
+from kcoord.engine.fetch import FetchHandler
+from kcoord.engine.leader_epochs import LeaderEpochsHandler
+from kcoord.engine.list_offsets import ListOffsetsHandler
 from kcoord.engine.partitions import PartitionTable, TopicPartition
-from kcoord.engine.produce import ProduceRoom
+from kcoord.engine.produce import ProduceHandler
 from kcoord.log.directory import open_directory
 from kcoord.log.journal import Journal
 from kcoord.log.storage import MemoryStorage
@@ -29,17 +29,19 @@ from kcoord.protocol.records.remove_topic_record import RemoveTopicRecord
 from kcoord.protocol.records.topic_record import TopicRecord
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import ZERO_UUID
-from kcoord.wire.record_batch import decode_records, parse_batches
+from kcoord.wire.record_batch import decode_records
+from tests.harness.present import present
+from tests.harness.record_batches import parse_batches
 
 WALL_MS = 1_600_000_000_000
 
 
-def answer_due(room: FetchRoom, now: Now) -> list[Reply]:
+def answer_due(handler: FetchHandler, now: Now) -> list[Reply]:
     """What waiting fetches get after a commit."""
-    room.note_durable()
+    handler.note_durable()
     replies: list[Reply] = []
-    while room.has_due():
-        replies.append(room.answer_next(now))
+    while handler.has_due():
+        replies.append(handler.answer_next(now))
     return replies
 
 
@@ -59,11 +61,11 @@ class Plane:
         self.directory = open_directory(MemoryStorage(), 1, "cluster", "directory")
         self.journal = Journal(self.directory, "always")
         self.table = PartitionTable(self.topics, self.config.decompressed_bytes_max)
-        self.produce_room = ProduceRoom(self.config, self.table, self.journal, TurnBudget())
-        self.fetch_room = FetchRoom(self.config, self.table, 7)
-        self.offsets_room = ListOffsetsRoom(self.table)
-        self.delete_room = DeleteRecordsRoom(self.table, self.directory)
-        self.epochs_room = LeaderEpochsRoom(self.table)
+        self.produce_handler = ProduceHandler(self.config, self.table, self.journal, TurnBudget())
+        self.fetch_handler = FetchHandler(self.config, self.table, 7)
+        self.offsets_handler = ListOffsetsHandler(self.table)
+        self.delete_handler = DeleteRecordsHandler(self.table, self.directory)
+        self.epochs_handler = LeaderEpochsHandler(self.table)
         self.next_request = 0
         self.next_topic = 0
         self.replies: dict[int, Message | None] = {}
@@ -91,9 +93,9 @@ class Plane:
 
     def delete(self, name: str) -> None:
         self.topics.replay_metadata(RemoveTopicRecord(self.topics.topics[name].topic_id), 0)
-        self.fetch_room.note_deleted(self.table.drop_topic(name))
-        while self.fetch_room.has_due():
-            reply = self.fetch_room.answer_next(self.now)
+        self.fetch_handler.note_deleted(self.table.drop_topic(name))
+        while self.fetch_handler.has_due():
+            reply = self.fetch_handler.answer_next(self.now)
             self.replies[reply.request_id] = reply.response
 
     def partition(self, name: str, index: int = 0) -> TopicPartition:
@@ -106,16 +108,16 @@ class Plane:
     def commit(self) -> None:
         """Everything appended becomes durable, and waiting fetches hear of it."""
         self.journal.commit()
-        for reply in answer_due(self.fetch_room, self.now):
+        for reply in answer_due(self.fetch_handler, self.now):
             self.replies[reply.request_id] = reply.response
 
     def sleep(self, ms: int) -> None:
         """Let time pass; the fetches whose time is up are answered."""
         self.now = Now(self.now.mono_ms + ms, self.now.wall_ms + ms)
-        due = [t for t in self.fetch_room.timers if t.deadline_ms <= self.now.mono_ms]
-        self.fetch_room.timers = [t for t in self.fetch_room.timers if t.deadline_ms > self.now.mono_ms]
+        due = [t for t in self.fetch_handler.timers if t.deadline_ms <= self.now.mono_ms]
+        self.fetch_handler.timers = [t for t in self.fetch_handler.timers if t.deadline_ms > self.now.mono_ms]
         for timer in due:
-            for reply in self.fetch_room.on_timer(timer, self.now):
+            for reply in self.fetch_handler.on_timer(timer, self.now):
                 self.replies[reply.request_id] = reply.response
 
     # Requests.
@@ -148,11 +150,9 @@ class Plane:
         if uuid is None:
             known = self.table.topic(topic)
             uuid = known.topic_id if known is not None and version >= 13 else ZERO_UUID
-        data = TopicProduceData(
-            topic if version < 13 else "", uuid, [PartitionProduceData(partition, records)]
-        )
+        data = TopicProduceData(topic if version < 13 else "", uuid, [PartitionProduceData(partition, records)])
         body = ProduceRequest(transactional_id, acks, 5000, [data])
-        response = self.produce_room.handle_produce(self.request(0, version, body), body, self.now)
+        response = present(self.produce_handler.handle_produce(self.request(0, version, body), body, self.now))
         return response.responses[0].partition_responses[0]
 
     def put(self, topic: str, records: bytes, partition: int = 0) -> int:
@@ -182,7 +182,7 @@ class Plane:
     ) -> tuple[int, FetchResponse | None]:
         """Hand in a fetch: its request id, and the answer unless it was parked."""
         request = self.request(1, version, body, connection_id)
-        return request.request_id, self.fetch_room.handle_fetch(request, body, self.now)
+        return request.request_id, self.fetch_handler.handle_fetch(request, body, self.now)
 
     def fetch_all(self, *wanted: tuple[str, int, int], version: int = 11, **fields: int) -> FetchResponse:
         """Fetch without waiting."""
@@ -191,9 +191,7 @@ class Plane:
         assert response is not None
         return response
 
-    def fetch(
-        self, topic: str, offset: int, partition: int = 0, version: int = 11, **fields: int
-    ) -> PartitionData:
+    def fetch(self, topic: str, offset: int, partition: int = 0, version: int = 11, **fields: int) -> PartitionData:
         """Fetch from one partition without waiting; its answer."""
         response = self.fetch_all((topic, partition, offset), version=version, **fields)
         assert response.error_code == 0

@@ -16,7 +16,7 @@ import pytest
 from kcoord.core.coordinator import Core
 from kcoord.core.outcome import Now
 from kcoord.engine.engine import Engine
-from kcoord.engine.loader import load_coordinator_log
+from kcoord.engine.loader import LogLoader
 from kcoord.log.serde import decode_record
 from kcoord.log.storage import MemoryStorage
 from kcoord.protocol import apis
@@ -37,7 +37,8 @@ from kcoord.protocol.offset_delete import (
 )
 from kcoord.protocol.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kcoord.wire.record_batch import Record, decode_records, parse_header
-from tests.harness.engine import Client, decode_answer, finish_turn, open_engine, read_answers
+from tests.harness.engine import Client, decode_answer, finish_turn, open_engine, read_answers, take_output
+from tests.harness.log import batches_of
 
 GROUPS = ["g0", "g1", "g2"]
 TOPICS = ["t0", "t1"]
@@ -72,9 +73,7 @@ class Workload:
             self.ask(apis.DELETE_GROUPS, 2, DeleteGroupsRequest([group]))
         elif choice == 5:
             partitions = [OffsetDeleteRequestPartition(self.rng.randrange(2))]
-            self.ask(
-                apis.OFFSET_DELETE, 0, OffsetDeleteRequest(group, [OffsetDeleteRequestTopic(topic, partitions)])
-            )
+            self.ask(apis.OFFSET_DELETE, 0, OffsetDeleteRequest(group, [OffsetDeleteRequestTopic(topic, partitions)]))
         else:
             member_id, generation = self.members.get(group, ("", -1))
             partition = OffsetCommitRequestPartition(self.rng.randrange(2), self.rng.randrange(1000), -1, "m")
@@ -89,7 +88,7 @@ class Workload:
         self.now = Now(self.now.mono_ms + 50, self.now.wall_ms + 50)
         self.engine.fire_timers(self.now)
         finish_turn(self.engine, self.now)
-        ((_, rest),) = read_answers(self.client.session.take_output())
+        ((_, rest),) = read_answers(take_output(self.client.session))
         answer = decode_answer(apis.JOIN_GROUP, 3, rest)
         assert answer.error_code == 0
         given = [SyncGroupRequestAssignment(answer.member_id, b"part")]
@@ -101,7 +100,7 @@ class Workload:
         log = self.engine.directory.get("__consumer_offsets", 0)
         assert log is not None
         found: list[Record] = []
-        for position, data in log.batches(0, log.end_offset):
+        for position, data in batches_of(log, 0, log.end_offset):
             found += decode_records(data, position, parse_header(data, position), 1 << 24)
         return found
 
@@ -110,12 +109,11 @@ class Workload:
         core = Core(self.engine.config)
         metadata = self.engine.directory.get("__cluster_metadata", 0)
         assert metadata is not None
-        load_coordinator_log(core, core.metadata_log, metadata)
-        log_id = core.offsets_logs()[0]
+        LogLoader(core, core.metadata_log).load_log(metadata, 0)
         for record in records:
             assert record.key is not None
             key, value = decode_record(record.key, record.value)
-            core.replay(log_id, record.offset, key, value)
+            core.replay(core.offsets_logs()[0], record.offset, key, value)
         core.loaded(self.now)
         return state_of(core)
 

@@ -9,7 +9,7 @@ import pytest
 from kcoord.core.outcome import Now
 from kcoord.engine.engine import Engine
 from kcoord.log.directory import LOG_START_OFFSETS, StartsWrite
-from kcoord.log.storage import ForgetfulStorage, Storage
+from kcoord.log.storage import Storage
 from kcoord.protocol import apis
 from kcoord.protocol.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from kcoord.protocol.delete_records import (
@@ -27,7 +27,8 @@ from kcoord.protocol.errors import (
 )
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kcoord.wire.record_batch import BatchBuilder
-from tests.harness.engine import Client, decode_answer, finish_turn, open_engine, read_answers
+from tests.harness.engine import Client, decode_answer, finish_turn, open_engine, read_answers, take_output
+from tests.harness.forgetful_storage import ForgetfulStorage
 
 NOW = Now(1000, 1_700_000_000_000)
 VERSION = 2
@@ -88,7 +89,7 @@ def start_of(engine: Engine, partition: int) -> int:
 def answers(client: Client) -> list[DeleteRecordsResponse]:
     client.engine.outbox.release()
     client.engine.take_ready()
-    found = read_answers(client.session.take_output())
+    found = read_answers(take_output(client.session))
     return [decode_answer(apis.DELETE_RECORDS, VERSION, rest) for _, rest in found]
 
 
@@ -184,26 +185,26 @@ def test_twenty_thousand_entries_are_one_file_and_little_work() -> None:
     assert len(answers(client)[0].topics[0].partitions) == PARTITIONS
 
 
-def test_segments_go_once_the_start_is_durable() -> None:
+def test_segments_are_removed_once_the_start_is_durable() -> None:
     storage = ForgetfulStorage()
     engine, client = opened(storage)
     for _ in range(3):
         client.ask(apis.PRODUCE, 9, produce(0, 6000), NOW)
     log = engine.directory.get("t", 0)
-    assert log is not None and log.segment_count > 2
-    room = engine.data_plane.delete_records
+    assert log is not None and len(log.segments) > 2
+    handler = engine.data_plane.delete_records
     client.send(apis.DELETE_RECORDS, VERSION, request([("t", 0, -1)]), NOW)
-    assert room.take_waste("") == []
+    assert handler.take_waste("") == []
     ticket = engine.end_turn(NOW)
-    assert ticket is not None and room.take_waste("") == []
+    assert ticket is not None and handler.take_waste("") == []
     # A crash now finds everything that the old start stands for.
     again, _ = opened(storage.crash())
     assert start_of(again, 0) == 0
     ticket.sync()
     engine.commit_done(ticket, NOW)
-    assert room.take_waste("t-0") == []
-    waste = room.take_waste("")
-    assert len(waste) > 1 and log.segment_count == 1 and room.moved == {}
+    assert handler.take_waste("t-0") == []
+    waste = handler.take_waste("")
+    assert len(waste) > 1 and len(log.segments) == 1 and handler.moved == {}
     again, _ = opened(storage.crash())
     assert start_of(again, 0) == log.log_start_offset
     for segment in waste:

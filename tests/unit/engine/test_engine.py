@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from kcoord.core.config import CoreConfig
-from kcoord.core.outcome import Now
+from kcoord.core.outcome import BUG, ERROR, LIMIT, PEER, Now
 from kcoord.engine.api_versions import PRIVATE_KEY_MIN
 from kcoord.engine.engine import Engine
 from kcoord.log.errors import JournalFailed, LogError
 from kcoord.log.journal import CommitTicket
-from kcoord.log.storage import ForgetfulStorage
 from kcoord.protocol import apis, errors
 from kcoord.protocol.api_versions import ApiVersionsRequest
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
@@ -49,7 +48,9 @@ from tests.harness.engine import (
     open_memory_engine,
     read_answers,
     request_frame,
+    take_output,
 )
+from tests.harness.forgetful_storage import ForgetfulStorage
 
 NOW = Now(1000, 1_700_000_000_000)
 HEARTBEAT = HeartbeatRequest("nobody", 1, "m")
@@ -63,7 +64,7 @@ def topics(*names: str, partitions: int = 1) -> CreateTopicsRequest:
     return CreateTopicsRequest([CreatableTopic(name, partitions, 1) for name in names])
 
 
-def records(topic: str = "t", acks: int = -1, **producer: int) -> ProduceRequest:
+def records(topic: str = "t", acks: int = -1, **producer: Any) -> ProduceRequest:
     builder = BatchBuilder()
     builder.append(NOW.wall_ms, None, b"value")
     data = [PartitionProduceData(0, builder.build(0, -1, **producer))]
@@ -73,16 +74,12 @@ def records(topic: str = "t", acks: int = -1, **producer: int) -> ProduceRequest
 def fetch(offset: int = 0, max_wait_ms: int = 0, topic: str = "t") -> FetchRequest:
     partition = FetchPartition(0, fetch_offset=offset, partition_max_bytes=1 << 20)
     wanted = [FetchTopic(topic, partitions=[partition])]
-    return FetchRequest(
-        max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1 << 20, session_epoch=-1, topics=wanted
-    )
+    return FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1 << 20, session_epoch=-1, topics=wanted)
 
 
 def commit(offset: int, group: str = "g", topic: str = "t") -> OffsetCommitRequest:
     partitions = [OffsetCommitRequestPartition(0, offset, -1, "")]
-    return OffsetCommitRequest(
-        group, -1, "", None, -1, [OffsetCommitRequestTopic(topic, bytes(16), partitions)]
-    )
+    return OffsetCommitRequest(group, -1, "", None, -1, [OffsetCommitRequestTopic(topic, bytes(16), partitions)])
 
 
 def offsets(group: str = "g", topic: str = "t") -> OffsetFetchRequest:
@@ -130,7 +127,7 @@ class Rig:
 
 def taken(client: Client) -> list[int]:
     """The correlation ids of the answers that are out."""
-    return [a[0] for a in read_answers(client.session.take_output())]
+    return [a[0] for a in read_answers(take_output(client.session))]
 
 
 def test_nothing_is_answered_before_its_commit() -> None:
@@ -252,13 +249,13 @@ def test_records_and_ends_of_logs_show_once_they_are_durable() -> None:
         partitions = [ListOffsetsPartition(0, timestamp=-1)]
         reader.send(apis.LIST_OFFSETS, 5, ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", partitions)]), NOW)
         rig.turn()
-        ((_, rest),) = read_answers(reader.session.take_output())
+        ((_, rest),) = read_answers(take_output(reader.session))
         return int(decode_answer(apis.LIST_OFFSETS, 5, rest).topics[0].partitions[0].offset)
 
     def read() -> bytes | None:
         reader.send(apis.FETCH, 11, fetch(), NOW)
         rig.turn()
-        ((_, rest),) = read_answers(reader.session.take_output())
+        ((_, rest),) = read_answers(take_output(reader.session))
         data: bytes | None = decode_answer(apis.FETCH, 11, rest).responses[0].partitions[0].records
         return data
 
@@ -271,7 +268,7 @@ def test_records_and_ends_of_logs_show_once_they_are_durable() -> None:
 def test_a_repeated_batch_is_not_acknowledged_before_the_first_copy() -> None:
     rig = Rig()
     first, second = rig.client(), rig.client()
-    batch = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
+    batch: dict[str, Any] = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
     first.send(apis.PRODUCE, 9, records(**batch), NOW)
     second.send(apis.PRODUCE, 9, records(**batch), NOW)
     rig.turn()
@@ -302,8 +299,7 @@ def test_a_follower_gets_its_assignment_once_the_generation_is_durable() -> None
     follower.send(apis.JOIN_GROUP, 3, join(), NOW)
     rig.fire()
     answers = [
-        decode_answer(apis.JOIN_GROUP, 3, read_answers(c.session.take_output())[0][1])
-        for c in (leader, follower)
+        decode_answer(apis.JOIN_GROUP, 3, read_answers(take_output(c.session))[0][1]) for c in (leader, follower)
     ]
     if answers[0].leader != answers[0].member_id:
         answers.reverse()
@@ -343,7 +339,7 @@ def test_a_parked_join_holds_back_its_own_connection_only() -> None:
     assert not joiner.session.backlog_bytes
 
 
-def test_frames_that_arrive_while_older_ones_are_held_back_stay_behind_them() -> None:
+def test_frames_that_arrive_while_older_ones_wait_stay_after_them() -> None:
     engine = open_memory_engine(NOW)
     client, producer = Client(engine), Client(engine)
     producer.ask(apis.CREATE_TOPICS, 5, topics("t"), NOW)
@@ -372,14 +368,14 @@ def test_a_poll_ends_at_its_time_and_when_its_topic_goes() -> None:
     assert rig.engine.next_deadline_ms() <= NOW.mono_ms + 500
     admin.send(apis.DELETE_TOPICS, 3, DeleteTopicsRequest(topic_names=["gone"]), NOW)
     rig.turn()
-    ((got, rest),) = read_answers(doomed.session.take_output())
+    ((got, rest),) = read_answers(take_output(doomed.session))
     assert got == lost
     answer = decode_answer(apis.FETCH, 11, rest)
     assert answer.responses[0].partitions[0].error_code == errors.UNKNOWN_TOPIC_OR_PARTITION
     rig.engine.fire_timers(later(500))
     rig.turn(later(500))
     assert taken(waiting) == [sent]
-    assert not rig.engine.parked
+    assert not rig.engine.applier.parked
 
 
 def test_many_held_back_frames_stop_the_reading_until_they_are_handled() -> None:
@@ -407,7 +403,7 @@ def test_a_connection_that_closes_takes_its_parked_request_along() -> None:
     for client in (joiner, poller):
         rig.engine.close_session(client.session, NOW)
         rig.engine.close_session(client.session, NOW)
-    assert not rig.engine.parked
+    assert not rig.engine.applier.parked
     assert not {joiner.session.id, poller.session.id} & rig.engine.sessions.keys()
     rig.engine.fire_timers(later(1000))
     finish_turn(rig.engine, later(1000))
@@ -444,9 +440,7 @@ def test_what_was_asked_before_garbage_is_answered_before_the_end() -> None:
     assert taken(client) == [sent]
 
 
-@pytest.mark.parametrize(
-    "frame", [b"\x7f\xff\0\0\0\0\0\1\0\0", b"\0\x0c\0\x63\0\0\0\1\0\0"], ids=["api", "version"]
-)
+@pytest.mark.parametrize("frame", [b"\x7f\xff\0\0\0\0\0\1\0\0", b"\0\x0c\0\x63\0\0\0\1\0\0"], ids=["api", "version"])
 def test_unknown_apis_and_versions_close_the_connection(frame: bytes) -> None:
     engine = open_memory_engine(NOW)
     client = Client(engine)
@@ -455,7 +449,16 @@ def test_unknown_apis_and_versions_close_the_connection(frame: bytes) -> None:
     assert engine.take_ready() == [client.session]
     assert client.session.close_reason
     assert taken(client) == []
-    assert any(fact.event == "connection_refused" for fact in engine.take_facts())
+    assert [(fact.event, fact.kind) for fact in engine.take_facts()][-1:] == [("connection_refused", PEER)]
+
+
+def test_a_frame_that_is_too_large_is_a_matter_of_limits() -> None:
+    engine = open_memory_engine(NOW)
+    client = Client(engine)
+    engine.receive(client.session, b"\x7f\xff\xff\xff\0\x0c\0\4\0\0\0\1\0\0", NOW)
+    engine.end_turn(NOW)
+    assert "at most" in client.session.close_reason
+    assert [(fact.event, fact.kind) for fact in engine.take_facts()][-1:] == [("connection_refused", LIMIT)]
 
 
 def test_api_versions_of_an_unknown_version_is_answered_in_the_oldest() -> None:
@@ -464,7 +467,7 @@ def test_api_versions_of_an_unknown_version_is_answered_in_the_oldest() -> None:
     frame = b"\0\x12\0\x63\0\0\0\x05\0\0" + b"whatever"
     engine.receive(client.session, len(frame).to_bytes(4, "big") + frame, NOW)
     finish_turn(engine, NOW)
-    ((correlation_id, rest),) = read_answers(client.session.take_output())
+    ((correlation_id, rest),) = read_answers(take_output(client.session))
     assert correlation_id == 5
     answer = decode_answer(apis.API_VERSIONS, 0, rest)
     assert answer.error_code == errors.UNSUPPORTED_VERSION
@@ -538,7 +541,7 @@ def test_a_failed_sync_is_never_answered_for() -> None:
     assert taken(client) == []
 
 
-def test_a_fault_of_ours_costs_the_connection_that_met_it() -> None:
+def test_an_internal_error_closes_the_connection_of_the_request() -> None:
     engine = open_memory_engine(NOW)
     engine.outbox.strict = False
     bad, good = Client(engine), Client(engine)
@@ -550,7 +553,9 @@ def test_a_fault_of_ours_costs_the_connection_that_met_it() -> None:
     assert taken(good) == [beat]
     assert sent not in taken(bad)
     assert "internal error" in bad.session.close_reason
-    assert any(fact.event == "internal_error" for fact in engine.take_facts())
+    (fact,) = [fact for fact in engine.take_facts() if fact.kind]
+    assert (fact.level, fact.event, fact.kind) == (ERROR, "internal_error", BUG)
+    assert fact.fields["client"] == "127.0.0.1" and "Traceback" in str(fact.fields["traceback"])
 
 
 def test_an_answer_that_cannot_be_released_costs_its_connection() -> None:
@@ -577,7 +582,7 @@ def test_everything_is_there_again_after_a_restart(logs: int) -> None:
     for number, group in enumerate(groups):
         client.send(apis.OFFSET_COMMIT, 8, commit(number, group), NOW)
     client.send(apis.DELETE_GROUPS, 2, DeleteGroupsRequest(groups[10:]), NOW)
-    batch = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
+    batch: dict[str, Any] = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0}
     client.send(apis.PRODUCE, 9, records(**batch), NOW)
     finish_turn(rig.engine, NOW)
     # Neither of these is durable: the power goes before.

@@ -15,7 +15,6 @@ from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import Now
 from kcoord.engine.engine import Engine
 from kcoord.log.journal import CommitTicket, sync_one
-from kcoord.log.storage import ForgetfulStorage
 from kcoord.protocol import apis
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
 from kcoord.protocol.delete_groups import DeleteGroupsRequest
@@ -29,7 +28,8 @@ from kcoord.protocol.offset_commit import (
 )
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kcoord.wire.record_batch import BatchBuilder
-from tests.harness.engine import Client, decode_answer, finish_turn, open_engine, read_answers
+from tests.harness.engine import Client, decode_answer, finish_turn, open_engine, read_answers, take_output
+from tests.harness.forgetful_storage import ForgetfulStorage
 
 WALL_MS = 1_700_000_000_000
 NAMES = ("a", "b", "c")
@@ -39,9 +39,7 @@ FETCH_WAIT_MS = 50
 def fetch_request(name: str, offset: int, max_wait_ms: int) -> FetchRequest:
     partition = FetchPartition(0, fetch_offset=offset, partition_max_bytes=1 << 20)
     wanted = [FetchTopic(name, partitions=[partition])]
-    return FetchRequest(
-        max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1 << 20, session_epoch=-1, topics=wanted
-    )
+    return FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=1 << 20, session_epoch=-1, topics=wanted)
 
 
 class Chaos:
@@ -130,7 +128,7 @@ class Chaos:
         self.engine.take_ready()
         for client, pending in zip(self.clients, self.pending, strict=True):
             assert not client.session.close_reason, client.session.close_reason
-            for correlation_id, _ in read_answers(client.session.take_output()):
+            for correlation_id, _ in read_answers(take_output(client.session)):
                 assert correlation_id == pending.pop(0)
 
     def calm_down(self) -> None:
@@ -149,7 +147,7 @@ class Chaos:
             if topic.name in NAMES:
                 client.send(apis.FETCH, 11, fetch_request(topic.name, 0, 0), self.now())
                 finish_turn(self.engine, self.now())
-                ((_, rest),) = read_answers(client.session.take_output())
+                ((_, rest),) = read_answers(take_output(client.session))
                 data = decode_answer(apis.FETCH, 11, rest).responses[0].partitions[0]
                 assert data.error_code == 0
                 found[topic.name] = (topic.topic_id, data.high_watermark)

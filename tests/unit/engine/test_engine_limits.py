@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import Now
 from kcoord.engine.session import OUTPUT_BYTES_MAX
-from kcoord.log.storage import ForgetfulStorage, MemoryStorage
+from kcoord.log.storage import MemoryStorage
 from kcoord.protocol import apis, errors
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
 from kcoord.protocol.delete_groups import DeleteGroupsRequest
@@ -32,7 +34,9 @@ from tests.harness.engine import (
     open_memory_engine,
     read_answers,
     request_frame,
+    take_output,
 )
+from tests.harness.forgetful_storage import ForgetfulStorage
 
 NOW = Now(1000, 1_700_000_000_000)
 
@@ -41,12 +45,12 @@ def create(client: Client, name: str, partitions: int = 1) -> None:
     body = CreateTopicsRequest([CreatableTopic(name, partitions, 1)])
     client.send(apis.CREATE_TOPICS, 5, body, NOW)
     finish_turn(client.engine, NOW)
-    output = client.session.take_output()
+    output = take_output(client.session)
     while not output:
         # Many partitions take several turns.
         client.engine.fire_timers(NOW)
         finish_turn(client.engine, NOW)
-        output = client.session.take_output()
+        output = take_output(client.session)
     ((_, answer),) = read_answers(output)
     assert decode_answer(apis.CREATE_TOPICS, 5, answer).topics[0].error_code == 0
 
@@ -71,15 +75,11 @@ def fetch_request(topic: str, offset: int = 0, max_wait_ms: int = 0, min_bytes: 
 
 def commit_request(group: str, topic: str, count: int = 1) -> OffsetCommitRequest:
     partitions = [OffsetCommitRequestPartition(0, number, -1, "") for number in range(count)]
-    return OffsetCommitRequest(
-        group, -1, "", None, -1, [OffsetCommitRequestTopic(topic, bytes(16), partitions)]
-    )
+    return OffsetCommitRequest(group, -1, "", None, -1, [OffsetCommitRequestTopic(topic, bytes(16), partitions)])
 
 
 def committed(client: Client, group: str, topic: str) -> int:
-    answer = client.ask(
-        apis.OFFSET_FETCH, 5, OffsetFetchRequest(group, [OffsetFetchRequestTopic(topic, [0])]), NOW
-    )
+    answer = client.ask(apis.OFFSET_FETCH, 5, OffsetFetchRequest(group, [OffsetFetchRequestTopic(topic, [0])]), NOW)
     return int(answer.topics[0].partitions[0].committed_offset)
 
 
@@ -97,10 +97,7 @@ def test_a_commit_that_no_batch_can_hold_is_refused() -> None:
     assert codes == {errors.INVALID_COMMIT_OFFSET_SIZE}
     # Nothing of it is there, and what comes after is stored as ever.
     assert committed(client, group, "t") == -1
-    assert (
-        client.ask(apis.OFFSET_COMMIT, 8, commit_request(group, "t"), NOW).topics[0].partitions[0].error_code
-        == 0
-    )
+    assert client.ask(apis.OFFSET_COMMIT, 8, commit_request(group, "t"), NOW).topics[0].partitions[0].error_code == 0
     engine.stop()
     engine = open_engine(storage, NOW)
     assert committed(Client(engine), group, "t") == 0
@@ -117,6 +114,7 @@ def test_a_request_with_too_many_elements_names_the_setting() -> None:
     assert "request.elements.max" in client.session.close_reason
 
 
+@pytest.mark.slow
 def test_expiry_of_long_group_ids_is_cut_into_batches() -> None:
     config = CoreConfig()
     engine = open_memory_engine(NOW, config=config)
@@ -141,7 +139,8 @@ def test_expiry_of_long_group_ids_is_cut_into_batches() -> None:
     assert client.ask(apis.LIST_GROUPS, 4, ListGroupsRequest(), later).groups == []
 
 
-def test_answers_that_nobody_takes_hold_later_requests_back() -> None:
+@pytest.mark.slow
+def test_unread_answers_delay_later_requests() -> None:
     """A few kilobytes of requests may ask for gigabytes of answers."""
     engine = open_memory_engine(NOW)
     client = Client(engine)
@@ -157,12 +156,12 @@ def test_answers_that_nobody_takes_hold_later_requests_back() -> None:
     seen: list[int] = []
     rounds = 0
     while True:
-        data = client.session.take_output()
+        data = take_output(client.session)
         if not data:
             break
         assert len(data) < OUTPUT_BYTES_MAX + 21 * size
         seen += [correlation_id for correlation_id, _ in read_answers(data)]
-        engine.go_on(client.session)
+        engine.output_taken(client.session)
         finish_turn(engine, NOW)
         rounds += 1
     assert seen == list(range(100, 100 + asked))
@@ -173,7 +172,7 @@ def test_answers_that_nobody_takes_hold_later_requests_back() -> None:
 def test_appends_wait_while_a_commit_would_grow_too_large() -> None:
     """Recovery after a power cut counts on a commit's size, and memory on the disk keeping up."""
     engine = open_engine(ForgetfulStorage(), NOW)
-    engine.commit_bytes_target = 1_000_000
+    engine.commits.bytes_target = 1_000_000
     client, other = Client(engine), Client(engine)
     create(client, "t")
     client.send(apis.PRODUCE, 9, produce_request("t", 100), NOW)
@@ -186,7 +185,7 @@ def test_appends_wait_while_a_commit_would_grow_too_large() -> None:
     engine.take_ready()
     beat = other.send(apis.HEARTBEAT, 4, HeartbeatRequest("g", 1, "m"), NOW)
     engine.end_turn(NOW)
-    assert [a[0] for a in read_answers(other.session.take_output())] == [beat]
+    assert [a[0] for a in read_answers(take_output(other.session))] == [beat]
     answers: list[int] = []
     commits = 0
     ticket: Any = in_flight
@@ -195,20 +194,20 @@ def test_appends_wait_while_a_commit_would_grow_too_large() -> None:
         engine.commit_done(ticket, NOW)
         ticket = engine.end_turn(NOW)
         assert engine.journal.pending_bytes < 2_000_000
-        answers += [a[0] for a in read_answers(client.session.take_output())]
+        answers += [a[0] for a in read_answers(take_output(client.session))]
         commits += 1
     assert answers[1:] == sent
     assert commits > 3
 
 
-def test_a_full_disk_does_not_answer_who_wants_no_answer() -> None:
+def test_a_full_disk_sends_no_response_without_acks() -> None:
     engine = open_memory_engine(NOW)
     client = Client(engine)
     create(client, "t")
     engine.set_disk_full(True)
     client.send(apis.PRODUCE, 9, produce_request("t", 10, acks=0), NOW)
     finish_turn(engine, NOW)
-    assert client.session.take_output() == b""
+    assert take_output(client.session) == b""
     assert client.session.close_reason
 
 
@@ -227,11 +226,12 @@ def test_steps_that_follow_each_other_need_no_stack() -> None:
     for name in names:
         client.send(apis.OFFSET_COMMIT, 8, commit_request(name, "t"), NOW)
     finish_turn(engine, NOW)
-    client.session.take_output()
+    take_output(client.session)
     answer = client.ask(apis.DELETE_GROUPS, 2, DeleteGroupsRequest(names), NOW)
     assert [r.error_code for r in answer.results] == [0] * len(names)
 
 
+@pytest.mark.slow
 def test_timers_of_fetches_that_were_answered_do_not_pile_up() -> None:
     engine = open_memory_engine(NOW)
     client, producer = Client(engine), Client(engine)
@@ -240,11 +240,12 @@ def test_timers_of_fetches_that_were_answered_do_not_pile_up() -> None:
         client.send(apis.FETCH, 11, fetch_request("t", offset, max_wait_ms=2_000_000_000), NOW)
         producer.send(apis.PRODUCE, 9, produce_request("t", 1), NOW)
         finish_turn(engine, NOW)
-        assert len(read_answers(client.session.take_output())) == 1
-        producer.session.take_output()
-    assert len(engine.timers) < 3000
+        assert len(read_answers(take_output(client.session))) == 1
+        take_output(producer.session)
+    assert len(engine.applier.timers) < 3000
 
 
+@pytest.mark.slow
 def test_timers_that_still_count_survive_the_weeding() -> None:
     engine = open_memory_engine(NOW)
     client, producer, patient = Client(engine), Client(engine), Client(engine)
@@ -255,12 +256,12 @@ def test_timers_that_still_count_survive_the_weeding() -> None:
         client.send(apis.FETCH, 11, fetch_request("t", offset, max_wait_ms=2_000_000_000), NOW)
         producer.send(apis.PRODUCE, 9, produce_request("t", 1), NOW)
         finish_turn(engine, NOW)
-        client.session.take_output()
-        producer.session.take_output()
+        take_output(client.session)
+        take_output(producer.session)
     later = Now(NOW.mono_ms + 60_000, NOW.wall_ms + 60_000)
     engine.fire_timers(later)
     finish_turn(engine, later)
-    assert [a[0] for a in read_answers(patient.session.take_output())] == [waiting]
+    assert [a[0] for a in read_answers(take_output(patient.session))] == [waiting]
 
 
 def test_an_answer_that_cannot_be_encoded_costs_its_own_connection_only() -> None:
@@ -277,7 +278,7 @@ def test_an_answer_that_cannot_be_encoded_costs_its_own_connection_only() -> Non
     finish_turn(engine, NOW)
     outcomes = []
     for client, correlation_id in zip(waiting, sent, strict=True):
-        output = client.session.take_output()
+        output = take_output(client.session)
         outcomes.append((bool(client.session.close_reason), [a[0] for a in read_answers(output)]))
         assert outcomes[-1] in ((True, []), (False, [correlation_id]))
     assert sum(closed for closed, _ in outcomes) == 1

@@ -22,8 +22,8 @@ from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicP
 from kcoord.protocol.records.partition_change_record import PartitionChangeRecord
 from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.topic_record import TopicRecord
-from kcoord.wire.record_batch import parse_batches
 from tests.harness.engine import Client, finish_turn, open_engine
+from tests.harness.record_batches import parse_batches
 from tests.unit.log.batches import make_batch, reopen
 
 ID = bytes(15) + b"\x07"
@@ -93,12 +93,10 @@ def test_records_are_written_in_the_epoch_in_force() -> None:
     engine = open_engine(storage, NOW)
     client = Client(engine)
     assert (
-        client.ask(apis.CREATE_TOPICS, 5, CreateTopicsRequest([CreatableTopic("t", 1, 1)]), NOW)
-        .topics[0]
-        .error_code
+        client.ask(apis.CREATE_TOPICS, 5, CreateTopicsRequest([CreatableTopic("t", 1, 1)]), NOW).topics[0].error_code
         == 0
     )
-    metadata = engine.coordinator_logs[engine.core.metadata_log]
+    metadata = engine.commits.logs[engine.core.metadata_log]
     for name in ("t", "t", "__consumer_offsets"):
         change = PartitionChangeRecord(0, engine.core.topics.topics[name].topic_id, leader=1)
         metadata.append(metadata.encode([CoordinatorRecord(None, change)]), NOW.wall_ms)
@@ -110,9 +108,7 @@ def test_records_are_written_in_the_epoch_in_force() -> None:
     shown = client.ask(apis.METADATA, 12, MetadataRequest([MetadataRequestTopic(name="t")]), NOW)
     assert shown.topics[0].partitions[0].leader_epoch == 2
     data = [PartitionProduceData(0, make_batch(0, epoch=-1))]
-    client.ask(
-        apis.PRODUCE, 9, ProduceRequest(None, -1, 1000, [TopicProduceData("t", partition_data=data)]), NOW
-    )
+    client.ask(apis.PRODUCE, 9, ProduceRequest(None, -1, 1000, [TopicProduceData("t", partition_data=data)]), NOW)
     partitions = [OffsetCommitRequestPartition(0, 1, -1, "")]
     topics = [OffsetCommitRequestTopic("t", bytes(16), partitions)]
     client.ask(apis.OFFSET_COMMIT, 8, OffsetCommitRequest("g", -1, "", None, -1, topics), NOW)

@@ -20,8 +20,9 @@ from kcoord.protocol.errors import (
     UNSUPPORTED_COMPRESSION_TYPE,
 )
 from kcoord.protocol.fetch import FetchResponse, FetchTopic, ReplicaState
-from kcoord.wire.record_batch import parse_batches
 from tests.harness.batches import batch
+from tests.harness.log_start import advance_log_start
+from tests.harness.record_batches import parse_batches
 from tests.unit.engine.plane import Plane, answer_due, answered, offsets, topic_id, values
 
 
@@ -160,7 +161,7 @@ def test_a_topic_of_zstd_is_not_for_old_consumers(plane: Plane) -> None:
     assert values(plane.fetch("z", 0, version=10).records) == [b"a"]
 
 
-def test_damaged_files_are_an_error_of_their_partition_and_said_once() -> None:
+def test_damaged_files_are_an_error_of_their_partition_and_reported_once() -> None:
     plane = Plane()
     # Nothing is kept in memory, so everything is read from the file.
     plane.directory.config.tail_bytes_max = 0
@@ -280,7 +281,7 @@ def test_a_fetch_waits_for_bytes(plane: Plane) -> None:
     # Its timer comes to nothing later.
     plane.sleep(1000)
     assert plane.replies == {}
-    assert not plane.fetch_room.parked and not plane.fetch_room.waiters and not plane.fetch_room.by_connection
+    assert not plane.fetch_handler.parked and not plane.fetch_handler.waiters and not plane.fetch_handler.by_connection
 
 
 def test_a_fetch_waits_no_longer_than_it_asked_for(plane: Plane) -> None:
@@ -332,7 +333,7 @@ def test_what_comes_during_a_commit_is_announced_with_the_next(plane: Plane) -> 
     assert ticket is not None
     ticket.sync()
     plane.journal.complete(ticket)
-    replies = answer_due(plane.fetch_room, plane.now)
+    replies = answer_due(plane.fetch_handler, plane.now)
     assert [reply.request_id for reply in replies] == [first]
     answer = replies[0].response
     assert isinstance(answer, FetchResponse)
@@ -383,15 +384,15 @@ def test_a_deleted_topic_ends_the_wait(plane: Plane) -> None:
     answer = plane.replies[request_id]
     assert isinstance(answer, FetchResponse)
     assert answered(answer) == [("t", 0, UNKNOWN_TOPIC_OR_PARTITION)]
-    assert not plane.fetch_room.parked and not plane.fetch_room.waiters
+    assert not plane.fetch_handler.parked and not plane.fetch_handler.waiters
 
 
-def test_a_connection_that_is_gone_waits_for_nothing(plane: Plane) -> None:
+def test_a_closed_connection_waits_for_nothing(plane: Plane) -> None:
     body = plane.fetch_body(("t", 0, 0), max_wait_ms=500, min_bytes=1)
     plane.send_fetch(body, connection_id=4)
     kept, _ = plane.send_fetch(body, connection_id=5)
-    plane.fetch_room.on_disconnect(4)
-    plane.fetch_room.on_disconnect(9)
+    plane.fetch_handler.on_disconnect(4)
+    plane.fetch_handler.on_disconnect(9)
     plane.put("t", batch([b"a"]))
     assert list(plane.replies) == [kept]
 
@@ -401,7 +402,7 @@ def test_a_fetch_whose_offset_was_deleted_while_it_waited(plane: Plane) -> None:
     body = plane.fetch_body(("t", 0, 1), max_wait_ms=500, min_bytes=1 << 20)
     request_id, response = plane.send_fetch(body)
     assert response is None
-    plane.directory.advance_log_start(plane.partition("t").log, 2)
+    advance_log_start(plane.directory, plane.partition("t").log, 2)
     plane.put("t", batch([b"c"]))
     plane.sleep(500)
     answer = plane.replies[request_id]
@@ -409,7 +410,7 @@ def test_a_fetch_whose_offset_was_deleted_while_it_waited(plane: Plane) -> None:
     assert answered(answer) == [("t", 0, OFFSET_OUT_OF_RANGE)]
 
 
-def test_a_topic_made_anew_is_not_taken_for_the_old_one(plane: Plane) -> None:
+def test_a_recreated_topic_is_not_taken_for_the_old_one(plane: Plane) -> None:
     body = plane.fetch_body(("t", 0, 0), version=13, session_epoch=0)
     _, first = plane.send_fetch(body, 13)
     assert first is not None and first.session_id != 0

@@ -58,11 +58,11 @@ def test_a_fetch_waits_exactly_as_long_as_it_has_too_little(steps: list[tuple[st
             at_once = plane.fetch_body(max_wait_ms=0)
             at_once.topics = body.topics
             assert size_of(plane.send_fetch(at_once)[1]) < body.min_bytes
-    assert len(plane.fetch_room.parked) == len(waiting)
+    assert len(plane.fetch_handler.parked) == len(waiting)
     plane.sleep(300)
     assert sorted(plane.replies) == sorted(waiting)
-    room = plane.fetch_room
-    assert not room.parked and not room.waiters and not room.by_connection
+    handler = plane.fetch_handler
+    assert not handler.parked and not handler.waiters and not handler.by_connection
 
 
 @settings(max_examples=60, deadline=None)
@@ -71,9 +71,7 @@ def test_a_fetch_waits_exactly_as_long_as_it_has_too_little(steps: list[tuple[st
     max_bytes=st.integers(1, 600),
     version=st.sampled_from([7, 12, 13, 18]),
 )
-def test_a_session_loses_and_repeats_nothing(
-    steps: list[tuple[str, int, int]], max_bytes: int, version: int
-) -> None:
+def test_a_session_loses_and_repeats_nothing(steps: list[tuple[str, int, int]], max_bytes: int, version: int) -> None:
     plane = Plane()
     plane.create("t", PARTITIONS)
     sent: list[list[bytes]] = [[] for _ in range(PARTITIONS)]

@@ -24,6 +24,7 @@ from kcoord.protocol.errors import (
 from kcoord.protocol.fetch import FetchResponse, ForgottenTopic
 from kcoord.wire.primitives import ZERO_UUID
 from tests.harness.batches import batch
+from tests.harness.log_start import advance_log_start
 from tests.unit.engine.plane import Plane, answered, topic_id, values
 
 
@@ -43,9 +44,7 @@ class Consumer:
         self.session_id = 0
         self.epoch = 0
 
-    def fetch(
-        self, *wanted: tuple[str, int, int], forget: list[int] | None = None, **fields: int
-    ) -> FetchResponse:
+    def fetch(self, *wanted: tuple[str, int, int], forget: list[int] | None = None, **fields: int) -> FetchResponse:
         response = self.send(*wanted, forget=forget, **fields)[1]
         assert response is not None
         return response
@@ -87,11 +86,11 @@ def test_an_incremental_fetch_names_only_what_changed(plane: Plane, version: int
     assert answered(consumer.fetch(("t", 2, 1))) == []
 
 
-def test_changed_offsets_are_told_without_data(plane: Plane) -> None:
+def test_changed_offsets_are_sent_without_data(plane: Plane) -> None:
     consumer = Consumer(plane)
     plane.put("t", batch([b"a", b"b"]))
     consumer.fetch(("t", 0, 2))
-    plane.directory.advance_log_start(plane.partition("t").log, 1)
+    advance_log_start(plane.directory, plane.partition("t").log, 1)
     response = consumer.fetch()
     assert answered(response) == [("t", 0, NONE)]
     assert response.responses[0].partitions[0].log_start_offset == 1
@@ -104,7 +103,7 @@ def test_partitions_with_data_go_to_the_end_of_the_line(plane: Plane) -> None:
     for _ in range(2):
         for index in range(3):
             plane.put("t", batch([b"x"]), index)
-    # With room for one batch only, each gets its turn.
+    # With bytes for one batch only, each gets its turn.
     served = []
     for _ in range(4):
         response = consumer.fetch(max_bytes=1)
@@ -158,17 +157,17 @@ def test_a_full_fetch_closes_the_session_it_names(plane: Plane) -> None:
     consumer.epoch = 0
     consumer.fetch(("t", 0, 0))
     assert consumer.session_id not in (0, old)
-    assert list(plane.fetch_room.sessions.sessions) == [consumer.session_id]
+    assert list(plane.fetch_handler.sessions.sessions) == [consumer.session_id]
     # The final epoch closes it and opens none.
     body = plane.fetch_body(("t", 0, 0), session_id=consumer.session_id, session_epoch=-1)
     _, response = plane.send_fetch(body)
     assert response is not None and response.session_id == 0
     assert answered(response) == [("t", 0, NONE)]
-    assert plane.fetch_room.sessions.sessions == {}
-    assert plane.fetch_room.sessions.partitions == 0
+    assert plane.fetch_handler.sessions.sessions == {}
+    assert plane.fetch_handler.sessions.partitions == 0
 
 
-def test_errors_are_told_until_they_go_away(plane: Plane) -> None:
+def test_errors_are_repeated_until_they_are_resolved(plane: Plane) -> None:
     consumer = Consumer(plane)
     consumer.fetch(("t", 0, 5), ("u", 0, 0))
     for _ in range(2):
@@ -230,14 +229,14 @@ def test_slots_are_limited() -> None:
     first = cache.maybe_create(items(1), False, 0)
     second = cache.maybe_create(items(3), False, 0)
     assert len({first, second, 0}) == 3
-    # Everybody is new: no room.
+    # All sessions are new: none is evicted.
     assert cache.maybe_create(items(5), False, SESSION_EVICTION_MS) == 0
     later = SESSION_EVICTION_MS + 1
     for session_id in (first, second):
         session = cache.find(session_id)
         assert session is not None
         cache.touch(session, later)
-    # In use, but old enough to make room for a larger one; never for one of the same size.
+    # In use, but old enough to be evicted for a larger one; never for one of the same size.
     assert cache.maybe_create(items(1), False, later) == 0
     third = cache.maybe_create(items(2), False, later)
     assert third != 0
@@ -245,7 +244,7 @@ def test_slots_are_limited() -> None:
     assert cache.partitions == 5
 
 
-def test_stale_sessions_make_room_for_anyone() -> None:
+def test_stale_sessions_are_evicted_for_new_ones() -> None:
     cache = FetchSessionCache(2, 1)
     first = cache.maybe_create(items(9), False, 0)
     second = cache.maybe_create(items(9), False, 0)
@@ -267,7 +266,7 @@ def test_partitions_of_all_sessions_are_limited() -> None:
     assert cache.maybe_create(items(3), False, 0) != 0
 
 
-def test_stale_sessions_make_room_for_partitions() -> None:
+def test_stale_sessions_are_evicted_for_partitions() -> None:
     cache = FetchSessionCache(5, 1)
     cache.partitions_max = 10
     first = cache.maybe_create(items(4), False, 0)
@@ -287,10 +286,8 @@ def test_a_session_has_a_limit_of_partitions() -> None:
 
 @pytest.mark.parametrize("limit", ["session_partitions_max", "partitions_max"])
 @pytest.mark.parametrize("version", [11, 13])
-def test_incremental_fetches_cannot_grow_a_session_beyond_its_limit(
-    plane: Plane, limit: str, version: int
-) -> None:
-    sessions = plane.fetch_room.sessions
+def test_incremental_fetches_cannot_grow_a_session_beyond_its_limit(plane: Plane, limit: str, version: int) -> None:
+    sessions = plane.fetch_handler.sessions
     setattr(sessions, limit, 2)
     consumer = Consumer(plane, version)
     consumer.fetch(("t", 0, 0), ("t", 1, 0))

@@ -17,7 +17,7 @@ from kcoord.protocol.consumer_group_install_assignment import (
     ConsumerGroupInstallAssignmentRequest,
     ConsumerGroupInstallAssignmentResponse,
 )
-from tests.harness.engine import Client, decode_answer, finish_turn, open_engine, read_answers
+from tests.harness.engine import Client, decode_answer, finish_turn, open_engine, read_answers, take_output
 from tests.stall.worlds import CLIENT_GROUP, WIDE, World
 
 NOW = Now(1000, 1_700_000_000_000)
@@ -61,7 +61,7 @@ def step(world: World) -> None:
 
 
 def answer_of(client: Client) -> ConsumerGroupInstallAssignmentResponse | None:
-    answers = read_answers(client.session.take_output())
+    answers = read_answers(take_output(client.session))
     if not answers:
         return None
     [(_, rest)] = answers
@@ -78,7 +78,7 @@ def finished(world: World, client: Client) -> tuple[int, int]:
         step(world)
         turns += 1
         answer = answer_of(client)
-    assert not world.engine.parked
+    assert not world.engine.applier.parked
     assert not world.engine.has_more()
     return answer.error_code, turns
 
@@ -124,11 +124,11 @@ def test_an_assignment_that_cannot_be_is_refused_with_the_same_words(
 def leave(world: World, name: str) -> None:
     request = ConsumerGroupHeartbeatRequest(CLIENT_GROUP, name, -1, subscribed_topic_names=None)
     engine = world.engine
-    held = list(engine.continuations)
-    engine.continuations.clear()
+    held = list(engine.applier.continuations)
+    engine.applier.continuations.clear()
     answer = Client(engine).ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, request, world.now)
     assert answer.error_code == errors.NONE
-    engine.continuations.extend(held)
+    engine.applier.continuations.extend(held)
 
 
 @pytest.mark.parametrize("done", range(PHASES))
@@ -151,7 +151,7 @@ def test_a_static_member_that_comes_back_between_two_phases_makes_the_assignment
     step(world)
     step(world)
     group = world.engine.core.groups.consumer_groups[CLIENT_GROUP]
-    installation = world.engine.continuations[0]
+    installation = world.engine.applier.continuations[0]
     assert isinstance(installation, Installation)
     # The epoch is the same, and one of the members has another id.
     installation.targets["m99999"] = installation.targets.pop("m00005")

@@ -21,7 +21,7 @@ def job_of(group_id: str) -> Job:
 def hand_out(engine: Engine, *jobs: Job) -> None:
     outcome = Outcome()
     outcome.jobs.extend(jobs)
-    engine._apply(outcome, NOW)
+    engine.applier.apply(outcome, NOW)
 
 
 def test_jobs_are_taken_once_and_one_per_key() -> None:
@@ -44,11 +44,11 @@ def test_results_of_jobs_that_ended_or_are_of_another_engine_are_dropped() -> No
     engine.job_done(one, None, None, NOW)
     hand_out(engine, one)
     engine.job_done(same, None, None, NOW)
-    assert engine.jobs_in_flight == {one.key: one}
+    assert engine.applier.jobs_in_flight == {one.key: one}
     engine.job_done(one, None, "too late", NOW)
     hand_out(engine, same)
     engine.job_done(one, one.run(), None, NOW)
-    assert engine.jobs_in_flight == {same.key: same}
+    assert engine.applier.jobs_in_flight == {same.key: same}
 
 
 def test_jobs_end_in_the_order_that_a_test_chooses() -> None:
@@ -56,7 +56,7 @@ def test_jobs_end_in_the_order_that_a_test_chooses() -> None:
     jobs = [job_of(group_id) for group_id in "abc"]
     hand_out(engine, *jobs)
     assert run_jobs(engine, NOW, jobs[2].key, jobs[0].key) == [jobs[2].key, jobs[0].key]
-    assert engine.jobs_in_flight == {jobs[1].key: jobs[1]}
+    assert engine.applier.jobs_in_flight == {jobs[1].key: jobs[1]}
     assert run_jobs(engine, NOW) == [jobs[1].key]
     assert run_jobs(engine, NOW) == []
 
@@ -71,7 +71,7 @@ def test_groups_hear_of_topics_once_they_are_made() -> None:
     assert engine.core.handle(TopicsChanged(["t"]), NOW).records == []
 
 
-def test_a_job_that_does_not_say_how_to_run() -> None:
-    with pytest.raises(TypeError, match="Job does not say how to run"):
+def test_a_job_that_does_not_implement_run() -> None:
+    with pytest.raises(TypeError, match="Job does not implement run"):
         Job("k", 10).run()
     assert JobDone(Job("k", 10), None, "why").error == "why"

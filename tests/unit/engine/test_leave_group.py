@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kcoord.core.groups.leave import STEP_MEMBERS_MAX
+from kcoord.core.groups.leave import STEP_MEMBERS_MAX, LeaveGroupStep
 from kcoord.core.outcome import Fact, Now
 from kcoord.log.storage import MemoryStorage
 from kcoord.protocol import apis, errors
@@ -15,7 +15,7 @@ from kcoord.protocol.consumer_group_heartbeat import ConsumerGroupHeartbeatReque
 from kcoord.protocol.delete_groups import DeleteGroupsRequest
 from kcoord.protocol.heartbeat import HeartbeatRequest
 from kcoord.protocol.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
-from tests.harness.engine import Client, decode_answer, finish_turn, open_engine, read_answers
+from tests.harness.engine import Client, decode_answer, finish_turn, open_engine, read_answers, take_output
 from tests.stall.worlds import CLASSIC_GROUP, CONSUMER_GROUP, World
 
 NOW = Now(1000, 1_700_000_000_000)
@@ -53,15 +53,15 @@ def step(world: World) -> None:
 def ask_between(world: World, api_key: int, version: int, message: Any) -> Any:
     """The answer to somebody else's request, before the next step of what goes on."""
     engine = world.engine
-    held = list(engine.continuations)
-    engine.continuations.clear()
+    held = list(engine.applier.continuations)
+    engine.applier.continuations.clear()
     answer = Client(engine).ask(api_key, version, message, world.now)
-    engine.continuations.extend(held)
+    engine.applier.continuations.extend(held)
     return answer
 
 
 def leave_answer(client: Client) -> LeaveGroupResponse | None:
-    answers = read_answers(client.session.take_output())
+    answers = read_answers(take_output(client.session))
     if not answers:
         return None
     [(_, rest)] = answers
@@ -110,7 +110,7 @@ def test_members_that_leave_in_steps_are_answered_as_in_one(group: str, order: l
         assert [m.member_id for m in response.members] == ["nobody" if i < 0 else members[i] for i in order]
         answers.append([(i, m.error_code) for i, m in zip(order, response.members, strict=True)])
         assert member_count(world, group) == MEMBERS - len({i for i in order if i >= 0})
-        assert not world.engine.parked
+        assert not world.engine.applier.parked
         assert not world.engine.has_more()
     assert answers[0] == answers[1]
 
@@ -155,12 +155,12 @@ def test_others_are_served_between_two_steps_and_the_connection_waits(group: str
     assert beat(world, group, members[4]) == errors.UNKNOWN_MEMBER_ID
     assert beat(world, group, members[8]) in (errors.NONE, errors.REBALANCE_IN_PROGRESS)
     finish_turn(world.engine, world.now)
-    answers = read_answers(client.session.take_output())
+    answers = read_answers(take_output(client.session))
     assert [number for number, _ in answers] == [1, 2], "in the order of the requests"
 
 
 @GROUPS
-def test_members_leave_though_the_connection_that_asked_for_it_is_gone(group: str) -> None:
+def test_members_leave_although_the_connection_of_the_request_is_closed(group: str) -> None:
     world = make_world(group)
     client = Client(world.engine)
     client.send(apis.LEAVE_GROUP, 5, leave_request(group, world.member_ids[group]), world.now)
@@ -168,12 +168,12 @@ def test_members_leave_though_the_connection_that_asked_for_it_is_gone(group: st
     world.engine.close_session(client.session, world.now)
     finish_turn(world.engine, world.now)
     assert member_count(world, group) == 0
-    assert not world.engine.parked
+    assert not world.engine.applier.parked
     assert not world.engine.has_more()
 
 
 @GROUPS
-def test_after_a_restart_between_two_steps_the_rest_can_leave(group: str) -> None:
+def test_after_a_restart_between_two_steps_the_other_members_can_leave(group: str) -> None:
     storage = MemoryStorage()
     world = make_world(group, storage=storage)
     members = world.member_ids[group]
@@ -224,7 +224,7 @@ def test_one_turn_takes_one_step_of_full_size() -> None:
     # The first turn went to reading them.
     steps: list[list[int]] = []
     while world.engine.has_more():
-        steps.append([continuation.position for continuation in world.engine.continuations])
+        steps.append([one.position for one in world.engine.applier.continuations if isinstance(one, LeaveGroupStep)])
         step(world)
     done = STEP_MEMBERS_MAX
     assert steps == [[0, 0, 0], [0, 0, done], [0, done, done], [done, done, done]]

@@ -12,7 +12,7 @@ from kcoord.engine.list_offsets import (
     CONTENT_BYTES_PER_COST,
     LOOKUP_CONTENT_BYTES,
     LOOKUPS_AT_ONCE,
-    ListOffsetsRoom,
+    ListOffsetsHandler,
     SearchJob,
     repeated_partitions,
 )
@@ -57,7 +57,10 @@ from tests.harness.engine import (
     open_memory_engine,
     read_answers,
     run_jobs,
+    take_output,
 )
+from tests.harness.log_start import advance_log_start
+from tests.harness.present import present
 from tests.unit.engine.plane import Plane, offsets
 
 NOW = Now(1000, 1_700_000_000_000)
@@ -74,10 +77,8 @@ def list_offset(
     plane: Plane, timestamp: int, version: int = 11, topic: str = "t", partition: int = 0, epoch: int = -1
 ) -> tuple[int, int, int, int]:
     """(error code, timestamp, offset, leader epoch) for one partition."""
-    body = ListOffsetsRequest(
-        -1, 0, [ListOffsetsTopic(topic, [ListOffsetsPartition(partition, epoch, timestamp)])]
-    )
-    response = plane.offsets_room.handle_list_offsets(plane.request(2, version, body), body, plane.now)
+    body = ListOffsetsRequest(-1, 0, [ListOffsetsTopic(topic, [ListOffsetsPartition(partition, epoch, timestamp)])])
+    response = present(plane.offsets_handler.handle_list_offsets(plane.request(2, version, body), body))
     found = response.topics[0].partitions[0]
     return found.error_code, found.timestamp, found.offset, found.leader_epoch
 
@@ -94,7 +95,7 @@ def test_both_ends(plane: Plane) -> None:
     assert list_offset(plane, -1) == (NONE, -1, 2, 0)
     plane.commit()
     assert list_offset(plane, -1) == (NONE, -1, 3, 0)
-    plane.directory.advance_log_start(plane.partition("t").log, 1)
+    advance_log_start(plane.directory, plane.partition("t").log, 1)
     for earliest in (-2, -4):
         assert list_offset(plane, earliest) == (NONE, -1, 1, 0)
     # Version 3 knows no leader epochs.
@@ -148,7 +149,7 @@ def test_errors(plane: Plane) -> None:
 def test_repeated_partitions(plane: Plane) -> None:
     ask = [ListOffsetsPartition(0, -1, -1), ListOffsetsPartition(0, -1, -2), ListOffsetsPartition(1, -1, -1)]
     body = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", ask), ListOffsetsTopic("t", ask[:1])])
-    response = plane.offsets_room.handle_list_offsets(plane.request(2, 7, body), body, plane.now)
+    response = present(plane.offsets_handler.handle_list_offsets(plane.request(2, 7, body), body))
     assert [t.name for t in response.topics] == ["t"]
     found = sorted((p.partition_index, p.error_code) for p in response.topics[0].partitions)
     assert found == [(0, INVALID_REQUEST), (1, NONE)]
@@ -160,8 +161,7 @@ def epoch_end(
     """(error code, leader epoch, end offset) for one partition."""
     ask = OffsetForLeaderPartition(partition, current, epoch)
     body = OffsetForLeaderEpochRequest(-2, [OffsetForLeaderTopic(topic, [ask])])
-    request = plane.request(23, 4, body)
-    response = plane.epochs_room.handle_offset_for_leader_epoch(request, body, plane.now)
+    response = plane.epochs_handler.handle_offset_for_leader_epoch(body)
     found = response.topics[0].partitions[0]
     assert found.partition == partition
     return found.error_code, found.leader_epoch, found.end_offset
@@ -184,10 +184,8 @@ def test_epoch_ends(plane: Plane) -> None:
 
 def delete(plane: Plane, offset: int, topic: str = "t", partition: int = 0) -> tuple[int, int]:
     """(error code, low watermark) for one partition."""
-    body = DeleteRecordsRequest(
-        [DeleteRecordsTopic(topic, [DeleteRecordsPartition(partition, offset)])], 5000
-    )
-    response = plane.delete_room.handle_delete_records(plane.request(21, 2, body), body, plane.now)
+    body = DeleteRecordsRequest([DeleteRecordsTopic(topic, [DeleteRecordsPartition(partition, offset)])], 5000)
+    response = plane.delete_handler.handle_delete_records(body)
     found = response.topics[0].partitions[0]
     assert found.partition_index == partition
     return found.error_code, found.low_watermark
@@ -231,16 +229,16 @@ def test_a_request_for_many_times_takes_several_turns() -> None:
         plane.put("t", batch([b"a", b"b"]), index)
     wanted = [ListOffsetsPartition(index, -1, BASE_TIME_MS + 1) for index in range(count)]
     body = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", wanted)])
-    room = plane.offsets_room
-    assert room.handle_list_offsets(plane.request(2, 6, body), body, plane.now) is None
+    handler = plane.offsets_handler
+    assert handler.handle_list_offsets(plane.request(2, 6, body), body) is None
     reply = None
     turns = 0
     while reply is None:
-        assert room.has_due()
-        reply = room.answer_next()
-        room.budget.end_turn()
+        assert handler.has_due()
+        reply = handler.answer_next()
+        handler.budget.end_turn()
         turns += 1
-    assert turns == 3 and not room.has_due()
+    assert turns == 3 and not handler.has_due()
     assert isinstance(reply.response, ListOffsetsResponse)
     found = reply.response.topics[0].partitions
     assert [p.partition_index for p in found] == list(range(count))
@@ -252,11 +250,11 @@ def test_who_leaves_is_not_looked_up_for() -> None:
     plane.create("t", 1)
     wanted = [ListOffsetsPartition(index, -1, 0) for index in range(LOOKUPS_AT_ONCE + 1)]
     body = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", wanted)])
-    room = plane.offsets_room
+    handler = plane.offsets_handler
     for connection_id in (1, 2):
-        room.handle_list_offsets(plane.request(2, 6, body, connection_id), body, plane.now)
-    room.on_disconnect(1)
-    assert [work.connection_id for work in room.waiting] == [2]
+        handler.handle_list_offsets(plane.request(2, 6, body, connection_id), body)
+    handler.on_disconnect(1)
+    assert [work.connection_id for work in handler.waiting] == [2]
 
 
 def test_an_engine_answers_them_in_order() -> None:
@@ -269,12 +267,12 @@ def test_an_engine_answers_them_in_order() -> None:
     first = slow.send(apis.LIST_OFFSETS, 6, ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", wanted)]), NOW)
     second = slow.send(apis.API_VERSIONS, 0, ApiVersionsRequest("", ""), NOW)
     engine.end_turn(NOW)
-    assert engine.has_more() and slow.session.take_output() == b""
+    assert engine.has_more() and take_output(slow.session) == b""
     other.send(apis.API_VERSIONS, 0, ApiVersionsRequest("", ""), NOW)
     engine.end_turn(NOW)
-    assert other.session.take_output() and slow.session.take_output() == b""
+    assert take_output(other.session) and take_output(slow.session) == b""
     finish_turn(engine, NOW)
-    assert [answer[0] for answer in read_answers(slow.session.take_output())] == [first, second]
+    assert [answer[0] for answer in read_answers(take_output(slow.session))] == [first, second]
 
 
 @functools.cache
@@ -298,7 +296,7 @@ class Times:
             data = TopicProduceData("t", partition_data=[PartitionProduceData(index, records)])
             self.other.send(apis.PRODUCE, 9, ProduceRequest(None, -1, 1000, [data]), NOW)
             run_jobs(self.engine, NOW)
-        self.other.session.take_output()
+        take_output(self.other.session)
 
     def create(self) -> None:
         body = CreateTopicsRequest([CreatableTopic("t", self.count, 1)], 1000, False)
@@ -311,12 +309,12 @@ class Times:
 
     def answer(self) -> list[tuple[int, int, int]]:
         """(error code, timestamp, offset) of each partition."""
-        ((_, data),) = read_answers(self.client.session.take_output())
+        ((_, data),) = read_answers(take_output(self.client.session))
         topic = decode_answer(apis.LIST_OFFSETS, 7, data).topics[0]
         return [(p.error_code, p.timestamp, p.offset) for p in topic.partitions]
 
     @property
-    def room(self) -> ListOffsetsRoom:
+    def handler(self) -> ListOffsetsHandler:
         return self.engine.data_plane.list_offsets
 
 
@@ -324,23 +322,23 @@ class Times:
 def test_a_job_looks_into_a_batch_with_much_in_it(codec: int) -> None:
     times = Times(large(codec), batch([b"a", b"b"]), large(codec), large(codec, 1))
     times.ask(BASE_TIME_MS + 1500, BASE_TIME_MS + 1, -3, BASE_TIME_MS + 1)
-    assert times.client.session.take_output() == b"" and len(times.engine.jobs_in_flight) == 1
+    assert take_output(times.client.session) == b"" and len(times.engine.applier.jobs_in_flight) == 1
     # Others are served meanwhile.
     times.other.ask(apis.API_VERSIONS, 0, ApiVersionsRequest("", ""), NOW)
     assert len(run_jobs(times.engine, NOW)) >= 2
     assert times.answer() == [
         (NONE, BASE_TIME_MS + 2000, 2), (NONE, BASE_TIME_MS + 1000, 1), (NONE, BASE_TIME_MS + 2000, 2), (NONE, -1, -1),
     ]  # fmt: skip
-    assert not times.room.searching and not times.room.waiting
+    assert not times.handler.searching and not times.handler.waiting
 
 
 def test_what_is_looked_into_counts_in_the_budget() -> None:
     size = 100_000
     times = Times(*[large(4, 1, size, BASE_TIME_MS + index) for index in range(3)])
     before = times.engine.budget.spent
-    times.room.handle_list_offsets(*time_request(3, BASE_TIME_MS), NOW)
+    times.handler.handle_list_offsets(*time_request(3, BASE_TIME_MS))
     assert times.engine.budget.spent - before >= 3 * size // CONTENT_BYTES_PER_COST
-    assert not times.engine.jobs_in_flight
+    assert not times.engine.applier.jobs_in_flight
 
 
 def test_a_request_ends_its_turn_when_it_looked_into_much() -> None:
@@ -348,11 +346,11 @@ def test_a_request_ends_its_turn_when_it_looked_into_much() -> None:
     count = 2 + TURN_COST_MAX * CONTENT_BYTES_PER_COST // size
     times = Times(*[large(4, 1, size, BASE_TIME_MS + index) for index in range(count)])
     request, body = time_request(count, BASE_TIME_MS)
-    assert times.room.handle_list_offsets(request, body, NOW) is None
-    (work,) = times.room.waiting
+    assert times.handler.handle_list_offsets(request, body) is None
+    (work,) = times.handler.waiting
     assert 0 < work.position < count
     times.engine.budget.end_turn()
-    reply = times.room.answer_next()
+    reply = times.handler.answer_next()
     assert reply is not None and isinstance(reply.response, ListOffsetsResponse)
     assert [p.offset for p in reply.response.topics[0].partitions] == [0] * count
 
@@ -367,9 +365,9 @@ def test_who_leaves_while_a_job_searches() -> None:
     times = Times(large(4))
     times.ask(BASE_TIME_MS + 1500)
     times.engine.close_session(times.client.session, NOW)
-    assert not times.room.searching
+    assert not times.handler.searching
     run_jobs(times.engine, NOW)
-    assert not times.room.waiting and not times.engine.has_more()
+    assert not times.handler.waiting and not times.engine.has_more()
 
 
 def test_a_topic_that_is_another_one_once_the_job_is_done() -> None:
@@ -381,7 +379,7 @@ def test_a_topic_that_is_another_one_once_the_job_is_done() -> None:
     assert times.answer() == [(NONE, -1, -1)]
 
 
-def test_a_topic_that_is_gone_once_the_job_is_done() -> None:
+def test_a_topic_that_was_deleted_before_the_job_is_done() -> None:
     times = Times(large(4))
     times.ask(BASE_TIME_MS + 1500)
     times.other.ask(apis.DELETE_TOPICS, 5, DeleteTopicsRequest(topic_names=["t"]), NOW)
@@ -394,7 +392,7 @@ def test_searches_that_fail() -> None:
     times.ask(BASE_TIME_MS + 1500, BASE_TIME_MS + 1500)
     engine = times.engine
     for is_abandoned in (False, True):
-        (job,) = engine.jobs_in_flight.values()
+        (job,) = engine.applier.jobs_in_flight.values()
         job.is_abandoned = is_abandoned
         engine.job_done(job, None, "late or broken", NOW)
         finish_turn(engine, NOW)
@@ -404,7 +402,7 @@ def test_searches_that_fail() -> None:
 def test_records_that_a_search_cannot_read() -> None:
     times = Times(large(4))
     times.ask(BASE_TIME_MS + 1500)
-    (job,) = times.engine.jobs_in_flight.values()
+    (job,) = times.engine.applier.jobs_in_flight.values()
     assert isinstance(job, SearchJob)
     job.content_bytes_max = 1000
     assert run_jobs(times.engine, NOW) == [job.key]
@@ -427,6 +425,6 @@ def test_what_is_named_twice_takes_no_longer_the_more_there_is(plane: Plane) -> 
     body = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", wanted), ListOffsetsTopic("t", wanted)])
     repeated = repeated_partitions(body)
     assert {name: type(found) for name, found in repeated.items()} == {"t": dict}
-    response = plane.offsets_room.handle_list_offsets(plane.request(2, 6, body), body, plane.now)
+    response = present(plane.offsets_handler.handle_list_offsets(plane.request(2, 6, body), body))
     assert [len(topic.partitions) for topic in response.topics] == [20_000]
     assert {partition.error_code for partition in response.topics[0].partitions} == {INVALID_REQUEST}

@@ -35,18 +35,18 @@ def test_a_lost_directory(tmp_path: Path, name: str, stop: bool) -> None:
     make(tmp_path, stop)
     shutil.rmtree(tmp_path / name)
     before = {path: path.read_bytes() for path in tmp_path.glob("*/*.log")}
-    reason = "its directory is gone, \\d+ offsets were synced"
+    reason = "its directory is missing, \\d+ offsets were synced"
     with pytest.raises(LogDamaged, match=f"{name} is damaged .*: {reason}"):
         open_engine(DiskStorage(str(tmp_path)), at(3))
     assert not (tmp_path / name).exists()
     assert {path: path.read_bytes() for path in tmp_path.glob("*/*.log")} == before
 
 
-def test_a_log_that_does_not_tell_its_topic(tmp_path: Path) -> None:
+def test_a_log_that_does_not_have_its_topic_id(tmp_path: Path) -> None:
     make(tmp_path, True)
     (tmp_path / "orders-0" / "partition.metadata").unlink()
     before = (tmp_path / "orders-0" / f"{0:020d}.log").read_bytes()
-    with pytest.raises(LogDamaged, match="orders-0/partition.metadata is damaged .*: no topic id in it"):
+    with pytest.raises(LogDamaged, match="orders-0/partition.metadata is damaged .*: the topic id is missing"):
         open_engine(DiskStorage(str(tmp_path)), at(3))
     assert (tmp_path / "orders-0" / f"{0:020d}.log").read_bytes() == before
 

@@ -40,15 +40,15 @@ from kcoord.protocol.records.producer_ids_record import ProducerIdsRecord
 from kcoord.protocol.records.remove_topic_record import RemoveTopicRecord
 from kcoord.protocol.records.topic_record import TopicRecord
 from kcoord.wire.message import Message
-from kcoord.wire.record_batch import HEADER_BYTES, BatchBuilder, decode_records, parse_batches
+from kcoord.wire.record_batch import HEADER_BYTES, BatchBuilder, decode_records
 from tests.harness.engine import open_engine
 from tests.harness.metadata import shorten, take_snapshot
+from tests.harness.record_batches import parse_batches
 from tests.unit.cli.rig import METADATA, LogRig, at
 
 LOG = LogId("__cluster_metadata", 0)
 NOW = Now(0, 1_700_000_000_000)
 UNKNOWN = b"\x01\x63\x00what is this"
-WEEK_MS = 7 * 24 * 3600 * 1000
 
 
 # --- logs without an engine
@@ -93,7 +93,7 @@ class Writer:
         """What a start finds."""
         core = Core(CoreConfig())
         state = MetadataState(self.log)
-        return core, state.load(core, LOG), state
+        return core, state.load(core), state
 
 
 def random_record(rng: random.Random, live: dict[bytes, str]) -> bytes:
@@ -106,13 +106,9 @@ def random_record(rng: random.Random, live: dict[bytes, str]) -> bytes:
     topic_id = rng.choice(list(live))
     if choice < 5:
         partition = rng.randrange(3)
-        return encode_metadata_record(
-            PartitionRecord(partition, topic_id, [1], [1], leader_epoch=rng.randrange(5))
-        )
+        return encode_metadata_record(PartitionRecord(partition, topic_id, [1], [1], leader_epoch=rng.randrange(5)))
     if choice == 5:
-        return encode_metadata_record(
-            PartitionChangeRecord(rng.randrange(3), topic_id, leader=rng.choice([1, -2]))
-        )
+        return encode_metadata_record(PartitionChangeRecord(rng.randrange(3), topic_id, leader=rng.choice([1, -2])))
     if choice == 6:
         del live[topic_id]
         return encode_metadata_record(RemoveTopicRecord(topic_id))
@@ -128,15 +124,13 @@ def random_record(rng: random.Random, live: dict[bytes, str]) -> bytes:
         [
             UNKNOWN,
             encode_metadata_record(FenceBrokerRecord(rng.randrange(3), 1)),
-            encode_metadata_record(
-                FeatureLevelRecord(rng.choice(["x", "metadata.version"]), rng.randrange(3))
-            ),
+            encode_metadata_record(FeatureLevelRecord(rng.choice(["x", "metadata.version"]), rng.randrange(3))),
         ]
     )
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_a_snapshot_and_the_log_behind_it_are_the_same_state(seed: int) -> None:
+def test_a_snapshot_and_the_log_after_it_are_the_same_state(seed: int) -> None:
     rng = random.Random(seed)
     writer = Writer(segment_bytes=rng.choice([300, 2000, 1 << 20]))
     state = MetadataState(writer.log)
@@ -211,9 +205,7 @@ def test_the_file_is_a_header_batches_and_a_footer() -> None:
         assert (header.producer_id, header.producer_epoch, header.base_sequence) == (-1, -1, -1)
     # Key: version 0, type 3. Value: version 0, the timestamp of the log's last record, no tags.
     record = data[HEADER_BYTES : headers[1].pos]
-    assert record.endswith(
-        b"\0\0\0\3" + bytes([22]) + b"\0\0" + NOW.wall_ms.to_bytes(8, "big") + b"\0" + b"\0"
-    )
+    assert record.endswith(b"\0\0\0\3" + bytes([22]) + b"\0\0" + NOW.wall_ms.to_bytes(8, "big") + b"\0" + b"\0")
     assert data.endswith(b"\0\0\0\4" + bytes([6]) + b"\0\0\0" + b"\0")
 
 
@@ -236,9 +228,7 @@ def test_batches_are_no_larger_than_a_brokers(monkeypatch: pytest.MonkeyPatch) -
 
 def test_every_bit_of_a_snapshot_counts() -> None:
     writer = Writer()
-    writer.put(
-        TopicRecord("t", b"t" * 16), PartitionRecord(0, b"t" * 16, [1], [1]), ConfigRecord(2, "t", "x", "1")
-    )
+    writer.put(TopicRecord("t", b"t" * 16), PartitionRecord(0, b"t" * 16, [1], [1]), ConfigRecord(2, "t", "x", "1"))
     writer.snapshot(MetadataState(writer.log))
     data = writer.storage.read_bytes(f"{METADATA}/{writer.names()[0]}")
     parse_checkpoint(data, 0)
@@ -299,7 +289,7 @@ def three_snapshots() -> tuple[Writer, MetadataState]:
 
 @pytest.mark.parametrize(("days", "start"), [(0, 3), (1, 2), (2, 1), (3, 0)])
 def test_records_stay_for_their_time(days: int, start: int) -> None:
-    writer, state = three_snapshots()
+    _writer, state = three_snapshots()
     now_ms = NOW.wall_ms + 2 * 24 * 3600 * 1000 + 1
     assert state.new_start(now_ms, days * 24 * 3600 * 1000, -1) == start
 
@@ -385,7 +375,7 @@ def damage(path: Path) -> None:
     path.write_bytes(data)
 
 
-def test_an_older_snapshot_stands_in_for_a_damaged_one(tmp_path: Path) -> None:
+def test_an_older_snapshot_replaces_a_damaged_one(tmp_path: Path) -> None:
     rig = make(tmp_path)
     take_snapshot(rig.engine, at(3))
     rig.create("between", 1, 4)
@@ -410,7 +400,7 @@ def test_an_older_snapshot_stands_in_for_a_damaged_one(tmp_path: Path) -> None:
     assert reopen(tmp_path)[1] == []
 
 
-def test_the_whole_log_stands_in_for_a_damaged_snapshot(tmp_path: Path) -> None:
+def test_the_whole_log_replaces_a_damaged_snapshot(tmp_path: Path) -> None:
     rig = make(tmp_path)
     take_snapshot(rig.engine, at(3))
     digest = rig.engine.core.digest()
@@ -439,8 +429,10 @@ def test_a_start_without_what_was_before_the_log_is_refused(tmp_path: Path, kind
     else:
         path.unlink()
     before = {p: p.read_bytes() for p in tmp_path.glob("*/*.log")}
-    reason = "wrong checksum" if kind == "damaged" else "it is gone"
-    with pytest.raises(LogDamaged, match=f"{METADATA}/{path.name} is damaged .*no snapshot tells.*{reason}"):
+    reason = "wrong checksum" if kind == "damaged" else "there is none"
+    with pytest.raises(
+        LogDamaged, match=f"{METADATA}/{path.name} is damaged .*no snapshot has the earlier records.*{reason}"
+    ):
         reopen(tmp_path)
     assert {p: p.read_bytes() for p in tmp_path.glob("*/*.log")} == before
 

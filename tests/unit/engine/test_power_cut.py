@@ -14,7 +14,6 @@ import pytest
 from kcoord.core.outcome import Now
 from kcoord.engine.engine import Engine
 from kcoord.log.journal import CommitTicket, sync_one
-from kcoord.log.storage import ForgetfulStorage
 from kcoord.protocol import apis
 from kcoord.protocol.api_versions import ApiVersionsRequest
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
@@ -26,8 +25,10 @@ from kcoord.protocol.offset_commit import (
 )
 from kcoord.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kcoord.wire.record_batch import BatchBuilder, decode_records, parse_batches
-from tests.harness.engine import Client, decode_answer, open_engine, read_answers
+from kcoord.wire.record_batch import BatchBuilder, decode_records
+from tests.harness.engine import Client, decode_answer, open_engine, read_answers, take_output
+from tests.harness.forgetful_storage import ForgetfulStorage
+from tests.harness.record_batches import parse_batches
 
 PARTITIONS = 3
 GROUPS = 4
@@ -107,9 +108,7 @@ class Workload:
             builder = BatchBuilder()
             builder.append(1_700_000_000_000, b"k", value)
             where = (self.rng.choice(self.existing), self.rng.randrange(PARTITIONS))
-            data = TopicProduceData(
-                where[0], partition_data=[PartitionProduceData(where[1], builder.build(0, -1))]
-            )
+            data = TopicProduceData(where[0], partition_data=[PartitionProduceData(where[1], builder.build(0, -1))])
             request = ProduceRequest(None, -1, 1000, [data])
             self.remember(client, apis.PRODUCE, PRODUCE_VERSION, request, (*where, value))
         else:
@@ -130,7 +129,7 @@ class Workload:
         """Take the answers: from here on the server has promised."""
         for session in self.engine.take_ready():
             assert not session.close_reason, session.close_reason
-            for correlation_id, rest in read_answers(session.take_output()):
+            for correlation_id, rest in read_answers(take_output(session)):
                 api_key, version, what = self.waiting.pop((session.id, correlation_id))
                 self.account(api_key, decode_answer(api_key, version, rest), what)
                 self.acknowledged += 1
@@ -214,24 +213,22 @@ def test_an_answer_waits_for_the_sync() -> None:
     client = Client(engine)
     client.ask(apis.CREATE_TOPICS, 5, CreateTopicsRequest([CreatableTopic("t", 1, 1)]), now)
     partition = OffsetCommitRequestPartition(0, 5, -1, "")
-    commit = OffsetCommitRequest(
-        "g", -1, "", None, -1, [OffsetCommitRequestTopic("t", bytes(16), [partition])]
-    )
+    commit = OffsetCommitRequest("g", -1, "", None, -1, [OffsetCommitRequestTopic("t", bytes(16), [partition])])
     client.send(apis.OFFSET_COMMIT, COMMIT_VERSION, commit, now)
     ticket = engine.end_turn(now)
     assert ticket is not None
-    assert client.session.take_output() == b""
+    assert take_output(client.session) == b""
     # A reader must not be shown what a power cut could take back, and a heartbeat waits for nothing.
     reader = Client(engine)
     reader.send(apis.OFFSET_FETCH, 7, OffsetFetchRequest("g", [OffsetFetchRequestTopic("t", [0])]), now)
     other = Client(engine)
     other.send(apis.API_VERSIONS, 0, ApiVersionsRequest(), now)
     assert engine.end_turn(now) is None
-    assert reader.session.take_output() == b""
-    assert other.session.take_output() != b""
+    assert take_output(reader.session) == b""
+    assert take_output(other.session) != b""
     ticket.sync()
     engine.commit_done(ticket, now)
-    assert client.session.take_output() != b""
-    answers = read_answers(reader.session.take_output())
+    assert take_output(client.session) != b""
+    answers = read_answers(take_output(reader.session))
     found = decode_answer(apis.OFFSET_FETCH, 7, answers[0][1])
     assert found.topics[0].partitions[0].committed_offset == 5

@@ -24,8 +24,10 @@ from kcoord.protocol.errors import (
 )
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kcoord.wire.compression import CODEC_GZIP, CODEC_LZ4, CODEC_NONE, CODEC_SNAPPY, CODEC_ZSTD
-from kcoord.wire.record_batch import BatchBuilder, check_crc, decode_records, parse_batches
+from kcoord.wire.record_batch import BatchBuilder, check_crc, decode_records
 from tests.harness.batches import BASE_TIME_MS, batch
+from tests.harness.present import present
+from tests.harness.record_batches import parse_batches
 from tests.unit.engine.plane import WALL_MS, Plane, offsets, topic_id, values
 
 
@@ -96,13 +98,11 @@ def test_every_partition_is_answered_on_its_own(plane: Plane) -> None:
         -1,
         5000,
         [
-            TopicProduceData(
-                "t", partition_data=[PartitionProduceData(1, bad), PartitionProduceData(0, good)]
-            ),
+            TopicProduceData("t", partition_data=[PartitionProduceData(1, bad), PartitionProduceData(0, good)]),
             TopicProduceData("nowhere", partition_data=[PartitionProduceData(0, good)]),
         ],
     )
-    response = plane.produce_room.handle_produce(plane.request(0, 9, body), body, plane.now)
+    response = present(plane.produce_handler.handle_produce(plane.request(0, 9, body), body, plane.now))
     found = [(t.name, p.index, p.error_code) for t in response.responses for p in t.partition_responses]
     assert found == [("t", 1, CORRUPT_MESSAGE), ("t", 0, NONE), ("nowhere", 0, UNKNOWN_TOPIC_OR_PARTITION)]
     plane.commit()

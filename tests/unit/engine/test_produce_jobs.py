@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import random
 from typing import Any
 
@@ -14,7 +15,7 @@ from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import Job, Now, Request
 from kcoord.engine import produce
 from kcoord.engine.engine import Engine
-from kcoord.engine.produce_work import CHECK_DEADLINE_MS, STEP_ELEMENTS
+from kcoord.engine.produce_work import CHECK_DEADLINE_MS, STEP_ELEMENTS, ProduceWork
 from kcoord.protocol import apis, errors
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
 from kcoord.protocol.delete_topics import DeleteTopicsRequest, DeleteTopicState
@@ -33,7 +34,9 @@ from tests.harness.engine import (
     open_memory_engine,
     read_answers,
     run_jobs,
+    take_output,
 )
+from tests.harness.log import batches_of
 
 NOW = Now(1000, 1_700_000_000_000)
 LATER = Now(3000, NOW.wall_ms + 2000)
@@ -42,7 +45,7 @@ VERSION = 12
 
 
 @functools.cache
-def many(count: int = produce.TURN_ELEMENTS + 1, **fields: int) -> bytes:
+def many(count: int = produce.TURN_ELEMENTS + 1, **fields: Any) -> bytes:
     """A batch of more records than a turn looks at."""
     builder = BatchBuilder()
     for _ in range(count):
@@ -51,14 +54,14 @@ def many(count: int = produce.TURN_ELEMENTS + 1, **fields: int) -> bytes:
 
 
 @functools.cache
-def bomb(size: int = 2 * MIB, codec: int = 4, key: bytes | None = b"k", **fields: int) -> bytes:
+def bomb(size: int = 2 * MIB, codec: int = 4, key: bytes | None = b"k", **fields: Any) -> bytes:
     """A small batch of one record that becomes large."""
     builder = BatchBuilder()
     builder.append(NOW.wall_ms, key, bytes(size))
     return builder.build(0, -1, codec=codec, **fields)
 
 
-def small(value: bytes = b"v", **fields: int) -> bytes:
+def small(value: bytes = b"v", **fields: Any) -> bytes:
     builder = BatchBuilder()
     builder.append(NOW.wall_ms, b"k", value)
     return builder.build(0, -1, **fields)
@@ -103,7 +106,7 @@ class Rig:
 
     def job(self) -> Job:
         """The first of the jobs that are not done."""
-        return next(iter(self.engine.jobs_in_flight.values()))
+        return next(iter(self.engine.applier.jobs_in_flight.values()))
 
     def log(self, partition: int = 0, topic: str = "t") -> Any:
         return self.engine.directory.get(topic, partition)
@@ -111,14 +114,14 @@ class Rig:
     def values(self, partition: int = 0) -> list[bytes | None]:
         log = self.log(partition)
         found: list[bytes | None] = []
-        for position, data in log.batches(0, log.end_offset):
+        for position, data in batches_of(log, 0, log.end_offset):
             header = parse_header(data, position)
             found += [record.value for record in decode_records(data, position, header, 256 * MIB)]
         return found
 
 
 def answers(client: Client) -> list[tuple[int, ProduceResponse]]:
-    found = read_answers(client.session.take_output())
+    found = read_answers(take_output(client.session))
     return [(number, decode_answer(apis.PRODUCE, VERSION, rest)) for number, rest in found]
 
 
@@ -137,7 +140,7 @@ def test_large_checks_are_jobs_and_small_ones_are_not(records: bytes) -> None:
     rig = Rig()
     client = Client(rig.engine)
     rig.send(client, request((0, small())))
-    assert not rig.engine.jobs_in_flight and codes(client) == [errors.NONE]
+    assert not rig.engine.applier.jobs_in_flight and codes(client) == [errors.NONE]
     rig.send(client, request((0, records)))
     assert answers(client) == [] and rig.log().end_offset == 1 and rig.engine.is_checking()
     assert [key.split("-")[0] for key in run_jobs(rig.engine, NOW)] == ["produce"]
@@ -220,7 +223,7 @@ def test_settings_that_change_meanwhile_count() -> None:
     first = rig.job()
     rig.configure("cleanup.policy", "compact")
     assert len(run_jobs(rig.engine, NOW)) == 2
-    assert rig.engine.jobs_in_flight == {} and first.key
+    assert rig.engine.applier.jobs_in_flight == {} and first.key
     assert codes(client) == [errors.INVALID_RECORD, errors.NONE]
     # What has nothing to do with checks does not start them again.
     rig.send(client, request((1, bomb())))
@@ -237,7 +240,7 @@ def test_log_append_time_is_that_of_the_append() -> None:
     run_jobs(rig.engine, LATER)
     ((_, response),) = answers(client)
     assert response.responses[0].partition_responses[0].log_append_time_ms == LATER.wall_ms
-    ((_, data),) = list(rig.log().batches(0, rig.log().end_offset))
+    ((_, data),) = list(batches_of(rig.log(), 0, rig.log().end_offset))
     assert parse_header(data).max_timestamp == LATER.wall_ms
 
 
@@ -251,14 +254,14 @@ def test_a_disk_that_is_full_by_then() -> None:
     assert rig.log().end_offset == 0
 
 
-def test_a_connection_that_is_gone_meanwhile_wrote_all_the_same() -> None:
+def test_the_request_of_a_closed_connection_is_still_written() -> None:
     rig = Rig()
     client = Client(rig.engine)
     rig.send(client, request((0, many())))
     rig.engine.close_session(client.session, NOW)
     run_jobs(rig.engine, NOW)
     assert rig.log().end_offset == produce.TURN_ELEMENTS + 1
-    assert rig.engine.parked == {} and not rig.engine.is_checking()
+    assert rig.engine.applier.parked == {} and not rig.engine.is_checking()
 
 
 def test_a_job_that_is_late_and_one_that_fails() -> None:
@@ -279,7 +282,7 @@ def test_a_job_that_is_late_and_one_that_fails() -> None:
     rig.send(client, request((0, many())))
     rig.engine.job_done(rig.job(), None, "MemoryError: ", NOW)
     finish_turn(rig.engine, NOW)
-    assert codes(client) == [errors.UNKNOWN_SERVER_ERROR]
+    assert codes(client) == [errors.KAFKA_STORAGE_ERROR]
 
 
 def test_a_request_has_a_budget_for_all_its_bombs() -> None:
@@ -335,9 +338,9 @@ def test_a_turn_has_a_budget_for_all_its_requests() -> None:
     assert rig.log().end_offset == 5 * parse_header(half).count
 
 
-def test_what_waits_is_bounded_and_goes_on_later() -> None:
+def test_waiting_work_is_bounded_and_continues_later() -> None:
     rig = Rig()
-    room = rig.engine.data_plane.produce
+    handler = rig.engine.data_plane.produce
     clients = [Client(rig.engine) for _ in range(20)]
     # More headers than a turn passes over, and a large value.
     builder = BatchBuilder()
@@ -346,29 +349,29 @@ def test_what_waits_is_bounded_and_goes_on_later() -> None:
     rig.configure("max.message.bytes", str(8 * MIB))
     for client in clients:
         rig.send(client, request((0, records)))
-    assert room.is_crowded
-    waiting = len(rig.engine.jobs_in_flight)
-    assert waiting == room.waiting == produce.WAITING_BYTES_MAX // len(records) + 1 < len(clients)
+    assert handler.is_crowded
+    waiting = len(rig.engine.applier.jobs_in_flight)
+    assert waiting == handler.waiting == produce.WAITING_BYTES_MAX // len(records) + 1 < len(clients)
     # Others are served, and requests of other kinds.
     other = Client(rig.engine)
     assert other.ask(apis.HEARTBEAT, 3, HeartbeatRequest("g", 1, "m"), NOW).error_code != 0
-    while rig.engine.jobs_in_flight:
+    while rig.engine.applier.jobs_in_flight:
         # Other tests check what is in them; here it is enough that they are done.
         rig.engine.job_done(rig.job(), None, "MemoryError: ", NOW)
         finish_turn(rig.engine, NOW)
-    assert [codes(client) for client in clients] == [[errors.UNKNOWN_SERVER_ERROR]] * len(clients)
-    assert (room.waiting, room.waiting_bytes) == (0, 0)
+    assert [codes(client) for client in clients] == [[errors.KAFKA_STORAGE_ERROR]] * len(clients)
+    assert (handler.waiting, handler.waiting_bytes) == (0, 0)
 
 
 def test_appends_of_jobs_wait_while_a_commit_is_large() -> None:
     rig = Rig()
     rig.engine.journal.sync_mode = "always"
-    rig.engine.commit_bytes_target = 1000
+    rig.engine.commits.bytes_target = 1000
     clients = [Client(rig.engine) for _ in range(3)]
     for client in clients:
         client.send(apis.PRODUCE, VERSION, request((0, many())), NOW)
         rig.engine.end_turn(NOW)
-    for job in list(rig.engine.jobs_in_flight.values()):
+    for job in list(rig.engine.applier.jobs_in_flight.values()):
         rig.engine.job_done(job, job.run(), None, NOW)
     ticket = rig.engine.end_turn(NOW)
     assert ticket is not None
@@ -398,7 +401,7 @@ def test_very_many_partitions_are_appended_over_several_turns() -> None:
         run_one_turn(rig.engine)
         ends.append(rig.log(0).end_offset)
     assert len(ends) >= 4 and ends[-1] == count // 2
-    assert max(b - a for a, b in zip(ends, ends[1:], strict=False)) <= produce.APPENDS_PER_TURN // 2 + 1
+    assert max(b - a for a, b in itertools.pairwise(ends)) <= produce.APPENDS_PER_TURN // 2 + 1
     finish_turn(rig.engine, NOW)
     assert codes(client) == [errors.NONE] * count
 
@@ -418,7 +421,7 @@ def test_first_writes_to_very_many_partitions_take_several_turns() -> None:
     while rig.engine.is_checking() or rig.engine.has_more():
         run_one_turn(rig.engine)
         ends.append(written())
-    assert max(b - a for a, b in zip(ends, ends[1:], strict=False)) <= produce.FIRST_APPENDS_PER_TURN
+    assert max(b - a for a, b in itertools.pairwise(ends)) <= produce.FIRST_APPENDS_PER_TURN
     assert ends[-1] == count
     finish_turn(rig.engine, NOW)
     assert codes(client) == [errors.NONE] * count
@@ -427,8 +430,8 @@ def test_first_writes_to_very_many_partitions_take_several_turns() -> None:
 @pytest.mark.parametrize("checked_at_once", [True, False])
 def test_very_many_bytes_are_appended_over_several_turns(checked_at_once: bool) -> None:
     rig = Rig(2)
-    room = rig.engine.data_plane.produce
-    room.append_bytes_max = 1000
+    handler = rig.engine.data_plane.produce
+    handler.append_bytes_max = 1000
     client, other, leaver = Client(rig.engine), Client(rig.engine), Client(rig.engine)
     values = [bytes([index]) * 400 for index in range(12)]
     writes = [(index % 2, small(values[index])) for index in range(12)]
@@ -443,8 +446,8 @@ def test_very_many_bytes_are_appended_over_several_turns(checked_at_once: bool) 
         other.send(apis.HEARTBEAT, 3, HeartbeatRequest("g", 1, "m"), NOW)
         run_one_turn(rig.engine)
         rig.engine.take_ready()
-        assert other.session.take_output()
-    steps = [b - a for a, b in zip(ends, ends[1:], strict=False) if b > a]
+        assert take_output(other.session)
+    steps = [b - a for a, b in itertools.pairwise(ends) if b > a]
     # A batch has some 470 bytes, and one more goes beyond the bound.
     assert len(steps) >= 3 and max(steps) <= 3
     finish_turn(rig.engine, NOW)
@@ -453,30 +456,30 @@ def test_very_many_bytes_are_appended_over_several_turns(checked_at_once: bool) 
     found = rig.values(1)
     assert [value for value in found if value in values] == values[1::2]
     assert [value for value in found if value not in values] == [b"x" * 2000, b"left"]
-    assert (room.waiting, room.waiting_bytes) == (0, 0)
+    assert (handler.waiting, handler.waiting_bytes) == (0, 0)
 
 
 def test_who_waits_for_a_commit_is_looked_at_when_it_is_written() -> None:
     """Not each turn: while the commit is full, there is nothing to go on with."""
     rig = Rig()
     rig.engine.journal.sync_mode = "always"
-    rig.engine.commit_bytes_target = 1000
+    rig.engine.commits.bytes_target = 1000
     clients = [Client(rig.engine) for _ in range(3)]
     for client in clients[:2]:
         client.send(apis.PRODUCE, VERSION, request((0, many())), NOW)
         rig.engine.end_turn(NOW)
-    for job in list(rig.engine.jobs_in_flight.values()):
+    for job in list(rig.engine.applier.jobs_in_flight.values()):
         rig.engine.job_done(job, job.run(), None, NOW)
     ticket = rig.engine.end_turn(NOW)
     assert ticket is not None and rig.engine.end_turn(NOW) is None
     clients[2].send(apis.PRODUCE, VERSION, request((0, small())), NOW)
-    room = rig.engine.data_plane.produce
-    room.ready.append(produce.ProduceWork(rig.engine_request(), -1))
-    stalled = rig.engine.intake.stalled
+    handler = rig.engine.data_plane.produce
+    handler.ready.append(ProduceWork(rig.engine_request(), -1, None))
+    stalled = rig.engine.backlogs.stalled
     assert [session.id for session in stalled] == [clients[2].session.id]
     rig.engine.end_turn(NOW)
-    assert rig.engine.intake.stalled is stalled and not rig.engine.intake.queue
-    room.ready.clear()
+    assert rig.engine.backlogs.stalled is stalled and not rig.engine.backlogs.queue
+    handler.ready.clear()
     ticket.sync()
     rig.engine.commit_done(ticket, NOW)
     finish_turn(rig.engine, NOW)
@@ -538,8 +541,8 @@ def test_a_job_gives_the_same_answers_as_a_turn(seed: int) -> None:
         rig.configure(*setting)
         client = Client(rig.engine)
         if as_job:
-            room = rig.engine.data_plane.produce
-            room.turn.elements = room.small.elements = 0
+            handler = rig.engine.data_plane.produce
+            handler.turn.elements = handler.small.elements = 0
         rig.send(client, request(*writes))
         if as_job:
             run_jobs(rig.engine, NOW)

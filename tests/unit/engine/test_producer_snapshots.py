@@ -12,7 +12,6 @@ from kcoord.engine import producer_state
 from kcoord.engine.engine import Engine
 from kcoord.engine.producer_state import load_producers
 from kcoord.log.partition_log import Extent, LogConfig, PartitionLog
-from kcoord.log.storage import ForgetfulStorage
 from kcoord.protocol import apis
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
 from kcoord.protocol.errors import NONE, OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -25,6 +24,8 @@ from kcoord.wire.record_batch import (
     parse_header,
 )
 from tests.harness.engine import Client, open_engine
+from tests.harness.forgetful_storage import ForgetfulStorage
+from tests.harness.log import batches_of
 
 NOW = Now(0, 1_700_000_000_000)
 
@@ -78,7 +79,7 @@ class Rig:
 
     def from_log_alone(self) -> PartitionProducers:
         producers = PartitionProducers(1000)
-        for position, data in self.log.batches(0, self.log.end_offset):
+        for position, data in batches_of(self.log, 0, self.log.end_offset):
             producers.rebuild(parse_header(data, position))
         return producers
 
@@ -102,7 +103,7 @@ def test_each_segment_has_the_producers_of_its_start() -> None:
     assert rig.snapshots() == bases(rig.log)[1:]
     for offset in rig.snapshots():
         want = PartitionProducers(1000)
-        for position, data in rig.log.batches(0, offset):
+        for position, data in batches_of(rig.log, 0, offset):
             want.rebuild(parse_header(data, position))
         assert want.snapshot() == rig.log.snapshots.read(offset)
 
@@ -158,7 +159,7 @@ def test_only_the_tail_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert rig.log.offset_before(60, 1 << 20) == 0
 
 
-def test_a_damaged_snapshot_is_said_and_done_without() -> None:
+def test_a_damaged_snapshot_is_reported_and_not_used() -> None:
     rig = Rig()
     for i in range(60):
         rig.send(5 + i % 3, i // 3)
@@ -190,9 +191,7 @@ def test_coordinator_logs_have_empty_snapshots() -> None:
     rig = Rig()
     rig.engine.stop()
     names = [name for name in rig.storage.list_dir("__cluster_metadata-0") if name.endswith(".snapshot")]
-    assert [rig.storage.read_bytes(f"__cluster_metadata-0/{name}").hex() for name in names] == [
-        "000148674bc700000000"
-    ]
+    assert [rig.storage.read_bytes(f"__cluster_metadata-0/{name}").hex() for name in names] == ["000148674bc700000000"]
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -223,9 +222,9 @@ def test_what_may_be_in_flight_is_bounded() -> None:
 
 
 @pytest.mark.parametrize(
-    "value, epoch", [(b"\0\0\0\0\0\x09", 9), (b"\0\0\0\0\0\x09more", 9), (b"\0\0", -1), (None, -1)]
+    ("value", "epoch"), [(b"\0\0\0\0\0\x09", 9), (b"\0\0\0\0\0\x09more", 9), (b"\0\0", -1), (None, -1)]
 )
-def test_a_marker_tells_the_coordinators_epoch(value: bytes | None, epoch: int) -> None:
+def test_a_marker_has_the_coordinators_epoch(value: bytes | None, epoch: int) -> None:
     producers = PartitionProducers(1000)
     for sequence, control in ((0, False), (-1, True)):
         builder = BatchBuilder()

@@ -45,14 +45,14 @@ def beat(
 
 
 def check_timers(engine: Engine) -> None:
-    armed = [entry[2] for entry in engine.timers._heap]
+    armed = [entry[2] for entry in engine.applier.timers._heap]
     assert timer_problems(engine.core.groups, armed) == []
 
 
 def test_a_member_that_cannot_be_stored_is_not_half_there() -> None:
     engine = small_engine()
     assert beat(engine, "a", 0, at(0), MANY).error_code == errors.UNKNOWN_SERVER_ERROR
-    assert "g" not in engine.core.groups.consumer_groups and not engine.core.groups.making
+    assert "g" not in engine.core.groups.consumer_groups
     check_timers(engine)
     assert beat(engine, "a", 0, at(0), ["t"]).error_code == errors.NONE
     check_timers(engine)
@@ -79,7 +79,7 @@ def test_a_session_whose_end_cannot_be_stored_ends_later() -> None:
     engine = small_engine()
     beat(engine, "a", 0, at(0), ["t"])
     beat(engine, "b", 0, at(0), ["t"])
-    log = engine.coordinator_logs[engine.core.log_of("g")]
+    log = engine.commits.logs[engine.core.log_of("g")]
     log.batch_bytes_max = 10
     engine.fire_timers(at(SESSION_MS))
     finish_turn(engine, at(SESSION_MS))
@@ -91,7 +91,7 @@ def test_a_session_whose_end_cannot_be_stored_ends_later() -> None:
     assert engine.core.groups.consumer_groups["g"].is_empty()
 
 
-def test_a_classic_group_that_cannot_be_converted_goes_on() -> None:
+def test_a_classic_group_that_cannot_be_converted_continues() -> None:
     engine = small_engine()
     protocols = [JoinGroupRequestProtocol("range", subscription(["t"], 1, "", -1))]
     join = JoinGroupRequest("g", 10_000, 60_000, "", None, "consumer", protocols)
@@ -101,7 +101,7 @@ def test_a_classic_group_that_cannot_be_converted_goes_on() -> None:
     finish_turn(engine, at(0))
     assert engine.core.groups.groups["g"].members
     assert beat(engine, "a", 0, at(10), MANY).error_code == errors.UNKNOWN_SERVER_ERROR
-    assert "g" not in engine.core.groups.consumer_groups and not engine.core.groups.making
+    assert "g" not in engine.core.groups.consumer_groups
     check_timers(engine)
     # As after a restart: the log knows of no member yet.
     join.session_timeout_ms = 10_000

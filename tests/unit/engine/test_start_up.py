@@ -6,7 +6,7 @@ from typing import Any
 
 from kcoord.core.outcome import Now
 from kcoord.engine.engine import Engine
-from kcoord.log.storage import DirectorySync, FileSync, ForgetfulStorage
+from kcoord.log.storage import DirectorySync, FileSync
 from kcoord.protocol import apis
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
 from kcoord.protocol.delete_topics import DeleteTopicsRequest
@@ -16,8 +16,10 @@ from kcoord.protocol.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kcoord.wire.record_batch import BatchBuilder, parse_batches
+from kcoord.wire.record_batch import BatchBuilder
 from tests.harness.engine import Client, open_engine
+from tests.harness.forgetful_storage import ForgetfulStorage
+from tests.harness.record_batches import parse_batches
 
 NOW = Now(0, 1_700_000_000_000)
 

@@ -12,12 +12,12 @@ from kcoord.core.coordinator import Core
 from kcoord.core.outcome import LogId, Now
 from kcoord.engine import state_checkpoint
 from kcoord.engine.engine import Engine
-from kcoord.engine.loader import LogLoader, load_coordinator_log
+from kcoord.engine.loader import LogLoader
 from kcoord.engine.state_checkpoint import LogState, StateNotWritten, StatePlan, write_state
 from kcoord.log.partition_log import LogConfig, PartitionLog
 from kcoord.log.serde import encode_record
 from kcoord.log.state_file import FOOTER, BadStateFile, read_state_file, state_path
-from kcoord.log.storage import ForgetfulStorage, MemoryStorage, Storage
+from kcoord.log.storage import MemoryStorage, Storage
 from kcoord.protocol import apis
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
 from kcoord.protocol.offset_commit import (
@@ -31,6 +31,8 @@ from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.topic_record import TopicRecord
 from kcoord.wire.record_batch import BatchBuilder, decode_records, parse_header
 from tests.harness.engine import Client, open_engine
+from tests.harness.forgetful_storage import ForgetfulStorage
+from tests.harness.log import batches_of
 
 NAME = "__consumer_offsets-0"
 LOG = LogId("__consumer_offsets", 0)
@@ -82,16 +84,14 @@ def random_record(rng: random.Random, number: int) -> KeyValue:
 def new_log(storage: Storage | None = None, segment_bytes: int = 700) -> PartitionLog:
     storage = storage or MemoryStorage()
     storage.make_dir(NAME)
-    return PartitionLog(
-        storage, "__consumer_offsets", 0, b"\x01" * 16, LogConfig(segment_bytes=segment_bytes)
-    )
+    return PartitionLog(storage, "__consumer_offsets", 0, b"\x01" * 16, LogConfig(segment_bytes=segment_bytes))
 
 
 def append(log: PartitionLog, records: list[KeyValue], wall_ms: int = 1000, **kind: Any) -> None:
     builder = BatchBuilder()
     for number, (key, value) in enumerate(records):
         # Times that go back, and headers, stay as they are.
-        headers = [("why", b"x")] if number % 2 else None
+        headers: list[tuple[str, bytes | None]] | None = [("why", b"x")] if number % 2 else None
         builder.append(wall_ms + 7 * log.end_offset - 3 * number, key, value, headers)
     base = log.end_offset
     log.append(builder.build(base, 0, **kind), base, base + len(records) - 1, wall_ms)
@@ -108,7 +108,7 @@ def random_log(rng: random.Random, count: int) -> PartitionLog:
 
 
 def batch_ends(log: PartitionLog) -> list[int]:
-    return [parse_header(data, pos).last_offset + 1 for pos, data in log.batches(0, log.end_offset)]
+    return [parse_header(data, pos).last_offset + 1 for pos, data in batches_of(log, 0, log.end_offset)]
 
 
 def plan_at(log: PartitionLog, from_offset: int, end: int) -> StatePlan:
@@ -122,13 +122,13 @@ def loaded(log: PartitionLog) -> tuple[Core, str]:
 
 def whole(log: PartitionLog) -> Core:
     core = new_core()
-    load_coordinator_log(core, LOG, log)
+    LogLoader(core, LOG).load_log(log, log.log_start_offset)
     return core
 
 
 def assert_same(core: Core, other: Core) -> None:
     assert core.digest() == other.digest()
-    assert core.offsets.count() == other.offsets.count()
+    assert core.offsets.count == other.offsets.count
     of_groups = {name: (group.end_offset, group.state) for name, group in core.groups.groups.items()}
     assert of_groups == {name: (group.end_offset, group.state) for name, group in other.groups.groups.items()}
 
@@ -163,7 +163,7 @@ def test_records_keep_offsets_timestamps_and_headers() -> None:
     log = random_log(random.Random(3), 120)
     write_state(log.storage, plan_at(log, 0, 120))
     before = {}
-    for pos, data in log.batches(0, 120):
+    for pos, data in batches_of(log, 0, 120):
         for record in decode_records(data, pos, parse_header(data, pos), 1 << 20):
             before[record.offset] = repr(record)
     data = log.storage.read_bytes(state_path(NAME))
@@ -218,7 +218,7 @@ def test_any_changed_bit_or_lost_byte_is_found() -> None:
             assert_same(core, expected)
 
 
-def test_without_a_checkpoint_nothing_is_said() -> None:
+def test_without_a_checkpoint_nothing_is_logged() -> None:
     log = random_log(random.Random(6), 40)
     core, reason = loaded(log)
     assert reason == ""
@@ -242,15 +242,6 @@ def test_the_last_checkpoint_must_be_the_one_meant() -> None:
     write_state(log.storage, plan_at(log, 0, 40))
     with pytest.raises(StateNotWritten):
         write_state(log.storage, plan_at(log, 30, 60))
-
-
-def test_transactions_are_left_to_the_log() -> None:
-    log = new_log()
-    append(log, [commit("g", 0, 1)])
-    append(log, [commit("g", 0, 2)], transactional=True)
-    with pytest.raises(StateNotWritten, match="offset 1"):
-        write_state(log.storage, plan_at(log, 0, 2))
-    assert not any("state" in name for name in log.storage.list_dir(NAME))
 
 
 def test_when_to_write() -> None:
@@ -292,9 +283,7 @@ def test_when_to_write() -> None:
 
 def offset_commit(group: str, number: int) -> OffsetCommitRequest:
     partition = OffsetCommitRequestPartition(number % 3, number, -1, "m")
-    return OffsetCommitRequest(
-        group, -1, "", None, -1, [OffsetCommitRequestTopic("t", bytes(16), [partition])]
-    )
+    return OffsetCommitRequest(group, -1, "", None, -1, [OffsetCommitRequestTopic("t", bytes(16), [partition])])
 
 
 def checkpoint(engine: Engine) -> int:
@@ -306,7 +295,7 @@ def checkpoint(engine: Engine) -> int:
     return len(plans)
 
 
-def said(engine: Engine) -> list[str]:
+def logged(engine: Engine) -> list[str]:
     return [repr(fact.fields) for fact in engine.take_facts() if fact.event.startswith("state_")]
 
 
@@ -325,7 +314,7 @@ def test_power_cuts_leave_no_checkpoint_ahead_of_the_log(seed: int, sync: str) -
     written = loads = 0
     for _life in range(12):
         engine = open_engine(storage, NOW, random.Random(1), sync)
-        assert said(engine) == []
+        assert logged(engine) == []
         client = Client(engine)
         client.ask(apis.CREATE_TOPICS, 5, CreateTopicsRequest([CreatableTopic("t", 3, 1)]), NOW)
         if sync == "os":
@@ -345,14 +334,14 @@ def test_power_cuts_leave_no_checkpoint_ahead_of_the_log(seed: int, sync: str) -
         other = open_engine(without_checkpoints(storage.crash()), NOW, random.Random(1), sync)
         storage = storage.crash()
         again = open_engine(storage, NOW, random.Random(1), sync)
-        assert said(again) == []
+        assert logged(again) == []
         assert again.core.digest() == other.core.digest()
         loads += again.states.logs[NAME].end_offset > 0
         storage = storage.crash()
     assert written > 5 and loads > 2
 
 
-def test_an_engine_goes_on_from_its_checkpoint() -> None:
+def test_an_engine_continues_from_its_checkpoint() -> None:
     storage = MemoryStorage()
     engine = open_engine(storage, NOW, sync="memory")
     client = Client(engine)
@@ -367,5 +356,5 @@ def test_an_engine_goes_on_from_its_checkpoint() -> None:
     assert again.core.digest() == engine.core.digest()
     state = again.states.logs[NAME]
     assert (state.end_offset, state.records) == (12, 3)
-    assert again.core.offsets.state.get("g", "t", 1) is not None
+    assert again.core.offsets.get("g", "t", 1) is not None
     assert LogLoader(new_core(), LOG).load_log(log, 12) == 8

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -10,7 +11,7 @@ from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import Now
 from kcoord.engine.engine import Engine
 from kcoord.engine.topic_follower import REMOVE_STEPS, TURN_STEPS, RemoveLog
-from kcoord.log.storage import ForgetfulStorage, MemoryStorage
+from kcoord.log.storage import MemoryStorage
 from kcoord.protocol import apis, errors
 from kcoord.protocol.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
@@ -18,7 +19,8 @@ from kcoord.protocol.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from kcoord.protocol.metadata import MetadataRequest, MetadataRequestTopic
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tests.harness.batches import batch
-from tests.harness.engine import Client, finish_turn, open_engine, read_answers, run_jobs
+from tests.harness.engine import Client, finish_turn, open_engine, read_answers, run_jobs, take_output
+from tests.harness.forgetful_storage import ForgetfulStorage
 
 NOW = Now(1_000, 1_800_000_000_000)
 MANY = 3 * TURN_STEPS
@@ -50,7 +52,7 @@ def produce(name: str, *partitions: int) -> ProduceRequest:
 
 
 def answers_of(client: Client) -> list[int]:
-    return [correlation_id for correlation_id, _ in read_answers(client.session.take_output())]
+    return [correlation_id for correlation_id, _ in read_answers(take_output(client.session))]
 
 
 def test_many_partitions_are_served_a_few_at_a_time_and_then_answered() -> None:
@@ -112,10 +114,10 @@ def test_whoever_created_and_left_is_not_answered() -> None:
     finish_turn(engine, NOW)
     engine.close_session(creator.session, NOW)
     turns_until_quiet(engine)
-    assert served(engine, "t") == MANY and not engine.data_plane.follower.held and not engine.parked
+    assert served(engine, "t") == MANY and not engine.data_plane.follower.held and not engine.applier.parked
 
 
-def test_what_metadata_creates_is_bounded_and_the_rest_comes_when_asked_again() -> None:
+def test_topics_that_metadata_creates_are_bounded_and_a_retry_creates_more() -> None:
     config = CoreConfig()
     config.group_events_enable = False
     config.num_partitions = 10
@@ -129,7 +131,7 @@ def test_what_metadata_creates_is_bounded_and_the_rest_comes_when_asked_again() 
         client.send(apis.METADATA, 12, body, NOW)
         finish_turn(engine, NOW)
         turns_until_quiet(engine)
-        (answer,) = read_answers(client.session.take_output())
+        (_answer,) = read_answers(take_output(client.session))
         found = [name for name in names if engine.core.topics.get(name) is not None]
         known.append(len(found))
         assert served(engine, found[-1]) == 10
@@ -186,12 +188,12 @@ def test_directories_of_deleted_topics_go_a_few_at_a_time() -> None:
         left.append(len(storage.list_dir("")))
     assert answers_of(client) == [sent]
     most = TURN_STEPS // REMOVE_STEPS + 1
-    assert all(before - after <= 2 * most for before, after in zip(left, left[1:], strict=False)) and len(left) > 2
+    assert all(before - after <= 2 * most for before, after in itertools.pairwise(left)) and len(left) > 2
     assert not [name for name in storage.list_dir("") if name.startswith("t-")]
     assert engine.directory.deleted == []
 
 
-def test_a_start_after_a_crash_in_the_middle_of_a_deletion_removes_the_rest() -> None:
+def test_a_start_after_a_crash_in_the_middle_of_a_deletion_completes_it() -> None:
     count = 3 * TURN_STEPS // REMOVE_STEPS
     storage = ForgetfulStorage()
     engine = open_engine(storage, NOW)
@@ -215,10 +217,10 @@ def test_a_large_log_is_removed_in_a_thread() -> None:
     client.ask(apis.PRODUCE, 9, produce("t", 0), NOW)
     client.ask(apis.DELETE_TOPICS, 6, DeleteTopicsRequest([DeleteTopicState("t")]), NOW)
     turns_until_quiet(engine)
-    (job,) = engine.jobs_in_flight.values()
+    (job,) = engine.applier.jobs_in_flight.values()
     assert isinstance(job, RemoveLog) and storage.exists(job.path)
     run_jobs(engine, NOW)
-    assert not storage.exists(job.path) and not engine.jobs_in_flight
+    assert not storage.exists(job.path) and not engine.applier.jobs_in_flight
 
 
 def test_random_topics_come_and_go_and_the_table_agrees_with_the_registry() -> None:

@@ -33,6 +33,7 @@ from tests.harness.engine import (
     open_memory_engine,
     read_answers,
     request_frame,
+    take_output,
 )
 from tests.unit.engine.test_engine_limits import create, fetch_request, produce_request
 
@@ -48,7 +49,7 @@ def large_commit(group: str) -> OffsetCommitRequest:
 
 
 def answered(client: Client) -> list[int]:
-    return [answer[0] for answer in read_answers(client.session.take_output())]
+    return [answer[0] for answer in read_answers(take_output(client.session))]
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def engine() -> Engine:
     return engine
 
 
-def test_a_turn_ends_when_its_budget_is_spent_and_the_next_one_goes_on(engine: Engine) -> None:
+def test_a_turn_ends_when_its_budget_is_spent_and_the_next_one_continues(engine: Engine) -> None:
     client = Client(engine)
     sent = [client.send(apis.OFFSET_COMMIT, 8, large_commit("g"), NOW) for _ in range(7)]
     done: list[int] = []
@@ -76,11 +77,11 @@ def test_a_turn_ends_when_its_budget_is_spent_and_the_next_one_goes_on(engine: E
     assert turns >= 3
 
 
-def test_small_requests_of_others_do_not_queue_behind_large_ones(engine: Engine) -> None:
+def test_small_requests_of_others_do_not_queue_after_large_ones(engine: Engine) -> None:
     greedy, other = Client(engine), Client(engine)
     for _ in range(20):
         greedy.send(apis.OFFSET_COMMIT, 8, large_commit("g"), NOW)
-    assert engine.intake.queue, "the greedy one waits"
+    assert engine.backlogs.queue, "the greedy one waits"
     beat = other.send(apis.HEARTBEAT, 4, HeartbeatRequest("g", 1, "m"), NOW)
     engine.end_turn(NOW)
     assert answered(other) == [beat]
@@ -115,7 +116,7 @@ def test_those_who_wait_take_turns(engine: Engine) -> None:
     assert min(counts.values()) > 0, "nobody waits until another one has had all"
 
 
-def test_a_spent_budget_still_lets_one_of_the_queue_go_on(engine: Engine) -> None:
+def test_a_spent_budget_still_serves_one_queued_session(engine: Engine) -> None:
     greedy = Client(engine)
     for _ in range(4):
         greedy.send(apis.OFFSET_COMMIT, 8, large_commit("g"), NOW)
@@ -204,7 +205,7 @@ def test_timers_that_are_due_at_once_fire_in_several_turns(engine: Engine) -> No
 
 
 def fetched_bytes(client: Client) -> int:
-    ((_, rest),) = read_answers(client.session.take_output())
+    ((_, rest),) = read_answers(take_output(client.session))
     answer = decode_answer(apis.FETCH, 11, rest)
     return sum(len(p.records or b"") for topic in answer.responses for p in topic.partitions)
 
@@ -228,7 +229,7 @@ def test_fetch_answers_shrink_as_the_pool_empties(engine: Engine) -> None:
     assert sizes[-1] < 100
     assert engine.pool.held_bytes < POOL_BYTES + 300_000
     assert sorted(sizes, reverse=True) == sizes
-    # Room comes back with what is read, and with connections that end.
+    # Bytes return to the pool when they are read, and when connections end.
     for client in lazy[:10]:
         client.session.note_buffered(0)
     for client in lazy[10:]:
@@ -240,7 +241,7 @@ def test_fetch_answers_shrink_as_the_pool_empties(engine: Engine) -> None:
     assert fetched_bytes(reader) > 400_000
 
 
-def test_a_fetch_that_found_the_pool_empty_is_answered_when_there_is_room(engine: Engine) -> None:
+def test_a_fetch_that_found_the_pool_empty_is_answered_when_the_pool_has_space(engine: Engine) -> None:
     producer, lazy, reader = Client(engine), Client(engine), Client(engine)
     producer.ask(apis.PRODUCE, 9, produce_request("t", 100_000), NOW)
     lazy.session.note_buffered(POOL_BYTES)
@@ -259,7 +260,7 @@ def test_other_answers_count_in_the_pool(engine: Engine) -> None:
     finish_turn(engine, NOW)
     held = engine.pool.held_bytes
     assert held == client.session.owed_bytes > 0
-    assert len(client.session.take_output()) == held
+    assert len(take_output(client.session)) == held
     assert engine.pool.held_bytes == 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kcoord.core.groups.cause import (
+from kcoord.core.cause import (
     MEMBER_JOINED,
     MEMBER_LEFT,
     NO_TIME,
@@ -150,7 +150,7 @@ def test_the_last_member_leaves_an_empty_group_that_is_done() -> None:
     ]
 
 
-def test_a_static_member_that_is_away_holds_up_nobody() -> None:
+def test_a_static_member_that_is_away_delays_no_rebalance() -> None:
     log = Log()
     joined(log)
     log.member("s")
@@ -174,7 +174,7 @@ def test_static_members_replace_each_other_without_an_epoch() -> None:
     assert log.take() == ["g consumer 3 at 0 member_joined after 1 had 4"]
 
 
-def test_another_assignor_is_told_beside_the_epoch() -> None:
+def test_another_assignor_is_an_event_besides_the_epoch() -> None:
     log = Log()
     joined(log)
     log.take()
@@ -218,7 +218,7 @@ def test_to_the_consumer_protocol_and_back() -> None:
     ]
 
 
-def test_groups_that_are_deleted_leave_nothing_behind() -> None:
+def test_deleted_groups_leave_no_state() -> None:
     log = Log()
     joined(log)
     log.remove("a")
@@ -240,7 +240,7 @@ def test_what_compaction_removed_is_not_made_up() -> None:
     assert classic.take() == ["g classic 5 at 0  after -1 had -1", "g classic 5 at 0 since ?: 1 have 1"]
 
 
-def test_a_beginning_that_no_record_tells_is_not_known() -> None:
+def test_a_start_that_no_record_has_is_unknown() -> None:
     """The first epoch of the rebalance may be one that compaction removed; of the next rebalance it is there."""
     log = Log()
     log.member("a")

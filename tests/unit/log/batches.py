@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kcoord.log.directory import LogDirectory, open_directory
 from kcoord.log.journal import Journal
 from kcoord.log.partition_log import LogConfig, PartitionLog
 from kcoord.log.storage import Storage
-from kcoord.wire.record_batch import BatchBuilder, decode_records, parse_batches
+from kcoord.wire.record_batch import BatchBuilder, decode_records
+from tests.harness.record_batches import parse_batches
 
 TOPIC_ID = bytes(range(16))
 
@@ -27,7 +30,7 @@ def add(journal: Journal, log: PartitionLog, count: int = 1, timestamp: int = 10
     return batch
 
 
-def reopen(storage: Storage, config: LogConfig | None = None, **more: int | bool | None) -> LogDirectory:
+def reopen(storage: Storage, config: LogConfig | None = None, **more: Any) -> LogDirectory:
     return open_directory(storage, 1, "cluster", "directory", config=config, **more)
 
 

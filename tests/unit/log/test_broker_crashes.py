@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from kcoord.log.reader import DamagedBytes, read_batches, recovered_files
-from kcoord.spark.discovery import discover
-from kcoord.spark.filesystem import Storage
+from kcoord.spark.reader.discovery import discover
+from kcoord.spark.reader.filesystem import Storage
 from tests.data.known import BROKER, lines_of
 
 CRASHES = BROKER / "crashes"

@@ -7,15 +7,17 @@ markers, and the state is the newest committed value of each key.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kcoord.log.cleaner import ABORT, COMMIT, CleanConfig, CleanResult, clean
+from kcoord.log.cleaner import CleanConfig, CleanResult, clean
 from kcoord.log.errors import LogDamaged
 from kcoord.log.segment import Segment, segment_name
 from kcoord.log.storage import MemoryStorage
+from kcoord.log.transaction_index import ABORT, COMMIT
 from kcoord.wire.record_batch import (
     LOG_APPEND_TIME_FLAG,
     BatchBuilder,
@@ -23,10 +25,10 @@ from kcoord.wire.record_batch import (
     Record,
     check_crc,
     decode_records,
-    parse_batches,
     parse_header,
     with_log_append_time,
 )
+from tests.harness.record_batches import parse_batches
 
 DAY_MS = 24 * 3600 * 1000
 START_MS = 1_700_000_000_000
@@ -271,7 +273,7 @@ def test_an_abort_marker_goes_only_after_its_data_and_its_time() -> None:
     assert log.state() == {b"c": b"1"}
 
 
-def test_an_open_transaction_holds_everything_behind_it() -> None:
+def test_an_open_transaction_delays_everything_after_it() -> None:
     log = Log()
     log.put([(b"a", b"1")])
     log.put([(b"a", b"2")])
@@ -385,25 +387,25 @@ STEPS = st.lists(
 )
 
 
-def play(log: Log, steps: Iterable[tuple[str, object, object]], does_clean: bool) -> None:
+def play(log: Log, steps: Iterable[tuple[str, Any, Any]], does_clean: bool) -> None:
     """Do the steps. Transactions change epoch with every marker, as newer producers do."""
     epochs: dict[int, int] = {}
     is_open: set[int] = set()
     now_ms = START_MS
     for kind, first, second in steps:
         if kind == "put":
-            log.put(first, second)  # type: ignore[arg-type]
+            log.put(first, second)
         elif kind == "txn":
-            is_open.add(second)  # type: ignore[arg-type]
-            log.put(first, second, epochs.get(second, 0), txn=True)  # type: ignore[arg-type]
+            is_open.add(second)
+            log.put(first, second, epochs.get(second, 0), txn=True)
         elif kind == "end" and second in is_open:
-            is_open.discard(second)  # type: ignore[arg-type]
-            epochs[second] = epochs.get(second, 0) + 1  # type: ignore[index, arg-type]
-            log.mark(first, second, epochs[second])  # type: ignore[arg-type, index]
+            is_open.discard(second)
+            epochs[second] = epochs.get(second, 0) + 1
+            log.mark(first, second, epochs[second])
         elif kind == "roll":
             log.roll()
         elif kind == "clean":
-            now_ms += first * DAY_MS // 2  # type: ignore[operator]
+            now_ms += first * DAY_MS // 2
             if does_clean and len(log.bases) > 1:
                 log.clean(now_ms, max(log.end // 2, 1) if second else None)
 

@@ -25,7 +25,7 @@ class Rig:
         for age in ages:
             add(self.journal, self.log, 1, timestamp=NOW_MS - age, size=100)
             self.journal.commit()
-        assert self.log.segment_count == len(ages)
+        assert len(self.log.segments) == len(ages)
         self.one = self.log.segments[0].size
 
     def plan(self, first_dirty: int = 0, **changes: float) -> CleaningPlan:

@@ -15,8 +15,10 @@ from kcoord.log.partition_log import LogConfig, PartitionLog
 from kcoord.log.reader import Window, next_offset_in
 from kcoord.log.recovery import recover_files
 from kcoord.log.segment import segment_name
-from kcoord.testing.faulty_storage import FaultyStorage, Snapshot
 from kcoord.wire.record_batch import BatchBuilder, decode_records, parse_header
+from tests.harness.faulty_storage import FaultyStorage, Snapshot
+from tests.harness.log import batches_of
+from tests.harness.log_start import advance_log_start
 from tests.unit.log.batches import TOPIC_ID, reopen
 
 CONFIG = LogConfig(segment_bytes=400, index_interval_bytes=100, tail_bytes_max=0)
@@ -49,7 +51,7 @@ def make(storage: FaultyStorage, records: int = 20) -> tuple[LogDirectory, Journ
 
 def records_of(log: PartitionLog) -> list[tuple[int, bytes, bytes]]:
     found = []
-    for position, data in log.batches(0, log.end_offset):
+    for position, data in batches_of(log, 0, log.end_offset):
         for record in decode_records(data, position, parse_header(data, position), 1 << 20):
             assert record.key is not None and record.value is not None
             found.append((record.offset, record.key, record.value))
@@ -100,9 +102,9 @@ def test_an_exchange_is_seen_by_readers_and_by_the_next_start() -> None:
     storage = FaultyStorage()
     directory, journal, log = make(storage)
     before = state_of(log)
-    count = log.segment_count
+    count = len(log.segments)
     assert exchange(log) > 1
-    assert log.segment_count < count and state_of(log) == before
+    assert len(log.segments) < count and state_of(log) == before
     kept = records_of(log)
     assert len(kept) < 20 and kept == sorted(kept)
     for offset in range(20):
@@ -140,7 +142,7 @@ def test_segments_that_went_meanwhile_are_not_replaced() -> None:
     bases = [segment.base_offset for segment in log.closed_segments]
     result = clean(storage, "t-0", bases, 0, CleanConfig(index_interval_bytes=100), 0)
     promote(storage, "t-0", [group.base for group in result.groups], 100)
-    directory.advance_log_start(log, 7)
+    advance_log_start(directory, log, 7)
     kept = records_of(log)
     assert log.begin_replace(result.groups[0].base, result.groups[0].old_bases) is None
     demote(storage, "t-0", result.groups[0].base, 100)
@@ -185,6 +187,7 @@ def crashes(snapshot: Snapshot, rng: random.Random) -> list[FaultyStorage]:
     return [snapshot.crash(kept) for kept in [[], pieces, *sample]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("records", [8, 20])
 def test_every_crash_of_an_exchange(records: int) -> None:
     storage = FaultyStorage()
@@ -212,6 +215,7 @@ def test_every_crash_of_an_exchange(records: int) -> None:
     assert states > 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 def test_a_crash_while_a_crash_is_settled(seed: int) -> None:
     storage = FaultyStorage()

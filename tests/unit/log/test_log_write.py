@@ -10,7 +10,8 @@ import pytest
 from kcoord.log.errors import SyncFailed
 from kcoord.log.journal import CommitTicket, Journal
 from kcoord.log.partition_log import LogConfig, PartitionLog
-from kcoord.testing.faulty_storage import Fault, FaultyStorage
+from tests.harness.faulty_storage import Fault, FaultyStorage
+from tests.harness.present import present
 from tests.unit.log.batches import TOPIC_ID, add, offsets, reopen
 
 ROLLS = LogConfig(segment_bytes=250)
@@ -33,7 +34,7 @@ def rolling(mode: str) -> tuple[FaultyStorage, Journal, PartitionLog]:
 
 def begin(journal: Journal, log: PartitionLog) -> CommitTicket:
     add(journal, log, 4)
-    assert log.segment_count == 2
+    assert len(log.segments) == 2
     ticket = journal.write()
     assert ticket is not None
     return ticket
@@ -49,7 +50,7 @@ def test_nothing_is_synced_where_the_commit_is_written(mode: str) -> None:
     ticket.sync()
     journal.complete(ticket)
     assert storage.read_bytes("t-0/00000000000000000004.snapshot") == b"producers"
-    assert (log.durable_end, log.written_end, log.segment_count) == (8, 8, 2)
+    assert (log.durable_end, log.written_end, len(log.segments)) == (8, 8, 2)
     assert journal.checkpoint_due(0)
 
 
@@ -106,12 +107,12 @@ def test_several_segments_of_one_commit() -> None:
     for _ in range(4):
         add(journal, log, 4)
     ticket = journal.write()
-    assert ticket is not None and log.segment_count == 5
+    assert ticket is not None and len(log.segments) == 5
     ticket.sync()
     journal.complete(ticket)
     assert log.durable_end == 20 and len(log.closed_segments) == 4
     after = reopen(storage.crash(), ROLLS).get("t", 0)
-    assert after is not None and after.end_offset == 20 and after.segment_count == 5
+    assert after is not None and after.end_offset == 20 and len(after.segments) == 5
 
 
 def test_a_roll_without_a_batch_makes_the_files_of_the_next_segment() -> None:
@@ -126,13 +127,13 @@ def test_a_roll_without_a_batch_makes_the_files_of_the_next_segment() -> None:
 def test_a_log_that_is_deleted_meanwhile_keeps_what_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """And a new log of that name, made at once, gets nothing of it."""
     storage, journal, log = rolling("always")
-    reached, go_on = threading.Event(), threading.Event()
+    reached, may_continue = threading.Event(), threading.Event()
     sync_dir = FaultyStorage.sync_dir
 
     def slow(self: FaultyStorage, path: str) -> None:
         if path == "t-0" and not reached.is_set():
             reached.set()
-            assert go_on.wait(10)
+            assert may_continue.wait(10)
         sync_dir(self, path)
 
     monkeypatch.setattr(FaultyStorage, "sync_dir", slow)
@@ -140,9 +141,9 @@ def test_a_log_that_is_deleted_meanwhile_keeps_what_was_written(monkeypatch: pyt
     thread = threading.Thread(target=ticket.sync)
     thread.start()
     assert reached.wait(10)
-    deleted = journal.delete_log("t", 0)
+    deleted = present(journal.delete_log("t", 0))
     fresh = journal.directory.create_log("t", 0, TOPIC_ID[::-1])
-    go_on.set()
+    may_continue.set()
     thread.join(10)
     assert not thread.is_alive()
     journal.complete(ticket)
@@ -160,10 +161,10 @@ def test_a_log_that_is_deleted_meanwhile_keeps_what_was_written(monkeypatch: pyt
     assert fresh.durable_end == 1
 
 
-def test_a_log_that_is_gone_for_good_needs_nothing_any_more() -> None:
+def test_a_removed_log_needs_no_work() -> None:
     storage, journal, log = rolling("always")
     ticket = begin(journal, log)
-    journal.directory.purge(journal.delete_log("t", 0))
+    journal.directory.purge(present(journal.delete_log("t", 0)))
     ticket.sync()
     journal.complete(ticket)
     assert storage.list_dir("") == [name for name in storage.list_dir("") if not name.startswith("t-0")]

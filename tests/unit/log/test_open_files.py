@@ -13,7 +13,8 @@ from kcoord.log.directory import LogDirectory
 from kcoord.log.journal import Journal
 from kcoord.log.log_write import LogWrite
 from kcoord.log.partition_log import LogConfig, PartitionLog
-from kcoord.log.storage import DiskStorage, ForgetfulStorage, Storage
+from kcoord.log.storage import DiskStorage, Storage
+from tests.harness.forgetful_storage import ForgetfulStorage
 from tests.unit.log.batches import TOPIC_ID, add, offsets, reopen
 
 NO_TAIL = LogConfig(tail_bytes_max=0)
@@ -84,7 +85,7 @@ def test_more_logs_are_written_at_once_than_files_may_be_open(mode: str) -> None
     assert [log.end_offset for log in after] == ([6] * 20 if mode == "always" else [])
 
 
-def test_files_of_logs_that_rest_make_room_under_os() -> None:
+def test_files_of_idle_logs_are_closed_under_os() -> None:
     directory, logs = make(ForgetfulStorage(), 20, 8)
     journal = Journal(directory, "os")
     for log in logs[:6]:

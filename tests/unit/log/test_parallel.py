@@ -21,7 +21,11 @@ def test_all_of_it_is_done_and_counted(threads: int) -> None:
 
 def test_work_waits_for_the_disk_at_the_same_time() -> None:
     meet = threading.Barrier(4)
-    run_parallel([lambda: meet.wait(10)] * 4, 4)
+
+    def work() -> None:
+        meet.wait(10)
+
+    run_parallel([work] * 4, 4)
 
 
 @pytest.mark.parametrize("threads", [1, 4])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -11,6 +13,9 @@ from kcoord.log.errors import LogDamaged, OffsetOutOfRange
 from kcoord.log.journal import Journal
 from kcoord.log.partition_log import LogConfig, PartitionLog
 from kcoord.log.storage import MemoryStorage
+from tests.harness.log import batches_of, checkpoint
+from tests.harness.log_start import advance_log_start
+from tests.harness.present import present
 from tests.unit.log.batches import TOPIC_ID, add, make_batch, offsets, reopen
 
 
@@ -40,7 +45,7 @@ def test_files_have_kafkas_names() -> None:
     fill(journal, log)
     names = storage.list_dir("t-0")
     assert "00000000000000000000.log" in names and "00000000000000000000.timeindex" in names
-    assert log.segment_count > 5 and len([n for n in names if n.endswith(".log")]) == log.segment_count
+    assert len(log.segments) > 5 and len([n for n in names if n.endswith(".log")]) == len(log.segments)
     assert storage.read_bytes("t-0/partition.metadata") == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
 
 
@@ -51,7 +56,7 @@ def test_every_offset_can_be_read(tail: int, reopened: bool) -> None:
     batches = fill(journal, log)
     if reopened:
         journal.close()
-        log = reopen(storage, small(tail_bytes_max=tail)).get("t", 0)
+        log = present(reopen(storage, small(tail_bytes_max=tail)).get("t", 0))
     for offset in range(300):
         data = log.read(offset, 1, 300)
         assert data == batches[offset // 3]
@@ -65,7 +70,7 @@ def test_every_offset_can_be_read(tail: int, reopened: bool) -> None:
 
 
 @pytest.mark.parametrize("tail", [0, 1 << 20])
-def test_reads_stop_where_they_are_told(tail: int) -> None:
+def test_reads_stop_at_their_end_offset(tail: int) -> None:
     _, _, journal, log = make(small(tail_bytes_max=tail))
     batches = fill(journal, log, 5)
     assert log.read(0, 1 << 20, 6) == b"".join(batches[:2])
@@ -97,16 +102,19 @@ def test_nothing_unwritten_is_read(tail: int) -> None:
 
 def test_one_write_for_all_batches_of_a_turn() -> None:
     storage, _, journal, log = make()
-    calls = []
-    original = storage.open("t-0/00000000000000000000.log")
-    append = type(original).append
+    calls: list[int] = []
+    file = storage.open("t-0/00000000000000000000.log")
 
-    class Counting(type(original)):
+    class Counting:
         def append(self, data: bytes) -> int:
             calls.append(len(data))
-            return append(self, data)
+            return file.append(data)
 
-    log._active._file = Counting(original._inode)
+        def __getattr__(self, name: str) -> Any:
+            return getattr(file, name)
+
+    counting: Any = Counting()
+    log._active._file = counting
     sizes = [len(add(journal, log)) for _ in range(10)]
     journal.commit()
     assert calls == [sum(sizes)]
@@ -118,7 +126,7 @@ def test_a_batch_bigger_than_chunks_and_segments() -> None:
     fill(journal, log, 3)
     assert log.read(0, 10, 99) == big
     journal.close()
-    log = reopen(storage, small(), verify=True).get("t", 0)
+    log = present(reopen(storage, small(), verify=True).get("t", 0))
     assert log.read(0, 10, 99) == big and log.end_offset == 10
 
 
@@ -127,14 +135,14 @@ def test_batches_gives_all_with_checked_sums() -> None:
     batches = fill(journal, log)
     from kcoord.wire.record_batch import parse_header
 
-    got = [data[pos : pos + parse_header(data, pos).size] for pos, data in log.batches(0, 300)]
+    got = [data[pos : pos + parse_header(data, pos).size] for pos, data in batches_of(log, 0, 300)]
     assert got == batches
-    got = [data[pos : pos + parse_header(data, pos).size] for pos, data in log.batches(100, 200)]
+    got = [data[pos : pos + parse_header(data, pos).size] for pos, data in batches_of(log, 100, 200)]
     assert got == batches[33:67]
     path = "t-0/00000000000000000000.log"
     storage._file(path).data[100] ^= 1
     with pytest.raises(LogDamaged, match="00000000000000000000.log"):
-        list(log.batches(0, 300))
+        list(batches_of(log, 0, 300))
 
 
 @settings(max_examples=40)
@@ -144,19 +152,17 @@ def test_batches_gives_all_with_checked_sums() -> None:
     codec=st.sampled_from([0, 1, 3]),
     reopened=st.booleans(),
 )
-def test_find_by_timestamp_is_a_linear_search(
-    stamps: list[int], start: int, codec: int, reopened: bool
-) -> None:
+def test_find_by_timestamp_is_a_linear_search(stamps: list[int], start: int, codec: int, reopened: bool) -> None:
     storage, directory, journal, log = make(small(segment_bytes=700))
     records = []
     for stamp in stamps:
         records += [(stamp, log.end_offset), (stamp + 1, log.end_offset + 1)]
         add(journal, log, 2, timestamp=stamp, codec=codec)
     journal.commit()
-    directory.advance_log_start(log, min(start, log.durable_end))
+    advance_log_start(directory, log, min(start, log.durable_end))
     if reopened:
         journal.close()
-        log = reopen(storage, small()).get("t", 0)
+        log = present(reopen(storage, small()).get("t", 0))
     live = [r for r in records if r[1] >= log.log_start_offset]
     for target in range(0, 303, 7):
         want = next((r for r in live if r[0] >= target), None)
@@ -179,19 +185,19 @@ def test_max_timestamp() -> None:
 def test_old_segments_go_with_the_log_start() -> None:
     storage, directory, journal, log = make()
     fill(journal, log)
-    before = log.segment_count
-    assert directory.advance_log_start(log, 150) > 0
-    assert log.log_start_offset == 150 and log.segment_count < before
+    before = len(log.segments)
+    assert advance_log_start(directory, log, 150) > 0
+    assert log.log_start_offset == 150 and len(log.segments) < before
     assert not storage.exists("t-0/00000000000000000000.index")
     with pytest.raises(OffsetOutOfRange):
         log.read(149, 10, 300)
     assert offsets(log.read(150, 1, 300))[0] == 150
-    assert directory.advance_log_start(log, 10) == 0
+    assert advance_log_start(directory, log, 10) == 0
     with pytest.raises(ValueError):
-        directory.advance_log_start(log, 301)
-    directory.advance_log_start(log, 300)
+        advance_log_start(directory, log, 301)
+    advance_log_start(directory, log, 300)
     journal.close()
-    log = reopen(storage, small()).get("t", 0)
+    log = present(reopen(storage, small()).get("t", 0))
     assert (log.log_start_offset, log.end_offset) == (300, 300)
 
 
@@ -206,10 +212,10 @@ def test_roll_by_time() -> None:
 def test_roll_makes_the_old_segment_durable_and_due_for_a_mark() -> None:
     _, directory, journal, log = make()
     journal.commit()
-    journal.checkpoint(0)
+    checkpoint(journal, 0)
     fill(journal, log, 20)
     assert journal.checkpoint_due(1)
-    journal.checkpoint(1)
+    checkpoint(journal, 1)
     assert directory.recovery_points() == {("t", 0): 60}
 
 
@@ -228,7 +234,7 @@ def test_leader_epochs() -> None:
         add(journal, log, epoch=1)
     assert storage.read_bytes("t-0/leader-epoch-checkpoint") == b"0\n3\n0 0\n2 4\n5 6\n"
     journal.close()
-    log = reopen(storage).get("t", 0)
+    log = present(reopen(storage).get("t", 0))
     assert log.epoch_end_offset(3) == (2, 6) and log.leader_epoch == 5
 
 
@@ -247,7 +253,7 @@ def test_an_epoch_file_lost_in_a_crash() -> None:
     journal.commit()
     journal.close(clean=False)
     storage.open("t-0/leader-epoch-checkpoint").truncate(0)
-    log = reopen(storage).get("t", 0)
+    log = present(reopen(storage).get("t", 0))
     assert log.leader_epoch == 0 and log.epoch_end_offset(0) == (0, 2)
 
 
@@ -262,7 +268,7 @@ def test_a_new_log_has_its_files() -> None:
         "partition.metadata": b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw",
     }
     journal.close()
-    log = reopen(storage).get("t", 0)
+    log = present(reopen(storage).get("t", 0))
     assert (log.log_start_offset, log.end_offset) == (0, 0)
 
 
@@ -285,11 +291,11 @@ def test_indexes_are_made_again(suffixes: list[str], how: str) -> None:
             else:
                 storage.open(path).append(b"odd")
     directory = reopen(storage, small())
-    log = directory.get("t", 0)
+    log = present(directory.get("t", 0))
     for offset in (0, 77, 299):
         assert offset in offsets(log.read(offset, 1, 300))
-    assert log.find_by_timestamp(1500)[1] == 150
-    assert log.max_timestamp()[1] == 299
+    assert present(log.find_by_timestamp(1500))[1] == 150
+    assert present(log.max_timestamp())[1] == 299
     for segment in log._segments:
         segment.save_indexes()
     if how != "short" or suffixes == [".index"]:
@@ -308,7 +314,7 @@ def test_metadata_of_a_crashed_creation() -> None:
     add(journal, log)
     journal.close()
     storage.open("t-0/partition.metadata").truncate(0)
-    assert reopen(storage).get("t", 0).topic_id == bytes(16)
+    assert present(reopen(storage).get("t", 0)).topic_id == bytes(16)
 
 
 @pytest.mark.parametrize("interval", [1, 200, 5000])

@@ -172,9 +172,7 @@ def test_a_torn_end_and_zeros(tmp_path: Path) -> None:
     file.write_bytes(data + bytes(3 << 20))
     batches, damage = split(path)
     assert len(batches) == 30
-    assert [(found.position, found.size_bytes, found.zeros) for found in damage] == [
-        (len(data), 3 << 20, True)
-    ]
+    assert [(found.position, found.size_bytes, found.zeros) for found in damage] == [(len(data), 3 << 20, True)]
 
 
 def test_an_offset_that_goes_back_is_named_once(tmp_path: Path) -> None:

@@ -86,7 +86,7 @@ def test_a_batch(codec: int) -> None:
     builder = BatchBuilder()
     older = as_format_1(member(None))
     commit = pair(OffsetCommitKey("g", "t", 0), OffsetCommitValue(3, -1, "", 7))
-    headers = [("cause", b"member_joined")]
+    headers: list[tuple[str, bytes | None]] = [("cause", b"member_joined")]
     for number, (key, value) in enumerate([commit, older, pair(KEY, None), older, older]):
         builder.append(1000 + number, key, value, headers if number == 3 else None)
     data = builder.build(40, 7, codec=codec)
@@ -120,7 +120,7 @@ def test_a_batch_without_such_records_keeps_its_bytes() -> None:
     assert batch_in_format_2(data, parse_header(data), INT64_MAX, 1 << 20) == (data, 0)
 
 
-def test_what_meta_properties_says() -> None:
+def test_the_contents_of_meta_properties() -> None:
     assert decode_ends(encode_ends({12: 3, 0: 1 << 40})) == {12: 3, 0: 1 << 40} and decode_ends("") == {}
     for damaged in ("1", "1:", "x:3", "1:2:3"):
         with pytest.raises(ValueError):

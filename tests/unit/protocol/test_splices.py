@@ -84,7 +84,7 @@ def test_pieces_are_the_copied_texts(version: int, topics: list[list[str | None]
 
 
 @pytest.mark.parametrize("version", [5, 6])
-def test_a_text_beside_the_message_has_the_same_limit(version: int) -> None:
+def test_a_spliced_text_has_the_same_limit(version: int) -> None:
     for size in (STRING_BYTES_MAX, STRING_BYTES_MAX + 1):
         partition = OffsetFetchResponsePartition(0, 7, -1, "m" * size)
         message = OffsetFetchResponse(0, [OffsetFetchResponseTopic("t", [partition])])

@@ -1,21 +1,21 @@
-"""A pump, its acceptor and an engine that answers every frame with its own bytes, on both event loops."""
+"""A pump, its acceptor and an engine that answers every frame with its own bytes, for tests on both event loops."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from kcoord.core.outcome import Fact, Job, Now
 from kcoord.engine.budget import TurnBudget
 from kcoord.engine.session import OutputPool, Session
 from kcoord.log.journal import CommitTicket
-from kcoord.server.event_loop import new_event_loop
 from kcoord.server.listen.accept import Acceptor
 from kcoord.server.listen.limits import TokenBucket
-from kcoord.server.listen.listener import Listener, open_sockets
+from kcoord.server.listen.sockets import open_sockets
 from kcoord.server.logs import ServerLog
 from kcoord.server.pump import Pump, read_clocks
+from kcoord.server.settings.listeners import Listener
 from kcoord.server.settings.load import load
 from kcoord.wire.frame import FrameError, FrameLimits
 
@@ -26,7 +26,6 @@ FAULTY = (12).to_bytes(4, "big") + b"\0\0\0\1" + bytes(8)
 BIG = (5000).to_bytes(4, "big") + bytes(5000)
 # What has to happen happens long before: a machine may be busy with other things for seconds.
 WAIT_S = 60.0
-TEST_S = 110.0
 
 
 class Disk:
@@ -69,7 +68,7 @@ class EchoEngine:
 
     def close_session(self, session: Session, now: Now) -> None:
         self.calls.append("close")
-        session.closed = True
+        session.close()
 
     def receive(self, session: Session, data: bytes, now: Now) -> None:
         self.calls.append("receive")
@@ -77,15 +76,15 @@ class EchoEngine:
         try:
             session.splitter.feed(data, frames)
         except FrameError as error:
-            session.close_reason = str(error)
+            session.end(str(error))
             self.ready.append(session)
         for frame in frames:
             if frame.startswith(b"\0\0\0\1"):
                 raise MemoryError("a fault of ours")
             self.waiting.append((session, len(frame).to_bytes(4, "big") + frame))
 
-    def go_on(self, session: Session) -> None:
-        self.calls.append("go on")
+    def output_taken(self, session: Session) -> None:
+        self.calls.append("output taken")
 
     def end_turn(self, now: Now) -> CommitTicket | None:
         self.turns += 1
@@ -93,7 +92,7 @@ class EchoEngine:
             return None
         self.committing, self.waiting = self.waiting, []
         self.commits += 1
-        ticket = CommitTicket(self.commits, [Disk(self.sync)] if self.sync else [], [])
+        ticket = CommitTicket([Disk(self.sync)] if self.sync else [], [])
         if self.sync is None:
             self._answer()
             return None
@@ -151,9 +150,6 @@ class EchoEngine:
     def has_failed(self) -> bool:
         return self.log_fails
 
-    def set_disk_full(self, full: bool) -> None:
-        return
-
 
 class Rig:
     def __init__(self, engine: EchoEngine, *assignments: str, clocks: Callable[[], Now] = read_clocks) -> None:
@@ -173,9 +169,7 @@ class Rig:
 
 
 @asynccontextmanager
-async def running(
-    engine: EchoEngine, *assignments: str, clocks: Callable[[], Now] = read_clocks
-) -> AsyncIterator[Rig]:
+async def running(engine: EchoEngine, *assignments: str, clocks: Callable[[], Now] = read_clocks) -> AsyncIterator[Rig]:
     rig = Rig(engine, *assignments, clocks=clocks)
     loop = asyncio.get_running_loop()
     acceptor = Acceptor(loop, rig.pump, TokenBucket(rig.rate))
@@ -190,17 +184,6 @@ async def running(
         rig.pump.threads.stop()
         rig.pump.jobs.stop()
         rig.pump.checks.stop()
-
-
-def run(test: Callable[[], Coroutine[None, None, None]]) -> None:
-    """On the loop that the server uses here, and on asyncio's own: they differ in the order of timers and reads."""
-    factories = [asyncio.new_event_loop]
-    if type(probe := new_event_loop()).__module__.startswith("uvloop"):
-        factories.append(new_event_loop)
-    probe.close()
-    for factory in factories:
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(asyncio.wait_for(test(), TEST_S))
 
 
 async def until_left(rig: Rig, count: int) -> None:

@@ -48,14 +48,14 @@ def test_built_in() -> None:
 def test_names_in_a_brokers_file() -> None:
     place = "org.apache.kafka.coordinator.group.assignor"
     assert list(load_assignors(f"{place}.RangeAssignor,{place}.UniformAssignor")) == ["range", "uniform"]
-    with pytest.raises(ConfigError, match="'range' twice"):
+    with pytest.raises(ConfigError, match="'range' is listed twice"):
         load_assignors(f"range,{place}.RangeAssignor")
 
 
 def test_the_example_of_the_documentation(install: Installer) -> None:
     text = DOCUMENT.read_text()
-    code = re.search(r"```python\n(.*?)```", text, re.S)
-    project = re.search(r"```toml\n(.*?)```", text, re.S)
+    code = re.search(r"```python\n(.*?)```", text, re.DOTALL)
+    project = re.search(r"```toml\n(.*?)```", text, re.DOTALL)
     assert code is not None and project is not None
     points = tomllib.loads(project[1])["project"]["entry-points"]["kcoord.assignors"]
     assert points == {"exclusive": "exclusive:Exclusive"}
@@ -72,9 +72,9 @@ def test_the_example_of_the_documentation(install: Installer) -> None:
     assert group.compute() == {"a": assignment({1: [0, 1, 2]})}
 
 
-def test_a_name_that_nobody_offers(install: Installer) -> None:
+def test_an_unknown_assignor_name(install: Installer) -> None:
     install("other", {"other": "other_code:Other"}, "raise RuntimeError('nobody asked for this')")
-    with pytest.raises(ConfigError, match="no assignor 'mine'; there are uniform, range, other"):
+    with pytest.raises(ConfigError, match="unknown assignor 'mine'; available are uniform, range, other"):
         load_assignors("uniform,mine")
 
 
@@ -91,14 +91,14 @@ def test_a_name_that_two_packages_offer(install: Installer) -> None:
         ("import no_such_thing", "ModuleNotFoundError: No module named 'no_such_thing'"),
         ("", "AttributeError"),
         ("def make(): raise ValueError('no')", "mine_code:make of mine.* failed with ValueError: no"),
-        ("def make(): return 1", "makes int, which is no subclass"),
+        ("def make(): return 1", "returns int, which is not a subclass"),
         (
             "from kcoord.core.assignors.spec import GroupSpec\nmake = lambda: GroupSpec({}, True)",
-            "makes GroupSpec",
+            "returns GroupSpec",
         ),
         (
             "from kcoord.core.assignors.range_assignor import RangeAssignor as make",
-            "calls itself 'range'; members could not ask for it",
+            "with the name 'range', so members could not select it",
         ),
     ],
 )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+
+import pytest
 
 from kcoord.core.outcome import Job, StepJob
 from kcoord.server.jobs import JOBS_MAX, LATE_THREADS_MAX, JobThreads
@@ -73,17 +75,13 @@ class Rig:
 before: list[threading.Thread] = []
 
 
-def run(test: Callable[[Rig], Coroutine[None, None, None]]) -> None:
-    async def main() -> None:
-        before[:] = threading.enumerate()
-        rig = Rig()
-        try:
-            await asyncio.wait_for(test(rig), TEST_S)
-        finally:
-            rig.gate.set()
-            rig.threads.stop()
-
-    asyncio.run(main())
+@pytest.fixture
+async def rig() -> AsyncIterator[Rig]:
+    before[:] = threading.enumerate()
+    rig = Rig()
+    yield rig
+    rig.gate.set()
+    rig.threads.stop()
 
 
 def live_threads() -> int:
@@ -95,105 +93,87 @@ async def until_threads(count: int) -> None:
         await asyncio.sleep(0.002)
 
 
-def test_results_and_errors_come_back_on_the_loop() -> None:
-    async def test(rig: Rig) -> None:
-        rig.start("seven", lambda: 7)
-        rig.start("fault", lambda: 1 // 0)
-        rig.start("exit", lambda: exit(3))
-        rig.start("nothing", lambda: None)
-        await rig.until(4)
-        assert sorted(rig.done) == [
-            ("exit", None, "SystemExit: 3"),
-            ("fault", None, "ZeroDivisionError: integer division or modulo by zero"),
-            ("nothing", None, None),
-            ("seven", 7, None),
-        ]
-
-    run(test)
+async def test_results_and_errors_come_back_on_the_loop(rig: Rig) -> None:
+    rig.start("seven", lambda: 7)
+    rig.start("fault", lambda: 1 // 0)
+    rig.start("exit", lambda: exit(3))
+    rig.start("nothing", lambda: None)
+    await rig.until(4)
+    assert sorted(rig.done) == [
+        ("exit", None, "SystemExit: 3"),
+        ("fault", None, "ZeroDivisionError: integer division or modulo by zero"),
+        ("nothing", None, None),
+        ("seven", 7, None),
+    ]
 
 
-def test_no_thread_without_a_job() -> None:
-    async def test(rig: Rig) -> None:
-        for index in range(20):
-            rig.start(str(index), lambda: 7)
-        await rig.until(20)
-        assert live_threads() == JOBS_MAX
-        rig.threads.stop()
-        await until_threads(0)
-
-    run(test)
+async def test_no_thread_without_a_job(rig: Rig) -> None:
+    for index in range(20):
+        rig.start(str(index), lambda: 7)
+    await rig.until(20)
+    assert live_threads() == JOBS_MAX
+    rig.threads.stop()
+    await until_threads(0)
 
 
-def test_a_late_result_is_dropped() -> None:
-    async def test(rig: Rig) -> None:
-        job = rig.start("late", rig.stick, 20)
-        await rig.until(1)
-        assert rig.done == [("late", None, "not done within 20 ms")]
-        assert job.is_abandoned
-        rig.gate.set()
-        rig.start("next", lambda: 7)
-        await rig.until(2)
-        await asyncio.sleep(0.05)
-        assert rig.done[1:] == [("next", 7, None)]
-
-    run(test)
+async def test_a_late_result_is_dropped(rig: Rig) -> None:
+    job = rig.start("late", rig.stick, 20)
+    await rig.until(1)
+    assert rig.done == [("late", None, "not done within 20 ms")]
+    assert job.is_abandoned
+    rig.gate.set()
+    rig.start("next", lambda: 7)
+    await rig.until(2)
+    await asyncio.sleep(0.05)
+    assert rig.done[1:] == [("next", 7, None)]
 
 
-def test_late_threads_are_replaced_and_go_when_they_come_back() -> None:
-    async def test(rig: Rig) -> None:
-        for index in range(4):
-            rig.start(f"late-{index}", rig.stick, 20)
-        await rig.until(4)
-        rig.start("next", lambda: 7)
-        await rig.until(5)
-        assert rig.done[-1] == ("next", 7, None)
-        assert live_threads() > JOBS_MAX
-        rig.gate.set()
-        await until_threads(JOBS_MAX)
-        assert len(rig.done) == 5
-
-    run(test)
+async def test_late_threads_are_replaced_and_go_when_they_come_back(rig: Rig) -> None:
+    for index in range(4):
+        rig.start(f"late-{index}", rig.stick, 20)
+    await rig.until(4)
+    rig.start("next", lambda: 7)
+    await rig.until(5)
+    assert rig.done[-1] == ("next", 7, None)
+    assert live_threads() > JOBS_MAX
+    rig.gate.set()
+    await until_threads(JOBS_MAX)
+    assert len(rig.done) == 5
 
 
-def test_threads_are_bounded() -> None:
-    async def test(rig: Rig) -> None:
-        for index in range(LATE_THREADS_MAX):
-            rig.start(f"stuck-{index}", rig.stick, 300)
-            assert await asyncio.to_thread(rig.begun.acquire, timeout=TEST_S)
-            if (index + 1) % JOBS_MAX == 0:
-                await rig.until(index + 1)
-        assert live_threads() == LATE_THREADS_MAX
-        rig.start("waits", lambda: 7, 20)
-        await rig.until(LATE_THREADS_MAX + 1)
-        assert rig.done[-1] == ("waits", None, "not done within 20 ms")
-        rig.start("has time", lambda: 8)
-        await asyncio.sleep(0.05)
-        assert len(rig.done) == LATE_THREADS_MAX + 1
-        rig.gate.set()
-        await rig.until(LATE_THREADS_MAX + 2)
-        assert rig.done[-1] == ("has time", 8, None)
-
-    run(test)
+async def test_threads_are_bounded(rig: Rig) -> None:
+    for index in range(LATE_THREADS_MAX):
+        rig.start(f"stuck-{index}", rig.stick, 300)
+        assert await asyncio.to_thread(rig.begun.acquire, timeout=TEST_S)
+        if (index + 1) % JOBS_MAX == 0:
+            await rig.until(index + 1)
+    assert live_threads() == LATE_THREADS_MAX
+    rig.start("waits", lambda: 7, 20)
+    await rig.until(LATE_THREADS_MAX + 1)
+    assert rig.done[-1] == ("waits", None, "not done within 20 ms")
+    rig.start("has time", lambda: 8)
+    await asyncio.sleep(0.05)
+    assert len(rig.done) == LATE_THREADS_MAX + 1
+    rig.gate.set()
+    await rig.until(LATE_THREADS_MAX + 2)
+    assert rig.done[LATE_THREADS_MAX + 1] == ("has time", 8, None)
 
 
-def test_stop_waits_for_nobody_and_says_nothing_more() -> None:
-    async def test(rig: Rig) -> None:
-        stuck = [rig.start(f"stuck-{index}", rig.stick) for index in range(JOBS_MAX)]
-        waiting = rig.start("waiting", lambda: 7)
-        for _ in stuck:
-            assert await asyncio.to_thread(rig.begun.acquire, timeout=TEST_S)
-        rig.threads.stop()
-        rig.threads.stop()
-        # The gate is closed: they were not waited for.
-        assert live_threads() == JOBS_MAX and not rig.gate.is_set()
-        assert waiting.is_abandoned and all(job.is_abandoned for job in stuck)
-        rig.start("after", lambda: 7)
-        rig.gate.set()
-        await until_threads(0)
-        await asyncio.sleep(0.02)
-        assert rig.done == []
-
-    run(test)
+async def test_stop_does_not_wait_and_reports_nothing_more(rig: Rig) -> None:
+    stuck = [rig.start(f"stuck-{index}", rig.stick) for index in range(JOBS_MAX)]
+    waiting = rig.start("waiting", lambda: 7)
+    for _ in stuck:
+        assert await asyncio.to_thread(rig.begun.acquire, timeout=TEST_S)
+    rig.threads.stop()
+    rig.threads.stop()
+    # The gate is closed: they were not waited for.
+    assert live_threads() == JOBS_MAX and not rig.gate.is_set()
+    assert waiting.is_abandoned and all(job.is_abandoned for job in stuck)
+    rig.start("after", lambda: 7)
+    rig.gate.set()
+    await until_threads(0)
+    await asyncio.sleep(0.02)
+    assert rig.done == []
 
 
 def test_a_thread_that_outlives_the_loop() -> None:
@@ -208,10 +188,9 @@ def test_a_thread_that_outlives_the_loop() -> None:
             threads.start(Work("stuck", lambda: gate.wait(STUCK_S)))
             await asyncio.sleep(0.02)
 
+        # Its own loop: the test is about what is left after the loop.
         asyncio.run(main())
-        workers = [
-            thread for thread in threading.enumerate() if thread.name == "kcoord-job" and thread not in others
-        ]
+        workers = [thread for thread in threading.enumerate() if thread.name == "kcoord-job" and thread not in others]
         assert all(thread.daemon for thread in workers)
         gate.set()
         for thread in workers:
@@ -223,36 +202,30 @@ def test_a_thread_that_outlives_the_loop() -> None:
     assert faults == []
 
 
-def test_a_job_in_steps_lets_the_loop_go_on_and_comes_back_once() -> None:
-    async def test(rig: Rig) -> None:
-        job = Steps("steps", 300)
-        rig.threads.start(job)
-        seen = set()
-        while not rig.done:
-            seen.add(job.left)
-            await asyncio.sleep(0)
-        assert rig.done == [("steps", None, None)]
-        assert job.left == 0 and len(seen) > 2
-
-    run(test)
+async def test_a_job_in_steps_lets_the_loop_run_and_returns_once(rig: Rig) -> None:
+    job = Steps("steps", 300)
+    rig.threads.start(job)
+    seen = set()
+    while not rig.done:
+        seen.add(job.left)
+        await asyncio.sleep(0)
+    assert rig.done == [("steps", None, None)]
+    assert job.left == 0 and len(seen) > 2
 
 
-def test_a_job_in_steps_ends_when_nobody_waits_for_it() -> None:
-    async def test(rig: Rig) -> None:
-        late = Steps("late", -1, 20)
-        rig.threads.start(late)
-        await rig.until(1)
-        assert rig.done == [("late", None, "not done within 20 ms")]
-        assert await asyncio.to_thread(late.ended.wait, TEST_S)
-        stopped = Steps("stopped", -1)
-        rig.threads.start(stopped)
-        while stopped.left == -1:
-            await asyncio.sleep(0.002)
-        rig.threads.stop()
-        assert await asyncio.to_thread(stopped.ended.wait, TEST_S)
-        await until_threads(0)
-
-    run(test)
+async def test_a_job_in_steps_ends_when_its_result_is_not_needed(rig: Rig) -> None:
+    late = Steps("late", -1, 20)
+    rig.threads.start(late)
+    await rig.until(1)
+    assert rig.done == [("late", None, "not done within 20 ms")]
+    assert await asyncio.to_thread(late.ended.wait, TEST_S)
+    stopped = Steps("stopped", -1)
+    rig.threads.start(stopped)
+    while stopped.left == -1:
+        await asyncio.sleep(0.002)
+    rig.threads.stop()
+    assert await asyncio.to_thread(stopped.ended.wait, TEST_S)
+    await until_threads(0)
 
 
 def test_steps_without_threads() -> None:

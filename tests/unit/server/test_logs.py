@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 
-from kcoord.core.outcome import INFO, WARNING, Fact
+from kcoord.core.outcome import BUG, ERROR, INFO, LIMIT, PEER, WARNING, Fact
 from kcoord.server.logs import LINES_PER_TURN_MAX, ServerLog
 
 
@@ -69,6 +69,28 @@ def test_a_line_that_peers_cause_comes_once_a_second() -> None:
     assert 1 <= len(lines(stream)) <= 2
     log.facts([Fact(INFO, "group_stable", {"group": "g"}), Fact(INFO, "group_stable", {"group": "h"})])
     assert [line["group"] for line in lines(stream) if line["event"] == "group_stable"] == ["g", "h"]
+
+
+def test_a_line_names_the_party_at_fault() -> None:
+    stream = io.StringIO()
+    log = ServerLog(stream, "json")
+    log.open()
+    log.facts(
+        [
+            Fact(ERROR, "internal_error", {"reason": "a bug"}, BUG),
+            Fact(WARNING, "connection_refused", {"reason": "garbage"}, PEER),
+            Fact(WARNING, "records_refused", {"reason": "too many"}, LIMIT),
+            Fact(INFO, "group_stable", {"group": "g"}),
+        ]
+    )
+    log.error_limited("internal_error", kind=BUG, client="c")
+    assert [(line["level"], line["event"], line.get("kind")) for line in lines(stream)] == [
+        ("error", "internal_error", "bug"),
+        ("warning", "connection_refused", "peer"),
+        ("warning", "records_refused", "limit"),
+        ("info", "group_stable", None),
+        ("error", "internal_error", "bug"),
+    ]
 
 
 def test_one_turn_writes_only_so_many_lines_of_a_kind() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,6 @@ from tests.harness.engine import decode_answer, request_frame
 SIZE = 900_000
 # What has to happen happens long before: a machine may be busy with other things for seconds.
 WAIT_S = 60.0
-TEST_S = 110.0
 # What nobody may wait for, so that whoever does is noticed.
 FOR_EVER_MS = 3_600_000
 
@@ -87,10 +86,6 @@ async def serving(data: Path, *assignments: str) -> AsyncIterator[Rig]:
             await asyncio.wait_for(rig.ended, WAIT_S)
 
 
-def run(test: Callable[[], Coroutine[None, None, None]]) -> None:
-    asyncio.run(asyncio.wait_for(test(), TEST_S))
-
-
 async def until(is_true: Callable[[], bool], what: str) -> None:
     end = time.monotonic() + WAIT_S
     while not is_true():
@@ -133,69 +128,60 @@ def commit(offset: int) -> OffsetCommitRequest:
     return OffsetCommitRequest("g", -1, "", None, -1, topics)
 
 
-def test_a_client_that_reads_late_gets_every_answer_in_order(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with serving(tmp_path, "log.reserve.bytes=0") as rig:
-            peer = await rig.connect()
-            await peer.ask(apis.CREATE_TOPICS, 5, topic())
-            for _ in range(4):
-                await peer.ask(apis.PRODUCE, 9, records(SIZE))
-            sent = [peer.send(apis.FETCH, 11, fetch()) for _ in range(40)]
-            sent.append(peer.send(apis.OFFSET_COMMIT, 8, commit(1)))
-            sent.append(peer.send(apis.HEARTBEAT, 4, HeartbeatRequest("g", 1, "m")))
-            (connection,) = rig.server.pump.connections.values()
-            await until(lambda: connection.is_output_full, "the answers to fill what there is room for")
-            held = connection.session.owed_bytes + connection.transport.get_write_buffer_size()
-            assert held < 60_000_000
-            assert [(await asyncio.wait_for(peer.answer(), WAIT_S))[0] for _ in sent] == sent
-            assert rig.server.pump.held_bytes == 0
-            # And it is listened to again.
-            await peer.ask(apis.API_VERSIONS, 3, ApiVersionsRequest("x", "1"))
-
-    run(test)
+async def test_a_client_that_reads_late_gets_every_answer_in_order(tmp_path: Path) -> None:
+    async with serving(tmp_path, "log.reserve.bytes=0") as rig:
+        peer = await rig.connect()
+        await peer.ask(apis.CREATE_TOPICS, 5, topic())
+        for _ in range(4):
+            await peer.ask(apis.PRODUCE, 9, records(SIZE))
+        sent = [peer.send(apis.FETCH, 11, fetch()) for _ in range(40)]
+        sent.append(peer.send(apis.OFFSET_COMMIT, 8, commit(1)))
+        sent.append(peer.send(apis.HEARTBEAT, 4, HeartbeatRequest("g", 1, "m")))
+        (connection,) = rig.server.pump.connections.values()
+        await until(lambda: connection.is_output_full, "the answers to fill the buffers")
+        held = connection.session.owed_bytes + connection.transport.get_write_buffer_size()
+        assert held < 60_000_000
+        assert [(await asyncio.wait_for(peer.answer(), WAIT_S))[0] for _ in sent] == sent
+        assert rig.server.pump.held_bytes == 0
+        # And it is listened to again.
+        await peer.ask(apis.API_VERSIONS, 3, ApiVersionsRequest("x", "1"))
 
 
-def test_a_fault_in_the_sweep_ends_the_server(tmp_path: Path) -> None:
+async def test_a_fault_in_the_sweep_ends_the_server(tmp_path: Path) -> None:
     """Without it nobody would watch the disk or write the durable marks, and nobody would know."""
 
-    async def test() -> None:
-        async with serving(tmp_path) as rig:
-            assert rig.server.assembly is not None
+    async with serving(tmp_path) as rig:
+        assert rig.server.assembly is not None
 
-            def broken() -> int:
-                raise OSError(5, "the disk is gone")
+        def broken() -> int:
+            raise OSError(5, "the disk is gone")
 
-            rig.server.assembly.free_bytes = broken  # type: ignore[method-assign]
-            with pytest.raises(ServerError) as caught:
-                await asyncio.wait_for(rig.ended, WAIT_S)
-            assert caught.value.code == EXIT_STORAGE
-
-    run(test)
-
-
-def test_a_stop_does_not_wait_for_parked_joins_and_polls(tmp_path: Path) -> None:
-    async def test() -> None:
-        patient = (f"group.initial.rebalance.delay.ms={FOR_EVER_MS}", f"shutdown.deadline.ms={FOR_EVER_MS}")
-        async with serving(tmp_path, "log.reserve.bytes=0", *patient) as rig:
-            admin, joiner, poller = [await rig.connect() for _ in range(3)]
-            await admin.ask(apis.CREATE_TOPICS, 5, topic())
-            protocols = [JoinGroupRequestProtocol("range", b"")]
-            join = JoinGroupRequest("g", 10000, FOR_EVER_MS, "", None, "consumer", protocols)
-            joiner.send(apis.JOIN_GROUP, 3, join)
-            poller.send(apis.FETCH, 11, fetch(0, FOR_EVER_MS))
-            parked = rig.server.pump.engine.parked  # type: ignore[attr-defined]
-            await until(lambda: len(parked) == 2, "both to wait")
-            committed = admin.send(apis.OFFSET_COMMIT, 8, commit(7))
-            while rig.server.pump.is_quiet():
-                await asyncio.sleep(0)  # until it was read
-            rig.server.request_stop()
-            assert (await asyncio.wait_for(admin.answer(), WAIT_S))[0] == committed
+        rig.server.assembly.free_bytes = broken  # type: ignore[method-assign]
+        with pytest.raises(ServerError) as caught:
             await asyncio.wait_for(rig.ended, WAIT_S)
-            for peer in (joiner, poller):
-                with suppress(ConnectionError):
-                    assert await asyncio.wait_for(peer.reader.read(), WAIT_S) == b""
+        assert caught.value.code == EXIT_STORAGE
 
-    run(test)
+
+async def test_a_stop_does_not_wait_for_parked_joins_and_polls(tmp_path: Path) -> None:
+    patient = (f"group.initial.rebalance.delay.ms={FOR_EVER_MS}", f"shutdown.deadline.ms={FOR_EVER_MS}")
+    async with serving(tmp_path, "log.reserve.bytes=0", *patient) as rig:
+        admin, joiner, poller = [await rig.connect() for _ in range(3)]
+        await admin.ask(apis.CREATE_TOPICS, 5, topic())
+        protocols = [JoinGroupRequestProtocol("range", b"")]
+        join = JoinGroupRequest("g", 10000, FOR_EVER_MS, "", None, "consumer", protocols)
+        joiner.send(apis.JOIN_GROUP, 3, join)
+        poller.send(apis.FETCH, 11, fetch(0, FOR_EVER_MS))
+        parked = rig.server.pump.engine.applier.parked  # type: ignore[attr-defined]
+        await until(lambda: len(parked) == 2, "both to wait")
+        committed = admin.send(apis.OFFSET_COMMIT, 8, commit(7))
+        while rig.server.pump.is_quiet():
+            await asyncio.sleep(0)  # until it was read
+        rig.server.request_stop()
+        assert (await asyncio.wait_for(admin.answer(), WAIT_S))[0] == committed
+        await asyncio.wait_for(rig.ended, WAIT_S)
+        for peer in (joiner, poller):
+            with suppress(ConnectionError):
+                assert await asyncio.wait_for(peer.reader.read(), WAIT_S) == b""
 
 
 def many_headers(count: int = 200_000) -> ProduceRequest:
@@ -206,71 +192,63 @@ def many_headers(count: int = 200_000) -> ProduceRequest:
     return ProduceRequest(None, -1, 1000, [TopicProduceData("t", partition_data=data)])
 
 
-def test_others_are_answered_while_records_are_checked(tmp_path: Path) -> None:
-    async def test() -> None:
-        async with serving(tmp_path, "log.reserve.bytes=0") as rig:
-            peer = await rig.connect()
-            await peer.ask(apis.CREATE_TOPICS, 5, topic())
-            body = many_headers()
-            producers = [await rig.connect() for _ in range(6)]
-            sent = [producer.send(apis.PRODUCE, 9, body) for producer in producers]
-            engine: Any = rig.server.pump.engine
-            while not engine.is_checking():
-                await asyncio.sleep(0)
-            beats = 0
-            while engine.is_checking():
-                await peer.ask(apis.HEARTBEAT, 4, HeartbeatRequest("g", 1, "m"))
-                beats += 1
-            assert beats > 0
-            offsets = []
-            for producer, number in zip(producers, sent, strict=True):
-                got, rest = await asyncio.wait_for(producer.answer(), WAIT_S)
-                answer = decode_answer(apis.PRODUCE, 9, rest).responses[0].partition_responses[0]
-                assert (got, answer.error_code) == (number, 0)
-                offsets.append(answer.base_offset)
-            assert sorted(offsets) == list(range(6))
-
-    run(test)
+@pytest.mark.slow
+async def test_others_are_answered_while_records_are_checked(tmp_path: Path) -> None:
+    async with serving(tmp_path, "log.reserve.bytes=0") as rig:
+        peer = await rig.connect()
+        await peer.ask(apis.CREATE_TOPICS, 5, topic())
+        body = many_headers()
+        producers = [await rig.connect() for _ in range(6)]
+        sent = [producer.send(apis.PRODUCE, 9, body) for producer in producers]
+        engine: Any = rig.server.pump.engine
+        while not engine.is_checking():
+            await asyncio.sleep(0)
+        beats = 0
+        while engine.is_checking():
+            await peer.ask(apis.HEARTBEAT, 4, HeartbeatRequest("g", 1, "m"))
+            beats += 1
+        assert beats > 0
+        offsets = []
+        for producer, number in zip(producers, sent, strict=True):
+            got, rest = await asyncio.wait_for(producer.answer(), WAIT_S)
+            answer = decode_answer(apis.PRODUCE, 9, rest).responses[0].partition_responses[0]
+            assert (got, answer.error_code) == (number, 0)
+            offsets.append(answer.base_offset)
+        assert sorted(offsets) == list(range(6))
 
 
-def test_a_stop_answers_producers_whose_records_are_checked(tmp_path: Path) -> None:
-    async def test() -> None:
-        patient = ("log.reserve.bytes=0", f"shutdown.deadline.ms={FOR_EVER_MS}")
-        async with serving(tmp_path, *patient) as rig:
-            peer = await rig.connect()
-            await peer.ask(apis.CREATE_TOPICS, 5, topic())
-            number = peer.send(apis.PRODUCE, 9, many_headers())
-            engine: Any = rig.server.pump.engine
-            while not engine.is_checking():
-                await asyncio.sleep(0)
-            rig.server.request_stop()
-            got, rest = await asyncio.wait_for(peer.answer(), WAIT_S)
-            assert got == number
-            assert decode_answer(apis.PRODUCE, 9, rest).responses[0].partition_responses[0].error_code == 0
+async def test_a_stop_answers_producers_whose_records_are_checked(tmp_path: Path) -> None:
+    patient = ("log.reserve.bytes=0", f"shutdown.deadline.ms={FOR_EVER_MS}")
+    async with serving(tmp_path, *patient) as rig:
+        peer = await rig.connect()
+        await peer.ask(apis.CREATE_TOPICS, 5, topic())
+        number = peer.send(apis.PRODUCE, 9, many_headers())
+        engine: Any = rig.server.pump.engine
+        while not engine.is_checking():
+            await asyncio.sleep(0)
+        rig.server.request_stop()
+        got, rest = await asyncio.wait_for(peer.answer(), WAIT_S)
+        assert got == number
+        assert decode_answer(apis.PRODUCE, 9, rest).responses[0].partition_responses[0].error_code == 0
+        await asyncio.wait_for(rig.ended, WAIT_S)
+
+
+async def test_a_failed_write_ends_the_server_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    patient = ("log.reserve.bytes=0", f"shutdown.deadline.ms={FOR_EVER_MS}")
+    async with serving(tmp_path, *patient) as rig:
+        peer = await rig.connect()
+        await peer.ask(apis.CREATE_TOPICS, 5, topic())
+        await peer.ask(apis.PRODUCE, 9, records(10))
+
+        def broken(_file: object, _data: bytes) -> int:
+            raise OSError(5, "the disk is gone")
+
+        monkeypatch.setattr("kcoord.log.storage.DiskFile.append", broken)
+        peer.send(apis.PRODUCE, 9, records(10))
+        with pytest.raises(ServerError) as caught:
             await asyncio.wait_for(rig.ended, WAIT_S)
-
-    run(test)
-
-
-def test_a_failed_write_ends_the_server_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test() -> None:
-        patient = ("log.reserve.bytes=0", f"shutdown.deadline.ms={FOR_EVER_MS}")
-        async with serving(tmp_path, *patient) as rig:
-            peer = await rig.connect()
-            await peer.ask(apis.CREATE_TOPICS, 5, topic())
-            await peer.ask(apis.PRODUCE, 9, records(10))
-
-            def broken(_file: object, _data: bytes) -> int:
-                raise OSError(5, "the disk is gone")
-
-            monkeypatch.setattr("kcoord.log.storage.DiskFile.append", broken)
-            peer.send(apis.PRODUCE, 9, records(10))
-            with pytest.raises(ServerError) as caught:
-                await asyncio.wait_for(rig.ended, WAIT_S)
-            assert caught.value.code == EXIT_STORAGE
-            # Nothing is drained and nobody is waited for.
-            assert not event(rig, "stopping")
-            with suppress(ConnectionError):
-                assert await asyncio.wait_for(peer.reader.read(), WAIT_S) == b""
-
-    run(test)
+        assert caught.value.code == EXIT_STORAGE
+        # Nothing is drained and nobody is waited for.
+        assert not event(rig, "stopping")
+        with suppress(ConnectionError):
+            assert await asyncio.wait_for(peer.reader.read(), WAIT_S) == b""

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kcoord.log.reader import StoredBatch, read_batches
-from kcoord.spark.plan import LogPartition
 from tests.unit.spark.log_rig import LogRig
 
 Keeps = Callable[[int], bool]
@@ -70,7 +69,3 @@ def cut(log: LogRig, batches: int) -> None:
         assert isinstance(item, StoredBatch)
         size = item.position + len(item.data)
     os.truncate(log.file(".log"), size)
-
-
-def rooms(partition: LogPartition) -> list[tuple[int, int]]:
-    return [(segment.base_offset, segment.size) for segment in partition.segments]

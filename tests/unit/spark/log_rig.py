@@ -8,11 +8,12 @@ from typing import Any
 
 from kcoord.log.serde import encode_record
 from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
-from kcoord.spark.filters import RowFilter, asked_for
-from kcoord.spark.history import plan_history, read_history
-from kcoord.spark.options import HISTORY, ReadOptions, parse_options
-from kcoord.spark.reading import read_task
-from kcoord.spark.source import plan_tasks
+from kcoord.spark.reader.batch_reader import plan_tasks
+from kcoord.spark.reader.filters import asked_for
+from kcoord.spark.reader.history import plan_history, read_history
+from kcoord.spark.reader.options import ReadOptions, parse_options
+from kcoord.spark.reader.row_filter import RowFilter
+from kcoord.spark.reader.tasks import read_task
 from kcoord.wire.record_batch import BatchBuilder, Headers
 
 NOW = 1_769_860_800_000
@@ -66,10 +67,6 @@ class LogRig:
         data = b"".join(struct.pack(">ii", offset - self.base, position) for offset, position in entries)
         self.file(".index").write_bytes(data)
 
-    def time_index(self, *entries: tuple[int, int]) -> None:
-        data = b"".join(struct.pack(">qi", at_ms, offset - self.base) for at_ms, offset in entries)
-        self.file(".timeindex").write_bytes(data)
-
     def checkpoint(self, name: str, offset: int) -> None:
         topic, _, partition = self.path.name.rpartition("-")
         (self.root / name).write_text(f"0\n1\n{topic} {partition} {offset}\n")
@@ -87,13 +84,13 @@ def options(root: Path | str, table: str = "messages", **given: str) -> ReadOpti
 
 
 def rows(
-    root: Path | str, table: str = "messages", rows: RowFilter | None = None, **given: str
+    root: Path | str, table: str = "messages", rows: RowFilter | None = None, /, **given: str
 ) -> list[dict[str, Any]]:
     """All rows of a table, in the order of the tasks."""
     chosen = options(root, table, **given)
     wanted = asked_for(chosen) if rows is None else rows
     found: list[dict[str, Any]] = []
-    if chosen.table == HISTORY:
+    if chosen.table.HAS_ROW_PER_PARTITION:
         for one in plan_history(chosen, wanted):
             found += read_history(one, chosen).to_pylist()
         return found

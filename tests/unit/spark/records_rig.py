@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from kcoord.core.outcome import OFFSETS_TOPIC
 from kcoord.log.serde import encode_record
-from kcoord.spark.tables.records import RecordsDecoder
+from kcoord.spark.tables.records import RecordsTable
 from kcoord.spark.tables.rows import RecordPlace
 from kcoord.wire.message import Message
 from kcoord.wire.record_batch import BatchBuilder, Headers, decode_records, parse_header
@@ -24,7 +24,7 @@ class HandLog:
     def __init__(self, log: str, topic: str = OFFSETS_TOPIC, partition: int = 0) -> None:
         self.place = RecordPlace(log, topic, partition)
         self.next_offset = 0
-        self.decoder = RecordsDecoder()
+        self.decoder = RecordsTable()
 
     def put(self, second: float, key: Message, value: Message | None, producer_id: int = -1) -> int:
         return self.put_bytes(second, *encode_record(key, value), producer_id)

@@ -8,7 +8,7 @@ from typing import Any
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from kcoord.log.serde import encode_record, encode_value
-from kcoord.spark.tables.rows import RecordPlace, TableDecoder
+from kcoord.spark.tables.rows import DecodedTable, RecordPlace
 from kcoord.spark.tables.schemas import spark_schema
 from kcoord.wire.message import Message
 from kcoord.wire.record_batch import BatchBuilder, BatchHeader, Headers, Record, decode_records, parse_header
@@ -54,7 +54,7 @@ def bytes_of(key: Message, value: Message | None, version: int | None = None) ->
 
 
 def add(
-    decoder: TableDecoder,
+    decoder: DecodedTable,
     key: Message,
     value: Message | None,
     version: int | None = None,
@@ -66,15 +66,15 @@ def add(
 
 
 def add_bytes(
-    decoder: TableDecoder, key: bytes | None, value: bytes | None, place: RecordPlace = OFFSETS, **more: Any
+    decoder: DecodedTable, key: bytes | None, value: bytes | None, place: RecordPlace = OFFSETS, **more: Any
 ) -> None:
     record, header = stored(key, value, **more)
     decoder.add(place, record, header)
 
 
-def rows(decoder: TableDecoder) -> list[dict[str, Any]]:
+def rows(decoder: DecodedTable) -> list[dict[str, Any]]:
     """All that is there, in batches that Spark would take."""
-    wanted = to_arrow_schema(spark_schema(decoder.TABLE), timezone="UTC")
+    wanted = to_arrow_schema(spark_schema(decoder.NAME), timezone="UTC")
     found: list[dict[str, Any]] = []
     while len(decoder):
         count = len(decoder)
@@ -86,7 +86,7 @@ def rows(decoder: TableDecoder) -> list[dict[str, Any]]:
     return found
 
 
-def only(decoder: TableDecoder, *names: str) -> dict[str, Any]:
+def only(decoder: DecodedTable, *names: str) -> dict[str, Any]:
     """The one row that there is; of it the columns of these names."""
     (row,) = rows(decoder)
     return {name: row[name] for name in names} if names else row

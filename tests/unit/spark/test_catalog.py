@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from kcoord.spark.catalog import is_of_catalog, options_of, stated_options, with_options
-from kcoord.spark.options import BadOption, parse_options
+from kcoord.spark.reader.batch_reader import KcoordReader
+from kcoord.spark.reader.options import BadOption, parse_options
 from kcoord.spark.source import KcoordDataSource
 from kcoord.spark.tables.schemas import spark_schema
 from tests.unit.spark.log_rig import LogRig, rows
@@ -36,7 +37,8 @@ def test_options_come_back_out_of_the_schema() -> None:
     assert options_of(schema, {"onCorrupt": "collect"})["onCorrupt"] == "collect"
     assert options_of(schema, {"Table": "messages"}) == {"path": "/data", "Table": "messages"}
     assert options_of(schema, {"path": "/other"}) == {"path": "/other"}
-    assert KcoordDataSource({}).reader(schema).options.table == "records"
+    reader = KcoordDataSource({}).reader(schema)
+    assert isinstance(reader, KcoordReader) and reader.options.table.NAME == "records"
 
 
 def test_a_schema_elsewhere_has_no_options() -> None:
@@ -68,7 +70,7 @@ def test_without_any_option_the_message_explains_tables_of_the_catalog() -> None
     assert KcoordDataSource({}).streamReader(schema) is not None
 
 
-def test_a_stream_is_not_written_and_the_message_says_what_to_do() -> None:
+def test_a_stream_is_not_written_and_the_message_has_the_next_step() -> None:
     with pytest.raises(BadOption, match="foreachBatch"):
         KcoordDataSource({"path": "/data"}).streamWriter(spark_schema("messages"), False)
 

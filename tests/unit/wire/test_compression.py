@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import tracemalloc
 import zlib
@@ -62,10 +63,8 @@ def test_a_bomb_costs_no_more_than_the_limit(codec: int) -> None:
 @pytest.mark.parametrize("codec", REAL_CODECS)
 @given(data=st.binary(max_size=300))
 def test_garbage_is_an_error_or_bounded(codec: int, data: bytes) -> None:
-    try:
+    with contextlib.suppress(DecompressionError):
         assert len(decompress(codec, data, 10_000)) <= 10_000
-    except DecompressionError:
-        pass
 
 
 @pytest.mark.parametrize("codec", REAL_CODECS)

@@ -41,7 +41,7 @@ class Work:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.calls = 0
-        self.room = 0
+        self.allocated = 0
         self.copied = 0
         for name in ("zstd", "lz4"):
             module = getattr(cramjam, name)
@@ -54,7 +54,7 @@ class Work:
     def _counting(self, real: Any) -> Any:
         def counted(data: bytes, view: memoryview) -> int:
             self.calls += 1
-            self.room += len(view)
+            self.allocated += len(view)
             return int(real(data, view))
 
         return counted
@@ -69,7 +69,7 @@ class GzipWork:
         assert size <= GZIP_SLICE_BYTES and len(data) <= GZIP_INPUT_SLICE_BYTES
         part = self.real.decompress(data, size)
         self.work.calls += 1
-        self.work.room += len(part)
+        self.work.allocated += len(part)
         self.work.copied += len(self.real.unconsumed_tail)
         return part
 
@@ -79,14 +79,12 @@ class GzipWork:
 
 @pytest.mark.parametrize("codec", REAL_CODECS)
 @pytest.mark.parametrize("limit", [1000, MIB, 8 * MIB])
-def test_a_bomb_is_worked_off_once_and_up_to_the_limit(
-    codec: int, limit: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_bomb_is_worked_off_once_and_up_to_the_limit(codec: int, limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     bomb = compress(codec, bytes(64 * MIB))
     work = Work(monkeypatch)
     with pytest.raises(DecompressedTooLarge):
         decompress(codec, bomb, limit)
-    assert work.room <= limit + GZIP_SLICE_BYTES
+    assert work.allocated <= limit + GZIP_SLICE_BYTES
     assert work.calls <= (2 + limit // GZIP_SLICE_BYTES if codec == CODEC_GZIP else 1)
     assert work.copied <= 2 * limit + GZIP_INPUT_SLICE_BYTES
 
@@ -97,7 +95,7 @@ def test_content_of_any_ratio_takes_one_call(codec: int, monkeypatch: pytest.Mon
     packed = compress(codec, plain)
     work = Work(monkeypatch)
     assert decompress(codec, packed, 64 * MIB) == plain
-    assert work.calls == 1 and work.room <= 6 * MIB
+    assert work.calls == 1 and work.allocated <= 6 * MIB
 
 
 @pytest.mark.parametrize("codec", REAL_CODECS)
@@ -109,9 +107,7 @@ def test_a_survey_bounds_the_content(codec: int, data: bytes, times: int) -> Non
     assert found.bytes_max == -1 if codec == CODEC_GZIP else found.bytes_max >= len(plain)
     assert decompress(codec, packed, len(plain), found) == plain
     # What real writers make is charged for its content, and a little for the smallest batch.
-    assert charged_bytes(len(plain), found.blocks) <= max(
-        len(plain), 8 * len(packed), 3 * BLOCK_CHARGE_BYTES
-    )
+    assert charged_bytes(len(plain), found.blocks) <= max(len(plain), 8 * len(packed), 3 * BLOCK_CHARGE_BYTES)
 
 
 @pytest.mark.parametrize("codec", [CODEC_SNAPPY, CODEC_LZ4, CODEC_ZSTD])
@@ -170,7 +166,7 @@ def test_frames_glued_together_and_skipped_ones() -> None:
         assert decompress(codec, one + padding + two, 3003) == b"one" + b"two" * 1000
         with pytest.raises(DecompressionError, match="unknown frame"):
             decompress(codec, one + b"garbage", 100)
-        with pytest.raises(DecompressionError, match="cut short"):
+        with pytest.raises(DecompressionError, match="truncated"):
             decompress(codec, one + SKIPPABLE + b"\xff\xff\xff\xff", 100)
 
 
@@ -198,7 +194,7 @@ def test_gzip_in_slices(size: int, level: int) -> None:
     assert decompress(CODEC_GZIP, packed * 3, 3 * size) == plain * 3
     with pytest.raises(DecompressedTooLarge):
         decompress(CODEC_GZIP, packed * 3, 3 * size - 1)
-    with pytest.raises(DecompressionError, match="cut short"):
+    with pytest.raises(DecompressionError, match="truncated"):
         decompress(CODEC_GZIP, packed[:-1], size)
 
 

@@ -22,7 +22,7 @@ def test_uvarint_round_trip(value: int) -> None:
     data = written(p.write_uvarint, value)
     reader = p.Reader(data)
     assert reader.uvarint() == value
-    assert reader.remaining() == 0
+    assert reader.end - reader.pos == 0
     assert p.uvarint_size(value) == len(data)
 
 
@@ -33,9 +33,20 @@ def test_varint_round_trip(value: int) -> None:
     assert p.varint_size(value) == len(data)
 
 
+def varlong(value: int) -> bytes:
+    """The signed (zigzag) varint of an int64."""
+    rest = (value << 1) ^ (value >> 63)
+    data = bytearray()
+    while rest >= 128:
+        data.append((rest & 127) | 128)
+        rest >>= 7
+    data.append(rest)
+    return bytes(data)
+
+
 @given(st.integers(-(2**63), 2**63 - 1))
 def test_varlong_round_trip(value: int) -> None:
-    assert p.Reader(written(p.write_varlong, value)).varlong() == value
+    assert p.Reader(varlong(value)).varlong() == value
 
 
 def test_varints_have_known_bytes() -> None:
@@ -44,7 +55,6 @@ def test_varints_have_known_bytes() -> None:
     assert written(p.write_varint, -1) == b"\x01"
     assert written(p.write_varint, 63) == b"\x7e"
     assert written(p.write_varint, 64) == b"\x80\x01"
-    assert written(p.write_varlong, -(2**63)) == b"\xff" * 9 + b"\x01"
 
 
 @pytest.mark.parametrize("data", [b"\xff\xff\xff\xff\x7f", b"\x80\x80\x80\x80\x10", b"\xff" * 6])
@@ -60,7 +70,6 @@ def test_varlong_longer_than_64_bits_is_refused() -> None:
 
 EDGES = [
     (p.write_int8, "int8", -128, 127),
-    (p.write_uint8, "uint8", 0, 255),
     (p.write_int16, "int16", -0x8000, 0x7FFF),
     (p.write_uint16, "uint16", 0, 0xFFFF),
     (p.write_int32, "int32", -0x80000000, 0x7FFFFFFF),
@@ -87,9 +96,7 @@ def test_integers_cut_short_are_refused(write: Any, read: str, low: int, high: i
             getattr(p.Reader(data[:cut]), read)()
 
 
-@pytest.mark.parametrize(
-    "read", ["array_len", "compact_array_len", "nullable_array_len", "compact_nullable_array_len"]
-)
+@pytest.mark.parametrize("read", ["array_len", "compact_array_len", "nullable_array_len", "compact_nullable_array_len"])
 def test_an_array_longer_than_the_bytes_is_refused(read: str) -> None:
     data = b"\x7f\xff\xff\xff" if "compact" not in read else b"\xff\xff\xff\x7f"
     with pytest.raises(p.DecodeError, match="array of"):
@@ -101,14 +108,14 @@ def test_elements_of_one_message_have_a_budget() -> None:
     data = count.to_bytes(4, "big") * 2 + b"\x00" * count
     reader = p.Reader(data)
     assert reader.array_len(1) == count
-    with pytest.raises(p.DecodeError, match=f"{p.ARRAY_ELEMENTS_MAX - count} more are allowed"):
+    with pytest.raises(p.DecodeError, match=f"this message may have {p.ARRAY_ELEMENTS_MAX - count} more"):
         reader.array_len(1)
 
 
 def test_a_reader_may_allow_fewer_elements() -> None:
     data = (5).to_bytes(4, "big") + b"\x00" * 5
     assert p.Reader(data, 0, 5).array_len(1) == 5
-    with pytest.raises(p.DecodeError, match="array of 5 elements, 4 more are allowed"):
+    with pytest.raises(p.DecodeError, match="array of 5 elements, this message may have 4 more"):
         p.Reader(data, 0, 4).array_len(1)
 
 
@@ -135,7 +142,7 @@ def test_strings_and_bytes() -> None:
 def test_unknown_tags_are_skipped_within_limits() -> None:
     reader = p.Reader(b"\x02\x00\x01a\x05\x02bc" + b"rest")
     reader.skip_tags()
-    assert reader.remaining() == 4
+    assert reader.end - reader.pos == 4
     with pytest.raises(p.DecodeError, match="ascending"):
         p.Reader(b"\x02\x05\x00\x05\x00").skip_tags()
     with pytest.raises(p.DecodeError, match="65 tagged fields"):

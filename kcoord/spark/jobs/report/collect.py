@@ -1,7 +1,7 @@
-"""Summing up in Spark: whatever the logs are, a few thousand small rows come to the driver.
+"""Aggregates in Spark: for logs of any size, a few thousand small rows come to the driver.
 
-Times come as ms, since Python's own end with the year 9999, and what is later than now is left out: a single commit
-from the future would make every plot a line at its left edge.
+Times are ms, because Python's end with the year 9999. Times later than now are left out: a single commit from the
+future would make every plot a line at its left edge.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ OWNER: Final = ("log", "group_id")
 # What is needed of the table of commits, and what its history shows otherwise.
 COMMIT_COLUMNS: Final = (*LAG_COMMIT_COLUMNS, "topic_id")
 NOT_NEEDED: Final = ("leader_epoch", "metadata", "expire_timestamp", "producer_id")
-# Reasons for resets that are told of one partition.
+# The most reasons for resets of one partition.
 REASONS_MAX: Final = 3
 
 
@@ -65,8 +65,8 @@ def collect(
     history: DataFrame | None = None,
 ) -> Report:
     """`commits`, `messages` and `records` are the tables `offset_commits`, `messages` and `records`; `events` is what
-    `messages` has of `__group_events`. All times have a zone. Only what is from `since` to `until` is told of, and
-    with `groups` only of these. `history` is the table `_history`: without it all that is left counts as all there was.
+    `messages` has of `__group_events`. All times have a zone. The report covers the time from `since` to `until`, and
+    with `groups` only these. `history` is the table `_history`: without it all that is left counts as all there was.
     Lag is measured in all of that time, whenever it was that something was committed last.
     """
     limit = now if until is None else min(until, now)
@@ -74,7 +74,7 @@ def collect(
     if groups:
         found = found.where(F.col("group_id").isin(*groups))
         commits = commits.where(F.col("group_id").isin(*groups))
-    # Each plot goes through all of them. Decoded once, and on the disk: the memory is for sorting.
+    # Every plot reads all of them. They are decoded once and kept on disk: memory is for sorting.
     kept = [
         found.persist(),
         with_history(commits.select(*COMMIT_COLUMNS), history).persist(StorageLevel.DISK_ONLY),
@@ -160,7 +160,7 @@ class _Collector:
             listing=tuple(listing), listing_total=listed,
         )  # fmt: skip
 
-    # --- what is not there
+    # --- missing history
 
     def _if_gone(self, complete_ms: int | None) -> int | None:
         """None where all of the time asked for is complete. Without `since` that is all there ever was.
@@ -245,11 +245,9 @@ class _Collector:
 
     # --- lag, and all groups
 
-    def _lag(
-        self, places: DataFrame
-    ) -> tuple[tuple[LagSeries, ...], tuple[LagSeries, ...], list[GroupSummary], int]:
+    def _lag(self, places: DataFrame) -> tuple[tuple[LagSeries, ...], tuple[LagSeries, ...], list[GroupSummary], int]:
         """Lag in records and in time, groups with all that is known of each, and how many groups there are."""
-        # What was committed before is what was valid at the beginning, and is told from what was committed then.
+        # Commits before the beginning are valid at the beginning, and are kept apart from those of the time.
         before = F.timestamp_millis(F.lit(self.begin_ms - 1))
         time = F.greatest(F.coalesce("commit_timestamp", "log_timestamp"), before)
         commits = self.commits.drop(COMPLETE_FROM, COMPLETE_FROM_OFFSET).withColumn("commit_timestamp", time)
@@ -277,7 +275,7 @@ class _Collector:
         known = self._known(peaks, places).persist()
         series = []
         for name in ("records", "seconds"):
-            # Lines of those that stopped long ago, which only ever grow, are for where there is a place left.
+            # Lines of groups that stopped long ago only grow; they fill the places that are left.
             lines = known.where(F.col(name).isNotNull()).orderBy("is_stopped", F.desc(name), *OWNER)
             points = (
                 groups.join(F.broadcast(lines.limit(LINES_MAX).select(*OWNER)), [*OWNER])
@@ -428,9 +426,7 @@ class _Collector:
             F.count_if(F.col("way") == "members_left").alias("left"),
         )
         top = rows.orderBy(F.desc("rebalances"), F.desc("left"), *OWNER, "member").limit(ROWS_MAX).collect()
-        return tuple(
-            MemberMoves(_owner(row), row.member, row.rebalances, row.joined, row.left) for row in top
-        )
+        return tuple(MemberMoves(_owner(row), row.member, row.rebalances, row.joined, row.left) for row in top)
 
     def _findings(self) -> tuple[Finding, ...]:
         rows = ranking(self.rebalances).where(F.col("rank") <= ROWS_MAX).orderBy(F.desc("finding"), "rank")

@@ -1,24 +1,24 @@
-"""What a report is made of: plain data, a few thousand values at most. Times are Unix times in ms, UTC."""
+"""The data of a report: a few thousand values at most. Times are Unix times in ms, UTC."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-# What a page has at most; it says so itself.
+# Limits of a page; the page names them.
 POINTS_MAX: Final = 200
 LINES_MAX: Final = 6
 LANES_MAX: Final = 10
-# Rebalances of a lane that begin in the same of so many parts of the time become one bar.
+# Rebalances of a lane that begin in the same of this many parts of the time become one bar.
 SLOTS_MAX: Final = 60
 ROWS_MAX: Final = 10
 # Groups in the list of all: of those at work, and of those that stopped, so many each are looked at.
 GROUPS_MAX: Final = 500
 # Logs whose history begins late, which are named.
 HISTORIES_MAX: Final = 10
-# Lag at the end is compared with what it was one of so many parts of the time before.
+# Lag at the end is compared with the lag one of this many parts of the time before.
 TREND_PARTS: Final = 10
-# Steps of axes and of buckets that people know.
+# Round steps for axes and buckets.
 STEPS_MS: Final = tuple(
     1000 * seconds
     for seconds in (
@@ -64,9 +64,9 @@ class LagSeries:
 
 @dataclass(frozen=True)
 class LagPeak:
-    """The most there was, and what there was at the end; None where it is not known.
+    """The highest lag, and the lag at the end; None if unknown.
 
-    And what may be why: `records_before` is what there was at the report's `trend_ms`, `last_commit_ms` when the group
+    And what may have caused it: `records_before` is the lag at the report's `trend_ms`, `last_commit_ms` when the group
     committed last, None if not in the report's time. `cause` is the most frequent one of its rebalances.
     """
 
@@ -198,7 +198,7 @@ class Report:
 
     `bucket_ms` is the width of the buckets of `commits`, which are (begin, commits), and how often lag was measured.
     `trend_ms` is what lag at the end is compared with: a tenth of the time before it, None if that is too short.
-    `later` counts commits that say they are of a time after `made_ms`: they are in no other number.
+    `later` counts commits with a time after `made_ms`: they are in no other number.
 
     Where compaction took history of the time asked for, `complete_ms` is from when on all commits are there and
     `rebalances_complete_ms` the same of rebalances, of all groups; `gone` names the logs. Then `commits` are only those

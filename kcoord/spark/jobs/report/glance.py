@@ -1,13 +1,15 @@
-"""Which group lags and why, first of all: a sentence for each of the worst, and the table behind them."""
+"""Which group lags and why, first of all: a sentence for each of the worst, and the table that they are from."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from kcoord.spark.jobs.report import text
 from kcoord.spark.jobs.report.data import ROWS_MAX, Finding, LagPeak, Report
-from kcoord.spark.jobs.report.pieces import NAME, WORD, Names, note, plural, section, table
-from kcoord.spark.jobs.report.text import count, duration, escaped, when
+from kcoord.spark.jobs.report.pieces import NAME, WORD, Cell, Link, Names, Table, plural, table
+from kcoord.spark.jobs.report.text import count, duration, when
 
 LAGGING_MAX: Final = 3
 # And of those that stopped.
@@ -43,33 +45,71 @@ def state_of(peak: LagPeak, trend_ms: int | None) -> str:
     return BEHIND if change > 0 else CATCHING_UP
 
 
-def glance(report: Report, names: Names) -> str:
+@dataclass(frozen=True)
+class Lagging:
+    """A group with lag; `why` are parts of a sentence."""
+
+    group: Link
+    lag: str
+    why: list[str]
+
+
+@dataclass(frozen=True)
+class Storm:
+    group: Link
+    what: str
+
+
+@dataclass(frozen=True)
+class Flapping:
+    group: Link
+    member: str
+    times: str
+
+
+@dataclass(frozen=True)
+class Most:
+    """The partition of a group with the most rewinds and resets."""
+
+    group: Link
+    topic: str
+    partition: int
+
+
+@dataclass(frozen=True)
+class Glance:
+    """For templates/sections.html. `no_lag` is the text if no group lags; `jumps` is empty without any."""
+
+    lagging: list[Lagging]
+    no_lag: str
+    storms: list[Storm]
+    flapping: list[Flapping]
+    jumps: str
+    most: list[Most]
+
+
+def glance(report: Report, names: Names) -> Glance:
     lagging = [one for one in report.lag_peaks if one.records_end][:LAGGING_MAX]
     lagging += report.stopped[:STOPPED_MAX]
-    lines = [_lagging(one, report, names) for one in lagging]
-    if not lines:
-        known = any(one.records_end is not None for one in report.lag_peaks)
-        lines.append(
-            "No group has lag at the end." if known else "Whether a group has lag at the end is not known."
-        )
+    is_known = any(one.records_end is not None for one in report.lag_peaks)
     storms = [one for one in report.findings if one.finding == "storm"]
     flapping = [one for one in report.findings if one.finding != "storm"]
-    lines += [_storm(one, names) for one in storms[:1]]
-    lines += [_flapping(one, names) for one in flapping[:1]]
+    jumps = ""
     if report.rewinds_total or report.resets_total:
         least = "At least " if report.complete_ms is not None else ""
-        told = (
-            f"{least}{plural(report.rewinds_total, 'rewind')} and {plural(report.resets_total, 'reset')} of offsets"
-        )
-        for one in report.jumps[:1]:
-            told += f", the most by <strong>{names.cell(one.owner)}</strong> in "
-            told += f"{escaped(one.topic)}-{one.partition}"
-        lines.append(f'{told} (<a href="#jumps">all</a>).')
-    return section("glance", f'<ul class="glance">{"".join(f"<li>{line}</li>" for line in lines)}</ul>')
+        jumps = f"{least}{plural(report.rewinds_total, 'rewind')} and {plural(report.resets_total, 'reset')} of offsets"
+    return Glance(
+        [_lagging(one, report, names) for one in lagging],
+        "No group has lag at the end." if is_known else "Whether a group has lag at the end is not known.",
+        [_storm(one, names) for one in storms[:1]],
+        [_flapping(one, names) for one in flapping[:1]],
+        jumps,
+        [Most(names.cell(one.owner), one.topic, one.partition) for one in report.jumps[:1]],
+    )
 
 
-def lag_table(report: Report, names: Names) -> str:
-    """Those at work, and those that stopped: neither of them takes the places of the others."""
+def lag_tables(report: Report, names: Names) -> list[Table]:
+    """Groups at work, and groups that stopped: neither of them takes the places of the others."""
     titles = (
         "Group", "State", "Lag, records", _since(report), "Lag, time", "Peak, records", "Peak, time",
         "Last commit, ago", "Rebalances", "Partitions",
@@ -79,14 +119,13 @@ def lag_table(report: Report, names: Names) -> str:
         f"Up to {ROWS_MAX} groups with lag that stopped, the last one first: no commit and no rebalance "
         f"since {when(report.trend_ms)}",
     )
-    tables = [
+    return [
         table(caption, titles, [_lag_row(one, report, names) for one in peaks], (NAME, WORD))
         for caption, peaks in zip(captions, (report.lag_peaks, report.stopped), strict=True)
     ]
-    return "".join(tables) or note("No group has an offset in this time.")
 
 
-def _lag_row(one: LagPeak, report: Report, names: Names) -> tuple[str, ...]:
+def _lag_row(one: LagPeak, report: Report, names: Names) -> Sequence[Cell]:
     since = None if one.last_commit_ms is None else ((report.end_ms or 0) - one.last_commit_ms) / 1000
     state = state_of(one, report.trend_ms) + (", rebalancing" if one.is_rebalancing else "")
     return (
@@ -107,44 +146,37 @@ def _change(one: LagPeak) -> str:
     return f"{change:+,}" if change else "0"
 
 
-def _lagging(one: LagPeak, report: Report, names: Names) -> str:
+def _lagging(one: LagPeak, report: Report, names: Names) -> Lagging:
     end_ms = report.end_ms or 0
     lag = plural(one.records_end or 0, "record")
     if one.seconds_end is not None:
         lag += f", {duration(one.seconds_end)}"
-    told = [
-        f"<strong>{names.cell(one.owner)}</strong> is behind by <strong>{escaped(lag)}</strong>"
-    ]
+    why: list[str] = []
     state = state_of(one, report.trend_ms)
     if state == SILENT:
-        told.append(f"it committed nothing after {when(one.last_commit_ms)[5:]}" if one.last_commit_ms is not None
-                    else "it committed nothing in all of this time")  # fmt: skip
+        why.append(f"it committed nothing after {when(one.last_commit_ms)[5:]}" if one.last_commit_ms is not None
+                   else "it committed nothing in all of this time")  # fmt: skip
     elif state != text.NONE:
-        told.append(f"it commits, and is {state}: {_change(one)} since {when(report.trend_ms)[5:16]}"
-                    if state != STEADY else "it commits, and its lag is steady")  # fmt: skip
+        why.append(f"it commits, and is {state}: {_change(one)} since {when(report.trend_ms)[5:16]}"
+                   if state != STEADY else "it commits, and its lag is steady")  # fmt: skip
     elif one.last_commit_ms is not None:
-        told.append(f"its last commit was {duration((end_ms - one.last_commit_ms) / 1000)} before the end")
+        why.append(f"its last commit was {duration((end_ms - one.last_commit_ms) / 1000)} before the end")
     if one.is_rebalancing:
-        told.append("a rebalance of it was not over")
+        why.append("a rebalance of it was not over")
     if one.rebalances:
-        most = f", most often {escaped(one.cause)}" if one.cause and one.rebalances > 1 else ""
-        most = f", {escaped(one.cause)}" if one.cause and one.rebalances == 1 else most
-        told.append(f"{plural(one.rebalances, 'rebalance')}{most}")
-    return f"{told[0]} at the end: {'; '.join(told[1:])}." if told[1:] else f"{told[0]} at the end."
+        cause = text.visible(one.cause or "")
+        most = f", most often {cause}" if cause and one.rebalances > 1 else ""
+        most = f", {cause}" if cause and one.rebalances == 1 else most
+        why.append(f"{plural(one.rebalances, 'rebalance')}{most}")
+    return Lagging(names.cell(one.owner), lag, why)
 
 
-def _storm(one: Finding, names: Names) -> str:
-    cause = f", most often {escaped(one.cause)}" if one.cause else ""
+def _storm(one: Finding, names: Names) -> Storm:
+    cause = f", most often {text.visible(one.cause)}" if one.cause else ""
     length = duration((one.last_ms - one.first_ms) / 1000)
-    return (
-        f"The worst storm: <strong>{names.cell(one.owner)}</strong>, "
-        f"{plural(one.rebalances, 'rebalance')} in {length} from {when(one.first_ms)[5:]} on{cause} "
-        f'(<a href="#storms">all</a>).'
-    )
+    what = f"{plural(one.rebalances, 'rebalance')} in {length} from {when(one.first_ms)[5:]} on{cause}"
+    return Storm(names.cell(one.owner), what)
 
 
-def _flapping(one: Finding, names: Names) -> str:
-    return (
-        f"The worst flapping member: {escaped(one.member or text.NONE)} of <strong>{names.cell(one.owner)}"
-        f'</strong> came back {plural(one.returns or 0, "time")} (<a href="#storms">all</a>).'
-    )
+def _flapping(one: Finding, names: Names) -> Flapping:
+    return Flapping(names.cell(one.owner), one.member or text.NONE, plural(one.returns or 0, "time"))

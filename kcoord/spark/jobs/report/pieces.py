@@ -1,31 +1,18 @@
-"""What sections are put together from. All that is not HTML yet is escaped here."""
+"""What sections are put together from, as plain data for the templates."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, final
 
 from kcoord.spark.jobs.report import text
 from kcoord.spark.jobs.report.data import Owner
-from kcoord.spark.jobs.report.text import duration, escaped
-from kcoord.spark.jobs.report.words import EXPLAINED
+from kcoord.spark.jobs.report.text import duration
 
-SECTIONS: Final = (
-    ("missing", "What is missing"),
-    ("glance", "At a glance"),
-    ("lag", "Lag"),
-    ("rebalances", "Rebalances"),
-    ("storms", "Storms and flapping members"),
-    ("movers", "Top movers"),
-    ("jumps", "Rewinds and resets"),
-    ("commits", "Commits"),
-    ("groups", "All groups"),
-    ("words", "What the words mean"),
-)
-TITLES: Final = dict(SECTIONS)
-# Columns of tables: names of anybody's choosing may be cut into lines, the page's own words and times are not.
+# Kinds of columns: names that anybody may have chosen can break into lines, the page's own words and times do not.
 NAME: Final = "name"
 WORD: Final = "word"
 TIME: Final = "time"
@@ -37,44 +24,33 @@ SLUG_CHARS: Final = 30
 SLUG_DIGITS: Final = 16
 
 
-def section(name: str, *parts: str) -> str:
-    return f'<section><h2 id="{name}">{TITLES[name]}</h2>{"".join(parts)}</section>'
+@dataclass(frozen=True)
+class Link:
+    """A text, and the id of what it links to in the page; an empty id is no link."""
+
+    text: str
+    to: str = ""
 
 
-def note(said: str) -> str:
-    return f'<p class="note">{escaped(said, 400)}</p>'
+Cell = str | Link
 
 
-def figure(chart: str, caption: str, legend: str = "") -> str:
-    names = f'<ul class="legend">{legend}</ul>' if legend else ""
-    return f'<figure><div class="wide">{chart}</div>{names}<figcaption>{escaped(caption, 400)}</figcaption></figure>'
+@dataclass(frozen=True)
+class Table:
+    """`columns` are titles, and the kind of each."""
+
+    caption: str
+    columns: Sequence[tuple[str, str]]
+    rows: Sequence[Sequence[Cell]]
 
 
-def table(caption: str, titles: Sequence[str], rows: Sequence[Sequence[str]], kinds: Sequence[str]) -> str:
-    """`rows` are HTML; `kinds` are what the first columns are of, and the others are numbers. Without rows nothing."""
-    if not rows:
-        return ""
-    classes = [*kinds, *[NUMBER] * (len(titles) - len(kinds))]
-    lines = [
-        "<tr>"
-        + "".join(f'<td class="{kind}">{cell}</td>' for cell, kind in zip(row, classes, strict=True))
-        + "</tr>"
-        for row in rows
-    ]
-    return (
-        f'<div class="wide"><table><caption>{escaped(caption)}</caption>'
-        f"<thead><tr>{heads(titles, classes)}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
-    )
+def table(caption: str, titles: Sequence[str], rows: Sequence[Sequence[Cell]], kinds: Sequence[str]) -> Table:
+    """`kinds` are those of the first columns; the others are numbers."""
+    return Table(caption, columns_of(titles, kinds), rows)
 
 
-def heads(titles: Sequence[str], kinds: Sequence[str]) -> str:
-    """Titles of columns, with links to what they mean."""
-    cells = []
-    for title, kind in zip(titles, kinds, strict=True):
-        word = EXPLAINED.get(title)
-        shown = f'<a href="#word-{word}">{escaped(title)}</a>' if word else escaped(title)
-        cells.append(f'<th scope="col" class="{kind}">{shown}</th>')
-    return "".join(cells)
+def columns_of(titles: Sequence[str], kinds: Sequence[str]) -> list[tuple[str, str]]:
+    return list(zip(titles, [*kinds, *[NUMBER] * (len(titles) - len(kinds))], strict=True))
 
 
 @final
@@ -86,13 +62,12 @@ class Names:
         self.listed = {*listed}
 
     def text(self, owner: Owner) -> str:
-        """Not escaped; a group whose name is empty is seen, too."""
+        """A group whose name is empty is visible, too."""
         group = owner.group_id or '""'
         return f"{owner.log}: {group}" if self.has_logs else group
 
-    def cell(self, owner: Owner) -> str:
-        name = escaped(self.text(owner))
-        return f'<a href="#{anchor(owner)}">{name}</a>' if owner in self.listed else name
+    def cell(self, owner: Owner) -> Link:
+        return Link(self.text(owner), anchor(owner) if owner in self.listed else "")
 
 
 def anchor(owner: Owner) -> str:
@@ -102,7 +77,7 @@ def anchor(owner: Owner) -> str:
 
 
 def _slug(name: str) -> str:
-    """The name itself if it may stand in a link as it is, else what identifies it. No name gives another one's."""
+    """The name itself if it may stand in a link as it is, else a digest of it. Two names never have the same one."""
     if PLAIN.fullmatch(name):
         return name
     digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:SLUG_DIGITS]

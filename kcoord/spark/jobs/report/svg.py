@@ -5,12 +5,15 @@ Every plot has a title, named axes with their units, and a text for those who do
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from markupsafe import Markup
 
 from kcoord.spark.jobs.report.data import STEPS_MS, step_ms
-from kcoord.spark.jobs.report.text import count, escaped, fitted, short_number, time_of, when
+from kcoord.spark.jobs.report.render import render
+from kcoord.spark.jobs.report.text import count, fitted, short_number, time_of, visible, when
 
 WIDTH: Final = 960
 LEFT: Final = 84
@@ -20,12 +23,14 @@ PLOT_HEIGHT: Final = 210
 BOTTOM: Final = 50
 LANE_HEIGHT: Final = 28
 LANE_LEFT: Final = 200
-# How much of a lane's name there is room for, in small letters.
+# The width of a lane's name, in small letters.
 LANE_LETTERS: Final = 27
 BAR_WIDTH_MIN: Final = 3.0
 TIME_TICKS_MAX: Final = 7
 VALUE_TICKS_MAX: Final = 5
 DAY_MS: Final = 86_400_000
+# Characters of the hint of a bar.
+HINT_MAX: Final = 600
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,17 @@ class Span:
     style: int
     is_open: bool
     hint: str
+
+
+@dataclass(frozen=True)
+class Element:
+    """An SVG element, for templates/plot.html. `hint` is the text that a browser shows where the mouse is on it."""
+
+    tag: str
+    attributes: Mapping[str, object]
+    text: str = ""
+    hint: str = ""
+    children: Sequence[Element] = field(default=())
 
 
 @dataclass(frozen=True)
@@ -99,22 +115,22 @@ def time_ticks(axis: Axis) -> list[tuple[int, str]]:
     return [(at, f"{time_of(at):{form}}") for at in range(first, axis.end_ms + 1, step)]
 
 
-def line_chart(
-    title: str, unit: str, axis: Axis, lines: Sequence[Line], complete_ms: int | None = None
-) -> str:
-    """One line each, the first above all others; `unit` names what is up. It is grey before `complete_ms`."""
+def line_chart(title: str, unit: str, axis: Axis, lines: Sequence[Line], complete_ms: int | None = None) -> Markup:
+    """One line each, the first above all others; `unit` is the title of the value axis. Grey before `complete_ms`."""
     top = max((value for line in lines for _, value in line.points if value is not None), default=0.0)
     ticks = value_ticks(top)
     parts = [*_gone(axis, TOP, PLOT_HEIGHT, complete_ms), *_frame(axis, unit, ticks)]
     for line in reversed(lines):
-        parts.append(f'<g class="line c{line.style}"><title>{escaped(line.hint)}</title>')
+        runs: list[Element] = []
         for run in _runs(line.points):
             places = [(axis.x(at), _y(value, ticks[-1])) for at, value in run]
             if len(places) == 1:
-                parts.append(f'<circle cx="{places[0][0]:.1f}" cy="{places[0][1]:.1f}" r="4"/>')
+                runs.append(_element("circle", cx=places[0][0], cy=places[0][1], r=4))
             else:
-                parts.append(f'<polyline points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in places)}"/>')
-        parts.append("</g>")
+                points = Markup(" ".join(f"{x:.1f},{y:.1f}" for x, y in places))
+                runs.append(_element("polyline", points=points))
+        runs_of = {"class": f"line c{line.style}"}
+        parts.append(Element("g", runs_of, hint=visible(line.hint), children=runs))
     return _picture(title, TOP + PLOT_HEIGHT + BOTTOM, parts, complete_ms)
 
 
@@ -125,8 +141,8 @@ def bar_chart(
     bars: Sequence[tuple[int, int]],
     width_ms: int,
     complete_ms: int | None = None,
-) -> str:
-    """Bars of one width in time, (begin, value). It is grey before `complete_ms`."""
+) -> Markup:
+    """Bars of one width in time, (begin, value). Grey before `complete_ms`."""
     ticks = value_ticks(max((value for _, value in bars), default=0))
     parts = [*_gone(axis, TOP, PLOT_HEIGHT, complete_ms), *_frame(axis, unit, ticks)]
     base = TOP + PLOT_HEIGHT
@@ -134,16 +150,13 @@ def bar_chart(
         x, y = axis.x(begin), _y(value, ticks[-1])
         width = max(axis.x(begin + width_ms) - x - 0.5, 1.0)
         hint = f"{time_of(begin):%Y-%m-%d %H:%M:%S}: {value:,}"
-        parts.append(
-            f'<rect class="bar c1" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{base - y:.1f}">'
-            f"<title>{escaped(hint)}</title></rect>"
-        )
+        parts.append(_element("rect", "bar c1", hint=hint, x=x, y=y, width=width, height=base - y))
     return _picture(title, TOP + PLOT_HEIGHT + BOTTOM, parts, complete_ms)
 
 
 @dataclass(frozen=True)
 class LaneOf:
-    """A lane: its name, how many in all, its bars. It is grey before `complete_ms`."""
+    """A lane: its name, its total number, its bars. Grey before `complete_ms`."""
 
     name: str
     total: int
@@ -151,101 +164,93 @@ class LaneOf:
     complete_ms: int | None = None
 
 
-def lane_chart(title: str, unit: str, axis: Axis, lanes: Sequence[LaneOf]) -> str:
-    """`unit` names what lanes are of."""
+def lane_chart(title: str, unit: str, axis: Axis, lanes: Sequence[LaneOf]) -> Markup:
+    """`unit` is the title of the lanes' names."""
     base = TOP + LANE_HEIGHT * len(lanes)
     parts = _time_axis(axis, base)
-    parts.append(
-        f'<text class="unit" x="{axis.left - 8}" y="{TOP - 8}" text-anchor="end">{escaped(unit)}</text>'
-        f'<text class="unit" x="{WIDTH - 2}" y="{TOP - 8}" text-anchor="end">In all</text>'
-    )
+    parts.append(_label(axis.left - 8, TOP - 8, unit, "end", "unit"))
+    parts.append(_label(WIDTH - 2, TOP - 8, "In all", "end", "unit"))
     for number, lane in enumerate(lanes):
         y = TOP + LANE_HEIGHT * number
+        middle = y + LANE_HEIGHT / 2 + 4
         parts += _gone(axis, y, LANE_HEIGHT, lane.complete_ms)
-        parts.append(
-            f'<line class="grid" x1="{axis.left}" x2="{WIDTH - RIGHT}" y1="{y + LANE_HEIGHT}" y2="{y + LANE_HEIGHT}"/>'
-            f'<text x="{axis.left - 8}" y="{y + LANE_HEIGHT / 2 + 4:.1f}" text-anchor="end">'
-            f"<title>{escaped(lane.name)}</title>{escaped(fitted(lane.name, LANE_LETTERS))}</text>"
-            f'<text x="{WIDTH - 2}" y="{y + LANE_HEIGHT / 2 + 4:.1f}" text-anchor="end">{count(lane.total)}</text>'
-        )
-        for span in lane.spans:
-            x = min(axis.x(span.begin_ms), WIDTH - RIGHT - BAR_WIDTH_MIN)
-            width = max(axis.x(span.end_ms) - x, BAR_WIDTH_MIN)
-            style = f"bar c{span.style}" + (" open" if span.is_open else "")
-            parts.append(
-                f'<rect class="{style}" x="{x:.1f}" y="{y + 5}" width="{width:.1f}" height="{LANE_HEIGHT - 10}" rx="1">'
-                f"<title>{escaped(span.hint, 600)}</title></rect>"
-            )
+        parts.append(_level(axis, y + LANE_HEIGHT, "grid"))
+        parts.append(_label(axis.left - 8, middle, fitted(lane.name, LANE_LETTERS), "end", hint=visible(lane.name)))
+        parts.append(_label(WIDTH - 2, middle, count(lane.total), "end"))
+        parts += [_span(axis, y, span) for span in lane.spans]
     complete_ms = max((lane.complete_ms for lane in lanes if lane.complete_ms is not None), default=None)
     return _picture(title, base + BOTTOM, parts, complete_ms)
 
 
-def gone_swatch() -> str:
-    """The grey of incomplete history, for a legend."""
-    shape = '<rect class="gone" width="30" height="12"/>'
-    return f'<svg class="swatch" viewBox="0 0 30 12" aria-hidden="true">{shape}</svg>'
+def _span(axis: Axis, y: int, span: Span) -> Element:
+    x = min(axis.x(span.begin_ms), WIDTH - RIGHT - BAR_WIDTH_MIN)
+    width = max(axis.x(span.end_ms) - x, BAR_WIDTH_MIN)
+    style = f"bar c{span.style}" + (" open" if span.is_open else "")
+    hint = visible(span.hint, HINT_MAX)
+    return _element("rect", style, hint=hint, x=x, y=y + 5, width=width, height=LANE_HEIGHT - 10, rx=1)
 
 
-def swatch(style: int, is_line: bool, is_open: bool = False) -> str:
-    """A colour, for a legend."""
-    shape = '<line x1="0" x2="30" y1="6" y2="6"/>' if is_line else '<rect width="14" height="12" x="8"/>'
-    kind = "line" if is_line else "bar open" if is_open else "bar"
-    return f'<svg class="swatch" viewBox="0 0 30 12" aria-hidden="true"><g class="{kind} c{style}">{shape}</g></svg>'
+# --- what all plots have
 
 
-# --- what all have
+def _element(tag: str, style: str = "", text: str = "", hint: str = "", **attributes: Any) -> Element:
+    """`style` is its class. Numbers are rounded to a tenth of a pixel."""
+    given: dict[str, object] = {"class": style} if style else {}
+    for name, value in attributes.items():
+        given[name.replace("_", "-")] = f"{value:.1f}" if isinstance(value, float) else value
+    return Element(tag, given, text, hint)
 
 
-def _picture(title: str, height: int, parts: list[str], complete_ms: int | None) -> str:
-    name = escaped(title)
-    label = name if complete_ms is None else f"{name}; history is not complete before {when(complete_ms)}"
-    return (
-        f'<svg class="plot" viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{label}">'
-        f'<text class="title" x="8" y="18">{name}</text>{"".join(parts)}</svg>'
-    )
+def _label(x: float, y: float, text: str, anchor: str, style: str = "", hint: str = "", **more: Any) -> Element:
+    return _element("text", style, text, hint, x=x, y=y, text_anchor=anchor, **more)
 
 
-def _gone(axis: Axis, y: int, height: int, complete_ms: int | None) -> list[str]:
+def _level(axis: Axis, y: float, style: str) -> Element:
+    """A line over the width of the plot."""
+    return _element("line", style, x1=axis.left, x2=WIDTH - RIGHT, y1=y, y2=y)
+
+
+def _picture(title: str, height: int, parts: Sequence[Element], complete_ms: int | None) -> Markup:
+    name = visible(title)
+    about: dict[str, object] = {
+        "class": "plot",
+        "viewBox": f"0 0 {WIDTH} {height}",
+        "role": "img",
+        "aria-label": name if complete_ms is None else f"{name}; history is not complete before {when(complete_ms)}",
+    }
+    heading = _element("text", "title", name, x=8, y=18)
+    return render("plot.html", plot=Element("svg", about, children=[heading, *parts]))
+
+
+def _gone(axis: Axis, y: int, height: int, complete_ms: int | None) -> list[Element]:
     """Grey over the time of which history is not complete."""
     if complete_ms is None or complete_ms <= axis.begin_ms:
         return []
+    hint = f"History is not complete before {when(complete_ms)}"
     width = axis.x(complete_ms) - axis.left
-    return [
-        f'<rect class="gone" x="{axis.left}" y="{y}" width="{width:.1f}" height="{height}">'
-        f"<title>History is not complete before {when(complete_ms)}</title></rect>"
-    ]
+    return [_element("rect", "gone", hint=hint, x=axis.left, y=y, width=width, height=height)]
 
 
-def _frame(axis: Axis, unit: str, ticks: list[float]) -> list[str]:
+def _frame(axis: Axis, unit: str, ticks: list[float]) -> list[Element]:
     parts = _time_axis(axis, TOP + PLOT_HEIGHT)
     for tick in ticks:
         y = _y(tick, ticks[-1])
-        parts.append(
-            f'<line class="grid" x1="{axis.left}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>'
-            f'<text x="{axis.left - 8}" y="{y + 4:.1f}" text-anchor="end">{escaped(short_number(tick))}</text>'
-        )
+        parts.append(_level(axis, y, "grid"))
+        parts.append(_label(axis.left - 8, y + 4, short_number(tick), "end"))
     middle = TOP + PLOT_HEIGHT // 2
-    parts.append(
-        f'<text class="unit" x="14" y="{middle}" transform="rotate(-90 14 {middle})" text-anchor="middle">'
-        f"{escaped(unit)}</text>"
-    )
+    parts.append(_label(14, middle, unit, "middle", "unit", transform=f"rotate(-90 14 {middle})"))
     return parts
 
 
-def _time_axis(axis: Axis, base: int) -> list[str]:
-    parts = [f'<line class="axis" x1="{axis.left}" x2="{WIDTH - RIGHT}" y1="{base}" y2="{base}"/>']
+def _time_axis(axis: Axis, base: int) -> list[Element]:
+    parts = [_level(axis, base, "axis")]
     for at, label in time_ticks(axis):
         x = axis.x(at)
-        parts.append(
-            f'<line class="axis" x1="{x:.1f}" x2="{x:.1f}" y1="{base}" y2="{base + 5}"/>'
-            f'<text x="{x:.1f}" y="{base + 20}" text-anchor="middle">{escaped(label)}</text>'
-        )
+        parts.append(_element("line", "axis", x1=x, x2=x, y1=base, y2=base + 5))
+        parts.append(_label(x, base + 20, label, "middle"))
     first, last = f"{time_of(axis.begin_ms):%Y-%m-%d}", f"{time_of(axis.end_ms):%Y-%m-%d}"
     days = first if first == last else f"{first} to {last}"
-    parts.append(
-        f'<text class="unit" x="{(axis.left + WIDTH - RIGHT) / 2:.1f}" y="{base + 42}" text-anchor="middle">'
-        f"Time (UTC), {days}</text>"
-    )
+    parts.append(_label((axis.left + WIDTH - RIGHT) / 2, base + 42, f"Time (UTC), {days}", "middle", "unit"))
     return parts
 
 

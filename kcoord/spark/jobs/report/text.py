@@ -1,13 +1,12 @@
-"""Text for the page. Names come out of logs, so anybody may have chosen them: all goes through `escaped`."""
+"""Text for the page. Names come from logs, so anybody may have chosen them: all text goes through `visible`."""
 
 from __future__ import annotations
 
-import html
 import unicodedata
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from kcoord.spark.plan import TIME_MS_MAX
+from kcoord.spark.reader.slices import TIME_MS_MAX
 
 TEXT_MAX: Final = 200
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -36,13 +35,13 @@ def fitted(value: object, width: float) -> str:
     if sum(map(_width, text)) <= width:
         return text
     left, right = 0, len(text)
-    room = width - 1
+    space = width - 1
     while left < right:
         is_left = left <= len(text) - right
         need = _width(text[left if is_left else right - 1])
-        if need > room:
+        if need > space:
             break
-        room -= need
+        space -= need
         left, right = (left + 1, right) if is_left else (left, right - 1)
     return f"{text[:left]}…{text[right:]}"
 
@@ -54,11 +53,6 @@ def _width(one: str) -> float:
     if one in "mwMW@%—…":
         return 1.7
     return 1.25 if one.isupper() or ord(one) > 0x2FF else 1
-
-
-def escaped(value: object, limit: int = TEXT_MAX) -> str:
-    """`visible`, and fit for HTML and XML, in text and between quotes."""
-    return html.escape(visible(value, limit), quote=True)
 
 
 def count(value: float | None) -> str:

@@ -1,4 +1,4 @@
-"""The rooms of topics, metadata, configurations and producer ids with a log that is a list, for tests."""
+"""Topics, metadata, configurations and producer ids with a list in place of the log, for tests."""
 
 from __future__ import annotations
 
@@ -11,12 +11,18 @@ from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import Now, Outcome, Request
 from kcoord.core.producers import ProducerIds
 from kcoord.core.topics.registry import TopicRegistry
+from kcoord.core.transactions.end import TransactionEnds
+from kcoord.core.transactions.expiry import TransactionExpiry
+from kcoord.core.transactions.init import TransactionInits
+from kcoord.core.transactions.state import Transactions
 from kcoord.protocol import apis
+from kcoord.protocol.init_producer_id import InitProducerIdRequest
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import BytesWriter, Reader
 
 HOST = "127.0.0.1"
 PORT = 9092
+NOW = Now(0, 1_700_000_000_000)
 
 
 class AdminRig:
@@ -28,10 +34,10 @@ class AdminRig:
         self.log: list[Message] = []
         self.sent = 0
         self.open()
-        self.apply(self.topics.loaded(Now(0, 0), self.entropy()))
+        self.apply(self.topics.loaded(self.entropy()))
 
     def open(self) -> None:
-        """Make the rooms anew from the log, as a restart does."""
+        """Rebuild all state from the log, as a restart does."""
         self.topics = TopicRegistry(self.config)
         for offset, record in enumerate(self.log):
             self.topics.replay_metadata(record, offset)
@@ -39,6 +45,10 @@ class AdminRig:
         admin = self.admin = TopicAdmin(self.config, self.topics)
         configs = self.configs = ConfigHandlers(self.config, self.topics)
         producer_ids = ProducerIds(self.config, self.topics)
+        transactions = Transactions(self.topics)
+        ends = TransactionEnds(transactions, producer_ids)
+        expiry = TransactionExpiry(self.config, transactions)
+        self.inits = TransactionInits(self.config, transactions, producer_ids, ends, expiry)
         self.handlers: dict[int, Any] = {
             apis.METADATA: metadata.handle_metadata,
             apis.DESCRIBE_TOPIC_PARTITIONS: metadata.handle_describe_topic_partitions,
@@ -50,7 +60,6 @@ class AdminRig:
             apis.DESCRIBE_CONFIGS: configs.handle_describe_configs,
             apis.INCREMENTAL_ALTER_CONFIGS: configs.handle_incremental_alter_configs,
             apis.LIST_CONFIG_RESOURCES: configs.handle_list_config_resources,
-            apis.INIT_PRODUCER_ID: producer_ids.handle_init_producer_id,
         }
 
     def entropy(self) -> bytes:
@@ -67,7 +76,9 @@ class AdminRig:
     def handle(self, api_key: int, version: int, body: Message) -> Outcome:
         entropy = self.entropy()
         request = Request(self.sent, 1, api_key, version, "test", "10.0.0.1", body, entropy, HOST, PORT)
-        out: Outcome = self.handlers[api_key](request, body, Now(0, 0))
+        if isinstance(body, InitProducerIdRequest):
+            return self.apply(self.inits.handle_init_producer_id(request, body, NOW))
+        out: Outcome = self.handlers[api_key](request, body)
         return self.apply(out)
 
     def ask(self, api_key: int, version: int, body: Message) -> Any:

@@ -28,9 +28,7 @@ from tests.unit.core.topics.test_topics import create
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
-def alter(
-    rig: AdminRig, kind: int, name: str, *changes: tuple[str, int, str | None], validate: bool = False
-) -> int:
+def alter(rig: AdminRig, kind: int, name: str, *changes: tuple[str, int, str | None], validate: bool = False) -> int:
     resource = AlterConfigsResource(kind, name, [AlterableConfig(*change) for change in changes])
     answer = rig.ask(apis.INCREMENTAL_ALTER_CONFIGS, 1, IncrementalAlterConfigsRequest([resource], validate))
     assert len(answer.responses) == 1

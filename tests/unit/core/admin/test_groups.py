@@ -155,7 +155,7 @@ def test_a_deleted_group_is_gone_after_a_restart() -> None:
     assert rig.store.hard_state() == []
 
 
-def test_a_pending_member_of_a_deleted_group_starts_anew() -> None:
+def test_a_pending_member_of_a_deleted_group_joins_a_new_group() -> None:
     rig = Rig()
     member = rig.new_member_id()
     assert rig.delete("g") == {"g": errors.NONE}

@@ -104,3 +104,5 @@ def test_the_address_is_the_one_of_the_clients_listener() -> None:
     ]
     old = rig.ask(apis.FIND_COORDINATOR, 0, FindCoordinatorRequest("g"))
     assert (old.error_code, old.node_id, old.host, old.port) == (0, 1, HOST, PORT)
+    transactional = rig.ask(apis.FIND_COORDINATOR, 2, FindCoordinatorRequest("x", 1))
+    assert (transactional.error_code, transactional.host, transactional.port) == (0, HOST, PORT)

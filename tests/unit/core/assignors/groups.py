@@ -36,9 +36,7 @@ def member(
     target: Mapping[int, Iterable[int]] | None = None,
     instance_id: str | None = None,
 ) -> MemberSpec:
-    return MemberSpec(
-        member_id, instance_id, None, [topic(n) for n in sorted(topics)], assignment(target or {})
-    )
+    return MemberSpec(member_id, instance_id, None, [topic(n) for n in sorted(topics)], assignment(target or {}))
 
 
 def group(*members: MemberSpec) -> GroupSpec:
@@ -79,17 +77,21 @@ def needed(sizes_before: Iterable[int], partition_total: int) -> int:
 class Group:
     """A group around a `TargetBuilder` as the coordinator has it: answers are stored in `targets`."""
 
-    def __init__(
-        self, assignor: Assignor, topics: Topics, targets: dict[str, Assignment] | None = None
-    ) -> None:
+    def __init__(self, assignor: Assignor, topics: Topics, targets: dict[str, Assignment] | None = None) -> None:
+        self.assignor = assignor
         self.topics = topics
         self.targets: dict[str, Assignment] = {} if targets is None else targets
         self.builder = TargetBuilder(assignor, topics, self.targets)
         self.members: dict[str, list[bytes]] = {}
+        self.instances: dict[str, str | None] = {}
 
     def join(self, member_id: str, topics: Iterable[int], instance_id: str | None = None) -> None:
-        self.members[member_id] = [topic(n) for n in sorted(topics)]
-        self.builder.set_member(member_id, instance_id, None, self.members[member_id])
+        self.instances[member_id] = instance_id
+        self.set_member(member_id, [topic(n) for n in sorted(topics)])
+
+    def set_member(self, member_id: str, topic_ids: list[bytes]) -> None:
+        self.members[member_id] = topic_ids
+        self.builder.set_member(member_id, self.instances[member_id], None, topic_ids)
 
     def leave(self, member_id: str) -> None:
         del self.members[member_id]
@@ -98,13 +100,20 @@ class Group:
 
     def replace(self, old_id: str, new_id: str) -> None:
         self.members[new_id] = self.members.pop(old_id)
+        self.instances[new_id] = self.instances[old_id]
         if old_id in self.targets:
             self.targets[new_id] = self.targets.pop(old_id)
         self.builder.replace_static_member(old_id, new_id)
 
     def grow(self, number: int, count: int) -> None:
         self.topics.counts[topic(number)] = count
-        self.builder.topics_changed()
+        self.topics_changed()
+
+    def topics_changed(self) -> None:
+        """Start again with a new builder, as the coordinator does when topics change."""
+        self.builder = TargetBuilder(self.assignor, self.topics, self.targets)
+        for member_id, topic_ids in self.members.items():
+            self.builder.set_member(member_id, self.instances[member_id], None, topic_ids)
 
     def compute(self, stored: bool = True) -> dict[str, Assignment]:
         """Members whose target changed. The copies are what a replay would have decoded."""

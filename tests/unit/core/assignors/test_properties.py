@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -40,9 +41,7 @@ def groups(draw: st.DrawFn, homogeneous: bool) -> Group:
 
 def valid_part(built: Group) -> dict[str, Assignment]:
     """Of the targets what may stay: members that are there, topics that they subscribe to."""
-    return {
-        m: {t: p for t, p in built.targets.get(m, {}).items() if t in ids} for m, ids in built.members.items()
-    }
+    return {m: {t: p for t, p in built.targets.get(m, {}).items() if t in ids} for m, ids in built.members.items()}
 
 
 def check_complete(built: Group) -> None:
@@ -104,9 +103,7 @@ def test_balanced_groups_are_left_alone(built: Group) -> None:
 @settings(max_examples=100, deadline=None)
 def test_the_order_of_members_does_not_matter(built: Group, rng: random.Random) -> None:
     """Specs in another order give the same answer, so no dict's order can reach the log."""
-    specs = [
-        member(name, [int.from_bytes(t, "big") for t in ids], {}, None) for name, ids in built.members.items()
-    ]
+    specs = [member(name, [int.from_bytes(t, "big") for t in ids], {}, None) for name, ids in built.members.items()]
     for spec in specs:
         spec.target = built.targets.get(spec.member_id, {})
     shuffled = list(specs)
@@ -125,7 +122,7 @@ def test_range(built: Group) -> None:
         subscribers = sorted(m for m, ids in built.members.items() if topic_id in ids)
         runs = [built.targets[m].get(topic_id, []) for m in subscribers]
         # One run after the other, in order of members, the longer ones first.
-        assert sum(runs, []) == (list(range(count)) if subscribers else [])
+        assert list(itertools.chain.from_iterable(runs)) == (list(range(count)) if subscribers else [])
         lengths = [len(run) for run in runs]
         assert lengths == sorted(lengths, reverse=True)
         assert not lengths or lengths[0] - lengths[-1] <= 1

@@ -11,7 +11,7 @@ from tests.unit.core.assignors.groups import Topics, assignment, group, member
 RANGE = RangeAssignor()
 
 
-def test_nobody() -> None:
+def test_no_members() -> None:
     assert RANGE.assign(GroupSpec({}, True), Topics({1: 3})) == {}
 
 

@@ -99,7 +99,7 @@ def test_a_member_that_leaves_and_comes_back_in_one_turn() -> None:
     assert list(changed) == ["b"]
 
 
-def test_targets_of_a_log_are_gone_on_from() -> None:
+def test_targets_of_a_log_are_continued() -> None:
     before = {"a": assignment({1: [0, 3]}), "b": assignment({1: [1, 2]})}
     group = uniform({1: 4}, dict(before))
     group.join("b", [1])
@@ -223,7 +223,7 @@ def test_one_that_joins_or_leaves_is_not_a_reason_to_compute_in_full() -> None:
     group.compute()
     assert topics.asked == 2
     assert sorted(set(sizes(group.targets).values())) == [2]
-    group.builder.topics_changed()
+    group.topics_changed()
     group.compute()
     assert topics.asked == 4
 
@@ -260,7 +260,7 @@ def test_what_is_an_assignor_stays_one() -> None:
 def test_a_plug_in_without_a_method() -> None:
     group = Group(Assignor("empty"), Topics({1: 1}))
     group.join("a", [1])
-    with pytest.raises(AssignorError, match="'empty' does not say how"):
+    with pytest.raises(AssignorError, match="'empty' does not implement"):
         group.compute()
 
 
@@ -279,7 +279,7 @@ T1, T2 = topic(1), topic(2)
 @pytest.mark.parametrize(
     ("answer", "complaint"),
     [
-        ({"c": {}}, "'c', who is not a member"),
+        ({"c": {}}, "'c', which is not a member"),
         ({"a": {T1: [2]}}, "partition 2 of topic 0*1, which has 2 partitions"),
         ({"a": {T1: [-1]}}, "partition -1"),
         ({"a": {T1: [0, 0]}}, "assigned twice to 'a'"),

@@ -21,7 +21,7 @@ from tests.unit.core.assignors.groups import (
 UNIFORM = UniformAssignor()
 
 
-def test_nobody() -> None:
+def test_no_members() -> None:
     assert UNIFORM.assign(GroupSpec({}, True), Topics({1: 3})) == {}
 
 
@@ -67,7 +67,7 @@ def test_the_extra_goes_to_who_changes_anyway() -> None:
     assert result["c"] == assignment({1: [2, 3]})
 
 
-def test_what_is_gone_is_dropped() -> None:
+def test_removed_targets_are_dropped() -> None:
     """Topics that are not subscribed to, and partitions that do not exist (of a log from elsewhere)."""
     spec = group(member("a", [1], {1: [0, 7], 2: [0]}), member("b", [1], {1: [1]}))
     result = UNIFORM.assign(spec, Topics({1: 2, 2: 1}))

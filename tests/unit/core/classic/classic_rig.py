@@ -36,8 +36,6 @@ from kcoord.wire.primitives import BytesWriter, Reader
 # The version of GroupMetadataValue that goes to disk; coding every record checks that its values fit.
 VALUE_VERSION = 3
 
-Stored = tuple[GroupMetadataKey, GroupMetadataValue | None]
-
 
 class Rig:
     """A coordinator of classic groups with `logs` partitions; a group's log is the length of its id modulo those."""
@@ -51,13 +49,13 @@ class Rig:
         self.stored: list[list[CoordinatorRecord]] = [[] for _ in self.logs]
         # Offsets by group and topic, as the offset store would keep them.
         self.offsets: dict[str, dict[str, int]] = {}
-        self.store = GroupStore(self.config, self.log_of)
+        self.store = GroupStore(self.log_of)
         rebalance = ClassicRebalance(self.config, self.store)
         self.joins = ClassicJoin(self.config, self.store, rebalance)
         self.syncs = ClassicSync(self.config, self.store, rebalance)
         self.membership = ClassicMembership(self.config, self.store, rebalance)
         self.leaves = LeaveGroups(self.store, self.membership.leave, self.leave_consumer)
-        self.admin = GroupAdmin(self.config, self.store, self.tombstones_of)
+        self.admin = GroupAdmin(self.store, self.tombstones_of)
         self.now_ms = 1_000_000
         self.wall_offset_ms = 1_700_000_000_000
         self.replies: dict[int, Reply] = {}
@@ -76,9 +74,7 @@ class Rig:
         topics = list(self.offsets.get(group_id, {}))[:at_most]
         return [CoordinatorRecord(OffsetCommitKey(group_id, topic, 0), None) for topic in topics]
 
-    def leave_consumer(
-        self, step: LeaveGroupStep, share: list[MemberIdentity], now: Now, out: Outcome
-    ) -> None:
+    def leave_consumer(self, step: LeaveGroupStep, share: list[MemberIdentity], now: Now, out: Outcome) -> None:
         raise AssertionError("there are no consumer groups here")
 
     def now(self) -> Now:
@@ -102,7 +98,7 @@ class Rig:
                 self.apply(self.leaves.handle_leave_group_step(event, self.now()))
                 continue
             assert isinstance(event, DeleteGroupsStep)
-            self.apply(self.admin.handle_delete_groups_step(event, self.now()))
+            self.apply(self.admin.handle_delete_groups_step(event))
 
     def replay(self, log: LogId, record: CoordinatorRecord) -> None:
         stored = self.stored[log.partition]
@@ -126,9 +122,8 @@ class Rig:
         again.config = self.config
         for name, value in settings.items():
             setattr(again.config, name, value)
-        again.joins.config = again.syncs.config = again.admin.config = self.config
+        again.joins.config = again.syncs.config = self.config
         again.membership.config = again.membership.rebalance.config = self.config
-        again.store.config = self.config
         again.offsets = self.offsets
         again.now_ms = self.now_ms
         for log, records in zip(again.logs, self.stored, strict=True):
@@ -167,12 +162,12 @@ class Rig:
         elif isinstance(body, LeaveGroupRequest):
             out = self.leaves.handle_leave_group(request, body, now)
         elif isinstance(body, DescribeGroupsRequest):
-            out = self.admin.handle_describe_groups(request, body, now)
+            out = self.admin.handle_describe_groups(request, body)
         elif isinstance(body, ListGroupsRequest):
-            out = self.admin.handle_list_groups(request, body, now)
+            out = self.admin.handle_list_groups(request, body)
         else:
             assert isinstance(body, DeleteGroupsRequest)
-            out = self.admin.handle_delete_groups(request, body, now)
+            out = self.admin.handle_delete_groups(request, body)
         self.apply(out)
         return request_id
 
@@ -236,17 +231,13 @@ class Rig:
         assert isinstance(response, SyncGroupResponse)
         return response
 
-    def heartbeat(
-        self, member_id: str, generation: int, group: str = "g", instance: str | None = None
-    ) -> int:
+    def heartbeat(self, member_id: str, generation: int, group: str = "g", instance: str | None = None) -> int:
         request_id = self.send(apis.HEARTBEAT, 4, HeartbeatRequest(group, generation, member_id, instance))
         response = self.replies[request_id].response
         assert isinstance(response, HeartbeatResponse)
         return response.error_code
 
-    def leave(
-        self, *members: str | tuple[str, str | None], group: str = "g", version: int = 5
-    ) -> LeaveGroupResponse:
+    def leave(self, *members: str | tuple[str, str | None], group: str = "g", version: int = 5) -> LeaveGroupResponse:
         pairs = [(m, None) if isinstance(m, str) else m for m in members]
         identities = [MemberIdentity(m, i, "bye") for m, i in pairs]
         body = LeaveGroupRequest(group, pairs[0][0], identities)

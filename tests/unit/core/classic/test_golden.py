@@ -76,7 +76,7 @@ class Conversation:
         self.symbols: dict[str, str] = {}
         self.waiting: list[tuple[int, dict[str, Any]]] = []
 
-    def say(self, step: dict[str, Any]) -> None:
+    def run_step(self, step: dict[str, Any]) -> None:
         request = with_symbols(step["request"], self.symbols, to_ids=True)
         if step["api"] == "OffsetCommit":
             self.commit(request, step["response"])
@@ -122,6 +122,6 @@ def steps_of(script: str) -> Iterator[dict[str, Any]]:
 def test_answers_are_those_of_a_real_broker(script: str) -> None:
     conversation = Conversation()
     for step in steps_of(script):
-        conversation.say(step)
+        conversation.run_step(step)
     unanswered = [step["step"] for _, step in conversation.waiting if "response" in step]
     assert unanswered == []

@@ -164,7 +164,7 @@ def test_a_new_group_is_written_empty() -> None:
     assert value.current_state_timestamp == rig.now().wall_ms
 
 
-def test_a_refused_first_member_leaves_a_group_behind_too() -> None:
+def test_a_refused_first_member_also_leaves_a_group() -> None:
     rig = Rig()
     rig.send_join(protocols=[])
     assert rig.record_count() == 1
@@ -195,9 +195,7 @@ def test_the_protocol_most_members_prefer_is_taken() -> None:
     rig = Rig()
     ids = [rig.new_member_id() for _ in range(3)]
     lists = [["a", "b"], ["b", "a"], ["b", "a", "c"]]
-    requests = [
-        rig.send_join(m, protocols=[(n, b"") for n in names]) for m, names in zip(ids, lists, strict=True)
-    ]
+    requests = [rig.send_join(m, protocols=[(n, b"") for n in names]) for m, names in zip(ids, lists, strict=True)]
     assert {a.protocol_name for a in rig.join_all(*requests)} == {"b"}
 
 
@@ -205,9 +203,7 @@ def test_only_protocols_common_to_all_are_voted_for() -> None:
     rig = Rig()
     ids = [rig.new_member_id() for _ in range(3)]
     lists = [["a", "b"], ["a", "b"], ["b"]]
-    requests = [
-        rig.send_join(m, protocols=[(n, b"") for n in names]) for m, names in zip(ids, lists, strict=True)
-    ]
+    requests = [rig.send_join(m, protocols=[(n, b"") for n in names]) for m, names in zip(ids, lists, strict=True)]
     assert {a.protocol_name for a in rig.join_all(*requests)} == {"b"}
 
 
@@ -268,7 +264,7 @@ def test_a_member_that_missed_the_answer_of_its_join_gets_it_again() -> None:
     assert rig.group().state == COMPLETING_REBALANCE
 
 
-def test_a_member_that_changes_its_mind_before_the_assignment_starts_anew() -> None:
+def test_a_member_that_rejoins_before_the_assignment_starts_a_new_generation() -> None:
     rig = Rig()
     ids = [rig.new_member_id() for _ in range(2)]
     rig.join_all(*[rig.send_join(m) for m in ids])
@@ -301,7 +297,7 @@ def test_a_new_member_makes_the_others_rejoin() -> None:
     assert {a.leader for a in answers} == {old}
 
 
-def test_members_that_do_not_rejoin_in_time_are_left_behind() -> None:
+def test_members_that_do_not_rejoin_in_time_are_removed() -> None:
     rig = Rig()
     ids = rig.stable_group(2, rebalance_ms=30_000, session_ms=60_000)
     leader = rig.send_join(ids[1], protocols=[("range", b"other")], rebalance_ms=30_000, session_ms=60_000)

@@ -139,7 +139,7 @@ def test_a_crowd_without_manners(seed: int) -> None:
     # Left alone, everybody is answered or expires, and the group empties.
     crowd.rig.sleep(1_000_000)
     crowd.learn()
-    assert crowd.joins == crowd.syncs == []
+    assert crowd.joins == [] and crowd.syncs == []
     group = crowd.rig.store.get("g")
     assert group is None or (group.state == EMPTY and not group.pending_members)
     assert crowd.rig.restart().store.hard_state() == crowd.rig.store.hard_state()

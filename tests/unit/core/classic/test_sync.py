@@ -90,14 +90,14 @@ def test_members_without_an_assignment_get_an_empty_one_and_strangers_none() -> 
 def test_refused_syncs(fields: dict[str, Any], error: int) -> None:
     rig = Rig()
     (member,) = rig.stable_group()
-    asked = {"member_id": member, "generation": 1} | fields
+    asked: dict[str, Any] = {"member_id": member, "generation": 1} | fields
     answer = rig.synced(rig.send_sync(**asked))
     assert answer.error_code == error
     if error:
         assert (answer.protocol_type, answer.protocol_name, answer.assignment) == (None, None, b"")
 
 
-def test_a_sync_of_an_empty_group_is_from_nobody() -> None:
+def test_a_sync_of_an_empty_group_is_from_an_unknown_member() -> None:
     rig = Rig()
     (member,) = rig.stable_group()
     rig.leave(member)
@@ -137,7 +137,7 @@ def test_9_members_that_never_sync_are_removed() -> None:
     assert rig.joined(rig.send_join(ids[1])).generation_id == 2
 
 
-def test_9_a_group_of_which_nobody_syncs_becomes_empty() -> None:
+def test_9_a_group_without_a_sync_becomes_empty() -> None:
     rig = Rig()
     joined_group(rig, 2, rebalance_ms=30_000, session_ms=60_000)
     rig.sleep(30_000)
@@ -157,7 +157,7 @@ def test_9_a_follower_that_never_syncs_goes_from_a_stable_group_too() -> None:
     assert list(rig.group().members) == [ids[0]]
 
 
-def test_9_the_timer_of_an_earlier_generation_harms_nobody() -> None:
+def test_9_the_timer_of_an_earlier_generation_has_no_effect() -> None:
     rig = Rig()
     ids = joined_group(rig, 1, rebalance_ms=30_000, session_ms=60_000)
     rig.sleep(20_000)

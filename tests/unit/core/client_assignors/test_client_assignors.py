@@ -39,9 +39,7 @@ def expected_name(members: list[ConsumerMember]) -> str | None:
     for name in sorted({a.name for m in members for a in m.client_assignors}):
         own = [m.client_assignor(name) for m in members]
         known = [a for a in own if a is not None]
-        if len(known) < len(members) or max(a.minimum_version for a in known) > min(
-            a.maximum_version for a in known
-        ):
+        if len(known) < len(members) or max(a.minimum_version for a in known) > min(a.maximum_version for a in known):
             continue
         used = [a.metadata_version for a in known]
         if any(a.minimum_version <= min(used) and max(used) <= a.maximum_version for a in known):
@@ -97,9 +95,7 @@ def test_many_assignors_are_refused() -> None:
     scenario.run("topic t")
     lists = ",".join(f"n{index}:1-1:1" for index in range(17))
     assert "more than 16" in scenario.run(f"beat client=a topics=t assignors={lists}")[0]
-    assert scenario.run(f"beat client=a topics=t assignors={lists.rpartition(',')[0]}")[0].startswith(
-        "record"
-    )
+    assert scenario.run(f"beat client=a topics=t assignors={lists.rpartition(',')[0]}")[0].startswith("record")
 
 
 class Crowd:
@@ -237,9 +233,7 @@ class Crowd:
                 self.check_owners()
         group = self.scenario.core.groups.consumer_groups["g"]
         assert group.state() == "Stable", group.state()
-        owned = sorted(
-            p for name in self.NAMES[:3] for ps in self.actor(name).assignment.values() for p in ps
-        )
+        owned = sorted(p for name in self.NAMES[:3] for ps in self.actor(name).assignment.values() for p in ps)
         assert owned == list(range(PARTITIONS))
         assert all(m.answer == (0, 1, b"\x0f") for m in group.members.values())
 

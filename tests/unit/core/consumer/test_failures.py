@@ -43,7 +43,7 @@ def failures(lines: list[str]) -> list[str]:
     return [line for line in lines if line.startswith(("record", "DIGEST"))]
 
 
-def test_a_failing_assignor_is_told_of_and_changes_nothing() -> None:
+def test_a_failing_assignor_is_reported_and_changes_nothing() -> None:
     scenario, assignor = story()
     assignor.fails = True
     lines = scenario.run("beat client=b topics=t")
@@ -114,8 +114,6 @@ def test_classic_members_alone_work_on_with_what_they_have() -> None:
     lines = scenario.run("heartbeat client=k")
     assert not failures(lines)
     assert "reply k: Heartbeat" in lines
-    assert [line.split()[2] for line in lines if line.startswith("fact")] == [
-        "consumer_group_assignor_failed"
-    ]
+    assert [line.split()[2] for line in lines if line.startswith("fact")] == ["consumer_group_assignor_failed"]
     assignor.fails = False
     assert "REBALANCE_IN_PROGRESS" in " ".join(scenario.run("heartbeat client=k"))

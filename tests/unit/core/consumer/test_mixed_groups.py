@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcoord.core.groups.cause import (
+from kcoord.core.cause import (
     JOIN_TIMEOUT,
     MEMBER_JOINED,
     MEMBER_LEFT,
@@ -21,7 +21,7 @@ from kcoord.core.groups.embedded_protocol import (
     encode_assignment,
     version_of,
 )
-from kcoord.core.outcome import LogId, Outcome
+from kcoord.core.outcome import Outcome
 from kcoord.protocol.records.consumer_group_metadata import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
@@ -77,7 +77,7 @@ def mixed_story(**settings: str) -> Story:
 # ---- causes
 
 
-def test_an_upgrade_says_so_and_then_who_joined() -> None:
+def test_an_upgrade_is_a_cause_before_the_member_that_joined() -> None:
     story = classic_story()
     upgraded, joined = story.causes("beat client=a topics=t")
     assert upgraded.kind == PROTOCOL_UPGRADED
@@ -85,7 +85,7 @@ def test_an_upgrade_says_so_and_then_who_joined() -> None:
     assert story.consumer_group().epoch == 2
 
 
-def test_a_downgrade_says_so_on_the_classic_record() -> None:
+def test_a_downgrade_is_the_cause_on_the_classic_record() -> None:
     story = mixed_story()
     story.outcomes = []
     story.run("beat client=a epoch=-1")
@@ -99,7 +99,7 @@ def test_a_static_replacement_that_downgrades_names_both() -> None:
     story = Story()
     story.run("beat client=s topics=t instance=one")
     (cause,) = story.causes("join client=l instance=one topics=t")
-    assert (cause.kind, cause.detail) == (PROTOCOL_DOWNGRADED, "static member in the place of s")
+    assert (cause.kind, cause.detail) == (PROTOCOL_DOWNGRADED, "static member replaces s")
 
 
 def test_classic_members_that_leave_give_their_reason() -> None:
@@ -145,7 +145,7 @@ def test_a_heartbeat_that_fails_leaves_the_classic_group_alone(beat: str) -> Non
     assert len(lines) == 1 and "error_code=" in lines[0]
     assert (group.state, dict(group.members), group.awaiting_join, group.join_token) == before
     assert group.state == PREPARING_REBALANCE
-    assert store.groups["g"] is group and not store.consumer_groups and not store.making
+    assert store.groups["g"] is group and not store.consumer_groups
     assert story.core.digest() == digest
     assert story.run("waiting") == ["waiting q: JoinGroup"]
 
@@ -153,17 +153,16 @@ def test_a_heartbeat_that_fails_leaves_the_classic_group_alone(beat: str) -> Non
 def test_a_member_over_the_limit_does_not_convert_the_group() -> None:
     story = classic_story(group_consumer_max_size="1")
     assert "GROUP_MAX_SIZE_REACHED" in story.run("beat client=a topics=t")[0]
-    assert "g" in story.core.groups.groups and not story.core.groups.making
+    assert "g" in story.core.groups.groups
     assert story.run("heartbeat client=p") == ["reply p: Heartbeat"]
 
 
-def test_replay_goes_on_with_the_group_that_the_handler_made() -> None:
+def test_replay_uses_the_group_that_the_handler_created() -> None:
     story = classic_story()
     story.run("beat client=a topics=t")
     timers = story.core.groups.timers.by_group["g"]
     assert set(timers) == {"a", story.actors["p"].member_id}
     assert all(of_member.session_token for of_member in timers.values())
-    assert not story.core.groups.making
 
 
 def test_a_classic_group_that_would_be_too_large_is_not_made() -> None:
@@ -198,7 +197,7 @@ def test_only_classic_members_have_join_and_sync_timers() -> None:
     assert member_id in story.consumer_group().members
 
 
-def test_timers_of_members_that_are_gone_do_not_count() -> None:
+def test_timers_of_removed_members_do_not_count() -> None:
     story = mixed_story()
     story.run("beat client=b topics=t")
     story.run("heartbeat client=k")
@@ -214,17 +213,15 @@ def test_timers_of_members_that_are_gone_do_not_count() -> None:
 def test_a_classic_record_ends_a_consumer_group_whose_tombstones_are_lost() -> None:
     story = mixed_story()
     store = story.core.groups
-    log = LogId("__consumer_offsets", 0)
     value = GroupMetadataValue("consumer", 7, "range", "p", 0, [MemberMetadata(member_id="p")])
-    story.core.replay(log, 1000, GroupMetadataKey("g"), value)
+    story.core.replay(story.core.log_of("g"), 1000, GroupMetadataKey("g"), value)
     assert "g" not in store.consumer_groups
     assert store.groups["g"].value is value
 
 
 def test_a_consumer_record_ends_a_classic_group_whose_tombstone_is_lost() -> None:
     story = classic_story()
-    log = LogId("__consumer_offsets", 0)
-    story.core.replay(log, 1000, ConsumerGroupMetadataKey("g"), ConsumerGroupMetadataValue(5, 0))
+    story.core.replay(story.core.log_of("g"), 1000, ConsumerGroupMetadataKey("g"), ConsumerGroupMetadataValue(5, 0))
     assert "g" not in story.core.groups.groups
     assert story.consumer_group().epoch == 5
 
@@ -254,9 +251,7 @@ def test_versions_of_the_embedded_protocol() -> None:
     assert version_of(newer) == 3
 
 
-@pytest.mark.parametrize(
-    "data", [b"", b"\x00", b"\xff\xff" + b"\x00" * 20, b"\x00\x01\x00\x00\x00\x01\x00\x09t"]
-)
+@pytest.mark.parametrize("data", [b"", b"\x00", b"\xff\xff" + b"\x00" * 20, b"\x00\x01\x00\x00\x00\x01\x00\x09t"])
 def test_what_is_no_subscription(data: bytes) -> None:
     with pytest.raises(DecodeError):
         decode_subscription(data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kcoord.core.outcome import Now
 from kcoord.protocol import apis
 from kcoord.protocol.init_producer_id import InitProducerIdRequest
 from tests.unit.core.admin.admin_rig import AdminRig
@@ -20,7 +19,7 @@ def changes(rig: AdminRig) -> list[str]:
     return [] if event is None else event.names
 
 
-def test_what_comes_goes_and_grows_is_told_once() -> None:
+def test_created_deleted_and_extended_topics_are_reported_once() -> None:
     rig = live_rig()
     assert changes(rig) == []
     create(rig, "t", "u", partitions=3)
@@ -33,12 +32,12 @@ def test_what_comes_goes_and_grows_is_told_once() -> None:
     assert changes(rig) == ["t"]
 
 
-def test_nothing_is_told_of_what_was_loaded() -> None:
+def test_loaded_topics_are_not_reported() -> None:
     rig = live_rig()
     create(rig, "t", "u")
     delete(rig, "u")
     rig.open()
-    rig.topics.loaded(Now(0, 0), b"\1" * 16)
+    rig.topics.loaded(b"\1" * 16)
     rig.topics.unfinished_deletions()
     assert changes(rig) == []
     create(rig, "u")

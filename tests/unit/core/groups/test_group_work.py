@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kcoord.core.config import CoreConfig
 from kcoord.core.groups.consumer import ConsumerGroup
 from kcoord.core.groups.members import ConsumerMember, sorted_unique
 from kcoord.core.groups.store import GroupStore
@@ -27,7 +26,7 @@ def test_a_record_of_a_known_group_needs_no_hash_of_its_id() -> None:
         asked.append(group_id)
         return LOG
 
-    store = GroupStore(CoreConfig(), log_of)
+    store = GroupStore(log_of)
     store.consumer_groups["k"] = ConsumerGroup("k", LOG)
     store.touch("k", 7)
     assert asked == [] and store.last_log is LOG
@@ -56,7 +55,7 @@ def test_a_member_with_the_same_names_leaves_their_counts_alone() -> None:
     assert group.name_counts == {"b": 1, "d": 1}
 
 
-def test_topics_are_those_that_somebody_is_left_to_subscribe_to() -> None:
+def test_topics_are_those_of_the_remaining_members() -> None:
     group = ConsumerGroup("g", LOG)
     first, second = member("m", ["a", "b"]), member("n", ["b", "c"])
     group.put_member(first)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from kcoord.core.groups.classic import ClassicGroup
+from kcoord.core.groups.consumer import ConsumerGroup
 from kcoord.protocol.records.consumer_group_current_member_assignment import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -18,6 +20,7 @@ from kcoord.protocol.records.consumer_group_metadata import (
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
 )
+from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetadataValue
 from tests.harness.group_records import LOG, offsets_core
 
 TOPIC = b"t" * 16
@@ -49,8 +52,28 @@ def test_epochs_count_where_each_partition_has_one(
 
 
 @pytest.mark.parametrize("classic", [None, ClassicMemberMetadata(), ClassicMemberMetadata(9_000)])
-def test_a_member_is_a_classic_one_unless_its_record_says_null(classic: ClassicMemberMetadata | None) -> None:
+def test_a_member_is_a_classic_one_unless_its_record_has_null(classic: ClassicMemberMetadata | None) -> None:
     core = offsets_core()
     value = ConsumerGroupMemberMetadataValue(classic_member_metadata=classic)
     core.replay(LOG, 0, ConsumerGroupMemberMetadataKey("g", "m"), value)
-    assert core.groups.consumer_groups["g"].members["m"].uses_classic_protocol() == (classic is not None)
+    assert (core.groups.consumer_groups["g"].members["m"].classic is None) == (classic is None)
+
+
+def test_replay_puts_the_group_in_place_that_the_outcome_made() -> None:
+    core = offsets_core()
+    made = ConsumerGroup("g", LOG)
+    core.replay(LOG, 0, ConsumerGroupMetadataKey("g"), ConsumerGroupMetadataValue(7), made=made)
+    assert core.groups.consumer_groups["g"] is made and made.epoch == 7
+    core.replay(LOG, 1, ConsumerGroupMetadataKey("h"), ConsumerGroupMetadataValue(3), made=made)
+    assert core.groups.consumer_groups["h"] is not made, "it is for its own group only"
+    core.replay(LOG, 2, ConsumerGroupMetadataKey("g"), None, made=made)
+    assert "g" not in core.groups.consumer_groups, "a tombstone makes no group"
+
+
+def test_replay_puts_a_classic_group_in_place_that_the_outcome_made() -> None:
+    core = offsets_core()
+    made = ClassicGroup("g", LOG, 0)
+    core.replay(LOG, 0, GroupMetadataKey("g"), GroupMetadataValue(generation=4), made=made)
+    assert core.groups.groups["g"] is made and made.value == GroupMetadataValue(generation=4)
+    core.replay(LOG, 1, GroupMetadataKey("h"), GroupMetadataValue(), made=made)
+    assert core.groups.groups["h"] is not made

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from kcoord.core.config import EMPTY_GROUP_ALLOW
+from kcoord.core.choices import EMPTY_GROUP_ALLOW
 from kcoord.protocol import apis
 from tests.harness import schema_json
-from tests.scenarios.requests import Actor
+from tests.scenarios.actor import Actor
 from tests.scenarios.runner import Scenario
 from tests.unit.core.classic.test_golden import learn, sorted_lists, with_symbols
 
@@ -28,7 +28,7 @@ class Conversation:
         self.actor = Actor("script", 1)
         self.symbols: dict[str, str] = {}
 
-    def say(self, step: dict[str, Any]) -> None:
+    def run_step(self, step: dict[str, Any]) -> None:
         api, version = step["api"], step["version"]
         body = schema_json.build(f"{api}Request", version, with_symbols(step["request"], self.symbols, True))
         request_id = self.scenario.send(self.actor, KEYS[api], version, body, "script")
@@ -51,4 +51,4 @@ class Conversation:
 def test_answers_are_those_of_a_real_broker(script: str) -> None:
     conversation = Conversation()
     for step in json.loads((BROKER / f"{script}.json").read_text())["steps"]:
-        conversation.say(step)
+        conversation.run_step(step)

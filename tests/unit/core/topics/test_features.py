@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from kcoord.core.outcome import Now
 from kcoord.core.topics.features import FinalizedFeatures, supported_features
 from kcoord.engine.api_versions import api_versions_response
 from kcoord.protocol import apis
@@ -23,7 +22,7 @@ def served(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> b
     return is_served
 
 
-def told(rig: AdminRig, version: int) -> tuple[dict[str, tuple[int, int]], dict[str, tuple[int, int]], int]:
+def advertised(rig: AdminRig, version: int) -> tuple[dict[str, tuple[int, int]], dict[str, tuple[int, int]], int]:
     """Supported and finalized features with their lowest and highest levels, and the epoch."""
     answer = api_versions_response(REQUEST, version, rig.topics.features)
     supported = {one.name: (one.min_version, one.max_version) for one in answer.supported_features}
@@ -37,43 +36,45 @@ def feature_records(rig: AdminRig) -> list[tuple[str, int]]:
 
 def test_a_new_log_begins_with_the_levels_of_what_is_served(served: bool) -> None:
     rig = AdminRig()
-    levels = [("metadata.version", 30)] + ([("group.version", 1)] if served else [])
+    levels = [("metadata.version", 30)] + ([("group.version", 1)] if served else []) + [("transaction.version", 2)]
     assert feature_records(rig) == levels
     assert [type(one) for one in rig.log[: len(levels)]] == [FeatureLevelRecord] * len(levels)
     rig.open()
-    assert rig.topics.loaded(Now(0, 0), bytes(16)).records == []
+    assert rig.topics.loaded(bytes(16)).records == []
     assert rig.topics.features.levels == dict(levels)
 
 
-def test_clients_are_told_by_version(served: bool) -> None:
+def test_api_versions_depends_on_the_version(served: bool) -> None:
     rig = AdminRig()
     metadata = {"metadata.version": (7, 30)}
-    group = {"group.version": (0, 1)} if served else {}
+    others = ({"group.version": (0, 1)} if served else {}) | {"transaction.version": (0, 2)}
     finalized = {"metadata.version": (30, 30)} | ({"group.version": (1, 1)} if served else {})
+    finalized |= {"transaction.version": (2, 2)}
     # Clients of version 3 cannot read a lowest level of 0.
-    assert told(rig, 3) == (metadata, finalized, 1 if served else 0)
-    assert told(rig, 4) == (metadata | group, finalized, 1 if served else 0)
+    assert advertised(rig, 3) == (metadata, finalized, 2 if served else 1)
+    assert advertised(rig, 4) == (metadata | others, finalized, 2 if served else 1)
 
 
-def test_a_log_that_says_less_is_brought_up_to_date_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_with_lower_levels_is_upgraded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(apis.APIS[apis.CONSUMER_GROUP_HEARTBEAT], "served", False)
     rig = AdminRig()
     monkeypatch.setattr(apis.APIS[apis.CONSUMER_GROUP_HEARTBEAT], "served", True)
     rig.open()
-    assert told(rig, 4)[1] == {"metadata.version": (30, 30)}
-    rig.apply(rig.topics.loaded(Now(0, 0), bytes(16)))
-    assert feature_records(rig) == [("metadata.version", 30), ("group.version", 1)]
-    assert told(rig, 4)[1:] == ({"metadata.version": (30, 30), "group.version": (1, 1)}, len(rig.log) - 1)
-    assert rig.topics.loaded(Now(0, 0), bytes(16)).records == []
+    finalized = {"metadata.version": (30, 30), "transaction.version": (2, 2)}
+    assert advertised(rig, 4)[1] == finalized
+    rig.apply(rig.topics.loaded(bytes(16)))
+    assert feature_records(rig) == [("metadata.version", 30), ("transaction.version", 2), ("group.version", 1)]
+    assert advertised(rig, 4)[1:] == (finalized | {"group.version": (1, 1)}, len(rig.log) - 1)
+    assert rig.topics.loaded(bytes(16)).records == []
 
 
-def test_levels_of_others_are_neither_told_nor_lowered() -> None:
+def test_levels_of_unknown_features_are_neither_listed_nor_lowered() -> None:
     rig = AdminRig()
-    for name, level in (("metadata.version", 99), ("transaction.version", 2), ("share.version", 1)):
+    for name, level in (("metadata.version", 99), ("kraft.version", 1), ("share.version", 1)):
         rig.topics.replay_metadata(FeatureLevelRecord(name, level), 50)
-    assert told(rig, 4)[1]["metadata.version"] == (30, 30)
-    assert not {"transaction.version", "share.version"} & set(told(rig, 4)[1])
-    assert rig.topics.loaded(Now(0, 0), bytes(16)).records == []
+    assert advertised(rig, 4)[1]["metadata.version"] == (30, 30)
+    assert not {"kraft.version", "share.version"} & set(advertised(rig, 4)[1])
+    assert rig.topics.loaded(bytes(16)).records == []
 
 
 def test_level_0_is_none() -> None:

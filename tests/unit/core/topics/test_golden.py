@@ -106,7 +106,7 @@ class Conversation:
         known["<cluster id>"] = self.rig.config.cluster_id
         return dict(known)
 
-    def say(self, step: dict[str, Any]) -> None:
+    def run_step(self, step: dict[str, Any]) -> None:
         key = KEYS.get(step.get("api", ""))
         if key is None or key not in self.rig.handlers or is_timed_out(step):
             return
@@ -132,5 +132,5 @@ class Conversation:
 def test_answers_are_those_of_a_real_broker(script: str) -> None:
     conversation = Conversation(script)
     for step in json.loads((BROKER / f"{script}.json").read_text())["steps"]:
-        conversation.say(step)
+        conversation.run_step(step)
     assert conversation.seen == {key for key in DIFFERENCES if key[0] == script}

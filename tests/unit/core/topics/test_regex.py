@@ -23,7 +23,7 @@ def resolve(*patterns: str, topics: tuple[str, ...] = TOPICS) -> dict[str, list[
 
 
 @pytest.mark.parametrize(
-    ("pattern", "said"),
+    ("pattern", "message"),
     [
         ("[a", "missing closing ]"),
         ("(a", "missing closing )"),
@@ -42,8 +42,8 @@ def resolve(*patterns: str, topics: tuple[str, ...] = TOPICS) -> dict[str, list[
         ("(((a{100}){100}){100})", "invalid repeat count"),
     ],
 )
-def test_what_is_refused(pattern: str, said: str, capfd: pytest.CaptureFixture[str]) -> None:
-    assert check(pattern) == said
+def test_what_is_refused(pattern: str, message: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert check(pattern) == message
     assert capfd.readouterr() == ("", "")
     assert resolve(pattern) == {pattern: []}
 
@@ -60,8 +60,8 @@ def test_alternatives_and_repetitions_are_bounded(atom: str) -> None:
     each = sum(atom.count(operator) for operator in "|?*+{")
     count = REGEX_OPERATORS_MAX // each
     assert check(atom * count) is None
-    said = f"it has {(count + 1) * each} alternatives and repetitions, and 2000 are allowed"
-    assert check(atom * (count + 1)) == said
+    message = f"it has {(count + 1) * each} alternatives and repetitions, and 2000 are allowed"
+    assert check(atom * (count + 1)) == message
 
 
 def test_two_thousand_names_fit() -> None:
@@ -92,7 +92,7 @@ def test_the_whole_name_must_match() -> None:
     }
 
 
-def test_internal_topics_are_matched_as_by_a_broker_and_ours_is_not() -> None:
+def test_internal_topics_are_matched_as_by_a_broker_except_kcoords() -> None:
     internal = ("__consumer_offsets", "__transaction_state", "__share_group_state", "__group_events")
     found = resolve(".*", "__group_events", "__.*", topics=(*internal, "__mine", "a"))
     of_kafka = ["__consumer_offsets", "__mine", "__share_group_state", "__transaction_state"]
@@ -137,7 +137,7 @@ def test_one_job_for_a_group_at_a_time() -> None:
     assert one.key == other.key != ResolveRegexJob("h", "m1", ("a",), TOPICS, 7, 1000).key
 
 
-def test_a_job_that_nobody_waits_for_ends() -> None:
+def test_a_job_ends_when_its_result_is_not_needed() -> None:
     job = ResolveRegexJob("g", "m", (".*",), TOPICS, 7, 1000)
     job.is_abandoned = True
     assert job.run() == {".*": []}

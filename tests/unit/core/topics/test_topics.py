@@ -7,7 +7,7 @@ import re
 import pytest
 
 from kcoord.core.config import CoreConfig
-from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC, Now, TopicsDeleted
+from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC, TopicsDeleted
 from kcoord.core.topics.registry import RESOURCE_TOPIC, TopicRegistry, check_topic_name, topic_id_from
 from kcoord.protocol import apis, errors
 from kcoord.protocol.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
@@ -56,7 +56,7 @@ def test_internal_topics_are_made_once() -> None:
     assert rig.topics.config_value(topic, "cleanup.policy") == "compact"
     config.offsets_topic_num_partitions = 50
     rig.open()
-    assert rig.topics.loaded(Now(0, 0), b"\1" * 16).records == []
+    assert rig.topics.loaded(b"\1" * 16).records == []
     assert rig.topics.partition_count(OFFSETS_TOPIC) == 7
 
 
@@ -112,9 +112,7 @@ def test_queues_follow_the_records_in_order() -> None:
     assert [(made.topic, made.first, made.end) for made in rig.topics.created] == [("t", 0, 3)]
     topic_id = rig.topics.topics["t"].topic_id
     delete(rig, "t")
-    assert [(gone.topic, gone.topic_id, gone.partition_count) for gone in rig.topics.deleted] == [
-        ("t", topic_id, 3)
-    ]
+    assert [(gone.topic, gone.topic_id, gone.partition_count) for gone in rig.topics.deleted] == [("t", topic_id, 3)]
 
 
 def test_answers_that_show_what_is_not_durable_wait_for_it() -> None:
@@ -177,9 +175,7 @@ def test_internal_topics_can_be_neither_deleted_nor_widened(name: str) -> None:
     assert len(rig.log) == before
 
 
-@pytest.mark.parametrize(
-    ("version", "code"), [(2, errors.INVALID_REQUEST), (6, errors.TOPIC_DELETION_DISABLED)]
-)
+@pytest.mark.parametrize(("version", "code"), [(2, errors.INVALID_REQUEST), (6, errors.TOPIC_DELETION_DISABLED)])
 def test_deletion_can_be_switched_off(version: int, code: int) -> None:
     config = CoreConfig()
     config.delete_topic_enable = False

@@ -15,7 +15,9 @@ from kcoord.engine.session import Session
 from kcoord.server.listen.accept import Acceptor
 from kcoord.server.listen.connection import Connection
 from kcoord.server.listen.limits import TokenBucket
-from tests.unit.server.pump_rig import BIG, FRAME, WAIT_S, EchoEngine, Rig, exchange, run, running, until_left
+from tests.unit.server.pump_rig import BIG, FRAME, WAIT_S, EchoEngine, Rig, exchange, running, until_left
+
+pytestmark = pytest.mark.both_event_loops
 
 CALLS = (
     "write", "abort", "close", "pause_reading", "resume_reading", "is_closing", "get_write_buffer_size",
@@ -80,102 +82,90 @@ async def live_through(rig: Rig, raw: socket.socket, honest: Streams) -> None:
 
 
 @pytest.mark.parametrize("calls", [(name,) for name in CALLS] + [CALLS], ids=[*CALLS, "all"])
-def test_a_transport_that_raises_costs_its_own_connection_only(calls: tuple[str, ...]) -> None:
-    async def test() -> None:
-        for first in (1, 2, 3, 5, 8, 13):
-            with pytest.MonkeyPatch.context() as patch:
-                break_first(patch, calls, first)
-                limits = ("output.buffer.high.bytes=100000", "connections.max.idle.ms=20000")
-                async with running(EchoEngine(copies=COPIES), *limits) as rig:
-                    raw = socket.create_connection(("127.0.0.1", rig.port))
-                    raw.setblocking(False)
-                    while not rig.pump.counts.total:
-                        await asyncio.sleep(0)
-                    honest = await rig.connect()
-                    await asyncio.wait_for(live_through(rig, raw, honest), WAIT_S)
-                    await until_left(rig, 1)
-                    assert (rig.failures, rig.pump.counts.total, rig.pump.held_bytes) == ([], 1, 0)
-                    assert rig.pump.counts.by_host == {"127.0.0.1": 1}
-                    assert await asyncio.wait_for(rig.pump.drain(lambda: False), WAIT_S)
-                assert rig.pump.counts.total == 0
-
-    run(test)
+async def test_a_transport_that_raises_costs_its_own_connection_only(calls: tuple[str, ...]) -> None:
+    for first in (1, 2, 3, 5, 8, 13):
+        with pytest.MonkeyPatch.context() as patch:
+            break_first(patch, calls, first)
+            limits = ("output.buffer.high.bytes=100000", "connections.max.idle.ms=20000")
+            async with running(EchoEngine(copies=COPIES), *limits) as rig:
+                raw = socket.create_connection(("127.0.0.1", rig.port))
+                raw.setblocking(False)
+                while not rig.pump.counts.total:
+                    await asyncio.sleep(0)
+                honest = await rig.connect()
+                await asyncio.wait_for(live_through(rig, raw, honest), WAIT_S)
+                await until_left(rig, 1)
+                assert (rig.failures, rig.pump.counts.total, rig.pump.held_bytes) == ([], 1, 0)
+                assert rig.pump.counts.by_host == {"127.0.0.1": 1}
+                assert await asyncio.wait_for(rig.pump.drain(lambda: False), WAIT_S)
+            assert rig.pump.counts.total == 0
 
 
 @pytest.mark.parametrize("calls", [(name,) for name in CALLS] + [CALLS], ids=[*CALLS, "all"])
-def test_the_end_of_the_server_reaches_everybody_past_a_broken_transport(calls: tuple[str, ...]) -> None:
-    async def test() -> None:
-        for has_failed in (False, True):
-            with pytest.MonkeyPatch.context() as patch:
-                break_first(patch, calls, 2)
-                async with running(EchoEngine()) as rig:
-                    streams = [await rig.connect() for _ in range(2)]
-                    streams[0][1].write(FRAME)
-                    await exchange(streams[1])
-                    if has_failed:
-                        rig.pump.fail(ZeroDivisionError())
-                        assert [type(error) for error in rig.failures] == [ZeroDivisionError]
-                    else:
-                        assert await asyncio.wait_for(rig.pump.drain(lambda: False), WAIT_S)
-                        await rig.pump.disconnect_all()
-                    with suppress(ConnectionError):
-                        assert await asyncio.wait_for(streams[1][0].read(), WAIT_S) == b""
-                    await until_left(rig, 0)
-
-    run(test)
+async def test_a_stop_closes_all_connections_despite_a_broken_transport(calls: tuple[str, ...]) -> None:
+    for has_failed in (False, True):
+        with pytest.MonkeyPatch.context() as patch:
+            break_first(patch, calls, 2)
+            async with running(EchoEngine()) as rig:
+                streams = [await rig.connect() for _ in range(2)]
+                streams[0][1].write(FRAME)
+                await exchange(streams[1])
+                if has_failed:
+                    rig.pump.fail(ZeroDivisionError())
+                    assert [type(error) for error in rig.failures] == [ZeroDivisionError]
+                else:
+                    assert await asyncio.wait_for(rig.pump.drain(lambda: False), WAIT_S)
+                    await rig.pump.disconnect_all()
+                with suppress(ConnectionError):
+                    assert await asyncio.wait_for(streams[1][0].read(), WAIT_S) == b""
+                await until_left(rig, 0)
 
 
-def test_a_connection_that_is_reset_before_it_is_made() -> None:
+async def test_a_connection_that_is_reset_before_it_is_made() -> None:
     """A transport without a socket has no address to advertise."""
 
-    async def test() -> None:
-        with pytest.MonkeyPatch.context() as patch:
-            made = Connection.connection_made
+    with pytest.MonkeyPatch.context() as patch:
+        made = Connection.connection_made
 
-            def without_socket(connection: Connection, transport: Any) -> None:
-                if not rig.pump.connections and rig.pump.counts.total == 1:
-                    patch.setattr(Faulty, "get_extra_info", lambda *_: None, raising=False)
-                    transport = Faulty(transport, (), 0)
-                made(connection, transport)
+        def without_socket(connection: Connection, transport: Any) -> None:
+            if not rig.pump.connections and rig.pump.counts.total == 1:
+                patch.setattr(Faulty, "get_extra_info", lambda *_: None, raising=False)
+                transport = Faulty(transport, (), 0)
+            made(connection, transport)
 
-            patch.setattr(Connection, "connection_made", without_socket)
-            async with running(EchoEngine()) as rig:
-                gone = await rig.connect()
-                with suppress(ConnectionError):
-                    assert await asyncio.wait_for(gone[0].read(), WAIT_S) == b""
-                while rig.pump.counts.total:
-                    await asyncio.sleep(0.002)
-                patch.undo()
-                assert await exchange(await rig.connect()) == FRAME
-                assert rig.failures == [] and rig.pump.counts.total == 1
-
-    run(test)
+        patch.setattr(Connection, "connection_made", without_socket)
+        async with running(EchoEngine()) as rig:
+            gone = await rig.connect()
+            with suppress(ConnectionError):
+                assert await asyncio.wait_for(gone[0].read(), WAIT_S) == b""
+            while rig.pump.counts.total:
+                await asyncio.sleep(0.002)
+            patch.undo()
+            assert await exchange(await rig.connect()) == FRAME
+            assert (rig.failures, rig.pump.counts.total) == ([], 1)
 
 
-def test_a_fault_at_the_end_of_a_session_costs_nobody_anything() -> None:
+async def test_an_error_at_the_end_of_a_session_affects_no_other_connection() -> None:
     class Clumsy(EchoEngine):
         def close_session(self, session: Session, now: Now) -> None:
             super().close_session(session, now)
             raise ZeroDivisionError("a fault of ours")
 
-    async def test() -> None:
-        async with running(Clumsy()) as rig:
-            honest, gone = await rig.connect(), await rig.connect()
-            gone[1].close()
-            await until_left(rig, 1)
-            assert await exchange(honest) == FRAME
-            assert rig.failures == [] and rig.pump.counts.total == 1
-        engine = Clumsy()
-        engine.log_fails = True
-        async with running(engine) as rig:
-            (await rig.connect())[1].close()
-            while not rig.failures:
-                await asyncio.sleep(0.002)
-
-    run(test)
+    async with running(Clumsy()) as rig:
+        honest, gone = await rig.connect(), await rig.connect()
+        gone[1].close()
+        await until_left(rig, 1)
+        assert await exchange(honest) == FRAME
+        assert (rig.failures, rig.pump.counts.total) == ([], 1)
+    engine = Clumsy()
+    engine.log_fails = True
+    async with running(engine) as rig:
+        (await rig.connect())[1].close()
+        while not rig.failures:
+            await asyncio.sleep(0.002)
 
 
-def test_a_session_that_cannot_begin_costs_its_connection() -> None:
+async def test_a_session_that_cannot_begin_costs_its_connection() -> None:
     class Clumsy(EchoEngine):
         def open_session(self, client_host: str, host: str, port: int) -> Session:
             if not self.sessions:
@@ -183,48 +173,40 @@ def test_a_session_that_cannot_begin_costs_its_connection() -> None:
                 raise MemoryError("a fault of ours")
             return super().open_session(client_host, host, port)
 
-    async def test() -> None:
-        async with running(Clumsy()) as rig:
-            gone = await rig.connect()
-            with suppress(ConnectionError):
-                assert await asyncio.wait_for(gone[0].read(), WAIT_S) == b""
-            while rig.pump.counts.total:
-                await asyncio.sleep(0.002)
-            assert await exchange(await rig.connect()) == FRAME
-            assert rig.failures == []
-
-    run(test)
+    async with running(Clumsy()) as rig:
+        gone = await rig.connect()
+        with suppress(ConnectionError):
+            assert await asyncio.wait_for(gone[0].read(), WAIT_S) == b""
+        while rig.pump.counts.total:
+            await asyncio.sleep(0.002)
+        assert await exchange(await rig.connect()) == FRAME
+        assert rig.failures == []
 
 
 @pytest.mark.parametrize("error", [OSError(9, "gone"), RuntimeError("closed Transport handle"), MemoryError()])
-def test_a_socket_that_the_loop_does_not_take_costs_one_place_once(error: Exception) -> None:
+async def test_a_socket_that_the_loop_does_not_take_costs_one_place_once(error: Exception) -> None:
     """Also where the connection was made and lost before: it gave its place back then."""
 
-    async def test() -> None:
-        for is_made in (False, True):
-            async with running(EchoEngine()) as rig:
-                loop = asyncio.get_running_loop()
-                connection = Connection(rig.pump, rig.listener, "127.0.0.1")
-                assert rig.pump.counts.admit("127.0.0.1") == ""
-                acceptor = Acceptor(loop, rig.pump, TokenBucket(10))
-                ours, theirs = socket.socketpair()
-                with pytest.MonkeyPatch.context() as patch:
+    for is_made in (False, True):
+        async with running(EchoEngine()) as rig:
+            loop = asyncio.get_running_loop()
+            connection = Connection(rig.pump, rig.listener, "127.0.0.1")
+            assert rig.pump.counts.admit("127.0.0.1") == ""
+            acceptor = Acceptor(loop, rig.pump, TokenBucket(10))
+            ours, theirs = socket.socketpair()
+            with pytest.MonkeyPatch.context() as patch:
 
-                    async def refuse(
-                        factory: Callable[[], Connection], _: socket.socket, is_made: bool = is_made
-                    ) -> None:
-                        if is_made:
-                            factory().connection_made(Faulty(asyncio.Transport(), CALLS, 1))  # type: ignore[arg-type]
-                            factory().connection_lost(None)
-                        raise error
+                async def refuse(factory: Callable[[], Connection], _: socket.socket, is_made: bool = is_made) -> None:
+                    if is_made:
+                        factory().connection_made(Faulty(asyncio.Transport(), CALLS, 1))  # type: ignore[arg-type]
+                        factory().connection_lost(None)
+                    raise error
 
-                    class Loop:
-                        connect_accepted_socket = staticmethod(refuse)
+                class Loop:
+                    connect_accepted_socket = staticmethod(refuse)
 
-                    patch.setattr(acceptor, "_loop", Loop())
-                    await acceptor._open(ours, connection)
-                assert ours.fileno() == -1
-                theirs.close()
-                assert (rig.pump.counts.total, rig.failures) == (0, [])
-
-    run(test)
+                patch.setattr(acceptor, "_loop", Loop())
+                await acceptor._open(ours, connection)
+            assert ours.fileno() == -1
+            theirs.close()
+            assert (rig.pump.counts.total, rig.failures) == (0, [])

@@ -21,7 +21,7 @@ def test_connections_in_all_and_of_one_address() -> None:
     assert (counts.total, counts.by_host) == (0, {})
 
 
-def test_this_machine_is_exempt_unless_told_otherwise() -> None:
+def test_this_machine_is_exempt_by_default() -> None:
     counts = ConnectionCounts(load(assignments=["max.connections.per.ip=1"]).server)
     assert [counts.admit(host) for host in ("127.0.0.1", "127.0.0.1", "::1", "::1")] == ["", "", "", ""]
     config = load(assignments=["max.connections.per.ip=1", "max.connections.per.ip.exempt.loopback=false"])

@@ -18,9 +18,13 @@ from kcoord.protocol.offset_commit import (
 )
 from kcoord.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kcoord.wire.record_batch import BatchBuilder, decode_records, parse_batches
+from kcoord.wire.record_batch import BatchBuilder, decode_records
+from tests.harness.record_batches import parse_batches
 from tests.unit.server.maintenance.test_rounds import configure, create, fetch, files, now_ms
-from tests.unit.server.test_server import WAIT_S, Peer, Rig, event, run, serving, until
+from tests.unit.server.test_server import WAIT_S, Peer, Rig, event, serving, until
+
+# A server and its processes, at their own pace.
+pytestmark = pytest.mark.slow
 
 FAST = ("log.cleaner.backoff.ms=30", "log.history=0", "log.sync=os")
 
@@ -77,58 +81,50 @@ def size_of(data: Path, topic: str) -> int:
     return sum(path.stat().st_size for path in (data / f"{topic}-0").glob("*.log"))
 
 
-def test_a_compacted_topic_shrinks_to_its_newest_values(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, *FAST) as rig:
-            peer = await rig.connect()
-            await create(
-                peer, "c", cleanup_policy="compact", segment_bytes="1048576", min_cleanable_dirty_ratio="0.1"
-            )
-            newest: dict[bytes, bytes] = {}
-            for number in range(12):
-                for key in (b"a", b"b", b"c"):
-                    newest[key] = b"%d" % number + key * 200_000
-                    await put(peer, "c", {key: newest[key]})
-            await until(lambda: size_of(tmp_path, "c") < 2_500_000, "the log to shrink")
-            found = await read_all(peer, "c")
-            assert dict(found) == newest and len(found) < 36
-            # The files are in place a moment before the log line that tells of them.
-            await until(lambda: bool(event(rig, "compacted")), "the log line of it")
-            assert not event(rig, "compaction_failed")
-            await until_idle(rig)
-        async with serving(tmp_path, *FAST) as rig:
-            peer = await rig.connect()
-            assert dict(await read_all(peer, "c")) == newest
-            await until_idle(rig)
-            # What was cleaned is known to be.
-            assert not event(rig, "compacted")
-            assert (tmp_path / "cleaner-offset-checkpoint").read_text().splitlines()[2].startswith("c 0 ")
-
-    run(work)
+async def test_a_compacted_topic_shrinks_to_its_newest_values(tmp_path: Path) -> None:
+    async with serving(tmp_path, *FAST) as rig:
+        peer = await rig.connect()
+        await create(peer, "c", cleanup_policy="compact", segment_bytes="1048576", min_cleanable_dirty_ratio="0.1")
+        newest: dict[bytes, bytes] = {}
+        for number in range(12):
+            for key in (b"a", b"b", b"c"):
+                newest[key] = b"%d" % number + key * 200_000
+                await put(peer, "c", {key: newest[key]})
+        await until(lambda: size_of(tmp_path, "c") < 2_500_000, "the log to shrink")
+        found = await read_all(peer, "c")
+        assert dict(found) == newest and len(found) < 36
+        # The files are in place a moment before the log line that tells of them.
+        await until(lambda: bool(event(rig, "compacted")), "the log line of it")
+        assert not event(rig, "compaction_failed")
+        await until_idle(rig)
+    async with serving(tmp_path, *FAST) as rig:
+        peer = await rig.connect()
+        assert dict(await read_all(peer, "c")) == newest
+        await until_idle(rig)
+        # What was cleaned is known to be.
+        assert not event(rig, "compacted")
+        assert (tmp_path / "cleaner-offset-checkpoint").read_text().splitlines()[2].startswith("c 0 ")
 
 
-def test_tombstones_go_and_old_segments_are_closed_for_it(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, *FAST) as rig:
-            peer = await rig.connect()
-            await create(
-                peer, "c", cleanup_policy="compact", delete_retention_ms="100", max_compaction_lag_ms="200",
-                min_compaction_lag_ms="0",
-            )  # fmt: skip
-            await put(peer, "c", {b"a": b"1", b"b": b"1"})
-            await put(peer, "c", {b"a": None})
-            await until(lambda: len(event(rig, "compacted")) > 0, "the active segment to be closed and cleaned")
-            await put(peer, "c", {b"b": b"2"})
-            # One cleaning gives the tombstone its time, a later one that has something to do takes it.
-            end = time.monotonic() + WAIT_S
-            while (b"a", None) in await read_all(peer, "c"):
-                assert time.monotonic() < end, "the tombstone is still there"
-                await asyncio.sleep(0.1)
-                await put(peer, "c", {b"b": b"3"})
-            found = await read_all(peer, "c")
-            assert b"a" not in dict(found) and found[-1] in ((b"b", b"2"), (b"b", b"3"))
-
-    run(work)
+async def test_tombstones_go_and_old_segments_are_closed_for_it(tmp_path: Path) -> None:
+    async with serving(tmp_path, *FAST) as rig:
+        peer = await rig.connect()
+        await create(
+            peer, "c", cleanup_policy="compact", delete_retention_ms="100", max_compaction_lag_ms="200",
+            min_compaction_lag_ms="0",
+        )  # fmt: skip
+        await put(peer, "c", {b"a": b"1", b"b": b"1"})
+        await put(peer, "c", {b"a": None})
+        await until(lambda: len(event(rig, "compacted")) > 0, "the active segment to be closed and cleaned")
+        await put(peer, "c", {b"b": b"2"})
+        # One cleaning gives the tombstone its time, a later one that has something to do takes it.
+        end = time.monotonic() + WAIT_S
+        while (b"a", None) in await read_all(peer, "c"):
+            assert time.monotonic() < end, "the tombstone is still there"
+            await asyncio.sleep(0.1)
+            await put(peer, "c", {b"b": b"3"})
+        found = await read_all(peer, "c")
+        assert b"a" not in dict(found) and found[-1] in ((b"b", b"2"), (b"b", b"3"))
 
 
 async def fill_offsets(rig: Rig) -> Peer:
@@ -140,102 +136,83 @@ async def fill_offsets(rig: Rig) -> Peer:
     return peer
 
 
-def test_committed_offsets_survive_their_compaction(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, *FAST) as rig:
-            peer = await fill_offsets(rig)
-            await until(lambda: size_of(tmp_path, "__consumer_offsets") < 2_500_000, "the log to shrink")
-            assert [await committed(peer, f"g{i}") for i in range(3)] == [1200, 1198, 1199]
-        async with serving(tmp_path, *FAST) as rig:
-            peer = await rig.connect()
-            assert [await committed(peer, f"g{i}") for i in range(3)] == [1200, 1198, 1199]
-            await commit(peer, "g0", 5)
-            assert await committed(peer, "g0") == 5
-
-    run(work)
+async def test_committed_offsets_survive_their_compaction(tmp_path: Path) -> None:
+    async with serving(tmp_path, *FAST) as rig:
+        peer = await fill_offsets(rig)
+        await until(lambda: size_of(tmp_path, "__consumer_offsets") < 2_500_000, "the log to shrink")
+        assert [await committed(peer, f"g{i}") for i in range(3)] == [1200, 1198, 1199]
+    async with serving(tmp_path, *FAST) as rig:
+        peer = await rig.connect()
+        assert [await committed(peer, f"g{i}") for i in range(3)] == [1200, 1198, 1199]
+        await commit(peer, "g0", 5)
+        assert await committed(peer, "g0") == 5
 
 
 @pytest.mark.parametrize(("limit", "is_kept"), [("1073741824", True), ("1500000", False)])
-def test_history_is_left_alone_up_to_its_size(tmp_path: Path, limit: str, is_kept: bool) -> None:
-    async def work() -> None:
-        settings = ("log.cleaner.backoff.ms=30", "log.sync=os", f"log.history.bytes={limit}")
-        async with serving(tmp_path, *settings) as rig:
-            await fill_offsets(rig)
-            if is_kept:
-                await until_idle(rig)
-                assert not event(rig, "compacted") and size_of(tmp_path, "__consumer_offsets") > 4_500_000
-            else:
-                await until(lambda: bool(event(rig, "compacted")), "compaction")
-                assert len(files(tmp_path, "__consumer_offsets")) > 1
-
-    run(work)
-
-
-def test_damage_stops_the_cleaning_of_one_log_only(tmp_path: Path) -> None:
-    async def work() -> None:
-        configs: Any = {"cleanup_policy": "compact", "segment_bytes": "1048576", "min_cleanable_dirty_ratio": "0.1"}
-        async with serving(tmp_path, "log.cleaner.enable=false") as rig:
-            peer = await rig.connect()
-            for topic in ("bad", "good"):
-                await create(peer, topic, **configs)
-                for number in range(6):
-                    await put(peer, topic, {b"a": b"%d" % number + bytes(600_000)})
-        path = tmp_path / "bad-0" / files(tmp_path, "bad")[1]
-        data = bytearray(path.read_bytes())
-        data[500] ^= 1
-        path.write_bytes(data)
-        async with serving(tmp_path, *FAST) as rig:
-            peer = await rig.connect()
-            await until(lambda: bool(event(rig, "compacted")), "the other log to be compacted")
-            await until(lambda: bool(event(rig, "log_damaged")), "a line about the damage")
-            assert [line["log"] for line in event(rig, "compacted")] == ["good-0"]
-            assert len(event(rig, "log_damaged")) == 1 and len(files(tmp_path, "bad")) == 6
-            assert path.read_bytes() == data
-
-    run(work)
-
-
-def test_an_open_transaction_is_not_tried_again_and_again(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, "log.cleaner.enable=false") as rig:
-            peer = await rig.connect()
-            await create(
-                peer, "c", cleanup_policy="compact", segment_bytes="1048576", min_cleanable_dirty_ratio="0"
-            )
-            for number in range(4):
-                await put(peer, "c", {b"a": b"%d" % number + bytes(600_000)})
-        builder = BatchBuilder()
-        builder.append(now_ms(), b"a", b"0")
-        path = tmp_path / "c-0" / files(tmp_path, "c")[0]
-        path.write_bytes(builder.build(0, 0, 7, 0, 0, True))
-        async with serving(tmp_path, *FAST) as rig:
-            await until(lambda: bool(event(rig, "compacted")), "the first try")
+async def test_history_is_left_alone_up_to_its_size(tmp_path: Path, limit: str, is_kept: bool) -> None:
+    settings = ("log.cleaner.backoff.ms=30", "log.sync=os", f"log.history.bytes={limit}")
+    async with serving(tmp_path, *settings) as rig:
+        await fill_offsets(rig)
+        if is_kept:
             await until_idle(rig)
-            assert len(event(rig, "compacted")) == 1 and len(files(tmp_path, "c")) == 4
+            assert not event(rig, "compacted") and size_of(tmp_path, "__consumer_offsets") > 4_500_000
+        else:
+            await until(lambda: bool(event(rig, "compacted")), "compaction")
+            assert len(files(tmp_path, "__consumer_offsets")) > 1
 
-    run(work)
+
+async def test_damage_stops_the_cleaning_of_one_log_only(tmp_path: Path) -> None:
+    configs: Any = {"cleanup_policy": "compact", "segment_bytes": "1048576", "min_cleanable_dirty_ratio": "0.1"}
+    async with serving(tmp_path, "log.cleaner.enable=false") as rig:
+        peer = await rig.connect()
+        for topic in ("bad", "good"):
+            await create(peer, topic, **configs)
+            for number in range(6):
+                await put(peer, topic, {b"a": b"%d" % number + bytes(600_000)})
+    path = tmp_path / "bad-0" / files(tmp_path, "bad")[1]
+    data = bytearray(path.read_bytes())
+    data[500] ^= 1
+    path.write_bytes(data)
+    async with serving(tmp_path, *FAST) as rig:
+        peer = await rig.connect()
+        await until(lambda: bool(event(rig, "compacted")), "the other log to be compacted")
+        await until(lambda: bool(event(rig, "log_damaged")), "a line about the damage")
+        assert [line["log"] for line in event(rig, "compacted")] == ["good-0"]
+        assert len(event(rig, "log_damaged")) == 1 and len(files(tmp_path, "bad")) == 6
+        assert path.read_bytes() == data
 
 
-def test_topics_may_be_deleted_and_the_server_stopped_meanwhile(tmp_path: Path) -> None:
-    async def work() -> None:
-        for turn in range(6):
-            async with serving(tmp_path, "log.cleaner.backoff.ms=1", "log.sync=os") as rig:
+async def test_an_open_transaction_is_not_tried_again_and_again(tmp_path: Path) -> None:
+    async with serving(tmp_path, "log.cleaner.enable=false") as rig:
+        peer = await rig.connect()
+        await create(peer, "c", cleanup_policy="compact", segment_bytes="1048576", min_cleanable_dirty_ratio="0")
+        for number in range(4):
+            await put(peer, "c", {b"a": b"%d" % number + bytes(600_000)})
+    builder = BatchBuilder()
+    builder.append(now_ms(), b"a", b"0")
+    path = tmp_path / "c-0" / files(tmp_path, "c")[0]
+    path.write_bytes(builder.build(0, 0, 7, 0, 0, True))
+    async with serving(tmp_path, *FAST) as rig:
+        await until(lambda: bool(event(rig, "compacted")), "the first try")
+        await until_idle(rig)
+        assert len(event(rig, "compacted")) == 1 and len(files(tmp_path, "c")) == 4
+
+
+async def test_topics_may_be_deleted_and_the_server_stopped_meanwhile(tmp_path: Path) -> None:
+    for turn in range(6):
+        async with serving(tmp_path, "log.cleaner.backoff.ms=1", "log.sync=os") as rig:
+            peer = await rig.connect()
+            await create(peer, "c", cleanup_policy="compact", segment_bytes="1048576", min_cleanable_dirty_ratio="0")
+            for number in range(8):
+                await put(peer, "c", {b"a": b"%d" % number + bytes(700_000)})
+            await asyncio.sleep(0.05 * turn)
+            if turn % 2:
+                await peer.ask(apis.DELETE_TOPICS, 5, DeleteTopicsRequest([], ["c"], 1000))
+                await asyncio.sleep(0.2)
+                assert not rig.ended.done()
+        assert rig.ended.exception() is None
+        if not turn % 2:
+            async with serving(tmp_path, "log.cleaner.enable=false") as rig:
                 peer = await rig.connect()
-                await create(
-                    peer, "c", cleanup_policy="compact", segment_bytes="1048576", min_cleanable_dirty_ratio="0"
-                )
-                for number in range(8):
-                    await put(peer, "c", {b"a": b"%d" % number + bytes(700_000)})
-                await asyncio.sleep(0.05 * turn)
-                if turn % 2:
-                    await peer.ask(apis.DELETE_TOPICS, 5, DeleteTopicsRequest([], ["c"], 1000))
-                    await asyncio.sleep(0.2)
-                    assert not rig.ended.done()
-            assert rig.ended.exception() is None
-            if not turn % 2:
-                async with serving(tmp_path, "log.cleaner.enable=false") as rig:
-                    peer = await rig.connect()
-                    assert (await read_all(peer, "c"))[-1] == (b"a", b"7" + bytes(700_000))
-                    await peer.ask(apis.DELETE_TOPICS, 5, DeleteTopicsRequest([], ["c"], 1000))
-
-    run(work)
+                assert (await read_all(peer, "c"))[-1] == (b"a", b"7" + bytes(700_000))
+                await peer.ask(apis.DELETE_TOPICS, 5, DeleteTopicsRequest([], ["c"], 1000))

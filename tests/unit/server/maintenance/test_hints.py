@@ -16,7 +16,10 @@ from kcoord.log.storage import DiskStorage
 from kcoord.server.failures import ServerError
 from tests.unit.server.maintenance.test_cleaning import FAST, commit, committed, put
 from tests.unit.server.maintenance.test_rounds import create, fetch, produce
-from tests.unit.server.test_server import Rig, event, run, serving, until
+from tests.unit.server.test_server import Rig, event, serving, until
+
+# A server and its processes, at their own pace.
+pytestmark = pytest.mark.slow
 
 OFFSETS = "__consumer_offsets-0"
 METADATA = "__cluster_metadata-0"
@@ -40,7 +43,10 @@ def put_huge(path: Path) -> None:
 
 
 def bytes_of(data: bytes) -> Put:
-    return lambda path: path.write_bytes(data) and None
+    def put(path: Path) -> None:
+        path.write_bytes(data)
+
+    return put
 
 
 JUNK: dict[str, Put] = {
@@ -88,33 +94,25 @@ async def use(rig: Rig, number: int) -> None:
 
 
 # A segment's index is written when the segment is closed, as a part of that: it has to be a file.
-CASES = [
-    (name, junk)
-    for name in HINTS
-    for junk in JUNK
-    if not (name.endswith("index") and junk.endswith("directory"))
-]
+CASES = [(name, junk) for name in HINTS for junk in JUNK if not (name.endswith("index") and junk.endswith("directory"))]
 
 
 @pytest.mark.parametrize(("name", "junk"), CASES)
-def test_a_server_with_junk_for_a_hint(tmp_path: Path, name: str, junk: str) -> None:
-    async def work() -> None:
-        settings = ("log.sync=os", "log.reserve.bytes=0")
+async def test_a_server_with_junk_for_a_hint(tmp_path: Path, name: str, junk: str) -> None:
+    settings = ("log.sync=os", "log.reserve.bytes=0")
+    async with serving(tmp_path, *settings) as rig:
+        await create(await rig.connect(), "t")
+        for number in range(3):
+            await use(rig, number)
+    for number in (3, 4):
+        replace(tmp_path / name, JUNK[junk])
         async with serving(tmp_path, *settings) as rig:
-            await create(await rig.connect(), "t")
-            for number in range(3):
-                await use(rig, number)
-        for number in (3, 4):
-            replace(tmp_path / name, JUNK[junk])
-            async with serving(tmp_path, *settings) as rig:
-                await use(rig, number)
-            assert rig.ended.exception() is None
-
-    run(work)
+            await use(rig, number)
+        assert rig.ended.exception() is None
 
 
 @pytest.mark.parametrize("junk", [*JUNK, "unreadable"])
-def test_compaction_goes_on_without_its_checkpoint(
+async def test_compaction_continues_without_its_checkpoint(
     tmp_path: Path, junk: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if junk == "unreadable":
@@ -127,26 +125,21 @@ def test_compaction_goes_on_without_its_checkpoint(
 
         monkeypatch.setattr(DiskStorage, "read_bytes", broken)
 
-    async def work() -> None:
-        async with serving(tmp_path, "log.cleaner.enable=false", "log.reserve.bytes=0") as rig:
-            peer = await rig.connect()
-            await create(
-                peer, "c", cleanup_policy="compact", segment_bytes="1048576", min_cleanable_dirty_ratio="0.1"
-            )
-            for number in range(12):
-                await put(peer, "c", {b"a": b"%d" % number + b"a" * 200_000})
-        replace(tmp_path / "cleaner-offset-checkpoint", JUNK.get(junk, bytes_of(b"0\n0\n")))
-        async with serving(tmp_path, *FAST, "log.reserve.bytes=0") as rig:
-            await until(lambda: bool(event(rig, "compacted")), "the compaction")
-            is_odd = junk not in ("negative", "beyond")
-            assert len(event(rig, "checkpoint_not_used")) == int(is_odd)
-        assert rig.ended.exception() is None
-
-    run(work)
+    async with serving(tmp_path, "log.cleaner.enable=false", "log.reserve.bytes=0") as rig:
+        peer = await rig.connect()
+        await create(peer, "c", cleanup_policy="compact", segment_bytes="1048576", min_cleanable_dirty_ratio="0.1")
+        for number in range(12):
+            await put(peer, "c", {b"a": b"%d" % number + b"a" * 200_000})
+    replace(tmp_path / "cleaner-offset-checkpoint", JUNK.get(junk, bytes_of(b"0\n0\n")))
+    async with serving(tmp_path, *FAST, "log.reserve.bytes=0") as rig:
+        await until(lambda: bool(event(rig, "compacted")), "the compaction")
+        is_odd = junk not in ("negative", "beyond")
+        assert len(event(rig, "checkpoint_not_used")) == int(is_odd)
+    assert rig.ended.exception() is None
 
 
 @pytest.mark.parametrize("name", ["replication-offset-checkpoint", ".kafka_cleanshutdown"])
-def test_a_stop_that_cannot_write_a_hint_is_a_clean_one(
+async def test_a_stop_that_cannot_write_a_hint_is_a_clean_one(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_atomic = DiskStorage.write_atomic
@@ -158,30 +151,24 @@ def test_a_stop_that_cannot_write_a_hint_is_a_clean_one(
 
     monkeypatch.setattr(DiskStorage, "write_atomic", broken)
 
-    async def work() -> None:
-        for number in range(2):
-            async with serving(tmp_path) as rig:
-                if not number:
-                    await create(await rig.connect(), "t")
-                await use(rig, number)
-            assert rig.ended.exception() is None
-            assert event(rig, "file_not_written")[0]["file"] == name
-
-    run(work)
+    for number in range(2):
+        async with serving(tmp_path) as rig:
+            if not number:
+                await create(await rig.connect(), "t")
+            await use(rig, number)
+        assert rig.ended.exception() is None
+        assert event(rig, "file_not_written")[0]["file"] == name
 
 
 @pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"])
 @pytest.mark.parametrize("junk", ["binary", "directory", "huge", "count"])
-def test_junk_for_a_promise_is_refused_with_the_name_of_the_file(tmp_path: Path, name: str, junk: str) -> None:
-    async def work() -> None:
-        async with serving(tmp_path) as rig:
-            await create(await rig.connect(), "t")
-        replace(tmp_path / name, JUNK[junk])
-        with pytest.raises(ServerError, match=name):
-            async with serving(tmp_path):
-                pass
-
-    run(work)
+async def test_junk_for_a_promise_is_refused_with_the_name_of_the_file(tmp_path: Path, name: str, junk: str) -> None:
+    async with serving(tmp_path) as rig:
+        await create(await rig.connect(), "t")
+    replace(tmp_path / name, JUNK[junk])
+    with pytest.raises(ServerError, match=name):
+        async with serving(tmp_path):
+            pass
 
 
 def test_a_checkpoint_has_a_greatest_size(tmp_path: Path) -> None:

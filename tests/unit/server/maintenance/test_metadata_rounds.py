@@ -18,7 +18,10 @@ from kcoord.protocol.delete_topics import DeleteTopicsRequest
 from kcoord.protocol.metadata import MetadataRequest
 from kcoord.server.maintenance import metadata_rounds
 from tests.unit.server.maintenance.test_rounds import create, files
-from tests.unit.server.test_server import Peer, Rig, event, run, serving, until
+from tests.unit.server.test_server import Peer, Rig, event, serving, until
+
+# A server and its processes, at their own pace.
+pytestmark = pytest.mark.slow
 
 LOG = "__cluster_metadata"
 SMALL = "metadata.log.max.record.bytes.between.snapshots=2000"
@@ -60,10 +63,10 @@ async def until_rested(rig: Rig) -> None:
     rounds, assembly = rig.server._metadata, rig.server.assembly
     assert rounds is not None and assembly is not None
 
-    def is_at_rest() -> bool:
+    def is_idle() -> bool:
         return (rounds._job is None or rounds._job.is_over) and not rounds._is_due(assembly)
 
-    await until(is_at_rest, "the rounds to be over")
+    await until(is_idle, "the rounds to be over")
 
 
 def written(rig: Rig) -> list[dict[str, object]]:
@@ -71,107 +74,90 @@ def written(rig: Rig) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("sync", ["always", "os"])
-def test_the_log_stays_short_under_traffic(tmp_path: Path, sync: str) -> None:
-    async def work() -> None:
-        before: list[str] = []
-        digest = ""
-        async with serving(tmp_path, SMALL, SHORT, f"log.sync={sync}") as rig:
-            peer = await rig.connect()
-            await create(peer, "kept", retention_ms="1234567")
-            while len(written(rig)) < 2:
-                await create_and_delete(peer, 5)
-            await until_rested(rig)
-            await until(lambda: len(checkpoints(tmp_path)) == 1, "the log to be shortened")
-            await until(lambda: len(event(rig, "metadata_log_shortened")) >= len(written(rig)), "the line of it")
-            # Whatever came since the last one is at most in one segment more.
-            assert len(checkpoints(tmp_path)) == 1 and len(files(tmp_path, LOG)) <= 2
-            assert start_of(rig) > 0
-            before = await names(peer)
-            assert rig.server.assembly is not None
-            digest = rig.server.assembly.engine.core.digest()
-        async with serving(tmp_path, f"log.sync={sync}") as rig:
-            assert rig.server.assembly is not None
-            assert rig.server.assembly.engine.core.digest() == digest
-            peer = await rig.connect()
-            assert await names(peer) == before
-            await create(peer, "later")
-            assert not event(rig, "metadata_snapshot_damaged")
-
-    run(work)
+async def test_the_log_stays_short_under_traffic(tmp_path: Path, sync: str) -> None:
+    before: list[str] = []
+    digest = ""
+    async with serving(tmp_path, SMALL, SHORT, f"log.sync={sync}") as rig:
+        peer = await rig.connect()
+        await create(peer, "kept", retention_ms="1234567")
+        while len(written(rig)) < 2:
+            await create_and_delete(peer, 5)
+        await until_rested(rig)
+        await until(lambda: len(checkpoints(tmp_path)) == 1, "the log to be shortened")
+        await until(lambda: len(event(rig, "metadata_log_shortened")) >= len(written(rig)), "the line of it")
+        # Whatever came since the last one is at most in one segment more.
+        assert len(checkpoints(tmp_path)) == 1 and len(files(tmp_path, LOG)) <= 2
+        assert start_of(rig) > 0
+        before = await names(peer)
+        assert rig.server.assembly is not None
+        digest = rig.server.assembly.engine.core.digest()
+    async with serving(tmp_path, f"log.sync={sync}") as rig:
+        assert rig.server.assembly is not None
+        assert rig.server.assembly.engine.core.digest() == digest
+        peer = await rig.connect()
+        assert await names(peer) == before
+        await create(peer, "later")
+        assert not event(rig, "metadata_snapshot_damaged")
 
 
-def test_history_stays_for_its_time(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, SMALL) as rig:
-            peer = await rig.connect()
-            while len(written(rig)) < 2:
-                await create_and_delete(peer, 5)
-            await until_rested(rig)
-            assert start_of(rig) == 0 and len(checkpoints(tmp_path)) == len(written(rig))
-            assert not event(rig, "metadata_log_shortened")
-
-    run(work)
+async def test_history_stays_for_its_time(tmp_path: Path) -> None:
+    async with serving(tmp_path, SMALL) as rig:
+        peer = await rig.connect()
+        while len(written(rig)) < 2:
+            await create_and_delete(peer, 5)
+        await until_rested(rig)
+        assert start_of(rig) == 0 and len(checkpoints(tmp_path)) == len(written(rig))
+        assert not event(rig, "metadata_log_shortened")
 
 
-def test_a_snapshot_after_some_time_if_there_is_anything_new(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, "metadata.log.max.snapshot.interval.ms=200") as rig:
-            await until(lambda: len(written(rig)) == 1, "a snapshot")
-            await asyncio.sleep(0.5)
-            assert len(checkpoints(tmp_path)) == 1
-            await create(await rig.connect(), "new")
-            await until(lambda: len(written(rig)) == 2, "another")
-        async with serving(tmp_path / "never", "metadata.log.max.snapshot.interval.ms=0") as rig:
-            await create(await rig.connect(), "new")
-            await asyncio.sleep(0.3)
-            assert not checkpoints(tmp_path / "never")
-
-    run(work)
+async def test_a_snapshot_after_some_time_if_there_is_anything_new(tmp_path: Path) -> None:
+    async with serving(tmp_path, "metadata.log.max.snapshot.interval.ms=200") as rig:
+        await until(lambda: len(written(rig)) == 1, "a snapshot")
+        await asyncio.sleep(0.5)
+        assert len(checkpoints(tmp_path)) == 1
+        await create(await rig.connect(), "new")
+        await until(lambda: len(written(rig)) == 2, "another")
+    async with serving(tmp_path / "never", "metadata.log.max.snapshot.interval.ms=0") as rig:
+        await create(await rig.connect(), "new")
+        await asyncio.sleep(0.3)
+        assert not checkpoints(tmp_path / "never")
 
 
 @pytest.mark.parametrize(("limit", "count"), [(1 << 20, 0), (4000, 1)])
-def test_a_stop_writes_one_where_it_pays(tmp_path: Path, limit: int, count: int) -> None:
-    async def work() -> None:
-        setting = f"metadata.log.max.record.bytes.between.snapshots={limit}"
-        async with serving(tmp_path, setting, "shutdown.deadline.ms=60000") as rig:
-            await create(await rig.connect(), "t")
-            assert not checkpoints(tmp_path)
-        found = checkpoints(tmp_path)
-        assert len(found) == count
-        for name in found:
-            parse_checkpoint((tmp_path / f"{LOG}-0" / name).read_bytes(), 0)
-        async with serving(tmp_path, setting) as rig:
-            assert await names(await rig.connect()) == ["__consumer_offsets", "t"]
-        # Nothing new came.
-        assert checkpoints(tmp_path) == found
-
-    run(work)
+async def test_a_stop_writes_one_where_it_pays(tmp_path: Path, limit: int, count: int) -> None:
+    setting = f"metadata.log.max.record.bytes.between.snapshots={limit}"
+    async with serving(tmp_path, setting, "shutdown.deadline.ms=60000") as rig:
+        await create(await rig.connect(), "t")
+        assert not checkpoints(tmp_path)
+    found = checkpoints(tmp_path)
+    assert len(found) == count
+    for name in found:
+        parse_checkpoint((tmp_path / f"{LOG}-0" / name).read_bytes(), 0)
+    async with serving(tmp_path, setting) as rig:
+        assert await names(await rig.connect()) == ["__consumer_offsets", "t"]
+    # Nothing new came.
+    assert checkpoints(tmp_path) == found
 
 
-def test_a_snapshot_that_fails_costs_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_snapshot_that_fails_costs_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata_rounds, "CHILD", "kcoord.server.no_such_module")
 
-    async def work() -> None:
-        async with serving(tmp_path, SMALL, SHORT) as rig:
-            peer = await rig.connect()
-            await create_and_delete(peer, 20)
-            await until(lambda: bool(event(rig, "metadata_snapshot_not_written")), "the line")
-            assert "no_such_module" in str(event(rig, "metadata_snapshot_not_written")[0]["reason"])
-            # Until what came meanwhile was tried as well.
-            await until_rested(rig)
-            count = len(event(rig, "metadata_snapshot_not_written"))
-            await asyncio.sleep(0.3)
-            # Not tried again before the log has grown as much.
-            assert len(event(rig, "metadata_snapshot_not_written")) == count
-            await create(peer, "after")
-            assert start_of(rig) == 0 and not checkpoints(tmp_path)
-
-    run(work)
+    async with serving(tmp_path, SMALL, SHORT) as rig:
+        peer = await rig.connect()
+        await create_and_delete(peer, 20)
+        await until(lambda: bool(event(rig, "metadata_snapshot_not_written")), "the line")
+        assert "no_such_module" in str(event(rig, "metadata_snapshot_not_written")[0]["reason"])
+        # Until what came meanwhile was tried as well.
+        await until_rested(rig)
+        count = len(event(rig, "metadata_snapshot_not_written"))
+        await asyncio.sleep(0.3)
+        # Not tried again before the log has grown as much.
+        assert len(event(rig, "metadata_snapshot_not_written")) == count
+        await create(peer, "after")
+        assert start_of(rig) == 0 and not checkpoints(tmp_path)
 
 
-def test_nothing_goes_before_the_new_start_is_durable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nothing_goes_before_the_new_start_is_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_atomic = DiskStorage.write_atomic
     fails = [True]
 
@@ -182,60 +168,49 @@ def test_nothing_goes_before_the_new_start_is_durable(
 
     monkeypatch.setattr(DiskStorage, "write_atomic", broken)
 
-    async def work() -> None:
-        async with serving(tmp_path, SMALL, SHORT) as rig:
-            peer = await rig.connect()
-            await create_and_delete(peer, 20)
-            await until(lambda: len(event(rig, "metadata_log_not_shortened")) > 2, "three tries")
-            # It is moved for each try, and back.
-            await until(lambda: start_of(rig) == 0, "the start to be where it was")
-            assert files(tmp_path, LOG)[0] == f"{0:020d}.log"
-            fails[0] = False
-            await until(lambda: bool(event(rig, "metadata_log_shortened")), "the fourth")
-            assert start_of(rig) > 0 and files(tmp_path, LOG)[0] != f"{0:020d}.log"
-
-    run(work)
+    async with serving(tmp_path, SMALL, SHORT) as rig:
+        peer = await rig.connect()
+        await create_and_delete(peer, 20)
+        await until(lambda: len(event(rig, "metadata_log_not_shortened")) > 2, "three tries")
+        # It is moved for each try, and back.
+        await until(lambda: start_of(rig) == 0, "the start to be where it was")
+        assert files(tmp_path, LOG)[0] == f"{0:020d}.log"
+        fails[0] = False
+        await until(lambda: bool(event(rig, "metadata_log_shortened")), "the fourth")
+        assert start_of(rig) > 0 and files(tmp_path, LOG)[0] != f"{0:020d}.log"
 
 
-def test_a_stop_does_not_wait_for_a_snapshot_for_ever(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_stop_does_not_wait_for_a_snapshot_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = tmp_path / "slow_child.py"
     slow.write_text("import sys, time\nsys.stdin.readline()\ntime.sleep(600)\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(metadata_rounds, "CHILD", "slow_child")
 
-    async def work() -> None:
-        data = tmp_path / "data"
-        async with serving(data, SMALL, "shutdown.deadline.ms=500") as rig:
-            peer = await rig.connect()
-            await create_and_delete(peer, 20)
-            rounds = rig.server._metadata
-            assert rounds is not None
-            await until(lambda: rounds._job is not None and rounds._job.child is not None, "the child")
-        assert (data / ".kafka_cleanshutdown").exists() and not checkpoints(data)
-
-    run(work)
+    data = tmp_path / "data"
+    async with serving(data, SMALL, "shutdown.deadline.ms=500") as rig:
+        peer = await rig.connect()
+        await create_and_delete(peer, 20)
+        rounds = rig.server._metadata
+        assert rounds is not None
+        await until(lambda: rounds._job is not None and rounds._job.child is not None, "the child")
+    assert (data / ".kafka_cleanshutdown").exists() and not checkpoints(data)
 
 
-def test_a_child_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_child_that_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = tmp_path / "slow_child.py"
     slow.write_text("import sys, time\nsys.stdin.readline()\ntime.sleep(600)\n")
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     monkeypatch.setattr(metadata_rounds, "CHILD", "slow_child")
 
-    async def work() -> None:
-        async with serving(tmp_path / "data", SMALL) as rig:
-            peer = await rig.connect()
-            await create_and_delete(peer, 20)
-            rounds = rig.server._metadata
-            assert rounds is not None
-            await until(lambda: rounds._job is not None and rounds._job.child is not None, "the child")
-            monkeypatch.setattr(metadata_rounds, "CHILD", "kcoord.server.maintenance.metadata_child")
-            assert rounds._job is not None and rounds._job.child is not None
-            rounds._job.child.send_signal(signal.SIGKILL)
-            await until(lambda: bool(event(rig, "metadata_snapshot_not_written")), "the line")
-            while not written(rig):
-                await create_and_delete(peer, 5)
-
-    run(work)
+    async with serving(tmp_path / "data", SMALL) as rig:
+        peer = await rig.connect()
+        await create_and_delete(peer, 20)
+        rounds = rig.server._metadata
+        assert rounds is not None
+        await until(lambda: rounds._job is not None and rounds._job.child is not None, "the child")
+        monkeypatch.setattr(metadata_rounds, "CHILD", "kcoord.server.maintenance.metadata_child")
+        assert rounds._job is not None and rounds._job.child is not None
+        rounds._job.child.send_signal(signal.SIGKILL)
+        await until(lambda: bool(event(rig, "metadata_snapshot_not_written")), "the line")
+        while not written(rig):
+            await create_and_delete(peer, 5)

@@ -14,6 +14,7 @@ import pytest
 
 from kcoord.log.directory import LOG_START_OFFSETS
 from kcoord.log.partition_log import PartitionLog
+from kcoord.log.retention import plan_retention
 from kcoord.log.storage import DiskStorage
 from kcoord.protocol import apis
 from kcoord.protocol.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
@@ -30,7 +31,10 @@ from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicP
 from kcoord.server.maintenance import cleaning
 from kcoord.server.maintenance import rounds as maintenance
 from kcoord.wire.record_batch import BatchBuilder
-from tests.unit.server.test_server import Peer, event, run, serving, until
+from tests.unit.server.test_server import Peer, event, serving, until
+
+# A server and its processes, at their own pace.
+pytestmark = pytest.mark.slow
 
 OFFSET_OUT_OF_RANGE = 1
 SET = 0
@@ -82,120 +86,103 @@ def files(data: Path, topic: str, suffix: str = ".log") -> list[str]:
     return sorted(path.name for path in (data / f"{topic}-0").glob(f"*{suffix}"))
 
 
-def test_old_segments_go_while_the_server_runs(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, "log.retention.check.interval.ms=50") as rig:
-            peer = await rig.connect()
-            await create(peer, "old", segment_bytes="1048576", retention_ms="3600000")
-            day_ago = now_ms() - 24 * 3600 * 1000
-            for timestamp in (day_ago, day_ago, now_ms(), now_ms()):
-                await produce(peer, "old", timestamp, 600_000)
-            await until(lambda: len(files(tmp_path, "old")) == 2, "two segments")
-            await until(lambda: bool(event(rig, "segments_removed")), "the line in the log")
-            assert await earliest(peer, "old") == 2
-            assert (await fetch(peer, "old", 1)).error_code == OFFSET_OUT_OF_RANGE
-            assert len((await fetch(peer, "old", 2)).records) > 600_000
-        async with serving(tmp_path) as rig:
-            peer = await rig.connect()
-            assert await earliest(peer, "old") == 2
-            assert await produce(peer, "old", now_ms()) == 4
-
-    run(work)
+async def test_old_segments_go_while_the_server_runs(tmp_path: Path) -> None:
+    async with serving(tmp_path, "log.retention.check.interval.ms=50") as rig:
+        peer = await rig.connect()
+        await create(peer, "old", segment_bytes="1048576", retention_ms="3600000")
+        day_ago = now_ms() - 24 * 3600 * 1000
+        for timestamp in (day_ago, day_ago, now_ms(), now_ms()):
+            await produce(peer, "old", timestamp, 600_000)
+        await until(lambda: len(files(tmp_path, "old")) == 2, "two segments")
+        await until(lambda: bool(event(rig, "segments_removed")), "the line in the log")
+        assert await earliest(peer, "old") == 2
+        assert (await fetch(peer, "old", 1)).error_code == OFFSET_OUT_OF_RANGE
+        assert len((await fetch(peer, "old", 2)).records) > 600_000
+    async with serving(tmp_path) as rig:
+        peer = await rig.connect()
+        assert await earliest(peer, "old") == 2
+        assert await produce(peer, "old", now_ms()) == 4
 
 
-def test_nothing_happens_to_the_files_once_the_server_has_stopped(
+async def test_nothing_happens_to_the_files_once_the_server_has_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A thread that removes segments does not hear that its task was cancelled, and the next server opens them."""
     monkeypatch.setattr(cleaning, "REMOVAL_PAUSE_S", 0.3)
 
-    async def work() -> None:
-        patient = "shutdown.deadline.ms=3600000"
-        async with serving(tmp_path, "log.retention.check.interval.ms=50", patient) as rig:
-            peer = await rig.connect()
-            await create(peer, "old", segment_bytes="1048576", retention_ms="-1")
-            for timestamp in (1000, 1000, 1000, 1000, now_ms()):
-                await produce(peer, "old", timestamp, 600_000)
-            await configure(peer, "old", retention_ms="3600000")
-            await until(lambda: len(files(tmp_path, "old")) < 5, "the first to go")
-        assert files(tmp_path, "old") == [f"{4:020d}.log"]
-        async with serving(tmp_path) as rig:
-            assert await earliest(await rig.connect(), "old") == 4
-
-    run(work)
+    patient = "shutdown.deadline.ms=3600000"
+    async with serving(tmp_path, "log.retention.check.interval.ms=50", patient) as rig:
+        peer = await rig.connect()
+        await create(peer, "old", segment_bytes="1048576", retention_ms="-1")
+        for timestamp in (1000, 1000, 1000, 1000, now_ms()):
+            await produce(peer, "old", timestamp, 600_000)
+        await configure(peer, "old", retention_ms="3600000")
+        await until(lambda: len(files(tmp_path, "old")) < 5, "the first to go")
+    assert files(tmp_path, "old") == [f"{4:020d}.log"]
+    async with serving(tmp_path) as rig:
+        assert await earliest(await rig.connect(), "old") == 4
 
 
-def test_a_topic_of_old_records_becomes_empty_and_goes_on(tmp_path: Path) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, "log.retention.check.interval.ms=50", "log.retention.ms=3600000") as rig:
-            peer = await rig.connect()
-            await create(peer, "gone")
-            for _ in range(3):
-                await produce(peer, "gone", 1000)
-            await until(lambda: files(tmp_path, "gone") == ["00000000000000000003.log"], "one empty file")
-            assert await earliest(peer, "gone") == 3
-            assert await produce(peer, "gone", now_ms()) == 3
-            await asyncio.sleep(0.2)
-            assert files(tmp_path, "gone") == ["00000000000000000003.log"]
-            assert await earliest(peer, "gone") == 3
-        async with serving(tmp_path) as rig:
-            peer = await rig.connect()
-            assert await earliest(peer, "gone") == 3
-            assert await produce(peer, "gone", now_ms()) == 4
-
-    run(work)
+async def test_a_topic_of_old_records_becomes_empty_and_accepts_new_ones(tmp_path: Path) -> None:
+    async with serving(tmp_path, "log.retention.check.interval.ms=50", "log.retention.ms=3600000") as rig:
+        peer = await rig.connect()
+        await create(peer, "gone")
+        for _ in range(3):
+            await produce(peer, "gone", 1000)
+        await until(lambda: files(tmp_path, "gone") == ["00000000000000000003.log"], "one empty file")
+        assert await earliest(peer, "gone") == 3
+        assert await produce(peer, "gone", now_ms()) == 3
+        await asyncio.sleep(0.2)
+        assert files(tmp_path, "gone") == ["00000000000000000003.log"]
+        assert await earliest(peer, "gone") == 3
+    async with serving(tmp_path) as rig:
+        peer = await rig.connect()
+        assert await earliest(peer, "gone") == 3
+        assert await produce(peer, "gone", now_ms()) == 4
 
 
-def test_size_is_kept_and_compacted_topics_do_not_grow_old(tmp_path: Path) -> None:
-    async def work() -> None:
-        settings = ("log.retention.check.interval.ms=50", "log.retention.ms=3600000", "log.retention.bytes=1500000")
-        async with serving(tmp_path, *settings) as rig:
-            peer = await rig.connect()
-            await create(peer, "sized", segment_bytes="1048576", retention_ms="-1")
-            await create(peer, "kept", segment_bytes="1048576", cleanup_policy="compact")
-            for index in range(6):
-                await produce(peer, "sized", 1000, 600_000)
-                await produce(peer, "kept", 1000, 600_000, b"%d" % index)
-            await until(lambda: len(files(tmp_path, "sized")) == 3, "three segments")
-            assert await earliest(peer, "sized") == 3
-            assert await earliest(peer, "kept") == 0 and len(files(tmp_path, "kept")) == 6
-
-    run(work)
+async def test_size_is_kept_and_compacted_topics_do_not_grow_old(tmp_path: Path) -> None:
+    settings = ("log.retention.check.interval.ms=50", "log.retention.ms=3600000", "log.retention.bytes=1500000")
+    async with serving(tmp_path, *settings) as rig:
+        peer = await rig.connect()
+        await create(peer, "sized", segment_bytes="1048576", retention_ms="-1")
+        await create(peer, "kept", segment_bytes="1048576", cleanup_policy="compact")
+        for index in range(6):
+            await produce(peer, "sized", 1000, 600_000)
+            await produce(peer, "kept", 1000, 600_000, b"%d" % index)
+        await until(lambda: len(files(tmp_path, "sized")) == 3, "three segments")
+        assert await earliest(peer, "sized") == 3
+        assert await earliest(peer, "kept") == 0 and len(files(tmp_path, "kept")) == 6
 
 
 @pytest.mark.parametrize("sync", ["memory", "os"])
-def test_in_memory_and_while_topics_are_deleted(tmp_path: Path, sync: str) -> None:
-    async def work() -> None:
-        settings = (f"log.sync={sync}", "log.retention.check.interval.ms=1", "log.retention.ms=1000")
-        async with serving(tmp_path, *settings) as rig:
-            peer = await rig.connect()
-            for index in range(30):
-                name = f"t{index % 3}"
-                await create(peer, name)
-                for _ in range(index % 5):
-                    await produce(peer, name, 1000)
-                await asyncio.sleep(0.002 * (index % 4))
-                request = DeleteTopicsRequest([], [name], 1000)
-                await peer.ask(apis.DELETE_TOPICS, 5, request)
-            await create(peer, "t0")
-            assert await earliest(peer, "t0") == 0
-            await produce(peer, "t0", 1000)
-            assembly = rig.server.assembly
-            assert assembly is not None
-            log = assembly.directory.get("t0", 0)
-            assert log is not None
-            await until(lambda: log.log_start_offset == 1, "the record to go")
-            assert not rig.ended.done()
-
-    run(work)
+async def test_in_memory_and_while_topics_are_deleted(tmp_path: Path, sync: str) -> None:
+    settings = (f"log.sync={sync}", "log.retention.check.interval.ms=1", "log.retention.ms=1000")
+    async with serving(tmp_path, *settings) as rig:
+        peer = await rig.connect()
+        for index in range(30):
+            name = f"t{index % 3}"
+            await create(peer, name)
+            for _ in range(index % 5):
+                await produce(peer, name, 1000)
+            await asyncio.sleep(0.002 * (index % 4))
+            request = DeleteTopicsRequest([], [name], 1000)
+            await peer.ask(apis.DELETE_TOPICS, 5, request)
+        await create(peer, "t0")
+        assert await earliest(peer, "t0") == 0
+        await produce(peer, "t0", 1000)
+        assembly = rig.server.assembly
+        assert assembly is not None
+        log = assembly.directory.get("t0", 0)
+        assert log is not None
+        await until(lambda: log.log_start_offset == 1, "the record to go")
+        assert not rig.ended.done()
 
 
 async def delete_records(peer: Peer, offsets: dict[int, int], topic: str = "t") -> list[int]:
     """The low watermarks that the answer has."""
     partitions = [DeleteRecordsPartition(index, offset) for index, offset in offsets.items()]
-    answer = await peer.ask(
-        apis.DELETE_RECORDS, 2, DeleteRecordsRequest([DeleteRecordsTopic(topic, partitions)], 1000)
-    )
+    answer = await peer.ask(apis.DELETE_RECORDS, 2, DeleteRecordsRequest([DeleteRecordsTopic(topic, partitions)], 1000))
     assert all(partition.error_code == 0 for partition in answer.topics[0].partitions)
     return [partition.low_watermark for partition in answer.topics[0].partitions]
 
@@ -207,42 +194,39 @@ async def fill(peer: Peer) -> None:
 
 
 @pytest.mark.parametrize("sync", ["always", "os", "memory"])
-def test_segments_below_deleted_records_go_soon(tmp_path: Path, sync: str) -> None:
-    async def work() -> None:
-        async with serving(tmp_path, f"log.sync={sync}") as rig:
-            peer = await rig.connect()
-            await fill(peer)
-            assert rig.server.assembly is not None
-            log = rig.server.assembly.directory.get("t", 0)
-            assert log is not None and log.segment_count == 4
-            assert await delete_records(peer, {0: 2}) == [2]
-            assert (await fetch(peer, "t", 1)).error_code == OFFSET_OUT_OF_RANGE
-            await until(lambda: bool(event(rig, "segments_removed")), "the removal")
-            assert log.segment_count == 2
-            if sync != "memory":
-                assert files(tmp_path, "t") == [f"{2:020d}.log", f"{3:020d}.log"]
-            assert await earliest(peer, "t") == 2
+async def test_segments_below_deleted_records_go_soon(tmp_path: Path, sync: str) -> None:
+    async with serving(tmp_path, f"log.sync={sync}") as rig:
+        peer = await rig.connect()
+        await fill(peer)
+        assert rig.server.assembly is not None
+        log = rig.server.assembly.directory.get("t", 0)
+        assert log is not None and len(log.segments) == 4
+        assert await delete_records(peer, {0: 2}) == [2]
+        assert (await fetch(peer, "t", 1)).error_code == OFFSET_OUT_OF_RANGE
+        await until(lambda: bool(event(rig, "segments_removed")), "the removal")
+        assert len(log.segments) == 2
         if sync != "memory":
-            async with serving(tmp_path, f"log.sync={sync}") as rig:
-                assert await earliest(await rig.connect(), "t") == 2
+            assert files(tmp_path, "t") == [f"{2:020d}.log", f"{3:020d}.log"]
+        assert await earliest(peer, "t") == 2
+    if sync != "memory":
+        async with serving(tmp_path, f"log.sync={sync}") as rig:
+            assert await earliest(await rig.connect(), "t") == 2
 
-    run(work)
 
-
-def test_nobody_else_waits_for_the_disk_when_records_are_deleted(
+async def test_no_other_request_waits_for_the_disk_when_records_are_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_atomic = DiskStorage.write_atomic
-    may_go_on = threading.Event()
+    may_continue = threading.Event()
     begun = threading.Event()
 
     def slow(self: DiskStorage, path: str, data: bytes) -> None:
         if path == LOG_START_OFFSETS:
             begun.set()
-            may_go_on.wait(60.0)
+            may_continue.wait(60.0)
         write_atomic(self, path, data)
 
-    async def work() -> None:
+    try:
         async with serving(tmp_path) as rig:
             peer, other = await rig.connect(), await rig.connect()
             await fill(peer)
@@ -252,18 +236,13 @@ def test_nobody_else_waits_for_the_disk_when_records_are_deleted(
             assert await earliest(other, "t") == 2
             assert not deleting.done()
             assert files(tmp_path, "t")[0] == f"{0:020d}.log"
-            may_go_on.set()
+            may_continue.set()
             assert await deleting == [2]
-
-    try:
-        run(work)
     finally:
-        may_go_on.set()
+        may_continue.set()
 
 
-def test_files_that_cannot_be_removed_stay_for_retention(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_files_that_cannot_be_removed_stay_for_retention(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     remove = DiskStorage.remove
 
     def broken(self: DiskStorage, path: str) -> None:
@@ -273,27 +252,24 @@ def test_files_that_cannot_be_removed_stay_for_retention(
 
     monkeypatch.setattr(DiskStorage, "remove", broken)
 
-    async def work() -> None:
-        async with serving(tmp_path) as rig:
-            peer = await rig.connect()
-            await fill(peer)
-            await delete_records(peer, {0: 3})
-            await until(lambda: bool(event(rig, "retention_failed")), "the failure")
-            assert await earliest(peer, "t") == 3
-        assert len(files(tmp_path, "t")) == 4
-        monkeypatch.setattr(DiskStorage, "remove", remove)
-        async with serving(tmp_path, "log.retention.check.interval.ms=50") as rig:
-            peer = await rig.connect()
-            assert await earliest(peer, "t") == 3
-            await until(lambda: len(files(tmp_path, "t")) == 1, "retention")
-
-    run(work)
+    async with serving(tmp_path) as rig:
+        peer = await rig.connect()
+        await fill(peer)
+        await delete_records(peer, {0: 3})
+        await until(lambda: bool(event(rig, "retention_failed")), "the failure")
+        assert await earliest(peer, "t") == 3
+    assert len(files(tmp_path, "t")) == 4
+    monkeypatch.setattr(DiskStorage, "remove", remove)
+    async with serving(tmp_path, "log.retention.check.interval.ms=50") as rig:
+        peer = await rig.connect()
+        assert await earliest(peer, "t") == 3
+        await until(lambda: len(files(tmp_path, "t")) == 1, "retention")
 
 
-def test_a_partition_that_cannot_be_looked_at_keeps_no_other_one(
+async def test_a_partition_that_cannot_be_looked_at_keeps_no_other_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = maintenance.plan_retention
+    plan = plan_retention
 
     def broken(log: PartitionLog, *arguments: Any) -> Any:
         if log.topic == "a":
@@ -302,13 +278,10 @@ def test_a_partition_that_cannot_be_looked_at_keeps_no_other_one(
 
     monkeypatch.setattr(maintenance, "plan_retention", broken)
 
-    async def work() -> None:
-        async with serving(tmp_path, "log.retention.check.interval.ms=50") as rig:
-            peer = await rig.connect()
-            for topic in ("a", "t"):
-                await create(peer, topic, retention_ms="1000")
-                await produce(peer, topic, now_ms() - 10_000)
-            await until(lambda: bool(event(rig, "segments_removed")), "the other one")
-            assert event(rig, "retention_failed")[0]["log"] == "a-0"
-
-    run(work)
+    async with serving(tmp_path, "log.retention.check.interval.ms=50") as rig:
+        peer = await rig.connect()
+        for topic in ("a", "t"):
+            await create(peer, topic, retention_ms="1000")
+            await produce(peer, topic, now_ms() - 10_000)
+        await until(lambda: bool(event(rig, "segments_removed")), "the other one")
+        assert event(rig, "retention_failed")[0]["log"] == "a-0"

@@ -29,6 +29,9 @@ from kcoord.server.server import Server
 from kcoord.server.settings.load import load
 from tests.harness.engine import Client, open_engine
 
+# A server and its processes, at their own pace.
+pytestmark = pytest.mark.slow
+
 NAME = "__consumer_offsets-0"
 PATH = state_path(NAME)
 NOW = Now(0, 1_700_000_000_000)
@@ -73,7 +76,8 @@ def events(log: ServerLog) -> list[object]:
     return [line["event"] for line in log.recent]
 
 
-async def written_and_used(folder: Path) -> None:
+async def test_a_round_writes_what_is_due_and_the_next_start_uses_it(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
     engine = open_at(folder)
     log = ServerLog(io.StringIO())
     rounds = rounds_of(engine, log)
@@ -98,11 +102,8 @@ async def written_and_used(folder: Path) -> None:
     again.stop()
 
 
-def test_a_round_writes_what_is_due_and_the_next_start_uses_it(tmp_path: Path) -> None:
-    asyncio.run(written_and_used(tmp_path / "data"))
-
-
-async def stopped_early(folder: Path) -> None:
+async def test_a_stop_does_not_wait_beyond_its_deadline(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
     engine = open_at(folder)
     log = ServerLog(io.StringIO())
     rounds = rounds_of(engine, log)
@@ -117,11 +118,8 @@ async def stopped_early(folder: Path) -> None:
     again.stop()
 
 
-def test_a_stop_does_not_wait_beyond_its_deadline(tmp_path: Path) -> None:
-    asyncio.run(stopped_early(tmp_path / "data"))
-
-
-async def failed(folder: Path) -> None:
+async def test_a_failed_write_is_reported_and_repeated_later(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
     engine = open_at(folder)
     log = ServerLog(io.StringIO())
     rounds = rounds_of(engine, log)
@@ -143,11 +141,8 @@ async def failed(folder: Path) -> None:
     engine.stop()
 
 
-def test_what_cannot_be_written_is_said_and_tried_again_later(tmp_path: Path) -> None:
-    asyncio.run(failed(tmp_path / "data"))
-
-
-async def removed(folder: Path) -> None:
+async def test_a_removed_segment_is_not_recreated(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
     engine = open_at(folder)
     log = ServerLog(io.StringIO())
     rounds = rounds_of(engine, log)
@@ -162,11 +157,10 @@ async def removed(folder: Path) -> None:
     engine.stop()
 
 
-def test_a_segment_that_is_gone_is_not_made_anew(tmp_path: Path) -> None:
-    asyncio.run(removed(tmp_path / "data"))
-
-
-async def damaged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_log_that_cannot_be_looked_through_costs_a_line_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data"
     engine = open_at(folder)
     log = ServerLog(io.StringIO())
     rounds = rounds_of(engine, log)
@@ -183,13 +177,8 @@ async def damaged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine.stop()
 
 
-def test_a_log_that_cannot_be_looked_through_costs_a_line_in_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asyncio.run(damaged(tmp_path / "data", monkeypatch))
-
-
-async def with_injected_storage(folder: Path) -> None:
+async def test_they_are_written_where_the_storage_is(tmp_path: Path) -> None:
+    folder = tmp_path
     assignments = [f"log.dirs={folder / 'unused'}", "listeners=127.0.0.1:0", "log.sync=os"]
     # The process that writes it is given the time that a busy machine takes.
     assignments.append("shutdown.deadline.ms=60000")
@@ -206,11 +195,8 @@ async def with_injected_storage(folder: Path) -> None:
     assert not (folder / "unused").exists()
 
 
-def test_they_are_written_where_the_storage_is(tmp_path: Path) -> None:
-    asyncio.run(with_injected_storage(tmp_path))
-
-
-async def without_files(folder: Path) -> None:
+async def test_no_process_looks_for_a_storage_without_files(tmp_path: Path) -> None:
+    folder = tmp_path
     assignments = [f"log.dirs={folder / 'unused'}", "listeners=127.0.0.1:0", "log.sync=os"]
     log = ServerLog(io.StringIO())
     server = Server(load(assignments=assignments), log, MemoryStorage())
@@ -223,7 +209,3 @@ async def without_files(folder: Path) -> None:
     await asyncio.wait_for(server.wait(), WAIT_S)
     assert [event for event in events(log) if str(event).startswith("state_")] == []
     assert not (folder / "unused").exists()
-
-
-def test_no_process_looks_for_a_storage_without_files(tmp_path: Path) -> None:
-    asyncio.run(without_files(tmp_path))

@@ -1,0 +1,1 @@
+"""`kcoord log compact`: compaction of a stopped server's logs."""

@@ -1,0 +1,1 @@
+"""`kcoord log repair`: repairs a damaged data directory so that it can be opened."""

@@ -1,0 +1,1 @@
+"""`kcoord log verify`: finds errors in a data directory."""

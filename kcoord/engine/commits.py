@@ -1,0 +1,136 @@
+"""The commits: which appends become durable together, and under which number.
+
+Everything that is appended between two writes is one commit. Commits are numbered from 1, in the order of their
+writes, and these numbers determine the state of each:
+
+    durable_seq  <=  the commit in flight  <  open_seq
+
+- `open_seq` is the commit that collects appends now. It grows by one with each write, and never otherwise.
+- At most one commit is in flight: it is written, and threads sync its files. Meanwhile, appends go into the open
+  commit, which waits for the commit in flight. So commits become durable in the order of their numbers, and
+  `durable_seq` is always `open_seq - 1` or `open_seq - 2`.
+- `durable_seq` grows when all files of a commit are synced; if log.sync promises only a write, when it is written.
+
+Why one number is enough: an answer may depend on records in several logs. A commit covers all logs, and a later commit
+is never durable before an earlier one. So "all records up to this append are durable" is the same as "this commit is
+durable", and an answer that waits for one number waits for everything that was appended before it, in any log.
+
+A failed write or sync is final: the journal remembers it, `check_failure` raises from then on, and the numbers no
+longer change. So a response that waits for a failed commit is never released (see outbox.py).
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from kcoord.core.outcome import LogId, TransactionalProducer
+from kcoord.engine.coordinator_log import CoordinatorLog, EncodedRecords
+from kcoord.engine.partitions import PartitionTable
+from kcoord.log.directory import LogDirectory
+from kcoord.log.errors import JournalFailed
+from kcoord.log.journal import CommitTicket, Journal
+
+# If the open commit has more bytes, requests that append wait until it is written. Even with one more batch of up to
+# 64 MiB, a commit then stays below the size that recovery accepts as a torn tail.
+COMMIT_BYTES_TARGET: Final = 12 * 1024 * 1024
+
+
+@final
+class Commits:
+    """The coordinator logs with their open batches, and the numbers of commits."""
+
+    def __init__(self, journal: Journal, table: PartitionTable, directory: LogDirectory, batch_bytes_max: int) -> None:
+        self.journal = journal
+        self.directory = directory
+        self.batch_bytes_max = batch_bytes_max
+        self.table = table
+        self.logs: dict[LogId, CoordinatorLog] = {}
+        # How much was appended to coordinator logs since the last write.
+        self.open_bytes = 0
+        self.bytes_target = COMMIT_BYTES_TARGET
+        self.open_seq = 1
+        self.durable_seq = 0
+        self.in_flight: CommitTicket | None = None
+
+    def open_log(self, log_id: LogId) -> None:
+        """Write to one of the coordinator's own logs from now on. It is loaded, and its partition is served."""
+        log = self.directory.get(log_id.topic, log_id.partition)
+        if log is None:
+            raise RuntimeError(f"{log_id} has no directory")
+        partition = self.table.find(log_id.topic, log_id.partition)
+        self.logs[log_id] = CoordinatorLog(log_id, log, partition, self.journal, self.batch_bytes_max)
+
+    def append(
+        self, log: CoordinatorLog, encoded: EncodedRecords, wall_ms: int, producer: TransactionalProducer | None = None
+    ) -> int:
+        """Append records to the open batch of their log, or as a transactional batch; the offset of the first one."""
+        self.open_bytes += encoded.size_bytes
+        return log.append(encoded, wall_ms, producer)
+
+    def is_full(self) -> bool:
+        """Whether requests that append have to wait until the open commit is written."""
+        return self.open_bytes + self.journal.pending_bytes > self.bytes_target
+
+    def write(self) -> bool:
+        """Close all open batches and write them; whether there was anything to write.
+
+        No commit may be in flight. Afterwards one is, unless what was written is durable already.
+        """
+        for log in self.logs.values():
+            log.close_batch()
+            if log.take_closed() and log.partition is not None:
+                self.table.note_append(log.partition)
+            log.written_end = log.next_offset
+        if not self.journal.has_pending:
+            return False
+        self.in_flight = self.journal.write()
+        self.open_seq += 1
+        self.open_bytes = 0
+        if self.in_flight is None:
+            self.durable_seq = self.open_seq - 1
+        return True
+
+    def complete(self, ticket: CommitTicket) -> None:
+        """The files of the commit in flight are synced."""
+        self.journal.complete(ticket)
+        self.in_flight = None
+        self.durable_seq = self.open_seq - 1
+
+    def has_unwritten(self) -> bool:
+        """Whether another write would have something to write."""
+        if self.journal.has_pending:
+            return True
+        for log in self.logs.values():
+            if log.builder.count > 0:
+                return True
+        return False
+
+    def seq_of(self, log_id: LogId, offset: int) -> int:
+        """The commit after which a log is durable up to `offset`; 0 when it is already."""
+        log = self.logs[log_id]
+        if offset <= log.log.durable_end:
+            return 0
+        if offset <= log.written_end:
+            return self.open_seq - 1
+        return self.open_seq
+
+    def last_seq(self) -> int:
+        """The commit after which everything appended to the journal so far is durable; 0 when it is already."""
+        if self.journal.has_pending:
+            return self.open_seq
+        if self.in_flight is not None:
+            return self.open_seq - 1
+        return 0
+
+    def newest_seq(self) -> int:
+        """Like last_seq, but including what coordinator logs have in their open batches."""
+        return self.open_seq if self.has_unwritten() else self.last_seq()
+
+    def has_failed(self) -> bool:
+        """Whether storing anything failed."""
+        return self.journal.failure is not None
+
+    def check_failure(self) -> None:
+        """Raises JournalFailed once storing anything has failed: nothing is handled or answered any more."""
+        if self.journal.failure is not None:
+            raise JournalFailed(self.journal.failure)

@@ -1,0 +1,33 @@
+"""Logs read and marked in one call, which the server does in steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from kcoord.log.journal import Journal
+from kcoord.log.partition_log import PartitionLog
+
+
+def batches_of(log: PartitionLog, from_offset: int, upto_offset: int) -> Iterator[tuple[int, bytes]]:
+    """(position, buffer) of every written batch between the offsets, with checksums verified.
+
+    Parse with parse_header(buffer, position). Raises LogDamaged.
+    """
+    upto_offset = min(upto_offset, log.written_end)
+    for segment in log.segments:
+        if segment.base_offset >= upto_offset or not segment.size:
+            continue
+        for header, data in segment.batches(segment.position_before(from_offset), True):
+            if header.base_offset >= upto_offset:
+                return
+            if header.last_offset >= from_offset:
+                yield header.pos, data
+
+
+def checkpoint(journal: Journal, now_ms: int) -> None:
+    """Write the recovery points and wait for the disk. If that fails the journal has failed, as in the server."""
+    try:
+        journal.directory.write_recovery_points(journal.begin_checkpoint(now_ms))
+    except OSError as error:
+        journal.fail(error)
+        raise
