@@ -77,7 +77,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
     "txn-misuse": {
         "no transaction": "IllegalStateException",
         "a record too large": "ExecutionException by RecordTooLargeException",
-        "commit with it": "KafkaException by RecordTooLargeException",
+        "commit with it": "RecordTooLargeException",
         "read": ["better"],
     },
     "txn-wide": {"read": "600 600"},
