@@ -57,6 +57,7 @@ from kcoord.core.offsets.transactional import TransactionalCommits, TxnOffsetCom
 from kcoord.core.outcome import (
     CONSUMER_TIMERS,
     OFFSETS_TOPIC,
+    TIMER_HELD_COMMIT,
     TIMER_OFFSET_EXPIRY,
     TIMER_SESSION,
     TIMER_TOPIC_OFFSETS,
@@ -81,6 +82,7 @@ from kcoord.core.topics.registry import TopicRegistry
 from kcoord.core.transactions.describe import TransactionDescribe
 from kcoord.core.transactions.end import TransactionEnds
 from kcoord.core.transactions.expiry import TransactionExpiry
+from kcoord.core.transactions.held_commits import HeldCommits
 from kcoord.core.transactions.init import TransactionInits
 from kcoord.core.transactions.partitions import AddPartitionsStep, TransactionPartitions
 from kcoord.core.transactions.state import CompleteStep, MarkersStep, RetryRequest, Transactions
@@ -92,6 +94,7 @@ from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetada
 from kcoord.protocol.records.legacy_offset_commit import LegacyOffsetCommitKey, LegacyOffsetCommitValue
 from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
 from kcoord.protocol.records.transaction_log import TransactionLogKey, TransactionLogValue
+from kcoord.protocol.txn_offset_commit import TxnOffsetCommitRequest
 from kcoord.wire.message import Message
 
 
@@ -153,7 +156,8 @@ class Core:
         self.configs = ConfigHandlers(config, self.topics)
         self.producer_ids = ProducerIds(config, self.topics)
         self.transactions = Transactions(self.topics)
-        self.transaction_ends = TransactionEnds(self.transactions, self.producer_ids)
+        self.held_commits = HeldCommits(self.transactions)
+        self.transaction_ends = TransactionEnds(self.transactions, self.producer_ids, self.held_commits)
         self.transaction_expiry = TransactionExpiry(config, self.transactions)
         self.transaction_inits = TransactionInits(
             config, self.transactions, self.producer_ids, self.transaction_ends, self.transaction_expiry
@@ -162,7 +166,10 @@ class Core:
             self.topics, self.transactions, self.transaction_ends, self.log_of
         )
         self.transactional_commits = TransactionalCommits(
-            self.offsets, self.transactions.check_offsets_write, self.transaction_partitions.handle_implicit_add
+            self.offsets,
+            self.held_commits.check,
+            self.transaction_partitions.handle_implicit_add,
+            self.held_commits.hold,
         )
         self.transaction_describe = TransactionDescribe(self.transactions)
 
@@ -241,6 +248,7 @@ class Core:
             return self._topics_changed(event)
         # Members outlive their connections, and the engine discards answers to closed connections.
         if isinstance(event, Disconnected):
+            self.held_commits.disconnected(event.connection_id)
             return Outcome()
         raise TypeError(f"no handler for {type(event).__name__}")
 
@@ -253,12 +261,17 @@ class Core:
             return self.transaction_ends.handle_timeout(timer, now)
         if timer.kind == TIMER_TRANSACTIONAL_IDS:
             return self.transaction_expiry.handle_timer(timer, now)
+        if timer.kind == TIMER_HELD_COMMIT:
+            return self.held_commits.handle_timer(timer)
         if timer.kind in CONSUMER_TIMERS or timer.group_id in self.groups.consumer_groups:
             return self.consumers.handle_timer(timer, now)
         return self.membership.handle_timer(timer, now)
 
     def _retry(self, request: Request, now: Now) -> Outcome:
-        """Handle a request again that waited for producer ids."""
+        """Handle a request again that waited for producer ids, or was held."""
+        if request.api_key == apis.TXN_OFFSET_COMMIT:
+            body = cast(TxnOffsetCommitRequest, request.body)
+            return self.transactional_commits.handle_txn_offset_commit(request, body, now)
         if request.api_key == apis.END_TXN:
             return self.transaction_ends.handle_end_txn(request, cast(EndTxnRequest, request.body), now)
         return self.transaction_inits.handle_init_producer_id(request, cast(InitProducerIdRequest, request.body), now)
@@ -269,6 +282,8 @@ class Core:
             return True
         if timer.kind == TIMER_TRANSACTION:
             return self.transactions.is_current(timer)
+        if timer.kind == TIMER_HELD_COMMIT:
+            return self.held_commits.is_current(timer)
         if timer.kind == TIMER_SESSION or timer.kind in CONSUMER_TIMERS:
             return self.groups.timers.is_current(timer)
         return self.membership.still_counts(timer)

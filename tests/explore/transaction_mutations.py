@@ -16,6 +16,7 @@ from kcoord.core.outcome import Marker, Outcome, Reply
 from kcoord.core.producers import ACCEPTED, PartitionProducers
 from kcoord.core.transactions import init
 from kcoord.core.transactions.end import TransactionEnds
+from kcoord.core.transactions.held_commits import HeldCommits
 from kcoord.core.transactions.state import PREPARE_COMMIT, MarkersStep, Transaction, Transactions
 from kcoord.engine import engine
 from kcoord.engine.core_gate import CoreGate
@@ -59,8 +60,8 @@ def no_connection_rule_for_commits() -> None:
 
 
 def no_doubt_about_commits() -> None:
-    """The first TxnOffsetCommit after an abort counts, although it may be a late one of the aborted transaction."""
-    replace(Transaction, "is_in_doubt", lambda self, connection_id: False)
+    """The first TxnOffsetCommit after an abort counts at once, even if it is a late one of the aborted transaction."""
+    replace(HeldCommits, "check", lambda self, *rest: self.transactions.check_offsets_write(*rest))
 
 
 def no_check_at_append() -> None:

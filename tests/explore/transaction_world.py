@@ -33,6 +33,8 @@ from tests.harness.faulty_storage import FaultyStorage, Naming, Piece, Snapshot
 
 WALL_MS: Final = 1_700_000_000_000
 RETRY_MS: Final = 20
+# The end of a connection arrives within this time after its last bytes.
+END_DELAY_MS: Final = 15
 GROUP_KEY, TRANSACTION_KEY = 0, 1
 LATE_APIS: Final = (
     apis.TXN_OFFSET_COMMIT, apis.TXN_OFFSET_COMMIT, apis.PRODUCE, apis.END_TXN, apis.ADD_PARTITIONS_TO_TXN,
@@ -110,9 +112,12 @@ class World:
         self.ticket: CommitTicket | None = None
         self.jobs: list[Job] = []
         self.late: list[tuple[Session, bytes, str]] = []
+        # Connections that clients have closed, and when the end of each arrives.
+        self.closings: list[tuple[int, Session]] = []
 
     def end_turn(self) -> None:
         self.mono_ms += 1
+        self.close_connections()
         self.engine.fire_timers(self.now())
         ticket = self.engine.end_turn(self.now())
         if ticket is not None:
@@ -231,6 +236,17 @@ class World:
         remote.sent = None
         self.resume(remote, None)
 
+    def deliver_late(self, session: Session, frame: bytes) -> None:
+        """A request arrives that its client has given up, and soon after it the end of the connection."""
+        self.deliver(session, frame, None)
+        self.closings.append((self.mono_ms + self.rng.randrange(END_DELAY_MS), session))
+
+    def close_connections(self) -> None:
+        for due_ms, session in list(self.closings):
+            if due_ms <= self.mono_ms:
+                self.closings.remove((due_ms, session))
+                self.engine.close_session(session, self.now())
+
     def deliver(self, session: Session, frame: bytes, remote: Remote | None) -> None:
         api_key = int.from_bytes(frame[4:6], "big")
         if api_key == apis.INIT_PRODUCER_ID and frame.endswith(NO_PRODUCER):
@@ -292,7 +308,7 @@ class World:
     def settle(self) -> None:
         """No further faults: everything comes to its end, and then everything is looked at."""
         for session, frame, _ in self.late:
-            self.deliver(session, frame, None)
+            self.deliver_late(session, frame)
         self.late = []
         for _ in range(SETTLE_TURNS):
             for remote in list(self.remotes):

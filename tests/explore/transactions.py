@@ -67,7 +67,7 @@ def one_step(world: World, budget: dict[str, int]) -> None:
     elif step == "late":
         session, frame, label = world.late.pop(rng.randrange(len(world.late)))
         world.steps.append(f"  {label}")
-        world.deliver(session, frame, None)
+        world.deliver_late(session, frame)
     else:
         budget[step] -= 1
         rare_step(world, step)

@@ -44,7 +44,11 @@ PENDING_OFFSETS_MAX: Final = 100_000
 
 # (transactional id, producer id, producer epoch, topic, partition, connection id) -> error code: NONE if the partition
 # is in the producer's open transaction, and the request was not delayed on a connection that the client has replaced.
+# HELD if the request is to be handed to `Hold`.
 CheckCommit = Callable[[str, int, int, str, int, int], int]
+HELD: Final = -2
+# (transactional id, request, now) -> an outcome after which the request is handled again later, or dropped.
+Hold = Callable[[str, Request, Now], Outcome]
 # (transactional id, producer id, producer epoch, partitions, now) -> the records that add the partitions to the
 # producer's transaction, and the error code for all of them.
 AddImplicitly = Callable[[str, int, int, list[tuple[str, int]], Now], tuple[Outcome, int]]
@@ -62,6 +66,11 @@ def refuse_add(
 ) -> tuple[Outcome, int]:
     """The addition of a coordinator that knows no transactional id."""
     return Outcome(), errors.INVALID_PRODUCER_ID_MAPPING
+
+
+def hold_none(transactional_id: str, request: Request, now: Now) -> Outcome:
+    """The hold of a coordinator whose check never asks for it."""
+    raise RuntimeError("nothing holds requests here")
 
 
 @final
@@ -92,17 +101,19 @@ class TxnOffsetCommitStep(Event):
 
 @final
 class TransactionalCommits:
-    """`check_commit` and `add_implicitly` are the transaction coordinator's."""
+    """`check_commit`, `add_implicitly` and `hold` are the transaction coordinator's."""
 
     def __init__(
         self,
         state: OffsetState,
         check_commit: CheckCommit = refuse_commit,
         add_implicitly: AddImplicitly = refuse_add,
+        hold: Hold = hold_none,
     ) -> None:
         self.state = state
         self.check_commit = check_commit
         self.add_implicitly = add_implicitly
+        self.hold = hold
         self.pending_offsets_max = PENDING_OFFSETS_MAX
 
     def handle_txn_offset_commit(self, request: Request, body: TxnOffsetCommitRequest, now: Now) -> Outcome:
@@ -124,6 +135,8 @@ class TransactionalCommits:
             error = self.check_commit(
                 transactional_id, producer_id, epoch, OFFSETS_TOPIC, partition, request.connection_id
             )
+            if error == HELD:
+                return self.hold(transactional_id, request, now)
         if error != errors.NONE:
             return _refuse(step, error_of_version(error, request.version), outcome)
         if outcome.records:

@@ -39,12 +39,12 @@ from kcoord.core.outcome import (
     TimerFired,
 )
 from kcoord.core.producers import ProducerIds
+from kcoord.core.transactions.held_commits import HeldCommits
 from kcoord.core.transactions.state import (
     COMPLETE_ABORT,
     COMPLETE_COMMIT,
     EMPTY,
     EPOCH_MAX,
-    NO_CONNECTION,
     NO_EPOCH,
     NO_PRODUCER_ID,
     NO_REQUEST,
@@ -84,9 +84,10 @@ ENDS: Final = -1
 
 @final
 class TransactionEnds:
-    def __init__(self, transactions: Transactions, producer_ids: ProducerIds) -> None:
+    def __init__(self, transactions: Transactions, producer_ids: ProducerIds, held_commits: HeldCommits) -> None:
         self.transactions = transactions
         self.producer_ids = producer_ids
+        self.held_commits = held_commits
 
     # --- EndTxn ----------------------------------------------------------------------------------------------
 
@@ -113,7 +114,6 @@ class TransactionEnds:
         txn.end_request_id = request.request_id
         if version == VERSION_1 and not body.committed and OFFSETS_TOPIC in txn.partitions:
             txn.expects_late_commit = True
-            txn.doubted_connection = NO_CONNECTION
         return out
 
     def _answer(self, request: Request, txn: Transaction | None, error: int, out: Outcome) -> None:
@@ -208,6 +208,7 @@ class TransactionEnds:
         txn.end_request_id = NO_REQUEST
         out.add(txn.log, TransactionLogKey(txn.transactional_id), value, cause)
         out.once_durable = [MarkersStep(txn.transactional_id, value.producer_id, value.producer_epoch, 0)]
+        self.held_commits.release(txn.transactional_id, out)
 
     def loaded(self, now: Now, out: Outcome) -> None:
         """All logs were replayed: go on with ends that were decided, and arm the timers of open transactions."""

@@ -17,8 +17,7 @@ Here all connections of a transactional id end in one process, so late requests 
 that arrives on an older connection than an earlier one with the same epoch was overtaken. A client that reconnects has
 a newer connection. TxnOffsetCommit is looked at on its own, because clients send it to the coordinator of the group,
 for which some of them have a connection of its own. If a client aborts a transaction before its TxnOffsetCommit is
-answered, no newer one may have come when the late one arrives in the next transaction. So the first one after an abort
-is answered with an error after which its client repeats it on the same connection.
+answered, no newer one may have come when the late one arrives in the next transaction: held_commits.py.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from kcoord.core.outcome import TRANSACTION_TOPIC, Event, LogId, Request, Timer
 from kcoord.core.topics.registry import TopicRegistry
 from kcoord.protocol.errors import (
     CONCURRENT_TRANSACTIONS,
-    COORDINATOR_LOAD_IN_PROGRESS,
     INVALID_PRODUCER_ID_MAPPING,
     INVALID_REQUEST,
     INVALID_TXN_STATE,
@@ -106,7 +104,9 @@ class Transaction:
         self.commit_connection = NO_CONNECTION
         # Set when a client of version 1 aborts a transaction with offsets: a TxnOffsetCommit of it may still arrive.
         self.expects_late_commit = False
-        self.doubted_connection = NO_CONNECTION
+        # Such a request while it is held, and the token of its timer.
+        self.held_commit: Request | None = None
+        self.held_token = NO_TOKEN
         self.timer_token = NO_TOKEN
         # The parked EndTxn.
         self.end_request_id = NO_REQUEST
@@ -151,19 +151,6 @@ class Transaction:
             return False
         self.commit_connection = connection_id
         return True
-
-    def is_in_doubt(self, connection_id: int) -> bool:
-        """Whether a TxnOffsetCommit may belong to an earlier transaction that its client has aborted meanwhile.
-
-        The first one after such an abort may. Its client sends it again on the same connection if it still wants it.
-        A client that has given it up has closed that connection. `admits_commit` has admitted the request.
-        """
-        if not self.expects_late_commit:
-            return False
-        is_first = connection_id != self.doubted_connection
-        self.doubted_connection = connection_id
-        self.expects_late_commit = is_first
-        return is_first
 
     def record(self, status: int, now_ms: int) -> TransactionLogValue:
         """A record of the next state; the caller changes the fields that change with it."""
@@ -330,18 +317,10 @@ class Transactions:
         partition: int,
         connection_id: int,
     ) -> int:
-        """`check_write` for a TxnOffsetCommit of version 1.
-
-        One that was overtaken gets INVALID_TXN_STATE. One that may be of an aborted transaction gets
-        COORDINATOR_LOAD_IN_PROGRESS, after which clients repeat it.
-        """
+        """`check_write` for a TxnOffsetCommit of version 1: INVALID_TXN_STATE for one that was overtaken."""
         error = self.check_write(transactional_id, producer_id, producer_epoch, topic, partition)
-        if error == NONE:
-            txn = self.by_id[transactional_id]
-            if not txn.admits_commit(connection_id):
-                return INVALID_TXN_STATE
-            if txn.is_in_doubt(connection_id):
-                return COORDINATOR_LOAD_IN_PROGRESS
+        if error == NONE and not self.by_id[transactional_id].admits_commit(connection_id):
+            return INVALID_TXN_STATE
         return error
 
     def covers(self, producer_id: int, topic: str, partition: int, producer_epoch: int = NO_EPOCH) -> bool:

@@ -8,6 +8,7 @@ import pytest
 
 from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import OFFSETS_TOPIC, LogId, Marker, Now
+from kcoord.core.transactions.held_commits import HOLD_MS
 from kcoord.engine.engine import Engine
 from kcoord.engine.state_checkpoint import write_state
 from kcoord.log.storage import MemoryStorage, Storage
@@ -30,7 +31,7 @@ from kcoord.protocol.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 from kcoord.wire.record_batch import parse_header
-from tests.harness.engine import Client, finish_turn, open_engine, read_answers, take_output
+from tests.harness.engine import Client, decode_answer, finish_turn, open_engine, read_answers, take_output
 from tests.harness.forgetful_storage import ForgetfulStorage
 from tests.harness.log import batches_of
 
@@ -38,6 +39,7 @@ VERSION_1, VERSION_2 = 3, 5
 # EndTxn of these versions of transactions.
 END_TXN_1, END_TXN_2 = 4, 5
 NOW = Now(0, 1_700_000_000_000)
+AFTER_HOLD = Now(HOLD_MS, NOW.wall_ms + HOLD_MS)
 UNSTABLE = -errors.UNSTABLE_OFFSET_COMMIT
 MISSING = -1
 
@@ -103,14 +105,17 @@ class Rig:
 
     def commit(self, offset: int, partition: int = 0, number: int = 0) -> int:
         self.begin(self.producers[number])
-        code = self.ask_commit(offset, partition, number)
-        if code in (errors.COORDINATOR_LOAD_IN_PROGRESS, errors.COORDINATOR_NOT_AVAILABLE):
-            # The first commit after an abort may be a late one of the aborted transaction. Clients repeat it.
-            code = self.ask_commit(offset, partition, number)
-        return code
-
-    def ask_commit(self, offset: int, partition: int, number: int) -> int:
-        answer = self.client.ask(apis.TXN_OFFSET_COMMIT, self.version, self.body(offset, partition, number), NOW)
+        client = self.client
+        correlation_id = client.send(apis.TXN_OFFSET_COMMIT, self.version, self.body(offset, partition, number), NOW)
+        finish_turn(self.engine, NOW)
+        answers = read_answers(take_output(client.session))
+        if not answers:
+            # The first commit after an abort may be a late one of the aborted transaction, and is held for a moment.
+            self.engine.fire_timers(AFTER_HOLD)
+            finish_turn(self.engine, AFTER_HOLD)
+            answers = read_answers(take_output(client.session))
+        assert [answer[0] for answer in answers] == [correlation_id]
+        answer = decode_answer(apis.TXN_OFFSET_COMMIT, self.version, answers[0][1])
         code = answer.topics[0].partitions[0].error_code
         assert isinstance(code, int)
         return code

@@ -13,6 +13,7 @@ from kcoord.core.producers import ProducerIds
 from kcoord.core.topics.registry import TopicRegistry
 from kcoord.core.transactions.end import TransactionEnds
 from kcoord.core.transactions.expiry import TransactionExpiry
+from kcoord.core.transactions.held_commits import HeldCommits
 from kcoord.core.transactions.init import TransactionInits
 from kcoord.core.transactions.state import Transactions
 from kcoord.protocol import apis
@@ -46,7 +47,7 @@ class AdminRig:
         configs = self.configs = ConfigHandlers(self.config, self.topics)
         producer_ids = ProducerIds(self.config, self.topics)
         transactions = Transactions(self.topics)
-        ends = TransactionEnds(transactions, producer_ids)
+        ends = TransactionEnds(transactions, producer_ids, HeldCommits(transactions))
         expiry = TransactionExpiry(self.config, transactions)
         self.inits = TransactionInits(self.config, transactions, producer_ids, ends, expiry)
         self.handlers: dict[int, Any] = {
