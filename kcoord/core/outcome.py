@@ -46,6 +46,9 @@ CONSUMER_TIMERS: Final = (
     TIMER_CONSUMER_SYNC,
 )
 
+# A verdict beside the error codes: the request is held for a moment.
+HELD: Final = -2
+
 # Error messages repeat names that clients chose, and a string has at most 32,767 bytes: this many characters always
 # fit.
 MESSAGE_CHARS_MAX: Final = 8000

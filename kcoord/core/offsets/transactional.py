@@ -22,7 +22,7 @@ from kcoord.core.groups.errors import GroupError
 from kcoord.core.offsets.commit import is_metadata_too_large
 from kcoord.core.offsets.fences import check_partition, check_transactional_commit
 from kcoord.core.offsets.state import OffsetState
-from kcoord.core.outcome import INFO, OFFSETS_TOPIC, Event, Fact, Now, Outcome, Request, TransactionalProducer
+from kcoord.core.outcome import HELD, INFO, OFFSETS_TOPIC, Event, Fact, Now, Outcome, Request, TransactionalProducer
 from kcoord.core.topics.registry import Topic
 from kcoord.protocol import errors
 from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
@@ -46,7 +46,6 @@ PENDING_OFFSETS_MAX: Final = 100_000
 # is in the producer's open transaction, and the request was not delayed on a connection that the client has replaced.
 # HELD if the request is to be handed to `Hold`.
 CheckCommit = Callable[[str, int, int, str, int, int], int]
-HELD: Final = -2
 # (transactional id, request, now) -> an outcome after which the request is handled again later, or dropped.
 Hold = Callable[[str, Request, Now], Outcome]
 # (transactional id, producer id, producer epoch, partitions, now) -> the records that add the partitions to the

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from kcoord.core.offsets.transactional import HELD
-from kcoord.core.outcome import TIMER_HELD_COMMIT, Now, Outcome, Request, Timer
+from kcoord.core.outcome import HELD, TIMER_HELD_COMMIT, Now, Outcome, Request, Timer
 from kcoord.core.transactions.state import NO_TOKEN, RetryRequest, Transactions
 from kcoord.protocol.errors import NONE
 
