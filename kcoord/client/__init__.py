@@ -1,0 +1,1 @@
+"""An asyncio client for kcoord and every other Kafka cluster."""
