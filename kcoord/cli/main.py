@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from typing import Final
@@ -13,7 +14,12 @@ from kcoord.cli.lazy import LazyGroup
 from kcoord.cli.settings_options import load_settings, settings_options
 
 HEALTH_TIMEOUT_S: Final = 3.0
+DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 ADDRESS: Final = "[NAME://]HOST:PORT"
+
+output_option = click.option(
+    "--output", "-o", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format."
+)
 
 
 @click.group(
@@ -33,13 +39,13 @@ def main() -> None:
 @main.command()
 @click.option("--listen", "-l", multiple=True, metavar=ADDRESS, help="Address to listen on; repeatable. Port 0: any.")
 @click.option("--advertise", multiple=True, metavar=ADDRESS, help="Address to advertise to clients, per listener.")
-@click.option("--data", "-d", default="", metavar="DIR", help="The data directory (default: data).")
+@click.option("--data", "-d", default=None, metavar="DIR", help="The data directory (default: data).")
 @settings_options
 @click.option("--profile", default="", metavar="NAME", help="A set of predefined settings: test.")
 def serve(
     listen: tuple[str, ...],
     advertise: tuple[str, ...],
-    data: str,
+    data: str | None,
     config_file: str,
     assignments: tuple[str, ...],
     profile: str,
@@ -65,28 +71,59 @@ def serve(
 
 
 @main.command()
-@click.option("--bootstrap", "-b", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT")
+@click.option("--bootstrap", "-b", default="", metavar="HOST:PORT", help="Default: where `kcoord serve` listens.")
 @click.option("--timeout", default=HEALTH_TIMEOUT_S, show_default=True, metavar="SECONDS")
-def health(bootstrap: str, timeout: float) -> None:
-    """Check whether a server responds. The exit code is 0 if it does, otherwise 1."""
+@output_option
+def health(bootstrap: str, timeout: float, output: str) -> None:
+    """Check whether a server responds. The exit code is 0 if it does, otherwise 1.
+
+    Without --bootstrap it asks the first listener of the same KCOORD_* variables that a server reads.
+    """
     from kcoord.server.probe import Probe, ProbeError
 
+    bootstrap = bootstrap or _own_address()
+    error = ""
+    count = 0
     try:
         with Probe(bootstrap, timeout_s=timeout) as probe:
             count = probe.ping()
-    except (ProbeError, ValueError) as error:
+    except (ProbeError, ValueError) as problem:
+        error = str(problem)
+    if output == "json":
+        click.echo(json.dumps({"bootstrap": bootstrap, "healthy": not error, "apis": count, "error": error or None}))
+    elif error:
         click.echo(f"kcoord: {bootstrap} is not healthy: {error}", err=True)
+    else:
+        click.echo(f"{bootstrap} is healthy and serves {count} APIs")
+    sys.exit(1 if error else 0)
+
+
+def _own_address() -> str:
+    """Where a server with this environment can be reached from here."""
+    if not any(name.startswith("KCOORD_") for name in os.environ):
+        return DEFAULT_BOOTSTRAP
+    from kcoord.server.settings.listeners import format_address
+
+    listener = load_settings(environ=os.environ).listeners[0]
+    if not listener.port:
+        click.echo("kcoord: the port of the server is not known (KCOORD_LISTEN): give it with --bootstrap", err=True)
         sys.exit(1)
-    click.echo(f"{bootstrap} is healthy and serves {count} APIs")
+    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(listener.host, listener.host)
+    return format_address(host, listener.port)
 
 
 @main.command()
-def version() -> None:
+@output_option
+def version(output: str) -> None:
     """Print the version, and whether the hot modules are native code."""
     from kcoord.wire import primitives
 
     code = "interpreted" if str(primitives.__file__).endswith(".py") else "compiled"
-    click.echo(f"kcoord {__version__} ({code}, Python {sys.version.split()[0]})")
+    python = sys.version.split()[0]
+    if output == "json":
+        click.echo(json.dumps({"kcoord": __version__, "code": code, "python": python}))
+    else:
+        click.echo(f"kcoord {__version__} ({code}, Python {python})")
 
 
 @main.command()

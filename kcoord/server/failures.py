@@ -30,7 +30,7 @@ EXIT_DISK_FULL: Final = 8
 EXIT_STORAGE: Final = 9
 
 EXIT_CODES: Final[dict[int, str]] = {
-    EXIT_OK: "stopped cleanly on SIGTERM or SIGINT",
+    EXIT_OK: "stopped cleanly on SIGTERM, SIGINT or SIGHUP",
     EXIT_INTERNAL: "a bug in kcoord; please report the message",
     EXIT_CONFIG: "a setting or a flag is invalid",
     EXIT_LISTEN: "the server cannot listen on an address: it is in use, not an address of this machine, or not allowed",

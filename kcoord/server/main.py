@@ -24,7 +24,7 @@ TRACE_MAX: Final = 4000
 async def _serve(config: Config, log: ServerLog, announce: Callable[[str, int], None]) -> None:
     loop = asyncio.get_running_loop()
     server = Server(config, log)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, server.request_stop)
     # All objects of a large state stay alive, so a collection while loading would only double the time.
     gc.disable()
@@ -39,7 +39,7 @@ async def _serve(config: Config, log: ServerLog, announce: Callable[[str, int], 
 
 
 def run(config: Config, log: ServerLog, announce: Callable[[str, int], None]) -> int:
-    """Serve until SIGTERM, SIGINT or a failure, and return the exit code.
+    """Serve until SIGTERM, SIGINT, SIGHUP or a failure, and return the exit code.
 
     `announce(host, port)` is called for each listener once it accepts connections.
     """

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Self
 
@@ -92,8 +93,9 @@ class ServerProcess:
             print("".join(self.stderr[-40:]), file=sys.stderr)
 
 
-def run_to_end(*arguments: str, seconds: float = END_SECONDS) -> subprocess.CompletedProcess[str]:
-    """A command that is expected to end by itself."""
-    return subprocess.run(
-        kcoord_command(*arguments), capture_output=True, text=True, timeout=seconds, env=clean_environment()
-    )
+def run_to_end(
+    *arguments: str, seconds: float = END_SECONDS, environment: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """A command that is expected to end by itself. `environment` is added to ours."""
+    variables = clean_environment() | dict(environment or {})
+    return subprocess.run(kcoord_command(*arguments), capture_output=True, text=True, timeout=seconds, env=variables)

@@ -48,6 +48,15 @@ def test_every_address_by_both_protocols() -> None:
             assert advertised(f"[::1]:{server.port}") == ("::1", server.port)
 
 
+def test_every_address_of_both_families_by_one_socket() -> None:
+    if not has_ipv6():
+        return
+    with ServerProcess(None, listen="[::]:0") as server:
+        assert server.bootstrap == f"[::]:{server.port}"
+        assert advertised(f"127.0.0.1:{server.port}") == ("127.0.0.1", server.port)
+        assert advertised(f"[::1]:{server.port}") == ("::1", server.port)
+
+
 def test_what_a_listener_advertises() -> None:
     arguments = ("--listen", "B://127.0.0.1:0", "--advertise", "B://kafka.example:19092")
     with ServerProcess(None, *arguments, listen="A://127.0.0.1:0") as server:

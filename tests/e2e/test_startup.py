@@ -47,9 +47,10 @@ def test_first_line_ready_line_and_clean_stop(tmp_path: Path) -> None:
         assert server.lines()[-1]["event"] == "stopped"
 
 
-def test_sigint_is_a_clean_stop_too() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_other_signals_that_stop_cleanly(number: signal.Signals) -> None:
     with ServerProcess(None) as server:
-        server.process.send_signal(signal.SIGINT)
+        server.process.send_signal(number)
         assert server.wait() == 0
 
 
@@ -62,6 +63,26 @@ def test_several_listeners_each_report_that_they_are_ready() -> None:
         for bootstrap in (server.bootstrap, second[2]):
             done = run_to_end("health", "--bootstrap", bootstrap)
             assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("listen", ["127.0.0.1:{}", "0.0.0.0:{}", "A://:{},B://127.0.0.1:1"])
+def test_health_asks_where_the_server_of_this_environment_listens(listen: str) -> None:
+    with ServerProcess(None) as server:
+        environment = {"KCOORD_LISTEN": listen.format(server.port)}
+        done = run_to_end("health", "--output", "json", environment=environment)
+        assert done.returncode == 0, done.stderr
+        found = json.loads(done.stdout)
+        assert found["healthy"] is True and found["apis"] > 30
+        assert found["bootstrap"] == f"127.0.0.1:{server.port}"
+    done = run_to_end("health", "--output", "json", environment=environment)
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["healthy"] is False
+
+
+def test_health_cannot_guess_a_port() -> None:
+    done = run_to_end("health", environment={"KCOORD_LISTEN": "127.0.0.1:0"})
+    assert done.returncode == 1
+    assert "--bootstrap" in done.stderr
 
 
 def test_health_without_a_server() -> None:
@@ -91,6 +112,13 @@ def test_health_of_something_else() -> None:
 def test_version() -> None:
     done = run_to_end("version")
     assert done.returncode == 0 and done.stdout.startswith("kcoord 0.")
+    found = json.loads(run_to_end("version", "-o", "json").stdout)
+    assert found["kcoord"].startswith("0.") and found["code"] in ("compiled", "interpreted")
+
+
+def test_an_empty_data_directory_is_no_default() -> None:
+    done = run_to_end("serve", "--listen", "127.0.0.1:0", "--data", "")
+    assert "--data: the name of the directory is empty" in failure(done, 2)
 
 
 def test_a_used_port(tmp_path: Path) -> None:

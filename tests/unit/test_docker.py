@@ -64,7 +64,10 @@ def test_the_image_runs_as_a_numeric_user_and_has_a_health_check() -> None:
     assert server["EXPOSE"] == "9092"
     assert server["STOPSIGNAL"] == "SIGTERM"
     assert server["HEALTHCHECK"].endswith('CMD ["kcoord", "health"]')
-    assert json.loads(server["CMD"])[0] == "serve"
+    # Flags would win over the variables that a user sets.
+    assert json.loads(server["CMD"]) == ["serve"]
+    variables = [arguments for name, arguments in instructions("server") if name == "ENV"]
+    assert "KCOORD_LISTEN=0.0.0.0:9092 KCOORD_DATA=/data" in variables
 
 
 def test_the_build_stage_is_the_script_that_ci_runs() -> None:

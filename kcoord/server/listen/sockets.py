@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import socket
+from typing import Final
 
 from kcoord.server.settings.listeners import Listener
+
+ANY_IPV6: Final = "::"
 
 
 def open_sockets(listener: Listener, backlog: int) -> list[socket.socket]:
@@ -26,7 +29,8 @@ def open_sockets(listener: Listener, backlog: int) -> list[socket.socket]:
             sockets.append(sock)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                # `::` alone means every address of both families; an empty host has a socket for each of them.
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0 if listener.host == ANY_IPV6 else 1)
             sock.bind((address[0], port, *address[2:]))
             port = sock.getsockname()[1]
             sock.listen(backlog)

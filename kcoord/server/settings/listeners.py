@@ -34,7 +34,8 @@ def split_address(text: str) -> tuple[str, str, int]:
         raise ValueError(f"{text!r} is not an address: it must be HOST:PORT with a port from 0 to {PORT_MAX}")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-    elif ":" in host:
+    elif ":" in host or "[" in host or "]" in host:
+        host = host.strip("[]")
         raise ValueError(f"{text!r} is not an address: put an IPv6 host in brackets, [{host}]:{port}")
     return name.upper(), host, int(port)
 

@@ -241,7 +241,7 @@ def load(
     assignments: Iterable[str] = (),
     listen: Iterable[str] = (),
     advertise: Iterable[str] = (),
-    data: str = "",
+    data: str | None = None,
     profile: str = "",
 ) -> Config:
     """The configuration from all sources. Raises ConfigError."""
@@ -257,7 +257,9 @@ def load(
         apply(config, read_file(config_file), config_file)
     apply(config, read_environment(environ), "environment")
     apply(config, _read_assignments(assignments), "--set")
-    flags = {"listeners": ",".join(listen), "advertised.listeners": ",".join(advertise), "log.dirs": data}
+    if data is not None and not data.strip():
+        raise ConfigError("--data: the name of the directory is empty")
+    flags = {"listeners": ",".join(listen), "advertised.listeners": ",".join(advertise), "log.dirs": data or ""}
     for flag, (name, value) in zip(("--listen", "--advertise", "--data"), flags.items(), strict=True):
         if value:
             apply(config, {name: value}, flag)

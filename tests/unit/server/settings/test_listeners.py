@@ -30,9 +30,18 @@ def test_addresses(text: str, expected: tuple[str, str, int]) -> None:
     assert split_address(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "host", "host:", "host:x", "host:65536", "::1:9092", "://host:1", "host:-1"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "host", "host:", "host:x", "host:65536", "::1:9092", "://host:1", "host:-1", "[::1", "[::1:9", "::1]:9"],
+)
 def test_addresses_that_are_none(text: str) -> None:
     with pytest.raises(ValueError, match="is not an address"):
+        split_address(text)
+
+
+@pytest.mark.parametrize("text", ["::1:9092", "[::1:9092", "::1]:9092"])
+def test_the_advice_for_ipv6_can_be_followed(text: str) -> None:
+    with pytest.raises(ValueError, match=r"\[::1\]:9092"):
         split_address(text)
 
 
