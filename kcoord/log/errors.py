@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 
 class LogError(Exception):
     """The base of all errors about the state of the log."""
@@ -9,6 +11,21 @@ class LogError(Exception):
 
 class StorageError(LogError):
     """A data directory cannot be used, for a reason that a user must fix."""
+
+
+class DirectoryMissing(StorageError):
+    """There is no such data directory."""
+
+
+def missing_directory(path: str) -> DirectoryMissing:
+    """The error for a path that is no directory."""
+    if os.path.exists(path):
+        return DirectoryMissing(f"{path} is not a directory")
+    return DirectoryMissing(f"there is no directory {path}")
+
+
+class InvalidName(StorageError):
+    """A name that a user gave is not valid, or is taken."""
 
 
 class DirectoryLocked(StorageError):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Final, final
 
 from kcoord.log.directory import CLEAN_SHUTDOWN, LOG_START_OFFSETS, META_PROPERTIES, RECOVERY_POINTS
-from kcoord.log.errors import LogDamaged, StorageError
+from kcoord.log.errors import ForeignDirectory, LogDamaged, StorageError, missing_directory
 from kcoord.log.partition_log import (
     EPOCH_CHECKPOINT,
     INT64_MAX,
@@ -260,7 +260,7 @@ def inspect_directory(root: str, damage: list[StorageError] | None = None) -> Da
     Damaged checkpoint files are appended to `damage`, if that is given, and count as empty.
     """
     if not os.path.isdir(root):
-        raise StorageError(f"{root} is not a directory")
+        raise missing_directory(root)
     single = _as_partition(root)
     if single is not None:
         parent = os.path.dirname(single.path)
@@ -277,7 +277,7 @@ def inspect_directory(root: str, damage: list[StorageError] | None = None) -> Da
     marks = _read_or_note(root, RECOVERY_POINTS, damage)
     partitions = [PartitionFiles(directory) for directory in find_partitions(root)]
     if not properties and not partitions:
-        raise StorageError(f"{root} is not a data directory: it has no {META_PROPERTIES} and no partitions")
+        raise ForeignDirectory(f"{root} is not a data directory: it has no {META_PROPERTIES} and no partitions")
     starts = _read_or_note(root, LOG_START_OFFSETS, damage)
     cleaned = _read_or_note(root, CLEANER_OFFSETS, damage)
     return DataDirectory(root, properties, partitions, marks, starts, cleaned, in_use, was_clean)

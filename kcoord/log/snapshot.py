@@ -31,7 +31,7 @@ from kcoord.log.directory import (
     encode_meta,
     open_directory,
 )
-from kcoord.log.errors import LogDamaged, LogError, StorageError
+from kcoord.log.errors import InvalidName, LogDamaged, LogError, StorageError, missing_directory
 from kcoord.log.import_logs import LogWriter
 from kcoord.log.inspect import inspect_directory, read_properties
 from kcoord.log.journal import SYNC_OS, Journal
@@ -69,7 +69,7 @@ STAYING: Final = frozenset((SNAPSHOTS, RESTORING, LOCK_FILE, "kcoord.sock"))
 def check_name(name: str) -> None:
     """Raises StorageError for an invalid name of a snapshot."""
     if not NAME.fullmatch(name) or name.endswith(PARTIAL_SUFFIX):
-        raise StorageError(
+        raise InvalidName(
             f"{name!r} is not a valid snapshot name: use up to 100 letters, digits, dots, dashes and underscores"
         )
 
@@ -194,7 +194,7 @@ def begin_snapshot(directory: LogDirectory, root: str, name: str, wall_ms: int) 
     check_name(name)
     snapshot = Snapshot(directory, root, name, wall_ms)
     if os.path.exists(os.path.join(root, snapshot.path)):
-        raise StorageError(f"the snapshot {name} already exists")
+        raise InvalidName(f"the snapshot {name} already exists")
     # Remove an incomplete snapshot of the same name that a crash left.
     shutil.rmtree(os.path.join(root, snapshot.partial), ignore_errors=True)
     try:
@@ -225,7 +225,12 @@ def _cut(path: str, end: int, step: Step) -> None:
 
 
 def list_snapshots(root: str) -> list[dict[str, Any]]:
-    """The descriptions of all snapshots in the data directory `root`, oldest first. Raises OSError."""
+    """The descriptions of all snapshots in the data directory `root`, oldest first.
+
+    Raises OSError and DirectoryMissing.
+    """
+    if not os.path.isdir(root):
+        raise missing_directory(root)
     folder = os.path.join(root, SNAPSHOTS)
     if not os.path.isdir(folder):
         return []
@@ -246,7 +251,7 @@ def read_description(root: str, name: str) -> dict[str, Any]:
         with open(path, encoding="utf-8") as file:
             description: dict[str, Any] = json.load(file)
     except (FileNotFoundError, NotADirectoryError, ValueError):
-        raise StorageError(f"snapshot {name} does not exist in {root}") from None
+        raise InvalidName(f"snapshot {name} does not exist in {root}") from None
     return description
 
 

@@ -7,9 +7,11 @@ from typing import Final, final
 
 from kcoord.log.errors import (
     DirectoryLocked,
+    DirectoryMissing,
     DirectoryNotWritable,
     ForeignDirectory,
     ImpossibleFiles,
+    InvalidName,
     JournalFailed,
     LogDamaged,
     LogError,
@@ -42,6 +44,8 @@ EXIT_CODES: Final[dict[int, str]] = {
     EXIT_STORAGE: "a write or sync failed while the server was running; no affected request was acknowledged",
 }
 
+REPAIR_ADVICE: Final = "`kcoord log repair DIR` lists what it would change, and changes it with --execute"
+
 FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -63,12 +67,14 @@ def classify(error: BaseException) -> ServerError:
         return ServerError(EXIT_CONFIG, str(error))
     if isinstance(error, DirectoryLocked):
         return ServerError(EXIT_LOCKED, str(error))
-    if isinstance(error, DirectoryNotWritable):
+    if isinstance(error, InvalidName):
+        return ServerError(EXIT_CONFIG, str(error))
+    if isinstance(error, DirectoryNotWritable | DirectoryMissing):
         return ServerError(EXIT_NOT_WRITABLE, str(error))
     if isinstance(error, ForeignDirectory | WrongNode | UnknownFormat):
         return ServerError(EXIT_FOREIGN, str(error))
     if isinstance(error, LogDamaged | ImpossibleFiles):
-        return ServerError(EXIT_DAMAGED, str(error))
+        return ServerError(EXIT_DAMAGED, f"{error}. {REPAIR_ADVICE}")
     if isinstance(error, JournalFailed):
         cause = error.__cause__
         if isinstance(cause, OSError) and cause.errno in FULL:
@@ -81,6 +87,6 @@ def classify(error: BaseException) -> ServerError:
         if error.errno in FULL:
             return ServerError(EXIT_DISK_FULL, f"the disk is full: {error.strerror}")
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
-            return ServerError(EXIT_NOT_WRITABLE, f"the data directory cannot be written: {error}")
+            return ServerError(EXIT_NOT_WRITABLE, f"the data directory cannot be read or written: {error}")
         return ServerError(EXIT_STORAGE, f"the data directory failed: {error}")
     return ServerError(EXIT_INTERNAL, f"internal error: {type(error).__name__}: {error}")

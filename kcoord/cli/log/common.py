@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import shutil
 import sys
 import textwrap
@@ -21,6 +22,7 @@ from kcoord.server.failures import EXIT_STORAGE, classify
 EXIT_PROBLEMS: Final = 1
 WIDTH_MIN: Final = 40
 WIDTH_DEFAULT: Final = 80
+WIDTH_PIPED: Final = 100_000
 # How many times a progress bar is drawn at most.
 DRAWN_MAX: Final = 400
 # The last time of the year 9999; later times are printed as numbers.
@@ -60,8 +62,8 @@ def friendly(command: F) -> F:
         try:
             return command(*args, **kwargs)
         except BrokenPipeError:
-            # The reader of our output has closed the pipe. Python would report an error at exit.
-            sys.stderr.close()
+            # The reader of our output has closed the pipe. Python would write to it again at exit, and report that.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(0)
         except FileNotFoundError as error:
             fail(f"{error.filename} disappeared while it was read: the log may have changed. Try again", EXIT_STORAGE)
@@ -121,6 +123,9 @@ def plural(count: int, word: str) -> str:
 
 
 def width() -> int:
+    """The width for tables and text: the terminal's or that of COLUMNS. Lines to a pipe or file are not cut."""
+    if not sys.stdout.isatty() and not os.environ.get("COLUMNS"):
+        return WIDTH_PIPED
     return max(shutil.get_terminal_size((WIDTH_DEFAULT, 24)).columns, WIDTH_MIN)
 
 

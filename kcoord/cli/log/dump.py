@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any, final
+from typing import Any, Final, final
 
 import click
 
@@ -33,15 +33,23 @@ from kcoord.log.metadata_checkpoint import SUFFIX, find_base
 from kcoord.log.partition_log import INT64_MAX
 from kcoord.log.reader import DamagedBytes, PartitionDirectory, StoredBatch, read_batches
 from kcoord.log.typed_records import (
+    CONTROL_TYPES,
     COORDINATOR_TOPICS,
     DECOMPRESSED_BYTES_MAX,
     RecordReader,
     TypedRecord,
 )
+from kcoord.protocol import records as record_types
 from kcoord.server.failures import EXIT_CONFIG, EXIT_DAMAGED
+from kcoord.server.settings.load import nearest
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.primitives import DecodeError
 from kcoord.wire.record_batch import BatchHeader
+
+# Types that have no schema.
+FURTHER_TYPES: Final = ("record", "control")
+# Names that are remembered for a suggestion.
+SEEN_MAX: Final = 10_000
 
 
 @final
@@ -65,9 +73,13 @@ class Filter:
         self.partition = partition
         self.since_ms = since_ms
         self.until_ms = until_ms
+        # Groups and transactional ids that were met while looking for some.
+        self.seen: set[str] = set()
 
     def wants(self, typed: TypedRecord) -> bool:
         timestamp = typed.record.timestamp
+        if self.groups and typed.group and len(self.seen) < SEEN_MAX:
+            self.seen.add(typed.group)
         return (
             (not self.groups or typed.group in self.groups)
             and (not self.topics or typed.topic in self.topics)
@@ -77,6 +89,23 @@ class Filter:
             and (self.since_ms < 0 or timestamp >= self.since_ms)
             and (self.until_ms < 0 or timestamp <= self.until_ms)
         )
+
+    def fail_if_unknown(self, root: str) -> None:
+        """Nothing was found: exit with an error if that is because a group is unknown."""
+        for group in self.groups:
+            if group not in self.seen:
+                advice = nearest(group, sorted(self.seen))
+                fail(f"{root} has no record of a group or transactional id {group}{advice}", EXIT_CONFIG)
+
+
+def check_types(kinds: tuple[str, ...]) -> None:
+    """Raises BadParameter for a name that no record type has."""
+    known = {*CONTROL_TYPES.values(), *FURTHER_TYPES}
+    for name in os.listdir(os.path.dirname(str(record_types.__file__))):
+        known.add(name.partition(".")[0])
+    for kind in kinds:
+        if kind not in known and not kind.startswith("unknown_"):
+            raise click.BadParameter(f"no record has the type {kind!r}{nearest(kind, sorted(known))}")
 
 
 @final
@@ -234,14 +263,14 @@ def choose(directory: DataDirectory, names: tuple[str, ...]) -> list[PartitionFi
 @click.option("--since", type=parse_time, default=-1, metavar="TIME", help="Not older than TIME.")
 @click.option("--until", type=parse_time, default=-1, metavar="TIME", help="Not newer than TIME.")
 @click.option("--offset", "offsets", type=parse_offsets, default="0..", metavar="A..B", help="Log offsets A to B.")
-@click.option("--limit", "-n", default=-1, metavar="N", help="Stop after N records.")
+@click.option("--limit", "-n", type=click.IntRange(min=0), metavar="N", help="Stop after N records.")
 @unsynced_option
 @output_option
 @friendly
 def dump(
     directory: str, logs: tuple[str, ...], groups: tuple[str, ...], topics: tuple[str, ...], partition: int,
     members: tuple[str, ...], kinds: tuple[str, ...], since: int, until: int, offsets: tuple[int, int],
-    limit: int, unsynced: bool, output: str,
+    limit: int | None, unsynced: bool, output: str,
 ) -> None:  # fmt: skip
     """Print the decoded records in DIR. JSON output has one object per line.
 
@@ -265,8 +294,9 @@ def dump(
 
     DIR may also be a file: a .checkpoint snapshot of the metadata log. Offsets are those in the file.
     """
+    check_types(kinds)
     wanted = Filter(groups, topics, members, kinds, partition, since, until)
-    dumper = Dumper(wanted, output == "json", limit)
+    dumper = Dumper(wanted, output == "json", -1 if limit is None else limit)
     if directory.endswith(SUFFIX) and os.path.isfile(directory):
         dumper.dump_snapshot(directory)
     else:
@@ -284,3 +314,5 @@ def dump(
     if output == "table":
         click.echo(plural(dumper.count, "record"))
     dumper.end()
+    if not dumper.count and limit != 0:
+        wanted.fail_if_unknown(directory)

@@ -47,7 +47,10 @@ def parse_offsets(value: str | tuple[int, int]) -> tuple[int, int]:
     first = int(match.group(1) or 0)
     if match.group(2) is None:
         return first, first
-    return first, int(match.group(3)) if match.group(3) else -1
+    last = int(match.group(3)) if match.group(3) else -1
+    if 0 <= last < first:
+        raise click.BadParameter(f"{value!r} ends before it begins")
+    return first, last
 
 
 @final

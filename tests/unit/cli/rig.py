@@ -177,7 +177,7 @@ def stopped(path: Path) -> Path:
 
 
 def run(*arguments: str | Path) -> Result:
-    return CliRunner().invoke(main, ["log", *map(str, arguments)], catch_exceptions=False)
+    return CliRunner(env={"COLUMNS": "80"}).invoke(main, ["log", *map(str, arguments)], catch_exceptions=False)
 
 
 def run_json(*arguments: str | Path) -> Any:

@@ -72,7 +72,6 @@ def test_filters(tmp_path: Path) -> None:
     assert offsets_of(tmp_path, OFFSETS, *since, "--until", "2025-10-09T08:53:26") == [5, 6, 7]
     assert offsets_of(tmp_path, OFFSETS, "--since", "2025-10-09 10:53:27+02:00") == [8, 9]
     assert offsets_of(tmp_path, OFFSETS, "-n", "2") == [0, 1]
-    assert offsets_of(tmp_path, "-g", "nobody") == []
 
 
 def test_metadata_records_are_found_by_the_name_of_their_topic(tmp_path: Path) -> None:

@@ -75,10 +75,10 @@ def test_looking_leaves_no_trace(tmp_path: Path) -> None:
 
 def test_errors_are_for_people(tmp_path: Path) -> None:
     result = run("ls", tmp_path / "nothing")
-    assert result.exit_code == 9
-    assert result.stderr.startswith("kcoord: ") and "is not a directory" in result.stderr
+    assert result.exit_code == 4
+    assert result.stderr.startswith("kcoord: there is no directory ")
     result = run("ls", tmp_path)
-    assert result.exit_code == 9 and "not a data directory" in result.stderr
+    assert result.exit_code == 5 and "not a data directory" in result.stderr
     stopped(tmp_path)
     (tmp_path / "recovery-point-offset-checkpoint").write_text("0\n7\nx 0 1\n")
     result = run("ls", tmp_path)

@@ -176,11 +176,11 @@ def test_refusals(engine: Engine, data: Path) -> None:
     # Open, but with no control socket.
     assert "does not respond" in run("snapshot", "x", "--data", str(data), code=1)
     engine.stop()
-    assert "snapshot x does not exist" in run("restore", "x", "--data", str(data), code=9)
+    assert "snapshot x does not exist" in run("restore", "x", "--data", str(data), code=2)
     for name in ("../x", ".x", "x.partial", "x/y", "x" * 101):
-        assert "not a valid snapshot name" in run("snapshot", name, "--data", str(data), code=9)
+        assert "not a valid snapshot name" in run("snapshot", name, "--data", str(data), code=2)
     run("snapshot", "x", "--data", str(data))
-    assert "already" in run("snapshot", "x", "--data", str(data), code=9)
+    assert "already" in run("snapshot", "x", "--data", str(data), code=2)
     run("snapshot", "--data", str(data), code=2)
     run("snapshot", "x", "--list", "--data", str(data), code=2)
 
@@ -207,7 +207,7 @@ def test_of_a_running_server(data: Path) -> None:
         finally:
             stop.set()
             writer.join()
-        assert "already" in run("snapshot", "s0", "--data", str(data), code=9)
+        assert "already" in run("snapshot", "s0", "--data", str(data), code=2)
         assert "in use" in run("restore", "s0", "--data", str(data), code=6)
         assert server.stop() == 0
         assert not path.exists()

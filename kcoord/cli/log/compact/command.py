@@ -40,7 +40,7 @@ from kcoord.log.directory import (
     read_hint,
     refuse_foreign,
 )
-from kcoord.log.errors import LogDamaged, StorageError
+from kcoord.log.errors import ForeignDirectory, LogDamaged, StorageError, missing_directory
 from kcoord.log.exchange import promote
 from kcoord.log.inspect import read_properties
 from kcoord.log.partition_log import PartitionLog
@@ -130,11 +130,11 @@ def parse_age(value: str) -> int:
 def open_stopped(storage: DiskStorage) -> LogDirectory:
     """Open a kcoord data directory as a server does, with any node id. Raises LogError and OSError."""
     if not storage.is_dir(""):
-        raise StorageError(f"{storage.root} is not a directory")
+        raise missing_directory(storage.root)
     refuse_foreign(storage)
     node = read_properties(storage.root).get("node.id", "")
     if not node.isdecimal():
-        raise StorageError(f"{storage.root} is not a data directory")
+        raise ForeignDirectory(f"{storage.root} is not a data directory")
     return open_directory(storage, int(node), "", "")
 
 

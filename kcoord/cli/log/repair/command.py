@@ -34,7 +34,7 @@ from kcoord.cli.log.repair.plan import (
 )
 from kcoord.core.outcome import METADATA_TOPIC
 from kcoord.log.directory import RECOVERY_POINTS
-from kcoord.log.errors import ForeignDirectory, StorageError
+from kcoord.log.errors import ForeignDirectory, missing_directory
 from kcoord.log.exchange import settle
 from kcoord.log.inspect import Checkpoint, DataDirectory, inspect_directory, read_properties
 from kcoord.log.partition_log import LogConfig
@@ -137,7 +137,7 @@ def repair(directory: str, logs: tuple[str, ...], execute: bool, output: str) ->
     """
     storage = DiskStorage(directory)
     if not storage.is_dir(""):
-        raise StorageError(f"{directory} is not a directory")
+        raise missing_directory(directory)
     if "kcoord.format" not in read_properties(directory):
         raise ForeignDirectory(f"{directory} is not a kcoord data directory; no other can be repaired")
     storage.lock()
