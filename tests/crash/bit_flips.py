@@ -2,8 +2,8 @@
 
     python -m tests.crash.bit_flips [--seconds N] [--seed S] [--jobs J]
 
-The log has many small segments, with batches of every codec, of idempotent producers, control batches and several
-leader epochs; a flip concerns one segment, so that one alone is opened, as
+The log has many small segments, with batches of every codec, of idempotent and transactional producers, markers and
+several leader epochs; a flip concerns one segment, so that one alone is opened, as
 
 * the segment that was being written when the server died, below the durable mark: opening must refuse it;
 * a closed segment, as `verify` looks at it: it must be refused;
@@ -60,7 +60,8 @@ def make_batch(rng: random.Random, base: int, epoch: int) -> tuple[bytes, int]:
     if rng.random() < 0.5:
         producer = (-1, -1, -1)
     is_control = rng.random() < 0.05
-    batch = builder.build(base, epoch, *producer, is_control, is_control, rng.choice(CODECS))
+    is_transactional = is_control or (producer[0] >= 0 and rng.random() < 0.5)
+    batch = builder.build(base, epoch, *producer, is_transactional, is_control, rng.choice(CODECS))
     return batch, base + count
 
 

@@ -21,7 +21,8 @@ from collections import Counter
 
 from kcoord.log.errors import LogError
 from tests.crash.promises import Promises, Recovered
-from tests.crash.states import LATER, PROBLEMS_SHOWN
+from tests.crash.states import BUSY, KINDS, LATER, PROBLEMS_SHOWN, TRANSACTIONS
+from tests.crash.transaction_workload import RecoveredTransactions, TransactionWorkload
 from tests.crash.workload import Reference, open_small
 from tests.harness.faulty_storage import Fault, FaultyStorage
 
@@ -53,25 +54,34 @@ class Tally:
         self.problems += other.problems
 
 
-def list_cases(seed: int, busy: bool) -> list[tuple[int, str, str]]:
+def make_workload(storage: FaultyStorage, seed: int, kind: str) -> Reference | TransactionWorkload:
+    if kind == TRANSACTIONS:
+        return TransactionWorkload(storage, seed)
+    return Reference(storage, seed, kind == BUSY)
+
+
+def list_cases(seed: int, workload: str) -> list[tuple[int, str, str]]:
     """(number of the operation, its kind, name of the fault) of everything that can go wrong."""
     storage = FaultyStorage()
     storage.trace = []
-    Reference(storage, seed, busy).run()
+    made = make_workload(storage, seed, workload)
+    # The first operations make the directory, and are those of every workload.
+    began = len(storage.trace) if workload == TRANSACTIONS else 0
+    made.run()
     return [
         (number, kind, name)
         for number, (kind, _path) in enumerate(storage.trace, 1)
         for name, fault in FAULTS.items()
-        if kind == "write" or not fault.short
+        if number > began and (kind == "write" or not fault.short)
     ]
 
 
-def try_case(seed: int, busy: bool, number: int, kind: str, name: str, tally: Tally) -> None:
+def try_case(seed: int, kind: str, number: int, operation: str, name: str, tally: Tally) -> None:
     """Run the workload into one fault, go on asking, and see what is left after crashes."""
     storage = FaultyStorage()
     storage.faults[number] = FAULTS[name]
-    workload = Reference(storage, seed, busy)
-    where = f"seed {seed}, {'busy' if busy else 'calm'}, operation {number} ({kind}): {name}"
+    workload = make_workload(storage, seed, kind)
+    where = f"seed {seed}, {kind}, operation {number} ({operation}): {name}"
     error: Exception | None = None
     try:
         workload.run()
@@ -80,29 +90,44 @@ def try_case(seed: int, busy: bool, number: int, kind: str, name: str, tally: Ta
     except Exception as caught:
         tally.problems.append(f"{where}: {type(caught).__name__}: {caught}")
         return
-    tally.operations[kind] += 1
-    promised = len(workload.events)
-    if error is not None:
+    tally.operations[operation] += 1
+    if error is None:
+        tally.went_on += 1
+    else:
         tally.ended += 1
         if name == "short write":
             tally.problems.append(f"{where}: {error}")
-        insist(workload)
-        acknowledged = [event for event in workload.events[promised:] if not event.is_sent and event.kind != "stop"]
+        acknowledged = acknowledged_after(workload)
         if acknowledged:
-            tally.problems.append(f"{where}: {acknowledged[0].kind} acknowledged after {error!r}")
-    else:
-        tally.went_on += 1
-    promises = Promises(workload.events, len(workload.events))
+            tally.problems.append(f"{where}: {acknowledged} acknowledged after {error!r}")
     rng = random.Random(number)
     for keep in CRASHES:
         tally.recoveries += 1
         try:
-            left = storage.crash_at_random(rng, keep)
-            found = Recovered(open_small(left, LATER, rng), LATER)
+            problems = look(storage.crash_at_random(rng, keep), workload, rng)
         except Exception as caught:
-            tally.problems.append(f"{where}: does not open: {type(caught).__name__}: {caught}")
-            continue
-        tally.problems += [f"{where}: {text}" for text in promises.broken_by(found)]
+            problems = [f"does not open: {type(caught).__name__}: {caught}"]
+        tally.problems += [f"{where}: {text}" for text in problems]
+
+
+def look(left: FaultyStorage, workload: Reference | TransactionWorkload, rng: random.Random) -> list[str]:
+    """Open what a crash left; every promise of the workload that is not kept."""
+    if isinstance(workload, TransactionWorkload):
+        return RecoveredTransactions(left).broken_for(workload.txns)
+    promises = Promises(workload.events, len(workload.events))
+    return promises.broken_by(Recovered(open_small(left, LATER, rng), LATER))
+
+
+def acknowledged_after(workload: Reference | TransactionWorkload) -> str:
+    """What is acknowledged when clients go on asking after a failure; it should be nothing."""
+    if isinstance(workload, TransactionWorkload):
+        before = workload.acknowledged()
+        workload.insist()
+        return "" if workload.acknowledged() == before else "something"
+    promised = len(workload.events)
+    insist(workload)
+    later = [event.kind for event in workload.events[promised:] if not event.is_sent and event.kind != "stop"]
+    return later[0] if later else ""
 
 
 def insist(workload: Reference) -> None:
@@ -123,17 +148,17 @@ def insist(workload: Reference) -> None:
             continue
 
 
-def run(seed: int, busy: bool, part: int, parts: int, seconds: float) -> Tally:
+def run(seed: int, kind: str, part: int, parts: int, seconds: float) -> Tally:
     """One of `parts` shares of all cases; `seconds` 0 takes every one."""
     ends_at = time.monotonic() + seconds
-    cases = list_cases(seed, busy)[part::parts]
+    cases = list_cases(seed, kind)[part::parts]
     if seconds:
         random.Random(seed * 1000 + part).shuffle(cases)
     tally = Tally()
-    for number, kind, name in cases:
+    for number, operation, name in cases:
         if seconds and time.monotonic() >= ends_at:
             break
-        try_case(seed, busy, number, kind, name, tally)
+        try_case(seed, kind, number, operation, name, tally)
     return tally
 
 
@@ -145,8 +170,8 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     began = time.monotonic()
     work = [
-        (options.seed, busy, part, options.jobs, options.seconds / 2)
-        for busy in (False, True)
+        (options.seed, kind, part, options.jobs, options.seconds / len(KINDS))
+        for kind in KINDS
         for part in range(options.jobs)
     ]
     total = Tally()

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 from kcoord.core.outcome import Now
 from kcoord.log.journal import sync_one
 from tests.crash.promises import Promises, Recovered
+from tests.crash.transaction_workload import Account, RecoveredTransactions, TransactionWorkload
 from tests.crash.workload import WALL_MS, Event, Reference, open_small
 from tests.harness.faulty_storage import FaultyStorage, Piece, Snapshot
 
@@ -34,6 +35,7 @@ OPERATIONS_MAX = 10
 SAMPLES = 100
 LATER = Now(1_000_000, WALL_MS + 1_000_000)
 PROBLEMS_SHOWN = 10
+CALM, BUSY, TRANSACTIONS = KINDS = ("calm", "busy", "transactions")
 SHARES_PER_JOB = 24
 
 
@@ -84,6 +86,30 @@ def record(seed: int, busy: bool, sync: Callable[[Any], None] = sync_one) -> tup
     return moments, workload.events
 
 
+def record_transactions(seed: int, sync: Callable[[Any], None] = sync_one) -> tuple[list[Moment], list[Account]]:
+    """The same for the workload with transactions, and what its clients knew by each number of events."""
+    storage = FaultyStorage()
+    moments: list[Moment] = []
+    seen = (-1, -1)
+    workload: TransactionWorkload | None = None
+
+    def note(kind: str, path: str) -> None:
+        nonlocal seen
+        events = 0
+        if workload is not None:
+            workload.note_account()
+            events = len(workload.accounts) - 1
+        if seen != (storage.changes, events):
+            seen = (storage.changes, events)
+            moments.append(Moment(storage.snapshot(), events, f"{kind} {path}"))
+
+    workload = TransactionWorkload(storage, seed, sync)
+    storage.on_operation = note
+    workload.run()
+    note("the end", "")
+    return moments, workload.accounts
+
+
 def is_exhaustive(snapshot: Snapshot) -> bool:
     return len(snapshot.pending) <= OPERATIONS_MAX
 
@@ -127,13 +153,17 @@ class Explorer:
         self.rng = rng
         self.label = label
         self.tally = Tally()
-        self._found: dict[bytes, list[Recovered]] = {}
+        self._found: dict[bytes, list[Any]] = {}
         self._promises: dict[int, Promises] = {}
 
-    def explore(self, moment: Moment) -> None:
-        promises = self._promises.get(moment.events)
+    def broken_by(self, found: Any, events: int) -> list[str]:
+        """The promises of the first events that are not kept."""
+        promises = self._promises.get(events)
         if promises is None:
-            promises = self._promises[moment.events] = Promises(self.events, moment.events)
+            promises = self._promises[events] = Promises(self.events, events)
+        return promises.broken_by(found)
+
+    def explore(self, moment: Moment) -> None:
         self.tally.moments += 1
         self.tally.exhaustive += is_exhaustive(moment.snapshot)
         checked: set[bytes] = set()
@@ -148,14 +178,14 @@ class Explorer:
                 self.tally.images += 1
                 self._found[key] = self._recover(left, where)
             for found in self._found[key]:
-                self.tally.problems += [f"{where}: {text}" for text in promises.broken_by(found)]
+                self.tally.problems += [f"{where}: {text}" for text in self.broken_by(found, moment.events)]
         self.tally.states += len(checked)
 
-    def _recover(self, left: FaultyStorage, where: str) -> list[Recovered]:
+    def _recover(self, left: FaultyStorage, where: str) -> list[Any]:
         """Open a state: as it is, after a crash that keeps nothing of that, and after one in the midst of it."""
         snapshots: list[Snapshot] = []
         left.on_operation = lambda kind, path: snapshots.append(left.snapshot())
-        found: list[Recovered] = []
+        found: list[Any] = []
         try:
             found.append(self._open(left))
             left.on_operation = None
@@ -170,18 +200,42 @@ class Explorer:
             self.tally.problems.append(f"{where}: {type(error).__name__}: {error}")
         return found
 
-    def _open(self, storage: FaultyStorage) -> Recovered:
+    def _open(self, storage: FaultyStorage) -> Any:
         self.tally.recoveries += 1
         engine = open_small(storage, LATER, random.Random(self.tally.recoveries))
         return Recovered(engine, LATER)
 
 
-def run(seed: int, busy: bool, part: int, parts: int, seconds: float) -> Tally:
+class TransactionExplorer(Explorer):
+    """The same for the workload with transactions."""
+
+    def __init__(self, accounts: list[Account], rng: random.Random, label: str) -> None:
+        super().__init__([], rng, label)
+        self.accounts = accounts
+
+    def broken_by(self, found: RecoveredTransactions, events: int) -> list[str]:
+        return found.broken_for(self.accounts[events])
+
+    def _open(self, storage: FaultyStorage) -> RecoveredTransactions:
+        self.tally.recoveries += 1
+        return RecoveredTransactions(storage)
+
+
+def recorded(seed: int, kind: str, rng: random.Random) -> tuple[list[Moment], Explorer]:
+    """The moments of one of KINDS, and who looks at them."""
+    label = f"seed {seed}, {kind}"
+    if kind == TRANSACTIONS:
+        moments, accounts = record_transactions(seed)
+        return moments, TransactionExplorer(accounts, rng, label)
+    moments, events = record(seed, kind == BUSY)
+    return moments, Explorer(events, rng, label)
+
+
+def run(seed: int, kind: str, part: int, parts: int, seconds: float) -> Tally:
     """One of `parts` shares of all moments; `seconds` 0 takes every one."""
     ends_at = time.monotonic() + seconds
-    moments, events = record(seed, busy)
     rng = random.Random(seed * 1000 + part)
-    explorer = Explorer(events, rng, f"seed {seed}, {'busy' if busy else 'calm'}")
+    moments, explorer = recorded(seed, kind, rng)
     # Neighbours share most of their states, so each process takes a stretch of them.
     mine = moments[len(moments) * part // parts : len(moments) * (part + 1) // parts]
     if seconds:
@@ -193,7 +247,7 @@ def run(seed: int, busy: bool, part: int, parts: int, seconds: float) -> Tally:
     return explorer.tally
 
 
-def run_share(share: tuple[int, bool, int, int, float]) -> Tally:
+def run_share(share: tuple[int, str, int, int, float]) -> Tally:
     return run(*share)
 
 
@@ -207,7 +261,8 @@ def main(arguments: list[str] | None = None) -> int:
     total = Tally()
     # Everything takes long, so it is cut into shares whose ends can be told.
     shares = options.jobs if options.seconds else options.jobs * SHARES_PER_JOB
-    work = [(options.seed, busy, part, shares, options.seconds / 2) for busy in (False, True) for part in range(shares)]
+    seconds = options.seconds / len(KINDS)
+    work = [(options.seed, kind, part, shares, seconds) for kind in KINDS for part in range(shares)]
     with multiprocessing.get_context("spawn").Pool(options.jobs) as pool:
         for done, tally in enumerate(pool.imap_unordered(run_share, work, 1), 1):
             total.add(tally)

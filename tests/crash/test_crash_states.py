@@ -10,7 +10,7 @@ from kcoord.log.directory import StartsWrite
 from kcoord.log.journal import sync_one
 from kcoord.log.log_write import LogWrite
 from kcoord.log.storage import Syncable
-from tests.crash.states import Explorer, record
+from tests.crash.states import Explorer, TransactionExplorer, record, record_transactions
 from tests.harness.faulty_storage import FaultyStorage
 
 
@@ -66,6 +66,21 @@ def test_the_workload_rolls_segments() -> None:
         assert sum(f" {log}" in name for name in logs) > 2, log
 
 
+def test_some_crash_states_of_transactions() -> None:
+    moments, accounts = record_transactions(1)
+    last = accounts[-1]
+    assert {txn.told for txn in last.values()} == {True, False}
+    assert any(txn.offsets for txn in last.values()) and any(txn.values for txn in last.values())
+    names = {moment.next_operation.rpartition("/")[2].rpartition(".")[2] for moment in moments}
+    assert {"log", "txnindex", "snapshot"} <= names
+    small = [moment for moment in moments if 0 < len(moment.snapshot.pieces()) <= 3]
+    explorer = TransactionExplorer(accounts, random.Random(1), "transactions")
+    for moment in random.Random(5).sample(small, 12):
+        explorer.explore(moment)
+    assert explorer.tally.problems == []
+    assert explorer.tally.states > 20
+
+
 def only_write(item: Syncable) -> None:
     """Closing a segment writes the next one's bytes, too; anything else of a commit is a sync."""
     if isinstance(item, LogWrite):
@@ -80,3 +95,12 @@ def test_without_the_syncs_promises_are_broken() -> None:
     explorer = Explorer(events, random.Random(1), "no syncs")
     explorer.explore(moments[-1])
     assert any("acknowledged" in text for text in explorer.tally.problems)
+
+
+def test_without_the_syncs_transactions_are_lost() -> None:
+    moments, accounts = record_transactions(1, only_write)
+    explorer = TransactionExplorer(accounts, random.Random(1), "no syncs")
+    for moment in moments[:: len(moments) // 12]:
+        for found in explorer._recover(moment.snapshot.crash([]), "no syncs"):
+            explorer.tally.problems += explorer.broken_by(found, moment.events)
+    assert any(" lost " in text or "LogDamaged" in text for text in explorer.tally.problems)

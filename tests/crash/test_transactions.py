@@ -96,3 +96,34 @@ def test_crashes_of_a_log_with_transactions(seed: int) -> None:
             rig.engine.stop()
             assert Recovered(left).consume(1 << 20) == found, moment.next_operation
     assert len(checked) > 20
+
+
+def test_a_flipped_bit_in_a_producer_snapshot_changes_nothing() -> None:
+    rng = random.Random(3)
+    storage = FaultyStorage()
+    rig = Rig(storage)
+    for _ in range(45):
+        producer_id = rng.randint(1, 3)
+        if rng.random() < 0.6:
+            rig.write(producer_id)
+        else:
+            rig.end(producer_id, rng.random() < 0.4, rng.random() < 0.5)
+    rig.engine.stop()
+    snapshot = storage.snapshot()
+    image = snapshot.crash(snapshot.pieces())
+    undamaged = Recovered(snapshot.crash(snapshot.pieces()))
+    expected = undamaged.consume(1 << 20), undamaged.tp.last_stable_offset
+    names = [name for name in image.list_dir("t-0") if name.endswith(".snapshot")]
+    assert len(names) > 3
+    for name in names:
+        data = bytearray(image.read_bytes(f"t-0/{name}"))
+        for _ in range(12):
+            bit = rng.randrange(len(data) * 8)
+            data[bit >> 3] ^= 1 << (bit & 7)
+            damaged = snapshot.crash(snapshot.pieces())
+            file = damaged.open(f"t-0/{name}")
+            file.truncate(0)
+            file.append(bytes(data))
+            found = Recovered(damaged)
+            assert (found.consume(1 << 20), found.tp.last_stable_offset) == expected, (name, bit)
+            data[bit >> 3] ^= 1 << (bit & 7)

@@ -75,7 +75,9 @@ class Remote:
 
 
 class World:
-    def __init__(self, rng: random.Random, version: int, producers: int, count: int) -> None:
+    def __init__(
+        self, rng: random.Random, version: int, producers: int, count: int, storage: FaultyStorage | None = None
+    ) -> None:
         self.rng = rng
         self.mono_ms = 0
         self.steps: list[str] = []
@@ -89,7 +91,7 @@ class World:
         self.late_share = rng.choice((0.02, 0.1))
         self.reader = CommittedReader()
         self.committed: dict[tuple[str, int], int] = {}
-        self.storage = FaultyStorage()
+        self.storage = FaultyStorage() if storage is None else storage
         self.open()
         client = Client(self.engine)
         client.ask(apis.CREATE_TOPICS, 5, CreateTopicsRequest([CreatableTopic(TOPIC, PARTITIONS, 1)]), self.now())
