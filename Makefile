@@ -2,7 +2,7 @@
 # Variables: PYTHON (the interpreter that creates .venv), VENV, ARGS (further arguments for the tool),
 # WORKERS (the number of test processes).
 .DEFAULT_GOAL := help
-.PHONY: help setup run gen gen-check compile lint format picture type test test-fast test-compiled interop nightly image bench bench-open bench-partitions bench-spark stall fuzz explore explore-transactions crash-states io-faults bit-flips crash crash-copies check clean
+.PHONY: help setup run run-compiled other-python gen gen-check compile lint format picture type test test-fast test-compiled interop nightly image bench bench-open bench-partitions bench-spark stall fuzz explore explore-transactions crash-states io-faults bit-flips crash crash-copies check clean
 
 VENV ?= .venv
 PYTHON ?= $(shell tools/find_python.sh)
@@ -22,16 +22,25 @@ FAST := tests/scenarios $(addprefix tests/unit/,wire protocol core history engin
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 15
 
-$(VENV)/.kcoord-run: pyproject.toml tools/make_env.py
+# An interpreter that is named on the command line gets an environment of its own: the one that is there is replaced.
+OTHER_PYTHON := $(if $(filter command line,$(origin PYTHON)),$(shell $(PYTHON) tools/make_env.py $(VENV) compare))
+
+$(VENV)/.kcoord-run: pyproject.toml tools/make_env.py $(OTHER_PYTHON)
 	@$(PYTHON) tools/make_env.py $(VENV) run
 
-$(VENV)/.kcoord-dev: pyproject.toml tools/make_env.py
+$(VENV)/.kcoord-dev: pyproject.toml tools/make_env.py $(OTHER_PYTHON)
 	@$(PYTHON) tools/make_env.py $(VENV) dev
 
 setup: $(VENV)/.kcoord-dev ## create a virtual environment with all dependencies
 
-run: $(VENV)/.kcoord-run ## serve on 127.0.0.1:9092 with ./data, compiled if there is a C compiler
+other-python:
+	@:
+
+run: $(VENV)/.kcoord-run ## serve on 127.0.0.1:9092 with ./data
 	@exec $(PY) tools/run.py $(ARGS)
+
+run-compiled: $(VENV)/.kcoord-run ## the same with the hot modules as native code: compiles for minutes, once
+	@exec $(PY) tools/run.py --compile $(ARGS)
 
 gen: setup ## generate kcoord/protocol and the tables that serve its APIs from schemas/
 	$(PY) -m kcoord.codegen write

@@ -4,11 +4,12 @@ The source tree is not changed. `build/compiled/` gets a copy of the packages. T
 under `[tool.kcoord.compile]` in pyproject.toml to C and compiles them next to their sources; Python prefers the native
 file. To use the tree, put it first in the path: PYTHONPATH=build/compiled.
 
-C files are compiled two at a time, and an object file is kept as long as its C file, the headers and
+C files are compiled in parallel, and an object file is kept as long as its C file, the headers and
 the flags stay the same, so a change inside one function costs one C file. With COMPILE_OBJECTS=DIR, object
 files are also kept in that folder, where builds in other folders find them.
 
-Exit codes: 0 built or up to date, 1 failed, 3 there is no C compiler or no Python headers.
+Exit codes: 0 built or up to date, 1 failed (with --check: not up to date), 3 there is no C compiler or no Python
+headers.
 """
 
 from __future__ import annotations
@@ -118,8 +119,24 @@ def publish(stage: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+class Progress:
+    """How many C files are compiled: one line that grows on a terminal, otherwise a line for each tenth."""
+
+    def __init__(self) -> None:
+        self.tenths = 0
+
+    def show(self, done: int, total: int) -> None:
+        tenths = done * 10 // total
+        if sys.stderr.isatty():
+            end = "\n" if done == total else ""
+            print(f"\rcompile: {done} of {total} C files", end=end, file=sys.stderr, flush=True)
+        elif tenths > self.tenths:
+            print(f"compile: {done} of {total} C files", file=sys.stderr, flush=True)
+        self.tenths = tenths
+
+
 class ObjectCache:
-    """Compiles C files two at a time and keeps each object until its inputs change.
+    """Compiles C files in parallel and keeps each object until its inputs change.
 
     A change in a header (the layout of a native class) recompiles everything, as it must. `shared` is a folder of
     objects by key that several trees use, or None.
@@ -129,6 +146,7 @@ class ObjectCache:
         self.jobs = jobs
         self.shared = shared
         self.compiled = 0
+        self.progress = Progress()
 
     def compile(self, compiler: Any, sources: list[str], extension: Any) -> list[str]:
         include = [*extension.include_dirs, sysconfig.get_path("include")]
@@ -143,7 +161,8 @@ class ObjectCache:
         # The longest first, so that no worker is left with a big file at the end.
         work.sort(key=lambda item: -os.path.getsize(item[1]))
         with ThreadPoolExecutor(self.jobs) as pool:
-            list(pool.map(self._one, work))
+            for done, _ in enumerate(pool.map(self._one, work), 1):
+                self.progress.show(done, len(work))
         return [source + ".o" for source in sources]
 
     def _one(self, item: tuple[list[str], str, str]) -> None:
@@ -212,8 +231,7 @@ def build(out: Path, opt_level: str, jobs: int, quiet: bool = False) -> bool:
     modules = hot_modules()
     if not modules:
         raise SystemExit("compile: pyproject.toml lists no existing module")
-    native = fingerprint(modules, opt_level, NATIVE_FOLDERS)
-    wanted = f"{native} {fingerprint(modules, opt_level, ('.',))}"
+    native, wanted = wanted_stamp(modules, opt_level)
     stamp = target / ".stamp"
     there = stamp.read_text() if stamp.is_file() else ""
     if there == wanted:
@@ -221,7 +239,7 @@ def build(out: Path, opt_level: str, jobs: int, quiet: bool = False) -> bool:
             print("compile: up to date")
         return False
     lines = sum((ROOT / name).read_bytes().count(b"\n") for name in modules)
-    print(f"compile: {len(modules)} modules, {lines} lines", flush=True)
+    print(f"compile: translating {len(modules)} modules ({lines} lines) to C", flush=True)
     started = time.monotonic()
     copy_sources(stage)
     if there.startswith(native):
@@ -233,6 +251,18 @@ def build(out: Path, opt_level: str, jobs: int, quiet: bool = False) -> bool:
     publish(stage, target)
     print(f"compile: {compiled} C files in {time.monotonic() - started:.0f} s")
     return True
+
+
+def is_current(out: Path, opt_level: str) -> bool:
+    """Whether the compiled tree is that of these sources."""
+    stamp = out / "compiled" / ".stamp"
+    return stamp.is_file() and stamp.read_text() == wanted_stamp(hot_modules(), opt_level)[1]
+
+
+def wanted_stamp(modules: list[str], opt_level: str) -> tuple[str, str]:
+    """The stamp of a tree of these sources, and before that its part for the native code."""
+    native = fingerprint(modules, opt_level, NATIVE_FOLDERS)
+    return native, f"{native} {fingerprint(modules, opt_level, ('.',))}"
 
 
 @contextmanager
@@ -249,7 +279,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "build", help="parent folder of compiled/")
     parser.add_argument("--opt-level", default=os.environ.get("COMPILE_OPT_LEVEL", "2"), choices=list("0123"))
-    parser.add_argument("--jobs", type=int, default=2, help="number of concurrent C compilers")
+    jobs = os.cpu_count() or 2
+    parser.add_argument("--jobs", type=int, default=jobs, help="number of concurrent C compilers")
+    parser.add_argument("--check", action="store_true", help="only report whether the tree is up to date")
     parser.add_argument("--quiet", action="store_true", help="print nothing if up to date")
     parser.add_argument("--list", action="store_true", help="only print the modules that are compiled")
     args = parser.parse_args()
@@ -257,6 +289,8 @@ def main() -> int:
         print("\n".join(hot_modules()))
         return 0
     missing = missing_tool()
+    if args.check:
+        return 1 if missing else int(not is_current(args.out, args.opt_level))
     if missing:
         print(f"compile: {missing}: the modules stay interpreted", file=sys.stderr)
         return NO_COMPILER

@@ -1,6 +1,7 @@
-"""Create the virtual environment: `make_env.py FOLDER run|dev`. Uses only the standard library.
+"""Create the virtual environment: `make_env.py FOLDER run|dev|compare`. Uses only the standard library.
 
 `run` installs the package and, if there is a C compiler, the tools to compile it; `dev` installs everything.
+`compare` prints a target for make if the environment has another Python than the one that runs this.
 A stamp file in the environment tells make that this is done; a change of pyproject.toml repeats it.
 """
 
@@ -26,10 +27,23 @@ def can_compile() -> bool:
     return compiler and Path(sysconfig.get_path("include"), "Python.h").is_file()
 
 
+IDENTITY = "import sys; print(sys.base_prefix, sys.version)"
+
+
+def has_this_python(folder: Path) -> bool:
+    """Whether the environment was made with the interpreter that runs this."""
+    done = subprocess.run([python_of(folder), "-c", IDENTITY], capture_output=True, text=True)
+    return done.stdout.strip() == f"{sys.base_prefix} {sys.version}".strip()
+
+
 def make(folder: Path) -> None:
-    """Create the environment unless a working one exists."""
+    """Create the environment unless a working one with this interpreter exists."""
     python = python_of(folder)
-    if python.exists() and subprocess.run([python, "-c", "import pip"], capture_output=True).returncode == 0:
+    if (
+        python.exists()
+        and has_this_python(folder)
+        and subprocess.run([python, "-c", "import pip"], capture_output=True).returncode == 0
+    ):
         return
     print(f"setup: creating {folder} with Python {sys.version.split()[0]}", flush=True)
     done = subprocess.run([sys.executable, "-m", "venv", "--clear", folder])
@@ -55,8 +69,13 @@ def install(folder: Path, kind: str) -> None:
 
 
 def main() -> int:
-    if len(sys.argv) != 3 or sys.argv[2] not in ("run", "dev"):
-        raise SystemExit("usage: make_env.py FOLDER run|dev")
+    if len(sys.argv) != 3 or sys.argv[2] not in ("run", "dev", "compare"):
+        raise SystemExit("usage: make_env.py FOLDER run|dev|compare")
+    if sys.argv[2] == "compare":
+        folder = Path(sys.argv[1])
+        if python_of(folder).exists() and not has_this_python(folder):
+            print("other-python")
+        return 0
     if not (3, 11) <= sys.version_info[:2] < (3, 15):
         raise SystemExit(f"setup: Python 3.11 to 3.14 is required, this is {sys.version.split()[0]}")
     folder, kind = Path(sys.argv[1]).absolute(), sys.argv[2]

@@ -1,7 +1,10 @@
-"""`make run`: serve on 127.0.0.1:9092 with ./data, on the compiled tree if it can be built.
+"""`make run` and `make run-compiled`: serve on 127.0.0.1:9092 with ./data.
 
-Further arguments are passed to `kcoord serve`. An address or folder among them, or in KCOORD_LISTEN and KCOORD_DATA,
-overrides the default. KCOORD_INTERPRETED=1 compiles nothing.
+    run.py [--compile] [ARGUMENTS OF kcoord serve]
+
+With --compile, the hot modules become native code first, which takes minutes. Without it, the server starts at once: on
+the compiled tree if that is up to date, otherwise interpreted. An address or folder among the arguments, or in
+KCOORD_LISTEN and KCOORD_DATA, overrides the default. KCOORD_INTERPRETED=1 runs the sources in any case.
 """
 
 from __future__ import annotations
@@ -12,18 +15,25 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+COMPILE = ROOT / "tools" / "compile.py"
 
 
-def compiled_tree() -> str:
+def say(text: str) -> None:
+    print(f"kcoord: {text}", file=sys.stderr, flush=True)
+
+
+def compiled_tree(wants_compiled: bool) -> str:
     """The folder to put first in the module path, or an empty string to run the sources."""
     if os.environ.get("KCOORD_INTERPRETED"):
-        print("kcoord: running interpreted (KCOORD_INTERPRETED)", file=sys.stderr)
+        say("running interpreted (KCOORD_INTERPRETED)")
         return ""
-    done = subprocess.run([sys.executable, ROOT / "tools" / "compile.py", "--quiet"], stdout=sys.stderr)
+    flag = "--quiet" if wants_compiled else "--check"
+    done = subprocess.run([sys.executable, COMPILE, flag], stdout=sys.stderr)
     if done.returncode == 0:
-        print("kcoord: running compiled", file=sys.stderr)
+        say("running compiled")
         return str(ROOT / "build" / "compiled")
-    print("kcoord: running interpreted (slower, with the same behaviour)", file=sys.stderr)
+    hint = "" if wants_compiled else "; `make run-compiled` compiles it first, which takes minutes and makes it faster"
+    say(f"running interpreted{hint}")
     return ""
 
 
@@ -41,12 +51,16 @@ def defaults(arguments: list[str]) -> list[str]:
 
 
 def main() -> None:
+    arguments = sys.argv[1:]
+    wants_compiled = arguments[:1] == ["--compile"]
+    if wants_compiled:
+        del arguments[0]
     environment = dict(os.environ)
-    tree = compiled_tree()
+    tree = compiled_tree(wants_compiled)
     if tree:
         environment["PYTHONPATH"] = tree
     command = [sys.executable, "-P", "-m", "kcoord.cli.main", "serve"]
-    command += [*defaults(sys.argv[1:]), *sys.argv[1:]]
+    command += [*defaults(arguments), *arguments]
     sys.stderr.flush()
     os.execve(sys.executable, command, environment)
 

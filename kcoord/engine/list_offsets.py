@@ -254,7 +254,7 @@ class ListOffsetsHandler:
     def on_disconnect(self, connection_id: int) -> None:
         """Discard the waiting requests of the connection."""
         if self.waiting:
-            self.waiting = deque(work for work in self.waiting if work.connection_id != connection_id)
+            self.waiting = deque([work for work in self.waiting if work.connection_id != connection_id])
         for key, work in list(self.searching.items()):
             if work.connection_id == connection_id:
                 del self.searching[key]

@@ -85,7 +85,7 @@ class DescribeProducersHandler:
     def on_disconnect(self, connection_id: int) -> None:
         """Discard the waiting requests of the connection."""
         if self.waiting:
-            self.waiting = deque(work for work in self.waiting if work.connection_id != connection_id)
+            self.waiting = deque([work for work in self.waiting if work.connection_id != connection_id])
 
     def _go_on(self, work: DescribeProducersWork, cost_max: int) -> bool:
         """Describe partitions, one at least, until the budget has spent `cost_max`. Returns whether that was all."""

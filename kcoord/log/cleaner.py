@@ -366,7 +366,7 @@ class _Cleaning:
         if aborted:
             file = self.storage.open(target.file_path(".txnindex"))
             try:
-                file.append(b"".join(entry.encode() for entry in aborted))
+                file.append(b"".join([entry.encode() for entry in aborted]))
                 file.datasync()
             finally:
                 file.close()
