@@ -2,7 +2,7 @@
 # Variables: PYTHON (the interpreter that creates .venv), VENV, ARGS (further arguments for the tool),
 # WORKERS (the number of test processes).
 .DEFAULT_GOAL := help
-.PHONY: help setup run gen gen-check compile lint format picture type test test-fast test-compiled interop nightly image bench bench-open bench-partitions bench-spark stall fuzz explore explore-transactions crash-states io-faults bit-flips crash crash-copies check clean
+.PHONY: help setup run gen gen-check compile lint format picture type test test-fast test-compiled interop nightly image bench bench-open bench-partitions bench-spark stall fuzz explore explore-transactions crash-states io-faults bit-flips crash crash-copies jepsen check clean
 
 VENV ?= .venv
 PYTHON ?= $(shell tools/find_python.sh)
@@ -112,8 +112,11 @@ bit-flips: setup ## flip every bit of a log and open it (ARGS="--seconds 60 --se
 crash: setup ## kill -9 a server N times under three client libraries (N=100)
 	$(PY) -P -m tests.crash.kill_loop --cycles $(or $(N),100) $(ARGS)
 
-crash-copies: setup ## kill -9 a server N times under clients that copy exactly once (N=100)
-	$(PY) -P -m tests.crash.kill_copies --cycles $(or $(N),100) $(ARGS)
+crash-copies: setup ## kill -9 a server and its clients under exact copies in Java, confluent-kafka and aiokafka (ARGS="--messages 100000")
+	$(PY) -P -m tests.crash.kill_copies $(ARGS)
+
+jepsen: setup ## record what clients see under kill -9, and check it as Jepsen's Kafka workload does (ARGS="--seconds 60 --seed 1")
+	$(PY) -P -m tests.jepsen.workload $(ARGS)
 
 check: lint type gen-check test ## all checks to run before a commit
 

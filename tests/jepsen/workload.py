@@ -1,0 +1,237 @@
+"""Records a history of real clients against a live server that is killed, and checks it.
+
+    python -m tests.jepsen.workload [--seconds N] [--seed S] [--keep FILE] [--isolation read_uncommitted]
+
+The server and the clients (clients.py) die by kill -9 at random moments. The server comes back with the same data and
+port, and a client with the same transactional id. At the end all clients stop, open transactions are aborted, and a
+reader reads everything: so what nobody read is an error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from tests.e2e.process import ServerProcess, clean_environment
+from tests.harness.ports import own_port
+from tests.harness.present import present
+from tests.jepsen.checker import check, describe, errors
+from tests.jepsen.clients import KEYS, PARTITIONS, QUICK, READ_AT_ONCE, TIMEOUT_S, TOPICS, Steps, split
+from tests.jepsen.history import History, encode, save
+from tests.jepsen.recorder import Collector, Recorder
+
+CLIENTS = ("member-0", "member-1", "owner-0", "plain-0", "reader-0", "watcher-0")
+SERVER = "server"
+TRANSACTIONAL = ("member-0", "member-1", "owner-0")
+# Between two kills.
+PAUSE_S = (0.5, 4.0)
+SERVER_DIES = 0.6
+END_S = 60.0
+# Values of a life of a client: more than it can send.
+LIFE_VALUES = 10**7
+MAX_LIVES = 10**4
+
+
+class Process:
+    """A client that is started again when it ends."""
+
+    def __init__(
+        self, name: str, number: int, bootstrap: str, seed: int, isolation: str, collector: Collector
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.number = number
+        self.bootstrap = bootstrap
+        self.seed = seed
+        self.isolation = isolation
+        self.collector = collector
+        self.lives = 0
+        self.is_over = False
+        self.child: subprocess.Popen[str] | None = None
+        self._thread = threading.Thread(target=self._live, daemon=True)
+        self._thread.start()
+
+    def _live(self) -> None:
+        while not self.is_over and self.lives < MAX_LIVES:
+            process = f"{self.name}.{self.lives}"
+            first = (self.number * MAX_LIVES + self.lives) * LIFE_VALUES
+            arguments = [process, self.bootstrap, str(first), str(self.seed), self.isolation]
+            self.child = subprocess.Popen(
+                [sys.executable, "-P", "-m", "tests.jepsen.clients", *arguments],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                env=clean_environment(),
+            )  # fmt: skip
+            for line in present(self.child.stdout):
+                self.collector.take(line)
+            self.child.wait()
+            present(self.child.stdout).close()
+            present(self.child.stdin).close()
+            self.collector.end(process)
+            self.lives += 1
+            self.seed += 1
+
+    def kill(self) -> None:
+        if self.child is not None:
+            self.child.kill()
+
+    def ask_to_end(self) -> None:
+        self.is_over = True
+        if self.child is not None and self.child.stdin is not None and not self.child.stdin.closed:
+            self.child.stdin.close()
+
+    def end(self, ends_at: float) -> None:
+        """It has until then to finish what it is at."""
+        self._thread.join(max(ends_at - time.monotonic(), 0))
+        if self._thread.is_alive():
+            self.kill()
+            self._thread.join(END_S)
+
+
+def random_kills(seed: int, seconds: float) -> Iterator[tuple[float, str]]:
+    """Pauses and victims, until the time is over."""
+    rng = random.Random(seed)
+    ends_at = time.monotonic() + seconds
+    while time.monotonic() < ends_at:
+        victim = SERVER if rng.random() < SERVER_DIES else rng.choice(CLIENTS)
+        yield rng.uniform(*PAUSE_S), victim
+
+
+class Workload:
+    """The server, the clients, and the kills."""
+
+    def __init__(self, data: Path, seed: int, isolation: str = "read_committed") -> None:
+        self.data = data
+        self.seed = seed
+        self.isolation = isolation
+        self.listen = f"127.0.0.1:{own_port()}"
+        self.collector = Collector()
+        self.kills: Counter[str] = Counter()
+        self.processes: list[Process] = []
+        self.server = self.start_server()
+
+    def start_server(self) -> ServerProcess:
+        return ServerProcess(self.data, listen=self.listen)
+
+    def run(self, kills: Iterable[tuple[float, str]]) -> History:
+        """Waits and kills, one by one."""
+        try:
+            admin = AdminClient({"bootstrap.servers": self.listen})
+            for made in admin.create_topics([NewTopic(topic, PARTITIONS) for topic in TOPICS]).values():
+                made.result(TIMEOUT_S)
+            self.processes = [
+                Process(name, number, self.listen, self.seed * 1000 + number * 100, self.isolation, self.collector)
+                for number, name in enumerate(CLIENTS, start=1)
+            ]
+            self.wait_all()
+            for pause_s, victim in kills:
+                time.sleep(pause_s)
+                self.kill(victim)
+            self.wait_all()
+            self.stop_clients()
+            self.abort_open()
+            self.read_everything()
+            return self.collector.history()
+        finally:
+            self.stop_clients()
+            self.server.__exit__(None)
+
+    def wait_all(self) -> None:
+        """Until each client has done more than it had."""
+        before = {name: self.collector.count(name) for name in CLIENTS}
+        ends_at = time.monotonic() + END_S
+        for name in CLIENTS:
+            while self.collector.count(name) <= before[name]:
+                if time.monotonic() > ends_at:
+                    raise AssertionError(f"{name} got nothing done in {END_S:.0f} s")
+                time.sleep(0.05)
+
+    def kill(self, name: str) -> None:
+        self.kills[name.partition("-")[0]] += 1
+        if name == SERVER:
+            self.server.kill()
+            self.server.__exit__(None)
+            self.server = self.start_server()
+        for one in self.processes:
+            if one.name == name:
+                one.kill()
+
+    def stop_clients(self) -> None:
+        for one in self.processes:
+            one.ask_to_end()
+        ends_at = time.monotonic() + END_S
+        for one in self.processes:
+            one.end(ends_at)
+
+    def abort_open(self) -> None:
+        for name in TRANSACTIONAL:
+            Producer({**QUICK, "bootstrap.servers": self.listen, "transactional.id": name}).init_transactions(END_S)
+
+    def read_everything(self) -> None:
+        recorder = Recorder("last")
+        consumer = Consumer(
+            {
+                **QUICK, "bootstrap.servers": self.listen, "group.id": "last", "isolation.level": "read_committed",
+                "enable.partition.eof": True, "auto.offset.reset": "earliest", "enable.auto.commit": False,
+            }
+        )  # fmt: skip
+        consumer.assign([TopicPartition(*split(key), 0) for key in KEYS])
+        ended: set[str] = set()
+        ends_at = time.monotonic() + END_S
+        while len(ended) < len(KEYS) and time.monotonic() < ends_at:
+            begun = recorder.operation("invoke", "poll")
+            made = Steps([])
+            messages = consumer.consume(READ_AT_ONCE, 0.1)
+            made.add_poll(
+                (f"{one.topic()}-{one.partition()}", one.offset() or 0, one.value() or b"")
+                for one in messages
+                if one.error() is None
+            )
+            ended |= {f"{one.topic()}-{one.partition()}" for one in messages if is_end(one.error())}
+            self.collector.take(f"invoke {encode(begun)}\n")
+            self.collector.take(f"done {encode(recorder.operation('ok', 'poll', made.steps))}\n")
+        consumer.close()
+        if len(ended) < len(KEYS):
+            raise AssertionError(f"only {ended} were read to their end in {END_S:.0f} s")
+
+
+def is_end(error: object) -> bool:
+    return isinstance(error, KafkaError) and error.code() == KafkaError._PARTITION_EOF
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description="kill -9 under transactional clients, and a check of their history")
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--isolation", default="read_committed", help="of the readers; with read_uncommitted there must be errors"
+    )
+    parser.add_argument("--keep", type=Path, help="a file for the history")
+    options = parser.parse_args(arguments)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        workload = Workload(Path(folder) / "data", options.seed, options.isolation)
+        history = workload.run(random_kills(options.seed, options.seconds))
+    if options.keep is not None:
+        save(history, options.keep)
+    results = Counter(f"{one.name} {one.kind}" for one in history if one.kind != "invoke")
+    kills = ", ".join(f"{count} {name}" for name, count in sorted(workload.kills.items()))
+    print(f"{len(history)} operations: {', '.join(f'{count} {name}' for name, count in sorted(results.items()))}")
+    print(f"killed: {kills}; {time.monotonic() - began:.0f} s (seed {options.seed})")
+    found = check(history)
+    print(describe(found))
+    print(f"{len(errors(found))} errors")
+    return 1 if errors(found) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
