@@ -17,7 +17,9 @@ not hide. What it had begun is then unknown, or has failed if its commit was nev
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import signal
 import sys
 import threading
 import time
@@ -37,7 +39,10 @@ POLL_S = 0.1
 POLLED = 6
 READ_AT_ONCE = 100
 ABORTS = 0.15
-QUICK = {
+# How often an owner dies during a commit, which a kill from outside seldom meets, and how long a commit may take.
+DEATHS = 0.01
+COMMIT_S = 0.006
+QUICK: dict[str, Any] = {
     "reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 200, "log_level": 0, "error_cb": lambda error: None,
     "metadata.recovery.strategy": RECOVERY,
 }  # fmt: skip
@@ -173,7 +178,8 @@ class Member(Client):
 
         self.producer.abort_transaction(TIMEOUT_S)
         self.recorder.done(self.recorder.operation("fail", "txn", made.all(), rebalanced=made.rebalanced, group=GROUP))
-        polled = [TopicPartition(*split(key)) for key in made.positions]
+        assigned = {(one.topic, one.partition) for one in self.consumer.assignment()}
+        polled = [TopicPartition(*split(key)) for key in made.positions if split(key) in assigned]
         for one in self.consumer.committed(polled, TIMEOUT_S) if polled else []:
             self.consumer.seek(TopicPartition(one.topic, one.partition, max(one.offset, 0)))
 
@@ -311,6 +317,9 @@ class Owner(Client):
             offsets = {self.partitions[key]: position for key, position in made.positions.items()}
             await self.producer.send_offsets_to_transaction(offsets, self.group)
         one = self.recorder.begin_commit(made.all(), made.rebalanced, self.group if made.positions else "")
+        if self.rng.random() < DEATHS:
+            delay_s = self.rng.uniform(0, COMMIT_S)
+            threading.Timer(delay_s, os.kill, (os.getpid(), signal.SIGKILL)).start()
         await self.producer.commit_transaction()
         self.recorder.done(one)
 

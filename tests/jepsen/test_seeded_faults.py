@@ -32,7 +32,8 @@ SOMETIMES = {
     "hold-back": {anomalies.UNSEEN},
     "show-open": {anomalies.READ_CYCLE, anomalies.ABORTED_READ},
 }
-SEEDS = range(10)
+SEEDS = range(6)
+MANY_SEEDS = range(30)
 
 
 def kinds(history: History) -> set[str]:
@@ -68,8 +69,12 @@ def test_a_fault_is_found_wherever_it_struck(fault: str) -> None:
 
 @pytest.mark.parametrize("fault", SOMETIMES)
 def test_a_fault_is_found_where_it_shows(fault: str) -> None:
-    found = set().union(*(kinds(Simulation(seed, fault).run()) for seed in range(30)))
-    assert found >= SOMETIMES[fault]
+    found: set[str] = set()
+    for seed in MANY_SEEDS:
+        found |= kinds(Simulation(seed, fault).run())
+        if found >= SOMETIMES[fault]:
+            return
+    raise AssertionError(f"{SOMETIMES[fault] - found} not found")
 
 
 def test_every_fault_and_every_kind_of_anomaly_is_tried() -> None:

@@ -56,38 +56,54 @@ class Process:
         self.isolation = isolation
         self.collector = collector
         self.lives = 0
+        self.errors = 0
         self.is_over = False
         self.child: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._live, daemon=True)
         self._thread.start()
 
     def _live(self) -> None:
-        while not self.is_over and self.lives < MAX_LIVES:
-            process = f"{self.name}.{self.lives}"
-            first = (self.number * MAX_LIVES + self.lives) * LIFE_VALUES
-            arguments = [process, self.bootstrap, str(first), str(self.seed), self.isolation]
+        while (child := self._start()) is not None:
+            for line in present(child.stdout):
+                self.collector.take(line)
+            # A negative code is a signal: ours, or its own.
+            self.errors += child.wait() > 0
+            present(child.stdout).close()
+            self.collector.end(self.process)
+            self.lives += 1
+            self.seed += 1
+
+    @property
+    def process(self) -> str:
+        """The name of its present life."""
+        return f"{self.name}.{self.lives}"
+
+    def _start(self) -> subprocess.Popen[str] | None:
+        """The next life, unless it shall have none."""
+        first = (self.number * MAX_LIVES + self.lives) * LIFE_VALUES
+        arguments = [self.process, self.bootstrap, str(first), str(self.seed), self.isolation]
+        with self._lock:
+            if self.is_over or self.lives >= MAX_LIVES:
+                return None
+            if self.child is not None:
+                present(self.child.stdin).close()
             self.child = subprocess.Popen(
                 [sys.executable, "-P", "-m", "tests.jepsen.clients", *arguments],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
                 env=clean_environment(),
             )  # fmt: skip
-            for line in present(self.child.stdout):
-                self.collector.take(line)
-            self.child.wait()
-            present(self.child.stdout).close()
-            present(self.child.stdin).close()
-            self.collector.end(process)
-            self.lives += 1
-            self.seed += 1
+            return self.child
 
     def kill(self) -> None:
         if self.child is not None:
             self.child.kill()
 
     def ask_to_end(self) -> None:
-        self.is_over = True
-        if self.child is not None and self.child.stdin is not None and not self.child.stdin.closed:
-            self.child.stdin.close()
+        with self._lock:
+            self.is_over = True
+            if self.child is not None:
+                present(self.child.stdin).close()
 
     def end(self, ends_at: float) -> None:
         """It has until then to finish what it is at."""
@@ -125,7 +141,7 @@ class Workload:
     def run(self, kills: Iterable[tuple[float, str]]) -> History:
         """Waits and kills, one by one."""
         try:
-            admin = AdminClient({"bootstrap.servers": self.listen})
+            admin = AdminClient({**QUICK, "bootstrap.servers": self.listen})
             for made in admin.create_topics([NewTopic(topic, PARTITIONS) for topic in TOPICS]).values():
                 made.result(TIMEOUT_S)
             self.processes = [
@@ -226,7 +242,10 @@ def main(arguments: list[str] | None = None) -> int:
     results = Counter(f"{one.name} {one.kind}" for one in history if one.kind != "invoke")
     kills = ", ".join(f"{count} {name}" for name, count in sorted(workload.kills.items()))
     print(f"{len(history)} operations: {', '.join(f'{count} {name}' for name, count in sorted(results.items()))}")
-    print(f"killed: {kills}; {time.monotonic() - began:.0f} s (seed {options.seed})")
+    failed = sum(one.errors for one in workload.processes)
+    print(
+        f"killed: {kills}; {failed} clients ended with an error; {time.monotonic() - began:.0f} s (seed {options.seed})"
+    )
     found = check(history)
     print(describe(found))
     print(f"{len(errors(found))} errors")
