@@ -11,14 +11,14 @@ from tests.jepsen import anomalies
 from tests.jepsen.checker import check, describe, errors
 from tests.jepsen.history import Kind, Name, Operation, Send, encode
 from tests.jepsen.recorder import Collector
-from tests.jepsen.workload import CLIENTS, Workload, random_kills
+from tests.jepsen.workload import CLIENTS, Fault, Workload, random_faults
 
 SENDS = (Send("topic-0", 1), Send("topic-0", 2))
 
 
 def test_clients_under_kills_see_everything_once(tmp_path: Path) -> None:
     workload = Workload(tmp_path / "data", seed=1)
-    history = workload.run([(0.3, "server"), (0.3, "owner-0")])
+    history = workload.run([Fault(0.3, "server"), Fault(0.3, "owner-0")])
     found = errors(check(history))
     assert found == [], describe(found)
     done = {one.process.split(".")[0] for one in history if one.kind == "ok" and one.steps}
@@ -27,16 +27,16 @@ def test_clients_under_kills_see_everything_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_clients_under_random_kills_see_everything_once(tmp_path: Path) -> None:
+def test_clients_under_random_faults_see_everything_once(tmp_path: Path) -> None:
     workload = Workload(tmp_path / "data", seed=2)
-    found = errors(check(workload.run(random_kills(2, 60))))
+    found = errors(check(workload.run(random_faults(2, 60))))
     assert found == [], describe(found)
 
 
 @pytest.mark.nightly
 def test_readers_of_everything_are_noticed(tmp_path: Path) -> None:
     workload = Workload(tmp_path / "data", seed=3, isolation="read_uncommitted")
-    kinds = {one.kind for one in check(workload.run(random_kills(3, 5)))}
+    kinds = {one.kind for one in check(workload.run(random_faults(3, 5)))}
     assert kinds >= {anomalies.ABORTED_READ, anomalies.PRECOMMITTED_READ}
 
 

@@ -3,14 +3,17 @@
     python -m tests.jepsen.workload [--seconds N] [--seed S] [--keep FILE] [--isolation read_uncommitted]
 
 The server and the clients (clients.py) die by kill -9 at random moments. The server comes back with the same data and
-port, and a client with the same transactional id. At the end all clients stop, open transactions are aborted, and a
-reader reads everything: so what nobody read is an error.
+port, and a client with the same transactional id. Some are only stopped for a while (SIGSTOP): a client that is stopped
+for longer than its session is a zombie of its group, and requests that clients gave up meanwhile reach a stopped server
+late. At the end all clients end, open transactions are aborted, and a reader reads everything: so what nobody read is
+an error.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
+import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +22,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
@@ -34,9 +38,13 @@ from tests.jepsen.recorder import Collector, Recorder
 CLIENTS = ("member-0", "member-1", "owner-0", "plain-0", "reader-0", "watcher-0")
 SERVER = "server"
 TRANSACTIONAL = ("member-0", "member-1", "owner-0")
-# Between two kills.
+# Before a fault.
 PAUSE_S = (0.5, 4.0)
-SERVER_DIES = 0.6
+SERVER_FAILS = 0.6
+STOPS = 0.25
+# How long something is stopped: longer than a member's session, and longer than the requests of aiokafka may take.
+CLIENT_STOPS_S = 8.0
+SERVER_STOPS_S = (0.5, 5.0)
 END_S = 60.0
 # Values of a life of a client: more than it can send.
 LIFE_VALUES = 10**7
@@ -95,9 +103,20 @@ class Process:
             )  # fmt: skip
             return self.child
 
-    def kill(self) -> None:
+    def strike(self, stops_s: float) -> None:
+        """kill -9, or a stop; the process goes on by itself afterwards."""
+        child = present(self.child)
+        if not stops_s:
+            child.kill()
+            return
+        child.send_signal(signal.SIGSTOP)
+        timer = threading.Timer(stops_s, child.send_signal, (signal.SIGCONT,))
+        timer.daemon = True
+        timer.start()
+
+    def resume(self) -> None:
         if self.child is not None:
-            self.child.kill()
+            self.child.send_signal(signal.SIGCONT)
 
     def ask_to_end(self) -> None:
         with self._lock:
@@ -109,17 +128,26 @@ class Process:
         """It has until then to finish what it is at."""
         self._thread.join(max(ends_at - time.monotonic(), 0))
         if self._thread.is_alive():
-            self.kill()
+            present(self.child).kill()
             self._thread.join(END_S)
 
 
-def random_kills(seed: int, seconds: float) -> Iterator[tuple[float, str]]:
-    """Pauses and victims, until the time is over."""
+class Fault(NamedTuple):
+    """Kills or stops a process, after a pause."""
+
+    after_s: float
+    victim: str
+    stops_s: float = 0.0  # 0: a kill
+
+
+def random_faults(seed: int, seconds: float) -> Iterator[Fault]:
+    """Until the time is over."""
     rng = random.Random(seed)
     ends_at = time.monotonic() + seconds
     while time.monotonic() < ends_at:
-        victim = SERVER if rng.random() < SERVER_DIES else rng.choice(CLIENTS)
-        yield rng.uniform(*PAUSE_S), victim
+        victim = SERVER if rng.random() < SERVER_FAILS else rng.choice(CLIENTS)
+        stops_s = rng.uniform(*SERVER_STOPS_S) if victim == SERVER else CLIENT_STOPS_S
+        yield Fault(rng.uniform(*PAUSE_S), victim, stops_s if rng.random() < STOPS else 0)
 
 
 class Workload:
@@ -131,15 +159,15 @@ class Workload:
         self.isolation = isolation
         self.listen = f"127.0.0.1:{own_port()}"
         self.collector = Collector()
-        self.kills: Counter[str] = Counter()
+        self.faults: Counter[str] = Counter()
         self.processes: list[Process] = []
         self.server = self.start_server()
 
     def start_server(self) -> ServerProcess:
         return ServerProcess(self.data, listen=self.listen)
 
-    def run(self, kills: Iterable[tuple[float, str]]) -> History:
-        """Waits and kills, one by one."""
+    def run(self, faults: Iterable[Fault]) -> History:
+        """One fault after the other."""
         try:
             admin = AdminClient({**QUICK, "bootstrap.servers": self.listen})
             for made in admin.create_topics([NewTopic(topic, PARTITIONS) for topic in TOPICS]).values():
@@ -149,9 +177,10 @@ class Workload:
                 for number, name in enumerate(CLIENTS, start=1)
             ]
             self.wait_all()
-            for pause_s, victim in kills:
-                time.sleep(pause_s)
-                self.kill(victim)
+            for fault in faults:
+                time.sleep(fault.after_s)
+                self.strike(fault)
+            self.resume_clients()
             self.wait_all()
             self.stop_clients()
             self.abort_open()
@@ -171,17 +200,25 @@ class Workload:
                     raise AssertionError(f"{name} got nothing done in {END_S:.0f} s")
                 time.sleep(0.05)
 
-    def kill(self, name: str) -> None:
-        self.kills[name.partition("-")[0]] += 1
-        if name == SERVER:
+    def strike(self, fault: Fault) -> None:
+        self.faults[f"{fault.victim.partition('-')[0]} {'stopped' if fault.stops_s else 'killed'}"] += 1
+        if fault.victim != SERVER:
+            self.processes[CLIENTS.index(fault.victim)].strike(fault.stops_s)
+        elif fault.stops_s:
+            self.server.process.send_signal(signal.SIGSTOP)
+            time.sleep(fault.stops_s)
+            self.server.process.send_signal(signal.SIGCONT)
+        else:
             self.server.kill()
             self.server.__exit__(None)
             self.server = self.start_server()
+
+    def resume_clients(self) -> None:
         for one in self.processes:
-            if one.name == name:
-                one.kill()
+            one.resume()
 
     def stop_clients(self) -> None:
+        self.resume_clients()
         for one in self.processes:
             one.ask_to_end()
         ends_at = time.monotonic() + END_S
@@ -236,16 +273,14 @@ def main(arguments: list[str] | None = None) -> int:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         workload = Workload(Path(folder) / "data", options.seed, options.isolation)
-        history = workload.run(random_kills(options.seed, options.seconds))
+        history = workload.run(random_faults(options.seed, options.seconds))
     if options.keep is not None:
         save(history, options.keep)
     results = Counter(f"{one.name} {one.kind}" for one in history if one.kind != "invoke")
-    kills = ", ".join(f"{count} {name}" for name, count in sorted(workload.kills.items()))
+    faults = ", ".join(f"{name} {count}" for name, count in sorted(workload.faults.items()))
     print(f"{len(history)} operations: {', '.join(f'{count} {name}' for name, count in sorted(results.items()))}")
     failed = sum(one.errors for one in workload.processes)
-    print(
-        f"killed: {kills}; {failed} clients ended with an error; {time.monotonic() - began:.0f} s (seed {options.seed})"
-    )
+    print(f"{faults}; {failed} clients ended with an error; {time.monotonic() - began:.0f} s (seed {options.seed})")
     found = check(history)
     print(describe(found))
     print(f"{len(errors(found))} errors")
