@@ -1,6 +1,6 @@
 """The clients of the workload, each in a process of its own.
 
-    python -m tests.jepsen.clients PROCESS BOOTSTRAP FIRST_VALUE SEED ISOLATION
+    python -m tests.jepsen.clients PROCESS BOOTSTRAP FIRST_VALUE SEED ISOLATION ZOMBIES
 
 What precedes the first dash of PROCESS is its role:
 
@@ -11,7 +11,8 @@ What precedes the first dash of PROCESS is its role:
 - `watcher`: aiokafka, polls as the only member of a group that commits nothing.
 
 A client ends when its standard input does, after the operation it is at, and at the first error that its library does
-not hide. What it had begun is then unknown, or has failed if its commit was never sent.
+not hide. What it had begun is then unknown, or has failed if its commit was never sent. ZOMBIES is the part of the
+transactions in which a member is stopped until its session is over.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import asyncio
 import os
 import random
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -41,6 +43,8 @@ READ_AT_ONCE = 100
 ABORTS = 0.15
 # How often an owner dies during a commit, which a kill from outside seldom meets, and how long a commit may take.
 DEATHS = 0.01
+SESSION_MS = 6000
+ZOMBIE_S = 8
 COMMIT_S = 0.006
 QUICK: dict[str, Any] = {
     "reconnect.backoff.ms": 50, "reconnect.backoff.max.ms": 200, "log_level": 0, "error_cb": lambda error: None,
@@ -61,12 +65,15 @@ def transactional_id(process: str) -> str:
 class Client:
     """What all clients share: their process, what they send, and when they stop."""
 
-    def __init__(self, process: str, bootstrap: str, first_value: int, seed: int, isolation: str) -> None:
+    def __init__(
+        self, process: str, bootstrap: str, first_value: int, seed: int, isolation: str, zombies: float
+    ) -> None:
         self.process = process
         self.bootstrap = bootstrap
         self.value = first_value
         self.rng = random.Random(seed)
         self.isolation = isolation  # of readers and watchers
+        self.zombies = zombies
         self.recorder = Recorder(process)
         self.is_over = threading.Event()
         threading.Thread(target=self._wait_end, daemon=True).start()
@@ -124,7 +131,7 @@ class Member(Client):
         self.consumer = Consumer(
             {
                 **common, "group.id": GROUP, "enable.auto.commit": False, "auto.offset.reset": "earliest",
-                "session.timeout.ms": 6000, "heartbeat.interval.ms": 500,
+                "session.timeout.ms": SESSION_MS, "heartbeat.interval.ms": 500,
             }
         )  # fmt: skip
         self.rebalanced: set[str] = set()
@@ -187,12 +194,21 @@ class Member(Client):
         from confluent_kafka import TopicPartition
 
         if made.positions:
+            if self.rng.random() < self.zombies:
+                become_zombie()
             offsets = [TopicPartition(*split(key), position) for key, position in made.positions.items()]
             self.producer.send_offsets_to_transaction(offsets, self.consumer.consumer_group_metadata(), TIMEOUT_S)
         self.producer.flush(TIMEOUT_S)
         one = self.recorder.begin_commit(made.all(), made.rebalanced, GROUP if made.positions else "")
         self.producer.commit_transaction(TIMEOUT_S)
         self.recorder.done(one)
+
+
+def become_zombie() -> None:
+    """Stops this process until its group has given its partitions to others."""
+    subprocess.run(
+        ["sh", "-c", f"(sleep {ZOMBIE_S}; kill -CONT {os.getpid()}) >&- & kill -STOP {os.getpid()}"], check=True
+    )
 
 
 class Plain(Client):
@@ -369,8 +385,9 @@ ROLES: dict[str, type[Member | Owner | Plain | Reader | Watcher]] = {
 
 
 def main() -> None:
-    process, bootstrap, first_value, seed, isolation = sys.argv[1:]
-    ROLES[process.partition("-")[0]](process, bootstrap, int(first_value), int(seed), isolation).run()
+    process, bootstrap, first_value, seed, isolation, zombies = sys.argv[1:]
+    role = ROLES[process.partition("-")[0]]
+    role(process, bootstrap, int(first_value), int(seed), isolation, float(zombies)).run()
 
 
 if __name__ == "__main__":

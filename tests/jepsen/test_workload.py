@@ -11,7 +11,7 @@ from tests.jepsen import anomalies
 from tests.jepsen.checker import check, describe, errors
 from tests.jepsen.history import Kind, Name, Operation, Send, encode
 from tests.jepsen.recorder import Collector
-from tests.jepsen.workload import CLIENTS, Fault, Workload, random_faults
+from tests.jepsen.workload import CLIENTS, ZOMBIES, Fault, Workload, random_faults
 
 SENDS = (Send("topic-0", 1), Send("topic-0", 2))
 
@@ -28,7 +28,7 @@ def test_clients_under_kills_see_everything_once(tmp_path: Path) -> None:
 
 @pytest.mark.nightly
 def test_clients_under_random_faults_see_everything_once(tmp_path: Path) -> None:
-    workload = Workload(tmp_path / "data", seed=2)
+    workload = Workload(tmp_path / "data", seed=2, zombies=ZOMBIES)
     found = errors(check(workload.run(random_faults(2, 60))))
     assert found == [], describe(found)
 

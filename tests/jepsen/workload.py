@@ -42,6 +42,8 @@ TRANSACTIONAL = ("member-0", "member-1", "owner-0")
 PAUSE_S = (0.5, 4.0)
 SERVER_FAILS = 0.6
 STOPS = 0.25
+# The part of the transactions in which a member becomes a zombie.
+ZOMBIES = 0.002
 # How long something is stopped: longer than a member's session, and longer than the requests of aiokafka may take.
 CLIENT_STOPS_S = 8.0
 SERVER_STOPS_S = (0.5, 5.0)
@@ -55,13 +57,14 @@ class Process:
     """A client that is started again when it ends."""
 
     def __init__(
-        self, name: str, number: int, bootstrap: str, seed: int, isolation: str, collector: Collector
+        self, name: str, number: int, bootstrap: str, seed: int, isolation: str, zombies: float, collector: Collector
     ) -> None:  # fmt: skip
         self.name = name
         self.number = number
         self.bootstrap = bootstrap
         self.seed = seed
         self.isolation = isolation
+        self.zombies = zombies
         self.collector = collector
         self.lives = 0
         self.errors = 0
@@ -90,7 +93,7 @@ class Process:
     def _start(self) -> subprocess.Popen[str] | None:
         """The next life, unless it shall have none."""
         first = (self.number * MAX_LIVES + self.lives) * LIFE_VALUES
-        arguments = [self.process, self.bootstrap, str(first), str(self.seed), self.isolation]
+        arguments = [self.process, self.bootstrap, str(first), str(self.seed), self.isolation, str(self.zombies)]
         with self._lock:
             if self.is_over or self.lives >= MAX_LIVES:
                 return None
@@ -153,10 +156,11 @@ def random_faults(seed: int, seconds: float) -> Iterator[Fault]:
 class Workload:
     """The server, the clients, and the kills."""
 
-    def __init__(self, data: Path, seed: int, isolation: str = "read_committed") -> None:
+    def __init__(self, data: Path, seed: int, isolation: str = "read_committed", zombies: float = 0.0) -> None:
         self.data = data
         self.seed = seed
         self.isolation = isolation
+        self.zombies = zombies
         self.listen = f"127.0.0.1:{own_port()}"
         self.collector = Collector()
         self.faults: Counter[str] = Counter()
@@ -173,7 +177,15 @@ class Workload:
             for made in admin.create_topics([NewTopic(topic, PARTITIONS) for topic in TOPICS]).values():
                 made.result(TIMEOUT_S)
             self.processes = [
-                Process(name, number, self.listen, self.seed * 1000 + number * 100, self.isolation, self.collector)
+                Process(
+                    name,
+                    number,
+                    self.listen,
+                    self.seed * 1000 + number * 100,
+                    self.isolation,
+                    self.zombies,
+                    self.collector,
+                )
                 for number, name in enumerate(CLIENTS, start=1)
             ]
             self.wait_all()
@@ -272,7 +284,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        workload = Workload(Path(folder) / "data", options.seed, options.isolation)
+        workload = Workload(Path(folder) / "data", options.seed, options.isolation, ZOMBIES)
         history = workload.run(random_faults(options.seed, options.seconds))
     if options.keep is not None:
         save(history, options.keep)
