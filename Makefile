@@ -2,7 +2,7 @@
 # Variables: PYTHON (the interpreter that creates .venv), VENV, ARGS (further arguments for the tool),
 # WORKERS (the number of test processes).
 .DEFAULT_GOAL := help
-.PHONY: help setup run run-compiled other-python gen gen-check compile lint format picture type test test-fast test-compiled interop nightly image bench bench-open bench-partitions bench-spark stall fuzz explore explore-transactions crash-states io-faults bit-flips crash crash-copies check clean
+.PHONY: help setup run run-compiled other-python gen gen-check compile lint format picture type test test-fast test-compiled interop nightly image bench bench-open bench-partitions bench-spark stall fuzz explore explore-transactions crash-states io-faults bit-flips crash crash-copies jepsen check clean
 
 VENV ?= .venv
 PYTHON ?= $(shell tools/find_python.sh)
@@ -78,8 +78,8 @@ test-compiled: compile ## the same suite on the compiled tree, without most test
 interop: setup ## the Java clients and Kafka's own tools against kcoord (Java 17 and Maven)
 	$(PYTEST) $(PARALLEL) tests/interop -m "not nightly" $(ARGS)
 
-nightly: setup ## long tests: kills under exact copies, a Spark cluster, HDFS, and ten minutes of reading the files of a broker that compacts
-	$(PYTEST) -o faulthandler_timeout=0 tests/interop tests/crash -m nightly --live-seconds=600 $(ARGS)
+nightly: setup ## long tests: kills under exact copies and under recorded clients, a Spark cluster, HDFS, and ten minutes of reading the files of a broker that compacts
+	$(PYTEST) -o faulthandler_timeout=0 tests/interop tests/crash tests/jepsen -m nightly --live-seconds=600 $(ARGS)
 
 image: setup ## the container image's build script in an empty directory, and its command
 	$(PYTEST) -o faulthandler_timeout=0 tests/image $(ARGS)
@@ -121,8 +121,11 @@ bit-flips: setup ## flip every bit of a log and open it (ARGS="--seconds 60 --se
 crash: setup ## kill -9 a server N times under three client libraries (N=100)
 	$(PY) -P -m tests.crash.kill_loop --cycles $(or $(N),100) $(ARGS)
 
-crash-copies: setup ## kill -9 a server N times under clients that copy exactly once (N=100)
-	$(PY) -P -m tests.crash.kill_copies --cycles $(or $(N),100) $(ARGS)
+crash-copies: setup ## kill -9 a server and its clients under exact copies in Java, confluent-kafka and aiokafka (ARGS="--messages 100000")
+	$(PY) -P -m tests.crash.kill_copies $(ARGS)
+
+jepsen: setup ## record what clients see under kill -9, and check it as Jepsen's Kafka workload does (ARGS="--seconds 60 --seed 1")
+	$(PY) -P -m tests.jepsen.workload $(ARGS)
 
 check: lint type gen-check test ## all checks to run before a commit
 

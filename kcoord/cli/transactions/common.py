@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 def cluster_options(command: F) -> F:
     """The address of the cluster and the time that the command may take."""
     bootstrap = click.option(
-        "--bootstrap-server", "-b", "bootstrap", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT",
+        "--bootstrap", "--bootstrap-server", "-b", "bootstrap", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT",
         help="A broker; several with commas between.",
     )  # fmt: skip
     timeout = click.option(
