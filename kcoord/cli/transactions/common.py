@@ -23,8 +23,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def cluster_options(command: F) -> F:
     """The address of the cluster and the time that the command may take."""
     bootstrap = click.option(
-        "--bootstrap", "--bootstrap-server", "-b", "bootstrap", default="127.0.0.1:9092", show_default=True, metavar="HOST:PORT",
-        help="A broker; several with commas between.",
+        "--bootstrap", "--bootstrap-server", "-b", "bootstrap", default="127.0.0.1:9092", show_default=True,
+        metavar="HOST:PORT", help="A broker; several with commas between.",
     )  # fmt: skip
     timeout = click.option(
         "--timeout", type=click.FloatRange(min=0, min_open=True), default=TIMEOUT_S, show_default=True,
