@@ -32,10 +32,12 @@ from kcoord.log.lost_logs import lost_logs
 from kcoord.log.metadata_checkpoint import SUFFIX, find_base
 from kcoord.log.partition_log import INT64_MAX
 from kcoord.log.reader import DamagedBytes, PartitionDirectory, StoredBatch, read_batches
+from kcoord.log.record_plain import uuid_text
 from kcoord.log.typed_records import (
     CONTROL_TYPES,
     COORDINATOR_TOPICS,
     DECOMPRESSED_BYTES_MAX,
+    OFFSETS_TOPIC,
     RecordReader,
     TypedRecord,
 )
@@ -122,9 +124,25 @@ class Dumper:
         self.lost: list[LogDamaged] = []
         self.heading = ""
         self.reader = RecordReader()
+        # Topic names by their ids as text.
+        self.names: dict[str, str] = {}
 
     def is_full(self) -> bool:
         return 0 <= self.limit <= self.count
+
+    def learn_names(self, directory: DataDirectory) -> None:
+        """Read the names of topics: records of consumer groups have only their ids."""
+        for files in directory.of_topic(COORDINATOR_TOPICS[0]):
+            storage = LookedAtStorage(os.path.dirname(files.path))
+            self.reader.know(find_base(storage, files.name, directory.start_of(files)).values)
+            for batch in directory.batches(files, 0, INT64_MAX):
+                if isinstance(batch, DamagedBytes) or batch.header.is_control:
+                    continue
+                try:
+                    self.reader.know([record.value or b"" for record in batch.records(DECOMPRESSED_BYTES_MAX)])
+                except (DecodeError, DecompressionError):
+                    continue
+        self.names = {uuid_text(topic_id): name for topic_id, name in self.reader.names.items()}
 
     def dump(self, directory: DataDirectory, files: PartitionFiles, first: int, last: int, step: Any) -> None:
         start = max(directory.start_of(files), first)
@@ -209,7 +227,7 @@ class Dumper:
             click.echo(json_line({**document, **typed_plain(typed)}))
             return
         self._head(name)
-        text = summary(typed)
+        text = summary(typed, self.names)
         if header.is_transactional:
             text += f"; producer id {header.producer_id}, epoch {header.producer_epoch}"
         head = f"{record.offset:>8}  {format_time(record.timestamp) or '-':<24}  "
@@ -308,6 +326,8 @@ def dump(
             if not logs:
                 gone = [log for log in lost_logs(found) if log.topic in COORDINATOR_TOPICS]
                 dumper.lost += [log.as_damage(found.root) for log in gone]
+            if output == "table" and any(files.topic == OFFSETS_TOPIC for files in chosen):
+                dumper.learn_names(found)
             for files in chosen:
                 if not dumper.is_full():
                     dumper.dump(found, files, offsets[0], offsets[1], step)

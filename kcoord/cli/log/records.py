@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any, Final
 
+from kcoord.cli.log.common import format_time
 from kcoord.core.cause import NO_TIME, Cause
 from kcoord.core.groups.cause_header import decode_cause
 from kcoord.core.transactions.state import state_name
@@ -15,6 +16,8 @@ from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetada
 from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
 from kcoord.protocol.records.transaction_log import TransactionLogKey, TransactionLogValue
 
+# Fields of consumer group records whose 0 says nothing.
+NOTHING_IF_0: Final = ("error", "metadata_version", "metadata_bytes")
 TRANSACTION_MARKERS: Final = (CONTROL_TYPES[0], CONTROL_TYPES[1])
 
 
@@ -45,10 +48,11 @@ def typed_plain(typed: TypedRecord) -> dict[str, Any]:
 # --- text
 
 
-def summary(typed: TypedRecord) -> str:
-    """The record as one line of text."""
+def summary(typed: TypedRecord, names: dict[str, str] | None = None) -> str:
+    """The record as one line of text. `names` maps topic ids, as text, to topic names."""
     cause = decode_cause(typed.record.headers)
-    return _content(typed) if cause is None else f"{_content(typed)}; cause {cause_text(cause)}"
+    content = _content(typed, names or {})
+    return content if cause is None else f"{content}; cause {cause_text(cause)}"
 
 
 def cause_text(cause: Cause) -> str:
@@ -58,7 +62,7 @@ def cause_text(cause: Cause) -> str:
     return f"{text}: {cause.detail}" if cause.detail else text
 
 
-def _content(typed: TypedRecord) -> str:
+def _content(typed: TypedRecord, names: dict[str, str]) -> str:
     key, value = typed.key, typed.value
     if isinstance(key, OffsetCommitKey):
         where = f"{typed.kind} {key.group} {key.topic}-{key.partition}"
@@ -86,7 +90,7 @@ def _content(typed: TypedRecord) -> str:
     for name in ("key", "value"):
         content = document[name]
         if isinstance(content, dict) and "base64" not in content:
-            parts += [f"{field}={_short(item)}" for field, item in content.items() if not _is_nothing(item)]
+            parts += [_field(field, item, names) for field, item in content.items() if not _is_nothing(field, item)]
         elif content is not None:
             parts.append(f"{name} {_short(content)}")
     if typed.is_tombstone:
@@ -142,5 +146,25 @@ def _short(item: Any) -> str:
     return text if len(text) <= 200 else text[:200] + "…"
 
 
-def _is_nothing(item: Any) -> bool:
-    return item is None or item == [] or item == "" or item == -1
+def _field(name: str, item: Any, names: dict[str, str]) -> str:
+    """`name=text`: partitions as `topic-0 topic-1`, times in UTC, other lists with commas."""
+    if isinstance(item, list) and all(isinstance(one, dict) and "partitions" in one for one in item):
+        partitions = [_partition(one, number, names) for one in item for number in range(len(one["partitions"]))]
+        return f"{name}={' '.join(partitions)}"
+    if isinstance(item, list) and all(isinstance(one, str) for one in item):
+        return f"{name}={','.join(item)}"
+    if name.endswith("timestamp") and isinstance(item, int):
+        return f"{name}={format_time(item)}"
+    return f"{name}={_short(item)}"
+
+
+def _partition(of_topic: dict[str, Any], number: int, names: dict[str, str]) -> str:
+    """`topic-0`, and in the current assignment the epoch since which the member owns it."""
+    topic_id = of_topic.get("topic_id", of_topic.get("topic", "?"))
+    text = f"{names.get(topic_id, topic_id)}-{of_topic['partitions'][number]}"
+    epochs = of_topic.get("assignment_epochs")
+    return f"{text}@{epochs[number]}" if epochs and number < len(epochs) else text
+
+
+def _is_nothing(name: str, item: Any) -> bool:
+    return item in (None, [], "", -1, {"base64": ""}) or (item == 0 and name in NOTHING_IF_0)

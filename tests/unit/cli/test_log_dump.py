@@ -8,6 +8,15 @@ from typing import Any
 
 import pytest
 
+from kcoord.cli.log.records import summary
+from kcoord.log.record_plain import uuid_text
+from kcoord.log.typed_records import TypedRecord
+from kcoord.protocol.records.consumer_group_current_member_assignment import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupCurrentMemberAssignmentValue,
+    TopicPartitions,
+)
+from kcoord.wire.record_batch import Record
 from tests.unit.cli.rig import METADATA, OFFSETS, START_MS, LogRig, run, stopped
 
 
@@ -140,3 +149,18 @@ def test_names_that_do_not_exist(tmp_path: Path) -> None:
 def test_wrong_usage(tmp_path: Path, arguments: tuple[str, str]) -> None:
     result = run("dump", stopped(tmp_path), *arguments)
     assert result.exit_code == 2 and "is no" in result.stderr
+
+
+def test_records_of_consumer_groups_read_like_text() -> None:
+    topic_id = bytes(15) + b"1"
+    key = ConsumerGroupCurrentMemberAssignmentKey("g", "m")
+    value = ConsumerGroupCurrentMemberAssignmentValue(
+        5, 4, 0, [TopicPartitions(topic_id, [0, 2], [5, 3])], [TopicPartitions(bytes(16), [1])]
+    )
+    typed = TypedRecord(Record(7, 0, b"k", b"v", []), "consumer_group_current_member_assignment")
+    typed.key, typed.value = key, value
+    text = summary(typed, {uuid_text(topic_id): "orders"})
+    assert "member_epoch=5 previous_member_epoch=4" in text
+    assert "assigned_partitions=orders-0@5 orders-2@3" in text
+    assert f"partitions_pending_revocation={uuid_text(bytes(16))}-1" in text
+    assert "{" not in text and "[" not in text
