@@ -15,14 +15,15 @@ from kcoord.core.special_refusals import (
     refuse_end_txn,
     refuse_fetch,
     refuse_find_coordinator,
+    refuse_init_producer_id,
     refuse_join_group,
     refuse_metadata,
     refuse_offset_fetch,
+    refuse_produce,
     refuse_txn_offset_commit,
     refuse_write_txn_markers,
 )
 from kcoord.protocol import apis
-from kcoord.protocol import produce
 from kcoord.protocol import list_offsets
 from kcoord.protocol import offset_commit
 from kcoord.protocol import heartbeat
@@ -32,7 +33,6 @@ from kcoord.protocol import describe_groups
 from kcoord.protocol import list_groups
 from kcoord.protocol import create_topics
 from kcoord.protocol import delete_records
-from kcoord.protocol import init_producer_id
 from kcoord.protocol import offset_for_leader_epoch
 from kcoord.protocol import describe_configs
 from kcoord.protocol import describe_log_dirs
@@ -60,7 +60,7 @@ def error_response(api_key: int, version: int, body: Message, error_code: int) -
     request of a served API.
     """
     if api_key == apis.PRODUCE:
-        return _produce(cast(produce.ProduceRequest, body), error_code)
+        return refuse_produce(version, body, error_code)
     if api_key == apis.FETCH:
         return refuse_fetch(version, body, error_code)
     if api_key == apis.LIST_OFFSETS:
@@ -94,7 +94,7 @@ def error_response(api_key: int, version: int, body: Message, error_code: int) -
     if api_key == apis.DELETE_RECORDS:
         return _delete_records(cast(delete_records.DeleteRecordsRequest, body), error_code)
     if api_key == apis.INIT_PRODUCER_ID:
-        return init_producer_id.InitProducerIdResponse(error_code=error_code, producer_id=-1, producer_epoch=-1)
+        return refuse_init_producer_id(version, body, error_code)
     if api_key == apis.OFFSET_FOR_LEADER_EPOCH:
         return _offset_for_leader_epoch(cast(offset_for_leader_epoch.OffsetForLeaderEpochRequest, body), error_code)
     if api_key == apis.ADD_PARTITIONS_TO_TXN:
@@ -140,16 +140,6 @@ def error_response(api_key: int, version: int, body: Message, error_code: int) -
     if api_key == apis.CONSUMER_GROUP_INSTALL_ASSIGNMENT:
         return consumer_group_install_assignment.ConsumerGroupInstallAssignmentResponse(error_code=error_code)
     raise TypeError(f"no error answer for API {api_key}: {type(body).__name__}")
-
-
-def _produce(body: produce.ProduceRequest, error_code: int) -> Message:
-    responses: list[produce.TopicProduceResponse] = []
-    for asked in body.topic_data:
-        partition_responses: list[produce.PartitionProduceResponse] = []
-        for inner in asked.partition_data:
-            partition_responses.append(produce.PartitionProduceResponse(index=inner.index, error_code=error_code, base_offset=-1, log_append_time_ms=-1, log_start_offset=-1))
-        responses.append(produce.TopicProduceResponse(name=asked.name, topic_id=asked.topic_id, partition_responses=partition_responses))
-    return produce.ProduceResponse(responses=responses)
 
 
 def _list_offsets(body: list_offsets.ListOffsetsRequest, error_code: int) -> Message:

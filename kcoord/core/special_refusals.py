@@ -25,6 +25,7 @@ from kcoord.protocol.delete_topics import DeletableTopicResult, DeleteTopicsRequ
 from kcoord.protocol.end_txn import EndTxnResponse
 from kcoord.protocol.fetch import FetchableTopicResponse, FetchRequest, FetchResponse, PartitionData
 from kcoord.protocol.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
+from kcoord.protocol.init_producer_id import InitProducerIdResponse
 from kcoord.protocol.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 from kcoord.protocol.offset_fetch import (
     OffsetFetchRequest,
@@ -32,6 +33,12 @@ from kcoord.protocol.offset_fetch import (
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
     OffsetFetchResponseTopic,
+)
+from kcoord.protocol.produce import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
 )
 from kcoord.protocol.txn_offset_commit import (
     TxnOffsetCommitRequest,
@@ -171,9 +178,35 @@ def transaction_refusal(error_code: int) -> int:
     return error_code
 
 
+def refuse_produce(version: int, body: Message, error_code: int) -> Message:
+    """In every partition. After a fault of the server, nobody knows whether a batch was appended.
+
+    Producers repeat it after REQUEST_TIMED_OUT, and an idempotent one finds the copy. They would not after
+    UNKNOWN_SERVER_ERROR (KAFKA-14034).
+    """
+    if error_code == errors.UNKNOWN_SERVER_ERROR:
+        error_code = errors.REQUEST_TIMED_OUT
+    responses: list[TopicProduceResponse] = []
+    for topic in cast(ProduceRequest, body).topic_data:
+        partitions: list[PartitionProduceResponse] = []
+        for partition in topic.partition_data:
+            partitions.append(PartitionProduceResponse(partition.index, error_code, -1, -1, -1))
+        responses.append(TopicProduceResponse(topic.name, topic.topic_id, partitions))
+    return ProduceResponse(responses)
+
+
+def refuse_init_producer_id(version: int, body: Message, error_code: int) -> Message:
+    """Producers repeat the request after COORDINATOR_NOT_AVAILABLE, which costs them an epoch at the most."""
+    if error_code in (errors.UNKNOWN_SERVER_ERROR, errors.KAFKA_STORAGE_ERROR):
+        error_code = errors.COORDINATOR_NOT_AVAILABLE
+    return InitProducerIdResponse(0, error_code, -1, -1)
+
+
 def refuse_txn_offset_commit(version: int, body: Message, error_code: int) -> Message:
     """In every partition. Clients of a transaction give up on codes that they do not expect from a coordinator."""
     asked = cast(TxnOffsetCommitRequest, body)
+    if error_code == errors.UNKNOWN_SERVER_ERROR:
+        error_code = errors.INVALID_TXN_STATE
     error_code = error_of_version(error_code, version)
     topics: list[TxnOffsetCommitResponseTopic] = []
     for topic in asked.topics:
