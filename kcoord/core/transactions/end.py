@@ -78,6 +78,11 @@ VERSION_2_FROM: Final = 5
 PRODUCER_FENCED_FROM: Final = 2
 # Markers of one step, at some 20 µs each.
 MARKERS_MAX: Final = 500
+# What a timeout, the step that follows a commit and the end of the chain cost in a turn's budget, in bytes: a record
+# each, and for a timeout a line in the server's log. Thousands may be due at once.
+TIMEOUT_COST: Final = 512
+STEP_COST: Final = 128
+COMPLETE_COST: Final = 256
 # A verdict beside the error codes: the transaction ends now.
 ENDS: Final = -1
 
@@ -88,6 +93,8 @@ class TransactionEnds:
         self.transactions = transactions
         self.producer_ids = producer_ids
         self.held_commits = held_commits
+        # The cost of timeouts and steps, until Core.take_cost fetches it.
+        self.cost = 0
 
     # --- EndTxn ----------------------------------------------------------------------------------------------
 
@@ -171,6 +178,7 @@ class TransactionEnds:
         out = Outcome()
         if not self.transactions.is_current(timer):
             return out
+        self.cost += TIMEOUT_COST
         txn = self.transactions.by_id[timer.group_id]
         cause = Cause(TRANSACTION_TIMEOUT, "", f"not ended within {txn.timeout_ms} ms")
         if not self.fence(txn, cause, now, out):
@@ -224,6 +232,7 @@ class TransactionEnds:
     def handle_markers_step(self, step: MarkersStep, now: Now) -> Outcome:
         """Write some of the markers; after the last ones answer EndTxn and complete the end."""
         out = Outcome()
+        self.cost += STEP_COST
         txn = self._ending(step.transactional_id, step.producer_id, step.producer_epoch)
         if txn is None:
             return out
@@ -250,6 +259,7 @@ class TransactionEnds:
     def handle_complete_step(self, step: CompleteStep, now: Now) -> Outcome:
         """Add the record after which the next transaction may begin."""
         out = Outcome()
+        self.cost += COMPLETE_COST
         txn = self._ending(step.transactional_id, step.producer_id, step.producer_epoch)
         if txn is None:
             return out
