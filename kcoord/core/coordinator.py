@@ -163,7 +163,7 @@ class Core:
             config, self.transactions, self.producer_ids, self.transaction_ends, self.transaction_expiry
         )
         self.transaction_partitions = TransactionPartitions(
-            self.topics, self.transactions, self.transaction_ends, self.log_of
+            config, self.topics, self.transactions, self.transaction_ends, self.log_of
         )
         self.transactional_commits = TransactionalCommits(
             self.offsets,
