@@ -4,7 +4,8 @@ An end is a chain of steps, each of which is durable before the next one begins:
 
 1. The record of PrepareCommit or PrepareAbort: the decision.
 2. The markers in all partitions of the transaction, a limited number at a time.
-3. The record of CompleteCommit or CompleteAbort. The answer to EndTxn does not wait for it.
+3. The record of CompleteCommit or CompleteAbort. The answer to EndTxn does not wait for it, so it waits for the next
+   commit, which is usually that of the next transaction: one sync less for each.
 
 A crash before the decision is durable leaves the transaction open; it is aborted at its timeout, or when its producer
 returns. After the decision, `loaded` goes on with the markers. Some may be in their partitions already: a second marker
@@ -270,6 +271,8 @@ class TransactionEnds:
         no_partitions: list[PartitionsSchema] = []
         value.transaction_partitions = no_partitions
         out.add(txn.log, TransactionLogKey(txn.transactional_id), value)
+        # EndTxn is answered. A start without this record writes the markers again, and then the record.
+        out.may_wait = True
         return out
 
     def _ending(self, transactional_id: str, producer_id: int, producer_epoch: int) -> Transaction | None:

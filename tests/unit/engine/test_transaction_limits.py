@@ -8,17 +8,21 @@ from kcoord.core.config import CoreConfig
 from kcoord.protocol import apis, errors
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kcoord.wire.record_batch import BatchBuilder
-from tests.unit.engine.test_txn_offset_commit import NOW, Rig
+from tests.unit.engine.test_txn_offset_commit import NOW, Producer, Rig
+
+
+def produce(producer: Producer, partition: int, sequence: int) -> ProduceRequest:
+    """A record in the producer's transaction."""
+    builder = BatchBuilder()
+    builder.append(NOW.wall_ms, None, b"v")
+    records = builder.build(0, 0, producer.producer_id, producer.epoch, sequence, transactional=True)
+    data = [TopicProduceData("t", partition_data=[PartitionProduceData(partition, records)])]
+    return ProduceRequest(producer.transactional_id, -1, 1000, data)
 
 
 def write(rig: Rig, partition: int) -> Any:
     """Write a record in the transaction of the first producer. Returns the answer for the partition."""
-    producer = rig.producers[0]
-    builder = BatchBuilder()
-    builder.append(NOW.wall_ms, None, b"v")
-    records = builder.build(0, 0, producer.producer_id, producer.epoch, 0, transactional=True)
-    data = [TopicProduceData("t", partition_data=[PartitionProduceData(partition, records)])]
-    body = ProduceRequest(producer.transactional_id, -1, 1000, data)
+    body = produce(rig.producers[0], partition, 0)
     return rig.client.ask(apis.PRODUCE, 12, body, NOW).responses[0].partition_responses[0]
 
 
