@@ -77,7 +77,7 @@ class Bench:
         self.assignments: dict[str, assignors.Figures | str] = {}
         self.groups: dict[str, members.Figures | str] = {}
         self.newcomers: dict[str, newcomers.Figures] = {}
-        self.transactions: dict[str, dict[str, transactions.Figures]] = {}
+        self.transactions: transactions.Results = {}
 
     def note(self, text: str) -> None:
         print(f"  {text}", file=sys.stderr, flush=True)
@@ -171,12 +171,9 @@ class Bench:
             self.newcomers[label] = newcomers.kcoord(compiled, sync)
 
     def transact(self) -> None:
-        """Measure small transactions of one producer and of several."""
-        for compiled, sync in self.variants:
-            label = name_of(compiled, sync)
-            self.note(f"transactions, {label}")
-            with running(compiled, sync) as server:
-                self.transactions[label] = transactions.measure(server, self.seconds)
+        """Measure small transactions of one producer and of several, and those of a Kafka broker."""
+        variants = [(name_of(compiled, sync), compiled, sync) for compiled, sync in self.variants]
+        self.transactions = transactions.run(variants, self.seconds, self.note)
 
     def as_dict(self) -> dict[str, Any]:
         return {

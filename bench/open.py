@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench import servers, workload
+from bench import open_transactions, servers, workload
 
 TARGET_SECONDS = 2.0
 TARGET_BYTES = 250.0
@@ -123,7 +123,15 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=REPEAT, help="starts per figure; the median is shown")
     parser.add_argument("--output", choices=("table", "json"), default="table")
     parser.add_argument("--compiled-only", action="store_true", help="leave out the interpreted servers")
+    parser.add_argument("--transactional-ids", type=int, default=0, help="measure a log with so many of them instead")
     args = parser.parse_args()
+    if args.transactional_ids:
+        found = open_transactions.run(args.transactional_ids, args.repeat, args.compiled_only)
+        if args.output == "json":
+            print(json.dumps(found, indent=2))
+        else:
+            open_transactions.print_table(found)
+        return 0
     results = run(args)
     if args.output == "json":
         print(json.dumps(results, indent=2))

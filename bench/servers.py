@@ -33,6 +33,8 @@ KAFKA_DEFAULTS = {"offsets.topic.num.partitions": "50", "log.initial.task.delay.
 class Address(NamedTuple):
     host: str
     port: int
+    # The process that serves, for its CPU time.
+    pid: int = 0
 
 
 class Server:
@@ -135,7 +137,7 @@ def kafka(data: Path, settings: Mapping[str, str]) -> Iterator[Address]:
     os.environ[KAFKA_JVM_VARIABLE] = KAFKA_JVM
     try:
         with RealBroker({**KAFKA_DEFAULTS, **settings}, data=data) as broker:
-            yield Address("127.0.0.1", broker.port)
+            yield Address("127.0.0.1", broker.port, broker.pid)
     finally:
         if before is None:
             del os.environ[KAFKA_JVM_VARIABLE]

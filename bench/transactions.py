@@ -1,124 +1,164 @@
 """Small transactions: `make bench ARGS="--only transactions"`.
 
-Each producer has a transactional id, a connection and a partition of its own. A transaction is one record, the offset
-of a group and the commit, on transaction version 2 (Produce v12, TxnOffsetCommit v5, EndTxn v5), one request at a time.
+A transaction is one record, the offset of a group and the commit (see transactions_child.py for the requests), with 1
+and 16 producers, in both versions of the protocol. A Kafka broker of one node with its defaults is measured in the same
+way, with the same compiled generator, if Java and its jars are available. It does not wait for the disk, so it compares
+with `os`.
+
+All servers run at the same time, idle but for the one that is measured, and every round measures each of them once: on
+a busy machine, neighbours in time compare best. The table has the best round of each figure. `CPU` is the time that the
+process of the server used for a transaction in that round, its threads included.
 """
 
 from __future__ import annotations
 
-import asyncio
-import struct
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
 import time
-from typing import Any, Final
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
 
-from bench import servers, workload
+from bench import members_child, servers, workload
+from bench.transactions_child import TOPIC, VERSIONS
 from kcoord.protocol import apis, errors
-from kcoord.protocol.end_txn import EndTxnRequest
 from kcoord.protocol.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from kcoord.protocol.init_producer_id import InitProducerIdRequest
-from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kcoord.protocol.txn_offset_commit import (
-    TxnOffsetCommitRequest,
-    TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
-)
-from kcoord.wire.message import Message
-from kcoord.wire.record_batch import BatchBuilder
 
 PRODUCERS: Final = (1, 16)
-WARM_UP_S: Final = 0.5
-RECORD_BYTES: Final = 100
-TIMEOUT_MS: Final = 60_000
+ROUNDS: Final = 3
+# A JVM compiles what is called often. Without that a broker would take several times as long.
+WARM_UP_S: Final = 8.0
+DEADLINE_S: Final = 180.0
+KAFKA: Final = "Kafka 4.3"
+# A broker's default; the harness of the tests has fewer.
+KAFKA_SETTINGS: Final = {"transaction.state.log.num.partitions": "50"}
 
 Figures = dict[str, float]
+# {server: {"16 v2": figures}}, or a text with the reason why a server was not measured.
+Results = dict[str, dict[str, Figures] | str]
 
 
-class Producer:
-    """A transactional producer."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self.name = f"bench-{number:02}"
-        self.producer_id = -1
-        self.epoch = -1
-        self.times: list[float] = []
-
-    async def ask(self, api_key: int, version: int, message: Message) -> Any:
-        """Send a request until its answer has no error that passes."""
-        self.writer.write(workload.request_frame(api_key, version, message))
-        size = struct.unpack(">i", await self.reader.readexactly(4))[0]
-        return workload.decode(api_key, version, bytes(4) + await self.reader.readexactly(size))
-
-    async def start(self, address: servers.Address) -> None:
-        self.reader, self.writer = await asyncio.open_connection(address.host, address.port)
-        answer = await self.ask(apis.INIT_PRODUCER_ID, 4, InitProducerIdRequest(self.name, TIMEOUT_MS))
-        workload.check(answer.error_code, "InitProducerId")
-        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
-
-    async def write(self) -> int:
-        builder = BatchBuilder()
-        builder.append(int(time.time() * 1000), None, bytes(RECORD_BYTES))
-        records = builder.build(0, 0, self.producer_id, self.epoch, 0, transactional=True)
-        data = [TopicProduceData(workload.TOPIC, partition_data=[PartitionProduceData(self.number, records)])]
-        answer = await self.ask(apis.PRODUCE, 12, ProduceRequest(self.name, -1, 30_000, data))
-        return int(answer.responses[0].partition_responses[0].error_code)
-
-    async def transact(self, offset: int) -> None:
-        code = await self.write()
-        while code == errors.CONCURRENT_TRANSACTIONS:
-            code = await self.write()
-        workload.check(code, "Produce")
-        topics = [TxnOffsetCommitRequestTopic(workload.TOPIC, [TxnOffsetCommitRequestPartition(self.number, offset)])]
-        commit = TxnOffsetCommitRequest(self.name, self.name, self.producer_id, self.epoch, topics=topics)
-        answer = await self.ask(apis.TXN_OFFSET_COMMIT, 5, commit)
-        workload.check(answer.topics[0].partitions[0].error_code, "TxnOffsetCommit")
-        answer = await self.ask(apis.END_TXN, 5, EndTxnRequest(self.name, self.producer_id, self.epoch, True))
-        workload.check(answer.error_code, "EndTxn")
-        self.producer_id, self.epoch = answer.producer_id, answer.producer_epoch
-
-    async def work(self, begins_at: float, ends_at: float) -> None:
-        offset = 0
-        while True:
-            began = time.perf_counter()
-            if began > ends_at:
-                break
-            offset += 1
-            await self.transact(offset)
-            if began > begins_at:
-                self.times.append(time.perf_counter() - began)
-        self.writer.close()
+def key(count: int, version: int) -> str:
+    return f"{count} v{version}"
 
 
-async def load(address: servers.Address, count: int, seconds: float) -> Figures:
-    producers = [Producer(number) for number in range(count)]
-    for one in producers:
-        await one.start(address)
-    begins_at = time.perf_counter() + WARM_UP_S
-    await asyncio.gather(*(one.work(begins_at, begins_at + seconds) for one in producers))
-    times = sorted(duration for one in producers for duration in one.times)
-    return {
-        "per_second": len(times) / seconds,
-        "p50_ms": times[len(times) // 2] * 1000,
-        "p99_ms": times[len(times) * 99 // 100] * 1000,
-    }
+def cpu_s(pid: int) -> float:
+    """The CPU time of a process, from /proc; not-a-number on systems without /proc."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    except OSError:
+        return float("nan")
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def measure(server: servers.Server, seconds: float) -> dict[str, Figures]:
-    """Figures by the number of producers."""
-    client = workload.Client(server.host, server.port)
-    workload.create_topic(client, workload.TOPIC, max(PRODUCERS))
-    for kind in (0, 1):
-        # The first one creates the topic, and may have to wait for it.
-        for _ in range(2):
-            client.call(apis.FIND_COORDINATOR, 2, FindCoordinatorRequest("bench", kind), FindCoordinatorResponse)
+def prepare(address: servers.Address) -> None:
+    """Create the topic, and wait until both coordinators answer for every group and transactional id."""
+    client = workload.Client(address.host, address.port)
+    members_child.make_topic(client, TOPIC, max(PRODUCERS))
+    asked = FindCoordinatorRequest(key_type=1, coordinator_keys=["bench"])
+    for _ in range(200):
+        found = client.call(apis.FIND_COORDINATOR, 4, asked, FindCoordinatorResponse).coordinators[0]
+        if found.error_code == errors.NONE:
+            break
+        time.sleep(members_child.WAIT_S)
+    workload.check(found.error_code, "FindCoordinator")
     client.close()
-    address = servers.Address(server.host, server.port)
-    return {str(count): asyncio.run(load(address, count, seconds)) for count in PRODUCERS}
 
 
-def print_table(results: dict[str, dict[str, Figures]]) -> None:
-    print("\ntransactions/s, p50 ms, p99 ms: one record, one offset, commit")
-    print(f"{'producers':<20}" + "".join(f"{count:^28}" for count in PRODUCERS).rstrip())
-    for label, by_count in results.items():
-        cells = [f"{one['per_second']:>10.0f}{one['p50_ms']:>9.2f}{one['p99_ms']:>9.2f}" for one in by_count.values()]
-        print(f"{label:<20}" + "".join(cells))
+def once(address: servers.Address, count: int, version: int, seconds: float, first: int) -> Figures:
+    """One measurement."""
+    before = cpu_s(address.pid)
+    words = [address.host, str(address.port), str(count), str(version), str(seconds), str(first)]
+    try:
+        done = servers.run_module(True, "bench.transactions_child", words, DEADLINE_S)
+    except subprocess.TimeoutExpired as late:
+        raise RuntimeError(f"{count} producers took more than {DEADLINE_S:.0f} s") from late
+    if done.returncode != 0:
+        raise RuntimeError(f"{count} producers failed:\n{done.stderr[-2000:]}")
+    figures: Figures = json.loads(done.stdout)
+    if not figures.pop("compiled"):
+        raise RuntimeError("the producers are not compiled: does build/compiled exist?")
+    figures["cpu_us"] = (cpu_s(address.pid) - before) * 1e6 / figures["transactions"]
+    return figures
+
+
+def best(rounds: list[Figures]) -> Figures:
+    found = dict(max(rounds, key=lambda one: one["per_second"]))
+    for name in ("p50_ms", "p99_ms", "cpu_us"):
+        found[name] = min(one[name] for one in rounds)
+    return found
+
+
+def run(variants: list[tuple[str, bool, str]], seconds: float, note: Callable[[str], None]) -> Results:
+    """The figures of kcoord's `variants` (label, compiled, sync) and of Kafka."""
+    from tests.harness.java import ToolchainMissing
+
+    results: Results = {}
+    scratch = servers.ROOT / "build" / "bench"
+    scratch.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=scratch))
+    rounds: dict[str, dict[str, list[Figures]]] = {}
+    try:
+        with ExitStack() as stack:
+            addresses: dict[str, servers.Address] = {}
+            for label, compiled, sync in variants:
+                server = stack.enter_context(servers.kcoord(compiled, folder / label.replace(", ", "-"), sync))
+                addresses[label] = servers.Address(server.host, server.port, server.process.pid)
+            try:
+                addresses[KAFKA] = stack.enter_context(servers.kafka(folder / "kafka", KAFKA_SETTINGS))
+            except ToolchainMissing as missing:
+                results[KAFKA] = str(missing).splitlines()[0]
+            for address in addresses.values():
+                prepare(address)
+            first = 0
+            for version in VERSIONS if KAFKA in addresses else ():
+                note(f"transactions, warm-up of {KAFKA}, version {version}")
+                once(addresses[KAFKA], max(PRODUCERS), version, WARM_UP_S, first)
+                first += max(PRODUCERS)
+            for number in range(ROUNDS):
+                for version in VERSIONS:
+                    for count in PRODUCERS:
+                        note(f"transactions, round {number + 1} of {ROUNDS}: {count} producers, version {version}")
+                        for label, address in addresses.items():
+                            figures = once(address, count, version, seconds, first)
+                            rounds.setdefault(label, {}).setdefault(key(count, version), []).append(figures)
+                        first += count
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    for label, by_load in rounds.items():
+        results[label] = {load: best(each) for load, each in by_load.items()}
+    return results
+
+
+def print_table(results: Results) -> None:
+    loads = [(count, version) for version in VERSIONS for count in PRODUCERS]
+    print("\ntransactions/s, p50 ms, p99 ms, CPU of the server in us: one record, one offset, commit")
+    print(f"{'':<20}" + "".join(f"{f'{count} producers, v{version}':^30}" for count, version in loads).rstrip())
+    for label, by_load in results.items():
+        if isinstance(by_load, str):
+            print(f"{label:<20}not measured: {by_load}")
+            continue
+        cells = ""
+        for count, version in loads:
+            one = by_load[key(count, version)]
+            cells += f"{one['per_second']:>8.0f}{one['p50_ms']:>7.2f}{one['p99_ms']:>8.2f}{one['cpu_us']:>7.0f}"
+        print(f"{label:<20}{cells}")
+
+
+def main() -> int:
+    """A part of the table: labels of servers, such as `compiled,os`, and the seconds of each measurement."""
+    variants = []
+    for word in sys.argv[2:]:
+        tree, sync = word.split(",")
+        variants.append((f"{tree}, {sync}", tree == "compiled", sync))
+    print_table(run(variants, float(sys.argv[1]), lambda text: print(f"  {text}", file=sys.stderr, flush=True)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -75,6 +75,8 @@ class CoreConfig:
     transaction_topic_num_partitions: int = 1
     transactional_id_expiration_ms: int = 604800000
     transaction_max_timeout_ms: int = 900000
+    transactional_ids_max: int = 500000
+    transaction_partitions_max: int = 10000
     producer_id_expiration_ms: int = 86400000
     producers_max: int = 200000
     producers_per_partition_max: int = 20000

@@ -163,7 +163,7 @@ class Core:
             config, self.transactions, self.producer_ids, self.transaction_ends, self.transaction_expiry
         )
         self.transaction_partitions = TransactionPartitions(
-            self.topics, self.transactions, self.transaction_ends, self.log_of
+            config, self.topics, self.transactions, self.transaction_ends, self.log_of
         )
         self.transactional_commits = TransactionalCommits(
             self.offsets,
@@ -304,11 +304,13 @@ class Core:
 
     def take_cost(self) -> int:
         """The cost of handlers since the last call that does not show in the size of their requests, in bytes."""
-        cost = self.regexes.cost + self.leaves.cost + self.client_assignments.cost + self.transaction_describe.cost
+        cost = self.regexes.cost + self.leaves.cost + self.client_assignments.cost
+        cost += self.transaction_describe.cost + self.transaction_ends.cost
         self.regexes.cost = 0
         self.client_assignments.cost = 0
         self.leaves.cost = 0
         self.transaction_describe.cost = 0
+        self.transaction_ends.cost = 0
         return cost
 
     # --- replay ----------------------------------------------------------------------------------------------

@@ -262,6 +262,8 @@ class Outcome:
         # the outcome passes it to the replay of each record, which puts this very object in place. A replay without
         # it, as at start-up, makes a group with the same hard state.
         self.made: MadeGroup | None = None
+        # Whether the records may wait for the next commit: no answer waits for them, and a crash may lose them.
+        self.may_wait = False
         # The transaction that the records belong to. None, and so replayed at once, for nearly all records.
         self.producer: TransactionalProducer | None = None
         # Markers to append after the records, in the same commit. Those of partitions that are gone are left out.

@@ -172,6 +172,8 @@ class Applier(MarkerLog):
     def _store(self, log: CoordinatorLog, encoded: EncodedRecords, outcome: Outcome, now: Now) -> None:
         producer = outcome.producer
         offset = self.commits.append(log, encoded, now.wall_ms, producer)
+        if outcome.may_wait:
+            log.may_wait += len(outcome.records)
         self.group_events.note(self.commits.open_seq, log.log_id, offset, outcome.records, now)
         core = self.core
         made = outcome.made

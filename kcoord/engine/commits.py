@@ -15,6 +15,10 @@ Why one number is enough: an answer may depend on records in several logs. A com
 is never durable before an earlier one. So "all records up to this append are durable" is the same as "this commit is
 durable", and an answer that waits for one number waits for everything that was appended before it, in any log.
 
+Records that nobody waits for, and that a crash may lose (`Outcome.may_wait`), need no commit of their own. `may_hold`
+returns true while the open commit has nothing else. The server then delays the write a little, so that they go with the
+next records. Once an answer or an event waits for the open commit (`is_awaited`), it is not held any more.
+
 A failed write or sync is final: the journal remembers it, `check_failure` raises from then on, and the numbers no
 longer change. So a response that waits for a failed commit is never released (see outbox.py).
 """
@@ -51,6 +55,8 @@ class Commits:
         self.open_seq = 1
         self.durable_seq = 0
         self.in_flight: CommitTicket | None = None
+        # Whether an answer or an event waits for the open commit, whatever is in it.
+        self.is_awaited = False
 
     def open_log(self, log_id: LogId) -> None:
         """Write to one of the coordinator's own logs from now on. It is loaded, and its partition is served."""
@@ -86,6 +92,7 @@ class Commits:
         self.in_flight = self.journal.write()
         self.open_seq += 1
         self.open_bytes = 0
+        self.is_awaited = False
         if self.in_flight is None:
             self.durable_seq = self.open_seq - 1
         return True
@@ -105,6 +112,15 @@ class Commits:
                 return True
         return False
 
+    def may_hold(self) -> bool:
+        """Whether the open commit has nothing, or only records that may wait for the next commit."""
+        if self.is_awaited or self.journal.has_pending:
+            return False
+        for log in self.logs.values():
+            if log.is_urgent():
+                return False
+        return True
+
     def seq_of(self, log_id: LogId, offset: int) -> int:
         """The commit after which a log is durable up to `offset`; 0 when it is already."""
         log = self.logs[log_id]
@@ -112,6 +128,7 @@ class Commits:
             return 0
         if offset <= log.written_end:
             return self.open_seq - 1
+        self.is_awaited = True
         return self.open_seq
 
     def last_seq(self) -> int:
@@ -124,7 +141,10 @@ class Commits:
 
     def newest_seq(self) -> int:
         """Like last_seq, but including what coordinator logs have in their open batches."""
-        return self.open_seq if self.has_unwritten() else self.last_seq()
+        if not self.has_unwritten():
+            return self.last_seq()
+        self.is_awaited = True
+        return self.open_seq
 
     def has_failed(self) -> bool:
         """Whether storing anything failed."""

@@ -80,6 +80,8 @@ class CoordinatorLog:
         self.batch_bytes_max = batch_bytes_max
         self.is_metadata = log_id.topic == "__cluster_metadata"
         self.builder = BatchBuilder()
+        # How many records of the open batch may wait for the next commit.
+        self.may_wait = 0
         self.next_offset = log.end_offset
         # The end of the commit in flight, or of the last one.
         self.written_end = log.end_offset
@@ -160,6 +162,10 @@ class CoordinatorLog:
         self.has_closed = True
         return offset
 
+    def is_urgent(self) -> bool:
+        """Whether the open batch has a record that may not wait for the next commit."""
+        return int(self.builder.count) > self.may_wait
+
     def take_closed(self) -> bool:
         """Whether a batch went to the journal since the last call."""
         has_closed = self.has_closed
@@ -178,4 +184,5 @@ class CoordinatorLog:
     def _pass_on(self, batch: bytes, base: int, leader_epoch: int, max_timestamp: int) -> None:
         self.journal.append(self.log, batch, base, self.next_offset - 1, max_timestamp, leader_epoch)
         self.builder = BatchBuilder()
+        self.may_wait = 0
         self.has_closed = True

@@ -67,7 +67,7 @@ class CoreGate(TransactionGate):
         outcome, self.error = self.core.transaction_partitions.handle_implicit_add(
             body.transactional_id, producer_id, epoch, partitions, now
         )
-        return outcome if self.error == NONE else None
+        return outcome if self.error == NONE or outcome.facts else None
 
     def end(self) -> None:
         """The request that began is planned."""

@@ -246,8 +246,9 @@ class Engine:
 
     # --- turns and commits -----------------------------------------------------------------------------------
 
-    def end_turn(self, now: Now) -> CommitTicket | None:
-        """Write what the turn appended and release what may go out.
+    def end_turn(self, now: Now, may_hold: bool = False) -> CommitTicket | None:
+        """Write what the turn appended and release what may go out. With `may_hold`, records that may wait for the next
+        commit are not written alone; the caller ends another turn without it soon.
 
         Returns a ticket when files must be synced; the caller syncs them and calls commit_done. None: nothing to
         sync, or a commit is in flight and this turn's appends go with the next.
@@ -258,8 +259,7 @@ class Engine:
         self.intake.resume(now)
         ticket: CommitTicket | None = None
         if self.commits.in_flight is None:
-            ticket = self._write(now)
-            while ticket is None and self.has_unwritten():
+            while ticket is None and self.has_unwritten() and not (may_hold and self.commits.may_hold()):
                 ticket = self._write(now)
         self.outbox.release()
         self.backlogs.end_turn()

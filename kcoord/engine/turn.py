@@ -165,6 +165,7 @@ class Turn:
 
     def handle_event(self, event: Event, now: Now) -> None:
         self.applier.apply(self.core.handle(event, now), now)
+        self.budget.spent += self.core.take_cost()
 
     def fire_timers(self, now: Now) -> None:
         """Handle the timers that are due, as far as the turn's budget goes."""
@@ -260,7 +261,6 @@ class Turn:
                 if self.commits.has_failed():
                     raise
                 self.applier.fault_parked(step.request_id, "a request of several turns", fault)
-            self.budget.spent += self.core.take_cost()
             if self.budget.is_spent:
                 break
 

@@ -45,6 +45,9 @@ DRAIN_TURNS_MAX: Final = 20
 # Two turns include at least one poll of the sockets, in whichever order the loop runs timers and polling.
 DRAIN_TURNS_MIN: Final = 2
 SWEEP_MS: Final = 500
+# How long records that nobody waits for may stay unwritten until others come. Longer than clients take from the end of
+# a transaction to the next one.
+HOLD_S: Final = 0.02
 
 
 class EngineLike(Protocol):
@@ -58,7 +61,7 @@ class EngineLike(Protocol):
     def close_session(self, session: Session, now: Now) -> None: ...
     def receive(self, session: Session, data: bytes, now: Now) -> None: ...
     def output_taken(self, session: Session) -> None: ...
-    def end_turn(self, now: Now) -> CommitTicket | None: ...
+    def end_turn(self, now: Now, may_hold: bool = False) -> CommitTicket | None: ...
     def commit_done(self, ticket: CommitTicket, now: Now) -> None: ...
     def fire_timers(self, now: Now) -> None: ...
     def next_deadline_ms(self) -> int: ...
@@ -109,6 +112,8 @@ class Pump:
         self._turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = -1
+        # Ends the wait of records that may wait for the next commit.
+        self._hold_timer: asyncio.TimerHandle | None = None
         self._heard = False
         # The CPU time of this thread at the end of the last turn.
         self._used_ns = time.thread_time_ns()
@@ -251,11 +256,13 @@ class Pump:
             self.schedule_turn()
             self._handle_unread(self.now())
 
-    def _end_turn(self, now: Now) -> None:
-        ticket = self.engine.end_turn(now)
+    def _end_turn(self, now: Now, may_hold: bool = True) -> None:
+        ticket = self.engine.end_turn(now, may_hold and not self.is_draining)
         if ticket is not None:
             self.in_flight = ticket
             self.threads.run([partial(sync_one, item) for item in ticket.syncs], self._synced)
+        elif self._hold_timer is None and self.in_flight is None and self.engine.has_unwritten():
+            self._hold_timer = self.loop.call_later(HOLD_S, self._write_held)
         self._flush()
         for job in self.engine.take_jobs():
             if isinstance(job, StepJob):
@@ -267,6 +274,16 @@ class Pump:
             self.schedule_turn()
         if self.config.turn_log_ms:
             self._note_turn()
+
+    def _write_held(self) -> None:
+        """Nothing came that the held records could be written with."""
+        self._hold_timer = None
+        if self.has_failed:
+            return
+        try:
+            self._end_turn(self.now(), may_hold=False)
+        except Exception as error:
+            self.fail(error)
 
     def _note_turn(self) -> None:
         """Log a turn that took too long, including the loop's work before it."""

@@ -31,8 +31,12 @@ def open_engine(
     sync: str = "always",
     config: CoreConfig | None = None,
     assignors: dict[str, Assignor] | None = None,
+    finish: bool = True,
 ) -> Engine:
-    """Open (or make) the log in `storage` and load it. The engine lets its own bugs surface."""
+    """Open (or make) the log in `storage` and load it. The engine lets its own bugs surface.
+
+    Without `finish`, what the start leaves to later turns is not done.
+    """
     random_bytes = (rng or random.Random(7)).randbytes
     directory = open_directory(storage, 1, CLUSTER_ID, CLUSTER_ID)
     journal = Journal(directory, sync)
@@ -45,7 +49,8 @@ def open_engine(
     engine = Engine(core_config, directory, journal, random_bytes, frame_limits(load_config().server), assignors)
     engine.outbox.strict = True
     engine.load(now)
-    finish_turn(engine, now)
+    if finish:
+        finish_turn(engine, now)
     return engine
 
 

@@ -127,6 +127,11 @@ class RealBroker:
             return False
         return len(answer) >= 12 and int.from_bytes(answer[8:12], "big") >= 1
 
+    @property
+    def pid(self) -> int:
+        """The process of the broker; 0 if it does not run."""
+        return 0 if self._process is None else self._process.pid
+
     def log_tail(self, lines: int = 40) -> str:
         log = self.home / "broker.log"
         return "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) if log.exists() else "(no log)"

@@ -4,7 +4,8 @@ An end is a chain of steps, each of which is durable before the next one begins:
 
 1. The record of PrepareCommit or PrepareAbort: the decision.
 2. The markers in all partitions of the transaction, a limited number at a time.
-3. The record of CompleteCommit or CompleteAbort. The answer to EndTxn does not wait for it.
+3. The record of CompleteCommit or CompleteAbort. The answer to EndTxn does not wait for it, so it waits for the next
+   commit, which is usually that of the next transaction: one sync less for each.
 
 A crash before the decision is durable leaves the transaction open; it is aborted at its timeout, or when its producer
 returns. After the decision, `loaded` goes on with the markers. Some may be in their partitions already: a second marker
@@ -78,6 +79,11 @@ VERSION_2_FROM: Final = 5
 PRODUCER_FENCED_FROM: Final = 2
 # Markers of one step, at some 20 µs each.
 MARKERS_MAX: Final = 500
+# What a timeout, the step that follows a commit and the end of the chain cost in a turn's budget, in bytes: a record
+# each, and for a timeout a line in the server's log. Thousands may be due at once.
+TIMEOUT_COST: Final = 512
+STEP_COST: Final = 128
+COMPLETE_COST: Final = 256
 # A verdict beside the error codes: the transaction ends now.
 ENDS: Final = -1
 
@@ -88,6 +94,8 @@ class TransactionEnds:
         self.transactions = transactions
         self.producer_ids = producer_ids
         self.held_commits = held_commits
+        # The cost of timeouts and steps, until Core.take_cost fetches it.
+        self.cost = 0
 
     # --- EndTxn ----------------------------------------------------------------------------------------------
 
@@ -171,6 +179,7 @@ class TransactionEnds:
         out = Outcome()
         if not self.transactions.is_current(timer):
             return out
+        self.cost += TIMEOUT_COST
         txn = self.transactions.by_id[timer.group_id]
         cause = Cause(TRANSACTION_TIMEOUT, "", f"not ended within {txn.timeout_ms} ms")
         if not self.fence(txn, cause, now, out):
@@ -224,6 +233,7 @@ class TransactionEnds:
     def handle_markers_step(self, step: MarkersStep, now: Now) -> Outcome:
         """Write some of the markers; after the last ones answer EndTxn and complete the end."""
         out = Outcome()
+        self.cost += STEP_COST
         txn = self._ending(step.transactional_id, step.producer_id, step.producer_epoch)
         if txn is None:
             return out
@@ -250,6 +260,7 @@ class TransactionEnds:
     def handle_complete_step(self, step: CompleteStep, now: Now) -> Outcome:
         """Add the record after which the next transaction may begin."""
         out = Outcome()
+        self.cost += COMPLETE_COST
         txn = self._ending(step.transactional_id, step.producer_id, step.producer_epoch)
         if txn is None:
             return out
@@ -260,6 +271,8 @@ class TransactionEnds:
         no_partitions: list[PartitionsSchema] = []
         value.transaction_partitions = no_partitions
         out.add(txn.log, TransactionLogKey(txn.transactional_id), value)
+        # EndTxn is answered. A start without this record writes the markers again, and then the record.
+        out.may_wait = True
         return out
 
     def _ending(self, transactional_id: str, producer_id: int, producer_epoch: int) -> Transaction | None:

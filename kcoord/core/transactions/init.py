@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from kcoord.core.config import CoreConfig
-from kcoord.core.outcome import Now, Outcome, Request
+from kcoord.core.outcome import LIMIT, WARNING, Fact, Now, Outcome, Request
 from kcoord.core.producers import ProducerIds
 from kcoord.core.transactions.end import TransactionEnds, replaced_by
 from kcoord.core.transactions.expiry import TransactionExpiry
@@ -38,6 +38,7 @@ from kcoord.protocol.errors import (
     NONE,
     NOT_COORDINATOR,
     PRODUCER_FENCED,
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 )
 from kcoord.protocol.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kcoord.protocol.records.transaction_log import TransactionLogKey, TransactionLogValue
@@ -90,6 +91,9 @@ class TransactionInits:
         """Add the record and the answer, or the abort of an ongoing transaction, or wait; otherwise return an error."""
         txn = self.transactions.by_id.get(transactional_id)
         if txn is None:
+            if len(self.transactions.by_id) >= self.config.transactional_ids_max:
+                out.facts.append(_too_many_ids(transactional_id, self.config.transactional_ids_max))
+                return TRANSACTIONAL_ID_AUTHORIZATION_FAILED
             producer_id = self.producer_ids.take()
             if producer_id == NO_PRODUCER_ID:
                 self.producer_ids.wait(RetryRequest(request), out)
@@ -168,6 +172,12 @@ class TransactionInits:
         txn.next_last_epoch = last_epoch
         out.add(txn.log, TransactionLogKey(txn.transactional_id), value)
         out.reply(request.request_id, InitProducerIdResponse(0, NONE, producer_id, epoch))
+
+
+def _too_many_ids(transactional_id: str, ids_max: int) -> Fact:
+    """`transactional.ids.max` is reached."""
+    fields: dict[str, object] = {"transactional_id": transactional_id, "transactional.ids.max": ids_max}
+    return Fact(WARNING, "transactional_id_refused", fields, LIMIT)
 
 
 def _may_go_on(txn: Transaction, body: InitProducerIdRequest) -> bool:

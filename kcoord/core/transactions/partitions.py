@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, final
 
-from kcoord.core.outcome import OFFSETS_TOPIC, Event, LogId, Now, Outcome, Reply, Request
+from kcoord.core.config import CoreConfig
+from kcoord.core.outcome import LIMIT, OFFSETS_TOPIC, WARNING, Event, Fact, LogId, Now, Outcome, Reply, Request
 from kcoord.core.topics.registry import TopicRegistry, is_internal_name
 from kcoord.core.transactions.end import TransactionEnds, overtaken
 from kcoord.core.transactions.state import ONGOING, VERSION_1, VERSION_2, Transaction, Transactions
@@ -83,11 +84,13 @@ class TransactionPartitions:
 
     def __init__(
         self,
+        config: CoreConfig,
         topics: TopicRegistry,
         transactions: Transactions,
         ends: TransactionEnds,
         offsets_log_of: Callable[[str], LogId],
     ) -> None:
+        self.config = config
         self.topics = topics
         self.transactions = transactions
         self.ends = ends
@@ -271,6 +274,15 @@ class TransactionPartitions:
             return txn, INVALID_TXN_STATE
         if txn.status == ONGOING and _has_all(txn, partitions):
             return txn, NONE
+        partitions_max = self.config.transaction_partitions_max
+        if _has_too_many(txn, partitions, partitions_max):
+            fields: dict[str, object] = {
+                "transactional_id": transactional_id,
+                "transaction.partitions.max": partitions_max,
+            }
+            out.facts.append(Fact(WARNING, "transaction_partitions_refused", fields, LIMIT))
+            # Clients of either version abort the transaction after their error.
+            return txn, TRANSACTION_ABORTABLE if version >= VERSION_2 else TOPIC_AUTHORIZATION_FAILED
         value = txn.record(ONGOING, now.wall_ms)
         value.transaction_partitions = _with(txn, partitions)
         value.client_transaction_version = version
@@ -286,6 +298,21 @@ def _has_all(txn: Transaction, partitions: list[tuple[str, int]]) -> bool:
         if not txn.has(topic, partition):
             return False
     return True
+
+
+def _has_too_many(txn: Transaction, partitions: list[tuple[str, int]], partitions_max: int) -> bool:
+    """Whether the transaction would have more partitions than it may.
+
+    Those of `__consumer_offsets`, which have a fixed number, may always be added.
+    """
+    known = txn.partition_count()
+    if known + len(partitions) <= partitions_max:
+        return False
+    added: dict[tuple[str, int], bool] = {}
+    for topic, partition in partitions:
+        if topic != OFFSETS_TOPIC and not txn.has(topic, partition):
+            added[topic, partition] = True
+    return len(added) > 0 and known + len(added) > partitions_max
 
 
 def _with(txn: Transaction, partitions: list[tuple[str, int]]) -> list[PartitionsSchema]:

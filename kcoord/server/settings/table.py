@@ -556,6 +556,22 @@ PRODUCER_SETTINGS: Final = (
         shown="The longest transaction timeout.",
     ),
     Setting(
+        "transactional.ids.max", "core.transactional_ids_max", 500_000, "ids",
+        "The maximum number of transactional ids; each takes about 1.2 KB of memory until it expires "
+        "(`transactional.id.expiration.ms`). InitProducerId for a further one gets "
+        "TRANSACTIONAL_ID_AUTHORIZATION_FAILED, the one error about the id itself that every client reports, and the "
+        "server's log names this setting. Kafka has no limit.",
+        minimum=1,
+    ),
+    Setting(
+        "transaction.partitions.max", "core.transaction_partitions_max", 10_000, "partitions",
+        "The maximum number of partitions that a producer writes to in one transaction: each further one stores all of "
+        "them again. The error makes clients abort the transaction: TRANSACTION_ABORTABLE for Produce v12, "
+        "TOPIC_AUTHORIZATION_FAILED for the AddPartitionsToTxn of older clients, which do not know the first one. The "
+        "server's log names this setting. Kafka has no limit.",
+        minimum=1,
+    ),
+    Setting(
         "producer.id.expiration.ms", "core.producer_id_expiration_ms", 86400000, "ms",
         "How long the sequence numbers of an idle producer are remembered.", minimum=1,
         shown="How long the sequence numbers of an idle producer are remembered.",

@@ -52,6 +52,8 @@ class Producer:
         self.producer_id = -1
         self.epoch = -1
         self.is_open = False
+        # How many records it has written, where a test writes any.
+        self.written = 0
 
 
 class Rig:

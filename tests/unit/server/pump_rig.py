@@ -51,6 +51,8 @@ class EchoEngine:
         self.committing: list[tuple[Session, bytes]] = []
         self.ready: list[Session] = []
         self.in_flight: CommitTicket | None = None
+        # Whether its writes may wait for others.
+        self.holds = False
         self.commits = 0
         self.turns = 0
         self.deadline_ms = -1
@@ -86,9 +88,9 @@ class EchoEngine:
     def output_taken(self, session: Session) -> None:
         self.calls.append("output taken")
 
-    def end_turn(self, now: Now) -> CommitTicket | None:
+    def end_turn(self, now: Now, may_hold: bool = False) -> CommitTicket | None:
         self.turns += 1
-        if self.in_flight is not None or not self.waiting:
+        if self.in_flight is not None or not self.waiting or (may_hold and self.holds):
             return None
         self.committing, self.waiting = self.waiting, []
         self.commits += 1

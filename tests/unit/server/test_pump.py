@@ -426,6 +426,30 @@ async def test_draining_answers_what_was_read_and_reads_no_more() -> None:
             assert await asyncio.wait_for(streams[0].read(), WAIT_S) == FRAME
 
 
+async def test_a_write_that_may_wait_for_others_is_done_a_moment_later() -> None:
+    engine = EchoEngine()
+    engine.holds = True
+    async with running(engine) as rig:
+        streams = await rig.connect()
+        for done in (1, 2):
+            assert await exchange(streams) == FRAME
+            assert engine.commits == done
+
+
+async def test_draining_does_not_wait_for_others_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kcoord.server.pump.HOLD_S", 3600.0)
+    engine = EchoEngine()
+    engine.holds = True
+    async with running(engine) as rig:
+        streams = await rig.connect()
+        streams[1].write(FRAME)
+        while not engine.waiting:
+            await asyncio.sleep(0.002)
+        assert await asyncio.wait_for(rig.pump.drain(lambda: False), WAIT_S)
+        assert engine.commits == 1
+        assert await asyncio.wait_for(streams[0].readexactly(len(FRAME)), WAIT_S) == FRAME
+
+
 async def test_draining_has_an_end() -> None:
     gate = asyncio.Event()
     loop = asyncio.get_running_loop()
