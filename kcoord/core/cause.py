@@ -29,11 +29,13 @@ LEADER_REJOINED: Final = "leader_rejoined"
 GROUP_TOO_LARGE: Final = "group_too_large"
 ASSIGNMENT_TOO_LARGE: Final = "assignment_too_large"
 REBALANCED: Final = "rebalanced"
-# Why a transaction was aborted: by its client, by its timeout, or by a new producer with its transactional id.
+# Why a transaction was aborted: by its client, by its timeout, by a new producer with its transactional id, or by the
+# producer that the group has assigned its partitions to.
 CLIENT_ABORTED: Final = "client_aborted"
 TRANSACTION_TIMEOUT: Final = "transaction_timeout"
 PRODUCER_REPLACED: Final = "producer_replaced"
-TRANSACTION_CAUSES: Final = (CLIENT_ABORTED, TRANSACTION_TIMEOUT, PRODUCER_REPLACED)
+PARTITIONS_REASSIGNED: Final = "partitions_reassigned"
+TRANSACTION_CAUSES: Final = (CLIENT_ABORTED, TRANSACTION_TIMEOUT, PRODUCER_REPLACED, PARTITIONS_REASSIGNED)
 
 DETAIL_CHARS_MAX: Final = 500
 # Clients choose member ids, which may be as long as the protocol allows.

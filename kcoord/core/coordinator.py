@@ -51,6 +51,7 @@ from kcoord.core.hashing import coordinator_partition
 from kcoord.core.offsets.commit import OffsetCommits
 from kcoord.core.offsets.delete import OffsetDeletes
 from kcoord.core.offsets.expiry import OffsetExpiry
+from kcoord.core.offsets.fences import check_assigned
 from kcoord.core.offsets.fetch import OffsetFetches
 from kcoord.core.offsets.state import NO_PRODUCER_ID, OffsetState
 from kcoord.core.offsets.transactional import TransactionalCommits, TxnOffsetCommitStep
@@ -79,6 +80,7 @@ from kcoord.core.outcome import (
 from kcoord.core.producers import ProducerIds, ProducerIdsReserved
 from kcoord.core.topics.group_topics import GroupTopics
 from kcoord.core.topics.registry import TopicRegistry
+from kcoord.core.transactions.claims import AssignmentClaims, FenceOwner
 from kcoord.core.transactions.describe import TransactionDescribe
 from kcoord.core.transactions.end import TransactionEnds
 from kcoord.core.transactions.expiry import TransactionExpiry
@@ -93,6 +95,10 @@ from kcoord.protocol.init_producer_id import InitProducerIdRequest
 from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetadataValue
 from kcoord.protocol.records.legacy_offset_commit import LegacyOffsetCommitKey, LegacyOffsetCommitValue
 from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
+from kcoord.protocol.records.transaction_group_assignment import (
+    TransactionGroupAssignmentKey,
+    TransactionGroupAssignmentValue,
+)
 from kcoord.protocol.records.transaction_log import TransactionLogKey, TransactionLogValue
 from kcoord.protocol.txn_offset_commit import TxnOffsetCommitRequest
 from kcoord.wire.message import Message
@@ -142,12 +148,7 @@ class Core:
         )
         self.consumer_replay = ConsumerReplay(self.groups)
         self.consumer_describe = ConsumerDescribe(
-            self.groups,
-            self.topics,
-            self.targets,
-            GROUP_OPERATIONS,
-            OPERATIONS_NOT_ASKED,
-            DESCRIBED_MEMBERS_MAX,
+            self.groups, self.topics, self.targets, GROUP_OPERATIONS, OPERATIONS_NOT_ASKED, DESCRIBED_MEMBERS_MAX
         )
         self.upkeep = GroupUpkeep(self.groups, self.membership, self.consumers, self.offsets.has_offsets)
         self.group_admin = GroupAdmin(self.groups, self.offsets.tombstones_of)
@@ -159,8 +160,11 @@ class Core:
         self.held_commits = HeldCommits(self.transactions)
         self.transaction_ends = TransactionEnds(self.transactions, self.producer_ids, self.held_commits)
         self.transaction_expiry = TransactionExpiry(config, self.transactions)
+        self.transaction_claims = AssignmentClaims(
+            config, self.transactions, self.producer_ids, self.transaction_ends, self._check_assigned
+        )
         self.transaction_inits = TransactionInits(
-            config, self.transactions, self.producer_ids, self.transaction_ends, self.transaction_expiry
+            config, self.transactions, self.producer_ids, self.transaction_expiry, self.transaction_claims
         )
         self.transaction_partitions = TransactionPartitions(
             config, self.topics, self.transactions, self.transaction_ends, self.log_of
@@ -170,6 +174,7 @@ class Core:
             self.held_commits.check,
             self.transaction_partitions.handle_implicit_add,
             self.held_commits.hold,
+            self.transactions.assignments.permits,
         )
         self.transaction_describe = TransactionDescribe(self.transactions)
 
@@ -228,6 +233,8 @@ class Core:
             return self.transaction_ends.handle_complete_step(event, now)
         if isinstance(event, ProducerIdsReserved):
             return self.producer_ids.handle_reserved(event, now)
+        if isinstance(event, FenceOwner):
+            return self.transaction_claims.handle_fence(event, now)
         if isinstance(event, RetryRequest):
             return self._retry(event.request, now)
         if isinstance(event, AddPartitionsStep):
@@ -288,6 +295,16 @@ class Core:
             return self.groups.timers.is_current(timer)
         return self.membership.still_counts(timer)
 
+    def _check_assigned(
+        self,
+        group_id: str,
+        member_id: str,
+        group_instance_id: str | None,
+        epoch: int,
+        partitions: list[tuple[bytes, int]],
+    ) -> int:
+        return check_assigned(self.groups, group_id, member_id, group_instance_id, epoch, partitions)
+
     def _topics_changed(self, event: TopicsChanged) -> Outcome:
         """Groups that subscribe to one of these topics check them in their next heartbeat."""
         changes = self.group_topics.forget(event.names)
@@ -345,6 +362,9 @@ class Core:
                 self.topics.replay_metadata(value, offset)
         elif isinstance(key, TransactionLogKey):
             self.transactions.replay(log, key, cast(TransactionLogValue | None, value), offset)
+        elif isinstance(key, TransactionGroupAssignmentKey):
+            assignment = cast(TransactionGroupAssignmentValue | None, value)
+            self.transactions.assignments.replay(key, assignment)
         elif isinstance(key, LegacyOffsetCommitKey):
             legacy = cast(LegacyOffsetCommitValue | None, value)
             self.offsets.replay_legacy_offset_commit(key, legacy, offset, log.partition, producer_id)

@@ -91,7 +91,9 @@ class TransactionHistory:
         update_ms: int = value.transaction_last_update_timestamp_ms
         if status == EMPTY:
             self._current = None
-            self._begin(NEW_EPOCH, value, update_ms).note(value, offset)
+            taken = self._begin(NEW_EPOCH, value, update_ms)
+            taken.note(value, offset)
+            taken.cause = cause
             return
         span = self._span(value)
         span.note(value, offset)

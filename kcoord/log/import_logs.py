@@ -21,7 +21,7 @@ from kcoord.log.partition_log import PartitionLog
 from kcoord.log.reader import StoredBatch
 from kcoord.log.serde import decode_record, decode_transaction_record, encode_record
 from kcoord.log.steps import Step, watched
-from kcoord.protocol.records.transaction_log import TransactionLogValue
+from kcoord.protocol.records.transaction_log import TransactionLogKey, TransactionLogValue
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.primitives import DecodeError, Reader
 from kcoord.wire.record_batch import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_SEQUENCE, BatchBuilder, Record
@@ -205,7 +205,7 @@ def import_transaction_logs(
                 except DecodeError:
                     report.left_out["transaction records that cannot be read"] += 1
                     continue
-                if value is None or isinstance(value, TransactionLogValue):
+                if isinstance(key, TransactionLogKey) and (value is None or isinstance(value, TransactionLogValue)):
                     found.note(transactional_id, value)
                 if writers:
                     if offsets_partitions and isinstance(value, TransactionLogValue):

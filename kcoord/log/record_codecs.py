@@ -50,6 +50,7 @@ from kcoord.protocol.records import (
     streams_group_target_assignment_metadata,
     streams_group_topology,
     topic_record,
+    transaction_group_assignment,
     unfence_broker_record,
     unregister_broker_record,
     user_scram_credential_record,
@@ -74,7 +75,7 @@ class MetadataCodec:
 
 @final
 class PairCodec:
-    """A record type of `__consumer_offsets` whose key and value both have version 0 only."""
+    """A record type of a coordinator whose key and value both have version 0 only."""
 
     def __init__(
         self,
@@ -305,8 +306,20 @@ PAIRS: Final[list[tuple[type[Message], PairCodec]]] = [
         ),
     ),
 ]
+# A record type of our own in `__transaction_state`, whose types have numbers of their own.
+GROUP_ASSIGNMENT: Final = PairCodec(
+    transaction_group_assignment.RECORD_TYPE,
+    True,
+    transaction_group_assignment.decode_transaction_group_assignment_key,
+    transaction_group_assignment.encode_transaction_group_assignment_key,
+    transaction_group_assignment.decode_transaction_group_assignment_value,
+    transaction_group_assignment.encode_transaction_group_assignment_value,
+)
 PAIRS_BY_TYPE: Final[dict[int, PairCodec]] = {codec.record_type: codec for _, codec in PAIRS}
-PAIRS_BY_KEY: Final[dict[type[Message], PairCodec]] = dict(PAIRS)
+PAIRS_BY_KEY: Final[dict[type[Message], PairCodec]] = {
+    **dict(PAIRS),
+    transaction_group_assignment.TransactionGroupAssignmentKey: GROUP_ASSIGNMENT,
+}
 
 METADATA: Final[list[tuple[type[Message], MetadataCodec]]] = [
     (

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import ClassVar, Final, cast, final
 
 from kcoord.log.record_codecs import (
+    GROUP_ASSIGNMENT,
     METADATA_BY_CLASS,
     METADATA_BY_TYPE,
     PAIRS_BY_KEY,
@@ -228,6 +229,8 @@ def decode_transaction_record(key: bytes, value: bytes | None) -> tuple[Message,
     """Key and value of a record of `__transaction_state`. Raises DecodeError."""
     r = Reader(key)
     record_type = r.int16()
+    if record_type == GROUP_ASSIGNMENT.record_type:
+        return _decode_pair(GROUP_ASSIGNMENT, r, value)
     if record_type != TRANSACTION_LOG:
         return UnknownRecord(record_type, key, value), None
     key_message = decode_transaction_log_key(r, 0)

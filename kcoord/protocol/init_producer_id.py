@@ -12,20 +12,70 @@ from kcoord.wire.primitives import (
     BytesWriter,
     EncodeError,
     Reader,
+    i64,
     read_i16_be,
     read_i32_be,
     read_i64_be,
+    write_compact_array_len,
     write_compact_nullable_string,
+    write_compact_string,
     write_i16_be,
     write_i32_be,
     write_i64_be,
     write_nullable_string,
+    write_uvarint,
 )
 
 API_KEY: Final = 22
 MIN_VERSION: Final = 0
 MAX_VERSION: Final = 5
 FLEXIBLE_VERSION: Final = 2
+
+
+@final
+class AssignedTopic(Message):
+    __slots__ = ("name", "partitions")
+    FIELDS: ClassVar[tuple[str, ...]] = ("name", "partitions")
+
+    def __init__(
+        self,
+        name: str = "",
+        partitions: list[int] | None = None,
+    ) -> None:
+        self.name = name
+        self.partitions: list[int] = partitions if partitions is not None else []
+
+
+@final
+class GroupAssignment(Message):
+    __slots__ = (
+        "group_id",
+        "generation_id",
+        "member_id",
+        "group_instance_id",
+        "topics",
+    )
+    FIELDS: ClassVar[tuple[str, ...]] = (
+        "group_id",
+        "generation_id",
+        "member_id",
+        "group_instance_id",
+        "topics",
+    )
+
+    def __init__(
+        self,
+        group_id: str = "",
+        generation_id: int = 0,
+        member_id: str = "",
+        group_instance_id: str | None = None,
+        topics: list[AssignedTopic] | None = None,
+    ) -> None:
+        self.group_id = group_id
+        self.generation_id = generation_id
+        self.member_id = member_id
+        self.group_instance_id = group_instance_id
+        self.topics: list[AssignedTopic] = topics if topics is not None else []
 
 
 @final
@@ -37,12 +87,14 @@ class InitProducerIdRequest(Message):
         "transaction_timeout_ms",
         "producer_id",
         "producer_epoch",
+        "group_assignment",
     )
     FIELDS: ClassVar[tuple[str, ...]] = (
         "transactional_id",
         "transaction_timeout_ms",
         "producer_id",
         "producer_epoch",
+        "group_assignment",
     )
 
     def __init__(
@@ -51,11 +103,96 @@ class InitProducerIdRequest(Message):
         transaction_timeout_ms: int = 0,
         producer_id: int = -1,
         producer_epoch: int = -1,
+        group_assignment: GroupAssignment | None = None,
     ) -> None:
         self.transactional_id = transactional_id
         self.transaction_timeout_ms = transaction_timeout_ms
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
+        self.group_assignment = group_assignment
+
+
+def _decode_assigned_topic(r: Reader, version: int) -> AssignedTopic:
+    name: str = ""
+    if version >= 2:
+        name = r.compact_string()
+    partitions: list[int] = []
+    if version >= 2:
+        n_partitions: i64 = r.compact_array_len(4)
+        partitions = []
+        for _ in range(n_partitions):
+            partitions.append(r.int32())
+    if version >= 2:
+        r.skip_tags()
+    return AssignedTopic(name, partitions)
+
+
+def _encode_assigned_topic(w: BytesWriter, m: AssignedTopic, version: int) -> None:
+    if version >= 2:
+        write_compact_string(w, m.name)
+    elif m.name != "":
+        raise EncodeError(f"Name has no place in version {version}")
+    if version >= 2:
+        a_partitions = m.partitions
+        write_compact_array_len(w, len(a_partitions))
+        for x_partitions in a_partitions:
+            write_i32_be(w, x_partitions)
+    elif len(m.partitions) > 0:
+        raise EncodeError(f"Partitions has no place in version {version}")
+    if version >= 2:
+        w.append(0)
+
+
+def _decode_group_assignment(r: Reader, version: int) -> GroupAssignment:
+    group_id: str = ""
+    if version >= 2:
+        group_id = r.compact_string()
+    generation_id: int = 0
+    if version >= 2:
+        generation_id = r.int32()
+    member_id: str = ""
+    if version >= 2:
+        member_id = r.compact_string()
+    group_instance_id: str | None = None
+    if version >= 2:
+        group_instance_id = r.compact_nullable_string()
+    topics: list[AssignedTopic] = []
+    if version >= 2:
+        n_topics: i64 = r.compact_array_len(3)
+        topics = []
+        for _ in range(n_topics):
+            topics.append(_decode_assigned_topic(r, version))
+    if version >= 2:
+        r.skip_tags()
+    return GroupAssignment(group_id, generation_id, member_id, group_instance_id, topics)
+
+
+def _encode_group_assignment(w: BytesWriter, m: GroupAssignment, version: int) -> None:
+    if version >= 2:
+        write_compact_string(w, m.group_id)
+    elif m.group_id != "":
+        raise EncodeError(f"GroupId has no place in version {version}")
+    if version >= 2:
+        write_i32_be(w, m.generation_id)
+    elif m.generation_id != 0:
+        raise EncodeError(f"GenerationId has no place in version {version}")
+    if version >= 2:
+        write_compact_string(w, m.member_id)
+    elif m.member_id != "":
+        raise EncodeError(f"MemberId has no place in version {version}")
+    if version >= 2:
+        write_compact_nullable_string(w, m.group_instance_id)
+    elif m.group_instance_id is not None:
+        raise EncodeError(f"GroupInstanceId has no place in version {version}")
+    if version >= 2:
+        a_topics = m.topics
+        write_compact_array_len(w, len(a_topics))
+        for x_topics in a_topics:
+            _encode_assigned_topic(w, x_topics, version)
+    elif len(m.topics) > 0:
+        raise EncodeError(f"Topics has no place in version {version}")
+    if version >= 2:
+        w.append(0)
 
 
 def decode_init_producer_id_request(r: Reader, version: int) -> InitProducerIdRequest:
@@ -69,9 +206,26 @@ def decode_init_producer_id_request(r: Reader, version: int) -> InitProducerIdRe
         p = r.take(10)
         producer_id = read_i64_be(b, p)
         producer_epoch = read_i16_be(b, p + 8)
+    group_assignment: GroupAssignment | None = None
     if version >= 2:
-        r.skip_tags()
-    return InitProducerIdRequest(transactional_id, transaction_timeout_ms, producer_id, producer_epoch)
+        n_tags = r.tag_count()
+        tag: i64 = -1
+        while n_tags > 0:
+            n_tags -= 1
+            tag = r.next_tag(tag)
+            tag_end = r.tag_end()
+            if tag == 10000:
+                group_assignment = _decode_group_assignment(r, version) if r.int8() > 0 else None
+                r.expect_pos(tag_end)
+            else:
+                r.pos = tag_end
+    return InitProducerIdRequest(
+        transactional_id,
+        transaction_timeout_ms,
+        producer_id,
+        producer_epoch,
+        group_assignment,
+    )
 
 
 def encode_init_producer_id_request(w: BytesWriter, m: InitProducerIdRequest, version: int) -> None:
@@ -90,7 +244,23 @@ def encode_init_producer_id_request(w: BytesWriter, m: InitProducerIdRequest, ve
     elif m.producer_epoch != -1:
         raise EncodeError(f"ProducerEpoch has no place in version {version}")
     if version >= 2:
-        w.append(0)
+        n_tags: i64 = 0
+        if m.group_assignment is not None:
+            n_tags += 1
+        write_uvarint(w, n_tags)
+        if m.group_assignment is not None:
+            write_uvarint(w, 10000)
+            t = BytesWriter()
+            s_group_assignment = m.group_assignment
+            if s_group_assignment is None:
+                t.append(0)
+            else:
+                t.append(1)
+                _encode_group_assignment(t, s_group_assignment, version)
+            write_uvarint(w, len(t))
+            w.write(t.getvalue())
+    elif m.group_assignment is not None:
+        raise EncodeError(f"GroupAssignment has no place in version {version}")
 
 
 @final

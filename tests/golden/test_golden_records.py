@@ -28,7 +28,7 @@ from tests.harness import schema_json
 WRITTEN = {"OffsetCommit": 4, "GroupMetadata": 3, "TransactionLog": 1}
 RECORD_TYPES = {
     name.removesuffix("Key"): schema_json.module_of(name).RECORD_TYPE
-    for name in schema_json.schemas()
+    for name in schema_json.kafkas()
     if name.endswith("Key")
 }
 METADATA = [name for name, schema in schema_json.schemas().items() if schema.type == "metadata"]

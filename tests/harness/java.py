@@ -2,7 +2,7 @@
 
 `libs()` fills build/interop/libs once from the checked-in pom and reuses it; INTEROP_LIBS names a directory that
 is already filled. `spark_libs()` does the same with what Spark's Kafka source needs, and INTEROP_SPARK_LIBS, `hdfs_libs()`
-with Hadoop's cluster for tests, and INTEROP_HDFS_LIBS.
+with Hadoop's cluster for tests, and INTEROP_HDFS_LIBS, `streams_libs()` with Kafka Streams, and INTEROP_STREAMS_LIBS.
 `libs(release)` fills a directory beside it with another release of Kafka, for a broker and tools of that release; its
 jars run under our helpers, which are compiled against the pom's.
 `classes()` compiles tests/interop/java once per content. A missing java, javac or mvn raises
@@ -82,6 +82,12 @@ def spark_libs() -> Path:
 def hdfs_libs() -> Path:
     """Directory that holds Hadoop's cluster for tests; what it needs beside are jars that PySpark brings."""
     return _filled("INTEROP_HDFS_LIBS", "hdfs-libs", "hdfs-pom.xml", "hadoop-client-minicluster-*.jar")
+
+
+@cache
+def streams_libs() -> Path:
+    """Directory that holds Kafka Streams and all it needs."""
+    return _filled("INTEROP_STREAMS_LIBS", "streams-libs", "streams-pom.xml", "kafka-streams-*.jar")
 
 
 def _filled(variable: str, name: str, pom: str, proof: str, *options: str) -> Path:

@@ -23,7 +23,9 @@ from kcoord.protocol.write_txn_markers import (
 from tests.stall.frames import Frame, filled, message
 from tests.stall.shapes import DIFFERENT_MAX
 from tests.stall.worlds import (
+    FREE_GROUP,
     OFFSETS_TRANSACTION,
+    OWNERS_GROUP,
     TRANSACTION_TIMEOUT_MS,
     WIDE,
     WIDE_PARTITIONS,
@@ -56,6 +58,11 @@ def commit_offsets(world: World, index: int) -> TxnOffsetCommitRequest:
     return TxnOffsetCommitRequest(transactional_id(index), group_name(0), index, 0, -1, "", None, topics)
 
 
+def claim(world: World, group: str) -> InitProducerIdRequest:
+    assignment = world.assignment(group, wide(world))
+    return InitProducerIdRequest(transactional_id(FREE), TRANSACTION_TIMEOUT_MS, group_assignment=assignment)
+
+
 def write_markers(world: World) -> WriteTxnMarkersRequest:
     topics = [WritableTxnMarkerTopic(WIDE, wide(world))]
     return WriteTxnMarkersRequest([WritableTxnMarker(WIDE_TRANSACTION, 0, False, topics, 0, 0)])
@@ -70,6 +77,10 @@ def transaction_frames() -> list[Frame]:
     return [
         message(apis.INIT_PRODUCER_ID, 5, "aborts 8,000 partitions", WORLD, lambda world: InitProducerIdRequest(
             wide_id, TRANSACTION_TIMEOUT_MS), changes=True),
+        message(apis.INIT_PRODUCER_ID, 5, "has 8,000 partitions of a group", WORLD, lambda world: claim(
+            world, FREE_GROUP), changes=True),
+        message(apis.INIT_PRODUCER_ID, 5, "takes 8,000 partitions from as many producers", WORLD, lambda world: claim(
+            world, OWNERS_GROUP), changes=True),
         message(apis.ADD_PARTITIONS_TO_TXN, 3, "8,000 partitions", WORLD, add_partitions, changes=True),
         filled(apis.ADD_PARTITIONS_TO_TXN, 5, "a partition of many", WORLD, "Transactions", "different", "deep",
                changes=True, TransactionalId=ALL_IDS, ProducerId=range(DIFFERENT_MAX), ProducerEpoch=0, Name=WIDE,

@@ -21,7 +21,7 @@ from kcoord.protocol.add_partitions_to_txn import AddPartitionsToTxnRequest, Add
 from kcoord.protocol.consumer_group_heartbeat import ClientAssignor, ConsumerGroupHeartbeatRequest
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
 from kcoord.protocol.find_coordinator import FindCoordinatorRequest
-from kcoord.protocol.init_producer_id import InitProducerIdRequest
+from kcoord.protocol.init_producer_id import AssignedTopic, GroupAssignment, InitProducerIdRequest
 from kcoord.protocol.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from kcoord.protocol.offset_commit import (
     OffsetCommitRequest,
@@ -72,6 +72,11 @@ TRANSACTION_TIMEOUT_MS: Final = 900_000
 # Two transactions: with every partition of the wide topic, and with offsets for them of several groups.
 WIDE_TRANSACTION: Final = 0
 OFFSETS_TRANSACTION: Final = 1
+# The next one is free. From here on each has a partition of the topic WIDE for the group OWNERS_GROUP.
+FIRST_OWNER: Final = 3
+OWNERS_GROUP: Final = "owners"
+# A group of whose partitions nobody is the owner.
+FREE_GROUP: Final = "free"
 PENDING_GROUPS: Final = 5
 TRANSACTION_KEY_TYPE: Final = 1
 
@@ -237,11 +242,15 @@ class World:
         """The producer with the transactional id of an index has this index as its id."""
         count = self.size(TRANSACTIONAL_IDS)
         self.ask(apis.FIND_COORDINATOR, 4, FindCoordinatorRequest("", TRANSACTION_KEY_TYPE, [transactional_id(0)]))
+        for group in (OWNERS_GROUP, FREE_GROUP):
+            self.epochs[group] = self._beat("m00000", 0, group).member_epoch
+        wide = list(range(self.size(WIDE_PARTITIONS)))
         for index in range(count):
             body = InitProducerIdRequest(transactional_id(index), TRANSACTION_TIMEOUT_MS)
+            if FIRST_OWNER <= index < FIRST_OWNER + len(wide):
+                body.group_assignment = self.assignment(OWNERS_GROUP, [index - FIRST_OWNER])
             answer = self.ask(apis.INIT_PRODUCER_ID, 4, body)
             _check([answer.error_code, answer.producer_id - index], "InitProducerId")
-        wide = list(range(self.size(WIDE_PARTITIONS)))
         topics = [AddPartitionsToTxnTopic(WIDE, wide)]
         one = WIDE_TRANSACTION
         added = self.ask(
@@ -258,6 +267,10 @@ class World:
             )  # fmt: skip
             answer = self.ask(apis.TXN_OFFSET_COMMIT, 5, request)
             _check([p.error_code for t in answer.topics for p in t.partitions], "TxnOffsetCommit")
+
+    def assignment(self, group: str, partitions: list[int]) -> GroupAssignment:
+        """Partitions of the topic WIDE that the only member of the group has."""
+        return GroupAssignment(group, self.epochs[group], "m00000", None, [AssignedTopic(WIDE, partitions)])
 
 
 def _answer(client: Client, api_key: int, version: int) -> Any:

@@ -14,6 +14,10 @@ from kcoord.log.serde import UnknownRecord
 from kcoord.log.typed_records import CONTROL_TYPES, TypedRecord
 from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetadataValue
 from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
+from kcoord.protocol.records.transaction_group_assignment import (
+    TransactionGroupAssignmentKey,
+    TransactionGroupAssignmentValue,
+)
 from kcoord.protocol.records.transaction_log import TransactionLogKey, TransactionLogValue
 
 # Fields of consumer group records whose 0 says nothing.
@@ -80,6 +84,10 @@ def _content(typed: TypedRecord, names: dict[str, str]) -> str:
         if not isinstance(value, TransactionLogValue):
             return f"{typed.kind} {key.transactional_id} removed"
         return f"{typed.kind} {key.transactional_id} {transaction_text(value)}"
+    if isinstance(key, TransactionGroupAssignmentKey):
+        if not isinstance(value, TransactionGroupAssignmentValue):
+            return f"{typed.kind} {key.transactional_id} removed"
+        return f"{typed.kind} {key.transactional_id} {group_assignment_text(value)}"
     if typed.kind in TRANSACTION_MARKERS:
         # The content is the epoch of the coordinator.
         return typed.kind
@@ -126,6 +134,14 @@ def transaction_text(value: TransactionLogValue) -> str:
     schemas = value.transaction_partitions or []
     names = [f"{schema.topic}-{partition}" for schema in schemas for partition in schema.partition_ids]
     return text + (f", partitions {' '.join(names)}" if names else "")
+
+
+def group_assignment_text(value: TransactionGroupAssignmentValue) -> str:
+    text = f"group {value.group_id}, generation {value.generation_id}, member {value.member_id}"
+    if value.group_instance_id is not None:
+        text += f" ({value.group_instance_id})"
+    names = [f"{topic.name}-{partition}" for topic in value.topics for partition in topic.partitions]
+    return f"{text}, partitions {' '.join(names) or 'none'}"
 
 
 def assignment_text(data: bytes) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 from kcoord.core.groups.consumer import ConsumerGroup
 from kcoord.core.groups.errors import GroupError
 from kcoord.core.groups.members import ConsumerMember
+from kcoord.core.groups.store import GroupStore
 from kcoord.protocol import errors
 
 # Members of the consumer protocol use this version or a later one: earlier ones have no STALE_MEMBER_EPOCH.
@@ -67,6 +68,34 @@ def check_partition(member: ConsumerMember, epoch: int, topic_id: bytes, partiti
         raise stale(member, f"Partition {partition} is not assigned or pending revocation for the member.")
     if epoch < assigned:
         raise stale(member, f"Received epoch {epoch} is older than the partition's assignment epoch {assigned}.")
+
+
+def check_assigned(
+    groups: GroupStore,
+    group_id: str,
+    member_id: str,
+    group_instance_id: str | None,
+    epoch: int,
+    partitions: list[tuple[bytes, int]],
+) -> int:
+    """The error code for a member that says what the group has assigned to it: partitions by topic id.
+
+    In a classic group, only its leader knows the assignment, so the generation decides.
+    """
+    classic = groups.get(group_id)
+    if classic is not None:
+        return classic.validate_offset_commit(member_id, group_instance_id, epoch, is_transactional=True)
+    group = groups.consumer_groups.get(group_id)
+    if group is None:
+        return errors.ILLEGAL_GENERATION
+    try:
+        check_transactional_commit(group, member_id, group_instance_id, epoch)
+        member = group.members[member_id]
+        for topic_id, partition in partitions:
+            check_partition(member, epoch, topic_id, partition)
+    except GroupError as refused:
+        return refused.code
+    return errors.NONE
 
 
 def check_fetch(group: ConsumerGroup, member_id: str | None, epoch: int) -> int:

@@ -3,7 +3,8 @@
 The order of the checks is Kafka's: topics, group id, transaction, group. The transaction must have the partition of
 `__consumer_offsets` that holds the group. Up to version 4 the client adds it with AddOffsetsToTxn. From version 5 on
 the commit itself adds it, before the group is checked: a commit that the group refuses leaves the partition in the
-transaction, which then gets a marker there, and that is harmless.
+transaction, which then gets a marker there, and that is harmless. One check of our own comes before that of the
+transaction: a producer that began with a group assignment commits offsets within it (transactions/claims.py).
 
 An outcome writes to one log, and the partition is added in `__transaction_state`. So version 5 takes two steps. The
 first one adds the partition and leaves `TxnOffsetCommitStep`, which checks the group and writes the offsets. A crash
@@ -48,6 +49,8 @@ PENDING_OFFSETS_MAX: Final = 100_000
 CheckCommit = Callable[[str, int, int, str, int, int], int]
 # (transactional id, request, now) -> an outcome after which the request is handled again later, or dropped.
 Hold = Callable[[str, Request, Now], Outcome]
+# (transactional id, group id, topic, partition) -> whether the transaction may have an offset of this partition.
+Permits = Callable[[str, str, str, int], bool]
 # (transactional id, producer id, producer epoch, partitions, now) -> the records that add the partitions to the
 # producer's transaction, and the error code for all of them.
 AddImplicitly = Callable[[str, int, int, list[tuple[str, int]], Now], tuple[Outcome, int]]
@@ -70,6 +73,11 @@ def refuse_add(
 def hold_none(transactional_id: str, request: Request, now: Now) -> Outcome:
     """The hold of a coordinator whose check never asks for it."""
     raise RuntimeError("nothing holds requests here")
+
+
+def permit_all(transactional_id: str, group_id: str, topic: str, partition: int) -> bool:
+    """The permission of a coordinator without assignments."""
+    return True
 
 
 @final
@@ -100,7 +108,7 @@ class TxnOffsetCommitStep(Event):
 
 @final
 class TransactionalCommits:
-    """`check_commit`, `add_implicitly` and `hold` are the transaction coordinator's."""
+    """`check_commit`, `add_implicitly`, `hold` and `permits` are the transaction coordinator's."""
 
     def __init__(
         self,
@@ -108,11 +116,13 @@ class TransactionalCommits:
         check_commit: CheckCommit = refuse_commit,
         add_implicitly: AddImplicitly = refuse_add,
         hold: Hold = hold_none,
+        permits: Permits = permit_all,
     ) -> None:
         self.state = state
         self.check_commit = check_commit
         self.add_implicitly = add_implicitly
         self.hold = hold
+        self.permits = permits
         self.pending_offsets_max = PENDING_OFFSETS_MAX
 
     def handle_txn_offset_commit(self, request: Request, body: TxnOffsetCommitRequest, now: Now) -> Outcome:
@@ -124,6 +134,8 @@ class TransactionalCommits:
             return outcome
         if not body.group_id:
             return _refuse(step, errors.INVALID_GROUP_ID, outcome)
+        if not self._is_permitted(body, accepted):
+            return _refuse(step, errors.GROUP_AUTHORIZATION_FAILED, outcome)
         transactional_id, producer_id, epoch = body.transactional_id, body.producer_id, body.producer_epoch
         partition = self.state.log_of(body.group_id).partition
         if request.version >= IMPLICIT_ADD_VERSION:
@@ -172,6 +184,14 @@ class TransactionalCommits:
                 else:
                     answer.partitions.extend(unknown)
         return accepted, list(refused.values())
+
+    def _is_permitted(self, body: TxnOffsetCommitRequest, accepted: list[AcceptedTopic]) -> bool:
+        """Whether the assignment that the producer began with, if any, has all the partitions (draft of KIP-447)."""
+        for topic in accepted:
+            for p in topic.partitions:
+                if not self.permits(body.transactional_id, body.group_id, topic.topic.name, p.partition_index):
+                    return False
+        return True
 
     def _commit(self, step: TxnOffsetCommitStep, now: Now, outcome: Outcome) -> Outcome:
         """Check the group, and add the records."""

@@ -11,6 +11,7 @@ from typing import Final, final
 from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import INFO, TIMER_TRANSACTIONAL_IDS, Fact, LogId, Now, Outcome, Timer
 from kcoord.core.transactions.state import ONGOING, Transactions
+from kcoord.protocol.records.transaction_group_assignment import TransactionGroupAssignmentKey
 from kcoord.protocol.records.transaction_log import TransactionLogKey
 
 # The default of a broker's `transaction.remove.expired.transaction.cleanup.interval.ms`.
@@ -47,6 +48,7 @@ class TransactionExpiry:
             self.left = list(self.transactions.by_id)
             self.left.reverse()
         log: LogId | None = None
+        count = 0
         for _ in range(STEP_IDS_MAX):
             if not self.left:
                 break
@@ -56,10 +58,13 @@ class TransactionExpiry:
                     if log is not None and log is not txn.log:
                         break
                     log = txn.log
+                    count += 1
                     out.add(log, TransactionLogKey(txn.transactional_id), None)
+                    if txn.transactional_id in self.transactions.assignments.by_id:
+                        out.add(log, TransactionGroupAssignmentKey(txn.transactional_id), None)
             self.left.pop()
         if self.left:
             out.timers.append(Timer(TIMER_TRANSACTIONAL_IDS, "", "", TOKEN_CONTINUE, now.mono_ms))
         if out.records:
-            out.facts.append(Fact(INFO, "transactional_ids_expired", {"count": len(out.records)}))
+            out.facts.append(Fact(INFO, "transactional_ids_expired", {"count": count}))
         return out

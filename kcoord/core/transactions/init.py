@@ -6,6 +6,8 @@ its epoch once the transaction is over. When a producer id has no epochs left, t
 
 A producer that wants to go on after an error names its id and epoch. It is fenced if another one came in between. A
 repeated request, whose answer was lost, names the epoch before the last one, and gets the same answer again.
+
+A producer may name the partitions that a group has assigned to its consumer: claims.py.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ from typing import Final, final
 from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import LIMIT, WARNING, Fact, Now, Outcome, Request
 from kcoord.core.producers import ProducerIds
-from kcoord.core.transactions.end import TransactionEnds, replaced_by
+from kcoord.core.transactions.claims import AssignmentClaims
+from kcoord.core.transactions.end import replaced_by
 from kcoord.core.transactions.expiry import TransactionExpiry
 from kcoord.core.transactions.state import (
     CLIENT_EPOCH_MAX,
@@ -54,23 +57,24 @@ class TransactionInits:
         config: CoreConfig,
         transactions: Transactions,
         producer_ids: ProducerIds,
-        ends: TransactionEnds,
         expiry: TransactionExpiry,
+        claims: AssignmentClaims,
     ) -> None:
         self.config = config
         self.transactions = transactions
         self.producer_ids = producer_ids
-        self.ends = ends
         self.expiry = expiry
+        self.claims = claims
+        self.ends = claims.ends
 
     def handle_init_producer_id(self, request: Request, body: InitProducerIdRequest, now: Now) -> Outcome:
         """A producer id and epoch. Without a transactional id it is a new producer id with epoch 0."""
-        if body.transactional_id is None:
+        if body.transactional_id is None and body.group_assignment is None:
             return self.producer_ids.handle_init_producer_id(request, body, now)
         out = Outcome()
         error = self._check(body)
         if error == NONE:
-            error = self._init(request, body, body.transactional_id, now, out)
+            error = self._init(request, body, body.transactional_id or "", now, out)
         if error != NONE:
             if error == PRODUCER_FENCED and request.version < PRODUCER_FENCED_FROM:
                 error = INVALID_PRODUCER_EPOCH
@@ -90,6 +94,16 @@ class TransactionInits:
     ) -> int:
         """Add the record and the answer, or the abort of an ongoing transaction, or wait; otherwise return an error."""
         txn = self.transactions.by_id.get(transactional_id)
+        if txn is not None:
+            if txn.is_ending:
+                return CONCURRENT_TRANSACTIONS
+            # A broker would abort the transaction of the current producer, and refuse an outdated one when it retries.
+            if not _may_go_on(txn, body) or (txn.status == ONGOING and _is_outdated(txn, body)):
+                return PRODUCER_FENCED
+        if body.group_assignment is not None:
+            error = self.claims.claim(transactional_id, body.group_assignment, out)
+            if error != NONE:
+                return error
         if txn is None:
             if len(self.transactions.by_id) >= self.config.transactional_ids_max:
                 out.facts.append(_too_many_ids(transactional_id, self.config.transactional_ids_max))
@@ -101,14 +115,7 @@ class TransactionInits:
             txn = Transaction(transactional_id, self.transactions.log_of(transactional_id))
             self._add(request, txn, body, producer_id, 0, NO_EPOCH, now, out)
             return NONE
-        if txn.is_ending:
-            return CONCURRENT_TRANSACTIONS
-        if not _may_go_on(txn, body):
-            return PRODUCER_FENCED
         if txn.status == ONGOING:
-            if _is_outdated(txn, body):
-                # A broker would abort the transaction of the current producer, and refuse this one when it retries.
-                return PRODUCER_FENCED
             if self.ends.fence(txn, replaced_by(request), now, out):
                 return CONCURRENT_TRANSACTIONS
             self.producer_ids.wait(RetryRequest(request), out)
@@ -148,7 +155,7 @@ class TransactionInits:
         now: Now,
         out: Outcome,
     ) -> None:
-        """Add the record of the new epoch, and the answer."""
+        """Add the records of the new epoch, and the answer."""
         if txn.producer_id == NO_PRODUCER_ID:
             self.expiry.arm(now, out)
             value = TransactionLogValue(
@@ -171,6 +178,7 @@ class TransactionInits:
             txn.expects_late_commit = False
         txn.next_last_epoch = last_epoch
         out.add(txn.log, TransactionLogKey(txn.transactional_id), value)
+        self.claims.add_record(txn, body.group_assignment, out)
         out.reply(request.request_id, InitProducerIdResponse(0, NONE, producer_id, epoch))
 
 

@@ -27,6 +27,7 @@ from kcoord.protocol.add_partitions_to_txn import (
 from kcoord.protocol.errors import (
     CONCURRENT_TRANSACTIONS,
     COORDINATOR_NOT_AVAILABLE,
+    GROUP_AUTHORIZATION_FAILED,
     INVALID_PRODUCER_EPOCH,
     INVALID_PRODUCER_ID_MAPPING,
     INVALID_REQUEST,
@@ -200,6 +201,9 @@ class TransactionPartitions:
     def handle_add_offsets(self, request: Request, body: AddOffsetsToTxnRequest, now: Now) -> Outcome:
         """Add the partition of `__consumer_offsets` that the group's offsets go to."""
         out = Outcome()
+        if not self.transactions.assignments.permits_group(body.transactional_id, body.group_id):
+            out.reply(request.request_id, AddOffsetsToTxnResponse(0, GROUP_AUTHORIZATION_FAILED))
+            return out
         partitions = [(OFFSETS_TOPIC, self.offsets_log_of(body.group_id).partition)]
         txn, error = self._add(
             body.transactional_id, body.producer_id, body.producer_epoch, partitions, request, now, out

@@ -27,6 +27,7 @@ from typing import Final, final
 from kcoord.core.hashing import coordinator_partition
 from kcoord.core.outcome import TRANSACTION_TOPIC, Event, LogId, Request, Timer
 from kcoord.core.topics.registry import TopicRegistry
+from kcoord.core.transactions.group_assignments import GroupAssignments
 from kcoord.protocol.errors import (
     CONCURRENT_TRANSACTIONS,
     INVALID_PRODUCER_ID_MAPPING,
@@ -246,6 +247,7 @@ class Transactions:
         self.topics = topics
         self.by_id: dict[str, Transaction] = {}
         self.by_producer: dict[int, Transaction] = {}
+        self.assignments = GroupAssignments()
         # The end of all producer ids in the log. An imported log may have ids that the metadata log does not reserve.
         self.producer_ids_end = 0
         # The log of the last record and the offset after it: an answer that waits for these shows what is durable.
@@ -371,4 +373,5 @@ class Transactions:
 
     def digest_lines(self) -> list[str]:
         """The hard state as text, one line per transactional id, in a fixed order."""
-        return [self.by_id[transactional_id].digest_line() for transactional_id in sorted(self.by_id)]
+        lines = [self.by_id[transactional_id].digest_line() for transactional_id in sorted(self.by_id)]
+        return lines + self.assignments.digest_lines()

@@ -28,7 +28,7 @@ from kcoord.log.serde import (
 )
 from kcoord.protocol.records import consumer_group_metadata
 from kcoord.protocol.records.offset_commit import OffsetCommitKey
-from kcoord.protocol.records.transaction_log import TransactionLogValue
+from kcoord.protocol.records.transaction_log import TransactionLogKey, TransactionLogValue
 from kcoord.spark.jobs.transaction_rules import TransactionRules
 from kcoord.wire.primitives import DecodeError
 
@@ -211,7 +211,7 @@ class TransactionHistory:
             key_message, message = decode_transaction_record(key, value)
         except DecodeError as error:
             return [Found(offset, "record", f"the record cannot be decoded: {error}", ALWAYS)]
-        if isinstance(key_message, UnknownRecord):
+        if not isinstance(key_message, TransactionLogKey):
             return []
         known = message if isinstance(message, TransactionLogValue) else None
         of_state = ABOVE_FLOOR if self.floor <= offset < NEVER else WHOLE

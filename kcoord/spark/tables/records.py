@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
-from kcoord.log.record_codecs import METADATA_BY_TYPE, PAIRS_BY_TYPE
+from kcoord.log.record_codecs import GROUP_ASSIGNMENT, METADATA_BY_TYPE, PAIRS_BY_TYPE
 from kcoord.log.record_plain import plain, with_kafka_names
 from kcoord.log.serde import (
     GROUP_METADATA,
@@ -34,6 +34,7 @@ from kcoord.log.typed_records import (
     RecordReader,
     TypedRecord,
 )
+from kcoord.protocol.records.transaction_group_assignment import TransactionGroupAssignmentKey
 from kcoord.protocol.records.transaction_log import TransactionLogKey
 from kcoord.spark.reader.row_filter import EVERYTHING, RowFilter
 from kcoord.spark.scan.records import RecordScan
@@ -77,7 +78,7 @@ OFFSETS_VERSIONS: Final[dict[int, int]] = {
 }
 VERSIONS: Final[dict[str, dict[int, int]]] = {
     OFFSETS_TOPIC: OFFSETS_VERSIONS,
-    TRANSACTION_TOPIC: {TRANSACTION_LOG: TRANSACTION_LOG_VERSION_MAX},
+    TRANSACTION_TOPIC: {TRANSACTION_LOG: TRANSACTION_LOG_VERSION_MAX, GROUP_ASSIGNMENT.record_type: 0},
     METADATA_TOPIC: {record_type: codec.version_max for record_type, codec in METADATA_BY_TYPE.items()},
 }
 # Kafka's record types and versions have 16 bits; a varint may hold more than a column can.
@@ -261,7 +262,7 @@ class RecordsTable(DecodedTable):
     def _subject_columns(self, typed: TypedRecord) -> Row:
         """From `group_id` to `transactional_id`: the subject of a record."""
         key, value = typed.key, typed.value
-        if isinstance(key, TransactionLogKey):
+        if isinstance(key, (TransactionLogKey, TransactionGroupAssignmentKey)):
             return None, None, None, None, key.transactional_id
         is_of_group = key is not None
         topic = typed.topic

@@ -28,6 +28,10 @@ from kcoord.protocol.records.partition_change_record import PartitionChangeRecor
 from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.producer_ids_record import ProducerIdsRecord
 from kcoord.protocol.records.topic_record import TopicRecord
+from kcoord.protocol.records.transaction_group_assignment import (
+    TransactionGroupAssignmentKey,
+    TransactionGroupAssignmentValue,
+)
 from kcoord.protocol.records.transaction_log import PartitionsSchema, TransactionLogKey, TransactionLogValue
 from kcoord.protocol.records.user_scram_credential_record import UserScramCredentialRecord
 from kcoord.wire.message import Message
@@ -192,6 +196,18 @@ def records(directory: LogDirectory, topic: str, partition: int) -> list[Record]
     assert log is not None
     data = log.read(log.log_start_offset, 1 << 24, log.end_offset)
     return [r for h in parse_batches(data) for r in decode_records(data, h.pos, h, 1 << 20)]
+
+
+def test_group_assignments_are_kept_with_their_transactional_ids(broker: Broker, tmp_path: Path) -> None:
+    """They are in the directory of a broker that has taken over one of kcoord."""
+    broker.metadata()
+    key, value = TransactionGroupAssignmentKey("tx"), TransactionGroupAssignmentValue("g", 1, "m")
+    state = TransactionLogValue(3, 0, transaction_timeout_ms=1000, transaction_status=0)
+    pairs = [encode_record(TransactionLogKey("tx"), state), encode_record(key, value), encode_record(key, None)]
+    broker.write(STATE, 1, list(pairs))
+    report = take(broker, tmp_path)
+    # The tombstone of an assignment removes no transactional id.
+    assert report["kept"] == {"transaction records": 3, "transactional ids": 1}
 
 
 def test_transactions_count_as_they_ended(broker: Broker, tmp_path: Path) -> None:

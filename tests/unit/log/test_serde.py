@@ -29,6 +29,11 @@ from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetada
 from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
 from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.topic_record import TopicRecord
+from kcoord.protocol.records.transaction_group_assignment import (
+    AssignedTopic,
+    TransactionGroupAssignmentKey,
+    TransactionGroupAssignmentValue,
+)
 from kcoord.protocol.records.transaction_log import TransactionLogKey, TransactionLogValue
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import DecodeError, EncodeError
@@ -55,6 +60,22 @@ def test_round_trip(key: Message, value: Message) -> None:
     key_bytes, value_bytes = encode_record(key, value)
     assert decode_record(key_bytes, value_bytes) == (key, value)
     assert decode_record(encode_record(key, None)[0], None) == (key, None)
+
+
+def test_group_assignments_of_transactions_have_a_type_of_their_own() -> None:
+    key = TransactionGroupAssignmentKey("tx")
+    value = TransactionGroupAssignmentValue("g", 7, "m", None, [AssignedTopic("t", [0, 2])])
+    key_bytes, value_bytes = encode_record(key, value)
+    assert key_bytes == bytes.fromhex("2710 0002 7478")
+    # Version, group, generation, member, no instance, one topic with two partitions, and no tags.
+    assert value_bytes == bytes.fromhex("0000 0267 00000007 026d 00 02 0274 03 00000000 00000002 00 00")
+    assert decode_transaction_record(key_bytes, value_bytes) == (key, value)
+    assert decode_transaction_record(encode_record(key, None)[0], None) == (key, None)
+    # In `__consumer_offsets` the number is unknown.
+    unknown, nothing = decode_record(key_bytes, value_bytes)
+    assert isinstance(unknown, UnknownRecord) and nothing is None
+    with pytest.raises(DecodeError):
+        decode_transaction_record(key_bytes, b"\0\1")
 
 
 def test_offset_commit_bytes() -> None:

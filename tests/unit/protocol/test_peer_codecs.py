@@ -76,6 +76,9 @@ def encoded(message: Message, version: int, data: st.DataObject) -> bytes:
     if message.name == "ApiVersionsResponse":
         # A client reads an answer with an error as version 0, whatever it asked for.
         value.error_code = 0
+    if message.name == "InitProducerIdRequest":
+        # With a tag of our own, which peers do not write again.
+        value.group_assignment = None
     w = BytesWriter()
     getattr(holder, f"encode_{snake_case(message.name)}")(w, value, version)
     return w.getvalue()

@@ -109,7 +109,7 @@ def _detail(row: dict[str, Any]) -> str:
         parts.append("cause unknown")
     if row["event"] in (COMMITTED, ABORTED) and not row["is_complete"]:
         parts.append("the end is not complete")
-    if row["event"] == NEW_EPOCH:
+    if row["event"] == NEW_EPOCH and row["cause"] is None:
         parts.append(f"InitProducerId, transaction timeout {_ms(row['timeout_ms'])}")
     if row["partitions"]:
         parts.append("partitions " + " ".join(f"{one['topic']}-{one['partition']}" for one in row["partitions"]))

@@ -11,6 +11,7 @@ from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import Now, Outcome, Request
 from kcoord.core.producers import ProducerIds
 from kcoord.core.topics.registry import TopicRegistry
+from kcoord.core.transactions.claims import AssignmentClaims
 from kcoord.core.transactions.end import TransactionEnds
 from kcoord.core.transactions.expiry import TransactionExpiry
 from kcoord.core.transactions.held_commits import HeldCommits
@@ -49,7 +50,8 @@ class AdminRig:
         transactions = Transactions(self.topics)
         ends = TransactionEnds(transactions, producer_ids, HeldCommits(transactions))
         expiry = TransactionExpiry(self.config, transactions)
-        self.inits = TransactionInits(self.config, transactions, producer_ids, ends, expiry)
+        claims = AssignmentClaims(self.config, transactions, producer_ids, ends)
+        self.inits = TransactionInits(self.config, transactions, producer_ids, expiry, claims)
         self.handlers: dict[int, Any] = {
             apis.METADATA: metadata.handle_metadata,
             apis.DESCRIBE_TOPIC_PARTITIONS: metadata.handle_describe_topic_partitions,

@@ -26,19 +26,16 @@ from kcoord.core.outcome import (
     TimerFired,
 )
 from kcoord.core.transactions.state import Transaction
-from kcoord.log.serde import encode_record
+from kcoord.log.serde import decode_transaction_record, encode_record
 from kcoord.protocol import apis, errors
 from kcoord.protocol.add_offsets_to_txn import AddOffsetsToTxnRequest
 from kcoord.protocol.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
 from kcoord.protocol.end_txn import EndTxnRequest
 from kcoord.protocol.find_coordinator import FindCoordinatorRequest
-from kcoord.protocol.init_producer_id import InitProducerIdRequest
-from kcoord.protocol.records.transaction_log import (
-    TransactionLogKey,
-    TransactionLogValue,
-    decode_transaction_log_value,
-)
+from kcoord.protocol.init_producer_id import GroupAssignment, InitProducerIdRequest
+from kcoord.protocol.records.transaction_group_assignment import TransactionGroupAssignmentKey
+from kcoord.protocol.records.transaction_log import TransactionLogKey, TransactionLogValue
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import BytesWriter, Reader
 
@@ -104,10 +101,9 @@ class Rig:
         offset = self.ends.get(repr(log), 0)
         self.ends[repr(log)] = offset + 1
         value = record.value
-        if isinstance(record.key, TransactionLogKey):
+        if isinstance(record.key, (TransactionLogKey, TransactionGroupAssignmentKey)):
             # The bytes must have all that counts.
-            encoded = encode_record(record.key, value)[1]
-            value = None if encoded is None else decode_transaction_log_value(Reader(encoded[2:]), encoded[1])
+            value = decode_transaction_record(*encode_record(record.key, value))[1]
             log = next(own for own in self.core.transactions.logs() if repr(own) == repr(log))
         self.core.replay(log, offset, record.key, value, self.wall_ms)
 
@@ -193,10 +189,15 @@ class Rig:
         return apis.decode_response(api_key, Reader(w.getvalue()), version)
 
     def init(
-        self, name: str = "x", producer: tuple[int, int] = (-1, -1), version: int = 5, timeout_ms: int = 60000
+        self,
+        name: str | None = "x",
+        producer: tuple[int, int] = (-1, -1),
+        version: int = 5,
+        timeout_ms: int = 60000,
+        assignment: GroupAssignment | None = None,
     ) -> tuple[int, int, int]:
         """Error, producer id and epoch."""
-        body = InitProducerIdRequest(name, timeout_ms, *producer)
+        body = InitProducerIdRequest(name, timeout_ms, *producer, assignment)
         answer = self.ask(apis.INIT_PRODUCER_ID, version, body)
         return answer.error_code, answer.producer_id, answer.producer_epoch
 
@@ -250,8 +251,7 @@ class Rig:
         for item in itertools.chain.from_iterable(self.commits):
             if not isinstance(item, Marker) and item[0].topic == TRANSACTION_TOPIC:
                 key = item[1].key
-                assert isinstance(key, TransactionLogKey)
-                if key.transactional_id == name:
+                if isinstance(key, TransactionLogKey) and key.transactional_id == name:
                     found.append(item[1])
         return found
 

@@ -26,6 +26,10 @@ from kcoord.protocol.records.consumer_group_metadata import (
 )
 from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetadataValue
 from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
+from kcoord.protocol.records.transaction_group_assignment import (
+    TransactionGroupAssignmentKey,
+    TransactionGroupAssignmentValue,
+)
 from kcoord.protocol.records.transaction_log import TransactionLogKey, TransactionLogValue
 from kcoord.spark.jobs.histories import (
     ABOVE_FLOOR,
@@ -240,6 +244,19 @@ def transaction(*records: tuple[int, int, int] | None, floor: int = UNKNOWN_FLOO
 def test_every_transaction_ends_once(statuses: list[int], wrong_at: list[int]) -> None:
     found = transaction(*((status, 9, 0) for status in statuses))
     assert found == [(offset, "transaction", WHOLE) for offset in wrong_at]
+
+
+def test_group_assignments_are_no_states_of_a_transaction() -> None:
+    history = TransactionHistory("pay")
+    pairs: list[tuple[Message, Message | None]] = [
+        (TransactionLogKey("pay"), TransactionLogValue(9, transaction_status=EMPTY)),
+        (TransactionGroupAssignmentKey("pay"), TransactionGroupAssignmentValue("g", 1, "m")),
+        (TransactionLogKey("pay"), TransactionLogValue(9, transaction_status=ONGOING)),
+        (TransactionGroupAssignmentKey("pay"), None),
+        (TransactionLogKey("pay"), TransactionLogValue(9, transaction_status=PREPARE_ABORT)),
+    ]
+    for offset, (key, value) in enumerate(pairs):
+        assert history.record(offset, offset, *encode_record(key, value), False) == []
 
 
 def test_transactions_in_a_compacted_log() -> None:

@@ -26,6 +26,11 @@ from kcoord.protocol.records.partition_change_record import PartitionChangeRecor
 from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.remove_topic_record import RemoveTopicRecord
 from kcoord.protocol.records.topic_record import TopicRecord
+from kcoord.protocol.records.transaction_group_assignment import (
+    AssignedTopic,
+    TransactionGroupAssignmentKey,
+    TransactionGroupAssignmentValue,
+)
 from kcoord.protocol.records.transaction_log import PartitionsSchema, TransactionLogKey, TransactionLogValue
 from kcoord.spark.tables.records import RecordsTable
 from kcoord.spark.tables.rows import RecordPlace
@@ -248,6 +253,18 @@ def test_transactions_in_every_version(version: int) -> None:
     row = only(decoder)
     check_json(row, TRANSACTIONS)
     assert [row[name] for name in SUBJECT] == [0, version, "transaction_log", None, None, None, None]
+    assert row["transactional_id"] == "pay-1"
+
+
+def test_a_group_assignment_of_a_transactional_id() -> None:
+    decoder = RecordsTable()
+    value = TransactionGroupAssignmentValue("billing", 7, "a-1", None, [AssignedTopic("orders", [1])])
+    add(decoder, TransactionGroupAssignmentKey("pay-1"), value, place=TRANSACTIONS)
+    row = only(decoder)
+    check_json(row, TRANSACTIONS)
+    assert [row[name] for name in SUBJECT] == [
+        10000, 0, "transaction_group_assignment", None, None, None, None,
+    ]  # fmt: skip
     assert row["transactional_id"] == "pay-1"
 
 
