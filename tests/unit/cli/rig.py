@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -177,7 +178,9 @@ def stopped(path: Path) -> Path:
 
 
 def run(*arguments: str | Path) -> Result:
-    return CliRunner(env={"COLUMNS": "80"}).invoke(main, ["log", *map(str, arguments)], catch_exceptions=False)
+    """The command on a terminal of 80 columns, or as many as the test sets."""
+    width = os.environ.get("COLUMNS", "80")
+    return CliRunner(env={"COLUMNS": width}).invoke(main, ["log", *map(str, arguments)], catch_exceptions=False)
 
 
 def run_json(*arguments: str | Path) -> Any:
