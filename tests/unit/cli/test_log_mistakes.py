@@ -74,9 +74,8 @@ def test_a_reader_that_closes_the_pipe(tmp_path: Path) -> None:
 
 
 def test_lines_to_a_pipe_are_whole(tmp_path: Path) -> None:
-    done = subprocess.run(
-        kcoord_command("log", "dump", str(stopped(tmp_path))),
-        capture_output=True, text=True, timeout=60, check=True, env={name: text for name, text in clean_environment().items() if name != "COLUMNS"},
-    )  # fmt: skip
+    command = kcoord_command("log", "dump", str(stopped(tmp_path)))
+    environment = {name: text for name, text in clean_environment().items() if name != "COLUMNS"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment)
     lines = [line for line in done.stdout.splitlines() if "group_metadata" in line]
     assert max(map(len, lines)) > 80
