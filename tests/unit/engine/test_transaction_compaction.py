@@ -18,14 +18,13 @@ import random
 
 import pytest
 
-from kcoord.log.cleaner import CleanConfig, clean
-from kcoord.log.exchange import promote
+from kcoord.log.cleaner import CleanConfig
 from kcoord.log.retention import RetentionPolicy, plan_retention
 from kcoord.log.transaction_index import marker_type
 from kcoord.protocol import apis
 from kcoord.protocol.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from kcoord.wire.record_batch import DELETE_HORIZON_FLAG, BatchHeader, Record, decode_records, parse_header
-from tests.harness.log import batches_of
+from tests.harness.log import batches_of, compact
 from tests.unit.engine.test_transaction_recovery import CONFIG, NOW, Rig
 
 KEYS = (b"a", b"b", b"c", b"d")
@@ -79,23 +78,12 @@ class World(Rig):
     def compact(self, keys_max: int) -> None:
         """Clean the closed segments as the server does: on from where the last cleaning ended."""
         log = self.tp.log
-        bases = [segment.base_offset for segment in log.closed_segments]
-        if not bases:
+        if not log.closed_segments:
             return
         before = self.stored()
         config = CleanConfig(DELETE_RETENTION_MS, CONFIG.segment_bytes, CONFIG.index_interval_bytes, keys_max)
         producers = frozenset(self.tp.producers.entries)
-        result = clean(self.storage, log.name, bases, self.first_dirty, config, self.clean_ms, producers)
-        promote(self.storage, log.name, [group.base for group in result.groups], CONFIG.index_interval_bytes)
-        for group in result.groups:
-            found = log.begin_replace(group.base, group.old_bases)
-            assert found is not None
-            new, old = found
-            self.storage.sync_dir(log.name)
-            new.rename("")
-            self.storage.sync_dir(log.name)
-            for segment in old:
-                segment.remove()
+        result = compact(log, self.first_dirty, config, self.clean_ms, producers)
         if self.tp.last_stable_offset > log.log_start_offset:
             assert result.end <= max(self.tp.last_stable_offset, self.first_dirty)
         self.first_dirty = result.end
