@@ -232,11 +232,20 @@ class Segment:
         self._note_time()
 
     def transactions(self) -> TransactionIndex:
-        """The aborted transactions whose markers are in the segment. Raises InvalidIndex if the file is not valid."""
+        """The aborted transactions whose markers are in the segment. Raises InvalidIndex if the file is not valid.
+
+        Without a file there are none. But if the offset index is missing too, which every segment has from its first
+        batch on, somebody has removed the indexes, or copied the log without them.
+        """
         index = self._transactions
         if index is None:
             path = self.file_path(".txnindex")
-            index = self._read_transactions(path) if self.storage.exists(path) else NO_TRANSACTIONS
+            if self.storage.exists(path):
+                index = self._read_transactions(path)
+            elif self.size and not self.storage.exists(self.file_path(".index")):
+                raise InvalidIndex(f"{path} and the offset index are missing")
+            else:
+                index = NO_TRANSACTIONS
             self._transactions = index
         return index
 

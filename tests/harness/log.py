@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kcoord.log.cleaner import CleanConfig, CleanResult, clean
+from kcoord.log.exchange import promote
 from kcoord.log.journal import Journal
 from kcoord.log.partition_log import PartitionLog
 
@@ -31,3 +33,23 @@ def checkpoint(journal: Journal, now_ms: int) -> None:
     except OSError as error:
         journal.fail(error)
         raise
+
+
+def compact(
+    log: PartitionLog, first_dirty: int, config: CleanConfig, now_ms: int, producers: frozenset[int] | None = None
+) -> CleanResult:
+    """Clean the closed segments, of which there is at least one, and exchange them."""
+    storage = log.storage
+    bases = [segment.base_offset for segment in log.closed_segments]
+    result = clean(storage, log.name, bases, first_dirty, config, now_ms, producers)
+    promote(storage, log.name, [group.base for group in result.groups], config.index_interval_bytes)
+    for group in result.groups:
+        found = log.begin_replace(group.base, group.old_bases)
+        assert found is not None
+        new, old = found
+        storage.sync_dir(log.name)
+        new.rename("")
+        storage.sync_dir(log.name)
+        for segment in old:
+            segment.remove()
+    return result

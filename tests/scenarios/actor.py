@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from kcoord.protocol.consumer_group_heartbeat import ClientAssignor, ConsumerGroupHeartbeatResponse
 from kcoord.protocol.consumer_group_prepare_assignment import ConsumerGroupPrepareAssignmentResponse
+from kcoord.protocol.end_txn import EndTxnResponse
+from kcoord.protocol.init_producer_id import InitProducerIdResponse
 from kcoord.protocol.join_group import JoinGroupResponse
 from kcoord.wire.message import Message
 from tests.scenarios.printing import Printer
@@ -29,6 +31,11 @@ class Actor:
         # Its client-side assignors, and the group epoch that it was told to compute for.
         self.assignors: list[ClientAssignor] | None = None
         self.prepared_epoch = -1
+        # As a producer: its id and epoch, the next sequence by partition (`t:0`), and its transaction version.
+        self.transactional_id = ""
+        self.producer = (-1, -1)
+        self.sequences: dict[str, int] = {}
+        self.transaction_version = 2
 
     def learn(self, response: Message) -> None:
         if isinstance(response, JoinGroupResponse):
@@ -46,6 +53,14 @@ class Actor:
             self.generation_id = response.member_epoch
             if response.assignment is not None:
                 self.assignment = {t.topic_id: t.partitions for t in response.assignment.topic_partitions}
+        elif isinstance(response, InitProducerIdResponse | EndTxnResponse) and response.error_code == 0:
+            self._learn_producer(response.producer_id, response.producer_epoch)
+
+    def _learn_producer(self, producer_id: int, epoch: int) -> None:
+        """EndTxn names the producer from transaction version 2 on."""
+        if producer_id >= 0 and (producer_id, epoch) != self.producer:
+            self.producer = (producer_id, epoch)
+            self.sequences = {}
 
 
 Actors = dict[str, Actor]

@@ -89,7 +89,7 @@ class Printer:
         if name == "metadata_hash" and isinstance(value, int) and value:
             # It hangs on the ids of topics. Numbers by appearance still tell which ones are the same.
             return f"#{self.hashes.setdefault(value, len(self.hashes) + 1)}"
-        if name == "error_code" and isinstance(value, int):
+        if name.endswith("error_code") and isinstance(value, int):
             return "NONE" if value == 0 else ERROR_NAMES.get(value, str(value))
         if isinstance(value, bytes):
             embedded = None

@@ -190,7 +190,7 @@ def build_fetch(command: Command, actor: Actor, version: int, printer: Printer, 
                 for name, indexes in asked.items()
             ]
         groups.append(OffsetFetchRequestGroup(group_id, member_id, member_epoch, of_group))
-    return OffsetFetchRequest("", None, groups, require_stable)
+    return OffsetFetchRequest("", (), groups, require_stable)
 
 
 def build_delete_offsets(command: Command, actor: Actor, version: int, printer: Printer, actors: Actors) -> Message:

@@ -9,6 +9,7 @@ import pytest
 from kcoord.core.coordinator import Core
 from kcoord.core.outcome import Job, Outcome
 from kcoord.core.topics.regex import ResolveRegexJob
+from tests.scenarios.engine_runner import EngineScenario
 from tests.scenarios.printing import duration, milliseconds
 from tests.scenarios.runner import Scenario
 from tests.scenarios.script import format_script, parse_command, parse_script
@@ -96,3 +97,36 @@ def test_files_are_written_as_they_were_read() -> None:
     for path in FILES:
         text = path.read_text()
         assert format_script(parse_script(text)) == text, path.name
+
+
+def with_open_transaction() -> EngineScenario:
+    scenario = EngineScenario()
+    for command in ("topic t", "init client=p txn=x", "produce client=p t:0=one", "txn-commit client=p t:0=5"):
+        assert not [line for line in scenario.run(command) if line.startswith(("DIGEST", "OFFSETS"))]
+    return scenario
+
+
+def test_a_transaction_that_no_record_describes_is_noticed() -> None:
+    scenario = with_open_transaction()
+    scenario.engine.core.transactions.by_id["x"].producer_epoch += 1
+    assert scenario.run("waiting") == ["DIGEST differs after a power cut"]
+
+
+def test_pending_offsets_that_no_record_describes_are_noticed() -> None:
+    scenario = with_open_transaction()
+    scenario.engine.core.offsets.pending.drop("g", "t", 0)
+    assert scenario.run("waiting") == ["DIGEST differs after a power cut"]
+
+
+def test_a_last_stable_offset_that_a_start_does_not_find_is_noticed() -> None:
+    scenario = with_open_transaction()
+    tp = scenario.engine.data_plane.table.find("t", 0)
+    assert tp is not None
+    tp.producers.transactions.restore([])
+    assert "OFFSETS of t-0: (1, 1), after a power cut (0, 1)" in scenario.run("waiting")
+
+
+def test_records_that_no_sync_covers_are_noticed() -> None:
+    scenario = with_open_transaction()
+    scenario.engine.journal.sync_mode = "memory"
+    assert [line for line in scenario.run("produce client=p t:0=two") if line.startswith("OFFSETS of t-0")]
