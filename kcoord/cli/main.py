@@ -25,6 +25,7 @@ output_option = click.option(
 @click.group(
     cls=LazyGroup,
     lazy={
+        "groups": "kcoord.cli.groups:groups",
         "log": "kcoord.cli.log:log",
         "pipeline": "kcoord.cli.pipeline:pipeline",
         "transactions": "kcoord.cli.transactions:transactions",

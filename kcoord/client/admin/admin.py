@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self, final
 
-from kcoord.client.admin import configs, group_offsets, groups, topics, transactions
+from kcoord.client.admin import configs, group_offsets, groups, records, topics, transactions
 from kcoord.client.admin.group_offsets import GroupOffsets
 from kcoord.client.admin.results import (
     ClusterDescription,
@@ -243,6 +243,13 @@ class Admin:
         """
         deadline = self._spread.deadline("the offsets of partitions", timeout_s)
         return await topics.list_offsets(self._spread, deadline, times, read_committed)
+
+    async def first_timestamps(
+        self, offsets: Mapping[TopicPartition, int], timeout_s: float | None = None
+    ) -> dict[TopicPartition, int | KafkaError | None]:
+        """The timestamp of the first record at or after each offset, None if there is none yet."""
+        deadline = self._spread.deadline("the times of records", timeout_s)
+        return await records.first_timestamps(self._spread, deadline, offsets)
 
     # --- configs and log directories
 
