@@ -8,12 +8,12 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from aiokafka import AIOKafkaConsumer
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, Message, Producer
 
 from kcoord.client.admin.admin import Admin
 from kcoord.client.admin.results import NewTopic
 from kcoord.client.admin.spread import only
-from kcoord.client.metadata import TopicPartition
+from kcoord.client.partition import TopicPartition
 
 WAIT_S = 60.0
 FIRST_MS = 1_700_000_000_000
@@ -27,11 +27,18 @@ async def make_topic(admin: Admin, name: str, partitions: int = 1) -> list[Topic
 
 def produce(bootstrap: str, topic: str, counts: dict[int, int], first_ms: int = FIRST_MS) -> None:
     """Records in partitions; the timestamp of each is a second after that of the one before."""
+    failures: list[str] = []
+
+    def delivered(error: KafkaError | None, _message: Message) -> None:
+        if error is not None:
+            failures.append(str(error))
+
     producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0})
     for partition, count in counts.items():
         for number in range(count):
-            producer.produce(topic, b"v", partition=partition, timestamp=first_ms + 1000 * number)
-    assert producer.flush(WAIT_S) == 0
+            at_ms = first_ms + 1000 * number
+            producer.produce(topic, b"v", b"%d" % number, partition=partition, timestamp=at_ms, on_delivery=delivered)
+    assert producer.flush(WAIT_S) == 0 and not failures, failures
 
 
 @asynccontextmanager

@@ -31,7 +31,7 @@ from kcoord.client.errors import (
     UnknownTopicOrPartition,
     UnstableOffsetCommit,
 )
-from kcoord.client.metadata import TopicPartition
+from kcoord.client.partition import TopicPartition
 from kcoord.protocol import errors
 from tests.client.groups import FIRST_MS, WAIT_S, classic_member, consumer_member, make_topic, produce
 

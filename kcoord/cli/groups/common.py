@@ -10,7 +10,7 @@ import click
 from kcoord.cli.online.run import CommandProblem, complain
 from kcoord.cli.online.suggestions import suggestion
 from kcoord.client.errors import BrokerError, KafkaError
-from kcoord.client.metadata import TopicPartition
+from kcoord.client.partition import TopicPartition
 from kcoord.protocol.errors import GROUP_ID_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION
 
 if TYPE_CHECKING:

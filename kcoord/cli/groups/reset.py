@@ -54,7 +54,7 @@ from kcoord.cli.online.run import (
 )
 from kcoord.cli.output import Column, csv_text, emit, plural
 from kcoord.client.errors import KafkaError
-from kcoord.client.metadata import TopicPartition
+from kcoord.client.partition import TopicPartition
 from kcoord.protocol.errors import GROUP_ID_NOT_FOUND
 
 if TYPE_CHECKING:

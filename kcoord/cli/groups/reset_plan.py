@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from kcoord.client.metadata import TopicPartition
+from kcoord.client.partition import TopicPartition
 
 # In a file: delete the committed offset. Undo files have it for partitions that had none.
 NO_OFFSET: Final = -1

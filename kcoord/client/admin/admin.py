@@ -37,7 +37,7 @@ from kcoord.client.admin.spread import Spread, only
 from kcoord.client.cluster import Cluster, ClusterOptions, parse_bootstrap
 from kcoord.client.connection import API_VERSIONS_VERSION, SOFTWARE_NAME, ConnectionOptions
 from kcoord.client.errors import IllegalState, KafkaError
-from kcoord.client.metadata import TopicPartition
+from kcoord.client.partition import TopicPartition
 from kcoord.protocol import apis
 from kcoord.protocol.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kcoord.protocol.list_transactions import ListTransactionsRequest

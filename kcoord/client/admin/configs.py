@@ -20,7 +20,7 @@ from kcoord.client.cluster import Cluster
 from kcoord.client.connection import Connection
 from kcoord.client.deadline import Deadline
 from kcoord.client.errors import InvalidConfiguration, KafkaError, check, error_for
-from kcoord.client.metadata import TopicPartition
+from kcoord.client.partition import TopicPartition
 from kcoord.protocol import apis
 from kcoord.protocol.describe_configs import (
     DescribeConfigsRequest,

@@ -15,7 +15,7 @@ from kcoord.client.cluster import GROUP
 from kcoord.client.connection import Connection
 from kcoord.client.deadline import Deadline
 from kcoord.client.errors import KafkaError, UnstableOffsetCommit, check, error_for
-from kcoord.client.metadata import TopicPartition
+from kcoord.client.partition import TopicPartition
 from kcoord.protocol import apis, errors
 from kcoord.protocol.offset_commit import (
     OffsetCommitRequest,

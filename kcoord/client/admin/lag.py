@@ -22,7 +22,7 @@ from kcoord.client.admin.results import (
     MemberDescription,
 )
 from kcoord.client.errors import KafkaError
-from kcoord.client.metadata import TopicPartition
+from kcoord.client.partition import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

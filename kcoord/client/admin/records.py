@@ -10,7 +10,7 @@ from kcoord.client.admin.spread import Spread
 from kcoord.client.connection import Connection
 from kcoord.client.deadline import Deadline
 from kcoord.client.errors import CorruptRecord, KafkaError, error_for
-from kcoord.client.metadata import TopicPartition
+from kcoord.client.partition import TopicPartition
 from kcoord.protocol import apis
 from kcoord.protocol.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from kcoord.wire.compression import DecompressionError

@@ -17,7 +17,7 @@ from kcoord.client.cluster import TRANSACTION
 from kcoord.client.connection import Connection
 from kcoord.client.deadline import Deadline
 from kcoord.client.errors import KafkaError, check, error_for
-from kcoord.client.metadata import TopicPartition
+from kcoord.client.partition import TopicPartition
 from kcoord.protocol import apis
 from kcoord.protocol.describe_producers import DescribeProducersRequest, DescribeProducersResponse, TopicRequest
 from kcoord.protocol.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse
