@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from kcoord.client.partition import TopicPartition as TopicPartition
+from kcoord.client.partition import TopicPartition as TopicPartition  # noqa: PLC0414  others import it from here
 from kcoord.protocol.errors import LEADER_NOT_AVAILABLE, NONE
 from kcoord.protocol.metadata import MetadataResponse, MetadataResponseTopic
 

@@ -20,8 +20,8 @@ FIRST_MS = 1_700_000_000_000
 
 
 async def make_topic(admin: Admin, name: str, partitions: int = 1) -> list[TopicPartition]:
-    """A topic that did not exist."""
-    only(await admin.create_topics(NewTopic(name, partitions)), name)
+    """A topic that did not exist, and that keeps old records."""
+    only(await admin.create_topics(NewTopic(name, partitions, configs={"retention.ms": "-1"})), name)
     return [TopicPartition(name, one) for one in range(partitions)]
 
 

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 
 from kcoord.cli.main import main
 from kcoord.client.admin.admin import Admin
-from kcoord.client.metadata import TopicPartition
+from kcoord.client.partition import TopicPartition
 from kcoord.testing.fixture import KcoordServer
 from tests.client.groups import classic_member, consumer_member, make_topic, produce
 from tests.e2e.process import clean_environment, kcoord_command

@@ -25,7 +25,7 @@ from kcoord.cli.groups.reset_plan import (
 )
 from kcoord.cli.output import csv_text
 from kcoord.client.admin.lag import records_behind
-from kcoord.client.metadata import TopicPartition
+from kcoord.client.partition import TopicPartition
 
 A = TopicPartition("a", 0)
 B = TopicPartition("b", 1)
