@@ -144,6 +144,29 @@ def test_files_go_both_ways(bootstrap: str, home: Path) -> None:
     assert our_rows(bootstrap, "describe", "billing", "--no-time") == before
 
 
+def test_a_file_with_several_groups(bootstrap: str, home: Path) -> None:
+    arguments = ["billing", "other", "--topic", "orders:0", "--to-earliest", "--export"]
+    plan = ours(bootstrap, "reset", *arguments).stdout
+    (home / "plan.csv").write_text(plan)
+    both = ["--group", "billing", "--group", "other"]
+    rows = theirs(bootstrap, "--reset-offsets", *both, "--from-file", str(home / "plan.csv"), "--dry-run").table()
+    found = sorted((row["GROUP"], row["TOPIC"], row["PARTITION"], row["NEW-OFFSET"]) for row in rows)
+    assert found == [("billing", "orders", "0", "2"), ("other", "orders", "0", "2")]
+
+
+def test_records_that_are_gone_are_no_lag(bootstrap: str) -> None:
+    """The one intended difference: the log begins at 2, and Kafka's tool counts from 0."""
+
+    async def prepare() -> None:
+        async with Admin(bootstrap) as admin:
+            await admin.alter_group_offsets("behind", {TopicPartition("orders", 0): 0})
+
+    asyncio.run(prepare())
+    (row,) = theirs(bootstrap, "--describe", "--group", "behind", "--offsets").table()
+    (own,) = our_rows(bootstrap, "describe", "behind")
+    assert (row["LAG"], own["lag"]) == ("10", 8)
+
+
 def test_deletions(bootstrap: str) -> None:
     async def prepare() -> None:
         async with Admin(bootstrap) as admin:
