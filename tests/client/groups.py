@@ -25,7 +25,7 @@ async def make_topic(admin: Admin, name: str, partitions: int = 1) -> list[Topic
     return [TopicPartition(name, one) for one in range(partitions)]
 
 
-def produce(bootstrap: str, topic: str, counts: dict[int, int], first_ms: int = FIRST_MS) -> None:
+def produce(bootstrap: str, topic: str, counts: dict[int, int], first_ms: int = FIRST_MS, value: bytes = b"v") -> None:
     """Records in partitions; the timestamp of each is a second after that of the one before."""
     failures: list[str] = []
 
@@ -37,7 +37,7 @@ def produce(bootstrap: str, topic: str, counts: dict[int, int], first_ms: int = 
     for partition, count in counts.items():
         for number in range(count):
             at_ms = first_ms + 1000 * number
-            producer.produce(topic, b"v", b"%d" % number, partition=partition, timestamp=at_ms, on_delivery=delivered)
+            producer.produce(topic, value, b"%d" % number, partition=partition, timestamp=at_ms, on_delivery=delivered)
     assert producer.flush(WAIT_S) == 0 and not failures, failures
 
 

@@ -208,6 +208,26 @@ async def test_offsets_of_partitions_and_deleted_records(bootstrap: str) -> None
         assert code_of(refused[one]) == errors.OFFSET_OUT_OF_RANGE
 
 
+async def test_times_of_records(bootstrap: str) -> None:
+    """Inside a batch, before a marker, at the end, and in batches larger than an answer for many partitions."""
+    async with Admin(bootstrap) as admin:
+        one, marked, empty, large, larger = await make_topic(admin, "times", 5)
+        produce(bootstrap, "times", {0: 5})
+        produce(bootstrap, "times", {3: 2, 4: 2}, value=bytes(200_000))
+        producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": "times", "log_level": 0})
+        producer.init_transactions(WAIT_S)
+        producer.begin_transaction()
+        producer.produce("times", b"x", partition=1, timestamp=FIRST_MS)
+        producer.commit_transaction(WAIT_S)
+        assert await admin.first_timestamps({one: 2, marked: 0, empty: 0, large: 1, larger: 0}) == {
+            one: FIRST_MS + 2000, marked: FIRST_MS, empty: None, large: FIRST_MS + 1000, larger: FIRST_MS,
+        }  # fmt: skip
+        assert await admin.first_timestamps({one: 5, marked: 1}) == {one: None, marked: None}
+        beyond = await admin.first_timestamps({one: 9, TopicPartition("times", 7): 0})
+        assert code_of(beyond[one]) == errors.OFFSET_OUT_OF_RANGE
+        assert isinstance(beyond[TopicPartition("times", 7)], UnknownTopicOrPartition)
+
+
 async def test_configs(bootstrap: str) -> None:
     async with Admin(bootstrap) as admin:
         await make_topic(admin, "configs")

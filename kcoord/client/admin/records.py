@@ -34,15 +34,29 @@ async def first_timestamps(
     async def ask(connection: Connection, part: list[TopicPartition]) -> dict[TopicPartition, int | KafkaError | None]:
         found = await _fetch(connection, {one: offsets[one] for one in part})
         for key, result in list(found.items()):
-            if isinstance(result, _Incomplete):
-                found |= await _fetch(connection, {key: offsets[key]})
+            found[key] = await _rest(connection, key, offsets[key], result)
         return found
 
     return await spread.over_leaders(deadline, offsets, ask)
 
 
 class _Incomplete(CorruptRecord):
-    """The answer ends within the first batch."""
+    """The answer has no record at or after the offset, and ends before `next_offset`."""
+
+    def __init__(self, key: TopicPartition, next_offset: int) -> None:
+        super().__init__(f"partition {key}: the answer ends at offset {next_offset}")
+        self.next_offset = next_offset
+
+
+async def _rest(
+    connection: Connection, key: TopicPartition, offset: int, result: int | KafkaError | None
+) -> int | KafkaError | None:
+    """Ask for one partition alone, from where its answer ended, until it has a record or is at its end."""
+    asked = -1
+    while isinstance(result, _Incomplete) and result.next_offset != asked:
+        asked = max(result.next_offset, offset)
+        result = (await _fetch(connection, {key: asked}))[key]
+    return CorruptRecord(str(result)) if isinstance(result, _Incomplete) else result
 
 
 async def _fetch(
@@ -74,6 +88,7 @@ def _first_timestamp(key: TopicPartition, answer: PartitionData, offset: int) ->
         return error_for(answer.error_code, f"partition {key}")
     data = bytes(answer.records or b"")
     position = 0
+    next_offset = offset
     try:
         while position + HEADER_BYTES <= len(data):
             header = parse_header(data, position, partial=True)
@@ -83,9 +98,8 @@ def _first_timestamp(key: TopicPartition, answer: PartitionData, offset: int) ->
                 for record in decode_records(data, position, header, DECOMPRESSED_MAX):
                     if record.offset >= offset:
                         return record.timestamp
+            next_offset = max(next_offset, header.last_offset + 1)
             position += header.size
     except (DecodeError, DecompressionError) as error:
         return CorruptRecord(f"partition {key} after offset {offset}: {error}")
-    if answer.high_watermark <= offset:
-        return None
-    return _Incomplete(f"partition {key}: no record within {PARTITION_BYTES} bytes after offset {offset}")
+    return None if answer.high_watermark <= next_offset else _Incomplete(key, next_offset)
