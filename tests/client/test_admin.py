@@ -6,6 +6,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Position
 
+from kcoord import client
 from kcoord.client.admin.admin import Admin
 from kcoord.client.admin.results import (
     BROKER_RESOURCE,
@@ -293,6 +294,13 @@ async def test_the_cluster(bootstrap: str) -> None:
         assert cluster.cluster_id and [f"{it.host}:{it.port}" for it in cluster.nodes] == [bootstrap]
         features = await admin.describe_features()
         assert features.finalized["group.version"][1] == 1 and features.epoch >= 0
+
+
+def test_public_names() -> None:
+    assert client.Admin is Admin and client.TopicPartition is TopicPartition and client.BrokerError is BrokerError
+    assert all(getattr(client, name) is not None for name in client.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = client.Nothing
 
 
 async def test_life(bootstrap: str) -> None:
