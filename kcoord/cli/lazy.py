@@ -25,3 +25,15 @@ class LazyGroup(click.Group):
         module, _, attribute = target.partition(":")
         command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Refuse an unknown command with the name of a similar one."""
+        name = args[0]
+        known = self.list_commands(ctx)
+        if not ctx.resilient_parsing and name not in known and not name.startswith("-"):
+            from kcoord.cli.online.suggestions import suggestion
+
+            ctx.fail(f"No such command {name!r}{suggestion(name, known)}.")
+        return super().resolve_command(ctx, args)

@@ -25,8 +25,11 @@ output_option = click.option(
 @click.group(
     cls=LazyGroup,
     lazy={
+        "configs": "kcoord.cli.configs:configs",
+        "groups": "kcoord.cli.groups:groups",
         "log": "kcoord.cli.log:log",
         "pipeline": "kcoord.cli.pipeline:pipeline",
+        "topics": "kcoord.cli.topics:topics",
         "transactions": "kcoord.cli.transactions:transactions",
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
@@ -124,6 +127,23 @@ def version(output: str) -> None:
         click.echo(json.dumps({"kcoord": __version__, "code": code, "python": python}))
     else:
         click.echo(f"kcoord {__version__} ({code}, Python {python})")
+
+
+@main.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print a script that completes commands and options in a shell.
+
+    \b
+    Examples:
+      kcoord completion bash > ~/.local/share/bash-completion/completions/kcoord
+      kcoord completion fish > ~/.config/fish/completions/kcoord.fish
+    """
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    click.echo(kind(main, {}, "kcoord", "_KCOORD_COMPLETE").source())
 
 
 @main.command()

@@ -1,1 +1,30 @@
-"""An asyncio client for kcoord and every other Kafka cluster."""
+"""An asyncio client for kcoord and every other Kafka cluster.
+
+The names of `__all__` are imported when they are used, so that a command which needs one of them starts quickly.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from kcoord.client.admin.admin import Admin
+    from kcoord.client.errors import BrokerError, KafkaError
+    from kcoord.client.partition import TopicPartition
+
+__all__ = ["Admin", "BrokerError", "KafkaError", "TopicPartition"]
+
+_MODULES: Final = {
+    "Admin": "kcoord.client.admin.admin",
+    "BrokerError": "kcoord.client.errors",
+    "KafkaError": "kcoord.client.errors",
+    "TopicPartition": "kcoord.client.partition",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _MODULES.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(module), name)

@@ -24,6 +24,7 @@ from kcoord.client.errors import (
     InvalidConfiguration,
     KafkaError,
     RequestTimedOut,
+    UnsupportedVersion,
     check,
     error_for,
     may_retry,
@@ -354,6 +355,34 @@ class Cluster:
         self.metadata.nodes.setdefault(node.node_id, node)
         self._coordinators[kind, key] = node.node_id
         return node.node_id
+
+    async def coordinators(self, kind: int, keys: list[str]) -> dict[str, int | KafkaError]:
+        """The coordinators of groups or transactional ids, one attempt: one request from Kafka 3.0 on (KIP-699)."""
+        found: dict[str, int | KafkaError] = {}
+        unknown = [key for key in keys if (kind, key) not in self._coordinators]
+        if len(unknown) > 1:
+            try:
+                answer = await self.ask_any(
+                    apis.FIND_COORDINATOR,
+                    FindCoordinatorRequest("", kind, unknown),
+                    FindCoordinatorResponse,
+                    version_min=KEYS_FROM,
+                )
+            except UnsupportedVersion:
+                answer = FindCoordinatorResponse()
+            for one in answer.coordinators:
+                if one.error_code:
+                    found[one.key] = error_for(one.error_code, f"the coordinator of {one.key!r}", one.error_message)
+                elif one.node_id != NO_NODE:
+                    self.metadata.nodes.setdefault(one.node_id, Node(one.node_id, one.host, one.port))
+                    self._coordinators[kind, one.key] = one.node_id
+        for key in keys:
+            if key not in found:
+                try:
+                    found[key] = await self.coordinator(kind, key)
+                except KafkaError as error:
+                    found[key] = error
+        return found
 
     def forget_coordinator(self, kind: int, key: str) -> None:
         """The coordinator has moved, or cannot be reached: look it up again."""

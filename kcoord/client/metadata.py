@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, final
+from typing import Final, final
 
+from kcoord.client.partition import TopicPartition as TopicPartition  # noqa: PLC0414  others import it from here
 from kcoord.protocol.errors import LEADER_NOT_AVAILABLE, NONE
 from kcoord.protocol.metadata import MetadataResponse, MetadataResponseTopic
 
 NO_NODE: Final = -1
 NO_EPOCH: Final = -1
 NO_ID: Final = bytes(16)
-
-
-class TopicPartition(NamedTuple):
-    """A partition by the name of its topic."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 @dataclass(frozen=True, slots=True)

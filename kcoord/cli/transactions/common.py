@@ -11,26 +11,14 @@ import click
 
 from kcoord.cli.log.common import fail
 from kcoord.cli.log.points import UNITS_MS
+from kcoord.cli.online.run import EXIT_CLUSTER, cluster_options
 from kcoord.cli.transactions.cluster import ClusterError
 
-EXIT_CLUSTER: Final = 3
-TIMEOUT_S: Final = 30.0
+__all__ = ["EXIT_CLUSTER", "cluster_options"]
+
 DURATION: Final = re.compile(r"(\d+)(ms|s|m|h|d)?")
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def cluster_options(command: F) -> F:
-    """The address of the cluster and the time that the command may take."""
-    bootstrap = click.option(
-        "--bootstrap", "--bootstrap-server", "-b", "bootstrap", default="127.0.0.1:9092", show_default=True,
-        metavar="HOST:PORT", help="A broker; several with commas between.",
-    )  # fmt: skip
-    timeout = click.option(
-        "--timeout", type=click.FloatRange(min=0, min_open=True), default=TIMEOUT_S, show_default=True,
-        metavar="SECONDS", help="How long the whole command may take.",
-    )  # fmt: skip
-    return bootstrap(timeout(command))
 
 
 def friendly(command: F) -> F:

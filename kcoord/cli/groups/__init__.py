@@ -1,0 +1,33 @@
+"""`kcoord groups`: the groups of a running server or of a Kafka cluster."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from kcoord.cli.lazy import LazyGroup
+
+COMMANDS: Final = {
+    "copy": "kcoord.cli.groups.reset:copy",
+    "delete": "kcoord.cli.groups.delete:delete",
+    "delete-offsets": "kcoord.cli.groups.delete:delete_offsets",
+    "describe": "kcoord.cli.groups.describe:describe",
+    "list": "kcoord.cli.groups.describe:list_command",
+    "members": "kcoord.cli.groups.describe:members",
+    "remove-members": "kcoord.cli.groups.delete:remove_members",
+    "reset": "kcoord.cli.groups.reset:reset",
+}
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
+def groups() -> None:
+    """List, describe, reset and delete groups, with their members, offsets and lag.
+
+    The commands talk to a running kcoord or to any Kafka cluster from version 2.1 on. Those that change something
+    print what they would change; --execute changes it.
+
+    \b
+    Exit codes: 0 success; 1 something that was named does not exist, or a part of the work was refused;
+    2 wrong usage; 3 no response in time, or the cluster refused the request.
+    """
