@@ -252,6 +252,11 @@ class Cluster:
             task.add_done_callback(lambda done: self._opened(key, done))
         return await asyncio.shield(task)
 
+    def open_connection(self, node_id: int, lane: str = DATA_LANE) -> Connection | None:
+        """The connection to a broker if it is open now."""
+        found = self._connections.get((node_id, lane))
+        return None if found is None or found.is_closed else found
+
     async def _open(self, key: tuple[int, str]) -> Connection:
         host, port = self._address(key[0])
         try:

@@ -142,13 +142,17 @@ class Connection(asyncio.Protocol):
 
         Raises RequestTimedOut after `timeout_s` seconds, which closes the connection, or ConnectionLost.
         """
+        return cast(M, await self.begin(api_key, version, request, timeout_s))
+
+    def begin(
+        self, api_key: int, version: int, request: Message, timeout_s: float | None = None
+    ) -> asyncio.Future[Message]:
+        """Write a request at once; the future gets its answer, or the errors of `ask`."""
         limit_s = self.options.request_timeout_s if timeout_s is None else timeout_s
         future = self.submit(api_key, version, request)
         handle = self._loop.call_later(limit_s, self._time_out, future, api_key, limit_s)
-        try:
-            return cast(M, await future)
-        finally:
-            handle.cancel()
+        future.add_done_callback(lambda _: handle.cancel())
+        return future
 
     def submit(self, api_key: int, version: int, request: Message) -> asyncio.Future[Message]:
         """Write a request; the future gets its answer. The caller limits the wait."""
