@@ -12,13 +12,17 @@ if TYPE_CHECKING:
     from kcoord.client.admin.admin import Admin
     from kcoord.client.errors import BrokerError, KafkaError
     from kcoord.client.partition import TopicPartition
+    from kcoord.client.producer.batch import RecordMetadata
+    from kcoord.client.producer.producer import Producer
 
-__all__ = ["Admin", "BrokerError", "KafkaError", "TopicPartition"]
+__all__ = ["Admin", "BrokerError", "KafkaError", "Producer", "RecordMetadata", "TopicPartition"]
 
 _MODULES: Final = {
     "Admin": "kcoord.client.admin.admin",
     "BrokerError": "kcoord.client.errors",
     "KafkaError": "kcoord.client.errors",
+    "Producer": "kcoord.client.producer.producer",
+    "RecordMetadata": "kcoord.client.producer.batch",
     "TopicPartition": "kcoord.client.partition",
 }
 

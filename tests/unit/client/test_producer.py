@@ -180,7 +180,7 @@ async def test_other_acks(acks: int) -> None:
 async def test_wrong_use() -> None:
     for options in ({"acks": "2"}, {"compression_type": "x"}, {"acks": 1, "enable_idempotence": True}):
         with pytest.raises(InvalidConfiguration):
-            Producer(bootstrap_servers="a:1", **options)  # type: ignore[arg-type]
+            Producer(bootstrap_servers="a:1", **options)
     with pytest.raises(InvalidConfiguration):
         Producer(bootstrap_servers="a:1", delivery_timeout_ms=1)
     with pytest.raises(IllegalState):
