@@ -1,8 +1,8 @@
 """One producer of a client library for `bench.client_produce`: client_produce_child CLIENT HOST PORT BYTES SECONDS
 
 Sends records without keys as fast as the library takes them, and waits for all answers at the end. All libraries have
-the same settings: acks=all, idempotence, batches of 16 KiB, a linger of 5 ms, a buffer of 32 MiB. Prints one line of
-JSON.
+the same settings: acks=all, idempotence, batches of 16 KiB, a linger of 5 ms, and a buffer of 32 MiB if that can be
+set. Prints one line of JSON.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from kcoord.client.producer.partitioner import partition_of_key
 from kcoord.protocol import apis
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 
-READ_DEADLINE_S = 60.0
+READ_DEADLINE_S = 30.0
 PARTITIONS = 3
 
 
@@ -47,10 +47,12 @@ async def read_all(bootstrap: str, topic: str, count: int) -> dict[int, list[Con
         consumer.assign(partitions)
         ends = await consumer.end_offsets(partitions)
         assert sum(ends.values()) == count
-        async with asyncio.timeout(READ_DEADLINE_S):
-            while sum(len(records) for records in found.values()) < count:
-                for partition, records in (await consumer.getmany(timeout_ms=500)).items():
-                    found[partition.partition] += records
+        deadline = Deadline(READ_DEADLINE_S)
+        while sum(len(records) for records in found.values()) < count:
+            for partition, records in (await consumer.getmany(timeout_ms=500)).items():
+                found[partition.partition] += records
+            lengths = {number: len(records) for number, records in found.items()}
+            assert not deadline.is_over(), f"read {lengths} of {ends}"
     finally:
         await consumer.stop()
     return found
