@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench import assignors, compaction, members, newcomers, servers, transactions, workload
+from bench import assignors, client_produce, compaction, members, newcomers, servers, transactions, workload
 from bench.load import Traffic, measure
 
 OPERATIONS = ("OffsetCommit v8", "OffsetFetch v8", "Heartbeat v4")
@@ -29,7 +29,17 @@ START_TARGET_MS = 200.0
 MEMORY_TARGET_MB = 60.0
 STARTS = 5
 STREAMS, STREAM_DEPTH = 4, 4
-MEASUREMENTS = ("requests", "start", "streams", "compaction", "assignors", "members", "newcomers", "transactions")
+MEASUREMENTS = (
+    "requests",
+    "start",
+    "streams",
+    "compaction",
+    "assignors",
+    "members",
+    "newcomers",
+    "transactions",
+    "client-produce",
+)
 
 
 def name_of(compiled: bool, sync: str) -> str:
@@ -78,6 +88,7 @@ class Bench:
         self.groups: dict[str, members.Figures | str] = {}
         self.newcomers: dict[str, newcomers.Figures] = {}
         self.transactions: transactions.Results = {}
+        self.produce: client_produce.Results = {}
 
     def note(self, text: str) -> None:
         print(f"  {text}", file=sys.stderr, flush=True)
@@ -175,6 +186,10 @@ class Bench:
         variants = [(name_of(compiled, sync), compiled, sync) for compiled, sync in self.variants]
         self.transactions = transactions.run(variants, self.seconds, self.note)
 
+    def clients(self) -> None:
+        """Measure the producers of client libraries."""
+        self.produce = client_produce.run(self.seconds, self.note)
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "requests": self.results,
@@ -185,6 +200,7 @@ class Bench:
             "members": self.groups,
             "newcomers": self.newcomers,
             "transactions": self.transactions,
+            "client-produce": self.produce,
         }
 
 
@@ -230,6 +246,8 @@ def print_tables(results: dict[str, Any]) -> None:
         newcomers.print_table(results["newcomers"])
     if results["transactions"]:
         transactions.print_table(results["transactions"])
+    if results["client-produce"]:
+        client_produce.print_table(results["client-produce"])
     if results["start"]:
         print(f"\n{'empty server':<20}{'ready, ms':>10}{'RSS, MB':>10}")
         for label, figures in results["start"].items():
@@ -263,6 +281,8 @@ def main() -> int:
         bench.late_clients()
     if "transactions" in wanted:
         bench.transact()
+    if "client-produce" in wanted:
+        bench.clients()
     results = bench.as_dict()
     if args.output == "json":
         print(json.dumps(results, indent=2))

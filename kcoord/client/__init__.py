@@ -11,15 +11,17 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from kcoord.client.admin.admin import Admin
     from kcoord.client.errors import BrokerError, KafkaError
+    from kcoord.client.metadata import GroupMetadata
     from kcoord.client.partition import TopicPartition
     from kcoord.client.producer.batch import RecordMetadata
     from kcoord.client.producer.producer import Producer
 
-__all__ = ["Admin", "BrokerError", "KafkaError", "Producer", "RecordMetadata", "TopicPartition"]
+__all__ = ["Admin", "BrokerError", "GroupMetadata", "KafkaError", "Producer", "RecordMetadata", "TopicPartition"]
 
 _MODULES: Final = {
     "Admin": "kcoord.client.admin.admin",
     "BrokerError": "kcoord.client.errors",
+    "GroupMetadata": "kcoord.client.metadata",
     "KafkaError": "kcoord.client.errors",
     "Producer": "kcoord.client.producer.producer",
     "RecordMetadata": "kcoord.client.producer.batch",

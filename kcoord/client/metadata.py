@@ -15,6 +15,19 @@ NO_ID: Final = bytes(16)
 
 
 @dataclass(frozen=True, slots=True)
+class GroupMetadata:
+    """Who a consumer is in its group, for a producer that commits its offsets in a transaction (KIP-447).
+
+    `generation_id` is the member epoch in a consumer group (KIP-848), and -1 without a member.
+    """
+
+    group_id: str
+    generation_id: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """A broker."""
 

@@ -102,11 +102,13 @@ class Batch:
 
     def succeed(self, base_offset: int, append_time_ms: int) -> None:
         topic, partition = self.partition
-        for delta, future in enumerate(self.futures):
+        step = 0 if base_offset < 0 else 1
+        offset = NO_OFFSET if base_offset < 0 else base_offset
+        for future, time_ms in zip(self.futures, self.timestamps, strict=True):
             if not future.done():
-                offset = NO_OFFSET if base_offset < 0 else base_offset + delta
-                time_ms = self.timestamps[delta] if append_time_ms < 0 else append_time_ms
-                future.set_result(RecordMetadata(topic, partition, offset, time_ms))
+                found = RecordMetadata(topic, partition, offset, time_ms if append_time_ms < 0 else append_time_ms)
+                future.set_result(found)
+            offset += step
         self._finish()
 
     def fail(self, error: KafkaError) -> None:
@@ -158,6 +160,9 @@ class Lane:
         self.producer_id = NO_PRODUCER_ID
         self.epoch = NO_PRODUCER_EPOCH
         self.next_sequence = 0
+        # Whether the broker has written a batch with this producer id and epoch. A broker that does not know a producer
+        # accepts any sequence number, so the first batch must be answered before the second one is sent.
+        self.is_known = False
         self.needs_new_epoch = False
         self.paused_until_s = 0.0
         self.backoff = Backoff(options.retry_backoff_s, options.retry_backoff_max_s)
@@ -165,11 +170,6 @@ class Lane:
     @property
     def is_empty(self) -> bool:
         return not self.waiting and not self.in_flight
-
-    def open_batch(self) -> Batch | None:
-        """The batch that takes the next record."""
-        last = self.waiting[-1] if self.waiting else None
-        return None if last is None or last.is_closed else last
 
     def take(self, is_idempotent: bool) -> Batch:
         """Move the first batch from `waiting` to `in_flight`, with a sequence number."""
@@ -187,11 +187,21 @@ class Lane:
     def put_back(self, batches: list[Batch]) -> None:
         """Have batches that were in flight sent again, in the order of their records."""
         again = [self.waiting.popleft() for _ in range(self.retries)] + batches
-        # Sequence numbers start again at 0 after 2^31 - 1, and no batch is so many records older than the newest.
-        first = (self.next_sequence - INT32_MAX // 2) & INT32_MAX
-        again.sort(key=lambda batch: (batch.sequence - first) & INT32_MAX)
+        again.sort(key=self._age)
         self.waiting.extendleft(reversed(again))
         self.retries = len(again)
+
+    def _age(self, batch: Batch) -> int:
+        """Orders batches by their sequence numbers, which start again at 0 after 2^31 - 1."""
+        # No batch is so many records older than the newest.
+        first = (self.next_sequence - INT32_MAX // 2) & INT32_MAX
+        return (batch.sequence - first) & INT32_MAX
+
+    def is_first(self, batch: Batch) -> bool:
+        """Whether a batch in flight is the oldest without a result."""
+        if self.in_flight[0] is not batch:
+            return False
+        return not self.retries or self._age(batch) < self._age(self.waiting[0])
 
     def drop(self, batch: Batch) -> None:
         """Remove a batch from `waiting`."""
@@ -206,6 +216,7 @@ class Lane:
         self.producer_id = producer_id
         self.epoch = epoch
         self.next_sequence = 0
+        self.is_known = False
         self.needs_new_epoch = False
         unknown = [batch for batch in self.waiting if batch.is_unknown]
         self.waiting = deque(batch for batch in self.waiting if not batch.is_unknown)

@@ -20,7 +20,7 @@ from kcoord.client.errors import (
     SerializationFailed,
     error_for,
 )
-from kcoord.client.metadata import NO_NODE, TopicPartition
+from kcoord.client.metadata import NO_NODE
 from kcoord.client.producer.batch import RecordMetadata, record_bytes
 from kcoord.client.producer.options import (
     ProducerOptions,
@@ -184,9 +184,16 @@ class Producer:
         Waits for the metadata of the topic and while the buffer is full, max_block_ms at most (RequestTimedOut).
         Raises RecordTooLarge for a record above max_request_size or buffer_bytes_max.
         """
-        sender = self._running()
-        key_bytes = _serialize(self._key_serializer, key, "key")
-        value_bytes = _serialize(self._value_serializer, value, "value")
+        sender = self._sender
+        if sender is None or self._is_closed or sender.is_closed:
+            sender = self._running()
+        # Bytes without a serializer are the usual case.
+        key_bytes: bytes | None = key
+        if self._key_serializer is not None or (key is not None and type(key) is not bytes):
+            key_bytes = _serialize(self._key_serializer, key, "key")
+        value_bytes: bytes | None = value
+        if self._value_serializer is not None or type(value) is not bytes:
+            value_bytes = _serialize(self._value_serializer, value, "value")
         record_headers: Headers = _checked(headers) if headers else []
         size = record_bytes(key_bytes, value_bytes, record_headers)
         if size + HEADER_BYTES > self._options.max_request_size or size > self._options.buffer_bytes_max:
@@ -207,9 +214,9 @@ class Producer:
         if not sender.buffer.take(size):
             await self._wait_for_bytes(sender, size, deadline)
         try:
-            chosen = self._partition(sender, topic, key_bytes, partition, size)
-            sent = TopicPartition(topic, chosen)
-            return sender.append(sent, timestamp_ms, key_bytes, value_bytes, record_headers, size)
+            if partition is None:
+                partition = self._partition(sender, topic, key_bytes, size)
+            return sender.append((topic, partition), timestamp_ms, key_bytes, value_bytes, record_headers, size)
         except BaseException:
             sender.buffer.give_back(size)
             raise
@@ -279,16 +286,16 @@ class Producer:
             sender.buffer.give_back(size)
             raise IllegalState("the producer is closed")
 
-    def _partition(self, sender: Sender, topic: str, key: bytes | None, partition: int | None, size: int) -> int:
-        if partition is not None:
-            return partition
+    def _partition(self, sender: Sender, topic: str, key: bytes | None, size: int) -> int:
         metadata = sender.cluster.metadata
-        if self._partitioner is None and key is not None:
-            return partition_of_key(key, metadata.partition_count(topic))
-        if topic not in metadata.topics:
+        found = metadata.topics.get(topic)
+        if found is None or not found.partitions:
+            # It was deleted while the call waited for the buffer.
             raise error_for(errors.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic}")
-        partitions = metadata.topics[topic].partitions
+        partitions = found.partitions
         if self._partitioner is None:
+            if key is not None:
+                return partition_of_key(key, len(partitions))
             sticky = self._sticky.get(topic)
             if sticky is None:
                 sticky = self._sticky[topic] = Sticky(self._options.batch_bytes_max)

@@ -58,8 +58,8 @@ class Sender:
         self.is_flushing = 0
         # A batch is full and the task has not run since: whoever adds records should let it run.
         self.is_behind = False
-        self._is_closed = False
-        self._lanes: dict[TopicPartition, Lane] = {}
+        self.is_closed = False
+        self._lanes: dict[tuple[str, int], Lane] = {}
         # Partitions with batches; a dict keeps their order.
         self._active: dict[TopicPartition, Lane] = {}
         self._wake = asyncio.Event()
@@ -91,7 +91,7 @@ class Sender:
         self._fail_all(IllegalState("the producer was closed before the broker confirmed the record"))
 
     def _fail_all(self, error: KafkaError) -> None:
-        self._is_closed = True
+        self.is_closed = True
         for lane in self._active.values():
             for batch in (*lane.in_flight, *lane.waiting):
                 self._fail(batch, error)
@@ -107,7 +107,7 @@ class Sender:
 
     def append(
         self,
-        partition: TopicPartition,
+        partition: tuple[str, int],
         timestamp_ms: int,
         key: bytes | None,
         value: bytes | None,
@@ -115,23 +115,26 @@ class Sender:
         size: int,
     ) -> asyncio.Future[RecordMetadata]:
         """Add a record, for which `size` bytes of the buffer were taken."""
-        if self._is_closed:
+        if self.is_closed:
             raise IllegalState("the producer is closed")
         lane = self._lanes.get(partition)
         if lane is None:
-            lane = self._lanes[partition] = Lane(partition, self.options)
-        batch = lane.open_batch()
-        if batch is not None and batch.buffered_bytes + size + HEADER_BYTES > self.options.batch_bytes_max:
+            name = TopicPartition(*partition)
+            lane = self._lanes[name] = Lane(name, self.options)
+        batch = lane.waiting[-1] if lane.waiting else None
+        if batch is None or batch.is_closed:
+            batch = None
+        elif batch.buffered_bytes + size + HEADER_BYTES > self.options.batch_bytes_max:
             batch.is_closed = True
             batch = None
             self.is_behind = True
             self._wake.set()
         if batch is None:
-            batch = Batch(partition, self._loop.time(), self._loop.create_future())
+            batch = Batch(lane.partition, self._loop.time(), self._loop.create_future())
         batch.builder.append(timestamp_ms, key, value, headers)
         if not batch.futures:
             lane.waiting.append(batch)
-            self._active[partition] = lane
+            self._active[lane.partition] = lane
             self._wake.set()
         future: asyncio.Future[RecordMetadata] = self._loop.create_future()
         batch.futures.append(future)
@@ -193,6 +196,8 @@ class Sender:
     def _wait_s(self, lane: Lane, now_s: float) -> float:
         """How long the first waiting batch of a partition must wait at least, 0 if it may be sent now."""
         if not lane.waiting or (lane.in_flight and (lane.retries or lane.needs_new_epoch)):
+            return TURN_S
+        if lane.in_flight and self.options.is_idempotent and not lane.is_known:
             return TURN_S
         if lane.paused_until_s > now_s:
             return lane.paused_until_s - now_s
@@ -320,10 +325,11 @@ class Sender:
         if batch not in lane.in_flight:
             return
         code = part.error_code
-        is_first = not lane.retries and lane.in_flight[0] is batch and not lane.needs_new_epoch
+        is_first = lane.is_first(batch) and not lane.needs_new_epoch
         verdict = answers.classify(code, batch, self.options.is_idempotent, is_first)
         lane.in_flight.remove(batch)
         if verdict == answers.DONE:
+            lane.is_known = True
             lane.backoff.reset()
             is_duplicate = code == errors.DUPLICATE_SEQUENCE_NUMBER
             self._succeed(batch, -1 if is_duplicate else part.base_offset, part.log_append_time_ms)
@@ -377,9 +383,9 @@ class Sender:
                 self._retry(lane, batch)
 
     def _retry(self, lane: Lane, batch: Batch) -> None:
-        if not lane.retries:
-            lane.paused_until_s = self._loop.time() + lane.backoff.next_s()
         lane.put_back([batch])
+        if lane.waiting[0] is batch:
+            lane.paused_until_s = self._loop.time() + lane.backoff.next_s()
 
     def _expire(self, lane: Lane, now_s: float) -> None:
         """Fail batches whose delivery timeout is over. Those in flight stay until they are answered."""

@@ -63,9 +63,6 @@ class ProduceBroker:
             # Nobody waits any more.
             broker.held.set()
 
-    def forget_producers(self) -> None:
-        self._known.clear()
-
     async def behave(self, key: int, version: int, correlation_id: int, body: Reader) -> bytes | None:
         if key == apis.API_VERSIONS:
             return versions_answer(version, correlation_id)
@@ -108,10 +105,11 @@ class ProduceBroker:
         if len(batch) > self.batch_bytes_max:
             return errors.MESSAGE_TOO_LARGE, -1
         if header.producer_id >= 0:
-            start = (header.producer_epoch, 0, dict[int, int]())
+            # As in Kafka, a producer that is not known may begin at any number, and a new epoch begins at 0.
+            start = (header.producer_epoch, header.base_sequence, dict[int, int]())
             epoch, expected, written = self._known.get((partition, header.producer_id), start)
             if header.producer_epoch > epoch:
-                epoch, expected, written = start
+                epoch, expected, written = header.producer_epoch, 0, {}
             if header.producer_epoch < epoch:
                 return errors.INVALID_PRODUCER_EPOCH, -1
             if header.base_sequence in written:

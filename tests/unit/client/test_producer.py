@@ -73,7 +73,7 @@ async def test_lost_answers_write_nothing_twice(script: list[int]) -> None:
 async def test_a_broker_that_forgot_the_producer_gets_the_next_epoch() -> None:
     async with both() as (broker, producer):
         await asyncio.gather(*await send_all(producer, 10))
-        broker.forget_producers()
+        broker.script.append(errors.OUT_OF_ORDER_SEQUENCE_NUMBER)
         await asyncio.gather(*await send_all(producer, 10))
         assert numbers(broker) == [*range(10), *range(10)]
         assert broker.headers[-1].producer_epoch == 1
@@ -131,11 +131,12 @@ async def test_half_open_broker() -> None:
 
 async def test_records_that_may_be_written_do_not_get_new_numbers() -> None:
     """Batch 1 is given up while nobody knows what became of batch 2, which was sent after it."""
-    options = {"delivery_timeout_ms": 900, "request_timeout_ms": 400, "batch_bytes_max": 100}
+    options = {"delivery_timeout_ms": 1000, "request_timeout_ms": 400, "batch_bytes_max": 100}
     async with both(**options) as (broker, producer):
+        await producer.send("t", b"0", partition=0)
         broker.script.extend([SILENT] * 1000)
         first = await producer.send_nowait("t", b"1" * 50, partition=0)
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.35)
         second = await producer.send_nowait("t", b"2" * 50, partition=0)
         with pytest.raises(RequestTimedOut):
             await first
@@ -143,7 +144,7 @@ async def test_records_that_may_be_written_do_not_get_new_numbers() -> None:
         with pytest.raises((OutOfOrderSequence, RequestTimedOut)):
             await second
         await producer.send("t", b"3")
-        assert numbers(broker) == [3]
+        assert numbers(broker) == [0, 3]
 
 
 async def test_the_buffer_bounds_memory() -> None:
@@ -152,7 +153,7 @@ async def test_the_buffer_bounds_memory() -> None:
         broker.held.clear()
         sent: list[asyncio.Future[RecordMetadata]] = []
         with pytest.raises(RequestTimedOut, match="buffer"):
-            while True:
+            while len(sent) < 1000:
                 sent.append(await producer.send_nowait("t", b"%0100d" % (len(sent) + 1)))
         assert 50 <= len(sent) <= 100
         waiting = asyncio.create_task(producer.send("t", b"%0100d" % (len(sent) + 1)))
@@ -178,7 +179,12 @@ async def test_other_acks(acks: int) -> None:
 
 
 async def test_wrong_use() -> None:
-    for options in ({"acks": "2"}, {"compression_type": "x"}, {"acks": 1, "enable_idempotence": True}):
+    wrong: list[dict[str, Any]] = [
+        {"acks": "2"},
+        {"compression_type": "x"},
+        {"acks": 1, "enable_idempotence": True},
+    ]
+    for options in wrong:
         with pytest.raises(InvalidConfiguration):
             Producer(bootstrap_servers="a:1", **options)
     with pytest.raises(InvalidConfiguration):
