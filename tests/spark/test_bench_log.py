@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -15,6 +16,7 @@ ROWS = 4_000
 GROUPS = 10
 
 
+@pytest.mark.nightly
 def test_the_measured_log(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "data")
     with process_memory.Sampler() as sampler:

@@ -56,6 +56,7 @@ def pipeline(job: str, *words: str | Path) -> Any:
     return json.loads(result.stdout), result.stderr
 
 
+@pytest.mark.nightly
 def test_what_compaction_took_is_never_passed_over(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The report, its page and the other jobs, before and after."""
     made: list[Report] = []
