@@ -38,7 +38,14 @@ async def create_topic(bootstrap: str, topic: str) -> None:
 
 def read_all(bootstrap: str, topic: str, count: int) -> dict[int, list[Message]]:
     """All records of a topic by partition, read by librdkafka. Fails if there are more or fewer than `count`."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.auto.commit": False})
+    settings: dict[str, str | bool] = {
+        "bootstrap.servers": bootstrap,
+        "group.id": "reader",
+        "enable.auto.commit": False,
+    }
+    # A broker may answer the first fetches of a new partition with OFFSET_OUT_OF_RANGE.
+    settings["auto.offset.reset"] = "earliest"
+    consumer = Consumer(settings)
     found: dict[int, list[Message]] = {number: [] for number in range(PARTITIONS)}
     try:
         partitions = [TopicPartition(topic, number, 0) for number in range(PARTITIONS)]
