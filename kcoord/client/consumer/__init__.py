@@ -1,0 +1,1 @@
+"""The consumer: alone, in a classic group, and in a consumer group of KIP-848."""
