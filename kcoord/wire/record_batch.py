@@ -219,7 +219,8 @@ def record_end(r: Reader) -> i64:
     return end
 
 
-def _field(r: Reader) -> bytes | None:
+def read_field(r: Reader) -> bytes | None:
+    """The key or value of a record, or the value of a header. Raises DecodeError."""
     size = r.varint()
     if size < 0:
         return None
@@ -227,18 +228,19 @@ def _field(r: Reader) -> bytes | None:
     return r.buf[pos : pos + size]
 
 
-def _headers(r: Reader) -> Headers:
+def read_headers(r: Reader) -> Headers:
+    """The headers of a record. Raises DecodeError."""
     count = r.varint()
     # A header takes at least two bytes.
     if count < 0 or count > (r.end - r.pos) // 2:
         raise DecodeError(f"{count} record headers in {r.end - r.pos} bytes")
     headers: Headers = []
     while count > 0:
-        key = _field(r)
+        key = read_field(r)
         if key is None:
             raise DecodeError("null record header key")
         # surrogateescape preserves keys that are not UTF-8 in a round trip.
-        headers.append((key.decode("utf-8", "surrogateescape"), _field(r)))
+        headers.append((key.decode("utf-8", "surrogateescape"), read_field(r)))
         count -= 1
     return headers
 
@@ -248,14 +250,14 @@ def skip_headers(r: Reader) -> None:
     if r.pos < r.end and r.buf[r.pos] == 0:
         r.pos += 1
     else:
-        _headers(r)
+        read_headers(r)
 
 
 def headers_at(buf: bytes, pos: i64, end: i64) -> Headers:
     """A record's headers, which lie between `pos` and `end`. Raises DecodeError."""
     r = Reader(buf, pos)
     r.end = end
-    return _headers(r)
+    return read_headers(r)
 
 
 def decode_records(buf: bytes, pos: i64, header: BatchHeader, max_decompressed: int) -> list[Record]:
@@ -278,9 +280,9 @@ def decode_records(buf: bytes, pos: i64, header: BatchHeader, max_decompressed: 
         delta = r.varint()
         if delta < 0 or delta > header.last_offset_delta:
             raise DecodeError(f"offset delta {delta} in a batch that ends at {header.last_offset_delta}")
-        key = _field(r)
-        value = _field(r)
-        headers = _headers(r)
+        key = read_field(r)
+        value = read_field(r)
+        headers = read_headers(r)
         if r.pos != end:
             raise DecodeError("record does not match its size")
         records.append(Record(base_offset + delta, timestamp, key, value, headers))

@@ -75,6 +75,7 @@ class GroupHost:
         subscription: Subscription,
         commit_consumed: Committer,
         changed: Callable[[], None],
+        event: asyncio.Event | None = None,
     ) -> None:
         self.cluster = cluster
         self.options = options
@@ -83,7 +84,7 @@ class GroupHost:
         # that cannot be reached, or answers with errors that pass, is asked again until the deadline.
         self.commit_consumed = commit_consumed
         # Set when the user's task should call `Membership.poll` again.
-        self.event = asyncio.Event()
+        self.event = asyncio.Event() if event is None else event
         self._changed = changed
 
     @property

@@ -75,7 +75,9 @@ def parse_auto_commit(wanted: bool | None, group_id: str | None) -> bool:
 def warn_of_empty_group_id(group_id: str | None) -> None:
     """KIP-289: the empty group id is deprecated."""
     if group_id == "":
-        log.warning("group_id='' is deprecated: it cannot commit or fetch offsets. Leave group_id out, or name a group.")
+        log.warning(
+            "group_id='' is deprecated: it cannot commit or fetch offsets. Leave group_id out, or name a group."
+        )
 
 
 def check_options(options: ConsumerOptions) -> None:

@@ -42,6 +42,7 @@ class PartitionState:
         "is_paused",
         "is_revoking",
         "last_stable_offset",
+        "leader_epoch",
         "log_start_offset",
         "must_validate",
         "position",
@@ -49,7 +50,6 @@ class PartitionState:
         "preferred_until_s",
         "reset",
         "round",
-        "start",
     )
 
     def __init__(self) -> None:
@@ -71,8 +71,8 @@ class PartitionState:
         # A follower that the leader has named (KIP-392), and until when.
         self.preferred_replica = -1
         self.preferred_until_s = 0.0
-        # The position at which the partition was taken over; there is nothing to commit before it moves.
-        self.start = NO_OFFSET
+        # The leader epoch in which the position was known to be good.
+        self.leader_epoch = NO_EPOCH
 
     @property
     def has_position(self) -> bool:
