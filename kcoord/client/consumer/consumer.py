@@ -272,7 +272,7 @@ class Consumer:
         subscription = self._subscription
         if subscription.mode is Mode.PATTERN:
             parts.cluster.watch_only(None)
-            self._match(parts)
+            parts.must_refresh = True
         else:
             parts.cluster.watch_only(subscription.topics)
         if subscription.is_group:
@@ -368,6 +368,11 @@ class Consumer:
         """What every poll does before records are taken."""
         parts.served_s = asyncio.get_running_loop().time()
         parts.commits.tick()
+        if parts.must_refresh:
+            # A pattern is matched with all topics before the group hears of it.
+            await parts.cluster.refresh(Deadline(self._options.request_timeout_s, "the topics of the cluster"))
+            parts.must_refresh = False
+            parts.is_metadata_new = True
         if parts.is_metadata_new:
             parts.is_metadata_new = False
             if self._match(parts) and parts.membership is not None:

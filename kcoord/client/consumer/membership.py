@@ -106,13 +106,13 @@ class GroupHost:
         if partitions:
             await self.commit_consumed(deadline)
 
-    async def revoke(self, partitions: Collection[TopicPartition]) -> None:
-        """Call the listener, then give up the partitions. Nothing happens without partitions, as in Kafka.
+    async def revoke(self, partitions: Collection[TopicPartition], *, is_told_if_empty: bool = False) -> None:
+        """Call the listener, then give up the partitions, even if the listener raises.
 
-        They are given up even if the listener raises.
+        Eager groups tell the listener also when there are none.
         """
         try:
-            await self._tell("on_partitions_revoked", partitions)
+            await self._tell("on_partitions_revoked", partitions, is_told_if_empty=is_told_if_empty)
         finally:
             self._give_up(partitions)
 

@@ -35,6 +35,8 @@ class Parts:
         # Set when positions were found.
         self.found = asyncio.Event()
         self.is_metadata_new = False
+        # There is a new pattern: all topics must be known before the group is served.
+        self.must_refresh = False
         self.served_s = 0.0
         self.membership: Membership | None = None
         self.fetcher = Fetcher(cluster, options, subscription, self.event)

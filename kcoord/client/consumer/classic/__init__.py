@@ -1,0 +1,1 @@
+"""The consumer's part in a classic group: joining, heartbeats, and the leader's work."""
