@@ -8,12 +8,15 @@ from typing import Final
 from kcoord.client.consumer.assignors.base import PartitionAssignor
 from kcoord.client.consumer.assignors.range_assignor import RangeAssignor
 from kcoord.client.consumer.assignors.round_robin import RoundRobinAssignor
+from kcoord.client.consumer.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from kcoord.client.errors import InvalidConfiguration
 
 _BUILT_IN: Final[dict[str, type[PartitionAssignor]]] = {
-    assignor.name: assignor for assignor in (RangeAssignor, RoundRobinAssignor)
+    assignor.name: assignor
+    for assignor in (RangeAssignor, RoundRobinAssignor, StickyAssignor, CooperativeStickyAssignor)
 }
-DEFAULT: Final = ("range",)
+# As in Kafka: eager with `range` as long as a member needs it, and one step from cooperative rebalances.
+DEFAULT: Final = ("range", "cooperative-sticky")
 
 
 def parse_strategy(given: Sequence[object] | None) -> list[PartitionAssignor]:
