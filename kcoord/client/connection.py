@@ -72,6 +72,8 @@ class Connection(asyncio.Protocol):
         self.options = options
         # (least, newest) version of each API that the broker has.
         self.versions: dict[int, tuple[int, int]] = {}
+        # The levels of the cluster's features (KIP-584), none from brokers before 2.7.
+        self.features: dict[str, int] = {}
         self._transport: asyncio.Transport | None = None
         self._loop = asyncio.get_running_loop()
         self._in_flight: deque[_Waiting] = deque()
@@ -108,6 +110,7 @@ class Connection(asyncio.Protocol):
             answer = await self._exchange(apis.API_VERSIONS, API_VERSIONS_FALLBACK, request, ApiVersionsResponse)
         check(answer.error_code, self.address)
         self.versions = {one.api_key: (one.min_version, one.max_version) for one in answer.api_keys}
+        self.features = {one.name: one.max_version_level for one in answer.finalized_features}
 
     # --- requests
 

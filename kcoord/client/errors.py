@@ -124,6 +124,10 @@ class TransactionAbortable(BrokerError):
     """The transaction must be aborted. The producer can be used after that."""
 
 
+class TransactionAborted(KafkaError):
+    """The transaction was aborted before the record was sent."""
+
+
 class NoCommittedOffset(KafkaError):
     """A partition has no committed offset, and the reset policy is `none`."""
 

@@ -51,7 +51,12 @@ def classify(code: int, batch: Batch, is_idempotent: bool, is_first: bool) -> in
 
 
 def produce_request(
-    version: int, acks: int, timeout_ms: int, data: list[tuple[TopicPartition, bytes]], metadata: Metadata
+    version: int,
+    transactional_id: str | None,
+    acks: int,
+    timeout_ms: int,
+    data: list[tuple[TopicPartition, bytes]],
+    metadata: Metadata,
 ) -> ProduceRequest:
     """One request with a batch for each of these partitions."""
     topics: dict[str, TopicProduceData] = {}
@@ -64,7 +69,7 @@ def produce_request(
                 entry = TopicProduceData(topic)
             topics[topic] = entry
         entry.partition_data.append(PartitionProduceData(partition, records))
-    return ProduceRequest(None, acks, timeout_ms, list(topics.values()))
+    return ProduceRequest(transactional_id, acks, timeout_ms, list(topics.values()))
 
 
 def by_partition(

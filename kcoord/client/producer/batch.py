@@ -94,10 +94,10 @@ class Batch:
     def count(self) -> int:
         return len(self.futures)
 
-    def encode(self, codec: int, producer_id: int, epoch: int) -> bytes:
+    def encode(self, codec: int, producer_id: int, epoch: int, is_transactional: bool) -> bytes:
         """The batch as it is sent, with the sequence number that it has."""
         if not self.data:
-            self.data = self.builder.build(0, -1, producer_id, epoch, self.sequence, codec=codec)
+            self.data = self.builder.build(0, -1, producer_id, epoch, self.sequence, is_transactional, codec=codec)
         return self.data
 
     def succeed(self, base_offset: int, append_time_ms: int) -> None:

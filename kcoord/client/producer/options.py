@@ -31,6 +31,8 @@ class ProducerOptions:
     max_block_s: float
     retry_backoff_s: float
     retry_backoff_max_s: float
+    transactional_id: str | None = None
+    transaction_timeout_s: float = 60.0
 
 
 def parse_acks(acks: str | int) -> int:
@@ -72,6 +74,13 @@ def check_options(options: ProducerOptions) -> None:
     ):
         if value < least:
             raise InvalidConfiguration(f"{name}: {value} is less than {least}")
+    if options.transactional_id is not None:
+        if not options.transactional_id:
+            raise InvalidConfiguration("transactional_id: must not be empty")
+        if not options.is_idempotent:
+            raise InvalidConfiguration("transactional_id: needs idempotence, acks='all' and max_in_flight of 5 at most")
+        if options.transaction_timeout_s <= 0:
+            raise InvalidConfiguration("transaction_timeout_ms: must be above 0")
     if options.request_timeout_s <= 0:
         raise InvalidConfiguration("request_timeout_ms: must be above 0")
     if options.delivery_timeout_s < options.linger_s + options.request_timeout_s:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import ssl
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Self, final
 
+from kcoord.client.admin.results import CommittedOffset
 from kcoord.client.cluster import Cluster, ClusterOptions, parse_bootstrap
 from kcoord.client.connection import ConnectionOptions
 from kcoord.client.deadline import BACKOFF_MAX_S, BACKOFF_S, Backoff, Deadline
@@ -20,7 +22,7 @@ from kcoord.client.errors import (
     SerializationFailed,
     error_for,
 )
-from kcoord.client.metadata import NO_NODE
+from kcoord.client.metadata import NO_NODE, GroupMetadata, TopicPartition
 from kcoord.client.producer.batch import RecordMetadata, record_bytes
 from kcoord.client.producer.options import (
     ProducerOptions,
@@ -31,6 +33,7 @@ from kcoord.client.producer.options import (
 )
 from kcoord.client.producer.partitioner import Partitioner, Sticky, partition_of_key
 from kcoord.client.producer.sender import Sender
+from kcoord.client.producer.transactions import State, Transactions
 from kcoord.protocol import errors
 from kcoord.wire.record_batch import HEADER_BYTES, Headers
 
@@ -55,6 +58,8 @@ class Producer:
         *,
         bootstrap_servers: str | Iterable[str],
         client_id: str = "kcoord",
+        transactional_id: str | None = None,
+        transaction_timeout_ms: float = 60_000,
         acks: str | int = "all",
         enable_idempotence: bool | None = None,
         compression_type: str | None = None,
@@ -89,6 +94,8 @@ class Producer:
             max_block_ms / 1000,
             retry_backoff_ms / 1000,
             retry_backoff_max_ms / 1000,
+            transactional_id,
+            transaction_timeout_ms / 1000,
         )
         check_options(self._options)
         self._cluster_options = ClusterOptions(
@@ -126,15 +133,24 @@ class Producer:
         self._sender = sender
 
     async def stop(self, timeout: float | None = None) -> None:
-        """Deliver all records, then close. Records that are not delivered in `timeout` seconds fail (IllegalState)."""
+        """Deliver all records, then close. Records that are not delivered in `timeout` seconds fail (IllegalState).
+
+        A transaction that has not ended is aborted, as in Kafka.
+        """
         if self._is_closed:
             return
         self._is_closed = True
         sender, cluster = self._sender, self._cluster
+        limit_s = self._options.delivery_timeout_s if timeout is None else timeout
         try:
             if sender is not None and sender.is_running:
-                await self._flush(sender, self._options.delivery_timeout_s if timeout is None else timeout)
-        except RequestTimedOut:
+                transactions = sender.transactions
+                if transactions is not None and transactions.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+                    deadline = Deadline(limit_s, "aborting the transaction")
+                    await transactions.abort(deadline, lambda: sender.drop(deadline))
+                await self._flush(sender, limit_s)
+        except KafkaError:
+            # Records have their own errors.
             pass
         finally:
             if sender is not None:
@@ -187,6 +203,8 @@ class Producer:
         sender = self._sender
         if sender is None or self._is_closed or sender.is_closed:
             sender = self._running()
+        if sender.transactions is not None:
+            sender.transactions.check_send()
         # Bytes without a serializer are the usual case.
         key_bytes: bytes | None = key
         if self._key_serializer is not None or (key is not None and type(key) is not bytes):
@@ -230,6 +248,87 @@ class Producer:
         cluster = self._running().cluster
         await self._topic(cluster, topic, None, Deadline(self._options.max_block_s, f"the metadata of topic {topic}"))
         return sorted(cluster.metadata.topics[topic].partitions)
+
+    # --- transactions
+
+    async def init_transactions(
+        self,
+        timeout: float | None = None,
+        *,
+        group: GroupMetadata | None = None,
+        partitions: Collection[TopicPartition] = (),
+    ) -> None:
+        """Get a producer id for the transactional id; producers that had it before are fenced.
+
+        With `group`, kcoord also fences producers to which the group had assigned these `partitions` before (the draft
+        of KIP-447); other brokers ignore it. Like the other calls of transactions it may be repeated after
+        RequestTimedOut.
+        """
+        await self._transactions().init(self._transaction_deadline("init_transactions", timeout), group, partitions)
+
+    async def begin_transaction(self, timeout: float | None = None) -> None:
+        """What is sent from now on belongs to one transaction."""
+        await self._transactions().begin(self._transaction_deadline("begin_transaction", timeout))
+
+    async def commit_transaction(self, timeout: float | None = None) -> None:
+        """Deliver all records, and commit them. Raises the error of a record that was not delivered.
+
+        After an error but RequestTimedOut, call `abort_transaction`; after ProducerFenced, stop the producer.
+        """
+        sender = self._running()
+        deadline = self._transaction_deadline("commit_transaction", timeout)
+        await self._transactions().commit(deadline, lambda: self._flush(sender, deadline.left_s()))
+
+    async def abort_transaction(self, timeout: float | None = None) -> None:
+        """Have nobody read the records of the transaction; those that were not sent yet fail (TransactionAborted)."""
+        sender = self._running()
+        deadline = self._transaction_deadline("abort_transaction", timeout)
+        await self._transactions().abort(deadline, lambda: sender.drop(deadline))
+
+    async def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, int | CommittedOffset],
+        group: GroupMetadata | str,
+        timeout: float | None = None,
+    ) -> None:
+        """Commit a group's offsets with the transaction.
+
+        `group` is `consumer.group_metadata()`: a member that the group has replaced is refused (IllegalGeneration,
+        UnknownMember, FencedInstanceId, KIP-447), and the transaction must be aborted.
+        """
+        found = {
+            TopicPartition(*name): CommittedOffset(one) if isinstance(one, int) else one
+            for name, one in offsets.items()
+        }
+        metadata = GroupMetadata(group) if isinstance(group, str) else group
+        deadline = self._transaction_deadline("send_offsets_to_transaction", timeout)
+        await self._transactions().send_offsets(found, metadata, deadline)
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Self]:
+        """A transaction for an `async with`: committed at the end, aborted after an exception."""
+        await self.begin_transaction()
+        try:
+            yield self
+            await self.commit_transaction()
+        except BaseException as error:
+            transactions = self._transactions()
+            # A fatal error is the one to tell; so is one that leaves the end to a repeated call.
+            if transactions.state in (State.IN_TRANSACTION, State.ABORTABLE_ERROR):
+                try:
+                    await self.abort_transaction()
+                except KafkaError as later:
+                    raise later from error
+            raise
+
+    def _transactions(self) -> Transactions:
+        found = self._running().transactions
+        if found is None:
+            raise IllegalState("the producer has no transactional_id")
+        return found
+
+    def _transaction_deadline(self, what: str, timeout_s: float | None) -> Deadline:
+        return Deadline(self._options.max_block_s if timeout_s is None else timeout_s, what)
 
     # --- parts
 

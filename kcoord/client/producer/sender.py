@@ -21,6 +21,7 @@ from kcoord.client.errors import (
     IllegalState,
     KafkaError,
     RequestTimedOut,
+    TransactionAborted,
     UnsupportedVersion,
     check,
     error_for,
@@ -29,18 +30,21 @@ from kcoord.client.metadata import NO_ID, NO_NODE, Node, TopicPartition
 from kcoord.client.producer import answers
 from kcoord.client.producer.batch import Batch, Buffer, Lane, RecordMetadata
 from kcoord.client.producer.options import ProducerOptions
+from kcoord.client.producer.transactions import PRODUCE_V2, Transactions
 from kcoord.protocol import apis, errors
 from kcoord.protocol.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kcoord.protocol.produce import PartitionProduceResponse, ProduceResponse
 from kcoord.wire.compression import CODEC_ZSTD
 from kcoord.wire.message import Message
-from kcoord.wire.record_batch import HEADER_BYTES, NO_PRODUCER_ID, Headers
+from kcoord.wire.record_batch import HEADER_BYTES, NO_PRODUCER_ID, NO_SEQUENCE, Headers
 
 EPOCH_MAX: Final = 32767
 # What a partition takes in a Produce request beside its batch, at most, without the name of the topic.
 PARTITION_BYTES: Final = 64
 # A partition without a leader is looked at again after this time, if no metadata arrive before.
 NO_LEADER_S: Final = 0.1
+# While a transaction is aborted, what comes back is dropped at least so often.
+DROP_S: Final = 0.05
 # The task looks for batches whose delivery timeout is over this often at the least.
 TURN_S: Final = 1.0
 
@@ -71,17 +75,22 @@ class Sender:
         self._is_renewing = False
         # Why the last attempt for something failed that all batches wait for.
         self._trouble: KafkaError | None = None
+        self.transactions: Transactions | None = None
+        if options.transactional_id is not None:
+            self.transactions = Transactions(cluster, options, options.transactional_id, self._wake.set)
 
     # --- life
 
     async def start(self, deadline: Deadline) -> None:
         self.cluster.on_change.append(self._wake.set)
-        if self.options.is_idempotent:
+        if self.options.is_idempotent and self.transactions is None:
             await self._renew_identity(deadline)
         self._task = asyncio.create_task(self._run(), name="kcoord producer")
 
     async def close(self) -> None:
         """Stop. Batches that have no result yet fail."""
+        if self.transactions is not None:
+            await self.transactions.close()
         tasks = [*self._helpers, *([self._task] if self._task is not None else [])]
         for task in tasks:
             task.cancel()
@@ -170,6 +179,9 @@ class Sender:
     def _turn(self, now_s: float) -> float:
         """Send what may be sent. Returns the time until something may change by itself."""
         pause_s = TURN_S
+        transactions = self.transactions
+        if transactions is not None and transactions.error is not None:
+            self._drop_waiting(transactions.error)
         ready: dict[int, list[Lane]] = {}
         for lane in list(self._active.values()):
             self._expire(lane, now_s)
@@ -212,6 +224,8 @@ class Sender:
 
     def _has_numbers(self, lane: Lane) -> bool:
         """Give the partition its producer id and epoch, or the next epoch if it needs one."""
+        if self.transactions is not None:
+            return self._has_numbers_of_transaction(lane, self.transactions)
         if lane.producer_id != NO_PRODUCER_ID and not lane.needs_new_epoch:
             return True
         if lane.producer_id == self.producer_id and lane.epoch >= EPOCH_MAX:
@@ -226,6 +240,35 @@ class Sender:
         for batch in lane.start_epoch(self.producer_id, epoch):
             self._fail(batch, error_for(errors.OUT_OF_ORDER_SEQUENCE_NUMBER, str(lane.partition), "after a lost batch"))
         return True
+
+    def _has_numbers_of_transaction(self, lane: Lane, transactions: Transactions) -> bool:
+        """All partitions have the epoch of the transaction, which changes only while nothing waits."""
+        if not transactions.may_send(lane.partition):
+            return False
+        if (lane.producer_id, lane.epoch) != (transactions.producer_id, transactions.epoch):
+            for batch in lane.start_epoch(transactions.producer_id, transactions.epoch):
+                self._fail(batch, error_for(errors.OUT_OF_ORDER_SEQUENCE_NUMBER, str(lane.partition)))
+        return True
+
+    def _drop_waiting(self, error: KafkaError) -> None:
+        """Fail all records that are not on their way."""
+        for lane in self._active.values():
+            for batch in list(lane.waiting):
+                lane.drop(batch)
+                self._fail(batch, error)
+
+    async def drop(self, deadline: Deadline) -> None:
+        """The transaction is aborted: fail what waits, and wait for the answers to what is on its way."""
+        while True:
+            self._drop_waiting(TransactionAborted("the transaction was aborted before the record was sent"))
+            sent = [batch.done for lane in self._active.values() for batch in lane.in_flight if not batch.done.done()]
+            if not sent:
+                return
+            # What has to be sent again goes back to those that wait.
+            self._wake.set()
+            _, late = await asyncio.wait(sent, timeout=min(deadline.left_s(), DROP_S))
+            if late:
+                deadline.check()
 
     def _send_to(self, node_id: int, lanes: list[Lane], now_s: float) -> None:
         connection = self.cluster.open_connection(node_id)
@@ -259,10 +302,21 @@ class Sender:
         try:
             version_max = answers.TOPIC_IDS_FROM - (1 if NO_ID in names else 0)
             version_min = answers.ZSTD_FROM if options.codec == CODEC_ZSTD else answers.VERSION_MIN
+            transactions = self.transactions
+            if transactions is not None and transactions.is_v2:
+                version_min = PRODUCE_V2
+            elif transactions is not None:
+                version_max = min(version_max, PRODUCE_V2 - 1)
             version = connection.version(apis.PRODUCE, version_min, version_max)
-            data = [(b.partition, b.encode(options.codec, lane.producer_id, lane.epoch)) for lane, b in batches]
+            is_transactional = transactions is not None
+            data = [
+                (b.partition, b.encode(options.codec, lane.producer_id, lane.epoch, is_transactional))
+                for lane, b in batches
+            ]
             timeout_ms = int(options.request_timeout_s * 1000)
-            request = answers.produce_request(version, options.acks, timeout_ms, data, metadata)
+            request = answers.produce_request(
+                version, options.transactional_id, options.acks, timeout_ms, data, metadata
+            )
             if options.acks == 0:
                 connection.send(apis.PRODUCE, version, request)
             else:
@@ -328,6 +382,9 @@ class Sender:
         is_first = lane.is_first(batch) and not lane.needs_new_epoch
         verdict = answers.classify(code, batch, self.options.is_idempotent, is_first)
         lane.in_flight.remove(batch)
+        if verdict == answers.NEW_EPOCH and self.transactions is not None:
+            # A transaction cannot go on in another epoch.
+            verdict = answers.FAIL
         if verdict == answers.DONE:
             lane.is_known = True
             lane.backoff.reset()
@@ -412,6 +469,8 @@ class Sender:
         if not batch.done.done():
             self.buffer.give_back(batch.buffered_bytes)
             batch.fail(error)
+            if self.transactions is not None:
+                self.transactions.batch_failed(error, batch.sequence != NO_SEQUENCE)
 
     # --- helpers
 
