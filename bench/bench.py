@@ -19,7 +19,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench import assignors, client_produce, compaction, members, newcomers, servers, transactions, workload
+from bench import (
+    assignors,
+    client_consume,
+    client_produce,
+    compaction,
+    members,
+    newcomers,
+    servers,
+    transactions,
+    workload,
+)
 from bench.load import Traffic, measure
 
 OPERATIONS = ("OffsetCommit v8", "OffsetFetch v8", "Heartbeat v4")
@@ -39,6 +49,7 @@ MEASUREMENTS = (
     "newcomers",
     "transactions",
     "client-produce",
+    "client-consume",
 )
 
 
@@ -89,6 +100,7 @@ class Bench:
         self.newcomers: dict[str, newcomers.Figures] = {}
         self.transactions: transactions.Results = {}
         self.produce: client_produce.Results = {}
+        self.consume: client_consume.Results = {}
 
     def note(self, text: str) -> None:
         print(f"  {text}", file=sys.stderr, flush=True)
@@ -190,6 +202,10 @@ class Bench:
         """Measure the producers of client libraries."""
         self.produce = client_produce.run(self.seconds, self.note)
 
+    def consumers(self) -> None:
+        """Measure the consumers of client libraries."""
+        self.consume = client_consume.run(self.note)
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "requests": self.results,
@@ -201,6 +217,7 @@ class Bench:
             "newcomers": self.newcomers,
             "transactions": self.transactions,
             "client-produce": self.produce,
+            "client-consume": self.consume,
         }
 
 
@@ -248,6 +265,8 @@ def print_tables(results: dict[str, Any]) -> None:
         transactions.print_table(results["transactions"])
     if results["client-produce"]:
         client_produce.print_table(results["client-produce"])
+    if results["client-consume"]:
+        client_consume.print_table(results["client-consume"])
     if results["start"]:
         print(f"\n{'empty server':<20}{'ready, ms':>10}{'RSS, MB':>10}")
         for label, figures in results["start"].items():
@@ -283,6 +302,8 @@ def main() -> int:
         bench.transact()
     if "client-produce" in wanted:
         bench.clients()
+    if "client-consume" in wanted:
+        bench.consumers()
     results = bench.as_dict()
     if args.output == "json":
         print(json.dumps(results, indent=2))
