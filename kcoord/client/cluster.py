@@ -230,6 +230,9 @@ class Cluster:
         """A broker has refused a request and named the new leader, or has not: then it is looked up."""
         if not self.metadata.note_leader(partition, leader, leader_epoch, nodes):
             self._wanted.set()
+            return
+        for callback in list(self.on_change):
+            callback()
 
     # --- connections
 

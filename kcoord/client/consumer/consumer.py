@@ -377,8 +377,6 @@ class Consumer:
             parts.is_metadata_new = False
             if self._match(parts) and parts.membership is not None:
                 parts.membership.subscription_changed()
-            parts.positions.leaders_changed()
-            parts.fetcher.wake()
         if parts.membership is not None and self._subscription.is_group:
             await parts.membership.poll(self._deadline("the group", None))
         elif self._subscription.mode is Mode.NONE:

@@ -161,6 +161,8 @@ class Fetcher:
         for partition in list(self._errors):
             error = self._errors.pop(partition)
             if partition in self.subscription.partitions:
+                # The next poll tries again.
+                self.wake()
                 raise error
 
     # --- the queue
@@ -211,10 +213,11 @@ class Fetcher:
                 connection = await self.cluster.connection(node)
                 request, asked, version = self._request(node, connection)
                 if not asked:
-                    idle_turns += self._has_none(node)
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(self._pause_s()):
                             await wake.wait()
+                    # Whoever wakes the task relies on another turn.
+                    idle_turns = idle_turns + 1 if not wake.is_set() and self._has_none(node) else 0
                     continue
                 idle_turns = 0
                 answer = await connection.ask(apis.FETCH, version, request, FetchResponse)
@@ -387,7 +390,9 @@ class Fetcher:
             self._errors[partition] = error_for(code, f"partition {partition}")
             self.arrived.set()
             return
-        state.preferred_replica = NO_NODE
+        if state.preferred_replica != NO_NODE:
+            state.preferred_replica = NO_NODE
+            self.wake()
         if one.current_leader.leader_id >= 0:
             self.cluster.note_leader(partition, one.current_leader.leader_id, one.current_leader.leader_epoch, nodes)
         elif code != errors.OFFSET_NOT_AVAILABLE:
@@ -399,6 +404,7 @@ class Fetcher:
         if state.preferred_replica != NO_NODE:
             # The follower may be behind: the leader decides.
             state.preferred_replica = NO_NODE
+            self.wake()
         elif question.offset != state.position:
             # Fetched ahead; what waits comes first.
             self._not_before[partition] = self._loop.time() + self.options.retry_backoff_s

@@ -91,6 +91,8 @@ class Parts:
 
     def _metadata_changed(self) -> None:
         self.is_metadata_new = True
+        self.positions.leaders_changed()
+        self.fetcher.wake()
         self.event.set()
 
     def _positions_found(self) -> None:

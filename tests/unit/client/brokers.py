@@ -34,6 +34,8 @@ class Brokers:
         self.ports: dict[int, int] = {}
         # Topics with the leader of each partition.
         self.topics: dict[str, list[int]] = {}
+        # The leader epoch of each topic's partitions, 0 if it is not there.
+        self.epochs: dict[str, int] = {}
         # The coordinator of each group, node 1 if it is not there.
         self.coordinators: dict[str, int] = {}
         self.coordinator_errors: dict[str, int] = {}
@@ -79,7 +81,7 @@ class Brokers:
                 NONE if name in self.topics else 3,
                 name,
                 partitions=[
-                    MetadataResponsePartition(NONE, number, leader, 0, [leader], [leader])
+                    MetadataResponsePartition(NONE, number, leader, self.epochs.get(name, 0), [leader], [leader])
                     for number, leader in enumerate(self.topics.get(name, []))
                 ],
             )

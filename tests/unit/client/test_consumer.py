@@ -1,0 +1,300 @@
+"""The consumer and brokers that move partitions, fail, lie and stay silent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from kcoord.client import Consumer, ConsumerRecord, TopicPartition
+from kcoord.client.errors import (
+    AuthorizationFailed,
+    CorruptRecord,
+    OffsetOutOfRange,
+    RequestTimedOut,
+)
+from kcoord.protocol import apis, errors
+from kcoord.protocol.fetch import (
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
+from kcoord.protocol.list_offsets import (
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+from kcoord.protocol.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+from kcoord.wire.message import Message
+from kcoord.wire.record_batch import BatchBuilder
+from tests.unit.client.brokers import Brokers, two_brokers
+
+DEADLINE_S = 10.0
+T = TopicPartition("t", 0)
+
+
+def batch(first: int, count: int, epoch: int = 0, size: int = 5) -> bytes:
+    builder = BatchBuilder()
+    for number in range(first, first + count):
+        builder.append(1000 + number, None, (b"%d" % number).ljust(size))
+    return builder.build(first, epoch)
+
+
+class Log:
+    """Partition t-0 on both brokers, batches of 10 records; a test may answer in its place."""
+
+    def __init__(self, brokers: Brokers, count: int = 100, epoch: int = 0) -> None:
+        self.brokers = brokers
+        self.batches = [batch(first, 10, epoch) for first in range(0, count, 10)]
+        self.count = count
+        # (node id) of each Fetch, and what is answered instead of records: an error code, data, or None for silence.
+        self.asked: list[tuple[int, int]] = []
+        self.instead: dict[int, list[int | PartitionData | None]] = {1: [], 2: []}
+        self.end_of_epoch = (0, count)
+        brokers.topics["t"] = [1]
+        brokers.handlers[apis.FETCH] = self.fetch
+        brokers.handlers[apis.LIST_OFFSETS] = self.list_offsets
+        brokers.handlers[apis.OFFSET_FOR_LEADER_EPOCH] = self.epoch_end
+
+    def fetch(self, node: int, version: int, request: Message) -> Message | None:
+        assert isinstance(request, FetchRequest)
+        assert version < 13, "without topic ids, topics have names"
+        (asked,) = request.topics[0].partitions
+        self.asked.append((node, asked.fetch_offset))
+        if self.instead[node]:
+            instead = self.instead[node].pop(0)
+            if instead is None:
+                return None
+            data = PartitionData(error_code=instead) if isinstance(instead, int) else instead
+        elif self.brokers.topics["t"][0] != node:
+            data = PartitionData(error_code=errors.NOT_LEADER_OR_FOLLOWER)
+        else:
+            data = self.data(asked.fetch_offset)
+        return FetchResponse(responses=[FetchableTopicResponse("t", partitions=[data])])
+
+    def data(self, offset: int) -> PartitionData:
+        at = offset // 10
+        records = b"".join(self.batches[at : at + 2])
+        return PartitionData(0, 0, self.count, self.count, 0, records=records)
+
+    def list_offsets(self, node: int, version: int, request: Message) -> Message | None:
+        assert isinstance(request, ListOffsetsRequest)
+        offset = 0 if request.topics[0].partitions[0].timestamp == -2 else self.count
+        part = ListOffsetsPartitionResponse(0, 0, timestamp=-1, offset=offset, leader_epoch=0)
+        return ListOffsetsResponse(0, [ListOffsetsTopicResponse("t", [part])])
+
+    def epoch_end(self, node: int, version: int, request: Message) -> Message | None:
+        assert isinstance(request, OffsetForLeaderEpochRequest)
+        epoch, end = self.end_of_epoch
+        return OffsetForLeaderEpochResponse(0, [OffsetForLeaderTopicResult("t", [EpochEndOffset(0, 0, epoch, end)])])
+
+
+@asynccontextmanager
+async def reading(count: int = 100, **options: Any) -> AsyncIterator[tuple[Consumer, Log]]:
+    quick: dict[str, Any] = {
+        "auto_offset_reset": "earliest",
+        "retry_backoff_ms": 10,
+        "retry_backoff_max_ms": 20,
+        "fetch_max_wait_ms": 20,
+    }
+    async with two_brokers() as brokers:
+        log = Log(brokers, count)
+        bootstrap = f"127.0.0.1:{brokers.ports[1]}"
+        async with Consumer(bootstrap_servers=bootstrap, **{**quick, **options}) as consumer:
+            consumer.assign([T])
+            yield consumer, log
+
+
+async def take(consumer: Consumer, count: int) -> list[ConsumerRecord]:
+    found: list[ConsumerRecord] = []
+    async with asyncio.timeout(DEADLINE_S):
+        while len(found) < count:
+            found += await consumer.poll(0.5, count - len(found))
+    return found
+
+
+async def offsets(consumer: Consumer, count: int) -> list[int]:
+    return [record.offset for record in await take(consumer, count)]
+
+
+async def test_a_partition_moves() -> None:
+    async with reading() as (consumer, log):
+        assert await offsets(consumer, 5) == list(range(5))
+        log.brokers.topics["t"] = [2]
+        assert await offsets(consumer, 95) == list(range(5, 100))
+        assert log.asked[-1][0] == 2
+
+
+async def test_the_new_leader_that_an_error_names_is_asked_at_once() -> None:
+    """KIP-951: no metadata are needed."""
+    async with reading() as (consumer, log):
+        assert await offsets(consumer, 20) == list(range(20))
+        moved = PartitionData(error_code=errors.NOT_LEADER_OR_FOLLOWER, current_leader=LeaderIdAndEpoch(2, 5))
+        log.instead[1] = [moved] * 3
+        served = log.fetch
+
+        def fetch(node: int, version: int, request: Message) -> Message | None:
+            answer = served(node, version, request)
+            if node == 2:
+                # The other broker still believes that the first one leads.
+                assert isinstance(request, FetchRequest)
+                (asked,) = request.topics[0].partitions
+                return FetchResponse(responses=[FetchableTopicResponse("t", partitions=[log.data(asked.fetch_offset)])])
+            if isinstance(answer, FetchResponse) and version >= 16:
+                answer.node_endpoints = [NodeEndpoint(2, "127.0.0.1", log.brokers.ports[2])]
+            return answer
+
+        log.brokers.handlers[apis.FETCH] = fetch
+        assert await offsets(consumer, 80) == list(range(20, 100))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        errors.NOT_LEADER_OR_FOLLOWER,
+        errors.FENCED_LEADER_EPOCH,
+        errors.UNKNOWN_LEADER_EPOCH,
+        errors.OFFSET_NOT_AVAILABLE,
+        errors.KAFKA_STORAGE_ERROR,
+        errors.REPLICA_NOT_AVAILABLE,
+        errors.UNKNOWN_TOPIC_OR_PARTITION,
+        errors.UNKNOWN_TOPIC_ID,
+        errors.INCONSISTENT_TOPIC_ID,
+        errors.UNKNOWN_SERVER_ERROR,
+    ],
+)
+async def test_errors_that_pass(code: int) -> None:
+    async with reading() as (consumer, log):
+        log.instead[1] = [code, code]
+        assert await offsets(consumer, 100) == list(range(100))
+
+
+async def test_errors_that_the_user_must_know() -> None:
+    async with reading() as (consumer, log):
+        log.instead[1] = [errors.TOPIC_AUTHORIZATION_FAILED]
+        with pytest.raises(AuthorizationFailed, match="t-0"):
+            await take(consumer, 1)
+        # It was raised once; the next poll tries again.
+        assert await offsets(consumer, 10) == list(range(10))
+
+
+async def test_a_damaged_batch_is_named_and_can_be_skipped() -> None:
+    async with reading() as (consumer, log):
+        damaged = bytearray(log.batches[3])
+        damaged[-2] ^= 1
+        log.batches[3] = bytes(damaged)
+        # What comes before it is not lost.
+        assert await offsets(consumer, 30) == list(range(30))
+        for _ in range(2):
+            with pytest.raises(CorruptRecord, match=r"t-0 at offset 30.*checksum"):
+                await take(consumer, 1)
+            assert await consumer.position(T) == 30
+        consumer.seek(T, 40)
+        assert await offsets(consumer, 60) == list(range(40, 100))
+
+
+async def test_a_batch_that_is_cut_off_comes_again() -> None:
+    async with reading() as (consumer, log):
+        whole = log.batches[0] + log.batches[1]
+        log.instead[1] = [PartitionData(0, 0, 100, 100, 0, records=whole[:-7])]
+        assert await offsets(consumer, 100) == list(range(100))
+        assert log.asked[1] == (1, 10)
+
+
+async def test_nothing_but_half_a_batch_is_an_error() -> None:
+    async with reading() as (consumer, log):
+        log.instead[1] = [PartitionData(0, 0, 100, 100, 0, records=log.batches[0][:-7])]
+        with pytest.raises(CorruptRecord):
+            await take(consumer, 1)
+        assert await offsets(consumer, 100) == list(range(100))
+
+
+async def test_a_silent_broker_costs_one_request_timeout() -> None:
+    async with reading(request_timeout_ms=300, fetch_max_wait_ms=20) as (consumer, log):
+        log.instead[1] = [None]
+        assert await offsets(consumer, 100) == list(range(100))
+
+
+async def test_a_broker_that_never_answers_ends_every_call() -> None:
+    async with reading(request_timeout_ms=200, default_api_timeout_ms=500) as (consumer, log):
+        log.brokers.handlers[apis.LIST_OFFSETS] = lambda *_: None
+        async with asyncio.timeout(DEADLINE_S):
+            assert await consumer.poll(0.5) == []
+            with pytest.raises(RequestTimedOut):
+                await consumer.position(T)
+            with pytest.raises(RequestTimedOut):
+                await consumer.end_offsets([T])
+
+
+async def test_stop_does_not_wait_for_a_fetch() -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        async with reading(fetch_max_wait_ms=25_000) as (consumer, log):
+            log.instead[1] = [None]
+            assert await consumer.poll(0.1) == []
+
+
+async def test_a_log_that_was_cut_off() -> None:
+    """KIP-320: the new leader has lost records that were read."""
+    async with reading() as (consumer, log):
+        assert await offsets(consumer, 60) == list(range(60))
+        log.brokers.epochs["t"] = 1
+        log.end_of_epoch = (0, 40)
+        log.batches[4:] = [batch(first, 10, epoch=1) for first in range(40, 100, 10)]
+        log.instead[1] = [errors.FENCED_LEADER_EPOCH] * 3
+        # What was fetched ahead is of no use: reading goes on where the old epoch ends.
+        async with asyncio.timeout(DEADLINE_S):
+            while (found := await take(consumer, 1))[0].leader_epoch == 0:
+                pass
+        assert found[0].offset == 40
+        assert await offsets(consumer, 59) == list(range(41, 100))
+
+
+async def test_a_log_that_was_cut_off_without_a_policy() -> None:
+    async with reading(auto_offset_reset="none") as (consumer, log):
+        consumer.seek(T, 0)
+        assert await offsets(consumer, 60) == list(range(60))
+        log.brokers.epochs["t"] = 1
+        log.end_of_epoch = (0, 40)
+        log.instead[1] = [errors.FENCED_LEADER_EPOCH] * 3
+        with pytest.raises(OffsetOutOfRange, match="truncated"):
+            await take(consumer, 100)
+
+
+async def test_a_follower_that_the_leader_names() -> None:
+    """KIP-392: records come from the follower as long as it has them."""
+    async with reading(client_rack="here") as (consumer, log):
+        log.instead[1] = [PartitionData(0, 0, 100, 100, 0, preferred_read_replica=2)]
+        log.instead[2] = [log.data(0), log.data(20)]
+        assert await offsets(consumer, 40) == list(range(40))
+        assert {node for node, _ in log.asked[1:3]} == {2}
+        # The follower is behind: the leader decides.
+        log.instead[2] = [errors.OFFSET_OUT_OF_RANGE]
+        assert await offsets(consumer, 60) == list(range(40, 100))
+        assert log.asked[-1][0] == 1
+
+
+async def test_an_offset_that_the_log_does_not_have() -> None:
+    async with reading() as (consumer, log):
+        assert await offsets(consumer, 1) == [0]
+        log.instead[1] = [errors.OFFSET_OUT_OF_RANGE] * 2
+        consumer.seek(T, 500)
+        assert (await offsets(consumer, 1))[0] == 0
+
+
+async def test_a_seek_drops_what_was_fetched() -> None:
+    async with reading() as (consumer, _):
+        for target in (50, 3, 99, 50):
+            consumer.seek(T, target)
+            assert (await offsets(consumer, 1))[0] == target
