@@ -36,6 +36,9 @@ API_VERSIONS_VERSION: Final = 3
 API_VERSIONS_FALLBACK: Final = 0
 # Answers are larger than this only if a broker is told to send more: a Fetch has 50 MiB at most by default.
 ANSWER_BYTES_MAX: Final = 256 * 1024 * 1024
+# What a connection can receive before it knows the size of an answer, and the largest space that it keeps for others.
+SPACE_BYTES: Final = 64 * 1024
+KEPT_BYTES: Final = 8 * 1024 * 1024
 CORRELATION_ID_MAX: Final = 2**31 - 1
 VERSION_LIMIT: Final = 32767
 
@@ -64,7 +67,7 @@ class _Waiting:
 
 
 @final
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """Use `Connection.open`. Every failure is a KafkaError."""
 
     def __init__(self, address: str, options: ConnectionOptions) -> None:
@@ -78,7 +81,9 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._in_flight: deque[_Waiting] = deque()
         self._correlation_id = 0
-        self._buffer = bytearray()
+        # What was received lies at the start of the space; an answer larger than that gets a space of its size.
+        self._space = memoryview(bytearray(SPACE_BYTES))
+        self._filled = 0
         self._can_write: asyncio.Future[None] | None = None
         self._closed = self._loop.create_future()
         self._error: KafkaError | None = None
@@ -238,7 +243,7 @@ class Connection(asyncio.Protocol):
                 one.future.set_exception(self._lost())
                 # Whoever asked may be gone.
                 one.future.exception()
-        self._buffer.clear()
+        self._filled = 0
 
     # --- asyncio
 
@@ -269,32 +274,41 @@ class Connection(asyncio.Protocol):
             raise self._lost()
         transport.write(data)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:
+        """Where the transport writes what it receives next. It is never empty."""
+        return self._space[self._filled :]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Handle the answers that are complete now."""
         if self.is_closed:
             return
-        if self._buffer:
-            self._buffer += data
-            if len(self._buffer) < self._wanted():
-                return
-            data = bytes(self._buffer)
-            self._buffer.clear()
-        position = 0
-        while len(data) - position >= 4:
-            size = int.from_bytes(data[position : position + 4], "big", signed=True)
+        space = self._space
+        filled = self._filled + nbytes
+        position = size = 0
+        while filled - position >= 4:
+            size = int.from_bytes(space[position : position + 4], "big", signed=True)
             if not 4 <= size <= self.options.answer_bytes_max:
                 self.abort(ConnectionLost(f"{self.address}: an answer of {size} bytes"))
                 return
-            if len(data) - position - 4 < size:
+            if filled - position - 4 < size:
                 break
-            self._answered(data[position + 4 : position + 4 + size])
+            self._answered(bytes(space[position + 4 : position + 4 + size]))
             if self.is_closed:
                 return
             position += 4 + size
-        self._buffer += data[position:]
+            size = 0
+        self._make_room(position, filled - position, 4 + size)
 
-    def _wanted(self) -> int:
-        """The number of buffered bytes with which the first frame is complete, or its size is known."""
-        return 4 if len(self._buffer) < 4 else 4 + int.from_bytes(self._buffer[:4], "big")
+    def _make_room(self, position: int, count: int, wanted: int) -> None:
+        """Have the `count` bytes from `position` on at the start of a space that takes `wanted` bytes."""
+        space = self._space
+        self._filled = count
+        if wanted > len(space) or (wanted <= SPACE_BYTES and len(space) > KEPT_BYTES):
+            self._space = memoryview(bytearray(max(wanted, SPACE_BYTES)))
+            self._space[:count] = space[position : position + count]
+        elif position and count:
+            # Through a copy, since the two parts may overlap.
+            space[:count] = bytes(space[position : position + count])
 
     def _answered(self, frame: bytes) -> None:
         correlation_id = int.from_bytes(frame[:4], "big", signed=True)

@@ -130,9 +130,11 @@ async def test_a_body_that_is_cut_short() -> None:
             await connection.ask(apis.METADATA, VERSION, MetadataRequest(), MetadataResponse)
 
 
-@pytest.mark.parametrize("size", [1, 3, 7, 1000])
-async def test_answers_arrive_in_pieces(size: int) -> None:
-    brokers = [MetadataResponseBroker(number, f"host-{number}", 9092) for number in range(60)]
+@pytest.mark.parametrize("size", [1, 3, 7, 1000, 70_000, 10_000_000])
+@pytest.mark.parametrize("count", [60, 5000])
+async def test_answers_arrive_in_pieces(size: int, count: int) -> None:
+    """Small and large answers, in pieces of every size: none gets lost between one space and the next."""
+    brokers = [MetadataResponseBroker(number, f"host-{number}", 9092) for number in range(count)]
 
     async with peer(lambda *args: _whole(brokers, *args)) as (host, port):
         connection = Connection("x", LONG)
@@ -142,8 +144,13 @@ async def test_answers_arrive_in_pieces(size: int) -> None:
         data = b"".join(
             answer_frame(apis.METADATA, VERSION, number, MetadataResponse(0, brokers)) for number in (1, 2, 3)
         )
-        for start in range(0, len(data), size):
-            connection.data_received(data[start : start + size])
+        sent = 0
+        while sent < len(data):
+            space = connection.get_buffer(-1)
+            piece = data[sent : sent + min(size, len(space))]
+            space[: len(piece)] = piece
+            connection.buffer_updated(len(piece))
+            sent += len(piece)
         assert [future.result() for future in futures] == [MetadataResponse(0, brokers)] * 3
         await real.close()
 
