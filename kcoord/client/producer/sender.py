@@ -447,7 +447,9 @@ class Sender:
     def _expire(self, lane: Lane, now_s: float) -> None:
         """Fail batches whose delivery timeout is over. Those in flight stay until they are answered."""
         limit_s = now_s - self.options.delivery_timeout_s
-        for batch in [batch for batch in lane.waiting if batch.created_s <= limit_s]:
+        # The oldest ones come first.
+        while lane.waiting and lane.waiting[0].created_s <= limit_s:
+            batch = lane.waiting[0]
             lane.drop(batch)
             self._fail(batch, self._too_late(batch))
         for batch in lane.in_flight:
