@@ -201,30 +201,30 @@ class Balance:
             heapq.heappush(heap, (load + 1, rank))
 
     def _even_out(self) -> None:
-        """Move partitions along chains of members, as long as the loads at both ends come closer."""
-        settled: set[str] = set()
-        while True:
-            waiting = [member_id for member_id in self.order if member_id not in settled]
-            if not waiting:
-                return
+        """Move partitions along chains of members, as long as the loads at both ends come closer.
+
+        The fullest member begins. If it has no chain, everybody it reaches has at most one less, and reaches nobody
+        else: their loads are final, and chains of others, which would end among them, do not touch them.
+        """
+        waiting = set(self.order)
+        while waiting:
             fullest = max(waiting, key=self._load)
-            chain = self._chain(fullest)
-            if chain is None:
-                settled.add(fullest)
+            came: dict[str, tuple[str, TopicPartition] | None] = {fullest: None}
+            end = self._search(fullest, came)
+            if end is None:
+                waiting -= came.keys()
                 continue
-            for giver, partition, taker in chain:
+            for giver, partition, taker in self._way(came, end):
                 self.assignments[giver].remove(partition)
                 self.assignments[taker].append(partition)
-            settled.clear()
 
-    def _chain(self, start: str) -> list[tuple[str, TopicPartition, str]] | None:
-        """The shortest way to hand a partition's load from `start` to a member that has two less, or None."""
+    def _search(self, start: str, came: dict[str, tuple[str, TopicPartition] | None]) -> str | None:
+        """The nearest member to which a chain leads from `start` and that has two less; `came` has the steps."""
         limit = len(self.assignments[start]) - 2
-        came: dict[str, tuple[str, TopicPartition] | None] = {start: None}
         row = deque([start])
+        seen: set[str] = set()
         while row:
             giver = row.popleft()
-            seen: set[str] = set()
             # What came last has moved already: it goes on first.
             for partition in reversed(self.assignments[giver]):
                 if partition.topic in seen:
@@ -235,7 +235,7 @@ class Balance:
                         continue
                     came[taker] = (giver, partition)
                     if len(self.assignments[taker]) <= limit:
-                        return self._way(came, taker)
+                        return taker
                     row.append(taker)
         return None
 
