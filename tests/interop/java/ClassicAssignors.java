@@ -9,6 +9,7 @@ import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HexFormat;
 import java.util.List;
 import java.util.Map;
 import java.util.Optional;
@@ -27,19 +28,21 @@ import org.apache.kafka.common.Cluster;
 import org.apache.kafka.common.Node;
 import org.apache.kafka.common.PartitionInfo;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.utils.Utils;
 
 /**
  * The assignors of Kafka's client behind a pipe. One group per line on stdin, as JSON, one answer per line on stdout:
  *
  *   {"assignor": "range", "topics": {NAME: [[RACK or null of a replica, ...] of each partition]},
  *    "members": [{"id": ID, "instance": ID or null, "topics": [NAME], "owned": [[NAME, PARTITION]], "generation": N,
- *                 "rack": RACK or null}]}
- *   ->  ok {ID: [[NAME, PARTITION]]}
+ *                 "rack": RACK or null, "user_data": HEX or null}]}
+ *   ->  ok {"assigned": {ID: [[NAME, PARTITION]]}, "user_data": {ID: HEX}}
  *
- * A member of `sticky` has its partitions in the user data that Kafka's own assignor writes.
+ * The assignor sees the user data of the line; the answer has what Kafka's own assignor writes.
  */
 public final class ClassicAssignors {
     private static final ObjectMapper MAPPER = new ObjectMapper();
+    private static final HexFormat HEX = HexFormat.of();
     private static final Map<String, Supplier<ConsumerPartitionAssignor>> ALL = Map.of(
         "range", RangeAssignor::new,
         "roundrobin", RoundRobinAssignor::new,
@@ -66,7 +69,7 @@ public final class ClassicAssignors {
         return new Cluster("cluster", nodes, partitions, Set.of(), Set.of());
     }
 
-    private static Subscription subscription(String assignor, JsonNode member) {
+    private static Subscription subscription(String assignor, JsonNode member, ObjectNode userDatas) {
         List<String> topics = new ArrayList<>();
         for (JsonNode topic : member.get("topics")) topics.add(topic.asText());
         List<TopicPartition> owned = new ArrayList<>();
@@ -77,7 +80,10 @@ public final class ClassicAssignors {
         if (generation >= 0) {
             own.onAssignment(new Assignment(owned), new ConsumerGroupMetadata("group", generation, "id", Optional.empty()));
         }
-        ByteBuffer userData = own.subscriptionUserData(Set.copyOf(topics));
+        ByteBuffer written = own.subscriptionUserData(Set.copyOf(topics));
+        if (written != null) userDatas.put(member.get("id").asText(), HEX.formatHex(Utils.toArray(written)));
+        String given = member.get("user_data").asText(null);
+        ByteBuffer userData = given == null ? null : ByteBuffer.wrap(HEX.parseHex(given));
         boolean isEager = !assignor.equals("cooperative-sticky");
         Subscription found = new Subscription(topics, userData, isEager ? List.of() : owned,
             generation, Optional.ofNullable(member.get("rack").asText(null)));
@@ -88,12 +94,16 @@ public final class ClassicAssignors {
     private static String answer(JsonNode group) throws Exception {
         String name = group.get("assignor").asText();
         Map<String, Subscription> members = new HashMap<>();
-        for (JsonNode member : group.get("members")) members.put(member.get("id").asText(), subscription(name, member));
+        ObjectNode result = MAPPER.createObjectNode();
+        ObjectNode answers = result.putObject("assigned");
+        ObjectNode userDatas = result.putObject("user_data");
+        for (JsonNode member : group.get("members")) {
+            members.put(member.get("id").asText(), subscription(name, member, userDatas));
+        }
         Map<String, Assignment> assigned = ALL.get(name).get()
             .assign(cluster(group.get("topics")), new GroupSubscription(members)).groupAssignment();
-        ObjectNode result = MAPPER.createObjectNode();
         for (Map.Entry<String, Assignment> member : assigned.entrySet()) {
-            ArrayNode own = result.putArray(member.getKey());
+            ArrayNode own = answers.putArray(member.getKey());
             for (TopicPartition one : member.getValue().partitions()) own.addArray().add(one.topic()).add(one.partition());
         }
         return MAPPER.writeValueAsString(result);
