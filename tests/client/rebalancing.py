@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kcoord.client import Admin, Consumer, KafkaError, Producer, RebalanceListener, TopicPartition
-from kcoord.client.admin.results import NewTopic
+from kcoord.client.admin.results import CommittedOffset, NewTopic
 
 DEADLINE_S = 30.0
 FOO, BAR = TopicPartition("foo", 0), TopicPartition("bar", 0)
@@ -161,6 +161,30 @@ async def check_unsubscribe(bootstrap: str, protocol: str) -> None:
         # Without auto commit nothing is committed.
         await one.unsubscribe()
         assert await one.committed(FOO) == committed
+
+
+async def check_listener_commits(bootstrap: str, protocol: str) -> None:
+    """A listener may commit when partitions are revoked, also while the consumer unsubscribes or is closed."""
+    await create(bootstrap, foo=1)
+
+    class Committer(RebalanceListener):
+        offset = 0
+
+        async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
+            await one.commit(dict.fromkeys(revoked, self.offset))
+            with pytest.raises(KafkaError):
+                await one.poll()
+
+    listener = Committer()
+    one = consumer(bootstrap, "listener", protocol, enable_auto_commit=False)
+    await one.start()
+    for listener.offset in (7, 8):
+        one.subscribe(["foo"], listener=listener)
+        await poll_until(lambda: one.assignment() == {FOO}, one)
+        await (one.unsubscribe() if listener.offset == 7 else one.stop())
+        async with Admin(bootstrap) as admin:
+            committed = (await admin.list_group_offsets("listener"))[FOO]
+        assert isinstance(committed, CommittedOffset) and committed.offset == listener.offset
 
 
 async def check_members_come_and_go(bootstrap: str, protocol: str, **options: Any) -> None:

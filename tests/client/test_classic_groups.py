@@ -27,6 +27,10 @@ async def test_unsubscribe(kcoord: KcoordServer) -> None:
     await rebalancing.check_unsubscribe(kcoord.bootstrap, PROTOCOL)
 
 
+async def test_listener_commits(kcoord: KcoordServer) -> None:
+    await rebalancing.check_listener_commits(kcoord.bootstrap, PROTOCOL)
+
+
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky", "cooperative-sticky"])
 async def test_members_come_and_go(kcoord: KcoordServer, assignor: str) -> None:
     await rebalancing.check_members_come_and_go(kcoord.bootstrap, PROTOCOL, partition_assignment_strategy=[assignor])

@@ -33,6 +33,11 @@ async def test_unsubscribe(broker: RealBroker, protocol: str) -> None:
     await rebalancing.check_unsubscribe(broker.bootstrap, protocol)
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_listener_commits(broker: RealBroker, protocol: str) -> None:
+    await rebalancing.check_listener_commits(broker.bootstrap, protocol)
+
+
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "sticky", "cooperative-sticky"])
 async def test_members_come_and_go(broker: RealBroker, assignor: str) -> None:
     await rebalancing.check_members_come_and_go(broker.bootstrap, "classic", partition_assignment_strategy=[assignor])

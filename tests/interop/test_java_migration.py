@@ -22,6 +22,7 @@ KINDS = {
     "java-cooperative": {
         **CLASSIC, "partition.assignment.strategy": PACKAGE + "CooperativeStickyAssignor," + PACKAGE + "RangeAssignor",
     },
+    "java-cooperative-only": {**CLASSIC, "partition.assignment.strategy": PACKAGE + "CooperativeStickyAssignor"},
     "java-consumer": {"group.protocol": "consumer"},
 }  # fmt: skip
 

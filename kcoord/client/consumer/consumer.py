@@ -153,7 +153,9 @@ class Consumer:
         self._value_deserializer = value_deserializer
         self._subscription = Subscription()
         self._parts: Parts | None = None
+        # `stop` was called; and it is over. In between, listeners may commit.
         self._is_closed = False
+        self._is_ended = False
         self._is_busy = False
         if topics:
             self.subscribe(topics)
@@ -192,6 +194,7 @@ class Consumer:
             elif self._subscription.mode is Mode.ASSIGNED:
                 await parts.commits.commit_consumed(deadline)
         finally:
+            self._is_ended = True
             await parts.close()
 
     async def __aenter__(self) -> Self:
@@ -602,8 +605,8 @@ class Consumer:
             raise IllegalState("the consumer is closed")
 
     def _running(self) -> Parts:
-        self._check_open()
-        if self._parts is None:
+        if self._parts is None or self._is_ended:
+            self._check_open()
             raise IllegalState("the consumer is not started")
         return self._parts
 
@@ -617,6 +620,7 @@ class Consumer:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
+        self._check_open()
         if self._is_busy:
             raise IllegalState("another task is in a call of this consumer; one task at a time may use it")
         self._is_busy = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,9 @@ from kcoord.client.consumer.assignors.round_robin import RoundRobinAssignor
 from kcoord.client.consumer.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
 from kcoord.client.errors import InvalidConfiguration
 from kcoord.client.metadata import GroupMetadata, TopicPartition
+
+# Two are enough for loads; racks may need more, because a member has to give up what another one waits for.
+ROUNDS = 8
 
 Members = dict[str, MemberSubscription]
 Topics = dict[str, TopicInfo]
@@ -37,7 +41,13 @@ def shown(assignments: Assignments) -> dict[str, str]:
 @st.composite
 def groups(draw: st.DrawFn) -> tuple[Topics, Members]:
     names = draw(st.lists(st.sampled_from("abcdef"), min_size=1, max_size=5, unique=True))
-    topics = {name: TopicInfo(name, draw(st.integers(0, 7))) for name in names}
+    has_racks = draw(st.booleans())
+    racks = st.sampled_from(["r1", "r2", "r3"])
+    topics: Topics = {}
+    for name in names:
+        count = draw(st.integers(0, 7))
+        replicas = draw(st.lists(st.frozensets(racks), min_size=count, max_size=count)) if has_racks else ()
+        topics[name] = TopicInfo(name, count, tuple(replicas))
     subscribed = [*names, "missing"]
     uniform = draw(st.one_of(st.none(), st.sets(st.sampled_from(subscribed), min_size=1)))
     members: Members = {}
@@ -45,7 +55,8 @@ def groups(draw: st.DrawFn) -> tuple[Topics, Members]:
         name = f"m{number}"
         chosen = uniform or draw(st.sets(st.sampled_from(subscribed), min_size=1))
         instance = draw(st.one_of(st.none(), st.just(f"i{9 - number}")))
-        members[name] = MemberSubscription(name, frozenset(chosen), instance_id=instance)
+        rack = draw(st.one_of(st.none(), racks)) if has_racks else None
+        members[name] = MemberSubscription(name, frozenset(chosen), instance_id=instance, rack=rack)
     return topics, members
 
 
@@ -79,7 +90,7 @@ def check_balanced(topics: Topics, members: Members, found: Assignments) -> None
 def owning(members: Members, found: Assignments, generation: int) -> Members:
     """The members when they join the next time."""
     return {
-        name: MemberSubscription(name, member.topics, tuple(found.get(name, [])), generation, None, member.instance_id)
+        name: replace(member, owned=tuple(found.get(name, [])), generation=generation)
         for name, member in members.items()
     }
 
@@ -109,7 +120,7 @@ def test_cooperative_groups_settle_without_two_owners(
     before = CooperativeStickyAssignor().assign(topics, group[1])
     members = {name: one for name, one in change[1].items() if name != f"m{seed}"} or change[1]
     found: Assignments = {name: before.get(name, []) for name in members}
-    for generation in range(1, 4):
+    for generation in range(1, ROUNDS):
         joined = owning(members, found, generation)
         owners = {partition: name for name, partitions in found.items() for partition in partitions}
         found = CooperativeStickyAssignor().assign(topics, joined)
@@ -118,6 +129,8 @@ def test_cooperative_groups_settle_without_two_owners(
                 assert owners.get(partition, name) == name
         if found == {name: list(one.owned) for name, one in joined.items()}:
             break
+    else:
+        raise AssertionError("the group does not settle")
     check_valid(topics, members, found)
     check_balanced(topics, members, found)
 
@@ -157,6 +170,25 @@ def test_range_prefers_racks() -> None:
     }
     found = RangeAssignor().assign(topics, members)
     assert shown(found) == {"x": "a-2 b-2", "y": "a-1 b-1", "z": "a-0 b-0"}
+
+
+@pytest.mark.parametrize("topics", ["t", "t u"])
+def test_sticky_prefers_racks(topics: str) -> None:
+    """Loads come first, then racks, then what a member had."""
+    racks = tuple(frozenset({rack}) for rack in ("r1", "r2", "r3", "r1"))
+    members = {
+        name: MemberSubscription(name, frozenset(subscribed.split()), (TopicPartition("t", owned),), 1, rack=rack)
+        for name, owned, rack, subscribed in (("x", 0, "r3", "t"), ("y", 1, "r2", "t"), ("z", 2, "r1", topics))
+    }
+    found = CooperativeStickyAssignor().assign({"t": TopicInfo("t", 4, racks)}, members)
+    # x and z exchange what they have: nobody gets it before.
+    assert shown(found) == {"x": "", "y": "t-1", "z": "t-3"}
+    settled = CooperativeStickyAssignor().assign({"t": TopicInfo("t", 4, racks)}, owning(members, found, 2))
+    assert {name: set(own.split()) for name, own in shown(settled).items()} == {
+        "x": {"t-2"},
+        "y": {"t-1"},
+        "z": {"t-0", "t-3"},
+    }
 
 
 def test_roundrobin_passes_over_others() -> None:

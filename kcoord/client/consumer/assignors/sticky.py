@@ -1,8 +1,8 @@
 """The assignors `sticky` and `cooperative-sticky`: balanced, and as many partitions as possible stay where they are.
 
 *Balanced* means that no member could give a partition to another one, directly or through others, so that their loads
-come closer. Among balanced assignments, those are preferred that move few partitions; the result is not always that of
-Kafka's assignors, which other members need not know: only the leader assigns.
+come closer. Among balanced assignments, those are preferred that move few partitions, after racks have been respected
+(KIP-881). The result is not always that of Kafka's assignors. Other members need not know: only the leader assigns.
 
 `cooperative-sticky` leaves a partition out that has to move, until its owner has given it up (KIP-429).
 """
@@ -24,6 +24,7 @@ from kcoord.client.consumer.assignors.base import (
     sort_key,
     utf16,
 )
+from kcoord.client.consumer.assignors.racks import Racks
 from kcoord.client.metadata import GroupMetadata, TopicPartition
 from kcoord.wire.primitives import BytesWriter, DecodeError, Reader, write_i32_be, write_string
 
@@ -136,6 +137,7 @@ class Balance:
             topic: [member_id for member_id in self.order if topic in self.topics[member_id]] for topic in topics
         }
         self.assignments: Assignments = {member_id: [] for member_id in self.order}
+        self.racks = Racks(topics, members)
         self._keep(topics, claims)
         is_uniform = len({frozenset(some) for some in self.topics.values()}) <= 1
         if is_uniform:
@@ -153,9 +155,9 @@ class Balance:
             self._fill_uniform(left)
         else:
             for partition in left:
-                member_id = min(self.subscribers[partition.topic], key=self._load)
-                self.assignments[member_id].append(partition)
+                self.assignments[self._emptiest(partition)].append(partition)
             self._even_out()
+        self.racks.improve(self.assignments, self.subscribers)
 
     def _load(self, member_id: str) -> tuple[int, int]:
         return len(self.assignments[member_id]), self.rank[member_id]
@@ -193,38 +195,49 @@ class Balance:
                 del partitions[share:]
 
     def _fill_uniform(self, left: list[TopicPartition]) -> None:
-        heap = [self._load(member_id) for member_id in self.order]
-        heapq.heapify(heap)
+        """Each partition goes to the emptiest member, in one of its racks if there are several."""
+        heaps: dict[str, list[tuple[int, int]]] = {}
+        for member_id in self.order:
+            heapq.heappush(heaps.setdefault(self.racks.of_member(member_id), []), self._load(member_id))
         for partition in left:
-            load, rank = heapq.heappop(heap)
+            near = self.racks.of_partition(partition)
+            _, _, rank, rack = min((heap[0][0], rack not in near, heap[0][1], rack) for rack, heap in heaps.items())
+            heapq.heapreplace(heaps[rack], (heaps[rack][0][0] + 1, rank))
             self.assignments[self.order[rank]].append(partition)
-            heapq.heappush(heap, (load + 1, rank))
+
+    def _emptiest(self, partition: TopicPartition) -> str:
+        """The same among those who subscribe to the topic."""
+        near = self.racks.of_partition(partition)
+        return min(
+            self.subscribers[partition.topic],
+            key=lambda one: (len(self.assignments[one]), self.racks.of_member(one) not in near, self.rank[one]),
+        )
 
     def _even_out(self) -> None:
-        """Move partitions along chains of members, as long as the loads at both ends come closer."""
-        settled: set[str] = set()
-        while True:
-            waiting = [member_id for member_id in self.order if member_id not in settled]
-            if not waiting:
-                return
+        """Move partitions along chains of members, as long as the loads at both ends come closer.
+
+        The fullest member begins. If it has no chain, everybody it reaches has at most one less, and reaches nobody
+        else: their loads are final, and chains of others, which would end among them, do not touch them.
+        """
+        waiting = set(self.order)
+        while waiting:
             fullest = max(waiting, key=self._load)
-            chain = self._chain(fullest)
-            if chain is None:
-                settled.add(fullest)
+            came: dict[str, tuple[str, TopicPartition] | None] = {fullest: None}
+            end = self._search(fullest, came)
+            if end is None:
+                waiting -= came.keys()
                 continue
-            for giver, partition, taker in chain:
+            for giver, partition, taker in self._way(came, end):
                 self.assignments[giver].remove(partition)
                 self.assignments[taker].append(partition)
-            settled.clear()
 
-    def _chain(self, start: str) -> list[tuple[str, TopicPartition, str]] | None:
-        """The shortest way to hand a partition's load from `start` to a member that has two less, or None."""
+    def _search(self, start: str, came: dict[str, tuple[str, TopicPartition] | None]) -> str | None:
+        """The nearest member to which a chain leads from `start` and that has two less; `came` has the steps."""
         limit = len(self.assignments[start]) - 2
-        came: dict[str, tuple[str, TopicPartition] | None] = {start: None}
         row = deque([start])
+        seen: set[str] = set()
         while row:
             giver = row.popleft()
-            seen: set[str] = set()
             # What came last has moved already: it goes on first.
             for partition in reversed(self.assignments[giver]):
                 if partition.topic in seen:
@@ -235,7 +248,7 @@ class Balance:
                         continue
                     came[taker] = (giver, partition)
                     if len(self.assignments[taker]) <= limit:
-                        return self._way(came, taker)
+                        return taker
                     row.append(taker)
         return None
 
