@@ -82,7 +82,7 @@ def _exit_unless(is_complete: bool) -> None:
         click.get_current_context().exit(EXIT_PROBLEMS)
 
 
-@topics.command("list")
+@topics.command("list", short_help="List topics.")
 @cluster_options
 @click.argument("pattern", metavar="[PATTERN]", required=False)
 @click.option("--internal", is_flag=True, help="Internal topics too.")
@@ -107,7 +107,7 @@ def list_command(bootstrap: str, timeout: float, pattern: str | None, internal: 
     emit(LIST if internal else LIST[:2], rows, output)
 
 
-@topics.command()
+@topics.command(short_help="Print partitions with leader, replicas and offsets.")
 @cluster_options
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
 @output_option
@@ -152,7 +152,7 @@ def describe(bootstrap: str, timeout: float, names: tuple[str, ...], output: str
     _exit_unless(is_complete)
 
 
-@topics.command()
+@topics.command(short_help="Create topics.")
 @cluster_options
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
 @click.option("--partitions", "-p", type=click.IntRange(min=1), default=None, help="Default: the broker's.")
@@ -195,7 +195,7 @@ def create(
     _exit_unless(not print_failures(results))
 
 
-@topics.command()
+@topics.command(short_help="Raise the number of partitions.")
 @cluster_options
 @click.argument("name", metavar="TOPIC")
 @click.option("--partitions", "-p", type=click.IntRange(min=1), required=True, help="The new number, larger than now.")
@@ -226,7 +226,7 @@ def alter(bootstrap: str, timeout: float, name: str, partitions: int, dry_run: b
     _exit_unless(not print_failures(results) and is_complete)
 
 
-@topics.command()
+@topics.command(short_help="Delete topics and their records.")
 @cluster_options
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
 @execute_option
