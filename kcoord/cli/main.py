@@ -28,6 +28,7 @@ output_option = click.option(
         "groups": ("kcoord.cli.groups:groups", "List, describe, reset and delete groups."),
         "log": ("kcoord.cli.log:log", "Inspect and repair a data directory."),
         "pipeline": ("kcoord.cli.pipeline:pipeline", "Turn whole logs into tables and reports, with Spark."),
+        "produce": ("kcoord.cli.produce:produce", "Write lines or JSON as records to a topic."),
         "topics": ("kcoord.cli.topics:topics", "List, describe, create, change and delete topics."),
         "transactions": ("kcoord.cli.transactions:transactions", "List, describe and abort transactions."),
     },

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 EXIT_PROBLEMS: Final = 1
 EXIT_CLUSTER: Final = 3
+EXIT_INTERRUPTED: Final = 130
 TIMEOUT_S: Final = 30.0
 CONTEXT_KEY: Final = "kcoord.context"
 
@@ -104,7 +105,7 @@ def friendly(command: F) -> F:
             complain(f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "))
             sys.exit(EXIT_PROBLEMS)
         except KeyboardInterrupt:
-            sys.exit(130)
+            sys.exit(EXIT_INTERRUPTED)
         except Exception as error:
             from kcoord.client.errors import InvalidConfiguration, KafkaError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kcoord.client.admin.group_offsets import OFFSET_COMMIT_MAX, by_topic
+from kcoord.client.admin.group_offsets import OFFSET_COMMIT_MAX
 from kcoord.client.admin.results import CommittedOffset
 from kcoord.client.admin.spread import Spread, only
 from kcoord.client.cluster import GROUP
@@ -13,6 +13,7 @@ from kcoord.client.connection import Connection
 from kcoord.client.deadline import Deadline
 from kcoord.client.errors import KafkaError, check, error_for
 from kcoord.client.metadata import TopicPartition
+from kcoord.client.partition import by_topic
 from kcoord.protocol import apis, errors
 from kcoord.protocol.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kcoord.protocol.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity

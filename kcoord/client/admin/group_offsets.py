@@ -15,7 +15,7 @@ from kcoord.client.cluster import GROUP
 from kcoord.client.connection import Connection
 from kcoord.client.deadline import Deadline
 from kcoord.client.errors import KafkaError, UnstableOffsetCommit, error_for
-from kcoord.client.partition import TopicPartition
+from kcoord.client.partition import TopicPartition, by_topic
 from kcoord.protocol import apis, errors
 from kcoord.protocol.offset_fetch import (
     OffsetFetchRequest,
@@ -37,14 +37,6 @@ OFFSET_COMMIT_MAX: Final = 9
 NO_OFFSET: Final = -1
 
 GroupOffsets = dict[TopicPartition, CommittedOffset | KafkaError]
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Partition numbers by topic, sorted."""
-    found: dict[str, list[int]] = {}
-    for topic, partition in sorted(set(partitions)):
-        found.setdefault(topic, []).append(partition)
-    return found
 
 
 async def list_offsets_of_groups(

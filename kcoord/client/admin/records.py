@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from kcoord.client.admin.group_offsets import by_topic
 from kcoord.client.admin.spread import Spread
 from kcoord.client.connection import Connection
 from kcoord.client.deadline import Deadline
 from kcoord.client.errors import CorruptRecord, KafkaError, error_for
-from kcoord.client.partition import TopicPartition
+from kcoord.client.partition import TopicPartition, by_topic
 from kcoord.protocol import apis
 from kcoord.protocol.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from kcoord.wire.compression import DecompressionError

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kcoord.client.admin.group_offsets import by_topic
 from kcoord.client.admin.results import CreatedTopic, NewTopic
 from kcoord.client.admin.spread import Spread
 from kcoord.client.admin.topics import broker_ms
@@ -13,6 +12,7 @@ from kcoord.client.connection import Connection
 from kcoord.client.deadline import Deadline
 from kcoord.client.errors import KafkaError, error_for
 from kcoord.client.metadata import TopicPartition
+from kcoord.client.partition import by_topic
 from kcoord.protocol import apis
 from kcoord.protocol.create_partitions import (
     CreatePartitionsRequest,

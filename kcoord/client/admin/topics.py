@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kcoord.client.admin.group_offsets import by_topic
 from kcoord.client.admin.results import (
     MAX_TIMESTAMP,
     ListedOffset,
@@ -18,6 +17,7 @@ from kcoord.client.connection import Connection
 from kcoord.client.deadline import Deadline
 from kcoord.client.errors import KafkaError, error_for
 from kcoord.client.metadata import NO_NODE, TopicPartition
+from kcoord.client.partition import by_topic
 from kcoord.protocol import apis, errors
 from kcoord.protocol.list_offsets import (
     ListOffsetsPartition,

@@ -66,7 +66,7 @@ SLOW_ONLINE = ("kcoord.log", "kcoord.engine", "kcoord.core", "kcoord.wire.record
     ("arguments", "used"),
     [
         (["groups", "list"], {"list_groups", "describe_groups", "consumer_group_describe", "find_coordinator"}),
-        (["topics", "list"], {"list_offsets", "offset_fetch", "find_coordinator"}),
+        (["topics", "list"], {"list_offsets", "find_coordinator"}),
         (["configs", "describe", "broker", "1"], ALL_CONFIGS),
         (
             ["transactions", "list"],
