@@ -30,6 +30,7 @@ output_option = click.option(
         "pipeline": ("kcoord.cli.pipeline:pipeline", "Turn whole logs into tables and reports, with Spark."),
         "produce": ("kcoord.cli.produce:produce", "Write lines or JSON as records to a topic."),
         "topics": ("kcoord.cli.topics:topics", "List, describe, create, change and delete topics."),
+        "trace": ("kcoord.cli.trace.command:trace", "Print the requests and answers of clients, decoded."),
         "transactions": ("kcoord.cli.transactions:transactions", "List, describe and abort transactions."),
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},

@@ -51,8 +51,8 @@ def _resolve(context: click.Context, _parameter: click.Parameter, value: str | N
         raise click.UsageError(str(error)) from None
 
 
-def cluster_options(command: F) -> F:
-    """--bootstrap, --context and --timeout, as the arguments `bootstrap` and `timeout`."""
+def bootstrap_options(command: F) -> F:
+    """--bootstrap and --context, as the argument `bootstrap`."""
     bootstrap = click.option(
         "--bootstrap", "--bootstrap-server", "-b", "bootstrap", callback=_resolve, metavar="HOST:PORT",
         help=f"A broker; several with commas between (default: {DEFAULT_BOOTSTRAP}, or the current context).",
@@ -61,11 +61,16 @@ def cluster_options(command: F) -> F:
         "--context", callback=_note_context, is_eager=True, expose_value=False, metavar="NAME",
         help="A cluster of ~/.config/kcoord/config.toml.",
     )  # fmt: skip
+    return bootstrap(context(command))
+
+
+def cluster_options(command: F) -> F:
+    """The same and --timeout, as the arguments `bootstrap` and `timeout`."""
     timeout = click.option(
         "--timeout", type=click.FloatRange(min=0, min_open=True), default=TIMEOUT_S, show_default=True,
         metavar="SECONDS", help="How long the whole command may take.",
     )  # fmt: skip
-    return bootstrap(context(timeout(command)))
+    return bootstrap_options(timeout(command))
 
 
 def output_option(command: F) -> F:
