@@ -38,6 +38,11 @@ def format_bytes(count: int) -> str:
     return f"{count} B"
 
 
+def format_duration(ms: int) -> str:
+    """In one unit, so that durations can be compared at a glance."""
+    return f"{ms / 1000:.3f} s"
+
+
 def plural(count: int, word: str) -> str:
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 

@@ -16,6 +16,7 @@ COMMANDS: Final = {
     "list": ("kcoord.cli.groups.describe:list_command", "List groups with their type and state."),
     "members": ("kcoord.cli.groups.describe:members", "Print members with their partitions."),
     "remove-members": ("kcoord.cli.groups.delete:remove_members", "Remove members from a group."),
+    "timeline": ("kcoord.cli.groups.timeline:timeline", "Print the epochs of a group, and their causes."),
     "reset": ("kcoord.cli.groups.reset:reset", "Set committed offsets."),
 }
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         CreatedTopic,
         Features,
         FencedProducer,
+        FetchedBatches,
         GroupDescription,
         GroupListing,
         ListedOffset,
@@ -251,6 +252,11 @@ class Admin:
         """The timestamp of the first record at or after each offset, None if there is none yet."""
         deadline = self._spread.deadline("the times of records", timeout_s)
         return await parts.records.first_timestamps(self._spread, deadline, offsets)
+
+    async def fetch(self, partition: TopicPartition, offset: int, timeout_s: float | None = None) -> FetchedBatches:
+        """The record batches of a partition from an offset on, as many as fit into one answer."""
+        deadline = self._spread.deadline(f"the records of {partition}", timeout_s)
+        return await parts.records.fetch(self._spread, deadline, partition, offset)
 
     # --- configs and log directories
 

@@ -8,6 +8,7 @@ import click
 
 from kcoord.cli.log.common import emit_json, fail, format_time, note, plural, progress, say, table, wrapped
 from kcoord.cli.log.past.scan import Scan, TimeRange
+from kcoord.cli.output import format_duration
 from kcoord.core.groups.cause_header import decode_cause
 from kcoord.core.outcome import TRANSACTION_TOPIC
 from kcoord.core.transactions.state import NO_TIME
@@ -95,9 +96,7 @@ def _between(start_ms: int, end_ms: int) -> int | None:
 
 
 def _ms(value: int | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value} ms" if value < 10_000 else f"{value / 1000:.1f} s"
+    return "-" if value is None else format_duration(value)
 
 
 def _detail(row: dict[str, Any]) -> str:

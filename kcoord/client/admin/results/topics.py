@@ -22,6 +22,14 @@ class ListedOffset:
 
 
 @dataclass(frozen=True, slots=True)
+class FetchedBatches:
+    """Record batches as the broker sent them. The last one may be cut, the first one may begin before the offset."""
+
+    data: bytes
+    high_watermark: int
+
+
+@dataclass(frozen=True, slots=True)
 class TopicListing:
     """`topic_id` is NO_ID from brokers before 2.8."""
 
