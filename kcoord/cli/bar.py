@@ -15,7 +15,7 @@ DRAWN_MAX: Final = 400
 
 @final
 class Bar:
-    """A progress bar on stderr if that is a terminal and the output is not JSON; otherwise nothing.
+    """A progress bar on stderr if that is a terminal and the output is not for programs; otherwise nothing.
 
     Use it as a context manager; `begin` shows the bar and `step` advances it.
     """
@@ -39,7 +39,7 @@ class Bar:
 
     def begin(self, label: str, total: int) -> None:
         context = click.get_current_context(silent=True)
-        is_for_people = context is None or context.params.get("output") != "json"
+        is_for_people = context is None or context.params.get("output") not in ("json", "csv")
         if not sys.stderr.isatty() or not is_for_people or total <= 0:
             return
         # Drawing the bar takes longer than most steps.

@@ -76,7 +76,9 @@ def serve(
 
 @main.command(short_help="Check whether a server responds.")
 @click.option("--bootstrap", "-b", default="", metavar="HOST:PORT", help="Default: where `kcoord serve` listens.")
-@click.option("--timeout", default=HEALTH_TIMEOUT_S, show_default=True, metavar="SECONDS")
+@click.option(
+    "--timeout", default=HEALTH_TIMEOUT_S, show_default=True, metavar="SECONDS", help="How long to wait for an answer."
+)
 @output_option
 def health(bootstrap: str, timeout: float, output: str) -> None:
     """Check whether a server responds. The exit code is 0 if it does, otherwise 1.
@@ -152,7 +154,10 @@ def completion(shell: str) -> None:
 
 
 @main.command(short_help="List the settings of the server.")
-@click.option("--output", "-o", type=click.Choice(["table", "json", "markdown"]), default="table", show_default=True)
+@click.option(
+    "--output", "-o", type=click.Choice(["table", "json", "csv", "markdown"]), default="table", show_default=True,
+    help="How the settings are printed.",
+)  # fmt: skip
 def config(output: str) -> None:
     """List every setting with its default. `markdown` prints docs/configuration.md."""
     from kcoord.cli import settings_listing

@@ -134,6 +134,11 @@ def emit(columns: list[Column], rows: list[dict[str, Any]], output: str) -> None
         click.echo("\n".join(table([one.head for one in columns], cells, right)))
 
 
+def emit_rows(fields: tuple[str, ...] | list[str], rows: list[dict[str, Any]]) -> None:
+    """Print rows as CSV with these fields."""
+    emit([Column(name, "") for name in fields], rows, "csv")
+
+
 def csv_text(rows: list[list[Any]]) -> str:
     """Lines of CSV; None is an empty field."""
     import csv
@@ -144,7 +149,17 @@ def csv_text(rows: list[list[Any]]) -> str:
     return text.getvalue()
 
 
+def csv_line(values: list[Any]) -> str:
+    """One line of CSV, with cells as `emit` prints them."""
+    return csv_text([[_plain(value) for value in values]])
+
+
 def _plain(value: Any) -> Any:
+    """A value for a cell: true and false, lists of words with spaces, and other lists and objects as JSON."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(one, (dict, list)) for one in value)):
+        return json_line(value)
     return " ".join(map(str, value)) if isinstance(value, list) else value
 
 

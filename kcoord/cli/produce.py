@@ -203,8 +203,10 @@ def report(done: Progress, output: str) -> None:
 @click.option("--null-value", is_flag=True, help="An empty value is null, which deletes the key by compaction.")
 @click.option("--delimiter", metavar="TEXT", default="\\n", type=parse_delimiter, help=r"Ends a record (\n).")
 @click.option("--whole", is_flag=True, help="Each file is one record.")
-@click.option("--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True)
-@click.option("--compression", "-z", type=click.Choice(CODECS), default="none", show_default=True)
+@click.option(
+    "--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True, help="Who confirms a record."
+)
+@click.option("--compression", "-z", type=click.Choice(CODECS), default="none", show_default=True, help="Of batches.")
 @click.option(
     "--max-request-size", type=click.IntRange(min=1), default=MAX_REQUEST_SIZE, show_default=True, metavar="BYTES",
     help="A larger record is refused.",

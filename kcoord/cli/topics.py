@@ -20,6 +20,7 @@ from kcoord.cli.online.run import (
     warn,
 )
 from kcoord.cli.online.suggestions import suggestion
+from kcoord.cli.options import AliasedOption
 from kcoord.cli.output import Column, emit, plural
 from kcoord.client.errors import KafkaError
 from kcoord.client.partition import TopicPartition
@@ -155,7 +156,10 @@ def describe(bootstrap: str, timeout: float, names: tuple[str, ...], output: str
 @topics.command(short_help="Create topics.")
 @cluster_options
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
-@click.option("--partitions", "-p", type=click.IntRange(min=1), default=None, help="Default: the broker's.")
+@click.option(
+    "--partitions", cls=AliasedOption, aliases=("-p",), type=click.IntRange(min=1), metavar="N",
+    help="The number of partitions (default: the broker's).",
+)  # fmt: skip
 @click.option("--replication-factor", type=click.IntRange(min=1), default=None, help="Default: the broker's.")
 @click.option("--config", "-c", "configs", multiple=True, metavar="NAME=VALUE", help="A config; repeatable.")
 @click.option("--if-not-exists", is_flag=True, help="Leave topics alone that exist.")
@@ -198,7 +202,10 @@ def create(
 @topics.command(short_help="Raise the number of partitions.")
 @cluster_options
 @click.argument("name", metavar="TOPIC")
-@click.option("--partitions", "-p", type=click.IntRange(min=1), required=True, help="The new number, larger than now.")
+@click.option(
+    "--partitions", cls=AliasedOption, aliases=("-p",), type=click.IntRange(min=1), metavar="N", required=True,
+    help="The new number, larger than now.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only ask the broker whether it would do it.")
 @output_option
 @friendly

@@ -20,6 +20,7 @@ from kcoord.cli.online.run import (
     watch_options,
     watching,
 )
+from kcoord.cli.options import limit_option
 from kcoord.client.errors import CorruptRecord, KafkaError
 from kcoord.client.partition import TopicPartition
 from kcoord.protocol.errors import GROUP_ID_NOT_FOUND, UNKNOWN_TOPIC_OR_PARTITION
@@ -115,7 +116,7 @@ async def read_group(admin: Admin, epochs: Epochs, source: str) -> tuple[str, Hi
 @click.argument("group")
 @click.option("--since", type=parse_time, default=-1, metavar="TIME", help="Epochs not older than TIME.")
 @click.option("--until", type=parse_time, default=-1, metavar="TIME", help="Epochs not newer than TIME.")
-@click.option("--limit", "-n", type=click.IntRange(min=0), metavar="N", help="The last N epochs only.")
+@limit_option("The last N epochs only.")
 @click.option(
     "--source", type=click.Choice([AUTO, EVENTS, LOG]), default=AUTO, show_default=True,
     help="The topic __group_events, the group's partition of __consumer_offsets, or that if the topic has no events.",

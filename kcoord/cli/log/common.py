@@ -11,8 +11,12 @@ from typing import Any, Final, TypeVar
 import click
 
 from kcoord.cli.bar import Bar, progress
+from kcoord.cli.options import output_option
 from kcoord.cli.output import (
+    Column,
+    emit,
     emit_json,
+    emit_rows,
     format_bytes,
     format_time,
     json_line,
@@ -30,10 +34,15 @@ from kcoord.server.failures import EXIT_STORAGE, classify
 # The helpers for output and progress that the log tools import from here.
 __all__ = [
     "Bar",
+    "Column",
+    "emit",
+    "emit_counts",
     "emit_json",
+    "emit_rows",
     "format_bytes",
     "format_time",
     "json_line",
+    "output_option",
     "plural",
     "printable",
     "progress",
@@ -50,11 +59,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 def directory_argument(command: F) -> F:
     return click.argument("directory", metavar="DIR", type=click.Path())(command)
-
-
-def output_option(command: F) -> F:
-    choice = click.Choice(["table", "json"])
-    return click.option("--output", "-o", type=choice, default="table", show_default=True)(command)
 
 
 def unsynced_option(command: F) -> F:
@@ -89,6 +93,16 @@ def friendly(command: F) -> F:
             fail(failure.message, failure.code)
 
     return run  # type: ignore[return-value]
+
+
+def emit_counts(counters: list[tuple[str, dict[str, int]]]) -> None:
+    """Print what happened to how many of what, as CSV."""
+    rows = [
+        {"result": result, "what": what, "count": count}
+        for result, counter in counters
+        for what, count in sorted(counter.items())
+    ]
+    emit_rows(("result", "what", "count"), rows)
 
 
 def fail(message: str, code: int) -> None:

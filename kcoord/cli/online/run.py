@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from kcoord.cli.online.contexts import DEFAULT_BOOTSTRAP, ContextProblem, bootstrap_of
+from kcoord.cli.options import output_option
 
 if TYPE_CHECKING:
     from kcoord.client.admin.admin import Admin
@@ -24,6 +25,8 @@ EXIT_CLUSTER: Final = 3
 EXIT_INTERRUPTED: Final = 130
 TIMEOUT_S: Final = 30.0
 CONTEXT_KEY: Final = "kcoord.context"
+
+__all__ = ["output_option"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -71,11 +74,6 @@ def cluster_options(command: F) -> F:
         metavar="SECONDS", help="How long the whole command may take.",
     )  # fmt: skip
     return bootstrap_options(timeout(command))
-
-
-def output_option(command: F) -> F:
-    choice = click.Choice(["table", "json", "csv"])
-    return click.option("--output", "-o", type=choice, default="table", show_default=True)(command)
 
 
 def execute_option(command: F) -> F:

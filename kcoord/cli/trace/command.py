@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from kcoord.cli.online.run import bootstrap_options, friendly, output_option, warn
+from kcoord.cli.options import limit_option
 
 LISTEN = "127.0.0.1:19092"
 
@@ -18,7 +19,7 @@ LISTEN = "127.0.0.1:19092"
 @click.option("--client-id", "client_ids", multiple=True, metavar="ID", help="Only this client; repeatable.")
 @click.option("--errors-only", is_flag=True, help="Only what was answered with an error, or cannot be decoded.")
 @click.option("--full", is_flag=True, help="All fields, however long, and the bytes of records.")
-@click.option("--limit", "-n", type=click.IntRange(min=1), metavar="N", help="End after N lines.")
+@limit_option("End after N lines; 0: no limit.")
 @output_option
 @friendly
 def trace(

@@ -8,6 +8,7 @@ from typing import Any, Final
 import click
 
 from kcoord.cli.online.run import EXIT_PROBLEMS, cluster_options, output_option, warn
+from kcoord.cli.options import AliasedOption
 from kcoord.cli.output import Column, emit, format_time, plural
 from kcoord.cli.transactions.cluster import Cluster, ClusterError, check
 from kcoord.cli.transactions.common import duration_text, friendly, parse_duration
@@ -55,7 +56,9 @@ HANGING_FIELDS: Final = [
     metavar="DURATION",
     help="Only those that began longer ago: 30s, 15m.",
 )
-@click.option("--pattern", "-p", metavar="REGEX", help="Only transactional ids that match as a whole (RE2 syntax).")
+@click.option(
+    "--pattern", cls=AliasedOption, aliases=("-p",), metavar="REGEX", help="Only ids that match as a whole (RE2)."
+)
 @click.option("--hanging", "is_hanging", is_flag=True, help="Hanging transactions instead, by partition.")
 @click.option("--topic", "-t", metavar="TOPIC", help="With --hanging: only this topic.")
 @click.option(

@@ -283,7 +283,7 @@ async def test_no_coordinator_has_no_address() -> None:
     [
         (["--api", "joingrup"], "'joingrup' is no API; did you mean 'JoinGroup'?"),
         (["--listen", "nowhere"], "is not an address"),
-        (["-n", "0"], "0 is not in the range"),
+        (["-n", "-1"], "-1 is not in the range"),
     ],
 )
 def test_mistakes(arguments: list[str], message: str) -> None:

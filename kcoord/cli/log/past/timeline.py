@@ -21,6 +21,7 @@ from kcoord.cli.log.past.replay import coordinator_logs
 from kcoord.cli.log.past.scan import Scan, TimeRange
 from kcoord.cli.log.past.transaction_timeline import print_transactions
 from kcoord.cli.log.points import parse_time
+from kcoord.cli.options import limit_option
 from kcoord.core.outcome import GROUP_EVENTS_TOPIC
 from kcoord.log.inspect import DataDirectory, PartitionFiles
 from kcoord.server.failures import EXIT_CONFIG
@@ -63,7 +64,7 @@ class Story:
 @click.option("--transactional-id", metavar="ID", help="A transactional id instead of a group.")
 @click.option("--since", type=parse_time, default=-1, metavar="TIME", help="Epochs not older than TIME.")
 @click.option("--until", type=parse_time, default=-1, metavar="TIME", help="Epochs not newer than TIME.")
-@click.option("--limit", "-n", default=-1, metavar="N", help="The last N epochs only.")
+@limit_option("The last N epochs only.")
 @click.option(
     "--source", type=click.Choice([AUTO, EVENTS, LOG]), default=AUTO, show_default=True,
     help="The topic __group_events, the coordinator log, or the log if the topic has no events of the group.",
@@ -72,8 +73,8 @@ class Story:
 @output_option
 @friendly
 def timeline(
-    directory: str, group: str | None, transactional_id: str | None, since: int, until: int, limit: int, source: str,
-    unsynced: bool, output: str,
+    directory: str, group: str | None, transactional_id: str | None, since: int, until: int, limit: int | None,
+    source: str, unsynced: bool, output: str,
 ) -> None:  # fmt: skip
     """Print every epoch of a group in DIR: when it began and why, how long the rebalance took, and the numbers of
     members and partitions before and after. Or print every transaction of a transactional id: its producer, how long
@@ -91,7 +92,7 @@ def timeline(
     if (group is None) == (transactional_id is None):
         raise click.UsageError("pass either --group or --transactional-id")
     found = look_at(directory, unsynced)
-    between = TimeRange(since, until, limit)
+    between = TimeRange(since, until, -1 if limit is None else limit)
     if transactional_id is not None:
         print_transactions(found, transactional_id, between, output)
     elif group is not None:

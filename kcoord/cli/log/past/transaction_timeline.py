@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from kcoord.cli.log.common import emit_json, fail, format_time, note, plural, progress, say, table, wrapped
+from kcoord.cli.log.common import emit_json, emit_rows, fail, format_time, note, plural, progress, say, table, wrapped
 from kcoord.cli.log.past.scan import Scan, TimeRange
 from kcoord.cli.output import format_duration
 from kcoord.core.groups.cause_header import decode_cause
@@ -18,6 +18,12 @@ from kcoord.log.lost_logs import lost_logs
 from kcoord.log.typed_records import RecordReader
 from kcoord.protocol.records.transaction_log import TransactionLogKey, TransactionLogValue
 from kcoord.server.failures import EXIT_CONFIG
+
+FIELDS: Final = (
+    "transactional_id", "event", "time", "time_ms", "producer_id", "producer_epoch", "next_producer_id",
+    "next_producer_epoch", "transaction_version", "timeout_ms", "open_ms", "ending_ms", "is_complete", "cause",
+    "detail", "partitions",
+)  # fmt: skip
 
 
 def print_transactions(directory: DataDirectory, transactional_id: str, between: TimeRange, output: str) -> None:
@@ -59,6 +65,8 @@ def print_transactions(directory: DataDirectory, transactional_id: str, between:
                 "transactions": rows,
             }
         )
+    elif output == "csv":
+        emit_rows(FIELDS, [{"transactional_id": transactional_id, **row} for row in rows])
     else:
         _print_table(transactional_id, source, rows)
     scan.warn("transactions")
