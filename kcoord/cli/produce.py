@@ -24,7 +24,7 @@ from kcoord.cli.online.run import (
     warn,
 )
 from kcoord.cli.output import Column, emit, plural
-from kcoord.client.errors import KafkaError, RecordTooLarge, UnknownTopicOrPartition
+from kcoord.client.errors import BrokerError, KafkaError, RecordTooLarge, TransactionAborted, UnknownTopicOrPartition
 
 if TYPE_CHECKING:
     import asyncio
@@ -109,12 +109,16 @@ class Progress:
         self.failures: list[tuple[str, KafkaError]] = []
         self.problem = ""
         self.is_interrupted = False
+        # The transaction was aborted: nothing counts as written.
+        self.is_aborted = False
 
     def reap(self) -> None:
         """Note the results that have arrived."""
         while self.pending and self.pending[0][1].done():
             where, future = self.pending.popleft()
             error = future.exception()
+            if isinstance(error, TransactionAborted):
+                continue
             if isinstance(error, KafkaError):
                 self.failures.append((where, error))
             elif error is not None:
@@ -171,10 +175,26 @@ async def send_all(
                     return
 
 
+async def end_transaction(producer: Producer, done: Progress) -> None:
+    """Commit the transaction if all input was sent and written, and abort it otherwise. Raises KafkaError."""
+    if not (done.problem or done.failures or done.is_interrupted):
+        try:
+            await producer.commit_transaction()
+            return
+        except BrokerError as error:
+            done.problem = str(error)
+    done.is_aborted = True
+    await producer.abort_transaction()
+
+
 def report(done: Progress, output: str) -> None:
     """Print the result and set the exit code."""
+    if done.is_aborted:
+        done.written.clear()
     emit(COLUMNS, done.rows(), output)
     written = plural(sum(row[0] for row in done.written.values()), "record")
+    if done.is_aborted:
+        warn("the transaction was aborted: readers of committed records see none of its records")
     code = 0
     if done.failures:
         where, error = done.failures[0]
@@ -211,6 +231,7 @@ def report(done: Progress, output: str) -> None:
     "--max-request-size", type=click.IntRange(min=1), default=MAX_REQUEST_SIZE, show_default=True, metavar="BYTES",
     help="A larger record is refused.",
 )  # fmt: skip
+@click.option("--transactional-id", metavar="ID", help="Write everything in one transaction of this id.")
 @click.option("--create", is_flag=True, help="Let the broker create a topic that does not exist.")
 @output_option
 @friendly
@@ -218,7 +239,7 @@ def produce(
     bootstrap: str, timeout: float, topic: str, files: tuple[str, ...], key_delimiter: bytes, key: str | None,
     partition: int | None, headers: tuple[tuple[str, bytes | None], ...], is_json: bool, is_base64: bool,
     null_value: bool, delimiter: bytes, whole: bool, acks: str, compression: str, max_request_size: int,
-    create: bool, output: str,
+    transactional_id: str | None, create: bool, output: str,
 ) -> None:  # fmt: skip
     """Write records to TOPIC: the lines of standard input, or of the FILEs.
 
@@ -237,6 +258,8 @@ def produce(
     """
     if is_base64 and not is_json:
         raise click.UsageError("--base64 is for --json only")
+    if transactional_id is not None and acks != "all":
+        raise click.UsageError("--transactional-id needs --acks all")
     if is_json and (key_delimiter or whole):
         raise click.UsageError("--json excludes --key-delimiter and --whole")
     if not create:
@@ -260,13 +283,19 @@ def produce(
             bootstrap_servers=bootstrap, acks=acks, compression_type=compression, linger_ms=LINGER_MS,
             batch_bytes_max=BATCH_BYTES, max_request_size=max_request_size, delivery_timeout_ms=timeout_ms,
             request_timeout_ms=min(timeout_ms - LINGER_MS, REQUEST_TIMEOUT_MS), max_block_ms=timeout_ms,
+            transactional_id=transactional_id,
         )  # fmt: skip
         async with producer:
+            if transactional_id is not None:
+                await producer.init_transactions()
+                await producer.begin_transaction()
             try:
                 await send_all(producer, topic, maker, files, b"" if whole else delimiter, done, bar)
             except asyncio.CancelledError:
                 # Ctrl-C ends the input. Leaving the block delivers what was read.
                 done.is_interrupted = True
+            if transactional_id is not None:
+                await end_transaction(producer, done)
         done.reap()
 
     with Bar() as bar:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from confluent_kafka import Consumer, TopicPartition
 
 from kcoord.cli.main import main
 from kcoord.client.producer.partitioner import partition_of_key
@@ -97,9 +98,33 @@ def test_a_record_that_is_too_large(bootstrap: str, tmp_path: Path) -> None:
     assert "MESSAGE_TOO_LARGE" in result.stderr
 
 
+def test_a_transaction_has_all_or_nothing(bootstrap: str, tmp_path: Path) -> None:
+    (tmp_path / "good").write_text('{"value": "1"}\n{"value": "2"}\n')
+    (tmp_path / "bad").write_text('{"value": "3"}\n{"vlaue": "4"}\n')
+    options = ("--json", "-p", "0", "--transactional-id", "importer", "-o", "csv")
+    done = run(bootstrap, str(tmp_path / "good"), *options)
+    assert done.stdout.splitlines()[1:] == ["orders,0,2,0,1"]
+    refused = run(bootstrap, str(tmp_path / "bad"), *options, code=1)
+    assert refused.stdout.splitlines()[1:] == []
+    assert "the transaction was aborted" in refused.stderr
+    assert f"{tmp_path / 'bad'}, line 2: unknown field 'vlaue'" in refused.stderr
+    reader = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "auto.offset.reset": "earliest"})
+    try:
+        reader.assign([TopicPartition("orders", 0, 0)])
+        found: list[bytes | None] = []
+        run(bootstrap, str(tmp_path / "good"), *options)
+        deadline_s = time.monotonic() + END_SECONDS
+        while len(found) < 4 and time.monotonic() < deadline_s:
+            found += [one.value() for one in reader.consume(10, 0.2) if one.error() is None]
+    finally:
+        reader.close()
+    assert found == [b"1", b"2", b"1", b"2"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
+        (["--transactional-id", "a", "--acks", "1"], 2, "needs --acks all"),
         (["-p", "7"], 1, "topic 'orders' has no partition 7, only 0 to 2"),
         (["nosuch"], 2, "File 'nosuch' does not exist"),
         (["--base64"], 2, "--base64 is for --json only"),
