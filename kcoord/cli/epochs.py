@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 import click
 
 from kcoord.cli.output import Column, emit, emit_json, format_duration, format_time, plural, say, table, wrapped
-from kcoord.core.groups.cause_header import decode_cause
-from kcoord.engine.group_events import event_document
-from kcoord.history.timeline import ASSIGNOR, EPOCH_CHANGED, REBALANCE_FINISHED, GroupTimeline
-from kcoord.log.history import HistoryStart
-from kcoord.log.typed_records import RecordReader
-from kcoord.wire.message import Message
-from kcoord.wire.record_batch import BatchHeader, Record
+from kcoord.history.timeline import ASSIGNOR, EPOCH_CHANGED, REBALANCE_FINISHED
+
+if TYPE_CHECKING:
+    from kcoord.log.history import HistoryStart
 
 NO_CAUSE: Final = "epochs written by a Kafka broker or an older version of kcoord have no cause"
 
@@ -68,28 +65,6 @@ class Epochs:
             elif kind == ASSIGNOR:
                 last["assignor"] = event.get("detail")
         return rows
-
-
-@final
-class CoordinatorLog:
-    """Derives the events of a group from the records of its partition of `__consumer_offsets`."""
-
-    def __init__(self, epochs: Epochs, topic: str, partition: int) -> None:
-        self._epochs = epochs
-        self._topic = topic
-        self._partition = partition
-        self._timeline = GroupTimeline()
-        self._reader = RecordReader()
-
-    def add(self, header: BatchHeader, record: Record) -> None:
-        typed = self._reader.read(self._topic, header, record)
-        if typed.group == self._epochs.group and isinstance(typed.key, Message):
-            cause = decode_cause(record.headers)
-            self._timeline.replay(record.offset, record.timestamp, typed.key, typed.value, cause)
-
-    def end(self) -> None:
-        """All records were added."""
-        self._epochs.events += [event_document(event, self._partition) for event in self._timeline.take()]
 
 
 def new_row(event: dict[str, Any]) -> dict[str, Any]:

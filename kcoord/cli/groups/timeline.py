@@ -9,7 +9,7 @@ import click
 
 from kcoord.cli.bar import Bar
 from kcoord.cli.groups.common import is_code, unknown_group
-from kcoord.cli.log.points import parse_time
+from kcoord.cli.log.points import TimeRange, parse_time
 from kcoord.cli.online.run import (
     CommandProblem,
     cluster_options,
@@ -41,10 +41,10 @@ Take = Callable[["BatchHeader", "Record"], object]
 
 async def read_records(admin: Admin, partition: TopicPartition, take: Take) -> HistoryStart:
     """Pass the records that a partition has now to `take`. Returns from where on none is missing. Raises KafkaError."""
+    from kcoord.client.admin.records import DECOMPRESSED_MAX
     from kcoord.client.admin.results import EARLIEST, LATEST
     from kcoord.client.admin.spread import only
     from kcoord.log.history import HistoryStart
-    from kcoord.log.typed_records import DECOMPRESSED_BYTES_MAX
     from kcoord.wire.compression import DecompressionError
     from kcoord.wire.primitives import DecodeError
     from kcoord.wire.record_batch import HEADER_BYTES, decode_records, parse_header
@@ -64,9 +64,7 @@ async def read_records(admin: Admin, partition: TopicPartition, take: Take) -> H
                         break
                     if header.last_offset >= offset:
                         history.batch(header)
-                        records = (
-                            [] if header.is_control else decode_records(data, position, header, DECOMPRESSED_BYTES_MAX)
-                        )
+                        records = [] if header.is_control else decode_records(data, position, header, DECOMPRESSED_MAX)
                         for record in records:
                             if record.offset >= offset:
                                 take(header, record)
@@ -84,7 +82,6 @@ async def read_records(admin: Admin, partition: TopicPartition, take: Take) -> H
 
 async def read_group(admin: Admin, epochs: Epochs, source: str) -> tuple[str, HistoryStart]:
     """Read the history of a group. Returns the partition it is from. Raises KafkaError and CommandProblem."""
-    from kcoord.cli.epochs import CoordinatorLog
     from kcoord.core.hashing import coordinator_partition
     from kcoord.core.outcome import GROUP_EVENTS_TOPIC, OFFSETS_TOPIC
 
@@ -105,6 +102,8 @@ async def read_group(admin: Admin, epochs: Epochs, source: str) -> tuple[str, Hi
     if isinstance(topic, KafkaError):
         raise topic
     partition = TopicPartition(OFFSETS_TOPIC, coordinator_partition(epochs.group, len(topic.partitions)))
+    from kcoord.cli.coordinator_log import CoordinatorLog
+
     log = CoordinatorLog(epochs, *partition)
     history = await read_records(admin, partition, log.add)
     log.end()
@@ -141,7 +140,6 @@ def timeline(
       kcoord groups timeline billing --watch 2 -n 10
     """
     from kcoord.cli.epochs import NO_CAUSE, Epochs, show_epochs
-    from kcoord.cli.log.past.scan import TimeRange
 
     between = TimeRange(since, until, -1 if limit is None else limit)
 

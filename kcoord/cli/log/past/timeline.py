@@ -6,7 +6,8 @@ from typing import Any, Final, final
 
 import click
 
-from kcoord.cli.epochs import NO_CAUSE, CoordinatorLog, Epochs, show_epochs
+from kcoord.cli.coordinator_log import CoordinatorLog
+from kcoord.cli.epochs import NO_CAUSE, Epochs, show_epochs
 from kcoord.cli.log.common import (
     directory_argument,
     fail,
@@ -18,9 +19,9 @@ from kcoord.cli.log.common import (
     unsynced_option,
 )
 from kcoord.cli.log.past.replay import coordinator_logs
-from kcoord.cli.log.past.scan import Scan, TimeRange
+from kcoord.cli.log.past.scan import Scan
 from kcoord.cli.log.past.transaction_timeline import print_transactions
-from kcoord.cli.log.points import parse_time
+from kcoord.cli.log.points import TimeRange, parse_time
 from kcoord.cli.options import limit_option
 from kcoord.core.outcome import GROUP_EVENTS_TOPIC
 from kcoord.log.inspect import DataDirectory, PartitionFiles

@@ -7,7 +7,8 @@ from typing import Any, Final
 import click
 
 from kcoord.cli.log.common import emit_json, emit_rows, fail, format_time, note, plural, progress, say, table, wrapped
-from kcoord.cli.log.past.scan import Scan, TimeRange
+from kcoord.cli.log.past.scan import Scan
+from kcoord.cli.log.points import TimeRange
 from kcoord.cli.output import format_duration
 from kcoord.core.groups.cause_header import decode_cause
 from kcoord.core.outcome import TRANSACTION_TOPIC
