@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 CORES: Final = 2
 # Typical uses: whole tables to Parquet, a log to a log, otherwise the first rows of the result.
 JOBS: Final = {
-    "offsets-history": ("--output", "{}", "--show", "0"),
-    "lag": ("--output", "{}", "--show", "0"),
-    "lag --every 60": ("--every", "60", "--output", "{}", "--show", "0"),
-    "rebalances": ("--output", "{}", "--show", "0"),
-    "snapshot": ("--output", "{}", "--show", "0"),
-    "compact": ("--output", "{}"),
+    "offsets-history": ("--to", "{}", "--limit", "0"),
+    "lag": ("--to", "{}", "--limit", "0"),
+    "lag --every 60": ("--every", "60", "--to", "{}", "--limit", "0"),
+    "rebalances": ("--to", "{}", "--limit", "0"),
+    "snapshot": ("--to", "{}", "--limit", "0"),
+    "compact": ("--to", "{}"),
     "migrate --dry-run": ("--dry-run",),
     "verify": (),
-    "report": ("--output", "{}.html"),
+    "report": ("--to", "{}.html"),
 }
 
 
@@ -53,7 +53,7 @@ READS: Final[dict[str, Callable[[SparkSession, str], int]]] = {"count": count, "
 def command(name: str, log: str, output: str) -> list[str]:
     words = [word.format(output) for word in JOBS[name]]
     job = name.split(" ", maxsplit=1)[0]
-    return ["pipeline", job, log, "--master", f"local[{CORES}]", "--output-format", "json", *words]
+    return ["pipeline", job, log, "--master", f"local[{CORES}]", "--output", "json", *words]
 
 
 def run(name: str, spark: SparkSession, log: str, output: str) -> int:

@@ -65,7 +65,7 @@ def _row(entry: ConfigEntry) -> dict[str, Any]:
     return {"name": entry.name, "value": value, "source": entry.source, "read_only": entry.is_read_only}
 
 
-@configs.command()
+@configs.command(short_help="Print configs that differ from the defaults.")
 @cluster_options
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("name")
@@ -118,7 +118,7 @@ def _change(bootstrap: str, timeout_s: float, kind: str, name: str, values: dict
 dry_run_option = click.option("--dry-run", is_flag=True, help="Only ask the broker whether it would do it.")
 
 
-@configs.command("set")
+@configs.command("set", short_help="Set configs.")
 @cluster_options
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("name")
@@ -137,7 +137,7 @@ def set_command(
     _change(bootstrap, timeout, kind, name, {**parse_assignments(assignments)}, dry_run)
 
 
-@configs.command()
+@configs.command(short_help="Set configs back to their defaults.")
 @cluster_options
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("name")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from typing import Final
@@ -25,12 +24,14 @@ output_option = click.option(
 @click.group(
     cls=LazyGroup,
     lazy={
-        "configs": "kcoord.cli.configs:configs",
-        "groups": "kcoord.cli.groups:groups",
-        "log": "kcoord.cli.log:log",
-        "pipeline": "kcoord.cli.pipeline:pipeline",
-        "topics": "kcoord.cli.topics:topics",
-        "transactions": "kcoord.cli.transactions:transactions",
+        "configs": ("kcoord.cli.configs:configs", "Print and change configs of topics, brokers and groups."),
+        "groups": ("kcoord.cli.groups:groups", "List, describe, reset and delete groups."),
+        "log": ("kcoord.cli.log:log", "Inspect and repair a data directory."),
+        "pipeline": ("kcoord.cli.pipeline:pipeline", "Turn whole logs into tables and reports, with Spark."),
+        "produce": ("kcoord.cli.produce:produce", "Write lines or JSON as records to a topic."),
+        "topics": ("kcoord.cli.topics:topics", "List, describe, create, change and delete topics."),
+        "trace": ("kcoord.cli.trace.command:trace", "Print the requests and answers of clients, decoded."),
+        "transactions": ("kcoord.cli.transactions:transactions", "List, describe and abort transactions."),
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
@@ -39,7 +40,7 @@ def main() -> None:
     """A Kafka group coordinator you can hold in your hand."""
 
 
-@main.command()
+@main.command(short_help="Run the server.")
 @click.option("--listen", "-l", multiple=True, metavar=ADDRESS, help="Address to listen on; repeatable. Port 0: any.")
 @click.option("--advertise", multiple=True, metavar=ADDRESS, help="Address to advertise to clients, per listener.")
 @click.option("--data", "-d", default=None, metavar="DIR", help="The data directory (default: data).")
@@ -73,9 +74,11 @@ def serve(
     sys.exit(run(config, log, announce))
 
 
-@main.command()
+@main.command(short_help="Check whether a server responds.")
 @click.option("--bootstrap", "-b", default="", metavar="HOST:PORT", help="Default: where `kcoord serve` listens.")
-@click.option("--timeout", default=HEALTH_TIMEOUT_S, show_default=True, metavar="SECONDS")
+@click.option(
+    "--timeout", default=HEALTH_TIMEOUT_S, show_default=True, metavar="SECONDS", help="How long to wait for an answer."
+)
 @output_option
 def health(bootstrap: str, timeout: float, output: str) -> None:
     """Check whether a server responds. The exit code is 0 if it does, otherwise 1.
@@ -93,6 +96,8 @@ def health(bootstrap: str, timeout: float, output: str) -> None:
     except (ProbeError, ValueError) as problem:
         error = str(problem)
     if output == "json":
+        import json
+
         click.echo(json.dumps({"bootstrap": bootstrap, "healthy": not error, "apis": count, "error": error or None}))
     elif error:
         click.echo(f"kcoord: {bootstrap} is not healthy: {error}", err=True)
@@ -115,7 +120,7 @@ def _own_address() -> str:
     return format_address(host, listener.port)
 
 
-@main.command()
+@main.command(short_help="Print the version.")
 @output_option
 def version(output: str) -> None:
     """Print the version, and whether the hot modules are native code."""
@@ -124,12 +129,14 @@ def version(output: str) -> None:
     code = "interpreted" if str(primitives.__file__).endswith(".py") else "compiled"
     python = sys.version.split()[0]
     if output == "json":
+        import json
+
         click.echo(json.dumps({"kcoord": __version__, "code": code, "python": python}))
     else:
         click.echo(f"kcoord {__version__} ({code}, Python {python})")
 
 
-@main.command()
+@main.command(short_help="Print a script that completes commands in a shell.")
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print a script that completes commands and options in a shell.
@@ -146,8 +153,11 @@ def completion(shell: str) -> None:
     click.echo(kind(main, {}, "kcoord", "_KCOORD_COMPLETE").source())
 
 
-@main.command()
-@click.option("--output", "-o", type=click.Choice(["table", "json", "markdown"]), default="table", show_default=True)
+@main.command(short_help="List the settings of the server.")
+@click.option(
+    "--output", "-o", type=click.Choice(["table", "json", "csv", "markdown"]), default="table", show_default=True,
+    help="How the settings are printed.",
+)  # fmt: skip
 def config(output: str) -> None:
     """List every setting with its default. `markdown` prints docs/configuration.md."""
     from kcoord.cli import settings_listing

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import os
-import shutil
 import sys
-import textwrap
-from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 import click
@@ -29,6 +23,8 @@ def format_time(wall_ms: int) -> str:
         return ""
     if wall_ms > TIME_MS_MAX:
         return f"{wall_ms} ms"
+    from datetime import UTC, datetime
+
     moment = datetime.fromtimestamp(wall_ms // 1000, UTC).replace(tzinfo=None)
     return f"{moment.isoformat()}.{wall_ms % 1000:03d}Z"
 
@@ -42,6 +38,11 @@ def format_bytes(count: int) -> str:
     return f"{count} B"
 
 
+def format_duration(ms: int) -> str:
+    """In one unit, so that durations can be compared at a glance."""
+    return f"{ms / 1000:.3f} s"
+
+
 def plural(count: int, word: str) -> str:
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
@@ -50,14 +51,20 @@ def width() -> int:
     """The width for tables and text: the terminal's or that of COLUMNS. Lines to a pipe or file are not cut."""
     if not sys.stdout.isatty() and not os.environ.get("COLUMNS"):
         return WIDTH_PIPED
+    import shutil
+
     return max(shutil.get_terminal_size((WIDTH_DEFAULT, 24)).columns, WIDTH_MIN)
 
 
 def emit_json(document: Any) -> None:
+    import json
+
     click.echo(json.dumps(document, indent=2, ensure_ascii=False))
 
 
 def json_line(document: Any) -> str:
+    import json
+
     return json.dumps(document, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -68,6 +75,8 @@ def printable(text: str) -> str:
 
 def wrapped(text: str, indent: int = 0, first_indent: int | None = None) -> list[str]:
     """`text` in lines that fit the terminal; long words are split."""
+    import textwrap
+
     first = indent if first_indent is None else first_indent
     return textwrap.wrap(
         printable(text), width(), initial_indent=" " * first, subsequent_indent=" " * indent, break_on_hyphens=False
@@ -84,6 +93,8 @@ def table(head: list[str], rows: list[list[str]], right: str = "", details: list
 
     `details` are lines that follow each row.
     """
+    import textwrap
+
     cells = [[printable(cell) for cell in row] for row in [head, *rows]]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     others = sum(widths[1:]) + 2 * (len(head) - 1)
@@ -123,14 +134,32 @@ def emit(columns: list[Column], rows: list[dict[str, Any]], output: str) -> None
         click.echo("\n".join(table([one.head for one in columns], cells, right)))
 
 
+def emit_rows(fields: tuple[str, ...] | list[str], rows: list[dict[str, Any]]) -> None:
+    """Print rows as CSV with these fields."""
+    emit([Column(name, "") for name in fields], rows, "csv")
+
+
 def csv_text(rows: list[list[Any]]) -> str:
     """Lines of CSV; None is an empty field."""
+    import csv
+    import io
+
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 
+def csv_line(values: list[Any]) -> str:
+    """One line of CSV, with cells as `emit` prints them."""
+    return csv_text([[_plain(value) for value in values]])
+
+
 def _plain(value: Any) -> Any:
+    """A value for a cell: true and false, lists of words with spaces, and other lists and objects as JSON."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(one, (dict, list)) for one in value)):
+        return json_line(value)
     return " ".join(map(str, value)) if isinstance(value, list) else value
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
+from kcoord.cli.output import csv_text
 from kcoord.server.failures import EXIT_CODES
 from kcoord.server.settings.load import variable_of
 from kcoord.server.settings.table import PROFILES, SECTIONS, SETTINGS, Setting
@@ -60,7 +62,22 @@ def as_table() -> str:
 
 
 def as_json() -> str:
-    rows = [
+    return json.dumps(_rows(), indent=2)
+
+
+def as_csv() -> str:
+    rows = _rows()
+    return csv_text([list(rows[0]), *([_cell(value) for value in row.values()] for row in rows)]).rstrip("\n")
+
+
+def _cell(value: object) -> object:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return " ".join(value) if isinstance(value, list) else value
+
+
+def _rows() -> list[dict[str, Any]]:
+    return [
         {
             "name": setting.name,
             "type": setting.kind,
@@ -73,7 +90,6 @@ def as_json() -> str:
         }
         for setting in SETTINGS
     ]
-    return json.dumps(rows, indent=2)
 
 
 def as_markdown() -> str:

@@ -20,6 +20,7 @@ from kcoord.cli.online.run import (
     warn,
 )
 from kcoord.cli.online.suggestions import suggestion
+from kcoord.cli.options import AliasedOption
 from kcoord.cli.output import Column, emit, plural
 from kcoord.client.errors import KafkaError
 from kcoord.client.partition import TopicPartition
@@ -82,7 +83,7 @@ def _exit_unless(is_complete: bool) -> None:
         click.get_current_context().exit(EXIT_PROBLEMS)
 
 
-@topics.command("list")
+@topics.command("list", short_help="List topics.")
 @cluster_options
 @click.argument("pattern", metavar="[PATTERN]", required=False)
 @click.option("--internal", is_flag=True, help="Internal topics too.")
@@ -107,7 +108,7 @@ def list_command(bootstrap: str, timeout: float, pattern: str | None, internal: 
     emit(LIST if internal else LIST[:2], rows, output)
 
 
-@topics.command()
+@topics.command(short_help="Print partitions with leader, replicas and offsets.")
 @cluster_options
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
 @output_option
@@ -152,10 +153,13 @@ def describe(bootstrap: str, timeout: float, names: tuple[str, ...], output: str
     _exit_unless(is_complete)
 
 
-@topics.command()
+@topics.command(short_help="Create topics.")
 @cluster_options
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
-@click.option("--partitions", "-p", type=click.IntRange(min=1), default=None, help="Default: the broker's.")
+@click.option(
+    "--partitions", cls=AliasedOption, aliases=("-p",), type=click.IntRange(min=1), metavar="N",
+    help="The number of partitions (default: the broker's).",
+)  # fmt: skip
 @click.option("--replication-factor", type=click.IntRange(min=1), default=None, help="Default: the broker's.")
 @click.option("--config", "-c", "configs", multiple=True, metavar="NAME=VALUE", help="A config; repeatable.")
 @click.option("--if-not-exists", is_flag=True, help="Leave topics alone that exist.")
@@ -195,10 +199,13 @@ def create(
     _exit_unless(not print_failures(results))
 
 
-@topics.command()
+@topics.command(short_help="Raise the number of partitions.")
 @cluster_options
 @click.argument("name", metavar="TOPIC")
-@click.option("--partitions", "-p", type=click.IntRange(min=1), required=True, help="The new number, larger than now.")
+@click.option(
+    "--partitions", cls=AliasedOption, aliases=("-p",), type=click.IntRange(min=1), metavar="N", required=True,
+    help="The new number, larger than now.",
+)  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Only ask the broker whether it would do it.")
 @output_option
 @friendly
@@ -226,7 +233,7 @@ def alter(bootstrap: str, timeout: float, name: str, partitions: int, dry_run: b
     _exit_unless(not print_failures(results) and is_complete)
 
 
-@topics.command()
+@topics.command(short_help="Delete topics and their records.")
 @cluster_options
 @click.argument("names", metavar="TOPIC...", nargs=-1, required=True)
 @execute_option

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 
@@ -13,3 +14,11 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Partition numbers by topic, sorted."""
+    found: dict[str, list[int]] = {}
+    for topic, partition in sorted(set(partitions)):
+        found.setdefault(topic, []).append(partition)
+    return found

@@ -40,7 +40,7 @@ from kcoord.engine.outbox import Outbox
 from kcoord.engine.produce import ProduceHandler
 from kcoord.engine.session import OPEN, Session
 from kcoord.engine.turn import Turn
-from kcoord.protocol import apis
+from kcoord.protocol import apis, server_codec
 from kcoord.wire.frame import FrameError, FrameTooLarge
 from kcoord.wire.primitives import DecodeError, Reader, TooManyElements, i64, read_i16_be, read_i32_be
 
@@ -154,7 +154,7 @@ class Intake:
         try:
             most = elements_max(self.config, api_key)
             reader = read_header(session, frame, version >= api.flexible_version, most)
-            body = apis.decode_request(api_key, reader, version)
+            body = server_codec.decode_request(api_key, reader, version)
             # Bytes after the body are ignored, as in a broker: to request all topics, librdkafka sends a null array
             # of four bytes, while flexible versions have one byte.
         except DecodeError as error:

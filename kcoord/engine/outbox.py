@@ -33,7 +33,7 @@ from kcoord.core.outcome import BUG, ERROR, PEER, WARNING, Fact
 from kcoord.engine.budget import TurnBudget
 from kcoord.engine.commits import Commits
 from kcoord.engine.session import CLOSED, ENDING, OPEN, Session
-from kcoord.protocol import apis
+from kcoord.protocol import apis, server_codec
 from kcoord.protocol.fetch import FetchResponse, encode_fetch_response
 from kcoord.protocol.offset_fetch import OffsetFetchResponse, encode_offset_fetch_response
 from kcoord.protocol.produce import ProduceResponse
@@ -89,7 +89,7 @@ class Outbox:
                     encode_offset_fetch_response(w, cast(OffsetFetchResponse, response), version, splices)
                 spliced += splices.bytes
             else:
-                apis.encode_response(w, api_key, response, version)
+                server_codec.encode_response(w, api_key, response, version)
         except Exception as error:
             # One event may answer many requests: if one cannot be answered, the others must still get their answers.
             chunk.cut(start)

@@ -3,48 +3,9 @@
 The table of APIs, and encoding and decoding by API key.
 """
 
-from typing import Final, final
+from collections.abc import Callable
+from typing import Any, Final, final
 
-from kcoord.protocol import produce
-from kcoord.protocol import fetch
-from kcoord.protocol import list_offsets
-from kcoord.protocol import metadata
-from kcoord.protocol import offset_commit
-from kcoord.protocol import offset_fetch
-from kcoord.protocol import find_coordinator
-from kcoord.protocol import join_group
-from kcoord.protocol import heartbeat
-from kcoord.protocol import leave_group
-from kcoord.protocol import sync_group
-from kcoord.protocol import describe_groups
-from kcoord.protocol import list_groups
-from kcoord.protocol import api_versions
-from kcoord.protocol import create_topics
-from kcoord.protocol import delete_topics
-from kcoord.protocol import delete_records
-from kcoord.protocol import init_producer_id
-from kcoord.protocol import offset_for_leader_epoch
-from kcoord.protocol import add_partitions_to_txn
-from kcoord.protocol import add_offsets_to_txn
-from kcoord.protocol import end_txn
-from kcoord.protocol import write_txn_markers
-from kcoord.protocol import txn_offset_commit
-from kcoord.protocol import describe_configs
-from kcoord.protocol import describe_log_dirs
-from kcoord.protocol import create_partitions
-from kcoord.protocol import delete_groups
-from kcoord.protocol import incremental_alter_configs
-from kcoord.protocol import offset_delete
-from kcoord.protocol import describe_cluster
-from kcoord.protocol import describe_producers
-from kcoord.protocol import describe_transactions
-from kcoord.protocol import list_transactions
-from kcoord.protocol import consumer_group_heartbeat
-from kcoord.protocol import consumer_group_describe
-from kcoord.protocol import list_config_resources
-from kcoord.protocol import describe_topic_partitions
-from kcoord.protocol import consumer_group_prepare_assignment
-from kcoord.protocol import consumer_group_install_assignment
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import BytesWriter, DecodeError, EncodeError, Reader
 
@@ -169,421 +130,345 @@ APIS: Final[dict[int, Api]] = {
 }
 
 
+@final
+class Codec:
+    """The messages of one API, and the functions that decode and encode them."""
+
+    def __init__(
+        self,
+        request_type: type[Message],
+        response_type: type[Message],
+        decode_request: Callable[[Reader, int], Message],
+        decode_response: Callable[[Reader, int], Message],
+        encode_request: Callable[[BytesWriter, Any, int], None],
+        encode_response: Callable[[BytesWriter, Any, int], None],
+    ) -> None:
+        self.request_type = request_type
+        self.response_type = response_type
+        self.decode_request = decode_request
+        self.decode_response = decode_response
+        self.encode_request = encode_request
+        self.encode_response = encode_response
+
+
+# The APIs that were used.
+_CODECS: Final[dict[int, Codec]] = {}
+
+
+def codec_of(api_key: int) -> Codec:
+    """The codec of an API, imported when it is used for the first time. Raises DecodeError for an unknown api key."""
+    codec = _CODECS.get(api_key)
+    if codec is None:
+        codec = _load(api_key)
+        _CODECS[api_key] = codec
+    return codec
+
+
+
+def _load(api_key: int) -> Codec:
+    """Import the module of an API. Raises DecodeError for an unknown api key."""
+    if api_key == 0:
+        from kcoord.protocol import produce
+        return Codec(
+            produce.ProduceRequest, produce.ProduceResponse,
+            produce.decode_produce_request, produce.decode_produce_response,
+            produce.encode_produce_request, produce.encode_produce_response,
+        )
+    if api_key == 1:
+        from kcoord.protocol import fetch
+        return Codec(
+            fetch.FetchRequest, fetch.FetchResponse,
+            fetch.decode_fetch_request, fetch.decode_fetch_response,
+            fetch.encode_fetch_request, fetch.encode_fetch_response,
+        )
+    if api_key == 2:
+        from kcoord.protocol import list_offsets
+        return Codec(
+            list_offsets.ListOffsetsRequest, list_offsets.ListOffsetsResponse,
+            list_offsets.decode_list_offsets_request, list_offsets.decode_list_offsets_response,
+            list_offsets.encode_list_offsets_request, list_offsets.encode_list_offsets_response,
+        )
+    if api_key == 3:
+        from kcoord.protocol import metadata
+        return Codec(
+            metadata.MetadataRequest, metadata.MetadataResponse,
+            metadata.decode_metadata_request, metadata.decode_metadata_response,
+            metadata.encode_metadata_request, metadata.encode_metadata_response,
+        )
+    if api_key == 8:
+        from kcoord.protocol import offset_commit
+        return Codec(
+            offset_commit.OffsetCommitRequest, offset_commit.OffsetCommitResponse,
+            offset_commit.decode_offset_commit_request, offset_commit.decode_offset_commit_response,
+            offset_commit.encode_offset_commit_request, offset_commit.encode_offset_commit_response,
+        )
+    if api_key == 9:
+        from kcoord.protocol import offset_fetch
+        return Codec(
+            offset_fetch.OffsetFetchRequest, offset_fetch.OffsetFetchResponse,
+            offset_fetch.decode_offset_fetch_request, offset_fetch.decode_offset_fetch_response,
+            offset_fetch.encode_offset_fetch_request, offset_fetch.encode_offset_fetch_response,
+        )
+    if api_key == 10:
+        from kcoord.protocol import find_coordinator
+        return Codec(
+            find_coordinator.FindCoordinatorRequest, find_coordinator.FindCoordinatorResponse,
+            find_coordinator.decode_find_coordinator_request, find_coordinator.decode_find_coordinator_response,
+            find_coordinator.encode_find_coordinator_request, find_coordinator.encode_find_coordinator_response,
+        )
+    if api_key == 11:
+        from kcoord.protocol import join_group
+        return Codec(
+            join_group.JoinGroupRequest, join_group.JoinGroupResponse,
+            join_group.decode_join_group_request, join_group.decode_join_group_response,
+            join_group.encode_join_group_request, join_group.encode_join_group_response,
+        )
+    if api_key == 12:
+        from kcoord.protocol import heartbeat
+        return Codec(
+            heartbeat.HeartbeatRequest, heartbeat.HeartbeatResponse,
+            heartbeat.decode_heartbeat_request, heartbeat.decode_heartbeat_response,
+            heartbeat.encode_heartbeat_request, heartbeat.encode_heartbeat_response,
+        )
+    if api_key == 13:
+        from kcoord.protocol import leave_group
+        return Codec(
+            leave_group.LeaveGroupRequest, leave_group.LeaveGroupResponse,
+            leave_group.decode_leave_group_request, leave_group.decode_leave_group_response,
+            leave_group.encode_leave_group_request, leave_group.encode_leave_group_response,
+        )
+    if api_key == 14:
+        from kcoord.protocol import sync_group
+        return Codec(
+            sync_group.SyncGroupRequest, sync_group.SyncGroupResponse,
+            sync_group.decode_sync_group_request, sync_group.decode_sync_group_response,
+            sync_group.encode_sync_group_request, sync_group.encode_sync_group_response,
+        )
+    if api_key == 15:
+        from kcoord.protocol import describe_groups
+        return Codec(
+            describe_groups.DescribeGroupsRequest, describe_groups.DescribeGroupsResponse,
+            describe_groups.decode_describe_groups_request, describe_groups.decode_describe_groups_response,
+            describe_groups.encode_describe_groups_request, describe_groups.encode_describe_groups_response,
+        )
+    if api_key == 16:
+        from kcoord.protocol import list_groups
+        return Codec(
+            list_groups.ListGroupsRequest, list_groups.ListGroupsResponse,
+            list_groups.decode_list_groups_request, list_groups.decode_list_groups_response,
+            list_groups.encode_list_groups_request, list_groups.encode_list_groups_response,
+        )
+    if api_key == 18:
+        from kcoord.protocol import api_versions
+        return Codec(
+            api_versions.ApiVersionsRequest, api_versions.ApiVersionsResponse,
+            api_versions.decode_api_versions_request, api_versions.decode_api_versions_response,
+            api_versions.encode_api_versions_request, api_versions.encode_api_versions_response,
+        )
+    if api_key == 19:
+        from kcoord.protocol import create_topics
+        return Codec(
+            create_topics.CreateTopicsRequest, create_topics.CreateTopicsResponse,
+            create_topics.decode_create_topics_request, create_topics.decode_create_topics_response,
+            create_topics.encode_create_topics_request, create_topics.encode_create_topics_response,
+        )
+    if api_key == 20:
+        from kcoord.protocol import delete_topics
+        return Codec(
+            delete_topics.DeleteTopicsRequest, delete_topics.DeleteTopicsResponse,
+            delete_topics.decode_delete_topics_request, delete_topics.decode_delete_topics_response,
+            delete_topics.encode_delete_topics_request, delete_topics.encode_delete_topics_response,
+        )
+    if api_key == 21:
+        from kcoord.protocol import delete_records
+        return Codec(
+            delete_records.DeleteRecordsRequest, delete_records.DeleteRecordsResponse,
+            delete_records.decode_delete_records_request, delete_records.decode_delete_records_response,
+            delete_records.encode_delete_records_request, delete_records.encode_delete_records_response,
+        )
+    if api_key == 22:
+        from kcoord.protocol import init_producer_id
+        return Codec(
+            init_producer_id.InitProducerIdRequest, init_producer_id.InitProducerIdResponse,
+            init_producer_id.decode_init_producer_id_request, init_producer_id.decode_init_producer_id_response,
+            init_producer_id.encode_init_producer_id_request, init_producer_id.encode_init_producer_id_response,
+        )
+    if api_key == 23:
+        from kcoord.protocol import offset_for_leader_epoch
+        return Codec(
+            offset_for_leader_epoch.OffsetForLeaderEpochRequest, offset_for_leader_epoch.OffsetForLeaderEpochResponse,
+            offset_for_leader_epoch.decode_offset_for_leader_epoch_request, offset_for_leader_epoch.decode_offset_for_leader_epoch_response,
+            offset_for_leader_epoch.encode_offset_for_leader_epoch_request, offset_for_leader_epoch.encode_offset_for_leader_epoch_response,
+        )
+    if api_key == 24:
+        from kcoord.protocol import add_partitions_to_txn
+        return Codec(
+            add_partitions_to_txn.AddPartitionsToTxnRequest, add_partitions_to_txn.AddPartitionsToTxnResponse,
+            add_partitions_to_txn.decode_add_partitions_to_txn_request, add_partitions_to_txn.decode_add_partitions_to_txn_response,
+            add_partitions_to_txn.encode_add_partitions_to_txn_request, add_partitions_to_txn.encode_add_partitions_to_txn_response,
+        )
+    if api_key == 25:
+        from kcoord.protocol import add_offsets_to_txn
+        return Codec(
+            add_offsets_to_txn.AddOffsetsToTxnRequest, add_offsets_to_txn.AddOffsetsToTxnResponse,
+            add_offsets_to_txn.decode_add_offsets_to_txn_request, add_offsets_to_txn.decode_add_offsets_to_txn_response,
+            add_offsets_to_txn.encode_add_offsets_to_txn_request, add_offsets_to_txn.encode_add_offsets_to_txn_response,
+        )
+    if api_key == 26:
+        from kcoord.protocol import end_txn
+        return Codec(
+            end_txn.EndTxnRequest, end_txn.EndTxnResponse,
+            end_txn.decode_end_txn_request, end_txn.decode_end_txn_response,
+            end_txn.encode_end_txn_request, end_txn.encode_end_txn_response,
+        )
+    if api_key == 27:
+        from kcoord.protocol import write_txn_markers
+        return Codec(
+            write_txn_markers.WriteTxnMarkersRequest, write_txn_markers.WriteTxnMarkersResponse,
+            write_txn_markers.decode_write_txn_markers_request, write_txn_markers.decode_write_txn_markers_response,
+            write_txn_markers.encode_write_txn_markers_request, write_txn_markers.encode_write_txn_markers_response,
+        )
+    if api_key == 28:
+        from kcoord.protocol import txn_offset_commit
+        return Codec(
+            txn_offset_commit.TxnOffsetCommitRequest, txn_offset_commit.TxnOffsetCommitResponse,
+            txn_offset_commit.decode_txn_offset_commit_request, txn_offset_commit.decode_txn_offset_commit_response,
+            txn_offset_commit.encode_txn_offset_commit_request, txn_offset_commit.encode_txn_offset_commit_response,
+        )
+    if api_key == 32:
+        from kcoord.protocol import describe_configs
+        return Codec(
+            describe_configs.DescribeConfigsRequest, describe_configs.DescribeConfigsResponse,
+            describe_configs.decode_describe_configs_request, describe_configs.decode_describe_configs_response,
+            describe_configs.encode_describe_configs_request, describe_configs.encode_describe_configs_response,
+        )
+    if api_key == 35:
+        from kcoord.protocol import describe_log_dirs
+        return Codec(
+            describe_log_dirs.DescribeLogDirsRequest, describe_log_dirs.DescribeLogDirsResponse,
+            describe_log_dirs.decode_describe_log_dirs_request, describe_log_dirs.decode_describe_log_dirs_response,
+            describe_log_dirs.encode_describe_log_dirs_request, describe_log_dirs.encode_describe_log_dirs_response,
+        )
+    if api_key == 37:
+        from kcoord.protocol import create_partitions
+        return Codec(
+            create_partitions.CreatePartitionsRequest, create_partitions.CreatePartitionsResponse,
+            create_partitions.decode_create_partitions_request, create_partitions.decode_create_partitions_response,
+            create_partitions.encode_create_partitions_request, create_partitions.encode_create_partitions_response,
+        )
+    if api_key == 42:
+        from kcoord.protocol import delete_groups
+        return Codec(
+            delete_groups.DeleteGroupsRequest, delete_groups.DeleteGroupsResponse,
+            delete_groups.decode_delete_groups_request, delete_groups.decode_delete_groups_response,
+            delete_groups.encode_delete_groups_request, delete_groups.encode_delete_groups_response,
+        )
+    if api_key == 44:
+        from kcoord.protocol import incremental_alter_configs
+        return Codec(
+            incremental_alter_configs.IncrementalAlterConfigsRequest, incremental_alter_configs.IncrementalAlterConfigsResponse,
+            incremental_alter_configs.decode_incremental_alter_configs_request, incremental_alter_configs.decode_incremental_alter_configs_response,
+            incremental_alter_configs.encode_incremental_alter_configs_request, incremental_alter_configs.encode_incremental_alter_configs_response,
+        )
+    if api_key == 47:
+        from kcoord.protocol import offset_delete
+        return Codec(
+            offset_delete.OffsetDeleteRequest, offset_delete.OffsetDeleteResponse,
+            offset_delete.decode_offset_delete_request, offset_delete.decode_offset_delete_response,
+            offset_delete.encode_offset_delete_request, offset_delete.encode_offset_delete_response,
+        )
+    if api_key == 60:
+        from kcoord.protocol import describe_cluster
+        return Codec(
+            describe_cluster.DescribeClusterRequest, describe_cluster.DescribeClusterResponse,
+            describe_cluster.decode_describe_cluster_request, describe_cluster.decode_describe_cluster_response,
+            describe_cluster.encode_describe_cluster_request, describe_cluster.encode_describe_cluster_response,
+        )
+    if api_key == 61:
+        from kcoord.protocol import describe_producers
+        return Codec(
+            describe_producers.DescribeProducersRequest, describe_producers.DescribeProducersResponse,
+            describe_producers.decode_describe_producers_request, describe_producers.decode_describe_producers_response,
+            describe_producers.encode_describe_producers_request, describe_producers.encode_describe_producers_response,
+        )
+    if api_key == 65:
+        from kcoord.protocol import describe_transactions
+        return Codec(
+            describe_transactions.DescribeTransactionsRequest, describe_transactions.DescribeTransactionsResponse,
+            describe_transactions.decode_describe_transactions_request, describe_transactions.decode_describe_transactions_response,
+            describe_transactions.encode_describe_transactions_request, describe_transactions.encode_describe_transactions_response,
+        )
+    if api_key == 66:
+        from kcoord.protocol import list_transactions
+        return Codec(
+            list_transactions.ListTransactionsRequest, list_transactions.ListTransactionsResponse,
+            list_transactions.decode_list_transactions_request, list_transactions.decode_list_transactions_response,
+            list_transactions.encode_list_transactions_request, list_transactions.encode_list_transactions_response,
+        )
+    if api_key == 68:
+        from kcoord.protocol import consumer_group_heartbeat
+        return Codec(
+            consumer_group_heartbeat.ConsumerGroupHeartbeatRequest, consumer_group_heartbeat.ConsumerGroupHeartbeatResponse,
+            consumer_group_heartbeat.decode_consumer_group_heartbeat_request, consumer_group_heartbeat.decode_consumer_group_heartbeat_response,
+            consumer_group_heartbeat.encode_consumer_group_heartbeat_request, consumer_group_heartbeat.encode_consumer_group_heartbeat_response,
+        )
+    if api_key == 69:
+        from kcoord.protocol import consumer_group_describe
+        return Codec(
+            consumer_group_describe.ConsumerGroupDescribeRequest, consumer_group_describe.ConsumerGroupDescribeResponse,
+            consumer_group_describe.decode_consumer_group_describe_request, consumer_group_describe.decode_consumer_group_describe_response,
+            consumer_group_describe.encode_consumer_group_describe_request, consumer_group_describe.encode_consumer_group_describe_response,
+        )
+    if api_key == 74:
+        from kcoord.protocol import list_config_resources
+        return Codec(
+            list_config_resources.ListConfigResourcesRequest, list_config_resources.ListConfigResourcesResponse,
+            list_config_resources.decode_list_config_resources_request, list_config_resources.decode_list_config_resources_response,
+            list_config_resources.encode_list_config_resources_request, list_config_resources.encode_list_config_resources_response,
+        )
+    if api_key == 75:
+        from kcoord.protocol import describe_topic_partitions
+        return Codec(
+            describe_topic_partitions.DescribeTopicPartitionsRequest, describe_topic_partitions.DescribeTopicPartitionsResponse,
+            describe_topic_partitions.decode_describe_topic_partitions_request, describe_topic_partitions.decode_describe_topic_partitions_response,
+            describe_topic_partitions.encode_describe_topic_partitions_request, describe_topic_partitions.encode_describe_topic_partitions_response,
+        )
+    if api_key == 10000:
+        from kcoord.protocol import consumer_group_prepare_assignment
+        return Codec(
+            consumer_group_prepare_assignment.ConsumerGroupPrepareAssignmentRequest, consumer_group_prepare_assignment.ConsumerGroupPrepareAssignmentResponse,
+            consumer_group_prepare_assignment.decode_consumer_group_prepare_assignment_request, consumer_group_prepare_assignment.decode_consumer_group_prepare_assignment_response,
+            consumer_group_prepare_assignment.encode_consumer_group_prepare_assignment_request, consumer_group_prepare_assignment.encode_consumer_group_prepare_assignment_response,
+        )
+    if api_key == 10001:
+        from kcoord.protocol import consumer_group_install_assignment
+        return Codec(
+            consumer_group_install_assignment.ConsumerGroupInstallAssignmentRequest, consumer_group_install_assignment.ConsumerGroupInstallAssignmentResponse,
+            consumer_group_install_assignment.decode_consumer_group_install_assignment_request, consumer_group_install_assignment.decode_consumer_group_install_assignment_response,
+            consumer_group_install_assignment.encode_consumer_group_install_assignment_request, consumer_group_install_assignment.encode_consumer_group_install_assignment_response,
+        )
+    raise DecodeError(f"unknown api key {api_key}")
+
+
 def decode_request(api_key: int, r: Reader, version: int) -> Message:
     """Decode the body of a request. Raises DecodeError, also for an unknown api key."""
-    if api_key == 0:
-        return produce.decode_produce_request(r, version)
-    if api_key == 1:
-        return fetch.decode_fetch_request(r, version)
-    if api_key == 2:
-        return list_offsets.decode_list_offsets_request(r, version)
-    if api_key == 3:
-        return metadata.decode_metadata_request(r, version)
-    if api_key == 8:
-        return offset_commit.decode_offset_commit_request(r, version)
-    if api_key == 9:
-        return offset_fetch.decode_offset_fetch_request(r, version)
-    if api_key == 10:
-        return find_coordinator.decode_find_coordinator_request(r, version)
-    if api_key == 11:
-        return join_group.decode_join_group_request(r, version)
-    if api_key == 12:
-        return heartbeat.decode_heartbeat_request(r, version)
-    if api_key == 13:
-        return leave_group.decode_leave_group_request(r, version)
-    if api_key == 14:
-        return sync_group.decode_sync_group_request(r, version)
-    if api_key == 15:
-        return describe_groups.decode_describe_groups_request(r, version)
-    if api_key == 16:
-        return list_groups.decode_list_groups_request(r, version)
-    if api_key == 18:
-        return api_versions.decode_api_versions_request(r, version)
-    if api_key == 19:
-        return create_topics.decode_create_topics_request(r, version)
-    if api_key == 20:
-        return delete_topics.decode_delete_topics_request(r, version)
-    if api_key == 21:
-        return delete_records.decode_delete_records_request(r, version)
-    if api_key == 22:
-        return init_producer_id.decode_init_producer_id_request(r, version)
-    if api_key == 23:
-        return offset_for_leader_epoch.decode_offset_for_leader_epoch_request(r, version)
-    if api_key == 24:
-        return add_partitions_to_txn.decode_add_partitions_to_txn_request(r, version)
-    if api_key == 25:
-        return add_offsets_to_txn.decode_add_offsets_to_txn_request(r, version)
-    if api_key == 26:
-        return end_txn.decode_end_txn_request(r, version)
-    if api_key == 27:
-        return write_txn_markers.decode_write_txn_markers_request(r, version)
-    if api_key == 28:
-        return txn_offset_commit.decode_txn_offset_commit_request(r, version)
-    if api_key == 32:
-        return describe_configs.decode_describe_configs_request(r, version)
-    if api_key == 35:
-        return describe_log_dirs.decode_describe_log_dirs_request(r, version)
-    if api_key == 37:
-        return create_partitions.decode_create_partitions_request(r, version)
-    if api_key == 42:
-        return delete_groups.decode_delete_groups_request(r, version)
-    if api_key == 44:
-        return incremental_alter_configs.decode_incremental_alter_configs_request(r, version)
-    if api_key == 47:
-        return offset_delete.decode_offset_delete_request(r, version)
-    if api_key == 60:
-        return describe_cluster.decode_describe_cluster_request(r, version)
-    if api_key == 61:
-        return describe_producers.decode_describe_producers_request(r, version)
-    if api_key == 65:
-        return describe_transactions.decode_describe_transactions_request(r, version)
-    if api_key == 66:
-        return list_transactions.decode_list_transactions_request(r, version)
-    if api_key == 68:
-        return consumer_group_heartbeat.decode_consumer_group_heartbeat_request(r, version)
-    if api_key == 69:
-        return consumer_group_describe.decode_consumer_group_describe_request(r, version)
-    if api_key == 74:
-        return list_config_resources.decode_list_config_resources_request(r, version)
-    if api_key == 75:
-        return describe_topic_partitions.decode_describe_topic_partitions_request(r, version)
-    if api_key == 10000:
-        return consumer_group_prepare_assignment.decode_consumer_group_prepare_assignment_request(r, version)
-    if api_key == 10001:
-        return consumer_group_install_assignment.decode_consumer_group_install_assignment_request(r, version)
-    raise DecodeError(f"unknown api key {api_key}")
+    return codec_of(api_key).decode_request(r, version)
 
 
 def decode_response(api_key: int, r: Reader, version: int) -> Message:
     """Decode the body of a response. Raises DecodeError, also for an unknown api key."""
-    if api_key == 0:
-        return produce.decode_produce_response(r, version)
-    if api_key == 1:
-        return fetch.decode_fetch_response(r, version)
-    if api_key == 2:
-        return list_offsets.decode_list_offsets_response(r, version)
-    if api_key == 3:
-        return metadata.decode_metadata_response(r, version)
-    if api_key == 8:
-        return offset_commit.decode_offset_commit_response(r, version)
-    if api_key == 9:
-        return offset_fetch.decode_offset_fetch_response(r, version)
-    if api_key == 10:
-        return find_coordinator.decode_find_coordinator_response(r, version)
-    if api_key == 11:
-        return join_group.decode_join_group_response(r, version)
-    if api_key == 12:
-        return heartbeat.decode_heartbeat_response(r, version)
-    if api_key == 13:
-        return leave_group.decode_leave_group_response(r, version)
-    if api_key == 14:
-        return sync_group.decode_sync_group_response(r, version)
-    if api_key == 15:
-        return describe_groups.decode_describe_groups_response(r, version)
-    if api_key == 16:
-        return list_groups.decode_list_groups_response(r, version)
-    if api_key == 18:
-        return api_versions.decode_api_versions_response(r, version)
-    if api_key == 19:
-        return create_topics.decode_create_topics_response(r, version)
-    if api_key == 20:
-        return delete_topics.decode_delete_topics_response(r, version)
-    if api_key == 21:
-        return delete_records.decode_delete_records_response(r, version)
-    if api_key == 22:
-        return init_producer_id.decode_init_producer_id_response(r, version)
-    if api_key == 23:
-        return offset_for_leader_epoch.decode_offset_for_leader_epoch_response(r, version)
-    if api_key == 24:
-        return add_partitions_to_txn.decode_add_partitions_to_txn_response(r, version)
-    if api_key == 25:
-        return add_offsets_to_txn.decode_add_offsets_to_txn_response(r, version)
-    if api_key == 26:
-        return end_txn.decode_end_txn_response(r, version)
-    if api_key == 27:
-        return write_txn_markers.decode_write_txn_markers_response(r, version)
-    if api_key == 28:
-        return txn_offset_commit.decode_txn_offset_commit_response(r, version)
-    if api_key == 32:
-        return describe_configs.decode_describe_configs_response(r, version)
-    if api_key == 35:
-        return describe_log_dirs.decode_describe_log_dirs_response(r, version)
-    if api_key == 37:
-        return create_partitions.decode_create_partitions_response(r, version)
-    if api_key == 42:
-        return delete_groups.decode_delete_groups_response(r, version)
-    if api_key == 44:
-        return incremental_alter_configs.decode_incremental_alter_configs_response(r, version)
-    if api_key == 47:
-        return offset_delete.decode_offset_delete_response(r, version)
-    if api_key == 60:
-        return describe_cluster.decode_describe_cluster_response(r, version)
-    if api_key == 61:
-        return describe_producers.decode_describe_producers_response(r, version)
-    if api_key == 65:
-        return describe_transactions.decode_describe_transactions_response(r, version)
-    if api_key == 66:
-        return list_transactions.decode_list_transactions_response(r, version)
-    if api_key == 68:
-        return consumer_group_heartbeat.decode_consumer_group_heartbeat_response(r, version)
-    if api_key == 69:
-        return consumer_group_describe.decode_consumer_group_describe_response(r, version)
-    if api_key == 74:
-        return list_config_resources.decode_list_config_resources_response(r, version)
-    if api_key == 75:
-        return describe_topic_partitions.decode_describe_topic_partitions_response(r, version)
-    if api_key == 10000:
-        return consumer_group_prepare_assignment.decode_consumer_group_prepare_assignment_response(r, version)
-    if api_key == 10001:
-        return consumer_group_install_assignment.decode_consumer_group_install_assignment_response(r, version)
-    raise DecodeError(f"unknown api key {api_key}")
+    return codec_of(api_key).decode_response(r, version)
 
 
 def encode_request(w: BytesWriter, api_key: int, m: Message, version: int) -> None:
     """Encode the body of a request. Raises EncodeError."""
-    if api_key == 0 and isinstance(m, produce.ProduceRequest):
-        produce.encode_produce_request(w, m, version)
-        return
-    if api_key == 1 and isinstance(m, fetch.FetchRequest):
-        fetch.encode_fetch_request(w, m, version)
-        return
-    if api_key == 2 and isinstance(m, list_offsets.ListOffsetsRequest):
-        list_offsets.encode_list_offsets_request(w, m, version)
-        return
-    if api_key == 3 and isinstance(m, metadata.MetadataRequest):
-        metadata.encode_metadata_request(w, m, version)
-        return
-    if api_key == 8 and isinstance(m, offset_commit.OffsetCommitRequest):
-        offset_commit.encode_offset_commit_request(w, m, version)
-        return
-    if api_key == 9 and isinstance(m, offset_fetch.OffsetFetchRequest):
-        offset_fetch.encode_offset_fetch_request(w, m, version)
-        return
-    if api_key == 10 and isinstance(m, find_coordinator.FindCoordinatorRequest):
-        find_coordinator.encode_find_coordinator_request(w, m, version)
-        return
-    if api_key == 11 and isinstance(m, join_group.JoinGroupRequest):
-        join_group.encode_join_group_request(w, m, version)
-        return
-    if api_key == 12 and isinstance(m, heartbeat.HeartbeatRequest):
-        heartbeat.encode_heartbeat_request(w, m, version)
-        return
-    if api_key == 13 and isinstance(m, leave_group.LeaveGroupRequest):
-        leave_group.encode_leave_group_request(w, m, version)
-        return
-    if api_key == 14 and isinstance(m, sync_group.SyncGroupRequest):
-        sync_group.encode_sync_group_request(w, m, version)
-        return
-    if api_key == 15 and isinstance(m, describe_groups.DescribeGroupsRequest):
-        describe_groups.encode_describe_groups_request(w, m, version)
-        return
-    if api_key == 16 and isinstance(m, list_groups.ListGroupsRequest):
-        list_groups.encode_list_groups_request(w, m, version)
-        return
-    if api_key == 18 and isinstance(m, api_versions.ApiVersionsRequest):
-        api_versions.encode_api_versions_request(w, m, version)
-        return
-    if api_key == 19 and isinstance(m, create_topics.CreateTopicsRequest):
-        create_topics.encode_create_topics_request(w, m, version)
-        return
-    if api_key == 20 and isinstance(m, delete_topics.DeleteTopicsRequest):
-        delete_topics.encode_delete_topics_request(w, m, version)
-        return
-    if api_key == 21 and isinstance(m, delete_records.DeleteRecordsRequest):
-        delete_records.encode_delete_records_request(w, m, version)
-        return
-    if api_key == 22 and isinstance(m, init_producer_id.InitProducerIdRequest):
-        init_producer_id.encode_init_producer_id_request(w, m, version)
-        return
-    if api_key == 23 and isinstance(m, offset_for_leader_epoch.OffsetForLeaderEpochRequest):
-        offset_for_leader_epoch.encode_offset_for_leader_epoch_request(w, m, version)
-        return
-    if api_key == 24 and isinstance(m, add_partitions_to_txn.AddPartitionsToTxnRequest):
-        add_partitions_to_txn.encode_add_partitions_to_txn_request(w, m, version)
-        return
-    if api_key == 25 and isinstance(m, add_offsets_to_txn.AddOffsetsToTxnRequest):
-        add_offsets_to_txn.encode_add_offsets_to_txn_request(w, m, version)
-        return
-    if api_key == 26 and isinstance(m, end_txn.EndTxnRequest):
-        end_txn.encode_end_txn_request(w, m, version)
-        return
-    if api_key == 27 and isinstance(m, write_txn_markers.WriteTxnMarkersRequest):
-        write_txn_markers.encode_write_txn_markers_request(w, m, version)
-        return
-    if api_key == 28 and isinstance(m, txn_offset_commit.TxnOffsetCommitRequest):
-        txn_offset_commit.encode_txn_offset_commit_request(w, m, version)
-        return
-    if api_key == 32 and isinstance(m, describe_configs.DescribeConfigsRequest):
-        describe_configs.encode_describe_configs_request(w, m, version)
-        return
-    if api_key == 35 and isinstance(m, describe_log_dirs.DescribeLogDirsRequest):
-        describe_log_dirs.encode_describe_log_dirs_request(w, m, version)
-        return
-    if api_key == 37 and isinstance(m, create_partitions.CreatePartitionsRequest):
-        create_partitions.encode_create_partitions_request(w, m, version)
-        return
-    if api_key == 42 and isinstance(m, delete_groups.DeleteGroupsRequest):
-        delete_groups.encode_delete_groups_request(w, m, version)
-        return
-    if api_key == 44 and isinstance(m, incremental_alter_configs.IncrementalAlterConfigsRequest):
-        incremental_alter_configs.encode_incremental_alter_configs_request(w, m, version)
-        return
-    if api_key == 47 and isinstance(m, offset_delete.OffsetDeleteRequest):
-        offset_delete.encode_offset_delete_request(w, m, version)
-        return
-    if api_key == 60 and isinstance(m, describe_cluster.DescribeClusterRequest):
-        describe_cluster.encode_describe_cluster_request(w, m, version)
-        return
-    if api_key == 61 and isinstance(m, describe_producers.DescribeProducersRequest):
-        describe_producers.encode_describe_producers_request(w, m, version)
-        return
-    if api_key == 65 and isinstance(m, describe_transactions.DescribeTransactionsRequest):
-        describe_transactions.encode_describe_transactions_request(w, m, version)
-        return
-    if api_key == 66 and isinstance(m, list_transactions.ListTransactionsRequest):
-        list_transactions.encode_list_transactions_request(w, m, version)
-        return
-    if api_key == 68 and isinstance(m, consumer_group_heartbeat.ConsumerGroupHeartbeatRequest):
-        consumer_group_heartbeat.encode_consumer_group_heartbeat_request(w, m, version)
-        return
-    if api_key == 69 and isinstance(m, consumer_group_describe.ConsumerGroupDescribeRequest):
-        consumer_group_describe.encode_consumer_group_describe_request(w, m, version)
-        return
-    if api_key == 74 and isinstance(m, list_config_resources.ListConfigResourcesRequest):
-        list_config_resources.encode_list_config_resources_request(w, m, version)
-        return
-    if api_key == 75 and isinstance(m, describe_topic_partitions.DescribeTopicPartitionsRequest):
-        describe_topic_partitions.encode_describe_topic_partitions_request(w, m, version)
-        return
-    if api_key == 10000 and isinstance(m, consumer_group_prepare_assignment.ConsumerGroupPrepareAssignmentRequest):
-        consumer_group_prepare_assignment.encode_consumer_group_prepare_assignment_request(w, m, version)
-        return
-    if api_key == 10001 and isinstance(m, consumer_group_install_assignment.ConsumerGroupInstallAssignmentRequest):
-        consumer_group_install_assignment.encode_consumer_group_install_assignment_request(w, m, version)
-        return
-    raise EncodeError(f"{type(m).__name__} does not belong to api key {api_key}")
+    if api_key not in APIS or not isinstance(m, codec_of(api_key).request_type):
+        raise EncodeError(f"{type(m).__name__} does not belong to api key {api_key}")
+    codec_of(api_key).encode_request(w, m, version)
 
 
 def encode_response(w: BytesWriter, api_key: int, m: Message, version: int) -> None:
     """Encode the body of a response. Raises EncodeError."""
-    if api_key == 0 and isinstance(m, produce.ProduceResponse):
-        produce.encode_produce_response(w, m, version)
-        return
-    if api_key == 1 and isinstance(m, fetch.FetchResponse):
-        fetch.encode_fetch_response(w, m, version)
-        return
-    if api_key == 2 and isinstance(m, list_offsets.ListOffsetsResponse):
-        list_offsets.encode_list_offsets_response(w, m, version)
-        return
-    if api_key == 3 and isinstance(m, metadata.MetadataResponse):
-        metadata.encode_metadata_response(w, m, version)
-        return
-    if api_key == 8 and isinstance(m, offset_commit.OffsetCommitResponse):
-        offset_commit.encode_offset_commit_response(w, m, version)
-        return
-    if api_key == 9 and isinstance(m, offset_fetch.OffsetFetchResponse):
-        offset_fetch.encode_offset_fetch_response(w, m, version)
-        return
-    if api_key == 10 and isinstance(m, find_coordinator.FindCoordinatorResponse):
-        find_coordinator.encode_find_coordinator_response(w, m, version)
-        return
-    if api_key == 11 and isinstance(m, join_group.JoinGroupResponse):
-        join_group.encode_join_group_response(w, m, version)
-        return
-    if api_key == 12 and isinstance(m, heartbeat.HeartbeatResponse):
-        heartbeat.encode_heartbeat_response(w, m, version)
-        return
-    if api_key == 13 and isinstance(m, leave_group.LeaveGroupResponse):
-        leave_group.encode_leave_group_response(w, m, version)
-        return
-    if api_key == 14 and isinstance(m, sync_group.SyncGroupResponse):
-        sync_group.encode_sync_group_response(w, m, version)
-        return
-    if api_key == 15 and isinstance(m, describe_groups.DescribeGroupsResponse):
-        describe_groups.encode_describe_groups_response(w, m, version)
-        return
-    if api_key == 16 and isinstance(m, list_groups.ListGroupsResponse):
-        list_groups.encode_list_groups_response(w, m, version)
-        return
-    if api_key == 18 and isinstance(m, api_versions.ApiVersionsResponse):
-        api_versions.encode_api_versions_response(w, m, version)
-        return
-    if api_key == 19 and isinstance(m, create_topics.CreateTopicsResponse):
-        create_topics.encode_create_topics_response(w, m, version)
-        return
-    if api_key == 20 and isinstance(m, delete_topics.DeleteTopicsResponse):
-        delete_topics.encode_delete_topics_response(w, m, version)
-        return
-    if api_key == 21 and isinstance(m, delete_records.DeleteRecordsResponse):
-        delete_records.encode_delete_records_response(w, m, version)
-        return
-    if api_key == 22 and isinstance(m, init_producer_id.InitProducerIdResponse):
-        init_producer_id.encode_init_producer_id_response(w, m, version)
-        return
-    if api_key == 23 and isinstance(m, offset_for_leader_epoch.OffsetForLeaderEpochResponse):
-        offset_for_leader_epoch.encode_offset_for_leader_epoch_response(w, m, version)
-        return
-    if api_key == 24 and isinstance(m, add_partitions_to_txn.AddPartitionsToTxnResponse):
-        add_partitions_to_txn.encode_add_partitions_to_txn_response(w, m, version)
-        return
-    if api_key == 25 and isinstance(m, add_offsets_to_txn.AddOffsetsToTxnResponse):
-        add_offsets_to_txn.encode_add_offsets_to_txn_response(w, m, version)
-        return
-    if api_key == 26 and isinstance(m, end_txn.EndTxnResponse):
-        end_txn.encode_end_txn_response(w, m, version)
-        return
-    if api_key == 27 and isinstance(m, write_txn_markers.WriteTxnMarkersResponse):
-        write_txn_markers.encode_write_txn_markers_response(w, m, version)
-        return
-    if api_key == 28 and isinstance(m, txn_offset_commit.TxnOffsetCommitResponse):
-        txn_offset_commit.encode_txn_offset_commit_response(w, m, version)
-        return
-    if api_key == 32 and isinstance(m, describe_configs.DescribeConfigsResponse):
-        describe_configs.encode_describe_configs_response(w, m, version)
-        return
-    if api_key == 35 and isinstance(m, describe_log_dirs.DescribeLogDirsResponse):
-        describe_log_dirs.encode_describe_log_dirs_response(w, m, version)
-        return
-    if api_key == 37 and isinstance(m, create_partitions.CreatePartitionsResponse):
-        create_partitions.encode_create_partitions_response(w, m, version)
-        return
-    if api_key == 42 and isinstance(m, delete_groups.DeleteGroupsResponse):
-        delete_groups.encode_delete_groups_response(w, m, version)
-        return
-    if api_key == 44 and isinstance(m, incremental_alter_configs.IncrementalAlterConfigsResponse):
-        incremental_alter_configs.encode_incremental_alter_configs_response(w, m, version)
-        return
-    if api_key == 47 and isinstance(m, offset_delete.OffsetDeleteResponse):
-        offset_delete.encode_offset_delete_response(w, m, version)
-        return
-    if api_key == 60 and isinstance(m, describe_cluster.DescribeClusterResponse):
-        describe_cluster.encode_describe_cluster_response(w, m, version)
-        return
-    if api_key == 61 and isinstance(m, describe_producers.DescribeProducersResponse):
-        describe_producers.encode_describe_producers_response(w, m, version)
-        return
-    if api_key == 65 and isinstance(m, describe_transactions.DescribeTransactionsResponse):
-        describe_transactions.encode_describe_transactions_response(w, m, version)
-        return
-    if api_key == 66 and isinstance(m, list_transactions.ListTransactionsResponse):
-        list_transactions.encode_list_transactions_response(w, m, version)
-        return
-    if api_key == 68 and isinstance(m, consumer_group_heartbeat.ConsumerGroupHeartbeatResponse):
-        consumer_group_heartbeat.encode_consumer_group_heartbeat_response(w, m, version)
-        return
-    if api_key == 69 and isinstance(m, consumer_group_describe.ConsumerGroupDescribeResponse):
-        consumer_group_describe.encode_consumer_group_describe_response(w, m, version)
-        return
-    if api_key == 74 and isinstance(m, list_config_resources.ListConfigResourcesResponse):
-        list_config_resources.encode_list_config_resources_response(w, m, version)
-        return
-    if api_key == 75 and isinstance(m, describe_topic_partitions.DescribeTopicPartitionsResponse):
-        describe_topic_partitions.encode_describe_topic_partitions_response(w, m, version)
-        return
-    if api_key == 10000 and isinstance(m, consumer_group_prepare_assignment.ConsumerGroupPrepareAssignmentResponse):
-        consumer_group_prepare_assignment.encode_consumer_group_prepare_assignment_response(w, m, version)
-        return
-    if api_key == 10001 and isinstance(m, consumer_group_install_assignment.ConsumerGroupInstallAssignmentResponse):
-        consumer_group_install_assignment.encode_consumer_group_install_assignment_response(w, m, version)
-        return
-    raise EncodeError(f"{type(m).__name__} does not belong to api key {api_key}")
+    if api_key not in APIS or not isinstance(m, codec_of(api_key).response_type):
+        raise EncodeError(f"{type(m).__name__} does not belong to api key {api_key}")
+    codec_of(api_key).encode_response(w, m, version)

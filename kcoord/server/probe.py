@@ -6,7 +6,7 @@ import socket
 import time
 from typing import Final, TypeVar, cast, final
 
-from kcoord.protocol import api_versions
+from kcoord.protocol import api_versions, apis
 from kcoord.server.settings.listeners import split_address
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import BytesWriter, DecodeError, Reader, write_i16_be, write_i32_be, write_string
@@ -62,8 +62,6 @@ class Probe:
 
     def ask(self, api_key: int, version: int, request: Message, answer_type: type[M]) -> M:
         """Send a request and return its response."""
-        from kcoord.protocol import apis  # the whole protocol, which a ping does not need
-
         writer = BytesWriter()
         apis.encode_request(writer, api_key, request, version)
         flexible = version >= apis.APIS[api_key].flexible_version

@@ -179,3 +179,14 @@ def test_deletions(bootstrap: str) -> None:
     assert [(row["PARTITION"], row["CURRENT-OFFSET"]) for row in rows] == [("0", "1")]
     ours(bootstrap, "delete", "short-lived", "--execute")
     assert "short-lived" not in theirs(bootstrap, "--list").lines
+
+
+async def test_the_timeline_of_a_broker_has_no_causes(bootstrap: str) -> None:
+    async with classic_member(bootstrap, "seen", "orders", "reader"):
+        pass
+    result = await asyncio.to_thread(ours, bootstrap, "timeline", "seen", "-o", "json")
+    document = json.loads(result.stdout)
+    assert document["source"].startswith("__consumer_offsets-")
+    first, *_, last = document["epochs"]
+    assert (first["members_after"], last["members_after"], first["cause"]) == (1, 0, None)
+    assert "have no cause" in (await asyncio.to_thread(ours, bootstrap, "timeline", "seen")).stderr

@@ -101,8 +101,8 @@ def test_in_spark(spark: SparkSession, broker: str) -> None:
 
 def test_a_job_as_a_command(spark: SparkSession, broker: str) -> None:
     """In a process of its own, which looks at the directory before and after it starts Spark."""
-    words = ["pipeline", "snapshot", "--as-of", "end", "--master", "local[2]", "--output-format", "json"]
-    words += ["--show", "1000"]
+    words = ["pipeline", "snapshot", "--as-of", "end", "--master", "local[2]", "--output", "json"]
+    words += ["--limit", "1000"]
     done = subprocess.run(
         [sys.executable, "-P", "-m", "kcoord.cli.main", *words, broker], capture_output=True, text=True, timeout=WAIT_S
     )

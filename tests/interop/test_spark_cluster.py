@@ -69,7 +69,7 @@ def test_the_same_interpreter_on_all_machines(cluster: SparkCluster, data: Path,
     words = [f"--conf={name}={value}" for name, value in settings.items()]
     done = python(
         "-m", "kcoord.cli.main", "pipeline", "offsets-history", data, "--master", cluster.url, *words,
-        "--output-format", "json", folder=tmp_path,
+        "--output", "json", folder=tmp_path,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     rows = json.loads(done.stdout)["tables"]["offsets_history"]["rows"]

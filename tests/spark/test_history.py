@@ -50,7 +50,7 @@ def data(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def pipeline(job: str, *words: str | Path) -> Any:
-    settings = ["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2", "--output-format", "json"]
+    settings = ["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2", "--output", "json"]
     result = CliRunner().invoke(main, ["pipeline", job, *map(str, words), *settings], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout), result.stderr
@@ -67,13 +67,13 @@ def test_what_compaction_took_is_never_passed_over(data: Path, tmp_path: Path, m
         return made[-1]
 
     monkeypatch.setattr(module, "collect", watched)
-    _, stderr = pipeline("report", data, "--output", tmp_path / "before.html")
+    _, stderr = pipeline("report", data, "--to", tmp_path / "before.html")
     [before] = made
     assert (before.commits_total, before.rebalances_total, before.complete_ms) == (24, 5, None)
     assert "complete" not in stderr and 'id="missing"' not in (tmp_path / "before.html").read_text()
 
     assert log_tool("compact", data, "--history", "0").exit_code == 0
-    _, stderr = pipeline("report", data, "--output", tmp_path / "after.html")
+    _, stderr = pipeline("report", data, "--to", tmp_path / "after.html")
     after = made[1]
     _check_report(before, after)
     _check_page((tmp_path / "after.html").read_text())
@@ -118,14 +118,14 @@ def _check_page(text: str) -> None:
 
 def _check_jobs(data: Path) -> None:
     iso = "2025-10-09T08:53:44.000Z"
-    document, stderr = pipeline("offsets-history", data, "--show", "99")
+    document, stderr = pipeline("offsets-history", data, "--limit", "99")
     rows = document["tables"]["offsets_history"]["rows"]
     assert {row["history_complete_from"] for row in rows} == {iso} and len(rows) == 5
     [whole] = document["history"]
     assert whole["history_complete_from"] == iso and whole["complete_from_offset"] > 0
     assert "complete only in" in stderr
     # Of time that is complete nothing is missing.
-    document, stderr = pipeline("offsets-history", data, "--show", "99", "--since", "2025-10-09T08:53:45")
+    document, stderr = pipeline("offsets-history", data, "--limit", "99", "--since", "2025-10-09T08:53:45")
     assert len(document["tables"]["offsets_history"]["rows"]) == 3 and "complete" not in stderr
     document, _ = pipeline("rebalances", data)
     assert [row["history_complete_from"] for row in document["tables"]["rebalances"]["rows"]] == [iso] * 3

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import subprocess
@@ -30,7 +32,7 @@ def pipeline(job: str, *arguments: str | Path) -> Result:
 
 
 def documents(job: str, *arguments: str | Path) -> Any:
-    result = pipeline(job, *arguments, "--output-format", "json")
+    result = pipeline(job, *arguments, "--output", "json")
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)["tables"]
 
@@ -55,7 +57,7 @@ def data(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_offsets_history_is_written_and_shown(data: Path, spark: SparkSession, tmp_path: Path) -> None:
     output = tmp_path / "out"
-    found = documents("offsets-history", data, "--group", "workers", "--output", output, "--show", "9")
+    found = documents("offsets-history", data, "--group", "workers", "--to", output, "--limit", "9")
     told = found["offsets_history"]
     assert (told["output"], told["written"]) == (f"{output}/offsets_history", 3)
     assert [(row["partition"], row["committed_offset"], row["is_rewind"]) for row in told["rows"]] in (
@@ -66,7 +68,7 @@ def test_offsets_history_is_written_and_shown(data: Path, spark: SparkSession, t
     assert 0 <= int(file.parent.name.partition("=")[2]) < 16
     written = spark.read.parquet(f"{output}/offsets_history")
     assert written.where("committed_offset = 2").count() == 1
-    again = pipeline("offsets-history", data, "--output", output)
+    again = pipeline("offsets-history", data, "--to", output)
     assert (again.exit_code, again.stdout) == (2, "") and "--overwrite" in again.stderr
 
 
@@ -79,7 +81,8 @@ def test_lag_of_a_log(data: Path) -> None:
     assert told == {("workers", 0): (3, 8.0, False), ("workers", 1): (None, None, False)}
 
 
-def test_rebalances_of_a_log(data: Path) -> None:
+def test_rebalances_of_a_log(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     result = pipeline("rebalances", data)
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
@@ -93,7 +96,7 @@ def test_rebalances_of_a_log(data: Path) -> None:
 
 def test_formats_that_this_spark_has_not(data: Path, tmp_path: Path) -> None:
     for name in ("delta", "iceberg"):
-        result = pipeline("lag", data, "--output", tmp_path / "out", "--format", name)
+        result = pipeline("lag", data, "--to", tmp_path / "out", "--format", name)
         assert result.exit_code == 2 and f"this Spark cannot write {name}" in result.stderr
         assert not (tmp_path / "out").exists()
 
@@ -171,3 +174,12 @@ def test_times_are_of_the_log(data: Path) -> None:
     assert sorted((row["group_id"], row["partition"], row["committed_offset"]) for row in rows) == [
         ("report", 0, 4), ("workers", 0, 2), ("workers", 1, 0)
     ]  # fmt: skip
+
+
+def test_csv_has_a_table_after_the_other(data: Path) -> None:
+    result = pipeline("rebalances", data, "-g", "workers", "-o", "csv", "-n", "1")
+    assert result.exit_code == 0, result.output
+    first, second = result.stdout.split("\n\n")
+    (row,) = csv.DictReader(io.StringIO(first))
+    assert (row["group_id"], row["cause"]) == ("workers", "member_joined")
+    assert second.splitlines()[0].startswith("finding,rank,")

@@ -22,7 +22,7 @@ def run(job: str, *words: str) -> Result:
 
 
 def answer(job: str, *words: str) -> Any:
-    done = run(job, *words, "--output-format", "json")
+    done = run(job, *words, "--output", "json")
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
@@ -55,7 +55,7 @@ def test_a_damaged_log_is_verified_as_far_as_it_can_be_read(spark: SparkSession,
     data[100] ^= 1
     file.write_bytes(data)
     assert run("verify", str(tmp_path)).exit_code == 7
-    done = run("verify", str(tmp_path), "--option", "onCorrupt=collect", "--output-format", "json")
+    done = run("verify", str(tmp_path), "--option", "onCorrupt=collect", "--output", "json")
     assert done.exit_code == 1
     found = json.loads(done.stdout)
     assert (found["violations"], found["corrupt"]) == (0, 1)
@@ -67,9 +67,9 @@ def test_snapshot(spark: SparkSession, clusters: Path, tmp_path: Path) -> None:
         str(clusters),
         "--as-of",
         f"@{START_MS + 4500}",
-        "--output",
+        "--to",
         str(tmp_path / "out"),
-        "--show",
+        "--limit",
         "9",
     )
     tables = answer("snapshot", *words)["tables"]
@@ -83,18 +83,18 @@ def test_snapshot(spark: SparkSession, clusters: Path, tmp_path: Path) -> None:
 
 
 def test_compact(spark: SparkSession, clusters: Path, tmp_path: Path) -> None:
-    refused = run("compact", str(clusters), "--output", str(tmp_path / "new"))
+    refused = run("compact", str(clusters), "--to", str(tmp_path / "new"))
     assert refused.exit_code == 2 and "has 2 data directories (east, west)" in refused.stderr
     assert run("compact", str(clusters)).exit_code == 2
-    found = answer("compact", str(clusters / "east"), "--output", str(tmp_path / "new"))
+    found = answer("compact", str(clusters / "east"), "--to", str(tmp_path / "new"))
     assert (found["records"], found["open"]) == (3, 0)
-    words = ("--one-cluster", "--group", "workers", "--output", str(tmp_path / "both"))
+    words = ("--one-cluster", "--group", "workers", "--to", str(tmp_path / "both"))
     found = answer("compact", str(clusters), *words)
     assert (found["records"], found["open"]) == (3, 0)
 
 
 def test_migrate(spark: SparkSession, clusters: Path, tmp_path: Path) -> None:
-    conflict = run("migrate", str(clusters), "--output", str(tmp_path / "new"))
+    conflict = run("migrate", str(clusters), "--to", str(tmp_path / "new"))
     assert conflict.exit_code == 2 and "2 groups would be workers" in conflict.stderr
     assert not (tmp_path / "new").exists()
     rules = tmp_path / "rules.toml"
@@ -115,7 +115,7 @@ def test_migrate(spark: SparkSession, clusters: Path, tmp_path: Path) -> None:
     ("words", "message"),
     [
         (("verify", "--since", "1h"), "this job has no use for --since"),
-        (("migrate", "--csv", "-", "--output", "x"), "give one of them"),
+        (("migrate", "--csv", "-", "--to", "x"), "give one of them"),
         (("migrate", "--rules", "none.toml"), "none.toml"),
     ],
 )

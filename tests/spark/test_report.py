@@ -39,7 +39,7 @@ def test_a_page_about_a_broker_s_logs(
 
     monkeypatch.setattr(module, "collect", watched)
     output = tmp_path / "groups.html"
-    words = ["pipeline", "report", str(BROKER / "logs"), "--output", str(output), "--output-format", "json"]
+    words = ["pipeline", "report", str(BROKER / "logs"), "--to", str(output), "--output", "json"]
     settings = ["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2"]
     result = CliRunner().invoke(main, [*words, *settings], catch_exceptions=False)
     assert result.exit_code == 0, result.output

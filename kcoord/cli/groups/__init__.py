@@ -9,14 +9,15 @@ import click
 from kcoord.cli.lazy import LazyGroup
 
 COMMANDS: Final = {
-    "copy": "kcoord.cli.groups.reset:copy",
-    "delete": "kcoord.cli.groups.delete:delete",
-    "delete-offsets": "kcoord.cli.groups.delete:delete_offsets",
-    "describe": "kcoord.cli.groups.describe:describe",
-    "list": "kcoord.cli.groups.describe:list_command",
-    "members": "kcoord.cli.groups.describe:members",
-    "remove-members": "kcoord.cli.groups.delete:remove_members",
-    "reset": "kcoord.cli.groups.reset:reset",
+    "copy": ("kcoord.cli.groups.reset:copy", "Copy the committed offsets of a group to another one."),
+    "delete": ("kcoord.cli.groups.delete:delete", "Delete groups without members."),
+    "delete-offsets": ("kcoord.cli.groups.delete:delete_offsets", "Delete committed offsets."),
+    "describe": ("kcoord.cli.groups.describe:describe", "Print committed offsets, lag and owners of partitions."),
+    "list": ("kcoord.cli.groups.describe:list_command", "List groups with their type and state."),
+    "members": ("kcoord.cli.groups.describe:members", "Print members with their partitions."),
+    "remove-members": ("kcoord.cli.groups.delete:remove_members", "Remove members from a group."),
+    "timeline": ("kcoord.cli.groups.timeline:timeline", "Print the epochs of a group, and their causes."),
+    "reset": ("kcoord.cli.groups.reset:reset", "Set committed offsets."),
 }
 
 

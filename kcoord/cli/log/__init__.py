@@ -9,18 +9,18 @@ import click
 from kcoord.cli.lazy import LazyGroup
 
 COMMANDS: Final = {
-    "compact": "kcoord.cli.log.compact.command:compact_command",
-    "diff": "kcoord.cli.log.past.diff:diff",
-    "dump": "kcoord.cli.log.dump:dump",
-    "export": "kcoord.cli.log.export_command:export_command",
-    "import": "kcoord.cli.log.import_command:import_command",
-    "ls": "kcoord.cli.log.ls:ls",
-    "repair": "kcoord.cli.log.repair.command:repair",
-    "restore": "kcoord.cli.log.snapshot_commands:restore",
-    "snapshot": "kcoord.cli.log.snapshot_commands:snapshot",
-    "state": "kcoord.cli.log.past.state:state",
-    "timeline": "kcoord.cli.log.past.timeline:timeline",
-    "verify": "kcoord.cli.log.verify.command:verify",
+    "compact": ("kcoord.cli.log.compact.command:compact_command", "Keep only the newest record of every key."),
+    "diff": ("kcoord.cli.log.past.diff:diff", "Print what changed between two points of a log."),
+    "dump": ("kcoord.cli.log.dump:dump", "Print decoded records."),
+    "export": ("kcoord.cli.log.export_command:export_command", "Write the directory for a Kafka broker."),
+    "import": ("kcoord.cli.log.import_command:import_command", "Read the directory of a Kafka broker."),
+    "ls": ("kcoord.cli.log.ls:ls", "List partitions with offsets, sizes and times."),
+    "repair": ("kcoord.cli.log.repair.command:repair", "Show and make repairs."),
+    "restore": ("kcoord.cli.log.snapshot_commands:restore", "Restore a snapshot."),
+    "snapshot": ("kcoord.cli.log.snapshot_commands:snapshot", "Create and list snapshots of a directory."),
+    "state": ("kcoord.cli.log.past.state:state", "Print groups, offsets and topics at a point of the log."),
+    "timeline": ("kcoord.cli.log.past.timeline:timeline", "Print the epochs of a group, and their causes."),
+    "verify": ("kcoord.cli.log.verify.command:verify", "Check everything."),
 }
 
 

@@ -1,18 +1,22 @@
-"""Shared code of the log tools: exit codes, error messages, times, sizes, tables, JSON and progress."""
+"""Shared code of the log tools: exit codes, error messages, and the directory."""
 
 from __future__ import annotations
 
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from typing import Any, ClassVar, Final, Self, TypeVar, final
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 
 import click
 
+from kcoord.cli.bar import Bar, progress
+from kcoord.cli.options import output_option
 from kcoord.cli.output import (
+    Column,
+    emit,
     emit_json,
+    emit_rows,
     format_bytes,
     format_time,
     json_line,
@@ -27,14 +31,21 @@ from kcoord.log.errors import LogError
 from kcoord.log.inspect import DataDirectory, inspect_directory
 from kcoord.server.failures import EXIT_STORAGE, classify
 
-# The helpers for output that the log tools import from here.
+# The helpers for output and progress that the log tools import from here.
 __all__ = [
+    "Bar",
+    "Column",
+    "emit",
+    "emit_counts",
     "emit_json",
+    "emit_rows",
     "format_bytes",
     "format_time",
     "json_line",
+    "output_option",
     "plural",
     "printable",
+    "progress",
     "say",
     "table",
     "width",
@@ -42,19 +53,12 @@ __all__ = [
 ]
 
 EXIT_PROBLEMS: Final = 1
-# How many times a progress bar is drawn at most.
-DRAWN_MAX: Final = 400
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 def directory_argument(command: F) -> F:
     return click.argument("directory", metavar="DIR", type=click.Path())(command)
-
-
-def output_option(command: F) -> F:
-    choice = click.Choice(["table", "json"])
-    return click.option("--output", "-o", type=choice, default="table", show_default=True)(command)
 
 
 def unsynced_option(command: F) -> F:
@@ -91,6 +95,16 @@ def friendly(command: F) -> F:
     return run  # type: ignore[return-value]
 
 
+def emit_counts(counters: list[tuple[str, dict[str, int]]]) -> None:
+    """Print what happened to how many of what, as CSV."""
+    rows = [
+        {"result": result, "what": what, "count": count}
+        for result, counter in counters
+        for what, count in sorted(counter.items())
+    ]
+    emit_rows(("result", "what", "count"), rows)
+
+
 def fail(message: str, code: int) -> None:
     click.echo(f"kcoord: {message}", err=True)
     sys.exit(code)
@@ -108,57 +122,3 @@ def note(message: str) -> None:
         # Overwrite the progress bar, which is drawn again below.
         click.echo("\r\x1b[K", err=True, nl=False)
     click.echo(f"kcoord: {message}", err=True)
-
-
-# --- progress
-
-
-@final
-class Bar:
-    """A progress bar on stderr if that is a terminal and the output is not JSON; otherwise nothing.
-
-    Use it as a context manager; `begin` shows the bar and `step` advances it.
-    """
-
-    is_drawn: ClassVar[bool] = False
-
-    def __init__(self) -> None:
-        self._stack = ExitStack()
-        self._bar: Any = None
-        self._left = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _trace: object) -> None:
-        if self._bar is not None and error is None and self._left > 0:
-            # The part that did not have to be read.
-            self._bar.update(self._left)
-        self._stack.close()
-        Bar.is_drawn = False
-
-    def begin(self, label: str, total: int) -> None:
-        context = click.get_current_context(silent=True)
-        is_for_people = context is None or context.params.get("output") != "json"
-        if not sys.stderr.isatty() or not is_for_people or total <= 0:
-            return
-        # Drawing the bar takes longer than most steps.
-        least = max(total // DRAWN_MAX, 1)
-        bar = click.progressbar(length=total, label=label, file=sys.stderr, update_min_steps=least)
-        self._bar = self._stack.enter_context(bar)
-        self._left = total
-        Bar.is_drawn = True
-
-    def step(self, count: int) -> None:
-        if self._bar is not None and self._left > 0:
-            count = min(count, self._left)
-            self._left -= count
-            self._bar.update(count)
-
-
-@contextmanager
-def progress(label: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A progress bar with a known total; yields a function that advances it."""
-    with Bar() as bar:
-        bar.begin(label, total)
-        yield bar.step

@@ -26,6 +26,8 @@ from kcoord.cli.log.common import (
 from kcoord.cli.log.past.state_start import LookedAtStorage
 from kcoord.cli.log.points import parse_offsets, parse_time
 from kcoord.cli.log.records import summary, typed_plain
+from kcoord.cli.options import limit_option, partition_option
+from kcoord.cli.output import csv_line
 from kcoord.log.errors import LogDamaged
 from kcoord.log.inspect import DataDirectory, PartitionFiles, lost_end
 from kcoord.log.lost_logs import lost_logs
@@ -50,6 +52,11 @@ from kcoord.wire.record_batch import BatchHeader
 
 # Types that have no schema.
 FURTHER_TYPES: Final = ("record", "control")
+# The columns of CSV, for records and for damaged bytes.
+FIELDS: Final = (
+    "log", "offset", "timestamp", "timestamp_ms", "producer_id", "producer_epoch", "type", "tombstone", "key", "value",
+    "cause", "headers", "error", "file", "position", "size_bytes", "next_offset", "reason",
+)  # fmt: skip
 # Names that are remembered for a suggestion.
 SEEN_MAX: Final = 10_000
 
@@ -114,9 +121,9 @@ def check_types(kinds: tuple[str, ...]) -> None:
 class Dumper:
     """Prints the records that match a filter, at most `limit` (-1: all)."""
 
-    def __init__(self, wanted: Filter, as_json: bool, limit: int) -> None:
+    def __init__(self, wanted: Filter, output: str, limit: int) -> None:
         self.wanted = wanted
-        self.as_json = as_json
+        self.output = output
         self.limit = limit
         self.count = 0
         self.damaged = 0
@@ -124,6 +131,8 @@ class Dumper:
         self.lost: list[LogDamaged] = []
         self.heading = ""
         self.reader = RecordReader()
+        if output == "csv":
+            click.echo(csv_line(list(FIELDS)), nl=False)
         # Topic names by their ids as text.
         self.names: dict[str, str] = {}
 
@@ -214,7 +223,7 @@ class Dumper:
 
     def _print(self, name: str, typed: TypedRecord, header: BatchHeader) -> None:
         record = typed.record
-        if self.as_json:
+        if self.output != "table":
             document: dict[str, Any] = {
                 "log": name,
                 "offset": record.offset,
@@ -224,7 +233,7 @@ class Dumper:
             if header.is_transactional:
                 document["producer_id"] = header.producer_id
                 document["producer_epoch"] = header.producer_epoch
-            click.echo(json_line({**document, **typed_plain(typed)}))
+            self._print_document({**document, **typed_plain(typed)})
             return
         self._head(name)
         text = summary(typed, self.names)
@@ -234,20 +243,24 @@ class Dumper:
         lines = wrapped(text, 12, len(head))
         click.echo("\n".join([head + lines[0][len(head) :], *lines[1:]]))
 
+    def _print_document(self, document: dict[str, Any]) -> None:
+        if self.output == "json":
+            click.echo(json_line(document))
+        else:
+            click.echo(csv_line([document.get(name) for name in FIELDS]), nl=False)
+
     def _print_damage(self, name: str, damage: DamagedBytes) -> None:
-        if self.as_json:
-            click.echo(
-                json_line(
-                    {
-                        "log": name,
-                        "type": "damaged_bytes",
-                        "file": damage.file,
-                        "position": damage.position,
-                        "size_bytes": damage.size_bytes,
-                        "next_offset": damage.next_offset,
-                        "reason": damage.reason,
-                    }
-                )
+        if self.output != "table":
+            self._print_document(
+                {
+                    "log": name,
+                    "type": "damaged_bytes",
+                    "file": damage.file,
+                    "position": damage.position,
+                    "size_bytes": damage.size_bytes,
+                    "next_offset": damage.next_offset,
+                    "reason": damage.reason,
+                }
             )
             return
         self._head(name)
@@ -275,13 +288,13 @@ def choose(directory: DataDirectory, names: tuple[str, ...]) -> list[PartitionFi
 @click.argument("logs", metavar="[LOG]...", nargs=-1)
 @click.option("--group", "-g", "groups", multiple=True, metavar="ID", help="Of this group or transactional id.")
 @click.option("--topic", "-t", "topics", multiple=True, metavar="NAME", help="About this topic.")
-@click.option("--partition", "-p", default=-1, metavar="N", help="About this partition of a topic.")
+@partition_option("About this partition of a topic.")
 @click.option("--member", "-m", "members", multiple=True, metavar="ID", help="With this member or instance id.")
 @click.option("--type", "kinds", multiple=True, metavar="TYPE", help="Of this type, such as offset_commit.")
 @click.option("--since", type=parse_time, default=-1, metavar="TIME", help="Not older than TIME.")
 @click.option("--until", type=parse_time, default=-1, metavar="TIME", help="Not newer than TIME.")
 @click.option("--offset", "offsets", type=parse_offsets, default="0..", metavar="A..B", help="Log offsets A to B.")
-@click.option("--limit", "-n", type=click.IntRange(min=0), metavar="N", help="Stop after N records.")
+@limit_option("Stop after N records.")
 @unsynced_option
 @output_option
 @friendly
@@ -314,7 +327,7 @@ def dump(
     """
     check_types(kinds)
     wanted = Filter(groups, topics, members, kinds, partition, since, until)
-    dumper = Dumper(wanted, output == "json", -1 if limit is None else limit)
+    dumper = Dumper(wanted, output, -1 if limit is None else limit)
     if directory.endswith(SUFFIX) and os.path.isfile(directory):
         dumper.dump_snapshot(directory)
     else:

@@ -10,7 +10,7 @@ import time
 
 import click
 
-from kcoord.cli.log.common import Bar, emit_json, friendly, output_option, say
+from kcoord.cli.log.common import Bar, emit_counts, emit_json, friendly, output_option, say
 from kcoord.log.exporter import Export, committed_offsets, open_own_directory
 from kcoord.log.storage import DiskStorage
 
@@ -18,9 +18,9 @@ STDOUT = "-"
 
 
 @click.command(name="export")
-@click.argument("target", metavar="DIR", type=click.Path())
-@click.option("--data", "-d", default="data", show_default=True, metavar="DATA", help="The kcoord data directory.")
-@click.option("--csv", "as_csv", is_flag=True, help="Write committed offsets to the file DIR instead (- is stdout), "
+@click.argument("target", metavar="TARGET", type=click.Path())
+@click.option("--data", "-d", default="data", show_default=True, metavar="DIR", help="The kcoord data directory.")
+@click.option("--csv", "as_csv", is_flag=True, help="Write committed offsets to the file TARGET instead (- is stdout), "
               "for kafka-consumer-groups --reset-offsets --from-file.")  # fmt: skip
 @click.option("--group", "-g", "groups", multiple=True, metavar="GROUP", help="Only that group's offsets; repeatable.")
 @output_option
@@ -47,6 +47,9 @@ def export_command(target: str, data: str, as_csv: bool, groups: tuple[str, ...]
         export.run()
     if output == "json":
         emit_json({"written": dict(sorted(export.counts.items())), "left_out": dict(sorted(export.left_out.items()))})
+        return
+    if output == "csv":
+        emit_counts([("written", export.counts), ("left out", export.left_out)])
         return
     click.echo("written:")
     for name, count in sorted(export.counts.items()):

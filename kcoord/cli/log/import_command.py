@@ -8,7 +8,7 @@ import time
 
 import click
 
-from kcoord.cli.log.common import Bar, emit_json, friendly, output_option, wrapped
+from kcoord.cli.log.common import Bar, emit_counts, emit_json, friendly, output_option, wrapped
 from kcoord.core.hashing import coordinator_partition
 from kcoord.core.topics.registry import topic_id_from
 from kcoord.log.import_report import ImportReport
@@ -20,8 +20,8 @@ def _new_topic_id() -> bytes:
 
 
 @click.command(name="import")
-@click.argument("sources", metavar="DIR...", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False))
-@click.option("--data", "-d", default="data", show_default=True, metavar="NEW", help="The new data directory.")
+@click.argument("sources", metavar="SOURCE...", nargs=-1, required=True, type=click.Path(exists=True, file_okay=False))
+@click.option("--data", "-d", default="data", show_default=True, metavar="DIR", help="The new data directory.")
 @click.option("--topics", is_flag=True, help="Import the records of topics, too. By default topics begin empty, at "
               "their end offset.")  # fmt: skip
 @click.option("--node-id", default=1, show_default=True, type=click.IntRange(0), help="`node.id` of the new server.")
@@ -63,18 +63,25 @@ def import_command(
     if output == "json":
         emit_json(report.as_dict())
         return
+    if output == "csv":
+        emit_counts(counters(report))
+        return
     for line in as_lines(report, data):
         click.echo(line)
+
+
+def counters(report: ImportReport) -> list[tuple[str, dict[str, int]]]:
+    """What happened to what, by the number of times."""
+    return [("taken", report.taken), ("kept as it is", report.kept), ("left out", report.left_out)]
 
 
 def as_lines(report: ImportReport, data: str) -> list[str]:
     """The summary as text."""
     lines = []
-    for title, counter in (
-        ("taken", report.taken), ("kept as it is", report.kept), ("left out", report.left_out),
-    ):  # fmt: skip
-        lines.append(f"{title}:")
-        lines += [f"  {count:>12,}  {name}" for name, count in sorted(counter.items())] or ["             -"]
+    for title, counter in counters(report):
+        if counter:
+            lines.append(f"{title}:")
+            lines += [f"  {count:>12,}  {name}" for name, count in sorted(counter.items())]
     for text in report.notes:
         lines += wrapped("note: " + text, 6, 0)
     lines.append(f"start it with: kcoord serve --data {data}")

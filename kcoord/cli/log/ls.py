@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import Any, final
+from typing import Any, Final, final
 
 import click
 
 from kcoord.cli.log.common import (
     directory_argument,
     emit_json,
+    emit_rows,
     format_bytes,
     format_time,
     friendly,
@@ -24,6 +25,11 @@ from kcoord.log.inspect import DataDirectory, PartitionFiles, inspect_directory
 from kcoord.log.lost_logs import lost_logs
 from kcoord.log.metadata_checkpoint import METADATA_TOPIC, CheckpointName, parse_name
 from kcoord.log.reader import DamagedBytes, read_batches
+
+FIELDS: Final = (
+    "log", "topic", "partition", "start_offset", "end_offset", "segments", "size_bytes", "first_timestamp_ms",
+    "max_timestamp_ms", "leader_epoch", "state", "is_interrupted", "damage",
+)  # fmt: skip
 
 
 @final
@@ -199,5 +205,8 @@ def ls(directory: str, segments: bool, output: str) -> None:
                 "partitions": [row.plain() for row in rows],
             }
         )
+        return
+    if output == "csv":
+        emit_rows(FIELDS, [{**row.plain(), "segments": len(row.segments)} for row in rows])
         return
     print_table(found, rows, segments)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from kcoord.cli.log.common import Bar, emit_json, fail, format_time, friendly, output_option, plural, table
+from kcoord.cli.log.common import Bar, emit_json, emit_rows, fail, format_time, friendly, output_option, plural, table
 from kcoord.log.directory import open_directory
 from kcoord.log.exporter import open_own_directory
 from kcoord.log.inspect import is_locked
@@ -15,7 +15,14 @@ from kcoord.log.snapshot import begin_snapshot, check_name, list_snapshots, rest
 from kcoord.log.storage import DiskStorage
 from kcoord.server.control import ControlError, ask_server
 
-DATA = click.option("--data", "-d", default="data", show_default=True, metavar="DATA", help="The data directory.")
+DATA = click.option("--data", "-d", default="data", show_default=True, metavar="DIR", help="The data directory.")
+
+
+FIELDS: Final = ("name", "created_ms", "logs", "offsets")
+
+
+def _row(made: dict[str, Any]) -> dict[str, Any]:
+    return {**made, "logs": len(made["ends"]), "offsets": sum(made["ends"].values())}
 
 
 def _now_ms() -> int:
@@ -43,6 +50,8 @@ def snapshot(name: str | None, listing: bool, data: str, output: str) -> None:
     made = _snapshot_of_running(data, name) if is_locked(data) else _snapshot_of_stopped(data, name)
     if output == "json":
         emit_json(made)
+    elif output == "csv":
+        emit_rows(FIELDS, [_row(made)])
     else:
         click.echo(f"snapshot {made['name']}: {plural(len(made['ends']), 'log')}, {sum(made['ends'].values())} offsets")
 
@@ -78,6 +87,9 @@ def _list(data: str, output: str) -> None:
     if output == "json":
         emit_json(found)
         return
+    if output == "csv":
+        emit_rows(FIELDS, [_row(one) for one in found])
+        return
     rows = [[s["name"], format_time(s["created_ms"]), str(len(s["ends"])), str(sum(s["ends"].values()))] for s in found]
     for line in table(["NAME", "MADE", "LOGS", "OFFSETS"], rows, "  rr"):
         click.echo(line)
@@ -98,5 +110,7 @@ def restore(name: str, data: str, output: str) -> None:
         aside = restore_snapshot(data, name, _now_ms(), bar)
     if output == "json":
         emit_json({"restored": name, "replaced": aside})
+    elif output == "csv":
+        emit_rows(("restored", "replaced"), [{"restored": name, "replaced": aside}])
     else:
         click.echo(f"{data} is restored from snapshot {name}; the previous contents are in {aside}")

@@ -11,8 +11,10 @@ A file and not an environment variable: the server takes every variable that beg
 from __future__ import annotations
 
 import os
-from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 KEYS: Final = ("bootstrap",)
@@ -22,13 +24,15 @@ class ContextProblem(Exception):
     """The file or the context cannot be used; the message says why."""
 
 
-def config_path() -> Path:
+def config_path() -> str:
     base = os.environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
-    return Path(base) / "kcoord" / "config.toml"
+    return os.path.join(base, "kcoord", "config.toml")
 
 
 def state_directory() -> Path:
     """Where undo files are kept."""
+    from pathlib import Path
+
     base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return Path(base) / "kcoord"
 
@@ -39,7 +43,7 @@ def bootstrap_of(context: str | None) -> str:
     Raises ContextProblem.
     """
     path = config_path()
-    if context is None and not path.exists():
+    if context is None and not os.path.exists(path):
         return DEFAULT_BOOTSTRAP
     document = _read(path)
     contexts = document.get("contexts", {})
@@ -60,11 +64,12 @@ def bootstrap_of(context: str | None) -> str:
     return bootstrap
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: str) -> dict[str, Any]:
     import tomllib
 
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with open(path, "rb") as file:
+            return tomllib.load(file)
     except FileNotFoundError:
         raise ContextProblem(f"{path} does not exist") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

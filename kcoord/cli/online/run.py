@@ -15,14 +15,18 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from kcoord.cli.online.contexts import DEFAULT_BOOTSTRAP, ContextProblem, bootstrap_of
+from kcoord.cli.options import output_option
 
 if TYPE_CHECKING:
     from kcoord.client.admin.admin import Admin
 
 EXIT_PROBLEMS: Final = 1
 EXIT_CLUSTER: Final = 3
+EXIT_INTERRUPTED: Final = 130
 TIMEOUT_S: Final = 30.0
 CONTEXT_KEY: Final = "kcoord.context"
+
+__all__ = ["output_option"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -50,8 +54,8 @@ def _resolve(context: click.Context, _parameter: click.Parameter, value: str | N
         raise click.UsageError(str(error)) from None
 
 
-def cluster_options(command: F) -> F:
-    """--bootstrap, --context and --timeout, as the arguments `bootstrap` and `timeout`."""
+def bootstrap_options(command: F) -> F:
+    """--bootstrap and --context, as the argument `bootstrap`."""
     bootstrap = click.option(
         "--bootstrap", "--bootstrap-server", "-b", "bootstrap", callback=_resolve, metavar="HOST:PORT",
         help=f"A broker; several with commas between (default: {DEFAULT_BOOTSTRAP}, or the current context).",
@@ -60,16 +64,16 @@ def cluster_options(command: F) -> F:
         "--context", callback=_note_context, is_eager=True, expose_value=False, metavar="NAME",
         help="A cluster of ~/.config/kcoord/config.toml.",
     )  # fmt: skip
+    return bootstrap(context(command))
+
+
+def cluster_options(command: F) -> F:
+    """The same and --timeout, as the arguments `bootstrap` and `timeout`."""
     timeout = click.option(
         "--timeout", type=click.FloatRange(min=0, min_open=True), default=TIMEOUT_S, show_default=True,
         metavar="SECONDS", help="How long the whole command may take.",
     )  # fmt: skip
-    return bootstrap(context(timeout(command)))
-
-
-def output_option(command: F) -> F:
-    choice = click.Choice(["table", "json", "csv"])
-    return click.option("--output", "-o", type=choice, default="table", show_default=True)(command)
+    return bootstrap_options(timeout(command))
 
 
 def execute_option(command: F) -> F:
@@ -104,7 +108,7 @@ def friendly(command: F) -> F:
             complain(f"{error.filename or ''}: {error.strerror or error}".removeprefix(": "))
             sys.exit(EXIT_PROBLEMS)
         except KeyboardInterrupt:
-            sys.exit(130)
+            sys.exit(EXIT_INTERRUPTED)
         except Exception as error:
             from kcoord.client.errors import InvalidConfiguration, KafkaError
 

@@ -9,14 +9,14 @@ import click
 from kcoord.cli.lazy import LazyGroup
 
 JOBS: Final = {
-    "compact": "kcoord.cli.pipeline.compact:compact",
-    "lag": "kcoord.cli.pipeline.lag:lag",
-    "migrate": "kcoord.cli.pipeline.migrate:migrate",
-    "offsets-history": "kcoord.cli.pipeline.offsets_history:offsets_history",
-    "rebalances": "kcoord.cli.pipeline.rebalances:rebalances",
-    "report": "kcoord.cli.pipeline.report:report",
-    "snapshot": "kcoord.cli.pipeline.snapshot:snapshot",
-    "verify": "kcoord.cli.pipeline.verify:verify",
+    "compact": ("kcoord.cli.pipeline.compact:compact", "Write the shortest log with the same state."),
+    "lag": ("kcoord.cli.pipeline.lag:lag", "The lag of groups, in records and in seconds."),
+    "migrate": ("kcoord.cli.pipeline.migrate:migrate", "Move groups and offsets of several clusters into one."),
+    "offsets-history": ("kcoord.cli.pipeline.offsets_history:offsets_history", "Every commit, and what it changed."),
+    "rebalances": ("kcoord.cli.pipeline.rebalances:rebalances", "Every rebalance: epochs, duration and cause."),
+    "report": ("kcoord.cli.pipeline.report:report", "One HTML page with plots."),
+    "snapshot": ("kcoord.cli.pipeline.snapshot:snapshot", "Offsets, groups and members at a point in time."),
+    "verify": ("kcoord.cli.pipeline.verify:verify", "Check the history of every group and transaction."),
 }
 
 

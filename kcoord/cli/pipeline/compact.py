@@ -29,18 +29,18 @@ from kcoord.cli.pipeline.states import (
     help="How many partitions __consumer_offsets is to have; as many as in PATH if not given.",
 )  # fmt: skip
 def compact(options: RunOptions, point: Point, offsets_partitions: int | None) -> None:
-    """Write the shortest log with the same groups, offsets and transactional ids as PATH to --output.
+    """Write the shortest log with the same groups, offsets and transactional ids as PATH to --to.
 
     Of every key the newest record. Open transactions are left out. `kcoord log compact` compacts a directory of
     kcoord's in place instead.
 
     \b
     Example:
-      kcoord pipeline compact /archive/broker-1 --output data
+      kcoord pipeline compact /archive/broker-1 --to data
     """
     refuse(options, "since_ms", "until_ms", "topics")
     if not options.output:
-        raise click.UsageError("--output DIR is required: the directory of the log")
+        raise click.UsageError("--to DIR is required: the directory of the log")
     with Run("compact", options) as run:
         from kcoord.spark.jobs import compact as job
         from kcoord.spark.jobs.state import RECORD_COLUMNS, committed_at, newest_replicas, one_cluster

@@ -30,7 +30,7 @@ def lag(options: RunOptions, every: float, last: bool, assigned: bool) -> None:
 
     \b
     Example:
-      kcoord pipeline lag data --every 60 --output lag
+      kcoord pipeline lag data --every 60 --to lag
     """
     with Run("lag", options) as run:
         from kcoord.spark.jobs import lag as job

@@ -37,7 +37,7 @@ STDOUT = "-"
     help="How many partitions __consumer_offsets is to have.",
 )  # fmt: skip
 def migrate(options: RunOptions, rules_file: str, csv_file: str, dry_run: bool, offsets_partitions: int) -> None:
-    """Migrate offsets and groups of all clusters below PATH to one log at --output, or to CSV.
+    """Migrate offsets and groups of all clusters below PATH to one log at --to, or to CSV.
 
     Each data directory is a cluster of its own, unless rules or --one-cluster combine some. Names change by rules
     (docs/pipeline.md). Two groups with one name are a conflict, and nothing is written while there is one.
@@ -45,14 +45,14 @@ def migrate(options: RunOptions, rules_file: str, csv_file: str, dry_run: bool, 
     \b
     Examples:
       kcoord pipeline migrate /clusters --rules rules.toml
-      kcoord pipeline migrate /clusters --rules rules.toml --output data
+      kcoord pipeline migrate /clusters --rules rules.toml --to data
       kcoord pipeline migrate /clusters/east --csv - > offsets.csv
     """
     refuse(options, "since_ms", "until_ms", "topics")
     if options.output and csv_file:
-        raise click.UsageError("--output and --csv are two ways; give one of them")
-    if csv_file == STDOUT and options.is_json:
-        raise click.UsageError("--csv - and --output-format json both want standard output")
+        raise click.UsageError("--to and --csv are two ways; give one of them")
+    if csv_file == STDOUT and (options.is_json or options.is_csv):
+        raise click.UsageError("--csv - and --output json both want standard output")
     is_dry = dry_run or not (options.output or csv_file)
     from kcoord.spark.jobs.migration_rules import BadRules, load_rules, parse_rules
 
@@ -76,7 +76,7 @@ def migrate(options: RunOptions, rules_file: str, csv_file: str, dry_run: bool, 
         if is_dry or options.shown:
             tables = {
                 "plan": present(run, "plan", plan, SHOWN, ("new_group", "cluster", "group_id"), False),
-                "counts": present(run, "counts", job.counts(plan), COUNTS_SHOWN, ("action",), False),
+                "counts": present(run, "counts", job.counts(plan), COUNTS_SHOWN, ("action",), False, False),
             }
             document["tables"] = tables
         try:

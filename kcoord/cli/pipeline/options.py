@@ -10,6 +10,8 @@ from typing import Any, Final, TypeVar
 import click
 
 from kcoord.cli.log.points import parse_time
+from kcoord.cli.online.suggestions import suggestion
+from kcoord.cli.options import OUTPUTS, AliasedOption
 
 PARQUET: Final = "parquet"
 DELTA: Final = "delta"
@@ -18,12 +20,15 @@ FORMATS: Final = (PARQUET, DELTA, ICEBERG)
 SHOWN_DEFAULT: Final = 20
 BUCKETS_DEFAULT: Final = 16
 
+# Fields of RunOptions about what is printed.
+PRINTED: Final = ("is_json", "is_csv", "shown")
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The options of a run. Times are Unix times in ms, -1 for none; `output` is "" for none."""
+    """The options of a run. Times are Unix times in ms, -1 for none; `output` is the directory to write to."""
 
     path: str
     master: str
@@ -40,6 +45,14 @@ class RunOptions:
     overwrite: bool
     shown: int
     is_json: bool
+    is_csv: bool = False
+
+
+class Output(click.Choice[str]):
+    """A format; see `destination` for other values."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return str(value)
 
 
 def parse_pair(_context: object, parameter: click.Parameter, texts: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
@@ -71,9 +84,7 @@ _OPTIONS: Final[list[Any]] = [
         "--one-cluster", is_flag=True,
         help="The data directories below PATH are brokers of one cluster: replicas count once.",
     ),
-    click.option(
-        "--output", default="", metavar="DIR", help="Write there, each table to a directory of its own name."
-    ),
+    click.option("--to", "target", default="", metavar="DIR", help="Write there, each table to its own directory."),
     click.option(
         "--format", type=click.Choice(FORMATS), default=PARQUET, show_default=True,
         help="What is written. Delta and Iceberg if Spark has them; for Iceberg DIR is CATALOG.DATABASE.",
@@ -84,11 +95,33 @@ _OPTIONS: Final[list[Any]] = [
     ),
     click.option("--overwrite", is_flag=True, help="Replace tables that are there."),
     click.option(
-        "--show", "shown", type=click.IntRange(0), default=None, metavar="N",
-        help=f"Print N rows of each table ({SHOWN_DEFAULT} without --output).",
+        "--limit", "-n", "shown", cls=AliasedOption, aliases=("--show",), type=click.IntRange(0), metavar="N",
+        help=f"Print N rows of each table ({SHOWN_DEFAULT} without --to).",
     ),
-    click.option("--output-format", type=click.Choice(["table", "json"]), default="table", show_default=True),
+    click.option(
+        "--output", "-o", "output", cls=AliasedOption, aliases=("--output-format",), type=Output(OUTPUTS),
+        default=("table",), show_default="table", multiple=True, help="How results are printed.",
+    ),
 ]  # fmt: skip
+
+
+def destination(target: str, outputs: tuple[str, ...]) -> tuple[str, str]:
+    """The directory to write to, and how results are printed.
+
+    --output was the name of --to; a value that is no format is still taken for a directory.
+    """
+    printed_as = "table"
+    for value in outputs:
+        if value in OUTPUTS:
+            printed_as = value
+        elif target:
+            raise click.UsageError(f"--output {value!r} is not one of {', '.join(OUTPUTS)}")
+        elif near := suggestion(value, OUTPUTS):
+            raise click.UsageError(f"--output {value!r} is not one of {', '.join(OUTPUTS)}{near}")
+        else:
+            click.echo("kcoord: --output DIR is now --to DIR", err=True)
+            target = value
+    return target, printed_as
 
 
 def pipeline_options(command: F) -> F:
@@ -96,13 +129,16 @@ def pipeline_options(command: F) -> F:
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
-        names = [name for name in RunOptions.__dataclass_fields__ if name not in ("is_json", "shown")]
+        names = [name for name in RunOptions.__dataclass_fields__ if name not in (*PRINTED, "output")]
         given = {name: kwargs.pop(name) for name in names}
+        target, printed_as = destination(kwargs.pop("target"), kwargs.pop("output"))
         shown = kwargs.pop("shown")
         if shown is None:
-            shown = 0 if given["output"] else SHOWN_DEFAULT
-        is_json = kwargs.pop("output_format") == "json"
-        return command(*args, options=RunOptions(**given, shown=shown, is_json=is_json), **kwargs)
+            shown = 0 if target else SHOWN_DEFAULT
+        options = RunOptions(
+            **given, output=target, shown=shown, is_json=printed_as == "json", is_csv=printed_as == "csv"
+        )
+        return command(*args, options=options, **kwargs)
 
     decorated: Any = run
     for option in reversed(_OPTIONS):

@@ -29,7 +29,7 @@ def rebalances(options: RunOptions, storm_gap: float, storm_size: int, flaps: in
 
     \b
     Example:
-      kcoord pipeline rebalances data --group billing --show 50
+      kcoord pipeline rebalances data --group billing -n 50
     """
     with Run("rebalances", options) as run:
         from pyspark.sql import functions as F

@@ -20,12 +20,12 @@ from kcoord.server.failures import EXIT_CONFIG
 def report(options: RunOptions) -> None:
     """One HTML page about PATH, with plots: commits, lag, rebalances, who causes them, rewinds and resets.
 
-    --output is the page's file. It needs no network, and can be sent by mail. Plots are
+    --to is the page's file. It needs no network, and can be sent by mail. Plots are
     grey where compaction removed history.
 
     \b
     Example:
-      kcoord pipeline report data --since 2025-10-01 --output groups.html
+      kcoord pipeline report data --since 2025-10-01 --to groups.html
     """
     _check(options)
     with Run("report", options) as run:
@@ -57,14 +57,14 @@ def report(options: RunOptions) -> None:
 def _check(options: RunOptions) -> None:
     """Before Spark starts."""
     if not options.output:
-        raise click.UsageError("--output FILE is required: the file of the page")
+        raise click.UsageError("--to FILE is required: the file of the page")
     if options.format != PARQUET or options.buckets != BUCKETS_DEFAULT or options.shown not in (0, SHOWN_DEFAULT):
-        raise click.UsageError("a page has no --format, --buckets or --show")
+        raise click.UsageError("a page has no --format, --buckets or --limit")
     if "://" in options.output:
         fail(f"{options.output}: the page is written to a file of this machine", EXIT_CONFIG)
     if os.path.isdir(options.output):
         fail(
-            f"{options.output} is a directory; --output must be a file, groups.html for instance",
+            f"{options.output} is a directory; --to must be a file, groups.html for instance",
             EXIT_CONFIG,
         )
     if os.path.exists(options.output) and not options.overwrite:

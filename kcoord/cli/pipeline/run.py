@@ -196,7 +196,7 @@ class Run:
     def finish(self, *results: Result) -> None:
         """Write and show the results."""
         from kcoord.cli.pipeline.progress import watch
-        from kcoord.cli.pipeline.shown import print_rows, rows_of
+        from kcoord.cli.pipeline.shown import print_csv, print_rows, rows_of
 
         documents: dict[str, Any] = {}
         for result in results:
@@ -214,6 +214,8 @@ class Run:
                 rows = rows[: self.options.shown]
                 if self.options.is_json:
                     document["rows"] = rows_of(rows)
+                elif self.options.is_csv:
+                    print_csv(frame.columns, rows, result is results[0])
                 else:
                     print_rows(result.name, rows, result.shown, more)
             documents[result.name] = document

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import click
 
-from kcoord.cli.log.common import format_time, json_line, note, plural, printable, say, width
+from kcoord.cli.log.common import emit_rows, format_time, json_line, note, plural, printable, say, width
 
 # The shortest length that long texts are cut to.
 CELL_MIN: Final = 8
@@ -48,7 +48,14 @@ def print_rows(name: str, rows: list[Any], titles: dict[str, str], has_more: boo
     click.echo("\n".join(lines))
     if left_out:
         names = ", ".join([*titles][-left_out:])
-        note(f"too wide for this terminal: {names} left out; --output-format json has everything")
+        note(f"too wide for this terminal: {names} left out; -o json has everything")
+
+
+def print_csv(columns: list[str], rows: list[Any], is_first: bool) -> None:
+    """All columns; tables after the first one follow an empty line."""
+    if not is_first:
+        click.echo()
+    emit_rows(columns, rows_of(rows))
 
 
 def is_number(value: Any) -> bool:

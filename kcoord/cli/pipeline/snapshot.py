@@ -46,7 +46,7 @@ def snapshot(options: RunOptions, point: Point) -> None:
 
     \b
     Example:
-      kcoord pipeline snapshot /archive --as-of 2026-01-31T12:00 --output noon
+      kcoord pipeline snapshot /archive --as-of 2026-01-31T12:00 --to noon
     """
     refuse(options, "since_ms", "until_ms")
     with Run("snapshot", options) as run:
@@ -64,10 +64,12 @@ def snapshot(options: RunOptions, point: Point) -> None:
         if options.topics:
             offsets = offsets.where(F.col("topic").isin(*options.topics))
         groups, members = of_groups(found.groups, options), of_groups(found.members, options)
-        documents: dict[str, Any] = {
-            "offsets": present(run, "offsets", offsets, OFFSETS_SHOWN, ("log", "group_id", "topic", "partition")),
-            "groups": present(run, "groups", groups, GROUPS_SHOWN, ("log", "group_id", "record_name")),
-            "members": present(run, "members", members, MEMBERS_SHOWN, ("log", "group_id", "member_id")),
-        }
+        documents: dict[str, Any] = {}
+        for name, rows, titles, order in (
+            ("offsets", offsets, OFFSETS_SHOWN, ("log", "group_id", "topic", "partition")),
+            ("groups", groups, GROUPS_SHOWN, ("log", "group_id", "record_name")),
+            ("members", members, MEMBERS_SHOWN, ("log", "group_id", "member_id")),
+        ):
+            documents[name] = present(run, name, rows, titles, order, is_first=not documents)
     if options.is_json:
         emit_json({"job": "snapshot", "as_of": point.text, "tables": documents})

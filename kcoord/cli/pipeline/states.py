@@ -11,7 +11,7 @@ from kcoord.cli.log.common import fail, note
 from kcoord.cli.pipeline.options import ICEBERG, RunOptions
 from kcoord.cli.pipeline.progress import watch
 from kcoord.cli.pipeline.run import Run, place_of, where
-from kcoord.cli.pipeline.shown import print_rows, rows_of
+from kcoord.cli.pipeline.shown import print_csv, print_rows, rows_of
 from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from kcoord.server.failures import EXIT_CONFIG
 
@@ -93,6 +93,7 @@ def present(
     titles: dict[str, str],
     order: tuple[str, ...],
     is_written: bool = True,
+    is_first: bool = True,
 ) -> dict[str, Any]:
     """Write and print a table; returns the document for JSON. Spark runs here."""
     options = run.options
@@ -109,6 +110,8 @@ def present(
             found = rows.orderBy(*order).limit(options.shown + 1).collect()
         if options.is_json:
             document["rows"] = rows_of(found[: options.shown])
+        elif options.is_csv:
+            print_csv(rows.columns, found[: options.shown], is_first)
         else:
             print_rows(name, found[: options.shown], titles, len(found) > options.shown)
     return document
@@ -128,7 +131,7 @@ def _write(run: Run, rows: DataFrame, place: str) -> None:
 
 
 def write_log(run: Run, rows: DataFrame, offsets_partitions: int) -> None:
-    """A new log directory at --output."""
+    """A new log directory at --to."""
     options = run.options
     if options.format != "parquet":
         raise click.UsageError("--format is for tables; a log is written as a log")

@@ -31,7 +31,7 @@ def verify(options: RunOptions, offsets_partitions: int | None) -> None:
 
     \b
     Example:
-      kcoord pipeline verify /archive --option onCorrupt=collect --output found
+      kcoord pipeline verify /archive --option onCorrupt=collect --to found
     """
     refuse(options, "since_ms", "until_ms", "topics", "one_cluster")
     with Run("verify", options) as run:
@@ -53,11 +53,11 @@ def verify(options: RunOptions, offsets_partitions: int | None) -> None:
         records = read_records(run, UNCOMMITTED, job.RECORD_COLUMNS)
         found = job.verify(records, floors, offsets_partitions or 0, options.groups)
         rows = with_files(found, source).cache()
-        documents["violations"] = present(run, "violations", rows, SHOWN, ORDER)
+        documents["violations"] = present(run, "violations", rows, SHOWN, ORDER, is_first=not documents)
         count = rows.count()
     if options.is_json:
         emit_json({"job": "verify", "violations": count, "corrupt": damaged, "tables": documents})
-    else:
+    elif not options.is_csv:
         say(f"{plural(count, 'violation')}" + (f", {plural(damaged, 'damaged place')}" if damaged else ""))
     if count or damaged:
         raise SystemExit(EXIT_PROBLEMS)

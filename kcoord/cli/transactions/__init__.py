@@ -9,9 +9,9 @@ import click
 from kcoord.cli.lazy import LazyGroup
 
 COMMANDS: Final = {
-    "abort": "kcoord.cli.transactions.abort:abort",
-    "describe": "kcoord.cli.transactions.describe:describe",
-    "list": "kcoord.cli.transactions.list_command:list_command",
+    "abort": ("kcoord.cli.transactions.abort:abort", "Abort a hanging transaction in one partition."),
+    "describe": ("kcoord.cli.transactions.describe:describe", "Print the state of a transactional id."),
+    "list": ("kcoord.cli.transactions.list_command:list_command", "List transactional ids, or hanging transactions."),
 }
 
 

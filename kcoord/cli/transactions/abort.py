@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import click
 
-from kcoord.cli.log.common import emit_json, output_option
+from kcoord.cli.online.run import cluster_options, output_option
+from kcoord.cli.output import Column, emit, emit_json
 from kcoord.cli.transactions.cluster import Cluster, ClusterError, check
-from kcoord.cli.transactions.common import cluster_options, friendly
+from kcoord.cli.transactions.common import friendly
 from kcoord.cli.transactions.hanging import OpenTransaction, hanging, open_transactions
 from kcoord.protocol import apis
 from kcoord.protocol.errors import UNKNOWN_TOPIC_OR_PARTITION
@@ -54,9 +55,18 @@ def abort(
             )
         cluster.retrying(lambda: _write_marker(cluster, found))
     producer = found.producer
+    fields = {
+        "topic": topic,
+        "partition": partition,
+        "start_offset": producer.current_txn_start_offset,
+        "producer_id": producer.producer_id,
+        "producer_epoch": producer.producer_epoch,
+    }
     if output == "json":
-        document = {"topic": topic, "partition": partition, "start_offset": producer.current_txn_start_offset}
-        emit_json({**document, "producer_id": producer.producer_id, "producer_epoch": producer.producer_epoch})
+        emit_json(fields)
+        return
+    if output == "csv":
+        emit([Column(name, "") for name in fields], [fields], output)
         return
     click.echo(
         f"aborted in {found.name} from offset {producer.current_txn_start_offset}: "

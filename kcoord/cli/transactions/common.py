@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import functools
 import re
+import sys
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
 import click
 
-from kcoord.cli.log.common import fail
 from kcoord.cli.log.points import UNITS_MS
-from kcoord.cli.online.run import EXIT_CLUSTER, cluster_options
+from kcoord.cli.online.run import EXIT_CLUSTER, complain
+from kcoord.cli.online.run import friendly as online_friendly
 from kcoord.cli.transactions.cluster import ClusterError
-
-__all__ = ["EXIT_CLUSTER", "cluster_options"]
 
 DURATION: Final = re.compile(r"(\d+)(ms|s|m|h|d)?")
 
@@ -29,11 +28,12 @@ def friendly(command: F) -> F:
         try:
             return command(*args, **kwargs)
         except ClusterError as error:
-            fail(str(error), EXIT_CLUSTER)
+            complain(str(error))
+            sys.exit(EXIT_CLUSTER)
         except ValueError as error:
             raise click.UsageError(str(error)) from None
 
-    return run  # type: ignore[return-value]
+    return online_friendly(run)  # type: ignore[return-value]
 
 
 def parse_duration(text: str | int) -> int:

@@ -7,9 +7,11 @@ from typing import Any, Final
 
 import click
 
-from kcoord.cli.log.common import emit_json, exit_if, format_time, note, output_option, plural, table
+from kcoord.cli.online.run import EXIT_PROBLEMS, cluster_options, output_option, warn
+from kcoord.cli.options import AliasedOption
+from kcoord.cli.output import Column, emit, format_time, plural
 from kcoord.cli.transactions.cluster import Cluster, ClusterError, check
-from kcoord.cli.transactions.common import cluster_options, duration_text, friendly, parse_duration
+from kcoord.cli.transactions.common import duration_text, friendly, parse_duration
 from kcoord.cli.transactions.hanging import OpenTransaction, hanging, open_transactions
 from kcoord.protocol import apis
 from kcoord.protocol.list_transactions import ListTransactionsRequest, ListTransactionsResponse
@@ -19,6 +21,24 @@ DURATION_FROM: Final = 1
 PATTERN_FROM: Final = 2
 # The default of a broker's `transaction.max.timeout.ms`: no transaction is open longer.
 MAX_DURATION_MS: Final = 900_000
+
+LIST: Final = [
+    Column("transactional_id", "TRANSACTIONAL ID"), Column("coordinator", "COORDINATOR", True),
+    Column("producer_id", "PRODUCER ID", True), Column("state", "STATE"),
+]  # fmt: skip
+HANGING: Final = [
+    Column("name", "PARTITION"), Column("start_offset", "START OFFSET", True),
+    Column("producer_id", "PRODUCER ID", True), Column("producer_epoch", "EPOCH", True),
+    Column("last_write", "LAST WRITE", True), Column("transactional_id", "TRANSACTIONAL ID"),
+]  # fmt: skip
+# The same for programs.
+HANGING_FIELDS: Final = [
+    Column(name, "")
+    for name in (
+        "topic", "partition", "leader", "start_offset", "producer_id", "producer_epoch", "coordinator_epoch",
+        "last_timestamp_ms", "last_time", "transactional_id",
+    )
+]  # fmt: skip
 
 
 @click.command("list")
@@ -36,7 +56,9 @@ MAX_DURATION_MS: Final = 900_000
     metavar="DURATION",
     help="Only those that began longer ago: 30s, 15m.",
 )
-@click.option("--pattern", "-p", metavar="REGEX", help="Only transactional ids that match as a whole (RE2 syntax).")
+@click.option(
+    "--pattern", cls=AliasedOption, aliases=("-p",), metavar="REGEX", help="Only ids that match as a whole (RE2)."
+)
 @click.option("--hanging", "is_hanging", is_flag=True, help="Hanging transactions instead, by partition.")
 @click.option("--topic", "-t", metavar="TOPIC", help="With --hanging: only this topic.")
 @click.option(
@@ -68,17 +90,14 @@ def list_command(
         if is_hanging:
             found = _hanging(cluster, topic, max_duration)
             _print_hanging(found, output)
-            exit_if(bool(found))
+            if found:
+                click.get_current_context().exit(EXIT_PROBLEMS)
             return
         request = ListTransactionsRequest(list(states), list(producer_ids), longer_than, pattern)
         rows, unknown = _list(cluster, request)
     if unknown:
-        note(f"the cluster does not know the state {', '.join(unknown)}")
-    if output == "json":
-        emit_json(rows)
-        return
-    cells = [[r["transactional_id"], str(r["coordinator"]), str(r["producer_id"]), r["state"]] for r in rows]
-    click.echo("\n".join(table(["TRANSACTIONAL ID", "COORDINATOR", "PRODUCER ID", "STATE"], cells, "lrrl")))
+        warn(f"the cluster does not know the state {', '.join(unknown)}")
+    emit(LIST, rows, output)
 
 
 def _list(cluster: Cluster, request: ListTransactionsRequest) -> tuple[list[dict[str, Any]], list[str]]:
@@ -117,40 +136,32 @@ def _hanging(cluster: Cluster, topic: str | None, max_duration_ms: int) -> list[
 
 
 def _print_hanging(found: list[OpenTransaction], output: str) -> None:
-    now_ms = time.time_ns() // 1_000_000
-    if output == "json":
-        emit_json(
-            [
-                {
-                    "topic": one.topic,
-                    "partition": one.partition,
-                    "leader": one.leader,
-                    "start_offset": one.producer.current_txn_start_offset,
-                    "producer_id": one.producer.producer_id,
-                    "producer_epoch": one.producer.producer_epoch,
-                    "coordinator_epoch": one.producer.coordinator_epoch,
-                    "last_timestamp_ms": one.producer.last_timestamp,
-                    "last_time": format_time(one.producer.last_timestamp) or None,
-                    "transactional_id": one.transactional_id or None,
-                }
-                for one in found
-            ]
-        )
+    if output == "table":
+        if not found:
+            click.echo("no hanging transactions")
+            return
+        now_ms = time.time_ns() // 1_000_000
+        emit(HANGING, [_hanging_row(one, now_ms) for one in found], output)
+        warn(f"{plural(len(found), 'hanging transaction')}; `kcoord transactions abort` ends them")
         return
-    if not found:
-        click.echo("no hanging transactions")
-        return
-    cells = [
-        [
-            one.name,
-            str(one.producer.current_txn_start_offset),
-            str(one.producer.producer_id),
-            str(one.producer.producer_epoch),
-            duration_text(now_ms - one.producer.last_timestamp),
-            one.transactional_id or "-",
-        ]
-        for one in found
-    ]
-    head = ["PARTITION", "START OFFSET", "PRODUCER ID", "EPOCH", "LAST WRITE", "TRANSACTIONAL ID"]
-    click.echo("\n".join(table(head, cells, "lrrrrl")))
-    note(f"{plural(len(found), 'hanging transaction')}; `kcoord transactions abort` ends them")
+    emit(HANGING_FIELDS, [_hanging_fields(one) for one in found], output)
+
+
+def _hanging_row(one: OpenTransaction, now_ms: int) -> dict[str, Any]:
+    last_write = duration_text(now_ms - one.producer.last_timestamp)
+    return {**_hanging_fields(one), "name": one.name, "last_write": last_write}
+
+
+def _hanging_fields(one: OpenTransaction) -> dict[str, Any]:
+    return {
+        "topic": one.topic,
+        "partition": one.partition,
+        "leader": one.leader,
+        "start_offset": one.producer.current_txn_start_offset,
+        "producer_id": one.producer.producer_id,
+        "producer_epoch": one.producer.producer_epoch,
+        "coordinator_epoch": one.producer.coordinator_epoch,
+        "last_timestamp_ms": one.producer.last_timestamp,
+        "last_time": format_time(one.producer.last_timestamp) or None,
+        "transactional_id": one.transactional_id or None,
+    }

@@ -9,30 +9,9 @@ from __future__ import annotations
 import ssl
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import Self, final
+from typing import TYPE_CHECKING, Self, final
 
-from kcoord.client.admin import configs, group_offsets, groups, records, topics, transactions
-from kcoord.client.admin.group_offsets import GroupOffsets
-from kcoord.client.admin.results import (
-    ClusterDescription,
-    CommittedOffset,
-    ConfigChange,
-    ConfigEntry,
-    ConfigResource,
-    CreatedTopic,
-    Features,
-    FencedProducer,
-    GroupDescription,
-    GroupListing,
-    ListedOffset,
-    LogDir,
-    NewTopic,
-    ProducerDescription,
-    TopicDescription,
-    TopicListing,
-    TransactionDescription,
-    TransactionListing,
-)
+from kcoord.client.admin import parts
 from kcoord.client.admin.spread import Spread, only
 from kcoord.client.cluster import Cluster, ClusterOptions, parse_bootstrap
 from kcoord.client.connection import API_VERSIONS_VERSION, SOFTWARE_NAME, ConnectionOptions
@@ -40,7 +19,30 @@ from kcoord.client.errors import IllegalState, KafkaError
 from kcoord.client.partition import TopicPartition
 from kcoord.protocol import apis
 from kcoord.protocol.api_versions import ApiVersionsRequest, ApiVersionsResponse
-from kcoord.protocol.list_transactions import ListTransactionsRequest
+
+if TYPE_CHECKING:
+    from kcoord.client.admin.group_offsets import GroupOffsets
+    from kcoord.client.admin.results import (
+        ClusterDescription,
+        CommittedOffset,
+        ConfigChange,
+        ConfigEntry,
+        ConfigResource,
+        CreatedTopic,
+        Features,
+        FencedProducer,
+        FetchedBatches,
+        GroupDescription,
+        GroupListing,
+        ListedOffset,
+        LogDir,
+        NewTopic,
+        ProducerDescription,
+        TopicDescription,
+        TopicListing,
+        TransactionDescription,
+        TransactionListing,
+    )
 
 DEFAULT_API_TIMEOUT_S = 60.0
 REQUEST_TIMEOUT_S = 30.0
@@ -107,14 +109,14 @@ class Admin:
     ) -> list[GroupListing]:
         """The groups of all brokers by id, only those in one of the states and of one of the types, if given."""
         deadline = self._spread.deadline("the list of groups", timeout_s)
-        return await groups.list_groups(self._spread, deadline, states, types)
+        return await parts.groups.list_groups(self._spread, deadline, states, types)
 
     async def describe_groups(
         self, *group_ids: str, timeout_s: float | None = None
     ) -> dict[str, GroupDescription | KafkaError]:
         """Groups of both protocols. A group that does not exist has GROUP_ID_NOT_FOUND."""
         deadline = self._spread.deadline("the description of groups", timeout_s)
-        return await groups.describe_groups(self._spread, deadline, group_ids)
+        return await parts.groups.describe_groups(self._spread, deadline, group_ids)
 
     async def describe_group(self, group_id: str, timeout_s: float | None = None) -> GroupDescription:
         """One group. Raises its error."""
@@ -123,7 +125,7 @@ class Admin:
     async def delete_groups(self, *group_ids: str, timeout_s: float | None = None) -> dict[str, KafkaError | None]:
         """Delete groups without members, and their offsets."""
         deadline = self._spread.deadline("the deletion of groups", timeout_s)
-        return await groups.delete_groups(self._spread, deadline, group_ids)
+        return await parts.group_changes.delete_groups(self._spread, deadline, group_ids)
 
     async def remove_members(
         self,
@@ -138,11 +140,11 @@ class Admin:
         deadline = self._spread.deadline(f"the removal of members of {group_id}", timeout_s)
         static = list(instances)
         if members is None and not static:
-            described = only(await groups.describe_groups(self._spread, deadline, [group_id]), group_id)
+            described = only(await parts.groups.describe_groups(self._spread, deadline, [group_id]), group_id)
             members = [one.member_id for one in described.members]
             if not members:
                 return {}
-        return await groups.remove_members(self._spread, deadline, group_id, members or (), static, reason)
+        return await parts.group_changes.remove_members(self._spread, deadline, group_id, members or (), static, reason)
 
     # --- offsets of groups
 
@@ -172,7 +174,7 @@ class Admin:
     ) -> dict[str, GroupOffsets | KafkaError]:
         """The same for several groups: one request to each coordinator, from Kafka 3.0 on (KIP-709)."""
         deadline = self._spread.deadline("the offsets of groups", timeout_s)
-        return await group_offsets.list_offsets_of_groups(self._spread, deadline, groups, require_stable)
+        return await parts.group_offsets.list_offsets_of_groups(self._spread, deadline, groups, require_stable)
 
     async def alter_group_offsets(
         self,
@@ -182,53 +184,53 @@ class Admin:
     ) -> dict[TopicPartition, KafkaError | None]:
         """Commit offsets for a group without members. Raises the group's error: UnknownMember if it has members."""
         deadline = self._spread.deadline(f"new offsets of {group_id}", timeout_s)
-        return await group_offsets.alter_group_offsets(self._spread, deadline, group_id, offsets)
+        return await parts.group_changes.alter_group_offsets(self._spread, deadline, group_id, offsets)
 
     async def delete_group_offsets(
         self, group_id: str, partitions: Iterable[TopicPartition], timeout_s: float | None = None
     ) -> dict[TopicPartition, KafkaError | None]:
         """Delete committed offsets of topics that no member subscribes to. Raises the group's error."""
         deadline = self._spread.deadline(f"the deletion of offsets of {group_id}", timeout_s)
-        return await group_offsets.delete_group_offsets(self._spread, deadline, group_id, partitions)
+        return await parts.group_changes.delete_group_offsets(self._spread, deadline, group_id, partitions)
 
     # --- topics
 
     async def list_topics(self, include_internal: bool = False, timeout_s: float | None = None) -> list[TopicListing]:
         """The topics by name."""
         deadline = self._spread.deadline("the list of topics", timeout_s)
-        return await topics.list_topics(self._spread, deadline, include_internal)
+        return await parts.topics.list_topics(self._spread, deadline, include_internal)
 
     async def describe_topics(
         self, *names: str, timeout_s: float | None = None
     ) -> dict[str, TopicDescription | KafkaError]:
         """Topics with their partitions, leaders and replicas."""
         deadline = self._spread.deadline("the description of topics", timeout_s)
-        return await topics.describe_topics(self._spread, deadline, names)
+        return await parts.topics.describe_topics(self._spread, deadline, names)
 
     async def create_topics(
         self, *new: NewTopic, validate_only: bool = False, timeout_s: float | None = None
     ) -> dict[str, CreatedTopic | KafkaError]:
         """Create topics, or with `validate_only` check whether they could be created."""
         deadline = self._spread.deadline("the creation of topics", timeout_s)
-        return await topics.create_topics(self._spread, deadline, new, validate_only)
+        return await parts.topic_changes.create_topics(self._spread, deadline, new, validate_only)
 
     async def delete_topics(self, *names: str, timeout_s: float | None = None) -> dict[str, KafkaError | None]:
         deadline = self._spread.deadline("the deletion of topics", timeout_s)
-        return await topics.delete_topics(self._spread, deadline, names)
+        return await parts.topic_changes.delete_topics(self._spread, deadline, names)
 
     async def create_partitions(
         self, counts: Mapping[str, int], *, validate_only: bool = False, timeout_s: float | None = None
     ) -> dict[str, KafkaError | None]:
         """Raise the number of partitions of topics to these counts."""
         deadline = self._spread.deadline("the creation of partitions", timeout_s)
-        return await topics.create_partitions(self._spread, deadline, counts, validate_only)
+        return await parts.topic_changes.create_partitions(self._spread, deadline, counts, validate_only)
 
     async def delete_records(
         self, offsets: Mapping[TopicPartition, int], timeout_s: float | None = None
     ) -> dict[TopicPartition, int | KafkaError]:
         """Delete all records before these offsets (-1: all records). The results are the new first offsets."""
         deadline = self._spread.deadline("the deletion of records", timeout_s)
-        return await topics.delete_records(self._spread, deadline, offsets)
+        return await parts.topic_changes.delete_records(self._spread, deadline, offsets)
 
     async def list_offsets(
         self,
@@ -242,14 +244,19 @@ class Admin:
         With `read_committed`, LATEST is the last stable offset.
         """
         deadline = self._spread.deadline("the offsets of partitions", timeout_s)
-        return await topics.list_offsets(self._spread, deadline, times, read_committed)
+        return await parts.topics.list_offsets(self._spread, deadline, times, read_committed)
 
     async def first_timestamps(
         self, offsets: Mapping[TopicPartition, int], timeout_s: float | None = None
     ) -> dict[TopicPartition, int | KafkaError | None]:
         """The timestamp of the first record at or after each offset, None if there is none yet."""
         deadline = self._spread.deadline("the times of records", timeout_s)
-        return await records.first_timestamps(self._spread, deadline, offsets)
+        return await parts.records.first_timestamps(self._spread, deadline, offsets)
+
+    async def fetch(self, partition: TopicPartition, offset: int, timeout_s: float | None = None) -> FetchedBatches:
+        """The record batches of a partition from an offset on, as many as fit into one answer."""
+        deadline = self._spread.deadline(f"the records of {partition}", timeout_s)
+        return await parts.records.fetch(self._spread, deadline, partition, offset)
 
     # --- configs and log directories
 
@@ -258,7 +265,7 @@ class Admin:
     ) -> dict[ConfigResource, dict[str, ConfigEntry] | KafkaError]:
         """All configs of each resource by name, defaults included."""
         deadline = self._spread.deadline("the configs", timeout_s)
-        return await configs.describe_configs(self._spread, deadline, resources)
+        return await parts.configs.describe_configs(self._spread, deadline, resources)
 
     async def alter_configs(
         self,
@@ -269,14 +276,14 @@ class Admin:
     ) -> dict[ConfigResource, KafkaError | None]:
         """Change the named configs and leave the others as they are (KIP-339)."""
         deadline = self._spread.deadline("the change of configs", timeout_s)
-        return await configs.alter_configs(self._spread, deadline, changes, validate_only)
+        return await parts.configs.alter_configs(self._spread, deadline, changes, validate_only)
 
     async def describe_log_dirs(
         self, brokers: Iterable[int] | None = None, timeout_s: float | None = None
     ) -> dict[int, tuple[LogDir, ...] | KafkaError]:
         """The log directories of all brokers, or of these."""
         deadline = self._spread.deadline("the log directories", timeout_s)
-        return await configs.describe_log_dirs(self._spread, deadline, brokers)
+        return await parts.configs.describe_log_dirs(self._spread, deadline, brokers)
 
     # --- transactions
 
@@ -291,21 +298,23 @@ class Admin:
     ) -> list[TransactionListing]:
         """The transactional ids of all brokers. `pattern` is a regular expression for the whole id (RE2)."""
         deadline = self._spread.deadline("the list of transactions", timeout_s)
+        from kcoord.protocol.list_transactions import ListTransactionsRequest
+
         request = ListTransactionsRequest(list(states), list(producer_ids), longer_than_ms, pattern)
-        return await transactions.list_transactions(self._spread, deadline, request)
+        return await parts.transactions.list_transactions(self._spread, deadline, request)
 
     async def describe_transactions(
         self, *transactional_ids: str, timeout_s: float | None = None
     ) -> dict[str, TransactionDescription | KafkaError]:
         deadline = self._spread.deadline("the description of transactions", timeout_s)
-        return await transactions.describe_transactions(self._spread, deadline, transactional_ids)
+        return await parts.transactions.describe_transactions(self._spread, deadline, transactional_ids)
 
     async def describe_producers(
         self, *partitions: TopicPartition, timeout_s: float | None = None
     ) -> dict[TopicPartition, tuple[ProducerDescription, ...] | KafkaError]:
         """The active producers of partitions, as their leaders know them."""
         deadline = self._spread.deadline("the description of producers", timeout_s)
-        return await transactions.describe_producers(self._spread, deadline, partitions)
+        return await parts.transactions.describe_producers(self._spread, deadline, partitions)
 
     async def abort_transaction(
         self,
@@ -317,7 +326,7 @@ class Admin:
     ) -> None:
         """Write an abort marker into one partition, for a transaction that no coordinator ends (KIP-664)."""
         deadline = self._spread.deadline(f"the abort in {partition}", timeout_s)
-        await transactions.abort_transaction(
+        await parts.transactions.abort_transaction(
             self._spread, deadline, partition, producer_id, producer_epoch, max(coordinator_epoch, 0)
         )
 
@@ -326,12 +335,14 @@ class Admin:
     ) -> dict[str, FencedProducer | KafkaError]:
         """Give out a new epoch of each id: its producer is fenced, its open transaction is aborted."""
         deadline = self._spread.deadline("the fencing of producers", timeout_s)
-        return await transactions.fence_producers(self._spread, deadline, transactional_ids)
+        return await parts.transactions.fence_producers(self._spread, deadline, transactional_ids)
 
     # --- the cluster
 
     async def describe_cluster(self, timeout_s: float | None = None) -> ClusterDescription:
         """The brokers, the controller and the id of the cluster."""
+        from kcoord.client.admin.results import ClusterDescription
+
         await self._cluster.refresh(self._spread.deadline("the description of the cluster", timeout_s))
         metadata = self._cluster.metadata
         nodes = tuple(metadata.nodes[node] for node in sorted(metadata.nodes))
@@ -340,6 +351,7 @@ class Admin:
     async def describe_features(self, timeout_s: float | None = None) -> Features:
         """The features that are in force, and those that one broker supports (KIP-584)."""
         from kcoord import __version__
+        from kcoord.client.admin.results import Features
 
         deadline = self._spread.deadline("the features", timeout_s)
         request = ApiVersionsRequest(SOFTWARE_NAME, __version__)

@@ -19,9 +19,7 @@ from kcoord.protocol.consumer_group_describe import (
     ConsumerGroupDescribeResponse,
 )
 from kcoord.protocol.consumer_group_describe import DescribedGroup as ConsumerGroup
-from kcoord.protocol.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
 from kcoord.protocol.describe_groups import DescribedGroup, DescribeGroupsRequest, DescribeGroupsResponse
-from kcoord.protocol.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from kcoord.protocol.list_groups import ListGroupsRequest, ListGroupsResponse
 from kcoord.protocol.records.consumer_protocol_assignment import decode_consumer_protocol_assignment
 from kcoord.wire.primitives import DecodeError, Reader
@@ -29,8 +27,6 @@ from kcoord.wire.primitives import DecodeError, Reader
 # The versions of ListGroups that filter by state (KIP-518) and by type (KIP-848).
 STATES_FROM: Final = 4
 TYPES_FROM: Final = 5
-# LeaveGroup removes several members from version 3 on (KIP-345), and takes a reason from version 5 on (KIP-800).
-MEMBERS_FROM: Final = 3
 # The state in which brokers before 4.0 describe a group that does not exist.
 DEAD: Final = "Dead"
 CONSUMER_PROTOCOL: Final = "consumer"
@@ -192,35 +188,3 @@ def _coordinator(spread: Spread, connection: Connection) -> Node:
             return node
     host, _, port = connection.address.rpartition(":")
     return Node(NO_NODE, host, int(port))
-
-
-async def delete_groups(spread: Spread, deadline: Deadline, group_ids: Iterable[str]) -> dict[str, KafkaError | None]:
-    async def ask(connection: Connection, part: list[str]) -> dict[str, KafkaError | None]:
-        version = connection.version(apis.DELETE_GROUPS)
-        answer = await connection.ask(apis.DELETE_GROUPS, version, DeleteGroupsRequest(part), DeleteGroupsResponse)
-        return {
-            one.group_id: error_for(one.error_code, f"group {one.group_id}") if one.error_code else None
-            for one in answer.results
-        }
-
-    return await spread.over_coordinators(deadline, GROUP, group_ids, ask)
-
-
-async def remove_members(
-    spread: Spread, deadline: Deadline, group_id: str, members: Iterable[str], instances: Iterable[str], reason: str
-) -> dict[str, KafkaError | None]:
-    leaving = [MemberIdentity(one, None, reason) for one in members]
-    leaving += [MemberIdentity("", one, reason) for one in instances]
-
-    async def ask(connection: Connection, part: list[str]) -> dict[str, dict[str, KafkaError | None] | KafkaError]:
-        version = connection.version(apis.LEAVE_GROUP, MEMBERS_FROM)
-        request = LeaveGroupRequest(group_id, "", leaving)
-        answer = await connection.ask(apis.LEAVE_GROUP, version, request, LeaveGroupResponse)
-        check(answer.error_code, f"group {group_id}")
-        left: dict[str, KafkaError | None] = {}
-        for one in answer.members:
-            name = one.member_id or one.group_instance_id or ""
-            left[name] = error_for(one.error_code, f"member {name}") if one.error_code else None
-        return dict.fromkeys(part, left)
-
-    return only(await spread.over_coordinators(deadline, GROUP, [group_id], ask), group_id)

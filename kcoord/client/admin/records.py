@@ -1,16 +1,16 @@
-"""The times of records, read from partitions without a consumer."""
+"""Records and their times, read from partitions without a consumer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-from kcoord.client.admin.group_offsets import by_topic
-from kcoord.client.admin.spread import Spread
+from kcoord.client.admin.results import FetchedBatches
+from kcoord.client.admin.spread import Spread, only
 from kcoord.client.connection import Connection
 from kcoord.client.deadline import Deadline
 from kcoord.client.errors import CorruptRecord, KafkaError, error_for
-from kcoord.client.partition import TopicPartition
+from kcoord.client.partition import TopicPartition, by_topic
 from kcoord.protocol import apis
 from kcoord.protocol.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
 from kcoord.wire.compression import DecompressionError
@@ -40,6 +40,18 @@ async def first_timestamps(
     return await spread.over_leaders(deadline, offsets, ask)
 
 
+async def fetch(spread: Spread, deadline: Deadline, partition: TopicPartition, offset: int) -> FetchedBatches:
+    async def ask(
+        connection: Connection, part: list[TopicPartition]
+    ) -> dict[TopicPartition, FetchedBatches | KafkaError]:
+        (answer,) = (await _ask(connection, {partition: offset}, FETCH_BYTES)).values()
+        if answer.error_code:
+            return {partition: error_for(answer.error_code, f"partition {partition}")}
+        return {partition: FetchedBatches(bytes(answer.records or b""), answer.high_watermark)}
+
+    return only(await spread.over_leaders(deadline, [partition], ask), partition)
+
+
 class _Incomplete(CorruptRecord):
     """The answer has no record at or after the offset, and ends before `next_offset`."""
 
@@ -62,12 +74,19 @@ async def _rest(
 async def _fetch(
     connection: Connection, offsets: dict[TopicPartition, int]
 ) -> dict[TopicPartition, int | KafkaError | None]:
+    answers = await _ask(connection, offsets, PARTITION_BYTES)
+    return {key: _first_timestamp(key, one, offsets[key]) for key, one in answers.items()}
+
+
+async def _ask(
+    connection: Connection, offsets: dict[TopicPartition, int], partition_bytes: int
+) -> dict[TopicPartition, PartitionData]:
     version = connection.version(apis.FETCH, 0, FETCH_MAX)
     topics = []
     for name, some in by_topic(offsets).items():
         partitions = [
             FetchPartition(
-                partition=one, fetch_offset=offsets[TopicPartition(name, one)], partition_max_bytes=PARTITION_BYTES
+                partition=one, fetch_offset=offsets[TopicPartition(name, one)], partition_max_bytes=partition_bytes
             )
             for one in some
         ]
@@ -75,12 +94,9 @@ async def _fetch(
     request = FetchRequest(replica_id=CONSUMER, max_wait_ms=0, min_bytes=0, max_bytes=FETCH_BYTES, topics=topics)
     request.session_epoch = -1
     answer = await connection.ask(apis.FETCH, version, request, FetchResponse)
-    found: dict[TopicPartition, int | KafkaError | None] = {}
-    for topic in answer.responses:
-        for one in topic.partitions:
-            key = TopicPartition(topic.topic, one.partition_index)
-            found[key] = _first_timestamp(key, one, offsets[key])
-    return found
+    return {
+        TopicPartition(topic.topic, one.partition_index): one for topic in answer.responses for one in topic.partitions
+    }
 
 
 def _first_timestamp(key: TopicPartition, answer: PartitionData, offset: int) -> int | KafkaError | None:

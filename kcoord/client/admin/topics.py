@@ -1,16 +1,13 @@
-"""Topics, partitions, records, and the offsets of partitions."""
+"""Topics, partitions, and the offsets of partitions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kcoord.client.admin.group_offsets import by_topic
 from kcoord.client.admin.results import (
     MAX_TIMESTAMP,
-    CreatedTopic,
     ListedOffset,
-    NewTopic,
     PartitionDescription,
     TopicDescription,
     TopicListing,
@@ -20,26 +17,8 @@ from kcoord.client.connection import Connection
 from kcoord.client.deadline import Deadline
 from kcoord.client.errors import KafkaError, error_for
 from kcoord.client.metadata import NO_NODE, TopicPartition
+from kcoord.client.partition import by_topic
 from kcoord.protocol import apis, errors
-from kcoord.protocol.create_partitions import (
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreatePartitionsTopic,
-)
-from kcoord.protocol.create_topics import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-)
-from kcoord.protocol.delete_records import (
-    DeleteRecordsPartition,
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsTopic,
-)
-from kcoord.protocol.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
 from kcoord.protocol.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -51,14 +30,13 @@ from kcoord.protocol.metadata import MetadataResponseTopic
 # The broker ends its part of a call in this share of the time, so that its answer arrives before the deadline.
 BROKER_SHARE: Final = 0.8
 INT32_MAX: Final = 2**31 - 1
-# DeleteTopics names topics in another field from version 6 on; ListOffsets knows MAX_TIMESTAMP from version 7 on.
-DELETE_STATES_FROM: Final = 6
+# ListOffsets knows MAX_TIMESTAMP from version 7 on.
 MAX_TIMESTAMP_FROM: Final = 7
 # A consumer's request, not one of a replica.
 CONSUMER: Final = -1
 
 
-def _broker_ms(deadline: Deadline, connection: Connection) -> int:
+def broker_ms(deadline: Deadline, connection: Connection) -> int:
     limit_s = min(deadline.left_s(), connection.options.request_timeout_s)
     return min(int(limit_s * BROKER_SHARE * 1000), INT32_MAX)
 
@@ -103,91 +81,6 @@ def _described(name: str, topic: MetadataResponseTopic) -> TopicDescription:
     return TopicDescription(name, topic.topic_id, topic.is_internal, tuple(partitions))
 
 
-async def create_topics(
-    spread: Spread, deadline: Deadline, topics: Iterable[NewTopic], validate_only: bool
-) -> dict[str, CreatedTopic | KafkaError]:
-    given = {topic.name: topic for topic in topics}
-
-    async def ask(connection: Connection, part: list[str]) -> dict[str, CreatedTopic | KafkaError]:
-        version = connection.version(apis.CREATE_TOPICS)
-        creatable = [_creatable(given[name]) for name in part]
-        request = CreateTopicsRequest(creatable, _broker_ms(deadline, connection), validate_only)
-        answer = await connection.ask(apis.CREATE_TOPICS, version, request, CreateTopicsResponse)
-        return {
-            one.name: error_for(one.error_code, f"topic {one.name}", one.error_message)
-            if one.error_code
-            else CreatedTopic(one.name, one.topic_id, one.num_partitions, one.replication_factor)
-            for one in answer.topics
-        }
-
-    return await spread.over_controller(deadline, given, ask)
-
-
-def _creatable(topic: NewTopic) -> CreatableTopic:
-    assignments = [CreatableReplicaAssignment(number, list(some)) for number, some in sorted(topic.assignments.items())]
-    configs = [CreatableTopicConfig(name, value) for name, value in topic.configs.items()]
-    return CreatableTopic(topic.name, topic.partitions, topic.replication_factor, assignments, configs)
-
-
-async def delete_topics(spread: Spread, deadline: Deadline, names: Iterable[str]) -> dict[str, KafkaError | None]:
-    async def ask(connection: Connection, part: list[str]) -> dict[str, KafkaError | None]:
-        version = connection.version(apis.DELETE_TOPICS)
-        request = DeleteTopicsRequest(timeout_ms=_broker_ms(deadline, connection))
-        if version >= DELETE_STATES_FROM:
-            request.topics = [DeleteTopicState(name=name) for name in part]
-        else:
-            request.topic_names = part
-        answer = await connection.ask(apis.DELETE_TOPICS, version, request, DeleteTopicsResponse)
-        return {
-            one.name or "": error_for(one.error_code, f"topic {one.name}", one.error_message)
-            if one.error_code
-            else None
-            for one in answer.responses
-        }
-
-    return await spread.over_controller(deadline, names, ask)
-
-
-async def create_partitions(
-    spread: Spread, deadline: Deadline, counts: Mapping[str, int], validate_only: bool
-) -> dict[str, KafkaError | None]:
-    async def ask(connection: Connection, part: list[str]) -> dict[str, KafkaError | None]:
-        version = connection.version(apis.CREATE_PARTITIONS)
-        request = CreatePartitionsRequest(
-            [CreatePartitionsTopic(name, counts[name], None) for name in part],
-            _broker_ms(deadline, connection),
-            validate_only,
-        )
-        answer = await connection.ask(apis.CREATE_PARTITIONS, version, request, CreatePartitionsResponse)
-        return {
-            one.name: error_for(one.error_code, f"topic {one.name}", one.error_message) if one.error_code else None
-            for one in answer.results
-        }
-
-    return await spread.over_controller(deadline, counts, ask)
-
-
-async def delete_records(
-    spread: Spread, deadline: Deadline, offsets: Mapping[TopicPartition, int]
-) -> dict[TopicPartition, int | KafkaError]:
-    async def ask(connection: Connection, part: list[TopicPartition]) -> dict[TopicPartition, int | KafkaError]:
-        topics = [
-            DeleteRecordsTopic(name, [DeleteRecordsPartition(one, offsets[TopicPartition(name, one)]) for one in some])
-            for name, some in by_topic(part).items()
-        ]
-        version = connection.version(apis.DELETE_RECORDS)
-        request = DeleteRecordsRequest(topics, _broker_ms(deadline, connection))
-        answer = await connection.ask(apis.DELETE_RECORDS, version, request, DeleteRecordsResponse)
-        found: dict[TopicPartition, int | KafkaError] = {}
-        for topic in answer.topics:
-            for one in topic.partitions:
-                key = TopicPartition(topic.name, one.partition_index)
-                found[key] = error_for(one.error_code, f"partition {key}") if one.error_code else one.low_watermark
-        return found
-
-    return await spread.over_leaders(deadline, offsets, ask)
-
-
 async def list_offsets(
     spread: Spread, deadline: Deadline, times: Mapping[TopicPartition, int], read_committed: bool
 ) -> dict[TopicPartition, ListedOffset | KafkaError]:
@@ -200,7 +93,7 @@ async def list_offsets(
             for name, some in by_topic(part).items()
         ]
         version = connection.version(apis.LIST_OFFSETS, version_min)
-        request = ListOffsetsRequest(CONSUMER, int(read_committed), topics, _broker_ms(deadline, connection))
+        request = ListOffsetsRequest(CONSUMER, int(read_committed), topics, broker_ms(deadline, connection))
         answer = await connection.ask(apis.LIST_OFFSETS, version, request, ListOffsetsResponse)
         found: dict[TopicPartition, ListedOffset | KafkaError] = {}
         for topic in answer.topics:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from kcoord.client.admin.group_offsets import by_topic
 from kcoord.client.admin.results import (
     FencedProducer,
     ProducerDescription,
@@ -17,7 +16,7 @@ from kcoord.client.cluster import TRANSACTION
 from kcoord.client.connection import Connection
 from kcoord.client.deadline import Deadline
 from kcoord.client.errors import KafkaError, check, error_for
-from kcoord.client.partition import TopicPartition
+from kcoord.client.partition import TopicPartition, by_topic
 from kcoord.protocol import apis
 from kcoord.protocol.describe_producers import DescribeProducersRequest, DescribeProducersResponse, TopicRequest
 from kcoord.protocol.describe_transactions import DescribeTransactionsRequest, DescribeTransactionsResponse

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final, final
 
-from kcoord.client.admin.group_offsets import OFFSET_COMMIT_MAX, by_topic
+from kcoord.client.admin.group_offsets import OFFSET_COMMIT_MAX
 from kcoord.client.admin.results import CommittedOffset
 from kcoord.client.cluster import GROUP, Cluster
 from kcoord.client.consumer.membership import Membership, end_tasks
@@ -15,6 +15,7 @@ from kcoord.client.consumer.subscription import Subscription
 from kcoord.client.deadline import Deadline
 from kcoord.client.errors import KafkaError, error_for
 from kcoord.client.metadata import GroupMetadata, TopicPartition
+from kcoord.client.partition import by_topic
 from kcoord.protocol import apis, errors
 from kcoord.protocol.offset_commit import (
     OffsetCommitRequest,

@@ -17,7 +17,6 @@ from contextlib import contextmanager
 from enum import Enum
 from typing import Final, final
 
-from kcoord.client.admin.group_offsets import by_topic
 from kcoord.client.admin.results import CommittedOffset
 from kcoord.client.cluster import COORDINATOR_LANE, GROUP, TRANSACTION, Cluster
 from kcoord.client.deadline import Backoff, Deadline
@@ -31,6 +30,7 @@ from kcoord.client.errors import (
     may_retry,
 )
 from kcoord.client.metadata import GroupMetadata, TopicPartition
+from kcoord.client.partition import by_topic
 from kcoord.client.producer.options import ProducerOptions
 from kcoord.protocol import apis, errors
 from kcoord.protocol.add_offsets_to_txn import AddOffsetsToTxnRequest, AddOffsetsToTxnResponse

@@ -76,7 +76,7 @@ def test_the_table_fits(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = result.stdout.splitlines()
     assert lines[0] == "workers: 3 epochs, from __group_events-0"
     assert lines[1].split() == ["EPOCH", "TIME", "TOOK", "MEMBERS", "PARTITIONS"]
-    assert lines[2].split() == ["1", "2025-10-09T08:53:22.000Z", "0", "ms", "0", "->", "1", "0", "->", "2"]
+    assert lines[2].split() == ["1", "2025-10-09T08:53:22.000Z", "0.000", "s", "0", "->", "1", "0", "->", "2"]
     assert lines[3].startswith("    (classic) member_joined test-")
     assert all(len(line) <= 80 for line in lines), result.stdout
 

@@ -9,10 +9,12 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
 from kcoord.cli.main import main
+from kcoord.cli.pipeline.options import destination
 from kcoord.cli.pipeline.run import friendly, what_it_says
 from kcoord.cli.pipeline.shown import fitted, plain
 from kcoord.cli.pipeline.trace_file import TraceFile, cause_of
@@ -92,7 +94,7 @@ def test_an_unknown_scheme() -> None:
         (["--conf", "=1"], "'=1' is not name=value"),
         (["--since", "whenever"], "'whenever' is not a time"),
         (["--format", "csv"], "'csv' is not one of"),
-        (["--show", "-1"], "not in the range"),
+        (["--limit", "-1"], "not in the range"),
         (["--buckets", "0"], "not in the range"),
         (["--every", "-1"], "not in the range"),
     ],
@@ -104,7 +106,7 @@ def test_options_that_cannot_be_understood(tmp_path: Path, words: list[str], mes
 
 def test_what_is_there_already_is_not_written_over(tmp_path: Path) -> None:
     (tmp_path / "out" / "lag").mkdir(parents=True)
-    result = pipeline("lag", tmp_path, "--output", tmp_path / "out")
+    result = pipeline("lag", tmp_path, "--to", tmp_path / "out")
     assert result.exit_code == 2 and "--overwrite" in result.stderr
 
 
@@ -195,3 +197,35 @@ def test_values_as_json_has_them() -> None:
     }
     local = datetime.fromtimestamp(1_769_860_800.123)  # noqa: DTZ006 - Spark gives local times without a zone
     assert plain(local) == "2026-01-31T12:00:00.123Z"
+
+
+# ---- where results go
+
+
+@pytest.mark.parametrize(
+    ("target", "outputs", "expected"),
+    [
+        ("", ("table",), ("", "table")),
+        ("out", ("json",), ("out", "json")),
+        ("", ("csv",), ("", "csv")),
+        # The old names: --output DIR --output-format json.
+        ("", ("out", "json"), ("out", "json")),
+    ],
+)
+def test_output_is_a_format_and_was_a_directory(
+    target: str, outputs: tuple[str, ...], expected: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert destination(target, outputs) == expected
+    assert ("--output DIR is now --to DIR" in capsys.readouterr().err) == (outputs[0] == "out")
+
+
+@pytest.mark.parametrize("outputs", [("jsno",), ("out", "json")])
+def test_a_format_with_a_typing_mistake_is_no_directory(outputs: tuple[str, ...]) -> None:
+    with pytest.raises(click.UsageError, match="is not one of table, json, csv"):
+        destination("out" if outputs[0] == "out" else "", outputs)
+
+
+def test_old_names_of_options(tmp_path: Path) -> None:
+    (tmp_path / "out" / "lag").mkdir(parents=True)
+    result = pipeline("lag", tmp_path, "--output", tmp_path / "out", "--output-format", "json", "--show", "3")
+    assert result.exit_code == 2 and "--overwrite" in result.stderr

@@ -19,7 +19,7 @@ def refused(*arguments: str | Path) -> tuple[int, str]:
 
 def test_a_page_needs_a_file_to_be_in(tmp_path: Path) -> None:
     data = stopped(tmp_path / "data")
-    assert refused(data)[0] == 2 and "--output FILE is required" in refused(data)[1]
+    assert refused(data)[0] == 2 and "--to FILE is required" in refused(data)[1]
     (tmp_path / "there.html").write_text("mine")
     for output, message in (
         (tmp_path, "is a directory"),
@@ -27,12 +27,12 @@ def test_a_page_needs_a_file_to_be_in(tmp_path: Path) -> None:
         (tmp_path / "none" / "groups.html", "none does not exist"),
         ("s3://bucket/groups.html", "a file of this machine"),
     ):
-        code, stderr = refused(data, "--output", output)
+        code, stderr = refused(data, "--to", output)
         assert code == 2 and message in stderr and len(stderr.splitlines()) == 1, output
     assert (tmp_path / "there.html").read_text() == "mine"
 
 
-@pytest.mark.parametrize("option", [("--format", "delta"), ("--buckets", "3"), ("--show", "5")])
+@pytest.mark.parametrize("option", [("--format", "delta"), ("--buckets", "3"), ("--limit", "5")])
 def test_options_of_tables_are_not_a_page_s(tmp_path: Path, option: tuple[str, str]) -> None:
-    code, stderr = refused(stopped(tmp_path / "data"), "--output", tmp_path / "groups.html", *option)
-    assert code == 2 and "a page has no --format, --buckets or --show" in stderr
+    code, stderr = refused(stopped(tmp_path / "data"), "--to", tmp_path / "groups.html", *option)
+    assert code == 2 and "a page has no --format, --buckets or --limit" in stderr

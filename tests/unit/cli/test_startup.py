@@ -1,11 +1,14 @@
-"""What commands import before they know what to do: neither asyncio nor the codec, so that they start quickly."""
+"""What commands import: for help neither asyncio nor the codec, for an answer only the APIs that they use."""
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 
 import pytest
+
+from kcoord.testing.fixture import KcoordServer
 
 SLOW = (
     "asyncio",
@@ -34,6 +37,9 @@ print([name for name in {slow!r} if name in sys.modules], file=sys.stderr)
         ["groups", "reset", "--help"],
         ["topics", "--help"],
         ["configs", "set", "--help"],
+        ["log", "--help"],
+        ["pipeline", "--help"],
+        ["transactions", "--help"],
     ],
     ids=" ".join,
 )
@@ -41,3 +47,39 @@ def test_help_imports_little(arguments: list[str]) -> None:
     code = CODE.format(arguments=arguments, slow=SLOW)
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "[]\n")
+
+
+APIS = """
+import asyncio, sys
+from kcoord.cli.main import main
+main({arguments!r}, prog_name="kcoord", standalone_mode=False)
+names = [name for name in sys.modules if name.startswith("kcoord.protocol.") and name.count(".") == 2]
+print(sorted(name.rpartition(".")[2] for name in names), file=sys.stderr)
+print([name for name in {slow!r} if name in sys.modules], file=sys.stderr)
+"""
+TABLES = {"apis", "errors", "records"}
+ALL_CONFIGS = {"describe_configs", "describe_log_dirs", "find_coordinator", "incremental_alter_configs"}
+SLOW_ONLINE = ("kcoord.log", "kcoord.engine", "kcoord.core", "kcoord.wire.record_batch", "crc32c", "pyspark")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "used"),
+    [
+        (["groups", "list"], {"list_groups", "describe_groups", "consumer_group_describe", "find_coordinator"}),
+        (["topics", "list"], {"list_offsets", "find_coordinator"}),
+        (["configs", "describe", "broker", "1"], ALL_CONFIGS),
+        (
+            ["transactions", "list"],
+            {"describe_producers", "describe_transactions", "find_coordinator", "list_transactions"},
+        ),
+    ],
+    ids=lambda given: " ".join(given[:2]) if isinstance(given, list) else "",
+)
+def test_a_command_imports_the_apis_that_it_uses(kcoord: KcoordServer, arguments: list[str], used: set[str]) -> None:
+    code = APIS.format(arguments=[*arguments, "-b", kcoord.bootstrap], slow=SLOW_ONLINE)
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    modules, slow = done.stderr.splitlines()
+    assert slow == "[]"
+    allowed = TABLES | {"api_versions", "metadata"} | used
+    assert set(ast.literal_eval(modules)) <= allowed

@@ -14,6 +14,7 @@ import click
 from kcoord.cli.log.common import (
     directory_argument,
     emit_json,
+    emit_rows,
     fail,
     format_bytes,
     friendly,
@@ -225,6 +226,13 @@ def save_ends(directory: LogDirectory, rows: list[Row]) -> None:
     directory.storage.write_atomic(CLEANER_OFFSETS, encode_checkpoint(kept))
 
 
+# The columns of CSV.
+FIELDS: Final = (
+    "log", "compacted_up_to", "segments_before", "segments_after", "bytes_before", "bytes_after", "records_before",
+    "records_after", "recent_bytes", "open_bytes", "damage",
+)  # fmt: skip
+
+
 def print_table(rows: list[Row]) -> None:
     head = ["LOG", "RECORDS", "KEPT", "SIZE", "NOW", "LEFT ALONE"]
     cells = []
@@ -309,6 +317,8 @@ def compact_command(
     if output == "json":
         metadata = None if shortened is None else shortened.plain()
         emit_json({"directory": storage.root, "logs": [row.plain() for row in rows], "metadata": metadata})
+    elif output == "csv":
+        emit_rows(FIELDS, [row.plain() for row in rows])
     else:
         print_table(rows)
         if shortened is not None:

@@ -9,6 +9,7 @@ import click
 from kcoord.cli.log.common import (
     directory_argument,
     emit_json,
+    emit_rows,
     exit_if,
     json_line,
     plural,
@@ -38,6 +39,7 @@ MEMBER_FIELDS: Final = (
     "rebalance_timeout_ms", "server_assignor", "classic_member_metadata", "topology_epoch", "process_id",
     "user_endpoint", "client_tags", "member_epoch", "previous_member_epoch", "state",
 )  # fmt: skip
+CSV_FIELDS: Final = ("group", "what", "name", "change", "from", "to", "by")
 ASSIGNMENTS: Final = ("assignment", "target")
 
 Offsets = dict[tuple[str, int], dict[str, Any]]
@@ -160,6 +162,26 @@ def print_group(changes: dict[str, Any]) -> None:
     click.echo("\n".join(table(["  TOPIC", "PARTITION", "FROM", "TO", "BY", "CHANGE"], rows, "lrrrrl")))
 
 
+def csv_rows(changes: dict[str, Any]) -> list[dict[str, Any]]:
+    """A line for the group, for each changed field and member, and for each committed offset."""
+
+    def row(what: str, name: Any, change: str, before: Any = None, after: Any = None, by: Any = None) -> dict[str, Any]:
+        values = (changes["group"], what, name, change, before, after, by)
+        return dict(zip(CSV_FIELDS, values, strict=True))
+
+    rows = [row("group", None, changes["change"])]
+    rows += [row("field", name, CHANGED, one["from"], one["to"]) for name, one in changes["fields"].items()]
+    for change in ("joined", "left", "reassigned"):
+        rows += [row("member", member, change) for member in changes[f"members_{change}"]]
+    for member in changes["members_changed"]:
+        for name, one in member["fields"].items():
+            rows.append(row("member", member["member_id"], f"{name} {CHANGED}", one["from"], one["to"]))
+    for one in changes["offsets"]:
+        name = f"{one['topic']}-{one['partition']}"
+        rows.append(row("offset", name, one["change"], one["from"], one["to"], one["by"]))
+    return rows
+
+
 def _text(value: Any) -> str:
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return " ".join(value) or "-"
@@ -207,6 +229,8 @@ def diff(
                 "groups": changes,
             }
         )
+    elif output == "csv":
+        emit_rows(CSV_FIELDS, [row for group in changes for row in csv_rows(group)])
     else:
         for label, past in (("from", old), ("to", new)):
             say(f"{label:<4} {ends_text(past)}", 5, 0)

@@ -11,6 +11,7 @@ from kcoord.cli.compiled import begin_again, faster_tree
 from kcoord.cli.log.common import friendly, look_at, output_option, unsynced_option
 from kcoord.cli.log.past.replay import coordinator_logs, is_long
 from kcoord.cli.log.points import Point
+from kcoord.cli.options import partition_option
 from kcoord.log.inspect import DataDirectory, PartitionFiles
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -23,7 +24,7 @@ def past_options(command: F) -> F:
     text = "Show the state even if compaction has removed part of the history."
     command = click.option("--inexact", is_flag=True, help=text)(command)
     text = "Only groups in this partition of the log."
-    command = click.option("--partition", "-p", default=-1, metavar="N", help=text)(command)
+    command = partition_option(text)(command)
     text = "Only this group; repeatable."
     return click.option("--group", "-g", "groups", multiple=True, metavar="ID", help=text)(command)
 

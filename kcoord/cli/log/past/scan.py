@@ -19,26 +19,6 @@ from kcoord.wire.record_batch import Record
 
 
 @final
-class TimeRange:
-    """Which rows to print: from `since_ms` to `until_ms`, and of these the last `limit`; -1 means no bound."""
-
-    def __init__(self, since_ms: int, until_ms: int, limit: int) -> None:
-        self.since_ms = since_ms
-        self.until_ms = until_ms
-        self.limit = limit
-
-    def of(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The rows in the range; each has `time_ms`."""
-        found = [
-            row
-            for row in rows
-            if (self.since_ms < 0 or (row["time_ms"] or 0) >= self.since_ms)
-            and (self.until_ms < 0 or (row["time_ms"] or 0) <= self.until_ms)
-        ]
-        return found[len(found) - self.limit :] if 0 <= self.limit < len(found) else found
-
-
-@final
 class Scan:
     def __init__(self) -> None:
         self.damaged = 0

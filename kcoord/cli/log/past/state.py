@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from kcoord.cli.log.common import (
     directory_argument,
     emit_json,
+    emit_rows,
     exit_if,
     note,
     plural,
@@ -30,6 +31,12 @@ from kcoord.cli.log.past.replay import PastState, replay_until
 from kcoord.cli.log.past.typed_groups import group_text, member_text
 from kcoord.cli.log.points import Point, parse_point
 from kcoord.cli.log.records import assignment_text
+
+# The columns of CSV: one line for each committed offset.
+FIELDS: Final = (
+    "group", "topic", "partition", "offset", "leader_epoch", "metadata", "commit_timestamp", "commit_timestamp_ms",
+    "expire_timestamp_ms", "record_offset",
+)  # fmt: skip
 
 
 def print_group(past: PastState, group_id: str) -> None:
@@ -124,6 +131,10 @@ def state(
                 "other_groups": others,
             }
         )
+    elif output == "csv":
+        groups_found = [*(group_plain(past.core, group) for group in ids), *others]
+        rows = [{"group": one["group"], **offset} for one in groups_found for offset in one["offsets"]]
+        emit_rows(FIELDS, rows)
     else:
         say(ends_text(past), 2, 0)
         for group in ids:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from kcoord.cli.log.common import emit_json, fail, format_time, note, plural, progress, say, table, wrapped
-from kcoord.cli.log.past.scan import Scan, TimeRange
+from kcoord.cli.log.common import emit_json, emit_rows, fail, format_time, note, plural, progress, say, table, wrapped
+from kcoord.cli.log.past.scan import Scan
+from kcoord.cli.log.points import TimeRange
+from kcoord.cli.output import format_duration
 from kcoord.core.groups.cause_header import decode_cause
 from kcoord.core.outcome import TRANSACTION_TOPIC
 from kcoord.core.transactions.state import NO_TIME
@@ -17,6 +19,12 @@ from kcoord.log.lost_logs import lost_logs
 from kcoord.log.typed_records import RecordReader
 from kcoord.protocol.records.transaction_log import TransactionLogKey, TransactionLogValue
 from kcoord.server.failures import EXIT_CONFIG
+
+FIELDS: Final = (
+    "transactional_id", "event", "time", "time_ms", "producer_id", "producer_epoch", "next_producer_id",
+    "next_producer_epoch", "transaction_version", "timeout_ms", "open_ms", "ending_ms", "is_complete", "cause",
+    "detail", "partitions",
+)  # fmt: skip
 
 
 def print_transactions(directory: DataDirectory, transactional_id: str, between: TimeRange, output: str) -> None:
@@ -58,6 +66,8 @@ def print_transactions(directory: DataDirectory, transactional_id: str, between:
                 "transactions": rows,
             }
         )
+    elif output == "csv":
+        emit_rows(FIELDS, [{"transactional_id": transactional_id, **row} for row in rows])
     else:
         _print_table(transactional_id, source, rows)
     scan.warn("transactions")
@@ -95,9 +105,7 @@ def _between(start_ms: int, end_ms: int) -> int | None:
 
 
 def _ms(value: int | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value} ms" if value < 10_000 else f"{value / 1000:.1f} s"
+    return "-" if value is None else format_duration(value)
 
 
 def _detail(row: dict[str, Any]) -> str:

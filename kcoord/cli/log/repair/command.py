@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from typing import Final
 
 import click
 
 from kcoord.cli.log.common import (
     directory_argument,
     emit_json,
+    emit_rows,
     exit_if,
     format_bytes,
     friendly,
@@ -111,6 +113,12 @@ def carry_out(storage: DiskStorage, directory: DataDirectory, repairs: list[Repa
             repairer.replace_checkpoint(repair, ends)
 
 
+# The columns of CSV.
+FIELDS: Final = (
+    "action", "log", "file", "position", "offset", "bytes", "readable_records", "later_segments", "reason", "kept",
+)  # fmt: skip
+
+
 @click.command()
 @directory_argument
 @click.argument("logs", metavar="[LOG]...", nargs=-1)
@@ -155,6 +163,8 @@ def repair(directory: str, logs: tuple[str, ...], execute: bool, output: str) ->
     if output == "json":
         document = {"directory": directory, "executed": execute, "repairs": [item.plain() for item in repairs]}
         emit_json(document)
+    elif output == "csv":
+        emit_rows(FIELDS, [item.plain() for item in repairs])
     else:
         for item in repairs:
             say(describe(item), 4, 0)

@@ -10,6 +10,7 @@ import click
 from kcoord.cli.log.common import (
     directory_argument,
     emit_json,
+    emit_rows,
     exit_if,
     format_bytes,
     friendly,
@@ -369,6 +370,10 @@ def verify_directory(
     return checks, invariants
 
 
+# The columns of CSV.
+FIELDS: Final = ("severity", "check", "log", "file", "position", "offset", "message")
+
+
 @click.command()
 @directory_argument
 @click.argument("logs", metavar="[LOG]...", nargs=-1)
@@ -424,6 +429,8 @@ def verify(directory: str, logs: tuple[str, ...], strict: bool, output: str) -> 
                 "replayed": replayed,
             }
         )
+    elif output == "csv":
+        emit_rows(FIELDS, [finding.plain() for finding in findings.found])
     else:
         _print(findings, checks, replayed)
     exit_if(findings.errors > 0 or (strict and findings.warnings > 0))

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Collection, Mapping
 from typing import ClassVar, Final, final
 
-from kcoord.client.admin.group_offsets import by_topic
 from kcoord.client.consumer.assignors.base import (
     NO_GENERATION,
     Assignments,
@@ -26,6 +25,7 @@ from kcoord.client.consumer.assignors.base import (
 )
 from kcoord.client.consumer.assignors.racks import Racks
 from kcoord.client.metadata import GroupMetadata, TopicPartition
+from kcoord.client.partition import by_topic
 from kcoord.wire.primitives import BytesWriter, DecodeError, Reader, write_i32_be, write_string
 
 # The least bytes of a topic and of a partition in the user data of `sticky`.

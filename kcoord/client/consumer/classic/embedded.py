@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from kcoord.client.admin.group_offsets import by_topic
 from kcoord.client.consumer.assignors.base import MemberSubscription
 from kcoord.client.errors import CorruptRecord
 from kcoord.client.metadata import TopicPartition
+from kcoord.client.partition import by_topic
 from kcoord.protocol.records import consumer_protocol_assignment as assignment
 from kcoord.protocol.records import consumer_protocol_subscription as subscription
 from kcoord.wire.primitives import BytesWriter, DecodeError, Reader, write_i16_be
