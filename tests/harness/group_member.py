@@ -241,4 +241,5 @@ async def until(is_so: Callable[[], bool], *members: GroupMember) -> None:
         while not is_so():
             for member in members:
                 member.check()
+                assert not member.failures, member.failures
             await asyncio.sleep(0.01)

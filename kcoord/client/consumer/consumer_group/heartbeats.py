@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, final
 
 from kcoord.client.cluster import COORDINATOR_LANE, GROUP
@@ -39,26 +39,29 @@ NO_PROTOCOL: Final = (
 NO_PATTERNS: Final = "the coordinator cannot match patterns (Kafka 4.0); subscribe to topics or to a compiled pattern"
 
 MOVED: Final = frozenset({errors.NOT_COORDINATOR, errors.COORDINATOR_NOT_AVAILABLE})
-FENCED: Final = frozenset({errors.FENCED_MEMBER_EPOCH, errors.UNKNOWN_MEMBER_ID})
+# A group that the coordinator does not have any more is made again by a member that joins.
+FENCED: Final = frozenset({errors.FENCED_MEMBER_EPOCH, errors.UNKNOWN_MEMBER_ID, errors.GROUP_ID_NOT_FOUND})
 # An earlier member with the instance id is still there: its session ends, or somebody removes it.
 WAITING: Final = frozenset({errors.COORDINATOR_LOAD_IN_PROGRESS, errors.UNRELEASED_INSTANCE_ID})
 
 
 @final
 class Heartbeats:
-    """`changed` is called after each answer; `wanted` says what the member asks for now."""
+    """`wanted` says what the member asks for now. `before` and `after` are called around each heartbeat."""
 
     def __init__(
         self,
         host: GroupHost,
         member: Member,
         wanted: Callable[[], Wanted],
-        changed: Callable[[ConsumerGroupHeartbeatResponse | None], None],
+        before: Callable[[], Awaitable[None]],
+        after: Callable[[ConsumerGroupHeartbeatResponse | None], None],
     ) -> None:
         self._host = host
         self._member = member
         self._wanted = wanted
-        self._changed = changed
+        self._before = before
+        self._after = after
         self._loop = asyncio.get_running_loop()
         self._backoff = Backoff(host.options.retry_backoff_s, host.options.retry_backoff_max_s)
         self._kicked = asyncio.Event()
@@ -127,6 +130,7 @@ class Heartbeats:
         self._next_s = self._loop.time() + self._interval_s
         limit_s = min(max(self._interval_s * ANSWER_INTERVALS, ANSWER_S_MIN), self._host.options.request_timeout_s)
         try:
+            await self._before()
             answer = await self._ask(self._request, limit_s)
         except KafkaError as error:
             self._member.failed()
@@ -134,10 +138,10 @@ class Heartbeats:
                 self._pause(error)
             else:
                 self._fail(error)
-            self._changed(None)
+            self._after(None)
             return
         self._take(answer)
-        self._changed(answer)
+        self._after(answer)
 
     async def _ask(
         self, request: Callable[[int], ConsumerGroupHeartbeatRequest], limit_s: float

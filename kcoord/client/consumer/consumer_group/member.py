@@ -49,6 +49,17 @@ Owned = dict[TopicPartition, bytes]
 AssignorAnswer = tuple[int, int, bytes]
 
 
+class AssignorOffer(NamedTuple):
+    """A client-side assignor of the member, with what it tells the others."""
+
+    name: str
+    minimum_version: int
+    maximum_version: int
+    reason: int
+    metadata_version: int
+    metadata_bytes: bytes
+
+
 def new_member_id() -> str:
     """A random id as Kafka's clients make it: a UUID in URL-safe base 64 that does not begin with a dash."""
     while True:
@@ -63,7 +74,7 @@ class Wanted:
 
     topics: frozenset[str] = frozenset()
     pattern: str = ""
-    assignors: tuple[ClientAssignor, ...] = ()
+    assignors: tuple[AssignorOffer, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +110,8 @@ class Member:
         self.owned: Owned = {}
         # What a client-side assignor has sent with the assignment, until the user has got it.
         self.assignor_answer: AssignorAnswer | None = None
+        # The number of the target that came with the last such answer, and that answer.
+        self._last_answer: tuple[int, AssignorAnswer] | None = None
         # Whether a coordinator may know the member id.
         self.is_known = False
         # Counters: of targets, and of changes of `owned`, with their values at the last acknowledgement or heartbeat.
@@ -134,7 +147,7 @@ class Member:
 
     def _forget(self) -> None:
         self.target = None
-        self.assignor_answer = None
+        self.assignor_answer = self._last_answer = None
         self._acknowledged_target = self._target_number
         self._sent = None
 
@@ -162,7 +175,7 @@ class Member:
             # The empty pattern takes back an earlier one.
             request.subscribed_topic_regex = wanted.pattern if wanted.pattern or self.epoch else None
         if wanted.assignors if sent is None else sent.assignors != wanted.assignors:
-            request.client_assignors = list(wanted.assignors)
+            request.client_assignors = [ClientAssignor(*offer) for offer in wanted.assignors]
         if sent is None or self._sent_owned != self._owned_number or self.state is MemberState.ACKNOWLEDGING:
             request.topic_partitions = _by_topic(self.owned)
         self._sent = wanted
@@ -203,7 +216,10 @@ class Member:
             self.target = target
             self._target_number += 1
         if self._sent is not None and self._sent.assignors:
-            self.assignor_answer = (assignment.error, assignment.metadata_version, assignment.metadata_bytes)
+            answer = (assignment.error, assignment.metadata_version, assignment.metadata_bytes)
+            if self._last_answer != (self._target_number, answer):
+                self._last_answer = (self._target_number, answer)
+                self.assignor_answer = answer
         if not self._is_reconciled():
             if self.state is not MemberState.ACKNOWLEDGING:
                 self.enter(MemberState.RECONCILING)

@@ -9,9 +9,12 @@ changes in `poll`, `unsubscribe` and `close`, where the listener is called.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import final
 
+from kcoord.client.consumer.consumer_group.assignor import ClientAssignor
+from kcoord.client.consumer.consumer_group.computing import Computing
 from kcoord.client.consumer.consumer_group.heartbeats import Heartbeats
 from kcoord.client.consumer.consumer_group.member import Fixed, Member, Owned, Plan, Wanted
 from kcoord.client.consumer.consumer_group.state import BEATING, MemberState
@@ -31,7 +34,7 @@ _REJOINING = (MemberState.FENCED, MemberState.STALE)
 class ConsumerGroupMembership:
     """A `Membership` that speaks the consumer group protocol."""
 
-    def __init__(self, host: GroupHost) -> None:
+    def __init__(self, host: GroupHost, assignors: Sequence[ClientAssignor] = ()) -> None:
         options = host.options
         self._host = host
         rack = options.client_rack or None
@@ -40,7 +43,8 @@ class ConsumerGroupMembership:
             Fixed(host.group_id, options.group_instance_id, rack, timeout_ms, options.group_remote_assignor)
         )
         self._wanted = Wanted()
-        self._heartbeats = Heartbeats(host, self._member, lambda: self._wanted, self._on_answer)
+        self._heartbeats = Heartbeats(host, self._member, lambda: self._wanted, self._before_beat, self._after_beat)
+        self._computing = Computing(host, self._member, assignors, self._heartbeats.kick, self._report)
         self._topic_ids = TopicIds(host, lambda: self._member.target or ())
         self._task: asyncio.Task[None] | None = None
         # The commit before a revocation, and the partitions that it covers.
@@ -79,6 +83,8 @@ class ConsumerGroupMembership:
                     self._join()
             elif state is not MemberState.RECONCILING or not await self._reconcile(deadline):
                 break
+        if self._member.state is not MemberState.RECONCILING:
+            self._computing.tell()
         self._heartbeats.note_poll()
         problem, self._heartbeats.problem = self._heartbeats.problem, None
         if problem is not None:
@@ -133,8 +139,20 @@ class ConsumerGroupMembership:
         failure = self._heartbeats.failure
         return failure if failure is not None else error_for(errors.UNKNOWN_SERVER_ERROR, "the consumer group")
 
-    def _on_answer(self, answer: ConsumerGroupHeartbeatResponse | None) -> None:
+    async def _before_beat(self) -> None:
+        await self._computing.check_support()
+        self._wanted = replace(self._wanted, assignors=self._computing.offers())
+
+    def _after_beat(self, answer: ConsumerGroupHeartbeatResponse | None) -> None:
         self._topic_ids.search()
+        if answer is not None:
+            self._computing.answered(answer.should_compute_assignment)
+        if self._member.assignor_answer is not None:
+            self._host.wake()
+
+    def _report(self, error: KafkaError) -> None:
+        self._heartbeats.problem = error
+        self._host.wake()
 
     # --- reconciliation
 
@@ -214,6 +232,7 @@ class ConsumerGroupMembership:
     async def _lose(self) -> None:
         """Everything belongs to others already."""
         await self._end_commit()
+        await self._computing.close()
         partitions = sorted(self._host.subscription.assigned())
         try:
             await self._host.lose(partitions)
@@ -262,5 +281,6 @@ class ConsumerGroupMembership:
         task, self._task = self._task, None
         await self._end_commit()
         await self._topic_ids.close()
+        await self._computing.close()
         if task is not None:
             await end_tasks([task])
