@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import final
 
 from kcoord.client.cluster import GROUP, Cluster, ClusterOptions, parse_bootstrap
 from kcoord.client.connection import ConnectionOptions
+from kcoord.client.consumer.consumer_group.assignor import ClientAssignor
 from kcoord.client.consumer.consumer_group.membership import ConsumerGroupMembership
 from kcoord.client.consumer.listener import RebalanceListener
 from kcoord.client.consumer.membership import GroupHost
@@ -109,13 +110,13 @@ class Books(RebalanceListener):
 class GroupMember:
     """Use `group_member`."""
 
-    def __init__(self, cluster: Cluster, chosen: ConsumerOptions) -> None:
+    def __init__(self, cluster: Cluster, chosen: ConsumerOptions, assignors: Sequence[ClientAssignor] = ()) -> None:
         self.cluster = cluster
         self.options = chosen
         self.subscription = Subscription()
         self.books = Books()
         self.host = GroupHost(cluster, chosen, self.subscription, self._commit_consumed, lambda: None)
-        self.membership = ConsumerGroupMembership(self.host)
+        self.membership = ConsumerGroupMembership(self.host, assignors)
         self.commits: list[dict[TopicPartition, int]] = []
         self.failures: list[KafkaError] = []
         self._user: asyncio.Task[None] | None = None
@@ -223,12 +224,14 @@ class GroupMember:
 
 
 @asynccontextmanager
-async def group_member(bootstrap: str, chosen: ConsumerOptions = OPTIONS) -> AsyncIterator[GroupMember]:
+async def group_member(
+    bootstrap: str, chosen: ConsumerOptions = OPTIONS, assignors: Sequence[ClientAssignor] = ()
+) -> AsyncIterator[GroupMember]:
     """A member that leaves at the end. It does not subscribe or poll by itself."""
     connection = ConnectionOptions(client_id=chosen.client_id, request_timeout_s=chosen.request_timeout_s)
     cluster = Cluster(ClusterOptions(parse_bootstrap(bootstrap), connection, retry_backoff_s=chosen.retry_backoff_s))
     await cluster.start()
-    member = GroupMember(cluster, chosen)
+    member = GroupMember(cluster, chosen, assignors)
     try:
         yield member
     finally:
