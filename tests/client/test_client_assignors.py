@@ -22,7 +22,7 @@ from kcoord.client.errors import AssignorFailed, InvalidConfiguration
 from kcoord.client.metadata import TopicPartition
 from kcoord.testing.fixture import KcoordServer
 from tests.client.groups import consumer_member, make_topic
-from tests.client.test_consumer_group import QUICK, is_spread, start
+from tests.client.test_group_members import QUICK, is_spread, start
 from tests.harness.group_member import GroupMember, group_member, options, until
 
 
