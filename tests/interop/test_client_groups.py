@@ -9,12 +9,19 @@ import pytest
 from tests.client import rebalancing
 from tests.harness.real_broker import RealBroker
 
-PROTOCOLS = ["classic"]
+PROTOCOLS = ("classic", "consumer")
+
+
+QUICK = {
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "200",
+    "group.consumer.assignment.interval.ms": "0",
+}
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[RealBroker]:
-    with RealBroker() as running:
+    with RealBroker(QUICK) as running:
         yield running
 
 
