@@ -119,6 +119,8 @@ class GroupMember:
         self.membership = ConsumerGroupMembership(self.host, assignors)
         self.commits: list[dict[TopicPartition, int]] = []
         self.failures: list[KafkaError] = []
+        # A consumer that waits looks at its group this often.
+        self.turn_s = 1.0
         self._user: asyncio.Task[None] | None = None
 
     # --- the user
@@ -147,7 +149,7 @@ class GroupMember:
             except KafkaError as error:
                 self.failures.append(error)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(1.0):
+                async with asyncio.timeout(self.turn_s):
                     await self.host.event.wait()
 
     async def stop_polling(self) -> None:
