@@ -128,7 +128,7 @@ class Life:
         self.count("silence")
         for connection in list(self.random.choice(self.members).cluster._connections.values()):
             if connection._transport is not None and not connection.is_closed:
-                connection._transport.pause_reading()  # type: ignore[attr-defined]
+                connection._transport.pause_reading()
 
     async def pause(self) -> None:
         """The user processes records, perhaps for too long."""
