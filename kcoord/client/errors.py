@@ -128,6 +128,10 @@ class TransactionAborted(KafkaError):
     """The transaction was aborted before the record was sent."""
 
 
+class AssignorFailed(KafkaError):
+    """A client-side assignor of this member raised an exception, or returned what cannot be assigned (KIP-848)."""
+
+
 class NoCommittedOffset(KafkaError):
     """A partition has no committed offset, and the reset policy is `none`."""
 

@@ -1,4 +1,4 @@
-"""Consumers of three libraries, each on a thread of its own, that note what they own and what they process.
+"""Consumers of four libraries, each on a thread of its own, that note what they own and what they process.
 
 A worker processes a message only while it owns the partition, and commits what it processed: before it gives a
 partition up, and now and then. Its callbacks note when it was given a partition and when it was done with it.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -27,6 +27,10 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor as PythonRa
 from kafka.errors import KafkaError as PythonError
 from kafka.structs import OffsetAndMetadata
 
+from kcoord.client import Consumer as OwnConsumer
+from kcoord.client import KafkaError as OwnError
+from kcoord.client import RebalanceListener as OwnListener
+from kcoord.client import TopicPartition as OwnPartition
 from tests.e2e.ownership import Ownership
 from tests.harness.present import present
 
@@ -60,6 +64,8 @@ class Worker(threading.Thread):
                 asyncio.run(run_aiokafka(self))
             elif self.kind == "kafka-python":
                 run_kafka_python(self)
+            elif self.kind.startswith("kcoord-"):
+                asyncio.run(run_kcoord(self, self.kind.removeprefix("kcoord-")))
             elif self.kind == "confluent":
                 run_confluent(self, {"partition.assignment.strategy": "range", "session.timeout.ms": SESSION_MS,
                                      "heartbeat.interval.ms": 100})  # fmt: skip
@@ -140,6 +146,51 @@ async def run_aiokafka(worker: Worker) -> None:
         worker.notes.given_up(worker.name, worker.owned())
     finally:
         await consumer.stop()
+
+
+# ---- kcoord.client, of either protocol
+
+
+class _OwnCallbacks(OwnListener):
+    def __init__(self, worker: Worker, consumer: OwnConsumer) -> None:
+        self.worker = worker
+        self.consumer = consumer
+
+    async def on_partitions_revoked(self, revoked: Collection[OwnPartition]) -> None:
+        partitions = [one.partition for one in revoked]
+        await commit_kcoord(self.worker, self.consumer, self.worker.to_commit(partitions))
+        self.worker.notes.given_up(self.worker.name, partitions)
+
+    async def on_partitions_lost(self, lost: Collection[OwnPartition]) -> None:
+        self.worker.notes.given_up(self.worker.name, [one.partition for one in lost])
+
+    async def on_partitions_assigned(self, assigned: Collection[OwnPartition]) -> None:
+        self.worker.notes.assigned(self.worker.name, [one.partition for one in assigned])
+
+
+async def commit_kcoord(worker: Worker, consumer: OwnConsumer, offsets: dict[int, int]) -> None:
+    if offsets:
+        with suppress(OwnError):
+            await consumer.commit({OwnPartition(worker.topic, number): at for number, at in offsets.items()})
+
+
+async def run_kcoord(worker: Worker, protocol: str) -> None:
+    consumer = OwnConsumer(
+        bootstrap_servers=worker.bootstrap,
+        group_id=worker.group,
+        group_protocol=protocol,
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        heartbeat_interval_ms=100,
+        session_timeout_ms=SESSION_MS,
+        partition_assignment_strategy=["range"],
+    )
+    async with consumer:
+        consumer.subscribe([worker.topic], listener=_OwnCallbacks(worker, consumer))
+        while not worker.stopping.is_set():
+            for record in await consumer.poll(POLL_S):
+                worker.process(record.partition, record.offset, record.value)
+            await commit_kcoord(worker, consumer, worker.to_commit())
 
 
 # ---- kafka-python

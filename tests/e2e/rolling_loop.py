@@ -1,4 +1,4 @@
-"""Members of three libraries and both protocols come and go under load, in any order, and the server may be killed.
+"""Members of four libraries and both protocols come and go under load, in any order, and the server may be killed.
 
     python -m tests.e2e.rolling_loop [--seconds N] [--seed S] [--kills]
 
@@ -21,7 +21,7 @@ from tests.e2e.process import ServerProcess
 from tests.e2e.test_confluent_consumer_protocol import ARGUMENTS
 from tests.harness.ports import own_port
 
-KINDS = ("aiokafka", "kafka-python", "confluent", "consumer", "consumer")
+KINDS = ("aiokafka", "kafka-python", "confluent", "consumer", "kcoord-classic", "kcoord-consumer")
 MEMBERS_MAX = 4
 # A member that goes while its connection is down cannot say so and is missed after this.
 SESSION = ("--set", "group.consumer.session.timeout.ms=6000")

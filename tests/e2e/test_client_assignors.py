@@ -53,6 +53,26 @@ def test_the_example_works_as_described(tmp_path: Path) -> None:
     assert {line["assignor"] for line in lines} == {"in-turn"}
 
 
+def test_the_example_of_the_client_works_as_described(tmp_path: Path) -> None:
+    """The one of docs/client.md."""
+    document = DOCUMENT.with_name("client.md").read_text()
+    (example,) = [text for text in re.findall(r"```python\n(.*?)```", document, re.DOTALL) if "members.py" in text]
+    script = tmp_path / "members.py"
+    script.write_text(example)
+    with ServerProcess(None, *AT_ONCE) as server:
+        with Probe(server.bootstrap) as probe:
+            topic = CreateTopicsRequest([CreatableTopic("t", 8, 1)])
+            assert probe.ask(apis.CREATE_TOPICS, 7, topic, CreateTopicsResponse).topics[0].error_code == 0
+        ran = subprocess.run(
+            [sys.executable, str(script), server.bootstrap, "t"],
+            capture_output=True, text=True, timeout=110, cwd=Path.cwd(), env=pythonpath(), check=False,
+        )  # fmt: skip
+        assert server.stop() == 0
+        lines = server.lines("consumer_group_assignment")
+    assert ran.stdout.splitlines() == ["2 6"], ran.stderr
+    assert {line["assignor"] for line in lines} == {"by-weight"}
+
+
 def pythonpath() -> dict[str, str]:
     """A script in another folder finds the package where this process found it."""
     environment = clean_environment()

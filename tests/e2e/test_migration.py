@@ -34,6 +34,24 @@ def test_upgrade_and_downgrade_under_load(tmp_path: Path) -> None:
         assert server.stop() == 0
 
 
+def test_members_of_the_client_among_others(tmp_path: Path) -> None:
+    """The same with members of kcoord.client, of both protocols."""
+    with ServerProcess(tmp_path / "data", *ARGUMENTS) as server:
+        rolling = Rolling(server.bootstrap)
+        rolling.create_topic()
+        load = Load(server.bootstrap)
+        for kind in ("aiokafka", "kcoord-classic", "confluent"):
+            rolling.start(kind)
+        types = [rolling.type_of_group()]
+        for kind in ("kcoord-consumer", "consumer", "kcoord-consumer", "kcoord-classic", "confluent", "kcoord-classic"):
+            rolling.replace(kind)
+            types.append(rolling.type_of_group())
+        rolling.check(load)
+        assert types == ["CLASSIC", "CONSUMER", "CONSUMER", "CONSUMER", "CONSUMER", "CONSUMER", "CLASSIC"]
+        assert len({interval.member for interval in rolling.notes.intervals if interval.processed}) == 9
+        assert server.stop() == 0
+
+
 def test_the_notes_report_overlaps() -> None:
     notes = Ownership()
     notes.assigned("a", [0, 1], at=1)

@@ -6,15 +6,26 @@ from collections.abc import Iterator
 
 import pytest
 
+from kcoord.client import BrokerError, Consumer, KafkaError, TopicPartition
+from kcoord.client.consumer.consumer import SubscriptionPattern
+from kcoord.client.errors import UnsupportedVersion
 from tests.client import rebalancing
+from tests.client.test_client_assignors import InTurn
 from tests.harness.real_broker import RealBroker
 
-PROTOCOLS = ["classic"]
+PROTOCOLS = ("classic", "consumer")
+
+
+QUICK = {
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "200",
+    "group.consumer.assignment.interval.ms": "0",
+}
 
 
 @pytest.fixture(scope="module")
 def broker() -> Iterator[RealBroker]:
-    with RealBroker() as running:
+    with RealBroker(QUICK) as running:
         yield running
 
 
@@ -61,3 +72,35 @@ async def test_partitions_are_added(broker: RealBroker, protocol: str) -> None:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 async def test_listener_errors(broker: RealBroker, protocol: str) -> None:
     await rebalancing.check_listener_errors(broker.bootstrap, protocol)
+
+
+async def first_error(consumer: Consumer) -> KafkaError:
+    """What the first poll raises."""
+    with pytest.raises(KafkaError) as caught:
+        await rebalancing.poll_until(lambda: False, consumer)
+    return caught.value
+
+
+async def test_patterns_that_the_coordinator_matches(broker: RealBroker) -> None:
+    await rebalancing.create(broker.bootstrap, **{"new-1": 1, "new-2": 1, "old-1": 1})
+    async with rebalancing.consumer(broker.bootstrap, "re2", "consumer") as one:
+        one.subscribe(pattern=SubscriptionPattern("new-.*"))
+        await rebalancing.poll_until(
+            lambda: one.assignment() == {TopicPartition("new-1", 0), TopicPartition("new-2", 0)}, one
+        )
+    async with rebalancing.consumer(broker.bootstrap, "re2", "consumer") as one:
+        one.subscribe(pattern=SubscriptionPattern("new-["))
+        error = await first_error(one)
+        assert isinstance(error, BrokerError) and error.name == "INVALID_REGULAR_EXPRESSION"
+
+
+async def test_assignors_that_the_broker_does_not_have(broker: RealBroker) -> None:
+    await rebalancing.create(broker.bootstrap, t=1)
+    async with rebalancing.consumer(broker.bootstrap, "unknown", "consumer", group_remote_assignor="mine") as one:
+        one.subscribe(["t"])
+        error = await first_error(one)
+        assert isinstance(error, BrokerError) and error.name == "UNSUPPORTED_ASSIGNOR"
+    async with rebalancing.consumer(broker.bootstrap, "local", "consumer", group_local_assignors=[InTurn()]) as one:
+        one.subscribe(["t"])
+        error = await first_error(one)
+        assert isinstance(error, UnsupportedVersion) and "client-side assignors" in str(error)

@@ -84,7 +84,9 @@ class Spread:
             for key in pending:
                 result: V | KafkaError = found[key]
                 if isinstance(result, KafkaError) and _is_passing(result, attempts):
-                    deadline.cause = result
+                    # An attempt that the deadline has ended says less than the one before.
+                    if not (isinstance(result, RequestTimedOut) and deadline.is_over()):
+                        deadline.cause = result
                     later.append(key)
                     if failed is not None:
                         failed(key, result)
@@ -96,7 +98,8 @@ class Spread:
             except RequestTimedOut:
                 for key in pending:
                     last = results[key]
-                    deadline.cause = last if isinstance(last, KafkaError) else None
+                    if isinstance(last, KafkaError) and not isinstance(last, RequestTimedOut):
+                        deadline.cause = last
                     results[key] = deadline.error()
                 break
         return {key: results[key] for key in whole}

@@ -19,10 +19,16 @@ class Assignors:
 
 def make_membership(host: GroupHost, assignors: Assignors) -> Membership:
     """Raises InvalidConfiguration."""
+    # Imported here: a consumer needs one of the two protocols.
     if host.options.group_protocol == CLASSIC:
-        # Imported here: a consumer needs one of the two protocols.
         from kcoord.client.consumer.assignors.choice import parse_strategy
         from kcoord.client.consumer.classic.membership import ClassicMembership
 
         return ClassicMembership(host, parse_strategy(assignors.classic))
-    raise InvalidConfiguration("group_protocol='consumer' is not possible yet")
+    from kcoord.client.consumer.consumer_group.computing import check_assignors
+    from kcoord.client.consumer.consumer_group.membership import ConsumerGroupMembership
+
+    try:
+        return ConsumerGroupMembership(host, check_assignors(assignors.local))
+    except ValueError as error:
+        raise InvalidConfiguration(f"group_local_assignors: {error}") from None

@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import final
 
+from kcoord.client.metadata import NO_ID
 from kcoord.protocol import apis
 from kcoord.protocol.api_versions import ApiVersion, ApiVersionsResponse
-from kcoord.protocol.errors import NONE
+from kcoord.protocol.errors import NONE, UNKNOWN_TOPIC_OR_PARTITION
 from kcoord.protocol.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from kcoord.protocol.metadata import (
     MetadataRequest,
@@ -36,6 +37,11 @@ class Brokers:
         self.topics: dict[str, list[int]] = {}
         # The leader epoch of each topic's partitions, 0 if it is not there.
         self.epochs: dict[str, int] = {}
+        # Their ids, if they have any.
+        self.ids: dict[str, bytes] = {}
+        # APIs that are in no list of versions, and those at whose requests the brokers close the connection.
+        self.missing: set[int] = set()
+        self.hangs_up_at: set[int] = set()
         # The coordinator of each group, node 1 if it is not there.
         self.coordinators: dict[str, int] = {}
         self.coordinator_errors: dict[str, int] = {}
@@ -52,6 +58,8 @@ class Brokers:
             await asyncio.sleep(0)
             if key == apis.API_VERSIONS:
                 return answer_frame(key, version, correlation_id, self._versions())
+            if key in self.hangs_up_at:
+                raise ConnectionError(f"API {key}")
             request = apis.decode_request(key, body, version)
             answer: Message | None
             if isinstance(request, MetadataRequest):
@@ -70,24 +78,28 @@ class Brokers:
         known = [
             ApiVersion(api.key, api.min_version, min(api.max_version, self.version_max.get(api.key, 99)))
             for api in apis.APIS.values()
+            if api.key not in self.missing
         ]
         return ApiVersionsResponse(NONE, known)
 
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
         brokers = [MetadataResponseBroker(node, "127.0.0.1", port) for node, port in self.ports.items()]
-        wanted = self.topics if request.topics is None else [one.name or "" for one in request.topics]
-        topics = [
-            MetadataResponseTopic(
-                NONE if name in self.topics else 3,
-                name,
-                partitions=[
-                    MetadataResponsePartition(NONE, number, leader, self.epochs.get(name, 0), [leader], [leader])
-                    for number, leader in enumerate(self.topics.get(name, []))
-                ],
-            )
-            for name in wanted
-        ]
+        names = {topic_id: name for name, topic_id in self.ids.items()}
+        if request.topics is None:
+            topics = [self._topic(name) for name in self.topics]
+        else:
+            # By name, or by id.
+            wanted = [names.get(one.topic_id, "") if one.name is None else one.name for one in request.topics]
+            topics = [self._topic(name) for name in wanted]
         return MetadataResponse(0, brokers, "cluster", 1, topics)
+
+    def _topic(self, name: str) -> MetadataResponseTopic:
+        partitions = [
+            MetadataResponsePartition(NONE, number, leader, self.epochs.get(name, 0), [leader], [leader])
+            for number, leader in enumerate(self.topics.get(name, []))
+        ]
+        code = NONE if name in self.topics else UNKNOWN_TOPIC_OR_PARTITION
+        return MetadataResponseTopic(code, name, self.ids.get(name, NO_ID), partitions=partitions)
 
     def _coordinator(self, version: int, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
         if version >= 4:
