@@ -199,7 +199,7 @@ def check_life(seconds: float, seed: int) -> dict[str, int]:
     return life.counts
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_hours(seed: int) -> None:
     counts = check_life(2 * HOUR_S, seed)
     assert counts["join"] > 5 and counts["kill"] and counts["silence"] and counts["pause"]
