@@ -25,6 +25,7 @@ output_option = click.option(
     cls=LazyGroup,
     lazy={
         "configs": ("kcoord.cli.configs:configs", "Print and change configs of topics, brokers and groups."),
+        "consume": ("kcoord.cli.consume:consume", "Print the records of topics."),
         "groups": ("kcoord.cli.groups:groups", "List, describe, reset and delete groups."),
         "log": ("kcoord.cli.log:log", "Inspect and repair a data directory."),
         "pipeline": ("kcoord.cli.pipeline:pipeline", "Turn whole logs into tables and reports, with Spark."),
