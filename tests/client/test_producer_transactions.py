@@ -34,11 +34,11 @@ async def test_abortable_errors(kcoord: KcoordServer, version: int) -> None:
     await transacting.check_abortable(kcoord.bootstrap, "t")
 
 
-@pytest.mark.parametrize("protocol", ["classic"])
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 async def test_the_sample_of_kip_447(kcoord: KcoordServer, version: int, protocol: str) -> None:
     await transacting.check_sample(kcoord.bootstrap, protocol)
 
 
-@pytest.mark.parametrize("protocol", ["classic"])
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
 async def test_old_generations(kcoord: KcoordServer, version: int, protocol: str) -> None:
     await transacting.check_old_generation(kcoord.bootstrap, protocol)

@@ -12,8 +12,8 @@ from kcoord.cli.lazy import LazyGroup
 from kcoord.cli.main import main
 from kcoord.cli.options import OUTPUTS, AliasedOption
 
-# Commands that print no result: a server, single changes without a result, a script, and what is written elsewhere.
-WITHOUT_OUTPUT: Final = {"serve", "completion", "configs set", "configs unset"}
+# Commands that print no result: a server, single changes without a result, a script, and records in forms of their own.
+WITHOUT_OUTPUT: Final = {"serve", "consume", "completion", "configs set", "configs unset"}
 # Facts about one thing, in lines of text.
 TEXT_OR_JSON: Final = {"health", "version"}
 # What a short option means, wherever it is.
