@@ -11,6 +11,7 @@ from confluent_kafka import Producer as ConfluentProducer
 from kcoord.client import Admin, Consumer, ConsumerRecord, Producer, TopicPartition
 from kcoord.client.admin.results import CommittedOffset
 from kcoord.client.errors import (
+    IllegalState,
     InvalidConfiguration,
     InvalidGroupId,
     NoCommittedOffset,
@@ -103,6 +104,16 @@ async def check_positions(bootstrap: str, topic: str) -> None:
         consumer.resume(first)
         assert {record.partition for record in await read(consumer, 99)} == {0}
         everything = [first, second, third]
+        # getmany reads some partitions only, and leaves the others where they are.
+        consumer.assign(everything)
+        consumer.seek_to_beginning(*everything)
+        async with asyncio.timeout(READ_DEADLINE_S):
+            while not (some := await consumer.getmany(second, third, timeout_ms=500, max_records=20)):
+                pass
+        assert set(some) <= {second, third}
+        assert await consumer.position(first) == 0
+        with pytest.raises(IllegalState):
+            await consumer.getmany(TopicPartition(topic, 99))
         assert await consumer.beginning_offsets(everything) == dict.fromkeys(everything, 0)
         assert await consumer.end_offsets(everything) == dict.fromkeys(everything, 100)
         times = await consumer.offsets_for_times({first: TIME_MS + 30, second: TIME_MS + 10_000, third: 0})

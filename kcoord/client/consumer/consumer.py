@@ -304,21 +304,26 @@ class Consumer:
         `timeout` only while partitions are given up: listeners, and their offsets, are waited for. A call that was
         cancelled has taken no records.
         """
+        return await self._poll(timeout, max_records, ())
+
+    async def _poll(
+        self, timeout: float, max_records: int | None, only: Collection[TopicPartition]
+    ) -> list[ConsumerRecord]:
         count = self._options.max_poll_records if max_records is None else max_records
         if count < 1:
             raise InvalidConfiguration(f"max_records: {count} is less than 1")
         parts = self._running()
         with self._alone():
-            return await self._take(parts, timeout, count)
+            return await self._take(parts, timeout, count, only)
 
     async def getmany(
         self, *partitions: TopicPartition, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
         """`poll`, with the records by partition; of these partitions only, if there are any."""
-        if partitions:
-            raise InvalidConfiguration("getmany: pause the other partitions to read some only")
+        for partition in partitions:
+            self._state(partition)
         found: dict[TopicPartition, list[ConsumerRecord]] = {}
-        for record in await self.poll(timeout_ms / 1000, max_records):
+        for record in await self._poll(timeout_ms / 1000, max_records, frozenset(partitions)):
             found.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
         return found
 
@@ -348,7 +353,9 @@ class Consumer:
                 raise StopAsyncIteration from None
             raise
 
-    async def _take(self, parts: Parts, timeout_s: float, count: int) -> list[ConsumerRecord]:
+    async def _take(
+        self, parts: Parts, timeout_s: float, count: int, only: Collection[TopicPartition]
+    ) -> list[ConsumerRecord]:
         """Serve the group until there are records, or the time is over."""
         loop = asyncio.get_running_loop()
         end_s = loop.time() + timeout_s
@@ -357,7 +364,7 @@ class Consumer:
             await self._serve(parts)
             # A listener may have closed the consumer.
             self._check_open()
-            records = parts.fetcher.take(count)
+            records = parts.fetcher.take(count, only)
             if records:
                 return self._deserialized(parts, records)
             left_s = end_s - loop.time()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter, deque
+from collections.abc import Collection
 from typing import Final, NamedTuple, final
 
 from kcoord.client.cluster import Cluster
@@ -104,8 +105,8 @@ class Fetcher:
 
     # --- the user's side
 
-    def take(self, count: int) -> list[ConsumerRecord]:
-        """Up to `count` records. Raises the error of a partition, once.
+    def take(self, count: int, only: Collection[TopicPartition] = ()) -> list[ConsumerRecord]:
+        """Up to `count` records, of some partitions if they are named. Raises the error of a partition, once.
 
         The positions of their partitions move on.
         """
@@ -113,17 +114,19 @@ class Fetcher:
         taken: list[ConsumerRecord] = []
         aside: list[_Queued] = []
         try:
-            self._take(count, taken, aside)
+            self._take(count, only, taken, aside)
         finally:
             self._queue.extendleft(reversed(aside))
         return taken
 
-    def _take(self, count: int, taken: list[ConsumerRecord], aside: list[_Queued]) -> None:
+    def _take(
+        self, count: int, only: Collection[TopicPartition], taken: list[ConsumerRecord], aside: list[_Queued]
+    ) -> None:
         while self._queue and len(taken) < count:
             one = self._queue[0]
             if not self._is_current(one):
                 self._discard(self._queue.popleft())
-            elif one.state.is_paused or one.state.is_revoking:
+            elif one.state.is_paused or one.state.is_revoking or (only and self._name(one) not in only):
                 aside.append(self._queue.popleft())
             else:
                 try:
