@@ -162,6 +162,9 @@ class Transactions:
     def batch_failed(self, error: KafkaError, has_sequence: bool) -> None:
         """Records of the transaction are not written."""
         self._needs_epoch |= has_sequence
+        if error is self.error:
+            # They were dropped because of it; what it means for the transaction is decided.
+            return
         is_fatal = isinstance(error, UnsupportedVersion)
         if isinstance(error, BrokerError):
             is_fatal = error.code in FATAL_FOR_BATCHES

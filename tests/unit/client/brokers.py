@@ -9,7 +9,7 @@ from typing import final
 
 from kcoord.client.metadata import NO_ID
 from kcoord.protocol import apis
-from kcoord.protocol.api_versions import ApiVersion, ApiVersionsResponse
+from kcoord.protocol.api_versions import ApiVersion, ApiVersionsResponse, FinalizedFeatureKey
 from kcoord.protocol.errors import NONE, UNKNOWN_TOPIC_OR_PARTITION
 from kcoord.protocol.find_coordinator import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from kcoord.protocol.metadata import (
@@ -46,6 +46,8 @@ class Brokers:
         self.coordinators: dict[str, int] = {}
         self.coordinator_errors: dict[str, int] = {}
         self.version_max: dict[int, int] = {}
+        # The levels of the cluster's features.
+        self.features: dict[str, int] = {}
         self.handlers: dict[int, Handler] = {}
         # (node id, API key, version) of every request but ApiVersions and Metadata.
         self.seen: list[tuple[int, int, int]] = []
@@ -80,7 +82,8 @@ class Brokers:
             for api in apis.APIS.values()
             if api.key not in self.missing
         ]
-        return ApiVersionsResponse(NONE, known)
+        features = [FinalizedFeatureKey(name, level, 1) for name, level in self.features.items()]
+        return ApiVersionsResponse(NONE, known, finalized_features=features)
 
     def _metadata(self, request: MetadataRequest) -> MetadataResponse:
         brokers = [MetadataResponseBroker(node, "127.0.0.1", port) for node, port in self.ports.items()]

@@ -32,6 +32,9 @@ RECORDS_BYTES_MAX = 100_000_000
 # What a test can have a broker do with a request instead of an error code.
 SILENT = -100
 WRITE_SILENTLY = -101
+# The connection ends before or after the records are written.
+HANG_UP = -102
+WRITE_AND_HANG_UP = -103
 
 
 class ProduceBroker:
@@ -80,7 +83,11 @@ class ProduceBroker:
         order = self.script.popleft() if self.script else 0
         if order == SILENT:
             return None
-        answer = self._produce(request, 0 if order == WRITE_SILENTLY else order)
+        if order == HANG_UP:
+            raise ConnectionError
+        answer = self._produce(request, 0 if order in (WRITE_SILENTLY, WRITE_AND_HANG_UP) else order)
+        if order == WRITE_AND_HANG_UP:
+            raise ConnectionError
         return None if order == WRITE_SILENTLY else answer_frame(key, version, correlation_id, answer)
 
     def _produce(self, request: ProduceRequest, code: int) -> ProduceResponse:
