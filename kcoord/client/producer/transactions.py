@@ -83,7 +83,6 @@ class State(Enum):
     FATAL_ERROR = "the producer can only be stopped"
 
 
-FENCED: Final = frozenset({errors.PRODUCER_FENCED, errors.INVALID_PRODUCER_EPOCH})
 # What the coordinators refuse for good in this transaction only.
 ABORTABLE: Final = frozenset(
     {
