@@ -78,8 +78,8 @@ test-compiled: compile ## the same suite on the compiled tree, without most test
 interop: setup ## the Java clients and Kafka's own tools against kcoord (Java 17 and Maven)
 	$(PYTEST) $(PARALLEL) tests/interop -m "not nightly" $(ARGS)
 
-nightly: setup ## long tests: kills under exact copies and under recorded clients, a Spark cluster, HDFS, and ten minutes of reading the files of a broker that compacts
-	$(PYTEST) -o faulthandler_timeout=0 tests/interop tests/crash tests/jepsen tests/spark -m nightly --live-seconds=600 $(ARGS)
+nightly: setup ## long tests: days of groups, kills under exact copies and under recorded clients, a Spark cluster, HDFS, and ten minutes of reading the files of a broker that compacts
+	$(PYTEST) -o faulthandler_timeout=0 tests/unit/client tests/client tests/interop tests/crash tests/jepsen tests/spark -m nightly --live-seconds=600 $(ARGS)
 
 image: setup ## the container image's build script in an empty directory, and its command
 	$(PYTEST) -o faulthandler_timeout=0 tests/image $(ARGS)
