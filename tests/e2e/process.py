@@ -21,6 +21,15 @@ def kcoord_command(*arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", "kcoord.cli.main", *arguments]
 
 
+def foreground_command(*arguments: str) -> list[str]:
+    """The same for a command that Ctrl-C is to end: without this, tests that run in the background ignore it."""
+    code = (
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from kcoord.cli.main import main; main()"
+    )
+    return [sys.executable, "-P", "-c", code, *arguments]
+
+
 def clean_environment() -> dict[str, str]:
     """Ours without settings that somebody exported."""
     return {name: text for name, text in os.environ.items() if not name.startswith("KCOORD_")}

@@ -16,7 +16,7 @@ from kcoord.cli.main import main
 from kcoord.client import Admin, Producer, TopicPartition
 from kcoord.testing.fixture import KcoordServer
 from tests.client.producing import create_topic
-from tests.e2e.process import END_SECONDS, kcoord_command
+from tests.e2e.process import END_SECONDS, foreground_command
 
 TIME_MS = 1_700_000_000_000
 
@@ -121,7 +121,7 @@ def test_mistakes(bootstrap: str) -> None:
 
 def test_follow_until_ctrl_c(bootstrap: str, tmp_path: Path) -> None:
     (tmp_path / "late").write_text("late 30\n")
-    command = kcoord_command("consume", "-b", bootstrap, "orders", "--follow", "-g", "follower")
+    command = foreground_command("consume", "-b", bootstrap, "orders", "--follow", "-g", "follower")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -140,7 +140,7 @@ def test_follow_until_ctrl_c(bootstrap: str, tmp_path: Path) -> None:
 def test_a_reader_that_stops(bootstrap: str, tmp_path: Path) -> None:
     """`| head` ends it with 0."""
     (tmp_path / "more").write_text("more 1\n")
-    command = kcoord_command("consume", "-b", bootstrap, "orders", "--follow")
+    command = foreground_command("consume", "-b", bootstrap, "orders", "--follow")
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None and process.stderr is not None

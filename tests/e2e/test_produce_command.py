@@ -18,7 +18,7 @@ from kcoord.cli.main import main
 from kcoord.client.producer.partitioner import partition_of_key
 from kcoord.testing.fixture import KcoordServer
 from tests.client.producing import PARTITIONS, create_topic, read_all
-from tests.e2e.process import END_SECONDS, kcoord_command
+from tests.e2e.process import END_SECONDS, foreground_command
 
 Found = list[tuple[bytes | None, bytes | None]]
 
@@ -152,7 +152,7 @@ def test_no_server(tmp_path: Path) -> None:
 
 
 def begin(bootstrap: str) -> subprocess.Popen[bytes]:
-    command = kcoord_command("produce", "-b", bootstrap, "orders", "-p", "0")
+    command = foreground_command("produce", "-b", bootstrap, "orders", "-p", "0")
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe)
 
@@ -187,7 +187,7 @@ def test_lines_are_sent_as_they_come_and_ctrl_c_ends_the_input(bootstrap: str) -
 def test_nobody_reads_the_result(bootstrap: str) -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    command = kcoord_command("produce", "-b", bootstrap, "orders", "-p", "0")
+    command = foreground_command("produce", "-b", bootstrap, "orders", "-p", "0")
     done = subprocess.run(command, input=b"1\n", stdout=writer, stderr=subprocess.PIPE, timeout=END_SECONDS)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, b"")

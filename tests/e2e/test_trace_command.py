@@ -15,12 +15,12 @@ from typing import Any
 from confluent_kafka import Consumer, Producer
 
 from kcoord.testing.fixture import KcoordServer
-from tests.e2e.process import END_SECONDS, kcoord_command
+from tests.e2e.process import END_SECONDS, foreground_command
 
 
 @contextmanager
 def traced(kcoord: KcoordServer, *options: str, stdout: int = subprocess.PIPE) -> Iterator[subprocess.Popen[str]]:
-    command = kcoord_command("trace", "-b", kcoord.bootstrap, "--listen", "127.0.0.1:0", *options)
+    command = foreground_command("trace", "-b", kcoord.bootstrap, "--listen", "127.0.0.1:0", *options)
     process = subprocess.Popen(command, stdout=stdout, stderr=subprocess.PIPE, text=True)
     watchdog = threading.Timer(END_SECONDS, process.kill)
     watchdog.start()

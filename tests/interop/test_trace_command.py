@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from confluent_kafka import Consumer
 
 from kcoord.cli.main import main
-from tests.e2e.process import END_SECONDS, kcoord_command
+from tests.e2e.process import END_SECONDS, foreground_command
 from tests.harness.real_broker import RealBroker
 from tests.interop import tools
 
@@ -46,7 +46,7 @@ def consume(bootstrap: str, protocol: str, count: int) -> int:
 
 
 def test_clients_go_through_the_trace(broker: RealBroker, tmp_path: Path) -> None:
-    command = kcoord_command("trace", "-b", broker.bootstrap, "--listen", "127.0.0.1:0", "-o", "json")
+    command = foreground_command("trace", "-b", broker.bootstrap, "--listen", "127.0.0.1:0", "-o", "json")
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     lines: list[dict[str, Any]] = []
     assert process.stdout is not None and process.stderr is not None
