@@ -22,7 +22,7 @@ from kcoord.client.consumer.classic.embedded import decode_subscription, encode_
 from kcoord.client.consumer.membership import GroupHost
 from kcoord.client.consumer.options import log
 from kcoord.client.deadline import Deadline
-from kcoord.client.errors import IllegalState, KafkaError, check, error_for
+from kcoord.client.errors import ConnectionLost, IllegalState, KafkaError, check, error_for
 from kcoord.client.metadata import TopicPartition
 from kcoord.protocol import apis, errors
 from kcoord.protocol.join_group import (
@@ -169,6 +169,13 @@ class Joiner:
         if answer.protocol_name not in (None, who.protocol_name):
             raise error_for(errors.INCONSISTENT_GROUP_PROTOCOL, f"group {self._host.group_id}")
         return bytes(answer.assignment)
+
+    def hang_up(self) -> None:
+        """End the connection on which a request waits for the group."""
+        for node_id in self._cluster.nodes():
+            connection = self._cluster.open_connection(node_id, GROUP_LANE)
+            if connection is not None and connection.in_flight:
+                connection.abort(ConnectionLost(f"{connection.address}: the consumer has left the group"))
 
     # --- the leader
 

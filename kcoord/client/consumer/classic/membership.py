@@ -400,6 +400,8 @@ class ClassicMembership:
                 joining.cancel()
                 with contextlib.suppress(asyncio.CancelledError, KafkaError, Exception):
                     await joining
+                # The next request must not wait for the answer to this one.
+                self._joiner.hang_up()
             self._forget(keeps_id=False)
             self._is_rejoin_needed = True
             self._reason = "the consumer has subscribed"
