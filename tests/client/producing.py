@@ -13,7 +13,12 @@ from kcoord.client.errors import ConnectionLost, check
 from kcoord.client.producer import Producer, RecordMetadata
 from kcoord.client.producer.partitioner import partition_of_key
 from kcoord.protocol import apis
-from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from kcoord.protocol.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 
 READ_DEADLINE_S = 30.0
 PARTITIONS = 3
@@ -23,7 +28,9 @@ async def create_topic(bootstrap: str, topic: str) -> None:
     cluster = Cluster(ClusterOptions(parse_bootstrap(bootstrap)))
     await cluster.start()
     try:
-        request = CreateTopicsRequest([CreatableTopic(topic, PARTITIONS, 1)], 20_000)
+        # Tests write records of 2023. A broker deletes them half a minute after its start if they can expire.
+        forever = [CreatableTopicConfig("retention.ms", "-1")]
+        request = CreateTopicsRequest([CreatableTopic(topic, PARTITIONS, 1, [], forever)], 20_000)
 
         async def create() -> None:
             answer = await cluster.ask(
@@ -43,7 +50,6 @@ def read_all(bootstrap: str, topic: str, count: int) -> dict[int, list[Message]]
         "group.id": "reader",
         "enable.auto.commit": False,
     }
-    # A broker may answer the first fetches of a new partition with OFFSET_OUT_OF_RANGE.
     settings["auto.offset.reset"] = "earliest"
     consumer = Consumer(settings)
     found: dict[int, list[Message]] = {number: [] for number in range(PARTITIONS)}

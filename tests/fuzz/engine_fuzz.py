@@ -14,6 +14,7 @@ A failure prints the seed and the number of the execution, which reproduce it.
 from __future__ import annotations
 
 import argparse
+import importlib
 import random
 import sys
 import time
@@ -78,7 +79,7 @@ class Generator:
         self.modules: dict[str, Any] = {}
         for message in self.requests.values():
             api = apis.APIS[int(message.api_key or 0)]
-            module = getattr(apis, _module_name(api.name))
+            module = importlib.import_module(f"kcoord.protocol.{_module_name(api.name)}")
             self.modules[message.name] = module
 
     def request(self) -> tuple[int, int, bytes]:
