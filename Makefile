@@ -2,7 +2,7 @@
 # Variables: PYTHON (the interpreter that creates .venv), VENV, ARGS (further arguments for the tool),
 # WORKERS (the number of test processes).
 .DEFAULT_GOAL := help
-.PHONY: help setup run run-compiled other-python gen gen-check compile lint format picture type test test-fast test-compiled interop nightly image bench bench-open bench-partitions bench-spark stall fuzz explore explore-transactions crash-states io-faults bit-flips crash crash-copies jepsen check clean
+.PHONY: help setup run run-compiled other-python gen gen-check compile lint format picture type test test-fast test-compiled interop nightly image dist release test-dist bench bench-open bench-partitions bench-spark stall fuzz explore explore-transactions crash-states io-faults bit-flips crash crash-copies jepsen check clean
 
 VENV ?= .venv
 PYTHON ?= $(shell tools/find_python.sh)
@@ -15,7 +15,7 @@ PYTEST := $(PY) -P -m pytest
 WORKERS ?= auto
 PARALLEL := -n $(WORKERS) --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 # These have their own targets.
-SLOW := --ignore=tests/interop --ignore=tests/image
+SLOW := --ignore=tests/interop --ignore=tests/image --ignore=tests/dist
 # What most changes touch. The marker `slow` (pyproject.toml) leaves out what takes long there.
 FAST := tests/scenarios $(addprefix tests/unit/,wire protocol core history engine log server)
 
@@ -32,6 +32,11 @@ $(VENV)/.kcoord-dev: pyproject.toml tools/make_env.py $(OTHER_PYTHON)
 	@$(PYTHON) tools/make_env.py $(VENV) dev
 
 setup: $(VENV)/.kcoord-dev ## create a virtual environment with all dependencies
+
+# Environments of their own: they hold only tools.
+.venv-%/.ready: pyproject.toml tools/make_env.py
+	@$(PYTHON) tools/make_env.py .venv-$* $*
+	@touch $@
 
 other-python:
 	@:
@@ -83,6 +88,15 @@ nightly: setup ## long tests: days of groups, kills under exact copies and under
 
 image: setup ## the container image's build script in an empty directory, and its command
 	$(PYTEST) -o faulthandler_timeout=0 tests/image $(ARGS)
+
+dist: .venv-release/.ready ## sdist, pure wheel and this platform's compiled wheel, with checksums and a bill of materials, in dist/
+	.venv-release/bin/python tools/dist.py $(ARGS)
+
+release: .venv-release/.ready ## everything that a tagged version publishes, in dist/ (needs a container engine; docs/releasing.md)
+	.venv-release/bin/python tools/dist.py --release $(ARGS)
+
+test-dist: setup dist ## install what is in dist/ into empty environments, and use it
+	$(PYTEST) -o faulthandler_timeout=0 tests/dist
 
 bench: compile ## requests/s, latency, start-up, memory; interpreted and compiled
 	$(PY) -m bench.bench $(ARGS)

@@ -1,3 +1,8 @@
 """A Kafka group coordinator you can hold in your hand."""
 
-__version__ = "0.1.0"
+try:
+    from kcoord._version import VERSION  # type: ignore[import-not-found, unused-ignore]
+except ImportError:  # sources that nobody has installed or built
+    VERSION = "0.0.0"
+
+__version__: str = VERSION

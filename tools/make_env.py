@@ -1,6 +1,7 @@
-"""Create the virtual environment: `make_env.py FOLDER run|dev|compare`. Uses only the standard library.
+"""Create a virtual environment: `make_env.py FOLDER run|dev|release|docs|compare`. Uses only the standard library.
 
-`run` installs the package and, if there is a C compiler, the tools to compile it; `dev` installs everything.
+`run` installs the package and, if there is a C compiler, the tools to compile it; `dev` installs everything that the
+checks need; `release` and `docs` install a dependency group of that name, without the package.
 `compare` prints a target for make if the environment has another Python than the one that runs this.
 A stamp file in the environment tells make that this is done; a change of pyproject.toml repeats it.
 """
@@ -15,6 +16,8 @@ import sysconfig
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+# Environments of tools that the package does not share: their dependencies are many.
+TOOLS = ("release", "docs")
 
 
 def python_of(folder: Path) -> Path:
@@ -59,6 +62,9 @@ def install(folder: Path, kind: str) -> None:
     print(f"setup: installing ({kind})", flush=True)
     # Dependency groups need pip 25.1.
     subprocess.run([*pip, "install", "--upgrade", "pip>=25.1"], check=True, cwd=ROOT)
+    if kind in TOOLS:
+        subprocess.run([*pip, "install", "--group", kind], check=True, cwd=ROOT)
+        return
     groups: list[str] = []
     package = "."
     if kind == "dev":
@@ -69,8 +75,8 @@ def install(folder: Path, kind: str) -> None:
 
 
 def main() -> int:
-    if len(sys.argv) != 3 or sys.argv[2] not in ("run", "dev", "compare"):
-        raise SystemExit("usage: make_env.py FOLDER run|dev|compare")
+    if len(sys.argv) != 3 or sys.argv[2] not in ("run", "dev", *TOOLS, "compare"):
+        raise SystemExit("usage: make_env.py FOLDER run|dev|release|docs|compare")
     if sys.argv[2] == "compare":
         folder = Path(sys.argv[1])
         if python_of(folder).exists() and not has_this_python(folder):
@@ -84,7 +90,7 @@ def main() -> int:
         install(folder, kind)
     except subprocess.CalledProcessError as error:
         raise SystemExit(f"setup: pip failed ({error.returncode})") from None
-    for stamp in ("run", "dev") if kind == "dev" else ("run",):
+    for stamp in ("run", "dev") if kind == "dev" else (kind,):
         (folder / f".kcoord-{stamp}").touch()
     return 0
 

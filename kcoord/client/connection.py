@@ -31,6 +31,8 @@ from kcoord.wire.primitives import (
 M = TypeVar("M", bound=Message)
 
 SOFTWARE_NAME: Final = "kcoord"
+# Brokers refuse the plus sign of a version with local changes (KIP-511).
+SOFTWARE_VERSION: Final = __version__.replace("+", ".")
 # The newest version of ApiVersions that is asked for, and the one that every broker answers.
 API_VERSIONS_VERSION: Final = 3
 API_VERSIONS_FALLBACK: Final = 0
@@ -108,7 +110,7 @@ class Connection(asyncio.BufferedProtocol):
 
     async def _negotiate(self) -> None:
         """Learn the versions. An old broker refuses a new ApiVersions, and answers in version 0."""
-        request = ApiVersionsRequest(SOFTWARE_NAME, __version__)
+        request = ApiVersionsRequest(SOFTWARE_NAME, SOFTWARE_VERSION)
         answer = await self._exchange(apis.API_VERSIONS, API_VERSIONS_VERSION, request, ApiVersionsResponse)
         if answer.error_code == UNSUPPORTED_VERSION:
             request = ApiVersionsRequest()

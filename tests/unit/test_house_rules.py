@@ -59,7 +59,9 @@ def tracked_files() -> list[Path]:
 
 
 def python_files(folder: Path = PACKAGE) -> list[Path]:
-    return sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
+    """Ours; `_version.py` is written by the build."""
+    found = sorted(path for path in folder.rglob("*.py") if "__pycache__" not in path.parts)
+    return [path for path in found if path.name != "_version.py"]
 
 
 def own_python_files() -> list[Path]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self, final
 from kcoord.client.admin import parts
 from kcoord.client.admin.spread import Spread, only
 from kcoord.client.cluster import Cluster, ClusterOptions, parse_bootstrap
-from kcoord.client.connection import API_VERSIONS_VERSION, SOFTWARE_NAME, ConnectionOptions
+from kcoord.client.connection import API_VERSIONS_VERSION, SOFTWARE_NAME, SOFTWARE_VERSION, ConnectionOptions
 from kcoord.client.errors import IllegalState, KafkaError
 from kcoord.client.partition import TopicPartition
 from kcoord.protocol import apis
@@ -350,11 +350,10 @@ class Admin:
 
     async def describe_features(self, timeout_s: float | None = None) -> Features:
         """The features that are in force, and those that one broker supports (KIP-584)."""
-        from kcoord import __version__
         from kcoord.client.admin.results import Features
 
         deadline = self._spread.deadline("the features", timeout_s)
-        request = ApiVersionsRequest(SOFTWARE_NAME, __version__)
+        request = ApiVersionsRequest(SOFTWARE_NAME, SOFTWARE_VERSION)
         answer = await self._cluster.retry(
             deadline,
             lambda: self._cluster.ask_any(
