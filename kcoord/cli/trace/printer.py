@@ -8,9 +8,9 @@ from typing import Any, Final, final
 import click
 
 from kcoord.cli.output import csv_text, format_time, json_line, printable
-from kcoord.cli.trace.frames import Answer, Request
 from kcoord.protocol.errors import ERROR_NAMES
 from kcoord.protocol.metadata import MetadataResponse
+from kcoord.server.exchange import Answer, Request
 from kcoord.wire.message import Message
 
 # How much of the fields a line has without --full.

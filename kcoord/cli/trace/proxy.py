@@ -12,9 +12,10 @@ from collections import deque
 from typing import Final, final
 
 from kcoord.cli.online.run import complain, warn
-from kcoord.cli.trace.frames import Answer, Request
+from kcoord.cli.trace.frames import redirected
 from kcoord.cli.trace.printer import Printer
 from kcoord.client.errors import ConnectionLost
+from kcoord.server.exchange import Answer, Request
 from kcoord.server.settings.listeners import format_address
 
 # Larger frames end the decoding of a connection: what follows is passed on as it comes.
@@ -212,7 +213,7 @@ class Tunnel:
                 break
             request = self.waiting.popleft()
             answer = Answer(request, frame, time.monotonic(), time.time_ns() // 1_000_000)
-            data = await answer.redirected(self._redirect)
+            data = await redirected(answer, self._redirect)
             self._show(answer)
             writer.write(len(data).to_bytes(4, "big") + data)
             await writer.drain()

@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner
 
 from kcoord.cli.main import main
-from kcoord.cli.trace.frames import Answer, Request
+from kcoord.cli.trace.frames import redirected
 from kcoord.cli.trace.printer import COLUMNS, Printer
 from kcoord.cli.trace.proxy import Proxy
 from kcoord.client.admin.admin import Admin
@@ -26,6 +26,7 @@ from kcoord.protocol.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kcoord.protocol.list_groups import ListedGroup, ListGroupsResponse
 from kcoord.protocol.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
 from kcoord.protocol.produce import ProduceRequest
+from kcoord.server.exchange import Answer, Request
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import BytesWriter
 from tests.unit.client.brokers import Brokers, two_brokers
@@ -258,7 +259,7 @@ METADATA = MetadataResponse(brokers=[MetadataResponseBroker(1, "b1", 9092), Meta
 @pytest.mark.parametrize("version", range(apis.APIS[apis.METADATA].max_version + 1))
 async def test_addresses_are_replaced_in_every_version(version: int) -> None:
     answer = answered(apis.METADATA, version, MetadataRequest(), METADATA)
-    data = await answer.redirected(elsewhere)
+    data = await redirected(answer, elsewhere)
     again = Answer(answer.request, data, 0.1, 0)
     assert isinstance(again.message, MetadataResponse)
     assert [(one.host, one.port) for one in again.message.brokers] == [("elsewhere", 9093), ("elsewhere", 9094)]
@@ -267,14 +268,14 @@ async def test_addresses_are_replaced_in_every_version(version: int) -> None:
 
 async def test_an_answer_with_unknown_fields_stays_as_it_is() -> None:
     answer = answered(apis.METADATA, 13, MetadataRequest(), METADATA, tag=b"\x7f\1x")
-    assert await answer.redirected(elsewhere) == answer.frame
+    assert await redirected(answer, elsewhere) == answer.frame
     assert answer.problem == "not redirected, because it has fields that kcoord does not know"
 
 
 async def test_no_coordinator_has_no_address() -> None:
     request = apis.codec_of(apis.FIND_COORDINATOR).request_type()
     answer = answered(apis.FIND_COORDINATOR, 3, request, FindCoordinatorResponse(error_code=15, node_id=-1, port=-1))
-    assert await answer.redirected(elsewhere) == answer.frame
+    assert await redirected(answer, elsewhere) == answer.frame
     assert answer.errors() == ["COORDINATOR_NOT_AVAILABLE"]
 
 
