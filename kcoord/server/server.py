@@ -6,7 +6,7 @@ import asyncio
 import errno
 import platform
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Final, final
 
@@ -16,6 +16,7 @@ from kcoord.server.assembly import Assembly, open_assembly
 from kcoord.server.control import Control
 from kcoord.server.failures import EXIT_DISK_FULL, EXIT_LISTEN, ServerError, classify
 from kcoord.server.listen.accept import Acceptor
+from kcoord.server.listen.connection import Host
 from kcoord.server.listen.descriptors import descriptors_now
 from kcoord.server.listen.limits import TokenBucket
 from kcoord.server.listen.sockets import open_sockets
@@ -62,10 +63,18 @@ def bind(listener: Listener, backlog: int) -> list[socket.socket]:
 class Server:
     """One server on the running loop. Call `start`, then `wait`, which returns after `request_stop` or raises."""
 
-    def __init__(self, config: Config, log: ServerLog, storage: Storage | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        log: ServerLog,
+        storage: Storage | None = None,
+        interpose: Callable[[Server], Host] | None = None,
+    ) -> None:
         self.config = config
         # Replaces the data directory, if given.
         self.storage = storage
+        # What connections get instead of the pump, if given; called when there is a pump.
+        self._interpose = interpose
         self.log = log
         self.loop = asyncio.get_running_loop()
         # Host and port of each listener, set by `start`.
@@ -147,7 +156,8 @@ class Server:
             silence_s = config.server.background_silence_ms / 1000
             self._states = StateRounds(self.loop, assembly.engine.states, storage, self.log, silence_s)
         self.pump.schedule_turn()
-        self._acceptor = Acceptor(self.loop, self.pump, TokenBucket(config.server.connection_rate))
+        host = self.pump if self._interpose is None else self._interpose(self)
+        self._acceptor = Acceptor(self.loop, host, TokenBucket(config.server.connection_rate))
         for listener, sockets in bound:
             for sock in sockets:
                 self._acceptor.add(sock, listener)

@@ -15,6 +15,7 @@ from typing import TypeVar, final
 from kcoord.log.storage import Storage
 from kcoord.server.event_loop import new_event_loop
 from kcoord.server.failures import EXIT_INTERNAL, ServerError, classify
+from kcoord.server.listen.connection import Host
 from kcoord.server.logs import ServerLog
 from kcoord.server.server import Server
 from kcoord.server.settings.listeners import format_address
@@ -29,12 +30,18 @@ JOIN_SECONDS = 30.0
 class ServerThread:
     """Call `start()`, use `bootstrap`, call `stop()`. Any thread but the server's own may call all methods.
 
-    A `storage` replaces the data directory.
+    A `storage` replaces the data directory. `interpose` is that of `Server`; it is called at each start.
     """
 
-    def __init__(self, config: Config, storage: Storage | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        storage: Storage | None = None,
+        interpose: Callable[[Server], Host] | None = None,
+    ) -> None:
         self.config = config
         self.storage = storage
+        self.interpose = interpose
         self.log = ServerLog(None)
         self.host = ""
         self.port = 0
@@ -126,7 +133,7 @@ class ServerThread:
             self._started.set()
 
     async def _serve(self) -> None:
-        server = Server(self.config, self.log, self.storage)
+        server = Server(self.config, self.log, self.storage, self.interpose)
         await server.start()
         self._loop, self._server = asyncio.get_running_loop(), server
         self.host, self.port = server.addresses[0]

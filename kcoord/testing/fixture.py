@@ -17,27 +17,25 @@ from kcoord.protocol.offset_fetch import (
 )
 from kcoord.server.probe import Probe
 from kcoord.server.settings.load import load
-from kcoord.server.thread import ServerThread
+from kcoord.testing.double.controls import Controls
 from kcoord.testing.groups import describe
+from kcoord.testing.waiting import TIMEOUT_S, WaitTimeout, refuse_on_event_loop
+
+__all__ = ["KcoordServer", "WaitTimeout"]
 
 POLL_S: Final = 0.01
-TIMEOUT_S: Final = 10.0
 STABLE: Final = "Stable"
 # The newest version that identifies topics by name, not by id.
 OFFSET_FETCH_VERSION: Final = 8
 
 
-class WaitTimeout(AssertionError):
-    """A condition was not met in time; the message shows the last state."""
-
-
 @final
-class KcoordServer:
+class KcoordServer(Controls):
     """A server in this process. `settings` maps names to values, as in docs/configuration.md."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         assignments = [f"{name}={value}" for name, value in (settings or {}).items()]
-        self._thread = ServerThread(load(profile="test", assignments=assignments))
+        super().__init__(load(profile="test", assignments=assignments))
 
     # ---- address
 
@@ -82,8 +80,9 @@ class KcoordServer:
     def reset(self) -> None:
         """Delete every topic, group, offset and producer, in milliseconds. Idle clients stay connected.
 
-        Also clears the log lines that `wait_stable` shows after a timeout.
+        Also removes all rules, and forgets the requests and log lines of earlier tests.
         """
+        self.clear_faults()
         self._thread.call(lambda server: server.reset())
         self._thread.log.recent.clear()
 
@@ -138,7 +137,7 @@ class KcoordServer:
         return Probe(self.bootstrap)
 
     def _wait(self, group: str, wanted: str, is_there: Callable[[Probe], bool], timeout: float) -> None:
-        _refuse_on_event_loop()
+        refuse_on_event_loop()
         end = time.monotonic() + timeout
         with self._probe() as probe:
             while not is_there(probe):
@@ -162,19 +161,12 @@ class KcoordServer:
         offsets = _committed(probe, group)
         lines.append(f"  committed offsets: {'none' if not offsets else ''}")
         lines += [f"    {topic}-{partition}: {offset}" for (topic, partition), offset in sorted(offsets.items())]
+        lines.append(self._passed())
         recent = list(self._thread.log.recent)[-10:]
         if recent:
             lines.append("  last lines of the server's log:")
             lines += ["    " + " ".join(f"{name}={value}" for name, value in line.items()) for line in recent]
         return "\n".join(lines)
-
-
-def _refuse_on_event_loop() -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise RuntimeError("this would block the event loop; use wait_stable_async or wait_committed_async")
 
 
 def _committed(probe: Probe, group: str) -> dict[tuple[str, int], int]:

@@ -1,0 +1,1 @@
+"""The test double: rules for requests that pass, and a list of what passed."""

@@ -1,0 +1,152 @@
+"""Rules for requests: what happens to those that a selector matches, how often, and what was hit.
+
+The first rule that matches decides. A rule passes over its first `skip` matches, then acts on each match with its
+probability until it has acted `times` times. Random decisions come from a seed, so a test sees the same ones again.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Final, final
+
+from kcoord.protocol.errors import ERROR_NAMES
+from kcoord.server.exchange import Request
+from kcoord.testing.double.selector import Selector, TopicNames
+
+# --- actions
+
+# Not handled: the answer has an error.
+FAIL: Final = "fail"
+# Handled; the answer has an error all the same.
+FAIL_AFTER: Final = "fail after"
+# Handled later, and with it everything that its connection sends after it.
+DELAY: Final = "delay"
+HOLD: Final = "hold"
+# Nothing is handled any more, or nothing is answered any more: the connection stays open, and silent.
+DROP: Final = "drop"
+DROP_ANSWER: Final = "drop answer"
+# The connection is closed: not handled; handled and not answered; in the middle of the answer.
+CUT_BEFORE: Final = "cut before"
+CUT_AFTER: Final = "cut after"
+CUT_MIDDLE: Final = "cut middle"
+# Answered with a throttle time.
+THROTTLE: Final = "throttle"
+
+CUTS: Final = {"before": CUT_BEFORE, "after": CUT_AFTER, "middle": CUT_MIDDLE}
+ERROR_CODES: Final = {name: code for code, name in ERROR_NAMES.items()}
+DEFAULT_SEED: Final = 1
+
+
+def error_code(name: str) -> int:
+    """The code of an error with Kafka's name, such as `NOT_COORDINATOR`. Raises ValueError."""
+    code = ERROR_CODES.get(name.upper())
+    if code is None or code == 0:
+        raise ValueError(f"there is no error {name!r}; see the error codes of the Kafka protocol")
+    return code
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What to do. `error_code` belongs to FAIL and FAIL_AFTER, `ms` to DELAY and THROTTLE."""
+
+    kind: str
+    error_code: int = 0
+    ms: int = 0
+
+    def __str__(self) -> str:
+        if self.error_code:
+            return f"{self.kind} {ERROR_NAMES.get(self.error_code, self.error_code)}"
+        return f"{self.kind} {self.ms} ms" if self.ms else self.kind
+
+
+@final
+class Rule:
+    """One rule and what it hit. `times` None: without end. Used by the server's thread only."""
+
+    def __init__(
+        self,
+        number: int,
+        selector: Selector,
+        action: Action,
+        times: int | None = None,
+        skip: int = 0,
+        probability: float = 1.0,
+        seed: int = DEFAULT_SEED,
+    ) -> None:
+        if times is not None and times < 1:
+            raise ValueError("times is 1 or more, or None for every request")
+        if skip < 0:
+            raise ValueError("skip is 0 or more")
+        if not 0.0 < probability <= 1.0:
+            raise ValueError("probability is above 0 and at most 1")
+        self.number = number
+        self.selector = selector
+        self.action = action
+        self.times = times
+        self.skip = skip
+        self.probability = probability
+        self.matched = 0
+        self.hits = 0
+        # A hold that has been released, or a rule that was removed, acts no more.
+        self.is_over = False
+        self._random = random.Random(seed)
+
+    def takes(self, request: Request, connection: int, topic_name: TopicNames) -> bool:
+        """Whether the rule acts on this request. It is counted."""
+        if self.is_over or (self.times is not None and self.hits >= self.times):
+            return False
+        if not self.selector.matches(request, connection, topic_name):
+            return False
+        self.matched += 1
+        if self.matched <= self.skip:
+            return False
+        if self.probability < 1.0 and self._random.random() >= self.probability:
+            return False
+        self.hits += 1
+        return True
+
+    def __str__(self) -> str:
+        often = "" if self.times is None else f" of {self.times}"
+        return f"{self.action}: {self.selector} ({self.hits}{often} hit)"
+
+
+@final
+class Rules:
+    """All rules, the oldest first."""
+
+    def __init__(self) -> None:
+        self.rules: list[Rule] = []
+        self._next_number = 1
+
+    def add(
+        self,
+        selector: Selector,
+        action: Action,
+        times: int | None,
+        skip: int,
+        probability: float,
+        seed: int,
+    ) -> Rule:
+        rule = Rule(self._next_number, selector, action, times, skip, probability, seed)
+        self._next_number += 1
+        self.rules.append(rule)
+        return rule
+
+    def take(self, request: Request, connection: int, topic_name: TopicNames) -> Rule | None:
+        """The rule that acts on this request."""
+        for rule in self.rules:
+            if rule.takes(request, connection, topic_name):
+                return rule
+        return None
+
+    def remove(self, rule: Rule) -> None:
+        rule.is_over = True
+        if rule in self.rules:
+            self.rules.remove(rule)
+
+    def clear(self) -> None:
+        for rule in self.rules:
+            rule.is_over = True
+        self.rules.clear()

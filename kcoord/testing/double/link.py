@@ -1,0 +1,191 @@
+"""One connection with rules, without I/O: requests on their way to the engine, answers on their way to the client.
+
+A client gets its answers in the order of its requests, and each request has one answer or none. So a request that a
+rule answers waits until all earlier ones are answered. A request that is delayed or held keeps back everything that the
+connection sends after it, as a slow broker would.
+
+A request that is dropped, or whose answer is, makes the connection silent: a broker that has lost one request never
+answers the next one on that connection. The client gives up on the connection after its own timeout.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Final, final
+
+from kcoord.core.refusals import error_response
+from kcoord.protocol import apis
+from kcoord.server.exchange import Answer, Request
+from kcoord.testing.double import faults
+from kcoord.testing.double.exchanges import Exchange, ExchangeLog
+from kcoord.testing.double.faults import Rule
+from kcoord.wire.primitives import BytesWriter, EncodeError
+
+SIZE_BYTES: Final = 4
+# A client that sends more than this while a request is held is disconnected.
+HELD_BYTES_MAX: Final = 64 * 1024 * 1024
+
+
+def framed(frame: bytes) -> bytes:
+    return len(frame).to_bytes(SIZE_BYTES, "big") + frame
+
+
+def error_frame(request: Request, error_code: int) -> bytes:
+    """The answer that refuses all of a request; empty if the request cannot be decoded or its answer encoded."""
+    if request.message is None:
+        return b""
+    writer = BytesWriter()
+    if apis.APIS[request.api_key].response_header_version(request.version) == 1:
+        writer.append(0)
+    try:
+        body = error_response(request.api_key, request.version, request.message, error_code)
+        apis.encode_response(writer, request.api_key, body, request.version)
+    except EncodeError:
+        return b""
+    return request.frame[4:8] + writer.getvalue()
+
+
+def throttled_frame(answer: Answer, throttle_ms: int) -> bytes:
+    """The answer with this throttle time; unchanged if its version has none."""
+    message: Any = answer.message
+    if message is None or "throttle_time_ms" not in message.FIELDS or not answer.is_canonical():
+        return answer.frame
+    message.throttle_time_ms = throttle_ms
+    return answer.encoded()
+
+
+@final
+class Entry:
+    """A request that is to be answered. `answer` is set once it is."""
+
+    def __init__(self, exchange: Exchange, rule: Rule | None) -> None:
+        self.exchange = exchange
+        self.rule = rule
+        self.answer: bytes | None = None
+
+
+@final
+class Link:
+    """The caller passes what came from either side, then takes `to_engine` and `to_client` and looks at `is_cut`."""
+
+    def __init__(self, number: int, client_host: str, log: ExchangeLog) -> None:
+        self.number = number
+        self.client_host = client_host
+        self._log = log
+        # Frames with their size field.
+        self.to_engine: list[bytes] = []
+        self.to_client: list[bytes] = []
+        # The connection is to be closed at once.
+        self.is_cut = False
+        # Nothing passes any more in this direction.
+        self.is_deaf = False
+        self.is_mute = False
+        # Requests that wait, with their rules; the time when the first of them goes on.
+        self._waiting: deque[tuple[Exchange, Rule | None]] = deque()
+        self._waiting_bytes = 0
+        self._entries: deque[Entry] = deque()
+        self._unread = b""
+
+    @property
+    def is_disturbed(self) -> bool:
+        """Whether a rule has left something behind that a later test would see."""
+        return self.is_deaf or self.is_mute or bool(self._waiting)
+
+    # --- from the client
+
+    def receive(self, request: Request, rule: Rule | None, now_s: float) -> None:
+        exchange = Exchange(self.number, self.client_host, request, rule)
+        self._log.add(exchange)
+        if self.is_deaf:
+            return
+        self._waiting.append((exchange, rule))
+        self._waiting_bytes += request.size
+        if self._waiting_bytes > HELD_BYTES_MAX:
+            self.is_cut = True
+        self.go_on(now_s)
+
+    def go_on(self, now_s: float) -> float | None:
+        """Pass on the requests that wait for nothing. Returns when the next one may go on, if it is only delayed."""
+        while self._waiting and not self.is_deaf and not self.is_cut:
+            exchange, rule = self._waiting[0]
+            if rule is not None:
+                due_s = exchange.request.now_s + rule.action.ms / 1000
+                if rule.action.kind == faults.DELAY and now_s < due_s and not rule.is_over:
+                    return due_s
+                if rule.action.kind == faults.HOLD and not rule.is_over:
+                    return None
+            self._waiting.popleft()
+            self._waiting_bytes -= exchange.request.size
+            self._pass(exchange, rule)
+        return None
+
+    def _pass(self, exchange: Exchange, rule: Rule | None) -> None:
+        request = exchange.request
+        kind = "" if rule is None else rule.action.kind
+        if kind == faults.CUT_BEFORE:
+            self.is_cut = True
+            return
+        if kind == faults.DROP:
+            self.is_deaf = True
+            self._waiting.clear()
+            return
+        entry = Entry(exchange, rule)
+        if kind == faults.FAIL and rule is not None:
+            if not request.has_answer:
+                # As a broker reports an error where nothing is answered.
+                self.is_cut = True
+                return
+            entry.answer = error_frame(request, rule.action.error_code) or None
+        if request.has_answer:
+            self._entries.append(entry)
+        if entry.answer is None:
+            exchange.is_handled = True
+            self.to_engine.append(framed(request.frame))
+        else:
+            self._flush(request.now_s, request.wall_ms)
+
+    # --- from the engine
+
+    def send(self, data: bytes, now_s: float, wall_ms: int) -> None:
+        """Bytes of the engine's answers."""
+        self._unread += data
+        while len(self._unread) >= SIZE_BYTES:
+            end = SIZE_BYTES + int.from_bytes(self._unread[:SIZE_BYTES], "big")
+            if len(self._unread) < end:
+                break
+            frame, self._unread = self._unread[SIZE_BYTES:end], self._unread[end:]
+            for entry in self._entries:
+                if entry.answer is None:
+                    entry.answer = frame
+                    break
+        self._flush(now_s, wall_ms)
+
+    def _flush(self, now_s: float, wall_ms: int) -> None:
+        while self._entries and not self.is_mute and not self.is_cut:
+            entry = self._entries[0]
+            if entry.answer is None:
+                return
+            self._entries.popleft()
+            self._answer(entry, entry.answer, now_s, wall_ms)
+
+    def _answer(self, entry: Entry, frame: bytes, now_s: float, wall_ms: int) -> None:
+        request = entry.exchange.request
+        rule = entry.rule
+        kind = "" if rule is None else rule.action.kind
+        if rule is not None and kind == faults.FAIL_AFTER:
+            frame = error_frame(request, rule.action.error_code) or frame
+        elif rule is not None and kind == faults.THROTTLE:
+            frame = throttled_frame(Answer(request, frame, now_s, wall_ms), rule.action.ms)
+        answer = Answer(request, frame, now_s, wall_ms)
+        entry.exchange.answered(answer)
+        if kind == faults.DROP_ANSWER:
+            self.is_mute = True
+        elif kind == faults.CUT_AFTER:
+            self.is_cut = True
+        elif kind == faults.CUT_MIDDLE:
+            self.to_client.append(framed(frame)[: SIZE_BYTES + len(frame) // 2])
+            self.is_cut = True
+        else:
+            entry.exchange.is_sent = True
+            self.to_client.append(framed(frame))
+        self._log.answered(answer)
