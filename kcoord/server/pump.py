@@ -122,6 +122,8 @@ class Pump:
         # Open connections whose clients have closed their sending side.
         self._ending: list[Connection] = []
         self.shares = ReadShares()
+        # Called after each turn, if given: a test waits for a state.
+        self.after_turn: Callable[[], None] | None = None
 
     # ---- connections
 
@@ -274,6 +276,8 @@ class Pump:
             self.schedule_turn()
         if self.config.turn_log_ms:
             self._note_turn()
+        if self.after_turn is not None:
+            self.after_turn()
 
     def _write_held(self) -> None:
         """Nothing came that the held records could be written with."""

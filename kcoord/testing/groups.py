@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, final
+from typing import Final, Protocol, TypeVar, final
 
 from kcoord.protocol import apis
 from kcoord.protocol.consumer_group_describe import (
@@ -12,11 +12,19 @@ from kcoord.protocol.consumer_group_describe import (
 )
 from kcoord.protocol.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from kcoord.protocol.errors import GROUP_ID_NOT_FOUND
-from kcoord.server.probe import Probe
+from kcoord.wire.message import Message
 
 # The newest version that reports an unknown group as Dead, not as an error.
 CLASSIC_VERSION: Final = 5
 CONSUMER_VERSION: Final = 1
+
+M = TypeVar("M", bound=Message)
+
+
+class View(Protocol):
+    """Answers requests: the coordinator itself, or a connection to it."""
+
+    def ask(self, api_key: int, version: int, body: Message, response: type[M], /) -> M: ...
 
 
 @final
@@ -39,13 +47,13 @@ class SeenGroup:
         self.members = members
 
 
-def describe(probe: Probe, group: str) -> SeenGroup:
-    """Describe a group. Asks for a consumer group first, then for a classic one. Raises ProbeError."""
+def describe(view: View, group: str) -> SeenGroup:
+    """Describe a group. Asks for a consumer group first, then for a classic one."""
     request = ConsumerGroupDescribeRequest([group], False)
-    answer = probe.ask(apis.CONSUMER_GROUP_DESCRIBE, CONSUMER_VERSION, request, ConsumerGroupDescribeResponse)
+    answer = view.ask(apis.CONSUMER_GROUP_DESCRIBE, CONSUMER_VERSION, request, ConsumerGroupDescribeResponse)
     found = answer.groups[0]
     if found.error_code == GROUP_ID_NOT_FOUND:
-        return _describe_classic(probe, group)
+        return _describe_classic(view, group)
     members = [
         SeenMember(one.member_id, one.instance_id, one.client_id, one.client_host, _partitions_text(one.assignment))
         for one in found.members
@@ -53,9 +61,9 @@ def describe(probe: Probe, group: str) -> SeenGroup:
     return SeenGroup(found.error_code, found.group_state, members)
 
 
-def _describe_classic(probe: Probe, group: str) -> SeenGroup:
+def _describe_classic(view: View, group: str) -> SeenGroup:
     request = DescribeGroupsRequest([group], False)
-    answer = probe.ask(apis.DESCRIBE_GROUPS, CLASSIC_VERSION, request, DescribeGroupsResponse)
+    answer = view.ask(apis.DESCRIBE_GROUPS, CLASSIC_VERSION, request, DescribeGroupsResponse)
     found = answer.groups[0]
     members = [
         SeenMember(

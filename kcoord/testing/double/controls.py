@@ -76,7 +76,7 @@ class Controls:
 
     def _interpose(self, server: Server) -> Double:
         """Called by a server that starts, on its thread."""
-        self._double = Double(server.pump, _topic_names(server), self._rules, self._exchanges)
+        self._double = Double(server, _topic_names(server), self._rules, self._exchanges)
         return self._double
 
     def clear_faults(self) -> None:

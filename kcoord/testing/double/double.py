@@ -14,11 +14,12 @@ from kcoord.core.outcome import Now
 from kcoord.protocol import apis
 from kcoord.server.exchange import Request
 from kcoord.server.listen.connection import Connection
-from kcoord.server.pump import Pump
+from kcoord.server.server import Server
 from kcoord.testing.double.exchanges import ExchangeLog
 from kcoord.testing.double.faults import Rules
 from kcoord.testing.double.link import Link
 from kcoord.testing.double.selector import TopicNames
+from kcoord.testing.double.watching import Watches
 from kcoord.wire.frame import HEAD_BYTES, REQUEST_BYTES_MIN, SIZE_BYTES
 
 MS: Final = 1000.0
@@ -81,7 +82,8 @@ class Passage:
 class Double:
     """Used on the server's thread only, except for `log`. `topic_name` finds the name of a topic id."""
 
-    def __init__(self, pump: Pump, topic_name: TopicNames, rules: Rules, log: ExchangeLog) -> None:
+    def __init__(self, server: Server, topic_name: TopicNames, rules: Rules, log: ExchangeLog) -> None:
+        pump = server.pump
         self.pump = pump
         self.loop = pump.loop
         self.config = pump.config
@@ -91,6 +93,7 @@ class Double:
         self.topic_name = topic_name
         self.rules = rules
         self.exchanges = log
+        self.watches = Watches(server)
         # New connections are closed at once.
         self.is_refusing = False
         self._passages: dict[Connection, Passage] = {}
