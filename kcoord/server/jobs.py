@@ -75,6 +75,11 @@ class JobThreads:
         self._waiting.append(task)
         self._begin()
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether jobs run or wait for a thread."""
+        return bool(self._waiting or self._running)
+
     def stop(self) -> None:
         """Start and report no more jobs. The threads end after their current job."""
         if self._is_stopped:

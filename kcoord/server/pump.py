@@ -371,6 +371,10 @@ class Pump:
             return
         self.schedule_turn()
 
+    def has_jobs(self) -> bool:
+        """Whether a job is under way that the engine waits for."""
+        return self.jobs.is_busy or self.checks.is_busy
+
     # ---- timers
 
     def _arm_timer(self, now: Now) -> None:
@@ -392,7 +396,13 @@ class Pump:
             self._heard = False
             self.loop.call_soon(self._drain, turns + 1)
             return
-        self._timer = None
+        self.fire_timers()
+
+    def fire_timers(self) -> None:
+        """Handle the timers that are due, and schedule the next call anew: the clock may have been moved."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
         now = self.now()
         try:
             self.engine.fire_timers(now)

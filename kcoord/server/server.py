@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final, final
 
 from kcoord import __version__
+from kcoord.core.outcome import Now
 from kcoord.log.storage import DiskStorage, Storage
 from kcoord.server.assembly import Assembly, open_assembly
 from kcoord.server.control import Control
@@ -69,8 +70,11 @@ class Server:
         log: ServerLog,
         storage: Storage | None = None,
         interpose: Callable[[Server], Host] | None = None,
+        clocks: Callable[[], Now] = read_clocks,
     ) -> None:
         self.config = config
+        # The time of groups, transactions and records.
+        self.now = clocks
         # Replaces the data directory, if given.
         self.storage = storage
         # What connections get instead of the pump, if given; called when there is a pump.
@@ -113,7 +117,7 @@ class Server:
         if old is None or not old.in_memory:
             raise ValueError("only a server with log.sync = memory can be reset")
         new = open_assembly(self.config)
-        new.engine.load(read_clocks())
+        new.engine.load(self.now())
         self.assembly = new
         self.pump.replace_engine(new.engine)
         old.abandon()
@@ -138,13 +142,13 @@ class Server:
             budget = descriptors_now(config.server.max_connections, config.server.log_sync == SYNC_MEMORY)
             assembly = self.assembly = open_assembly(config, self.storage, self.log)
             self._check_space(assembly)
-            assembly.engine.load(read_clocks())
+            assembly.engine.load(self.now())
         except Exception as error:
             self._close_sockets()
             if self.assembly is not None:
                 self.assembly.abandon()
             raise classify(error) from error
-        self.pump = Pump(self.loop, assembly.engine, config.server, self.log, self._on_failure)
+        self.pump = Pump(self.loop, assembly.engine, config.server, self.log, self._on_failure, self.now)
         self.pump.counts.cap = budget.connections
         if budget.connections < config.server.max_connections:
             self.log.warning(
@@ -163,7 +167,7 @@ class Server:
                 self._acceptor.add(sock, listener)
         self._acceptor.start()
         self._spawn(self._sweep())
-        upkeep = Upkeep(self.loop, config.server, self.log, lambda: self.assembly, self.pump.schedule_turn)
+        upkeep = Upkeep(self.loop, config.server, self.log, lambda: self.assembly, self.pump.schedule_turn, self.now)
         self.maintenance = Maintenance(upkeep)
         self._spawn(self.maintenance.run_retention())
         self._spawn(self.maintenance.run_trims())

@@ -9,14 +9,16 @@ import asyncio
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import TypeVar, final
 
+from kcoord.core.outcome import Now
 from kcoord.log.storage import Storage
 from kcoord.server.event_loop import new_event_loop
 from kcoord.server.failures import EXIT_INTERNAL, ServerError, classify
 from kcoord.server.listen.connection import Host
 from kcoord.server.logs import ServerLog
+from kcoord.server.pump import read_clocks
 from kcoord.server.server import Server
 from kcoord.server.settings.listeners import format_address
 from kcoord.server.settings.load import Config
@@ -30,7 +32,8 @@ JOIN_SECONDS = 30.0
 class ServerThread:
     """Call `start()`, use `bootstrap`, call `stop()`. Any thread but the server's own may call all methods.
 
-    A `storage` replaces the data directory. `interpose` is that of `Server`; it is called at each start.
+    A `storage` replaces the data directory. `interpose` and `clocks` are those of `Server`; `interpose` is called at
+    each start.
     """
 
     def __init__(
@@ -38,8 +41,10 @@ class ServerThread:
         config: Config,
         storage: Storage | None = None,
         interpose: Callable[[Server], Host] | None = None,
+        clocks: Callable[[], Now] = read_clocks,
     ) -> None:
         self.config = config
+        self.clocks = clocks
         self.storage = storage
         self.interpose = interpose
         self.log = ServerLog(None)
@@ -119,6 +124,11 @@ class ServerThread:
             raise errors[0]
         return results[0]
 
+    def run(self, work: Callable[[Server], Coroutine[None, None, T]], timeout_s: float) -> T:
+        """Run `work(server)` on the server's loop and return its result. Raises TimeoutError."""
+        task = self.call(lambda server: asyncio.run_coroutine_threadsafe(work(server), server.loop))
+        return task.result(timeout_s)
+
     def _run(self) -> None:
         try:
             with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -133,7 +143,7 @@ class ServerThread:
             self._started.set()
 
     async def _serve(self) -> None:
-        server = Server(self.config, self.log, self.storage, self.interpose)
+        server = Server(self.config, self.log, self.storage, self.interpose, self.clocks)
         await server.start()
         self._loop, self._server = asyncio.get_running_loop(), server
         self.host, self.port = server.addresses[0]

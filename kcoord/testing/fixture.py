@@ -1,4 +1,4 @@
-"""The object that tests use: the server's address and life, and what Controls and GroupWaits add."""
+"""The object that tests use: the server's address and life, and what its base classes add."""
 
 from __future__ import annotations
 
@@ -6,21 +6,28 @@ from collections.abc import Mapping
 from typing import Self, final
 
 from kcoord.server.settings.load import load
+from kcoord.testing.double.clock import VirtualClock
 from kcoord.testing.double.controls import Fault
 from kcoord.testing.double.exchanges import Exchange
+from kcoord.testing.time_travel import ClockTools
 from kcoord.testing.waiting import WaitTimeout
-from kcoord.testing.waits import GroupWaits
 
 __all__ = ["Exchange", "Fault", "KcoordServer", "WaitTimeout"]
 
 
 @final
-class KcoordServer(GroupWaits):
-    """A server in this process. `settings` maps names to values, as in docs/configuration.md."""
+class KcoordServer(ClockTools):
+    """A server in this process. `settings` maps names to values, as in docs/configuration.md.
 
-    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+    With `clock="virtual"` a test can move the server's time: `advance`, `run_until`.
+    """
+
+    def __init__(self, settings: Mapping[str, str] | None = None, clock: str = "real") -> None:
+        if clock not in ("real", "virtual"):
+            raise ValueError(f"clock is real or virtual, not {clock!r}")
         assignments = [f"{name}={value}" for name, value in (settings or {}).items()]
-        super().__init__(load(profile="test", assignments=assignments))
+        config = load(profile="test", assignments=assignments)
+        super().__init__(config, VirtualClock() if clock == "virtual" else None)
 
     # ---- address
 

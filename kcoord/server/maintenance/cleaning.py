@@ -49,6 +49,7 @@ class Cleaner:
         self.log = upkeep.log
         self.assembly = upkeep.assembly
         self.wake = upkeep.wake
+        self.now = upkeep.now
         self.threads = SyncThreads(upkeep.loop)
         # Where the next cleaning of each log begins, by topic id and partition.
         self.first_dirty: dict[tuple[bytes, int], int] | None = None
@@ -111,7 +112,7 @@ class Cleaner:
         backoff = self.backoffs.get(key)
         if backoff is not None and not backoff.is_due(read_clocks().mono_ms):
             return False
-        now_ms = read_clocks().wall_ms
+        now_ms = self.now().wall_ms
         try:
             policy = cleaning_policy(topics, tp.topic, self.config)
             plan = plan_cleaning(tp.log, policy, self.first_dirty.get(key, 0), now_ms)

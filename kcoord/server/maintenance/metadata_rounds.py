@@ -48,6 +48,7 @@ class MetadataRounds:
         self.log = upkeep.log
         self.assembly = upkeep.assembly
         self.wake = upkeep.wake
+        self.now = upkeep.now
         # Separate threads, because a snapshot may take long.
         self.threads = SyncThreads(upkeep.loop)
         self._job: Leash | None = None
@@ -162,7 +163,7 @@ class MetadataRounds:
         before = log.log_start_offset
         try:
             start = state.new_start(
-                read_clocks().wall_ms, config.metadata_retention_ms, config.metadata_retention_bytes
+                self.now().wall_ms, config.metadata_retention_ms, config.metadata_retention_bytes
             )
             if start > before:
                 # A killed process may have left the snapshot's name in the page cache only. Sync it before the start

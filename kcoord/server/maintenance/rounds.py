@@ -19,7 +19,6 @@ from kcoord.log.segment import Segment
 from kcoord.server.assembly import Assembly
 from kcoord.server.maintenance.cleaning import Cleaner, remove_all
 from kcoord.server.maintenance.upkeep import Upkeep
-from kcoord.server.pump import read_clocks
 from kcoord.server.sync_threads import SyncThreads, in_thread
 
 # How soon after DeleteRecords the files are removed.
@@ -37,6 +36,7 @@ class Maintenance:
         self.log = upkeep.log
         self.assembly = upkeep.assembly
         self.wake = upkeep.wake
+        self.now = upkeep.now
         # Separate from the pump's threads: removing a large file takes long, and commits must not wait for it.
         self.threads = SyncThreads(upkeep.loop)
         self.cleaner = Cleaner(upkeep)
@@ -98,7 +98,7 @@ class Maintenance:
         if tp.is_dropped or topics.get(tp.topic) is None or self.cleaner.busy == log.name:
             return 0
         try:
-            plan = plan_retention(log, retention_policy(topics, tp.topic), read_clocks().wall_ms)
+            plan = plan_retention(log, retention_policy(topics, tp.topic), self.now().wall_ms)
         except LogDamaged as damage:
             table = assembly.engine.data_plane.table
             table.note_damage(tp, damage)

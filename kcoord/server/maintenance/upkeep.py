@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, final
 
+from kcoord.core.outcome import Now
 from kcoord.server.assembly import Assembly
 from kcoord.server.logs import ServerLog
 from kcoord.server.settings.config import ServerConfig
@@ -37,7 +38,11 @@ class Backoff:
 
 @final
 class Upkeep:
-    """`assembly` returns the current assembly, None before the first; `wake` makes the pump end a turn."""
+    """`assembly` returns the current assembly, None before the first; `wake` makes the pump end a turn.
+
+    `now` is the time of records and of their retention. Pauses after a failed task are about the machine and use its
+    own clock.
+    """
 
     def __init__(
         self,
@@ -46,9 +51,11 @@ class Upkeep:
         log: ServerLog,
         assembly: Callable[[], Assembly | None],
         wake: Callable[[], None],
+        now: Callable[[], Now],
     ) -> None:
         self.loop = loop
         self.config = config
         self.log = log
         self.assembly = assembly
         self.wake = wake
+        self.now = now

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar, Unpack, final
 
+from kcoord.server.pump import read_clocks
 from kcoord.server.server import Server
 from kcoord.server.settings.load import Config
 from kcoord.server.thread import ServerThread
 from kcoord.testing.double import faults
+from kcoord.testing.double.clock import VirtualClock
 from kcoord.testing.double.double import Double
 from kcoord.testing.double.exchanges import Exchange, ExchangeLog
 from kcoord.testing.double.faults import Action, Rule, Rules, error_code
@@ -68,11 +70,13 @@ class Controls:
     on a random choice that is the same in every run.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, clock: VirtualClock | None = None) -> None:
+        self._clock = clock
         self._rules = Rules()
         self._exchanges = ExchangeLog()
         self._double: Double | None = None
-        self._thread = ServerThread(config, interpose=self._interpose)
+        clocks = read_clocks if clock is None else clock
+        self._thread = ServerThread(config, interpose=self._interpose, clocks=clocks)
 
     def _interpose(self, server: Server) -> Double:
         """Called by a server that starts, on its thread."""

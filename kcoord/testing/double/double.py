@@ -1,14 +1,16 @@
 """Stands between connections and the pump, so that rules can act on what passes.
 
 It has the pump's interface for connections (`Host`), and each connection gets a transport that hands on the engine's
-answers. The engine and the pump know nothing of it. Without it, nothing is in the way of a request.
+answers. The engine and the pump know nothing of it. Without it, nothing is in the way of a request. Delays and
+latencies are those of the machine's clock, whichever clock the server has.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final, final
+from typing import Any, final
 
 from kcoord.core.outcome import Now
 from kcoord.protocol import apis
@@ -21,8 +23,6 @@ from kcoord.testing.double.link import Link
 from kcoord.testing.double.selector import TopicNames
 from kcoord.testing.double.watching import Watches
 from kcoord.wire.frame import HEAD_BYTES, REQUEST_BYTES_MIN, SIZE_BYTES
-
-MS: Final = 1000.0
 
 
 @final
@@ -116,7 +116,7 @@ class Double:
 
         def written(data: bytes) -> None:
             now = self.now()
-            link.send(data, now.mono_ms / MS, now.wall_ms)
+            link.send(data, time.monotonic(), now.wall_ms)
             self._settle(connection, passage)
 
         connection.transport = LinkTransport(connection.transport, written)  # type: ignore[assignment]
@@ -124,13 +124,14 @@ class Double:
     def received(self, connection: Connection, data: bytes) -> None:
         passage = self._passages[connection]
         now = self.now()
+        now_s = time.monotonic()
         frames, raw = passage.split(data)
         for frame in frames:
-            request = Request(frame, now.mono_ms / MS, now.wall_ms)
+            request = Request(frame, now_s, now.wall_ms)
             rule = self.rules.take(request, passage.link.number, self.topic_name)
             if rule is not None:
                 self.exchanges.wake()
-            passage.link.receive(request, rule, now.mono_ms / MS)
+            passage.link.receive(request, rule, now_s)
         self._settle(connection, passage)
         if raw:
             self.pump.received(connection, raw)
@@ -175,8 +176,8 @@ class Double:
     def _settle(self, connection: Connection, passage: Passage) -> None:
         """Pass on what may go on in both directions; wake up again when a delay ends."""
         link = passage.link
-        now = self.now()
-        due_s = link.go_on(now.mono_ms / MS)
+        now_s = time.monotonic()
+        due_s = link.go_on(now_s)
         if link.to_client and not passage.transport.is_closing():
             data, link.to_client = b"".join(link.to_client), []
             passage.transport.write(data)
@@ -193,6 +194,4 @@ class Double:
             passage.timer.cancel()
             passage.timer = None
         if due_s is not None:
-            passage.timer = self.loop.call_later(
-                max(due_s - now.mono_ms / MS, 0.001), self._settle, connection, passage
-            )
+            passage.timer = self.loop.call_later(max(due_s - now_s, 0.001), self._settle, connection, passage)
