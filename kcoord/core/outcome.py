@@ -54,6 +54,7 @@ HELD: Final = -2
 MESSAGE_CHARS_MAX: Final = 8000
 
 # Levels of facts for the server's log.
+DEBUG: Final = 0
 INFO: Final = 1
 WARNING: Final = 2
 ERROR: Final = 3

@@ -16,11 +16,12 @@ from typing import Any, Final, TextIO, final
 from kcoord.core import outcome
 from kcoord.core.outcome import Fact
 
+DEBUG: Final = "debug"
 INFO: Final = "info"
 WARN: Final = "warning"
 ERROR: Final = "error"
-_LEVELS: Final = {outcome.INFO: INFO, outcome.WARNING: WARN, outcome.ERROR: ERROR}
-_RANKS: Final = {INFO: 20, WARN: 30, ERROR: 40}
+_LEVELS: Final = {outcome.DEBUG: DEBUG, outcome.INFO: INFO, outcome.WARNING: WARN, outcome.ERROR: ERROR}
+_RANKS: Final = {DEBUG: 10, INFO: 20, WARN: 30, ERROR: 40}
 
 TEXT_MAX: Final = 1000  # characters of one field: peers choose some of them
 RECENT_MAX: Final = 200  # lines kept in memory, for the pytest plugin's report of a failure
@@ -60,6 +61,8 @@ class ServerLog:
         self.stream = stream
         self.style = style
         self.rank = _RANKS[level]
+        # Connections ask once, and report their requests only then.
+        self.has_debug = level == DEBUG
         self.recent: deque[dict[str, object]] = deque(maxlen=RECENT_MAX)
         self._waiting: list[dict[str, object]] = []
         # structlog's renderer and its printer, which locks the stream: threads log as well. None until `open`.
@@ -103,16 +106,22 @@ class ServerLog:
         event; one more line counts those that were left out.
         """
         counts: dict[str, int] = {}
+        left_out: dict[str, str] = {}
         for fact in facts:
-            count = counts.get(fact.event, 0) + 1
-            counts[fact.event] = count
+            level = _LEVELS[fact.level]
+            if _RANKS[level] < self.rank:
+                continue
             if fact.event == "connection_refused":
                 self.warning_limited(fact.event, **_fields(fact))
-            elif count <= LINES_PER_TURN_MAX:
-                self._write(_LEVELS[fact.level], fact.event, _fields(fact))
-        for event, count in counts.items():
-            if count > LINES_PER_TURN_MAX and event != "connection_refused":
-                self._write(INFO, "lines_left_out", {"of": event, "lines": count - LINES_PER_TURN_MAX})
+                continue
+            count = counts.get(fact.event, 0) + 1
+            counts[fact.event] = count
+            if count <= LINES_PER_TURN_MAX:
+                self._write(level, fact.event, _fields(fact))
+            else:
+                left_out[fact.event] = level
+        for event, level in left_out.items():
+            self._write(level, "lines_left_out", {"of": event, "lines": counts[event] - LINES_PER_TURN_MAX})
 
     def open(self) -> None:
         """Import structlog and print the lines that waited for it."""

@@ -104,6 +104,8 @@ class Pump:
         # Separate threads check the records of producers, so that a large produce does not delay the core's jobs.
         self.checks = JobThreads(loop, self._job_done)
         self.counts = ConnectionCounts(config)
+        # What connections did in this turn, if the server logs at level debug. Always the same list: they append to it.
+        self.debug_facts: list[Fact] = []
         self.connections: dict[int, Connection] = {}
         self.held_bytes = 0
         self.is_draining = False
@@ -333,6 +335,9 @@ class Pump:
         facts = self.engine.take_facts()
         if facts:
             self.log.facts(facts)
+        if self.debug_facts:
+            self.log.facts(self.debug_facts)
+            self.debug_facts.clear()
 
     def _close_ended(self) -> None:
         """Close connections whose clients have closed their sending side and have no unanswered requests."""

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Final, Protocol, cast, final
 
 from kcoord.core.outcome import PEER
 from kcoord.server.listen.limits import plain_host
-from kcoord.server.settings.listeners import Listener
+from kcoord.server.listen.request_log import RequestLog
+from kcoord.server.settings.listeners import Listener, format_address
 
 if TYPE_CHECKING:
-    from kcoord.core.outcome import Now
+    from kcoord.core.outcome import Fact, Now
     from kcoord.engine.session import Session
     from kcoord.server.listen.limits import ConnectionCounts
     from kcoord.server.logs import ServerLog
@@ -52,6 +53,8 @@ class Host(Protocol):
 
     @property
     def is_draining(self) -> bool: ...
+    @property
+    def debug_facts(self) -> list[Fact]: ...
     def connected(self, connection: Connection, host: str, port: int) -> None: ...
     def received(self, connection: Connection, data: bytes) -> None: ...
     def at_end(self, connection: Connection) -> None: ...
@@ -98,6 +101,8 @@ class Connection(asyncio.Protocol):
         self.unread_at = 0
         # Input that the session and `unread` hold: counted against the limit of all connections together.
         self.held_bytes = 0
+        # Only if the server logs at level debug.
+        self.requests: RequestLog | None = None
 
     # ---- called by the event loop
 
@@ -109,6 +114,8 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.is_open and not self.is_dropped:
+            if self.requests is not None:
+                self.requests.received(data, self.pump.now().mono_ms)
             self.pump.received(self, data)
 
     def eof_received(self) -> bool:
@@ -136,6 +143,8 @@ class Connection(asyncio.Protocol):
         self.is_dropped = True
         if self.is_open:
             self.is_open = False
+            if self.requests is not None:
+                self.requests.ended(self.session.close_reason or str(error or ""), self.pump.now().mono_ms)
             self.pump.disconnected(self)
         self.release()
 
@@ -204,6 +213,13 @@ class Connection(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=self.pump.config.output_high_bytes)
         self.pump.connected(self, host, port)
         self.is_open = True
+        if self.pump.log.has_debug:
+            self._log_requests()
+
+    def _log_requests(self) -> None:
+        address = self.transport.get_extra_info("peername")
+        client = format_address(self.client_host, address[1]) if address else self.client_host
+        self.requests = RequestLog(self.pump.debug_facts, self.session.id, client, self.pump.now().mono_ms)
 
     def _flush(self) -> None:
         session = self.session
@@ -211,6 +227,8 @@ class Connection(asyncio.Protocol):
         pieces = session.take_pieces()
         if pieces and not self.transport.is_closing():
             self.written_bytes += owed - session.owed_bytes
+            if self.requests is not None:
+                self.requests.sent(pieces, self.pump.now().mono_ms)
             if len(pieces) == 1:
                 self.transport.write(pieces[0])
             else:

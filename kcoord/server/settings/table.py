@@ -602,8 +602,9 @@ LOGGING_SETTINGS: Final = (
         choices=("auto", "console", "json"),
     ),
     Setting(
-        "logging.level", "server.logging_level", "info", "", "The lowest level that is logged.",
-        choices=("info", "warning", "error"),
+        "logging.level", "server.logging_level", "info", "",
+        "The lowest level that is logged. `debug` adds a line for every connection and every request.",
+        choices=("debug", "info", "warning", "error"),
     ),
 )  # fmt: skip
 

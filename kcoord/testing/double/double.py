@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, final
 
-from kcoord.core.outcome import Now
+from kcoord.core.outcome import Fact, Now
 from kcoord.protocol import apis
 from kcoord.server.exchange import Request
 from kcoord.server.listen.connection import Connection
@@ -102,6 +102,10 @@ class Double:
     @property
     def is_draining(self) -> bool:
         return self.pump.is_draining
+
+    @property
+    def debug_facts(self) -> list[Fact]:
+        return self.pump.debug_facts
 
     # --- called by connections
 
