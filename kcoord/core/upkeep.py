@@ -16,10 +16,10 @@ from typing import final
 from kcoord.core.classic.membership import ClassicMembership
 from kcoord.core.consumer.membership import ConsumerMembership
 from kcoord.core.groups.computation import NO_EPOCH
-from kcoord.core.groups.consumer import ConsumerGroup
+from kcoord.core.groups.consumer import ConsumerGroup, Rebalance
 from kcoord.core.groups.invariants import check_counts
 from kcoord.core.groups.store import GroupStore
-from kcoord.core.outcome import Now, Outcome
+from kcoord.core.outcome import INFO, Fact, Now, Outcome
 from kcoord.protocol.records.group_metadata import GroupMetadataKey
 from kcoord.wire.message import Message
 
@@ -52,8 +52,11 @@ class GroupUpkeep:
         touched = timers.touched
         timers.touched = {}
         for group_id, member_ids in touched.items():
-            check_counts(group_id, self.store.consumer_groups.get(group_id), self.store.groups.get(group_id))
+            group = self.store.consumer_groups.get(group_id)
+            check_counts(group_id, group, self.store.groups.get(group_id))
             self._keep(group_id, list(member_ids), now, out)
+            if group is not None and group.rebalance is not None and group.is_settled():
+                report_rebalance(group, group.rebalance, now, out)
 
     def _keep(self, group_id: str, member_ids: list[str], now: Now, out: Outcome) -> None:
         group = self.store.consumer_groups.get(group_id)
@@ -93,6 +96,7 @@ class GroupUpkeep:
     def _start_over(self, group: ConsumerGroup, refused: Outcome, now: Now, out: Outcome) -> None:
         """The handler's computation is lost: the next heartbeat checks everything again."""
         group.forget_builder()
+        group.rebalance = None
         group.request_refresh()
         if group.computation is not None:
             group.computation.epoch = NO_EPOCH
@@ -102,6 +106,21 @@ class GroupUpkeep:
         for member_id in self.store.timers.member_ids(group.group_id):
             member_ids[member_id] = True
         self._keep(group.group_id, list(member_ids), now, out)
+
+
+def report_rebalance(group: ConsumerGroup, rebalance: Rebalance, now: Now, out: Outcome) -> None:
+    """The line of a rebalance that is over. Its details are in `__group_events`."""
+    group.rebalance = None
+    if group.epoch < rebalance.epoch:
+        return  # the records of its epoch were discarded
+    fields: dict[str, object] = {
+        "group": group.group_id,
+        "epoch": group.epoch,
+        "members": len(group.members),
+        "cause": rebalance.cause,
+        "duration_ms": now.mono_ms - rebalance.began_ms,
+    }
+    out.facts.append(Fact(INFO, "group_rebalanced", fields))
 
 
 def _group_of(key: Message) -> str:

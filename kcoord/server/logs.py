@@ -1,8 +1,9 @@
 """The server's log: one line per fact, on standard error.
 
-structlog renders and prints the lines: for people on a terminal, as JSON elsewhere. Importing it takes longer than the
-rest of the start-up, so lines wait until `open` is called, which the server does once it accepts connections. What a
-line holds is decided here and not by structlog's processors: `recent` and lines before `open` have to work without it.
+Lines are text for people on a terminal, and JSON elsewhere, which structlog renders and prints. Importing it takes
+longer than the rest of the start-up, so lines wait until `open` is called, which the server does once it accepts
+connections. What a line holds is decided here and not by structlog's processors: `recent` and lines before `open`
+have to work without it.
 """
 
 from __future__ import annotations
@@ -25,8 +26,12 @@ _RANKS: Final = {DEBUG: 10, INFO: 20, WARN: 30, ERROR: 40}
 
 TEXT_MAX: Final = 1000  # characters of one field: peers choose some of them
 RECENT_MAX: Final = 200  # lines kept in memory, for the pytest plugin's report of a failure
-# Lines of one kind that one turn writes, at some 20 µs each: 10,000 members may leave with one request.
+# Facts of one event that become lines: of what clients do normally, of warnings and errors, and at debug. A line costs
+# some 20 µs, and 10,000 groups may rebalance at once.
+INFO_PER_SECOND_MAX: Final = 20
+WARNINGS_PER_SECOND_MAX: Final = 100
 LINES_PER_TURN_MAX: Final = 100
+_COLORS: Final = {DEBUG: "2", INFO: "32", WARN: "33;1", ERROR: "31;1"}
 
 
 def _clean(value: object) -> object:
@@ -53,6 +58,49 @@ def _timestamp() -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now_ms // 1000)) + f".{now_ms % 1000:03d}Z"
 
 
+def render_text(line: dict[str, object], has_colors: bool) -> str:
+    """A line for a terminal: time of day (UTC), level, event, fields. Without padding, which would only wrap it."""
+    level, event = str(line["level"]), str(line["event"])
+    time_of_day = str(line["timestamp"])[11:]
+    if has_colors:
+        level = f"\x1b[{_COLORS[level]}m{level}\x1b[0m"
+        event = f"\x1b[1m{event}\x1b[0m"
+        time_of_day = f"\x1b[2m{time_of_day}\x1b[0m"
+    fields = [f"{name}={_text(line[name])}" for name in line if name not in ("timestamp", "level", "event")]
+    return " ".join([time_of_day, level, event, *fields])
+
+
+def _text(value: object) -> str:
+    """A value of a field, in quotes if it would not end at the next space."""
+    if isinstance(value, list):
+        return ",".join(_text(item) for item in value) or "none"
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    text = str(value)
+    return text if text and " " not in text and '"' not in text else '"' + text.replace('"', "'") + '"'
+
+
+@final
+class LeftOut:
+    """Facts of one event in the current second: how many there were, and of those without a line how many by cause."""
+
+    def __init__(self, level: str) -> None:
+        self.level = level
+        self.count = 0
+        self.left_out = 0
+        self.causes: dict[str, int] = {}
+
+    def is_over(self, cause: object) -> bool:
+        """Count one more; whether it gets no line."""
+        self.count += 1
+        if self.count <= (INFO_PER_SECOND_MAX if self.level == INFO else WARNINGS_PER_SECOND_MAX):
+            return False
+        self.left_out += 1
+        if isinstance(cause, str) and cause:
+            self.causes[cause] = self.causes.get(cause, 0) + 1
+        return True
+
+
 @final
 class ServerLog:
     """Writes events to a stream, or nowhere when it is None; `recent` has the last events in both cases."""
@@ -70,6 +118,9 @@ class ServerLog:
         self._printer: Any = None
         # For `warning_limited`, by event: the second of the last line, and how many lines were left out since.
         self._limited: dict[str, tuple[int, int]] = {}
+        # Facts of the current second, by event.
+        self._second = 0
+        self._counts: dict[str, LeftOut] = {}
 
     def info(self, event: str, **fields: object) -> None:
         self._write(INFO, event, fields)
@@ -102,26 +153,42 @@ class ServerLog:
     def facts(self, facts: Iterable[Fact]) -> None:
         """Log the facts that the core and the engine reported in one turn.
 
-        Facts about single connections are limited per second. All others are limited to LINES_PER_TURN_MAX lines per
-        event; one more line counts those that were left out.
+        Refused connections have at most one line per second. Of any other event INFO_PER_SECOND_MAX or
+        WARNINGS_PER_SECOND_MAX facts have lines in one second, and LINES_PER_TURN_MAX in one turn at level debug;
+        one more line counts the others.
         """
-        counts: dict[str, int] = {}
-        left_out: dict[str, str] = {}
+        self.note_left_out()
+        debugs: dict[str, int] = {}
         for fact in facts:
             level = _LEVELS[fact.level]
             if _RANKS[level] < self.rank:
                 continue
             if fact.event == "connection_refused":
                 self.warning_limited(fact.event, **_fields(fact))
-                continue
-            count = counts.get(fact.event, 0) + 1
-            counts[fact.event] = count
-            if count <= LINES_PER_TURN_MAX:
-                self._write(level, fact.event, _fields(fact))
+            elif level == DEBUG:
+                count = debugs[fact.event] = debugs.get(fact.event, 0) + 1
+                if count <= LINES_PER_TURN_MAX:
+                    self._write(level, fact.event, _fields(fact))
             else:
-                left_out[fact.event] = level
-        for event, level in left_out.items():
-            self._write(level, "lines_left_out", {"of": event, "lines": counts[event] - LINES_PER_TURN_MAX})
+                counts = self._counts.get(fact.event)
+                if counts is None:
+                    counts = self._counts[fact.event] = LeftOut(level)
+                if not counts.is_over(fact.fields.get("cause")):
+                    self._write(level, fact.event, _fields(fact))
+        for event, count in debugs.items():
+            if count > LINES_PER_TURN_MAX:
+                self._write(DEBUG, "lines_left_out", {"of": event, "lines": count - LINES_PER_TURN_MAX})
+
+    def note_left_out(self, is_end: bool = False) -> None:
+        """Once a second has passed, or at the end of the server: count the facts of that second without a line."""
+        second = int(time.monotonic())
+        if second == self._second and not is_end:
+            return
+        self._second = second
+        counts, self._counts = self._counts, {}
+        for event, left in counts.items():
+            if left.left_out:
+                self._write(left.level, "lines_left_out", {"of": event, "lines": left.left_out, **left.causes})
 
     def open(self) -> None:
         """Import structlog and print the lines that waited for it."""
@@ -141,7 +208,8 @@ class ServerLog:
         if style == "auto":
             style = "console" if stream.isatty() else "json"
         if style == "console":
-            return structlog.dev.ConsoleRenderer(colors=stream.isatty() and not os.environ.get("NO_COLOR"))
+            has_colors = stream.isatty() and not os.environ.get("NO_COLOR")
+            return lambda _logger, _name, line: render_text(line, has_colors)
         return structlog.processors.JSONRenderer(ensure_ascii=False)
 
     def _write(self, level: str, event: str, fields: dict[str, object]) -> None:

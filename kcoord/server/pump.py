@@ -417,6 +417,7 @@ class Pump:
 
     def sweep(self) -> None:
         """Close overdue connections. Called every SWEEP_MS."""
+        self.log.note_left_out()
         now_ms = self.now().mono_ms
         for connection in list(self.connections.values()):
             reason = connection.overdue(now_ms)

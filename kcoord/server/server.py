@@ -303,6 +303,7 @@ class Server:
         for file, reason in self.assembly.directory.unwritten:
             # Only a hint is missing: the next start takes longer.
             self.log.warning("file_not_written", file=file, reason=reason)
+        self.log.note_left_out(is_end=True)
         self.log.info("stopped")
 
     async def _finish_commits(self) -> None:

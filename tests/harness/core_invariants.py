@@ -9,7 +9,7 @@ from __future__ import annotations
 from kcoord.core.coordinator import Core
 from kcoord.core.groups import classic
 from kcoord.core.groups.classic import ClassicGroup
-from kcoord.core.groups.consumer import ConsumerGroup, increment
+from kcoord.core.groups.consumer import ConsumerGroup, increment, is_settled
 from kcoord.core.groups.invariants import InvariantBroken, check_counts
 from kcoord.core.groups.members import STATIC_LEAVE_EPOCH, UNREVOKED_PARTITIONS, PartitionEpochs
 from kcoord.core.groups.store import GroupStore
@@ -71,6 +71,10 @@ def consumer_problems(group: ConsumerGroup) -> list[str]:
         if member.classic is not None:
             for protocol in member.classic.supported_protocols:
                 increment(protocols, protocol.name)
+    settled: dict[int, int] = {}
+    for member in group.members.values():
+        if is_settled(member):
+            settled[member.member_epoch] = settled.get(member.member_epoch, 0) + 1
     for resolved in group.resolved_regexes.values():
         for name in resolved.topics:
             increment(matched, name)
@@ -81,6 +85,7 @@ def consumer_problems(group: ConsumerGroup) -> list[str]:
     found += _different("regex_topic_counts", group.regex_topic_counts, matched)
     found += _different("assignor_counts", group.assignor_counts, assignors)
     found += _different("classic_protocol_counts", group.classic_protocol_counts, protocols)
+    found += _different("settled_counts", group.settled_counts, settled)
     found += _different("classic_members", group.classic_members, sum(m.classic is not None for m in members))
     found += _different(
         "client_assignor_members", group.client_assignor_members, sum(bool(m.client_assignors) for m in members)

@@ -10,6 +10,8 @@ import re
 
 from kcoord.core.cause import NO_TIME, Cause
 from kcoord.core.outcome import (
+    DEBUG,
+    ERROR,
     INFO,
     TIMER_CONSUMER_JOIN,
     TIMER_CONSUMER_REBALANCE,
@@ -20,6 +22,7 @@ from kcoord.core.outcome import (
     TIMER_REBALANCE,
     TIMER_SESSION,
     TIMER_SYNC,
+    WARNING,
     Fact,
     Timer,
 )
@@ -28,6 +31,7 @@ from kcoord.wire.message import Message
 from tests.scenarios.embedded import embedded_assignment, embedded_subscription
 
 START_WALL_MS = 1_600_000_000_000
+LEVEL_NAMES = {DEBUG: "DEBUG", INFO: "INFO", WARNING: "WARNING", ERROR: "ERROR"}
 TIMER_NAMES = {
     TIMER_SESSION: "session",
     TIMER_REBALANCE: "rebalance",
@@ -144,7 +148,7 @@ class Printer:
         return [f"cause=<{' '.join(parts)}>"]
 
     def fact(self, fact: Fact) -> str:
-        level = "INFO" if fact.level == INFO else "WARNING"
+        level = LEVEL_NAMES[fact.level]
         fields = [f"{name}={self.value(name, value)}" for name, value in fact.fields.items()]
         return " ".join([f"fact {level} {fact.event}", *fields])
 

@@ -35,7 +35,7 @@ from kcoord.core.groups.classic import (
 )
 from kcoord.core.groups.store import GroupStore
 from kcoord.core.outcome import (
-    INFO,
+    DEBUG,
     LIMIT,
     TIMER_PENDING_MEMBER,
     WARNING,
@@ -321,7 +321,7 @@ class ClassicJoin:
         """The instance continues under a new member id. Requests parked under the old id are fenced (KIP-345)."""
         out.facts.append(
             Fact(
-                INFO,
+                DEBUG,
                 "static_member_replaced",
                 {
                     "group": group.group_id,

@@ -25,13 +25,13 @@ from kcoord.core.groups.leave import LeaveGroupStep
 from kcoord.core.groups.store import GroupStore
 from kcoord.core.groups.timers import NOT_ARMED
 from kcoord.core.outcome import (
+    DEBUG,
     INFO,
     TIMER_INITIAL_REBALANCE,
     TIMER_PENDING_MEMBER,
     TIMER_REBALANCE,
     TIMER_SESSION,
     TIMER_SYNC,
-    WARNING,
     Fact,
     Now,
     Outcome,
@@ -119,7 +119,7 @@ class ClassicMembership:
         member = group.members[member_id]
         out.facts.append(
             Fact(
-                INFO,
+                DEBUG,
                 "group_member_left",
                 {
                     "group": group.group_id,
@@ -147,7 +147,7 @@ class ClassicMembership:
         elif kind == TIMER_PENDING_MEMBER:
             if group.pending_members.get(timer.member_id, 0) == timer.token:
                 fields: dict[str, object] = {"group": group.group_id, "member": timer.member_id}
-                out.facts.append(Fact(INFO, "group_pending_member_expired", fields))
+                out.facts.append(Fact(DEBUG, "group_pending_member_expired", fields))
                 self.rebalance.remove_pending_member(group, timer.member_id, now, out)
         elif kind == TIMER_REBALANCE:
             if group.join_token == timer.token:
@@ -181,7 +181,7 @@ class ClassicMembership:
             return
         out.facts.append(
             Fact(
-                WARNING,
+                INFO,
                 "group_member_expired",
                 {
                     "group": group.group_id,
@@ -211,7 +211,7 @@ class ClassicMembership:
         group.elect_leader()
         out.facts.append(
             Fact(
-                WARNING,
+                INFO,
                 "group_members_did_not_sync",
                 {"group": group.group_id, "count": len(silent), "first": silent[0]},
             )

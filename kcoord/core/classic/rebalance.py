@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from kcoord.core.cause import JOIN_TIMEOUT, REBALANCED, Cause
+from kcoord.core.cause import JOIN_TIMEOUT, NO_TIME, REBALANCED, Cause
 from kcoord.core.config import CoreConfig
 from kcoord.core.groups.classic import (
     COMPLETING_REBALANCE,
@@ -29,11 +29,11 @@ from kcoord.core.groups.classic import (
 from kcoord.core.groups.store import GroupStore
 from kcoord.core.groups.timers import NO_TOKEN
 from kcoord.core.outcome import (
+    DEBUG,
     INFO,
     TIMER_INITIAL_REBALANCE,
     TIMER_REBALANCE,
     TIMER_SYNC,
-    WARNING,
     Fact,
     Now,
     Outcome,
@@ -120,6 +120,21 @@ def answer_sync(member: ClassicMember, error_code: int, out: Outcome) -> None:
         out.reply(request_id, SyncGroupResponse(error_code=error_code, assignment=b""))
 
 
+def rebalanced(group: ClassicGroup, cause: Cause | None, now: Now) -> Fact:
+    """The line of a rebalance that ends with this generation. Its details are in `__group_events`."""
+    fields: dict[str, object] = {
+        "group": group.group_id,
+        "generation": group.generation_id,
+        "members": len(group.members),
+    }
+    if cause is not None:
+        fields["cause"] = cause.kind
+        if cause.since_ms != NO_TIME:
+            duration_ms = now.wall_ms - cause.since_ms
+            fields["duration_ms"] = duration_ms if duration_ms > 0 else 0
+    return Fact(INFO, "group_rebalanced", fields)
+
+
 @final
 class ClassicRebalance:
     def __init__(self, config: CoreConfig, store: GroupStore) -> None:
@@ -157,7 +172,7 @@ class ClassicRebalance:
         group.transition_to(PREPARING_REBALANCE, now.wall_ms)
         out.facts.append(
             Fact(
-                INFO,
+                DEBUG,
                 "group_rebalance_started",
                 {
                     "group": group.group_id,
@@ -193,12 +208,13 @@ class ClassicRebalance:
             return
         group.next_generation(now.wall_ms)
         if group.state == EMPTY:
-            out.facts.append(Fact(INFO, "group_empty", {"group": group.group_id, "generation": group.generation_id}))
-            out.add(group.log, GroupMetadataKey(group.group_id), group.metadata_value(), group.take_cause())
+            cause = group.take_cause()
+            out.facts.append(rebalanced(group, cause, now))
+            out.add(group.log, GroupMetadataKey(group.group_id), group.metadata_value(), cause)
             return
         out.facts.append(
             Fact(
-                INFO,
+                DEBUG,
                 "group_generation",
                 {
                     "group": group.group_id,
@@ -249,7 +265,7 @@ class ClassicRebalance:
             group.note_cause(Cause(JOIN_TIMEOUT, absent[0].member_id, detail))
             out.facts.append(
                 Fact(
-                    WARNING,
+                    INFO,
                     "group_members_did_not_rejoin",
                     {"group": group.group_id, "count": len(absent), "first": absent[0].member_id},
                 )
@@ -266,7 +282,7 @@ class ClassicRebalance:
                 group.leader_id = member.member_id
                 out.facts.append(
                     Fact(
-                        INFO,
+                        DEBUG,
                         "group_leader_replaced",
                         {"group": group.group_id, "old": leader_id, "new": member.member_id},
                     )

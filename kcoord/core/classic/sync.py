@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import final
 
 from kcoord.core.cause import ASSIGNMENT_TOO_LARGE, Cause
-from kcoord.core.classic.rebalance import ClassicRebalance, answer_sync
+from kcoord.core.classic.rebalance import ClassicRebalance, answer_sync, rebalanced
 from kcoord.core.config import CoreConfig
 from kcoord.core.groups.classic import (
     COMPLETING_REBALANCE,
@@ -17,7 +17,7 @@ from kcoord.core.groups.classic import (
     value_bytes_max,
 )
 from kcoord.core.groups.store import GroupStore
-from kcoord.core.outcome import INFO, LIMIT, WARNING, Fact, Now, Outcome, Reply, Request
+from kcoord.core.outcome import LIMIT, WARNING, Fact, Now, Outcome, Reply, Request
 from kcoord.protocol import errors
 from kcoord.protocol.records.group_metadata import GroupMetadataKey
 from kcoord.protocol.sync_group import SyncGroupRequest, SyncGroupResponse
@@ -104,7 +104,8 @@ class ClassicSync:
             self.rebalance.prepare_or_complete(group, reason, now, out, cause)
             return
         # The replies below wait for this record: no member may use an assignment that a crash can take back.
-        out.add(group.log, GroupMetadataKey(group.group_id), value, group.take_cause())
+        taken = group.take_cause()
+        out.add(group.log, GroupMetadataKey(group.group_id), value, taken)
         group.held = {}
         for member in group.members.values():
             if member.sync_request_id != NO_REQUEST:
@@ -113,19 +114,10 @@ class ClassicSync:
                 # If the session timer fired while the member was parked, it was ignored, and there is no timer now.
                 self.store.timers.start_session(group.group_id, member.member_id, member.session_timeout_ms, now, out)
         group.transition_to(STABLE, now.wall_ms)
-        out.facts.append(
-            Fact(
-                INFO,
-                "group_stable",
-                {
-                    "group": group.group_id,
-                    "generation": group.generation_id,
-                    "members": len(group.members),
-                    "static": len(group.static_members),
-                    "without_assignment": without,
-                },
-            )
-        )
+        fact = rebalanced(group, taken, now)
+        if without:
+            fact.fields["without_assignment"] = without
+        out.facts.append(fact)
 
 
 def check_request(request: Request, body: SyncGroupRequest) -> int:

@@ -17,7 +17,7 @@ from kcoord.core.groups.consumer import ConsumerGroup
 from kcoord.core.groups.errors import GroupError
 from kcoord.core.groups.members import NO_ANSWER, AssignorAnswer, ConsumerMember
 from kcoord.core.groups.records import target_epoch_record, target_record
-from kcoord.core.outcome import INFO, WARNING, Continuation, CoordinatorRecord, Fact, Now, Outcome
+from kcoord.core.outcome import DEBUG, INFO, WARNING, Continuation, CoordinatorRecord, Fact, Now, Outcome
 from kcoord.core.topics.group_topics import GroupTopics
 from kcoord.protocol import errors
 from kcoord.protocol.consumer_group_install_assignment import (
@@ -119,7 +119,7 @@ class Installation(Continuation):
         if self.body.error:
             fields["error"] = self.body.error
         fields["changed"] = len(self.records)
-        out.facts.append(Fact(INFO, "consumer_group_assignment", fields))
+        out.facts.append(Fact(INFO if self.body.error else DEBUG, "consumer_group_assignment", fields))
 
     def _check_members(self, group: ConsumerGroup) -> None:
         """A static member may return under another id without a new epoch. Raises GroupError."""

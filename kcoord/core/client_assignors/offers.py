@@ -23,7 +23,7 @@ from kcoord.core.groups.members import (
     AssignorAnswer,
     ConsumerMember,
 )
-from kcoord.core.outcome import INFO, WARNING, Fact, Now, Outcome
+from kcoord.core.outcome import DEBUG, WARNING, Fact, Now, Outcome
 from kcoord.protocol import errors
 from kcoord.protocol.consumer_group_heartbeat import Assignment as AssignmentMessage
 from kcoord.protocol.consumer_group_heartbeat import ClientAssignor as AssignorMessage
@@ -213,7 +213,7 @@ class ClientAssignors:
             "assignor": computation.assignor,
             "member": updated.member_id,
         }
-        out.facts.append(Fact(INFO, "consumer_group_assignment_asked", asked))
+        out.facts.append(Fact(DEBUG, "consumer_group_assignment_asked", asked))
 
     def _is_next(self, group: ConsumerGroup, computation: ClientComputation, updated: ConsumerMember) -> bool:
         """Whether this member is the next to be asked. Once all were passed over, it starts again."""

@@ -41,7 +41,7 @@ from kcoord.core.groups.members import (
 )
 from kcoord.core.groups.records import replaced_member
 from kcoord.core.groups.store import GroupStore
-from kcoord.core.outcome import INFO, MESSAGE_CHARS_MAX, Fact, Now, Outcome, Reply, Request
+from kcoord.core.outcome import DEBUG, INFO, MESSAGE_CHARS_MAX, Fact, Now, Outcome, Reply, Request
 from kcoord.protocol import errors
 from kcoord.protocol.consumer_group_heartbeat import (
     AssignedTopicPartitions,
@@ -147,7 +147,7 @@ class ConsumerHeartbeats:
                 self.membership.leave_temporarily(group, member, out)
                 out.facts.append(
                     Fact(
-                        INFO,
+                        DEBUG,
                         "consumer_group_static_member_left",
                         {"group": group.group_id, "member": member.member_id, "instance": instance_id},
                     )

@@ -29,7 +29,6 @@ from kcoord.core.outcome import (
     TIMER_CONSUMER_REBALANCE,
     TIMER_CONSUMER_SYNC,
     TIMER_SESSION,
-    WARNING,
     Fact,
     Now,
     Outcome,
@@ -84,7 +83,7 @@ class ConsumerMembership:
             if group.regex_counts.get(regex, 0) == count:
                 out.records.append(regex_tombstone(group.group_id, regex))
         metadata_hash = self.targets.topics.metadata_hash(group.subscribed_topics_after(members, None))
-        self.targets.bump_epoch(group, metadata_hash, cause, out)
+        self.targets.bump_epoch(group, metadata_hash, cause, now, out)
 
     # ---- timers
 
@@ -178,7 +177,7 @@ class ConsumerMembership:
     ) -> None:
         out.facts.append(
             Fact(
-                WARNING,
+                INFO,
                 "consumer_group_member_fenced",
                 {
                     "group": group.group_id,
@@ -186,7 +185,6 @@ class ConsumerMembership:
                     "client": member.client_id,
                     "host": member.client_host,
                     "timer": kind,
-                    "detail": detail,
                 },
             )
         )

@@ -32,7 +32,7 @@ from kcoord.core.groups.errors import GroupError
 from kcoord.core.groups.members import NOT_GIVEN, ConsumerMember, sorted_unique
 from kcoord.core.groups.records import group_tombstones, replaced_member
 from kcoord.core.groups.store import GroupStore
-from kcoord.core.outcome import INFO, Fact, Now, Outcome, Reply, Request
+from kcoord.core.outcome import DEBUG, INFO, Fact, Now, Outcome, Reply, Request
 from kcoord.protocol import errors
 from kcoord.protocol.join_group import JoinGroupRequest, JoinGroupResponse
 from kcoord.protocol.records.consumer_protocol_subscription import ConsumerProtocolSubscription
@@ -155,7 +155,7 @@ class MixedJoin:
         out.records.extend(replaced_member(group, static.member_id, back))
         out.facts.append(
             Fact(
-                INFO,
+                DEBUG,
                 "static_member_replaced",
                 {
                     "group": group.group_id,

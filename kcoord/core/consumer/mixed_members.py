@@ -19,7 +19,7 @@ from kcoord.core.groups.members import (
     ConsumerMember,
 )
 from kcoord.core.groups.store import GroupStore
-from kcoord.core.outcome import INFO, Fact, Now, Outcome, Reply, Request
+from kcoord.core.outcome import DEBUG, Fact, Now, Outcome, Reply, Request
 from kcoord.core.topics.group_topics import GroupTopics
 from kcoord.protocol import errors
 from kcoord.protocol.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -205,7 +205,7 @@ class MixedMembers:
     ) -> None:
         out.facts.append(
             Fact(
-                INFO,
+                DEBUG,
                 "group_member_left",
                 {
                     "group": group.group_id,

@@ -192,7 +192,7 @@ class ConsumerRegexes:
         if differs or metadata_hash != group.metadata_hash:
             cause = Cause(REGEX_RESOLVED, job.member_id, "; ".join(differs or group.topic_changes))
             group.topic_changes = []
-            self.targets.bump_epoch(group, metadata_hash, cause, out)
+            self.targets.bump_epoch(group, metadata_hash, cause, now, out)
         return out
 
     def _report_too_large(self, group: ConsumerGroup, regexes: list[str], now: Now, out: Outcome) -> None:

@@ -97,7 +97,7 @@ class ConsumerSteps:
                 if cause.kind == SUBSCRIPTION_CHANGED and before is not None and not subscription_changed:
                     detail = f"{assignors_text(before)} -> {assignors_text(updated)}"
                     cause = Cause(CLIENT_ASSIGNORS_CHANGED, updated.member_id, detail)
-                epoch = self.targets.bump_epoch(group, metadata_hash, cause, out)
+                epoch = self.targets.bump_epoch(group, metadata_hash, cause, now, out)
             group.topic_changes = []
             group.refresh_deadline_ms = now.mono_ms + REFRESH_INTERVAL_MS
         return epoch, names_changed or regex_status != UNCHANGED

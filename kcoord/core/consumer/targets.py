@@ -16,7 +16,7 @@ from kcoord.core.groups.records import (
     target_epoch_record,
     target_record,
 )
-from kcoord.core.outcome import INFO, WARNING, CoordinatorRecord, Fact, Now, Outcome
+from kcoord.core.outcome import DEBUG, WARNING, CoordinatorRecord, Fact, Now, Outcome
 from kcoord.core.topics.group_topics import GroupTopics
 from kcoord.protocol import errors
 
@@ -37,6 +37,7 @@ class ConsumerTargets:
         group: ConsumerGroup,
         metadata_hash: int,
         cause: Cause,
+        now: Now,
         out: Outcome,
     ) -> int:
         """Add the record of the group's next epoch with its cause. Returns the epoch."""
@@ -53,7 +54,8 @@ class ConsumerTargets:
             fields["member"] = cause.member_id
         if cause.detail:
             fields["detail"] = cause.detail
-        out.facts.append(Fact(INFO, "consumer_group_epoch", fields))
+        out.facts.append(Fact(DEBUG, "consumer_group_epoch", fields))
+        group.note_rebalance(epoch, cause.kind, now.mono_ms)
         return epoch
 
     def may_compute(self, group: ConsumerGroup, interval_ms: int, now: Now) -> bool:
@@ -129,7 +131,7 @@ class ConsumerTargets:
         group.builder_assignor = assignor.name
         self._add(group, record, out)
         fields["changed"] = len(changed)
-        out.facts.append(Fact(INFO, "consumer_group_assignment", fields))
+        out.facts.append(Fact(DEBUG, "consumer_group_assignment", fields))
         group.builder = builder
         return target
 

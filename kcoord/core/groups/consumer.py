@@ -18,7 +18,14 @@ from kcoord.core.assignors.target_builder import TargetBuilder
 from kcoord.core.cause import NO_TIME
 from kcoord.core.groups.computation import ClientComputation
 from kcoord.core.groups.errors import GroupError
-from kcoord.core.groups.members import NO_ANSWER, AssignorAnswer, ConsumerMember, PartitionEpochs
+from kcoord.core.groups.members import (
+    NO_ANSWER,
+    STABLE,
+    STATIC_LEAVE_EPOCH,
+    AssignorAnswer,
+    ConsumerMember,
+    PartitionEpochs,
+)
 from kcoord.core.outcome import LogId, MadeGroup
 from kcoord.protocol import errors
 
@@ -44,6 +51,16 @@ class ResolvedRegex:
 
 # The largest number of topic changes that a cause lists.
 TOPIC_CHANGES_MAX: Final = 10
+
+
+@final
+class Rebalance:
+    """A rebalance that has begun: the epoch that it began with, what caused that, and when, in monotonic time."""
+
+    def __init__(self, epoch: int, cause: str, began_ms: int) -> None:
+        self.epoch = epoch
+        self.cause = cause
+        self.began_ms = began_ms
 
 
 @final
@@ -88,6 +105,8 @@ class ConsumerGroup(MadeGroup):
         # Members that have a client-side assignor.
         self.client_assignor_members = 0
         self.classic_protocol_counts: dict[str, int] = {}
+        # How many members have reached the target of an epoch, by epoch; STATIC_LEAVE_EPOCH for those that are away.
+        self.settled_counts: dict[int, int] = {}
 
         # Soft state. Losing it costs work, never a promise.
         # The monotonic time of the next check of the topics, unless something requests it earlier.
@@ -103,6 +122,8 @@ class ConsumerGroup(MadeGroup):
         self.changed_members: dict[str, bool] = {}
         # The group was upgraded from a classic group during a rebalance: some partitions may be unassigned.
         self.is_unbalanced = False
+        # The rebalance in progress, for the server's log. None after a restart.
+        self.rebalance: Rebalance | None = None
         # At most one resolution of expressions runs at a time.
         self.regex_job_running = False
         # The earliest monotonic time of the next resolution, after one found more topics than can be stored.
@@ -123,6 +144,25 @@ class ConsumerGroup(MadeGroup):
             if not member.is_reconciled_to(self.assignment_epoch):
                 return RECONCILING
         return STABLE_GROUP
+
+    def is_settled(self) -> bool:
+        """Whether every member has reached the target of the group's epoch, in time that is independent of the size.
+        Static members that are temporarily away do not count.
+        """
+        size = len(self.members)
+        if size == 0:
+            return True
+        counts = self.settled_counts
+        return self.assignment_epoch == self.epoch and (
+            counts.get(self.epoch, 0) + counts.get(STATIC_LEAVE_EPOCH, 0) >= size
+        )
+
+    def note_rebalance(self, epoch: int, cause: str, now_ms: int) -> None:
+        """An epoch begins, and with it a rebalance unless one is in progress."""
+        last = self.rebalance
+        # The records of an earlier one may have been discarded: then its epoch never came.
+        if last is None or self.epoch < last.epoch:
+            self.rebalance = Rebalance(epoch, cause, now_ms)
 
     def static_member(self, instance_id: str) -> ConsumerMember | None:
         member_id = self.static_members.get(instance_id)
@@ -293,6 +333,8 @@ class ConsumerGroup(MadeGroup):
             self.classic_members += 1
             for protocol in member.classic.supported_protocols:
                 increment(self.classic_protocol_counts, protocol.name)
+        if is_settled(member):
+            self.settled_counts[member.member_epoch] = self.settled_counts.get(member.member_epoch, 0) + 1
         self._own(member.assigned, member.member_epoch)
         self._own(member.revoking, member.member_epoch)
         self.changed_members[member.member_id] = True
@@ -336,6 +378,12 @@ class ConsumerGroup(MadeGroup):
             self.classic_members -= 1
             for protocol in member.classic.supported_protocols:
                 decrement(self.classic_protocol_counts, protocol.name)
+        if is_settled(member):
+            left = self.settled_counts[member.member_epoch] - 1
+            if left:
+                self.settled_counts[member.member_epoch] = left
+            else:
+                del self.settled_counts[member.member_epoch]
         self._disown(member.assigned, member.member_epoch)
         self._disown(member.revoking, member.member_epoch)
 
@@ -366,6 +414,11 @@ class ConsumerGroup(MadeGroup):
                     del owners[partition]
             if not owners:
                 del self.partition_epochs[topic_id]
+
+
+def is_settled(member: ConsumerMember) -> bool:
+    """Whether the member has reached the target of its epoch, or is away and keeps what it has."""
+    return member.state == STABLE or member.member_epoch == STATIC_LEAVE_EPOCH
 
 
 def increment(counts: dict[str, int], name: str | None) -> None:
