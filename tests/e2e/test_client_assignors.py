@@ -22,7 +22,8 @@ from kcoord.server.probe import Probe
 from tests.e2e.process import ServerProcess, clean_environment
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "client-assignors.md"
-AT_ONCE = ("--set", "group.consumer.assignment.interval.ms=0")
+# The lines that the tests read are those of debugging.
+AT_ONCE = ("--set", "group.consumer.assignment.interval.ms=0", "--set", "logging.level=debug")
 
 
 def example() -> str:

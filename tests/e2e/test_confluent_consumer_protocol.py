@@ -32,7 +32,9 @@ from tests.harness.ports import own_port
 from tests.harness.present import present
 
 # A group sets a shorter session for itself. Heartbeats are frequent so that nobody waits for them.
-SETTINGS = {
+SETTINGS: dict[str, object] = {
+    # A test reads the lines of single epochs.
+    "logging.level": "debug",
     "group.consumer.min.session.timeout.ms": 500,
     "group.consumer.min.heartbeat.interval.ms": 50,
     "group.consumer.heartbeat.interval.ms": 100,

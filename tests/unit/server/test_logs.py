@@ -69,7 +69,7 @@ def test_a_line_that_peers_cause_comes_once_a_second() -> None:
     for _ in range(100):
         log.facts([Fact(WARNING, "connection_refused", {"reason": "garbage"})])
     assert 1 <= len(lines(stream)) <= 2
-    log.facts([Fact(INFO, "group_rebalanced", {"group": "g"}), Fact(INFO, "group_stable", {"group": "h"})])
+    log.facts([Fact(INFO, "group_rebalanced", {"group": "g"}), Fact(INFO, "group_rebalanced", {"group": "h"})])
     assert [line["group"] for line in lines(stream) if line["event"] == "group_rebalanced"] == ["g", "h"]
 
 
