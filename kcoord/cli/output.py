@@ -113,6 +113,12 @@ def table(head: list[str], rows: list[list[str]], right: str = "", details: list
     return lines
 
 
+def fits(head: list[str], rows: list[list[str]]) -> bool:
+    """Whether the lines of this table are no wider than the terminal. A pipe or a file takes any width."""
+    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
+    return sum(widths) + 2 * (len(head) - 1) <= width()
+
+
 class Column(NamedTuple):
     """A column of `emit`: the key of its values in rows and in JSON and CSV, its head in the table."""
 

@@ -67,6 +67,8 @@ CLEANER_OFFSETS: Final = "cleaner-offset-checkpoint"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 DELETE_SUFFIX: Final = "-delete"
 NAME_BYTES_MAX: Final = 255
+# A meta.properties with none of these is not one of Kafka.
+BROKER_KEYS: Final = ("version", "cluster.id", "node.id", "broker.id", "directory.id")
 # Names that an otherwise empty directory may contain before it becomes a data directory.
 HARMLESS_NAMES: Final = frozenset({LOCK_FILE, META_PROPERTIES + ".tmp", "kcoord.sock", "lost+found"})
 
@@ -589,6 +591,11 @@ def refuse_foreign(storage: Storage) -> None:
             )
         return
     properties = parse_properties(storage.read_bytes(META_PROPERTIES))
+    if not any(name in properties for name in BROKER_KEYS):
+        raise ForeignDirectory(
+            f"{META_PROPERTIES} of the data directory is neither kcoord's nor a Kafka broker's: it is damaged, or of "
+            "another program"
+        )
     if FORMAT_KEY not in properties:
         raise ForeignDirectory(
             "the data directory belongs to a Kafka broker (no kcoord.format in its meta.properties); "

@@ -342,6 +342,8 @@ class DiskStorage:
             os.makedirs(self.root, exist_ok=True)
             fd = os.open(self._path(LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
+            if error.errno in (errno.EEXIST, errno.ENOTDIR):
+                raise DirectoryNotWritable(f"{self.root} is not a directory") from error
             raise DirectoryNotWritable(f"{self.root} cannot be written: {error.strerror}") from error
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

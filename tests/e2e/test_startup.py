@@ -167,7 +167,9 @@ def test_a_directory_of_another_node(tmp_path: Path) -> None:
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    assert "cannot be written" in failure(serve(file / "data"), 4)
+    assert "is not a directory" in failure(serve(file), 4)
+    assert "is not a directory" in failure(serve(file / "data"), 4)
+    assert "cannot be written" in failure(serve(Path("/proc/data")), 4)
     if os.geteuid() != 0:  # root may write everywhere
         locked = tmp_path / "locked"
         locked.mkdir(mode=0o500)

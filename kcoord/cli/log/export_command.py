@@ -10,9 +10,10 @@ import time
 
 import click
 
-from kcoord.cli.log.common import Bar, emit_counts, emit_json, friendly, output_option, say
+from kcoord.cli.log.common import Bar, emit_counts, emit_json, fail, friendly, output_option, say
 from kcoord.log.exporter import Export, committed_offsets, open_own_directory
 from kcoord.log.storage import DiskStorage
+from kcoord.server.failures import EXIT_CONFIG
 
 STDOUT = "-"
 
@@ -66,6 +67,8 @@ def _write_csv(target: str, data: str, groups: set[str]) -> None:
     """Lines of group, topic, partition and offset."""
     with Bar() as bar:
         rows = committed_offsets(open_own_directory(data, running_too=True), groups, bar)
+    if groups and not rows:
+        fail(f"{data} has no committed offsets of {', '.join(sorted(groups))}", EXIT_CONFIG)
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     if target == STDOUT:

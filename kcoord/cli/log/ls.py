@@ -11,6 +11,7 @@ from kcoord.cli.log.common import (
     directory_argument,
     emit_json,
     emit_rows,
+    fits,
     format_bytes,
     format_time,
     friendly,
@@ -135,20 +136,27 @@ def print_table(directory: DataDirectory, rows: list[Row], with_segments: bool) 
         total = format_bytes(sum(row.files.size_bytes for row in rows))
         click.echo(f"{owner}, node {node}, cluster {cluster}, {directory.state}, {total}")
     head = ["LOG", "START", "END", "SEGMENTS", "SIZE", "EPOCH", "STATE"]
-    cells = []
+    cells: list[list[str]] = []
+    times: list[list[str]] = []
     for row in rows:
         epoch = str(row.leader_epoch) if row.leader_epoch >= 0 else "-"
         size = format_bytes(row.files.size_bytes)
         count = str(len(row.segments))
         cells.append([row.files.name, str(row.start), str(row.end), count, size, epoch, row.state])
-    details = [_details(row, with_segments) for row in rows]
-    click.echo("\n".join(table(head, cells, "lrrrrrl", details)))
+        is_known = row.max_timestamp >= 0
+        times.append([format_time(row.first_timestamp), format_time(row.max_timestamp)] if is_known else ["-", "-"])
+    wide = [cell + time for cell, time in zip(cells, times, strict=True)]
+    wide_head = [*head, "OLDEST", "NEWEST"]
+    is_wide = fits(wide_head, wide)
+    details = [_details(row, with_segments, not is_wide) for row in rows]
+    lines = table(wide_head, wide, "lrrrrrlll", details) if is_wide else table(head, cells, "lrrrrrl", details)
+    click.echo("\n".join(lines))
     click.echo(plural(len(rows), "partition"))
 
 
-def _details(row: Row, with_segments: bool) -> list[str]:
+def _details(row: Row, with_segments: bool, with_times: bool) -> list[str]:
     lines: list[str] = []
-    if row.max_timestamp >= 0:
+    if with_times and row.max_timestamp >= 0:
         lines.append(f"    {format_time(row.first_timestamp)} to {format_time(row.max_timestamp)}")
     if with_segments:
         for base, end, size_bytes, newest in row.segments:

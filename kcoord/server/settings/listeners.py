@@ -35,9 +35,20 @@ def split_address(text: str) -> tuple[str, str, int]:
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
     elif ":" in host or "[" in host or "]" in host:
-        host = host.strip("[]")
-        raise ValueError(f"{text!r} is not an address: put an IPv6 host in brackets, [{host}]:{port}")
+        raise ValueError(f"{text!r} is not an address: put an IPv6 host in brackets, {_suggestion(host, port)}")
     return name.upper(), host, int(port)
+
+
+def _suggestion(host: str, port: str) -> str:
+    """What somebody who forgot a bracket may have meant: in `[::1` the last colon does not begin a port."""
+    import ipaddress
+
+    host = host.strip("[]")
+    try:
+        ipaddress.IPv6Address(host)
+    except ValueError:
+        return "such as [::1]:9092"
+    return f"[{host}]:{port}"
 
 
 def format_address(host: str, port: int) -> str:

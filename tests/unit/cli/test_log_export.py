@@ -80,6 +80,9 @@ def test_csv(engine: Engine, data: Path, tmp_path: Path) -> None:
     target = tmp_path / "offsets.csv"
     run("export", str(target), "--csv", "--data", str(data), "--group", "plain", "--group", "nobody")
     assert target.read_text() == "plain,t,0,30\nplain,t,1,4\n"
+    target.unlink()
+    message = run("export", str(target), "--csv", "--data", str(data), "--group", "nobody", code=2)
+    assert "no committed offsets of nobody" in message and not target.exists()
 
 
 def test_csv_of_a_running_server_up_to_the_durable_mark(engine: Engine, data: Path) -> None:

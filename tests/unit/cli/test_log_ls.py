@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.unit.cli.rig import METADATA, OFFSETS, LogRig, run, run_json, stopped
 
 
@@ -35,6 +37,15 @@ def test_the_table_fits(tmp_path: Path) -> None:
     assert row.split()[:4] == [OFFSETS, "0", "10", "1"] and row.endswith("clean")
     assert "    2025-10-09T08:53:21.000Z to 2025-10-09T08:53:27.000Z" in lines
     assert lines[-1] == "2 partitions"
+
+
+def test_times_are_columns_where_they_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "140")
+    lines = run("ls", stopped(tmp_path), "--segments").stdout.splitlines()
+    assert lines[1].split()[-2:] == ["OLDEST", "NEWEST"] and max(map(len, lines)) <= 140
+    row = next(line for line in lines if line.startswith(OFFSETS))
+    assert row.split()[-3:] == ["clean", "2025-10-09T08:53:21.000Z", "2025-10-09T08:53:27.000Z"]
+    assert not any(" to " in line for line in lines)
 
 
 def test_how_logs_were_left(tmp_path: Path) -> None:

@@ -118,6 +118,7 @@ def test_file_and_position_are_reported(tmp_path: Path) -> None:
     assert "wrong checksum" in problem["message"]
     text = " ".join(run("verify", tmp_path).stdout.split())
     assert f"at byte {position}, offset 2:" in text
+    assert f"`kcoord log repair {tmp_path}`" in text
     assert max(map(len, run("verify", tmp_path).stdout.splitlines())) <= 80
 
 

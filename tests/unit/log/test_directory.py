@@ -90,6 +90,21 @@ def test_a_kafka_brokers_directory_is_refused_and_left_alone(tmp_path: Path) -> 
     assert (tmp_path / ".kafka_cleanshutdown").exists()
 
 
+@pytest.mark.parametrize("data", [b"", bytes(range(256)), b"color=red\n"])
+def test_a_damaged_meta_properties_is_not_called_a_broker_s(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "meta.properties").write_bytes(data)
+    with pytest.raises(ForeignDirectory, match="neither kcoord's nor a Kafka broker's: it is damaged"):
+        reopen(DiskStorage(str(tmp_path)))
+    assert (tmp_path / "meta.properties").read_bytes() == data
+
+
+def test_a_file_in_place_of_the_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(DirectoryNotWritable, match="is not a directory$"):
+            reopen(DiskStorage(str(path)))
+
+
 def test_another_nodes_or_formats_directory() -> None:
     storage = MemoryStorage()
     reopen(storage).close(clean=True)

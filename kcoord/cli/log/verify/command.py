@@ -433,6 +433,8 @@ def verify(directory: str, logs: tuple[str, ...], strict: bool, output: str) -> 
         emit_rows(FIELDS, [finding.plain() for finding in findings.found])
     else:
         _print(findings, checks, replayed)
+        if findings.errors and found.is_kcoord:
+            say(f"`kcoord log repair {found.root}` lists what it would change, and changes it with --execute", 2, 0)
     exit_if(findings.errors > 0 or (strict and findings.warnings > 0))
 
 

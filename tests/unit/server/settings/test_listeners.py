@@ -39,6 +39,12 @@ def test_addresses_that_are_none(text: str) -> None:
         split_address(text)
 
 
+@pytest.mark.parametrize("text", ["[::1", "::1", "a:b:1"])
+def test_the_advice_for_ipv6_without_a_port_is_an_example(text: str) -> None:
+    with pytest.raises(ValueError, match=r"such as \[::1\]:9092"):
+        split_address(text)
+
+
 @pytest.mark.parametrize("text", ["::1:9092", "[::1:9092", "::1]:9092"])
 def test_the_advice_for_ipv6_can_be_followed(text: str) -> None:
     with pytest.raises(ValueError, match=r"\[::1\]:9092"):
