@@ -423,7 +423,7 @@ class Pump:
             reason = connection.overdue(now_ms)
             if reason:
                 self.log.warning_limited("connection_closed", kind=PEER, client=connection.client_host, reason=reason)
-                connection.abort()
+                connection.abort(reason)
 
     def replace_engine(self, engine: EngineLike) -> None:
         """Continue with another engine, as a test does to reset all state.
@@ -483,7 +483,7 @@ class Pump:
     async def disconnect_all(self) -> None:
         """Close every connection; its buffered output is still sent if that is possible at once."""
         for connection in list(self.connections.values()):
-            connection.close()
+            connection.close("the server stops")
         for _ in range(3):
             await asyncio.sleep(0)
         for connection in list(self.connections.values()):

@@ -101,6 +101,8 @@ class Connection(asyncio.Protocol):
         self.unread_at = 0
         # Input that the session and `unread` hold: counted against the limit of all connections together.
         self.held_bytes = 0
+        # Why the server ended the connection; empty if the client did.
+        self.end_reason = ""
         # Only if the server logs at level debug.
         self.requests: RequestLog | None = None
 
@@ -144,7 +146,8 @@ class Connection(asyncio.Protocol):
         if self.is_open:
             self.is_open = False
             if self.requests is not None:
-                self.requests.ended(self.session.close_reason or str(error or ""), self.pump.now().mono_ms)
+                reason = self.session.close_reason or self.end_reason or str(error or "")
+                self.requests.ended(reason, self.pump.now().mono_ms)
             self.pump.disconnected(self)
         self.release()
 
@@ -167,20 +170,22 @@ class Connection(asyncio.Protocol):
         except Exception:  # a broken transport sends nothing any more
             return 0
 
-    def close(self) -> None:
+    def close(self, reason: str = "") -> None:
         """Close the connection after its output is written."""
+        self.end_reason = self.end_reason or reason
         self._attempt(self.transport.close)
 
     def drop(self, reason: str, kind: str = PEER) -> None:
         """Close the connection at once, and log the reason. `kind` is that of a `Fact`."""
         if not self.is_dropped:
-            self.abort()
+            self.abort(reason)
             self.pump.log.warning_limited("connection_aborted", kind=kind, client=self.client_host, reason=reason)
 
-    def abort(self) -> None:
-        """Close the connection at once, whatever the state of its transport."""
+    def abort(self, reason: str = "") -> None:
+        """Close the connection at once, whatever the state of its transport. `reason` is for the log of requests."""
         if self.is_dropped:
             return
+        self.end_reason = self.end_reason or reason
         self.is_dropped = True
         self.pump.loop.call_soon(self.connection_lost, None)
         try:
