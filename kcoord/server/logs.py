@@ -25,6 +25,9 @@ _LEVELS: Final = {outcome.DEBUG: DEBUG, outcome.INFO: INFO, outcome.WARNING: WAR
 _RANKS: Final = {DEBUG: 10, INFO: 20, WARN: 30, ERROR: 40}
 
 TEXT_MAX: Final = 1000  # characters of one field: peers choose some of them
+# Of a traceback the end is kept: it names the error. JSON has it in one line, a terminal gets its lines.
+TRACEBACK: Final = "traceback"
+TRACEBACK_MAX: Final = 8000
 RECENT_MAX: Final = 200  # lines kept in memory, for the pytest plugin's report of a failure
 # Facts of one event that become lines: of what clients do normally, of warnings and errors, and at debug. A line costs
 # some 20 µs, and 10,000 groups may rebalance at once.
@@ -48,6 +51,11 @@ def _clean(value: object) -> object:
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
 
 
+def _clean_traceback(value: object) -> str:
+    """A traceback with its lines. What clients chose is in it, too."""
+    return "\n".join(str(_clean(line)) for line in str(value)[-TRACEBACK_MAX:].rstrip().splitlines())
+
+
 def _fields(fact: Fact) -> dict[str, object]:
     """The fields of a fact's line: its kind first, where it has one."""
     return {"kind": fact.kind, **fact.fields} if fact.kind else fact.fields
@@ -66,8 +74,10 @@ def render_text(line: dict[str, object], has_colors: bool) -> str:
         level = f"\x1b[{_COLORS[level]}m{level}\x1b[0m"
         event = f"\x1b[1m{event}\x1b[0m"
         time_of_day = f"\x1b[2m{time_of_day}\x1b[0m"
-    fields = [f"{name}={_text(line[name])}" for name in line if name not in ("timestamp", "level", "event")]
-    return " ".join([time_of_day, level, event, *fields])
+    apart = ("timestamp", "level", "event", TRACEBACK)
+    fields = [f"{name}={_text(line[name])}" for name in line if name not in apart]
+    text = " ".join([time_of_day, level, event, *fields])
+    return text + "\n    " + str(line[TRACEBACK]).replace("\n", "\n    ") if TRACEBACK in line else text
 
 
 def _text(value: object) -> str:
@@ -217,7 +227,7 @@ class ServerLog:
             return
         line: dict[str, object] = {"timestamp": _timestamp(), "level": level, "event": event}
         for name, value in fields.items():
-            line[name] = _clean(value)
+            line[name] = _clean_traceback(value) if name == TRACEBACK else _clean(value)
         self.recent.append(line)
         if self.stream is None:
             return

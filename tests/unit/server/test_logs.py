@@ -8,7 +8,13 @@ import json
 import pytest
 
 from kcoord.core.outcome import BUG, DEBUG, ERROR, INFO, LIMIT, PEER, WARNING, Fact
-from kcoord.server.logs import INFO_PER_SECOND_MAX, LINES_PER_TURN_MAX, WARNINGS_PER_SECOND_MAX, ServerLog
+from kcoord.server.logs import (
+    INFO_PER_SECOND_MAX,
+    LINES_PER_TURN_MAX,
+    TRACEBACK_MAX,
+    WARNINGS_PER_SECOND_MAX,
+    ServerLog,
+)
 
 
 class Terminal(io.StringIO):
@@ -168,6 +174,22 @@ def test_lines_on_a_terminal_are_short_and_have_no_json(monkeypatch: pytest.Monk
     assert line[12:] == (
         'Z info group_rebalanced group=billing members=3 reason="a \'bad\' one" empty="" many=a,"b c" is=yes no=none\n'
     )
+
+
+def test_a_traceback_has_its_lines_and_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    trace = "Traceback:\n" + '  File "a.py"\n    call()\n' * 1000 + "ValueError: \x1b[2Jevil\n"
+    terminal, file = Terminal(), io.StringIO()
+    for stream in (terminal, file):
+        log = ServerLog(stream)
+        log.open()
+        log.error("internal_error", kind=BUG, traceback=trace)
+    printed = terminal.getvalue().splitlines()
+    assert printed[0].endswith("Z error internal_error kind=bug")
+    assert printed[-2:] == ["        call()", "    ValueError: \\x1b[2Jevil"]
+    (line,) = lines(file)
+    assert str(line["traceback"]).endswith("    call()\nValueError: \\x1b[2Jevil")
+    assert len(str(line["traceback"])) < TRACEBACK_MAX + 100
 
 
 def test_colors_mark_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
