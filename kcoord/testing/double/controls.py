@@ -18,7 +18,8 @@ from kcoord.testing.double.clock import VirtualClock
 from kcoord.testing.double.double import Double
 from kcoord.testing.double.exchanges import Exchange, ExchangeLog
 from kcoord.testing.double.faults import Action, Rule, Rules, error_code
-from kcoord.testing.double.selector import Conditions, Selector, TopicNames
+from kcoord.testing.double.releases import Caps
+from kcoord.testing.double.selector import NAMES, Conditions, Selector, TopicNames
 from kcoord.testing.waiting import TIMEOUT_S, WaitTimeout, refuse_on_event_loop
 
 T = TypeVar("T")
@@ -220,6 +221,22 @@ class Controls:
     def cut_connections(self) -> int:
         """Close all connections now. Returns how many there were."""
         return self._call(lambda double: double.cut_all())
+
+    def offer(self, kafka_release: str = "", **newest: int) -> None:
+        """Offer new connections what brokers of a release did, such as "2.8", or APIs up to a version: `Fetch=11`.
+
+        Present connections are closed, so that all clients ask again. `offer()` offers everything again.
+        """
+        unknown = [name for name in newest if name not in NAMES]
+        if unknown:
+            raise ValueError(f"there is no API {unknown[0]!r}")
+        caps = Caps(kafka_release, {NAMES[name]: version for name, version in newest.items()})
+
+        def work(double: Double) -> None:
+            double.caps = caps if kafka_release or newest else None
+            double.cut_all()
+
+        self._call(work)
 
     def faults(self) -> list[str]:
         """The rules that are in force, and what they have hit."""

@@ -20,6 +20,7 @@ from kcoord.server.server import Server
 from kcoord.testing.double.exchanges import ExchangeLog
 from kcoord.testing.double.faults import Rules
 from kcoord.testing.double.link import Link
+from kcoord.testing.double.releases import Caps
 from kcoord.testing.double.selector import TopicNames
 from kcoord.testing.double.watching import Watches
 from kcoord.wire.frame import HEAD_BYTES, REQUEST_BYTES_MIN, SIZE_BYTES
@@ -94,6 +95,8 @@ class Double:
         self.rules = rules
         self.exchanges = log
         self.watches = Watches(server)
+        # What new connections are offered; None: everything.
+        self.caps: Caps | None = None
         # New connections are closed at once.
         self.is_refusing = False
         self._passages: dict[Connection, Passage] = {}
@@ -113,7 +116,7 @@ class Double:
         if self.is_refusing:
             raise ConnectionRefusedError("connections are refused by a rule")
         self.pump.connected(connection, host, port)
-        link = Link(self._next_number, connection.client_host, self.exchanges)
+        link = Link(self._next_number, connection.client_host, self.exchanges, self.caps)
         self._next_number += 1
         passage = Passage(link, connection.transport, self.config.frame_produce_bytes_max)
         self._passages[connection] = passage
@@ -163,6 +166,10 @@ class Double:
         """Remove all rules, and close the connections that they have disturbed, so that nothing of them is left."""
         self.rules.clear()
         self.is_refusing = False
+        if self.caps is not None:
+            # Clients remember what they were offered.
+            self.caps = None
+            self.cut_all()
         for connection, passage in list(self._passages.items()):
             if passage.link.is_disturbed:
                 connection.abort()

@@ -15,10 +15,13 @@ from typing import Any, Final, final
 
 from kcoord.core.refusals import error_response
 from kcoord.protocol import apis
+from kcoord.protocol.api_versions import ApiVersionsResponse
 from kcoord.server.exchange import Answer, Request
 from kcoord.testing.double import faults
 from kcoord.testing.double.exchanges import Exchange, ExchangeLog
 from kcoord.testing.double.faults import Rule
+from kcoord.testing.double.releases import Caps
+from kcoord.wire.message import Message
 from kcoord.wire.primitives import BytesWriter, EncodeError
 
 SIZE_BYTES: Final = 4
@@ -34,12 +37,16 @@ def error_frame(request: Request, error_code: int) -> bytes:
     """The answer that refuses all of a request; empty if the request cannot be decoded or its answer encoded."""
     if request.message is None:
         return b""
+    body = error_response(request.api_key, request.version, request.message, error_code)
+    return _encoded(request, request.api_key, request.version, body)
+
+
+def _encoded(request: Request, api_key: int, version: int, body: Message) -> bytes:
     writer = BytesWriter()
-    if apis.APIS[request.api_key].response_header_version(request.version) == 1:
+    if apis.APIS[api_key].response_header_version(version) == 1:
         writer.append(0)
     try:
-        body = error_response(request.api_key, request.version, request.message, error_code)
-        apis.encode_response(writer, request.api_key, body, request.version)
+        apis.encode_response(writer, api_key, body, version)
     except EncodeError:
         return b""
     return request.frame[4:8] + writer.getvalue()
@@ -68,10 +75,11 @@ class Entry:
 class Link:
     """The caller passes what came from either side, then takes `to_engine` and `to_client` and looks at `is_cut`."""
 
-    def __init__(self, number: int, client_host: str, log: ExchangeLog) -> None:
+    def __init__(self, number: int, client_host: str, log: ExchangeLog, caps: Caps | None) -> None:
         self.number = number
         self.client_host = client_host
         self._log = log
+        self._caps = caps
         # Frames with their size field.
         self.to_engine: list[bytes] = []
         self.to_client: list[bytes] = []
@@ -130,6 +138,12 @@ class Link:
             self._waiting.clear()
             return
         entry = Entry(exchange, rule)
+        if self._caps is not None and not self._caps.allows(request.api_key, request.version):
+            if request.api_key != apis.API_VERSIONS:
+                # As a broker that does not know the version.
+                self.is_cut = True
+                return
+            entry.answer = _encoded(request, apis.API_VERSIONS, 0, self._caps.refuse_api_versions())
         if kind == faults.FAIL and rule is not None:
             if not request.has_answer:
                 # As a broker reports an error where nothing is answered.
@@ -177,6 +191,9 @@ class Link:
         elif rule is not None and kind == faults.THROTTLE:
             frame = throttled_frame(Answer(request, frame, now_s, wall_ms), rule.action.ms)
         answer = Answer(request, frame, now_s, wall_ms)
+        if self._caps is not None and isinstance(answer.message, ApiVersionsResponse):
+            self._caps.limit(answer.message)
+            frame = answer.encoded()
         entry.exchange.answered(answer)
         if kind == faults.DROP_ANSWER:
             self.is_mute = True
