@@ -9,14 +9,14 @@ from kcoord.server.settings.load import load
 from kcoord.testing.double.clock import VirtualClock
 from kcoord.testing.double.controls import Fault
 from kcoord.testing.double.exchanges import Exchange
-from kcoord.testing.time_travel import ClockTools
+from kcoord.testing.group_states import GroupStates
 from kcoord.testing.waiting import WaitTimeout
 
 __all__ = ["Exchange", "Fault", "KcoordServer", "WaitTimeout"]
 
 
 @final
-class KcoordServer(ClockTools):
+class KcoordServer(GroupStates):
     """A server in this process. `settings` maps names to values, as in docs/configuration.md.
 
     With `clock="virtual"` a test can move the server's time: `advance`, `run_until`.

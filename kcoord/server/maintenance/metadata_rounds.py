@@ -162,9 +162,7 @@ class MetadataRounds:
         config = self.config
         before = log.log_start_offset
         try:
-            start = state.new_start(
-                self.now().wall_ms, config.metadata_retention_ms, config.metadata_retention_bytes
-            )
+            start = state.new_start(self.now().wall_ms, config.metadata_retention_ms, config.metadata_retention_bytes)
             if start > before:
                 # A killed process may have left the snapshot's name in the page cache only. Sync it before the start
                 # moves: the next write of log starts includes this one.

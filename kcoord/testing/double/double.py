@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, final
+from typing import Any, Final, final
 
 from kcoord.core.outcome import Fact, Now
 from kcoord.protocol import apis
 from kcoord.server.exchange import Request
 from kcoord.server.listen.connection import Connection
+from kcoord.server.probe import CLIENT_ID
 from kcoord.server.server import Server
 from kcoord.testing.double.exchanges import ExchangeLog
 from kcoord.testing.double.faults import Rules
@@ -24,6 +25,10 @@ from kcoord.testing.double.releases import Caps
 from kcoord.testing.double.selector import TopicNames
 from kcoord.testing.double.watching import Watches
 from kcoord.wire.frame import HEAD_BYTES, REQUEST_BYTES_MIN, SIZE_BYTES
+
+# Where the client id stands in a request, and that of the fixture, each with its length.
+CLIENT_ID_AT: Final = 8
+OWN_CLIENT: Final = len(CLIENT_ID).to_bytes(2, "big") + CLIENT_ID.encode()
 
 
 @final
@@ -135,6 +140,10 @@ class Double:
         frames, raw = passage.split(data)
         for frame in frames:
             request = Request(frame, now_s, now.wall_ms)
+            if frame[CLIENT_ID_AT : CLIENT_ID_AT + len(OWN_CLIENT)] == OWN_CLIENT:
+                # The fixture's own requests are nobody's business.
+                passage.link.pass_unseen(request)
+                continue
             rule = self.rules.take(request, passage.link.number, self.topic_name)
             if rule is not None:
                 self.exchanges.wake()

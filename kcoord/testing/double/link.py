@@ -93,6 +93,7 @@ class Link:
         self._waiting_bytes = 0
         self._entries: deque[Entry] = deque()
         self._unread = b""
+        self._is_unseen = False
 
     @property
     def is_disturbed(self) -> bool:
@@ -111,6 +112,11 @@ class Link:
         if self._waiting_bytes > HELD_BYTES_MAX:
             self.is_cut = True
         self.go_on(now_s)
+
+    def pass_unseen(self, request: Request) -> None:
+        """Pass on a request that no rule is for, and that is not listed. Its connection has only such requests."""
+        self.to_engine.append(framed(request.frame))
+        self._is_unseen = True
 
     def go_on(self, now_s: float) -> float | None:
         """Pass on the requests that wait for nothing. Returns when the next one may go on, if it is only delayed."""
@@ -162,6 +168,9 @@ class Link:
 
     def send(self, data: bytes, now_s: float, wall_ms: int) -> None:
         """Bytes of the engine's answers."""
+        if self._is_unseen:
+            self.to_client.append(data)
+            return
         self._unread += data
         while len(self._unread) >= SIZE_BYTES:
             end = SIZE_BYTES + int.from_bytes(self._unread[:SIZE_BYTES], "big")

@@ -13,7 +13,7 @@ from kcoord.protocol import apis
 from kcoord.protocol.api_versions import ApiVersion, ApiVersionsResponse
 from kcoord.protocol.errors import NONE, UNSUPPORTED_VERSION
 
-# By release, API keys with their newest version where it changed since the release before. Only APIs that kcoord serves.
+# By release, API keys with their newest version where it changed since the release before, of APIs that kcoord serves.
 # Brokers before 4.0 had the protocol of KIP-848 as a preview at most, so it is not listed there.
 _CHANGES: Final = {
     "2.1": (
