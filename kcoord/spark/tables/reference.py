@@ -46,7 +46,7 @@ def _section(table: type[Table]) -> str:
 
 
 def _columns(columns: tuple[Column, ...]) -> str:
-    return COLUMNS_HEAD + "".join(f"| `{one.name}` | {one.type} | {one.words} |\n" for one in columns)
+    return COLUMNS_HEAD + "".join(f"| `{one.name}` | `{one.type}` | {one.words} |\n" for one in columns)
 
 
 if __name__ == "__main__":
