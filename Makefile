@@ -141,6 +141,16 @@ crash-copies: setup ## kill -9 a server and its clients under exact copies in Ja
 jepsen: setup ## record what clients see under kill -9, and check it as Jepsen's Kafka workload does (ARGS="--seconds 60 --seed 1")
 	$(PY) -P -m tests.jepsen.workload $(ARGS)
 
+.PHONY: docs docs-serve
+# Material for MkDocs would print a warning about MkDocs 2, which pyproject.toml excludes.
+MKDOCS := NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs
+
+docs: .venv-docs/.ready ## build build/site: the documentation as a site, with a search that works without a network
+	$(MKDOCS) build --strict
+
+docs-serve: .venv-docs/.ready ## show the site while you write, on 127.0.0.1:8000 (ARGS="--dev-addr 127.0.0.1:8001")
+	$(MKDOCS) serve --strict $(ARGS)
+
 check: lint type gen-check test ## all checks to run before a commit
 
 clean: ## remove everything that was built
