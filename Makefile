@@ -47,9 +47,11 @@ run: $(VENV)/.kcoord-run ## serve on 127.0.0.1:9092 with ./data
 run-compiled: $(VENV)/.kcoord-run ## the same with the hot modules as native code: compiles for minutes, once
 	@exec $(PY) tools/run.py --compile $(ARGS)
 
-gen: setup ## generate kcoord/protocol and the tables that serve its APIs from schemas/
+gen: setup ## generate kcoord/protocol and the tables that serve its APIs from schemas/, and pages of docs/
 	$(PY) -m kcoord.codegen write
 	$(PY) -m kcoord.cli.main config --output markdown > docs/configuration.md
+	$(PY) -m kcoord.cli.reference > docs/cli.md
+	$(PY) -m kcoord.spark.tables.reference > docs/spark-tables.md
 
 gen-check: setup ## fail if the generated code does not match schemas/
 	$(PY) -m kcoord.codegen check
