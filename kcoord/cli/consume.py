@@ -260,12 +260,12 @@ def consume(
     start: str | int | None, since: int, until: int, limit: int | None, follow: bool, is_json: bool,
     format_: RecordFormat | None, key_delimiter: bytes, delimiter: bytes, uncommitted: bool, timeout: float,
 ) -> None:  # fmt: skip
-    r"""Print the records of topics, up to their end at the start of the command.
+    """Print the records of topics, up to their end at the start of the command.
 
     \b
     Examples:
       kcoord consume orders
-      kcoord consume orders --from -10 -f '%p %o %T %k %s\n'
+      kcoord consume orders --from -10 -f '%p %o %T %k %s\\n'
       kcoord consume orders --since 15m --json | jq .value
       kcoord consume orders -g billing --follow
     """
