@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import xml.etree.ElementTree as ET
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -108,3 +109,31 @@ def test_every_page_is_in_the_index() -> None:
 
 def test_the_site_watches_the_pages_of_the_project() -> None:
     assert yaml.safe_load((ROOT / "mkdocs.yml").read_text("utf-8"))["watch"] == list(PROJECT_PAGES)
+
+
+PICTURES = sorted((ROOT / "docs" / "pictures").glob("*.svg"))
+
+
+def test_pictures_have_words_for_those_who_do_not_see_them() -> None:
+    texts = {page: (ROOT / page).read_text("utf-8") for page in OF_THE_SITE}
+    shown = {
+        file_of(page, target): alt
+        for page, text in texts.items()
+        for alt, target in re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", text)
+    }
+    assert {file for file in shown if file.endswith(".svg")} == {f"docs/pictures/{path.name}" for path in PICTURES}
+    assert all(len(alt) > 60 for alt in shown.values())
+
+
+@pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.name)
+def test_pictures_are_whole_and_legible_on_every_background(path: Path) -> None:
+    tag = "{http://www.w3.org/2000/svg}"
+    root = ET.parse(path).getroot()
+    assert root.tag == f"{tag}svg"
+    assert all(root.findtext(f"{tag}{name}") for name in ("title", "desc"))
+    panel = root.find(f"{tag}rect")
+    assert panel is not None and panel.get("fill") == "#ffffff"
+    # Nothing comes from another file, and no label leaves the picture.
+    assert "href" not in path.read_text("utf-8") and "url(http" not in path.read_text("utf-8")
+    width = float(root.get("width", "0"))
+    assert all(0 < float(text.get("x", "0")) < width for text in root.iter(f"{tag}text"))
