@@ -1,8 +1,8 @@
 """What the site of the documentation does beyond mkdocs.yml, as hooks of MkDocs; and how links of Markdown are found.
 
-The pages are written for GitHub. So the site also has the pages of the project's folder (under `project/`) and other
-files that pages link to (under `files/`), links lead to them, and anchors are GitHub's. Nothing that a page loads may
-come from another host: the build fails if it does.
+The pages are written for GitHub. So the site also has the pages of the project's folder (under `project/`), and other
+files and folders that pages link to (under `files/`). Links lead to them, and anchors are GitHub's. Nothing that a page
+loads may come from another host: the build fails if it does.
 """
 
 from __future__ import annotations
@@ -55,9 +55,11 @@ def file_of(page: str, target: str) -> str:
 
 
 def place_on_site(file: str) -> str:
-    """Where the site has a file of the project."""
+    """Where the site has a file of the project, or the list of a folder's files."""
     if file.startswith("docs/"):
         return file.removeprefix("docs/")
+    if (ROOT / file).is_dir():
+        return f"files/{file}/README.md"
     return f"project/{file}" if file in PROJECT_PAGES else f"files/{file}"
 
 
@@ -72,8 +74,8 @@ def on_config(config: Any) -> Any:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the pages of the project's folder, and the files outside docs/ that pages link to."""
-    from mkdocs.structure.files import File
+    """Add the pages of the project's folder, and the files and folders outside docs/ that pages link to."""
+    from mkdocs.structure.files import File, InclusionLevel
 
     for name in PROJECT_PAGES:
         files.append(File.generated(config, place_on_site(name), abs_src_path=str(ROOT / name)))
@@ -81,10 +83,15 @@ def on_files(files: Any, config: Any) -> Any:
     for page in files.documentation_pages():
         source = page_of(page.src_uri)
         wanted |= {file_of(source, target) for target in links(page.content_string)}
-    for name in sorted(wanted):
-        place = place_on_site(name)
-        if place.startswith("files/") and (ROOT / name).is_file():
-            files.append(File.generated(config, place, abs_src_path=str(ROOT / name)))
+    outside = {name for name in wanted if name and place_on_site(name).startswith("files/") and (ROOT / name).exists()}
+    for folder in sorted(name for name in outside if (ROOT / name).is_dir()):
+        names = sorted(path.name for path in (ROOT / folder).iterdir() if path.is_file())
+        text = f"# {folder}\n\n" + "".join(f"- [{name}]({name})\n" for name in names)
+        place = place_on_site(folder)
+        files.append(File.generated(config, place, content=text, inclusion=InclusionLevel.NOT_IN_NAV))
+        outside |= {f"{folder}/{name}" for name in names}
+    for name in sorted(name for name in outside if (ROOT / name).is_file()):
+        files.append(File.generated(config, place_on_site(name), abs_src_path=str(ROOT / name)))
     return files
 
 

@@ -50,8 +50,8 @@ def problem(page: str, target: str) -> str:
         return "outside the project"
     if not (ROOT / file).exists():
         return "no such file"
-    if (ROOT / file).is_dir() and page in OF_THE_SITE:
-        return "a folder, which the site cannot show"
+    if (ROOT / file).is_dir() and file.startswith("docs"):
+        return "a folder of pages, which the site cannot show"
     wanted = target.partition("#")[2]
     if wanted and wanted not in (anchors_of(file) if file.endswith(".md") else set()):
         return f"no such anchor in {file}"
