@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT_PAGES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
 # Code, in which nothing is a link; or the target of a link.
 CODE_OR_LINK = re.compile(r"^```.*?^```|(`+)[^`].*?\1|\]\(([^()\s]+)\)", re.MULTILINE | re.DOTALL)
+# A link whose text is the name of a page, as in [gaps.md](gaps.md).
+NAMED_AFTER_FILE = re.compile(r"\[(?:[\w-]+/)*[\w-]+\.md\]\(([^()\s]+)\)")
 OTHER_PLACE = re.compile(r"[a-z][a-z0-9+.-]*:|#|/")
 # What a browser loads with the page. A plain link to another host is fine.
 LOADED = re.compile(r"""<(?:script|img|iframe|source)\b[^>]*?\bsrc=["']?(?:https?:)?//[^"'\s>]+|"""
@@ -105,7 +107,16 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
             return target
         return posixpath.relpath(place_on_site(file), here) + "".join(target.partition("#")[1:])
 
-    return "\n".join(for_python_markdown(with_links(MERMAID.sub(as_table, markdown), moved)))
+    def titled(link: re.Match[str]) -> str:
+        return f"[{title_of(file_of(source, link[1]))}]({link[1]})"
+
+    text = NAMED_AFTER_FILE.sub(titled, MERMAID.sub(as_table, markdown))
+    return "\n".join(for_python_markdown(with_links(text, moved)))
+
+
+def title_of(page: str) -> str:
+    """The title of a page, which the site shows in place of its file's name."""
+    return (ROOT / page).read_text("utf-8").partition("# ")[2].partition("\n")[0]
 
 
 def as_table(flowchart: re.Match[str]) -> str:
