@@ -32,7 +32,6 @@ class ServerConfig:
         self.output_deadline_ms = 10000
         self.turn_log_ms = 100
         self.progress_log_ms = 5000
-        self.progress_log_ms = 5000
         self.shutdown_deadline_ms = 5000
 
         # Log.

@@ -207,11 +207,6 @@ NETWORK_SETTINGS: Final = (
         "there are. 0: never.",
     ),
     Setting(
-        "progress.log.ms", "server.progress_log_ms", 5000, "ms",
-        "A start or a stop that takes longer reports its progress in the log, so often: how many logs are open or "
-        "closed, of how many. 0: never.",
-    ),
-    Setting(
         "shutdown.deadline.ms", "server.shutdown_deadline_ms", 5000, "ms",
         "How long pending responses may take after SIGTERM before their connections are closed.", minimum=0,
     ),

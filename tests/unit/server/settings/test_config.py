@@ -228,3 +228,10 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 def test_a_produce_frame_can_hold_the_largest_message() -> None:
     config = load(assignments=["message.max.bytes=50000000"])
     assert config.server.frame_produce_bytes_max > 50000000
+
+
+def test_every_setting_is_declared_once() -> None:
+    names = [setting.name for setting in SETTINGS]
+    attributes = [setting.attribute for setting in SETTINGS if setting.attribute]
+    assert sorted(names) == sorted(set(names))
+    assert sorted(attributes) == sorted(set(attributes))
