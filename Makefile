@@ -2,7 +2,7 @@
 # Variables: PYTHON (the interpreter that creates .venv), VENV, ARGS (further arguments for the tool),
 # WORKERS (the number of test processes).
 .DEFAULT_GOAL := help
-.PHONY: help setup run run-compiled other-python gen gen-check compile lint format picture type test test-fast test-compiled interop nightly image dist release test-dist bench bench-open bench-partitions bench-spark stall fuzz explore explore-transactions crash-states io-faults bit-flips crash crash-copies jepsen check clean
+.PHONY: help setup run run-compiled other-python gen gen-check compile lint format picture type test test-fast test-compiled interop nightly image lock dist release test-dist bench bench-open bench-partitions bench-spark stall fuzz explore explore-transactions crash-states io-faults bit-flips crash crash-copies jepsen check clean
 
 VENV ?= .venv
 PYTHON ?= $(shell tools/find_python.sh)
@@ -90,6 +90,10 @@ nightly: setup ## long tests: days of groups, kills under exact copies and under
 
 image: setup ## the container image's build script in an empty directory, and its command
 	$(PYTEST) -o faulthandler_timeout=0 tests/image $(ARGS)
+
+lock: ## resolve the image's locked dependencies (ARGS=--upgrade: to their newest versions)
+	@$(PYTHON) -m venv build/lock && build/lock/bin/python -m pip --quiet --disable-pip-version-check install 'uv>=0.13,<1'
+	@build/lock/bin/python docker/lock.py build/lock/bin/uv $(ARGS)
 
 dist: .venv-release/.ready ## sdist, pure wheel and this platform's compiled wheel, with checksums and a bill of materials, in dist/
 	.venv-release/bin/python tools/dist.py $(ARGS)
