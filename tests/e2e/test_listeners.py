@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
 
@@ -11,7 +14,8 @@ from kcoord.protocol import apis
 from kcoord.protocol.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from kcoord.protocol.metadata import MetadataRequest, MetadataResponse
 from kcoord.server.probe import Probe
-from tests.e2e.process import ServerProcess, run_to_end
+from tests.e2e.process import END_SECONDS, ServerProcess, run_to_end
+from tests.harness.ports import own_port
 
 
 def advertised(bootstrap: str) -> tuple[str, int]:
@@ -64,6 +68,47 @@ def test_what_a_listener_advertises() -> None:
         second = server.process.stdout.readline().split()[2]
         assert advertised(server.bootstrap) == ("127.0.0.1", server.port)
         assert advertised(second) == ("kafka.example", 19092)
+
+
+@contextmanager
+def port_mapping(port: int, target: str) -> Iterator[str]:
+    """A proxy, as an engine may map a port: clients dial 127.0.0.2, and the server sees connections of the proxy."""
+    target_host, _, target_port = target.rpartition(":")
+    with socket.create_server(("127.0.0.2", port)) as listener, ExitStack() as connections:
+
+        def copy(source: socket.socket, sink: socket.socket) -> None:
+            with suppress(OSError):
+                while part := source.recv(65536):
+                    sink.sendall(part)
+                sink.shutdown(socket.SHUT_WR)
+
+        def accept() -> None:
+            with suppress(OSError):
+                while True:
+                    outer = connections.enter_context(listener.accept()[0])
+                    inner = connections.enter_context(socket.create_connection((target_host, int(target_port))))
+                    for ends in ((outer, inner), (inner, outer)):
+                        threading.Thread(target=copy, args=ends, daemon=True).start()
+
+        acceptor = threading.Thread(target=accept, daemon=True)
+        acceptor.start()
+        yield f"127.0.0.2:{port}"
+        listener.shutdown(socket.SHUT_RDWR)
+        acceptor.join(END_SECONDS)
+
+
+def test_a_mapped_port_must_be_advertised() -> None:
+    """As in docker/compose.yaml: with the server's own address, clients on the other side of a proxy fail."""
+    port = own_port()
+    arguments = ("--listen", "HOST://127.0.0.1:0", "--advertise", f"HOST://127.0.0.2:{port}")
+    with ServerProcess(None, *arguments, listen="INTERNAL://127.0.0.1:0") as server:
+        assert server.process.stdout is not None
+        host_listener = server.process.stdout.readline().split()[2]
+        with port_mapping(port, host_listener) as mapped:
+            assert advertised(mapped) == ("127.0.0.2", port)
+        with port_mapping(port, server.bootstrap) as mapped:
+            assert advertised(mapped) == ("127.0.0.1", server.port)
+        assert advertised(server.bootstrap) == ("127.0.0.1", server.port)
 
 
 @pytest.mark.parametrize("output", ["table", "json", "markdown"])
