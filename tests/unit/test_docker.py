@@ -5,6 +5,7 @@ from __future__ import annotations
 import fnmatch
 import json
 import re
+import tomllib
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,18 @@ def test_the_image_runs_as_a_numeric_user_and_has_a_health_check() -> None:
     user, _, group = server["USER"].partition(":")
     runs = [arguments for name, arguments in instructions("server") if name == "RUN"]
     assert f"install -d -o {user} -g {group} -m 0750 /data" in runs[0]
+
+
+def test_the_labels_are_those_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    (labels,) = [arguments for name, arguments in instructions("server") if name == "LABEL"]
+    found = dict(re.findall(r'org\.opencontainers\.image\.(\w+)="([^"]*)"', labels))
+    assert found["title"] == project["name"]
+    assert found["source"] == project["urls"]["Homepage"]
+    # crc32c, a package of its own in the image, is the only one under a licence with conditions on copies.
+    assert found["licenses"] == f"{project['license']} AND LGPL-2.1-or-later"
+    assert found["version"] == "$VERSION" and set(found) >= {"description"}
+    assert ("ARG", "VERSION=0.0.0") in instructions("server") and ("ARG", "VERSION=0.0.0") in instructions("package")
 
 
 def copied(stage: str) -> list[str]:

@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -119,6 +120,27 @@ def test_the_step_that_starts_a_server_ends_when_it_serves(name: str, tmp_path: 
         assert (tmp_path / "kcoord.log").exists()
     finally:
         os.killpg(process.pid, signal.SIGKILL)
+
+
+# ---- docs
+
+
+def test_the_docs_show_parts_of_the_examples() -> None:
+    examples = [*CI.glob("*.yml"), ROOT / "docker" / "compose.yaml"]
+    texts = [path.read_text() for path in examples]
+    for page, count in (("ci.md", 3), ("containers.md", 1)):
+        blocks = re.findall(r"^```yaml\n(.*?)^```", (ROOT / "docs" / page).read_text(), re.MULTILINE | re.DOTALL)
+        assert len(blocks) == count
+        for block in blocks:
+            shown = [textwrap.indent(block, " " * width) for width in range(0, 10, 2)]
+            assert any(part in text for part in shown for text in texts), block
+
+
+def test_the_command_to_run_the_image_advertises_the_port_that_it_publishes() -> None:
+    text = (ROOT / "docs" / "containers.md").read_text()
+    (command,) = re.findall(r"^    (docker run .*)$", text, re.MULTILINE)
+    published = re.findall(r" -p (\S+):9092 ", command)
+    assert published == re.findall(r" -e KCOORD_ADVERTISE=(\S+) ", command) == ["127.0.0.1:9092"]
 
 
 # ---- Kubernetes
