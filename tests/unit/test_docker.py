@@ -115,7 +115,7 @@ def test_the_labels_are_those_of_the_project() -> None:
 def copied(stage: str) -> list[str]:
     """What a stage copies from the build context."""
     lines = [arguments for name, arguments in instructions(stage) if name == "COPY" and "--from" not in arguments]
-    return [source for line in lines for source in line.split()[:-1]]
+    return [word for line in lines for word in line.split()[:-1] if not word.startswith("--")]
 
 
 def test_every_run_line_is_a_step_of_the_script_that_ci_runs() -> None:
@@ -141,7 +141,7 @@ def test_only_what_is_compiled_repeats_the_compile_step() -> None:
     assert copied("dependencies") == ["docker/build-steps.sh", "docker/requirements.txt"]
     # Neither is the compiler's stage what the image is made of.
     assert [arguments for name, arguments in instructions("server") if name == "COPY"] == [
-        "docker/health.py /usr/local/bin/kcoord-health",
+        "--chmod=755 docker/health.py /usr/local/bin/kcoord-health",
         "--from=dependencies /opt/kcoord /opt/kcoord",
         "--from=package /package/opt/kcoord /opt/kcoord",
     ]
