@@ -53,7 +53,8 @@ package)
     scratch=$(mktemp -d)
     trap 'rm -rf "$scratch"' EXIT
     KCOORD_COMPILE=1 $pip --python "$2/bin/python" wheel --no-build-isolation --no-deps --wheel-dir "$scratch" "$1"
-    $pip --python "$3/bin/python" install --no-deps --no-compile --no-index --find-links "$scratch" --root "$4" kcoord
+    $pip --python "$3/bin/python" install --no-deps --no-compile --no-index --no-warn-script-location \
+        --find-links "$scratch" --root "$4" kcoord
     bytecode "$3/bin/python" "$4$3/lib"
     ;;
 trim)

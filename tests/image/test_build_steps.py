@@ -69,7 +69,7 @@ def prefix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     # The wheel takes the native code as it is: a change of the version or of the README needs no compiler.
     run_step(
         source, "package", source, tools, installed, stage,
-        SETUPTOOLS_SCM_PRETEND_VERSION_FOR_KCOORD="9.8.7", CC="false",
+        SETUPTOOLS_SCM_PRETEND_VERSION="9.8.7", CC="false",
     )  # fmt: skip
     # COPY --from=package
     shutil.copytree(f"{stage}{installed}", installed, symlinks=True, dirs_exist_ok=True)
