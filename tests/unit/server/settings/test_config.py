@@ -208,6 +208,10 @@ def test_a_broker_s_settings_without_effect_are_accepted_with_a_warning() -> Non
 def test_unknown_variables_and_the_links_of_a_kubernetes_service() -> None:
     load(environ={"KCOORD_SERVICE_HOST": "10.0.0.1", "KCOORD_PORT": "tcp://10.0.0.1:9092", "KCOORD_COMPILE": "1"})
     load(environ={"KCOORD_PORT_9092_TCP_ADDR": "10.0.0.1", "KCOORD_SERVICE_PORT_KAFKA": "9092"})
+    load(environ={"KCOORD_UI_SERVICE_HOST": "10.0.0.1", "KCOORD_UI_PORT": "tcp://10.0.0.1:80"})
+    load(environ={"KCOORD_UI_PORT_80_TCP_PROTO": "tcp", "KCOORD_UI_SERVICE_PORT": "80"})
+    with pytest.raises(ConfigError, match="unknown setting KCOORD_LISTEN_PORT"):
+        load(environ={"KCOORD_LISTEN_PORT": "9092"})
     with pytest.raises(ConfigError, match="did you mean KCOORD_LOG_SYNC"):
         load(environ={"KCOORD_LOG_SINK": "os"})
 
