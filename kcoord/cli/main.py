@@ -47,6 +47,8 @@ def main() -> None:
 @click.option("--data", "-d", default=None, metavar="DIR", help="The data directory (default: data).")
 @settings_options
 @click.option("--profile", default="", metavar="NAME", help="A set of predefined settings: test.")
+@click.option("--control", default="", metavar="HOST:PORT", help="An HTTP listener for tests (docs/testing.md).")
+@click.option("--exit-with-parent", is_flag=True, help="Stop when the process ends that has started the server.")
 def serve(
     listen: tuple[str, ...],
     advertise: tuple[str, ...],
@@ -54,25 +56,44 @@ def serve(
     config_file: str,
     assignments: tuple[str, ...],
     profile: str,
+    control: str,
+    exit_with_parent: bool,
 ) -> None:
-    """Run the server until SIGTERM. Prints `kcoord ready HOST:PORT` once it accepts connections."""
+    """Run the server until SIGTERM. Prints `kcoord ready HOST:PORT` once it accepts connections.
+
+    With --control it first prints `kcoord control URL TOKEN`.
+    """
     from kcoord.server.logs import ServerLog
     from kcoord.server.settings.listeners import format_address
 
+    # Before anything that takes time: the parent may end at any moment.
+    parent = os.getppid()
+    if control:
+        assignments = (*assignments, f"control.listen={control}")
     config = load_settings(
         config_file=config_file, environ=os.environ, assignments=assignments, listen=listen,
         advertise=advertise, data=data, profile=profile,
     )  # fmt: skip
     from kcoord.server.main import run
 
-    def announce(host: str, port: int) -> None:
+    def say(text: str) -> None:
         try:
-            print(f"kcoord ready {format_address(host, port)}", flush=True)
+            print(text, flush=True)
         except OSError:
             pass  # standard output is closed; clients can still connect
 
+    def announce(host: str, port: int) -> None:
+        say(f"kcoord ready {format_address(host, port)}")
+
+    is_orphan = (lambda: os.getppid() != parent) if exit_with_parent else None
     log = ServerLog(sys.stderr, config.server.logging_format, config.server.logging_level)
-    sys.exit(run(config, log, announce))
+    if config.server.control_listen:
+        from kcoord.testing.standalone import run as run_with_controls
+
+        sys.exit(
+            run_with_controls(config, log, announce, lambda url, token: say(f"kcoord control {url} {token}"), is_orphan)
+        )
+    sys.exit(run(config, log, announce, is_orphan))
 
 
 @main.command(short_help="Check whether a server responds.")

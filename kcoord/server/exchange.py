@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import Final, final
 
 from kcoord.protocol import apis
@@ -165,3 +166,14 @@ def _error_names(value: object) -> list[str]:
         elif isinstance(item, (list, Message)):
             found += _error_names(item)
     return found
+
+
+def plain(value: object) -> object:
+    """A message or a value as data for JSON; bytes as base64."""
+    if isinstance(value, Message):
+        return {name: plain(getattr(value, name)) for name in value.FIELDS}
+    if isinstance(value, list):
+        return [plain(one) for one in value]
+    if isinstance(value, bytes):
+        return {"base64": base64.b64encode(value).decode("ascii")}
+    return value

@@ -19,9 +19,19 @@ from kcoord.server.settings.load import Config
 # takes longer than many requests.
 GC_THRESHOLDS: Final = (50_000, 20, 50)
 TRACE_MAX: Final = 4000
+# How often a server that ends with its parent looks for it.
+PARENT_LOOK_S: Final = 0.2
 
 
-async def _serve(config: Config, log: ServerLog, announce: Callable[[str, int], None]) -> None:
+async def _watch_parent(server: Server, is_orphan: Callable[[], bool]) -> None:
+    while not is_orphan():
+        await asyncio.sleep(PARENT_LOOK_S)
+    server.request_stop()
+
+
+async def _serve(
+    config: Config, log: ServerLog, announce: Callable[[str, int], None], is_orphan: Callable[[], bool] | None
+) -> None:
     loop = asyncio.get_running_loop()
     server = Server(config, log)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
@@ -35,19 +45,28 @@ async def _serve(config: Config, log: ServerLog, announce: Callable[[str, int], 
     for host, port in server.addresses:
         announce(host, port)
     loop.call_soon(log.open)
+    watch = None if is_orphan is None else loop.create_task(_watch_parent(server, is_orphan))
     await server.wait()
+    if watch is not None:
+        watch.cancel()
 
 
-def run(config: Config, log: ServerLog, announce: Callable[[str, int], None]) -> int:
+def run(
+    config: Config,
+    log: ServerLog,
+    announce: Callable[[str, int], None],
+    is_orphan: Callable[[], bool] | None = None,
+) -> int:
     """Serve until SIGTERM, SIGINT, SIGHUP or a failure, and return the exit code.
 
-    `announce(host, port)` is called for each listener once it accepts connections.
+    `announce(host, port)` is called for each listener once it accepts connections. The server also stops when
+    `is_orphan` returns true.
     """
     code = EXIT_OK
     raise_descriptor_limit()
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(_serve(config, log, announce))
+            runner.run(_serve(config, log, announce, is_orphan))
     except ServerError as error:
         if error.code == EXIT_INTERNAL:
             import traceback

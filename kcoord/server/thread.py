@@ -42,12 +42,15 @@ class ServerThread:
         storage: Storage | None = None,
         interpose: Callable[[Server], Host] | None = None,
         clocks: Callable[[], Now] = read_clocks,
+        log: ServerLog | None = None,
     ) -> None:
         self.config = config
         self.clocks = clocks
         self.storage = storage
         self.interpose = interpose
-        self.log = ServerLog(None)
+        self.log = ServerLog(None) if log is None else log
+        # Host and port of each listener, once it has started; those of the first one.
+        self.addresses: list[tuple[str, int]] = []
         self.host = ""
         self.port = 0
         self.error: ServerError | None = None
@@ -146,6 +149,7 @@ class ServerThread:
         server = Server(self.config, self.log, self.storage, self.interpose, self.clocks)
         await server.start()
         self._loop, self._server = asyncio.get_running_loop(), server
+        self.addresses = server.addresses
         self.host, self.port = server.addresses[0]
         for listener, (_, port) in zip(self.config.listeners, server.addresses, strict=True):
             listener.port = port

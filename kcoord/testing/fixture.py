@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Self, final
 
-from kcoord.server.settings.load import load
+from kcoord.server.logs import ServerLog
+from kcoord.server.settings.load import Config, load
 from kcoord.testing.double.clock import VirtualClock
 from kcoord.testing.double.controls import Fault
 from kcoord.testing.double.exchanges import Exchange
@@ -22,12 +23,20 @@ class KcoordServer(GroupStates):
     With `clock="virtual"` a test can move the server's time: `advance`, `run_until`.
     """
 
-    def __init__(self, settings: Mapping[str, str] | None = None, clock: str = "real") -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, str] | None = None,
+        clock: str = "real",
+        config: Config | None = None,
+        log: ServerLog | None = None,
+    ) -> None:
+        """`config` replaces `settings` and the profile `test`."""
         if clock not in ("real", "virtual"):
             raise ValueError(f"clock is real or virtual, not {clock!r}")
-        assignments = [f"{name}={value}" for name, value in (settings or {}).items()]
-        config = load(profile="test", assignments=assignments)
-        super().__init__(config, VirtualClock() if clock == "virtual" else None)
+        if config is None:
+            assignments = [f"{name}={value}" for name, value in (settings or {}).items()]
+            config = load(profile="test", assignments=assignments)
+        super().__init__(config, VirtualClock() if clock == "virtual" else None, log)
 
     # ---- address
 
@@ -43,6 +52,11 @@ class KcoordServer(GroupStates):
     @property
     def port(self) -> int:
         return self._thread.port
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Host and port of each listener."""
+        return self._thread.addresses
 
     # ---- life cycle
 

@@ -53,3 +53,8 @@ class ServerConfig:
         # Messages of the server.
         self.logging_format = "auto"
         self.logging_level = "info"
+
+        # Tests.
+        self.control_listen = ""
+        self.control_token = ""
+        self.control_clock = "real"

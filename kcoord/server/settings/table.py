@@ -603,6 +603,22 @@ LOGGING_SETTINGS: Final = (
     ),
 )  # fmt: skip
 
+CONTROL_SETTINGS: Final = (
+    Setting(
+        "control.listen", "server.control_listen", "", "",
+        "The address, `HOST:PORT`, of an HTTP listener for tests, which provokes failures and shows what clients sent "
+        "(docs/testing.md). Whoever has its token can do anything. Empty: none.",
+    ),
+    Setting(
+        "control.token", "server.control_token", "", "",
+        "The token that each request to `control.listen` must have. Empty: a random one, printed at the start.",
+    ),
+    Setting(
+        "control.clock", "server.control_clock", "real", "",
+        "With `virtual`, the HTTP listener can move the server's time.", choices=("real", "virtual"),
+    ),
+)  # fmt: skip
+
 SECTIONS: Final = (
     ("Network", NETWORK_SETTINGS),
     ("Log", LOG_SETTINGS),
@@ -610,6 +626,7 @@ SECTIONS: Final = (
     ("Groups and offsets", GROUP_SETTINGS),
     ("Producers and transactions", PRODUCER_SETTINGS),
     ("Messages of the server", LOGGING_SETTINGS),
+    ("Tests", CONTROL_SETTINGS),
 )
 SETTINGS: Final[tuple[Setting, ...]] = tuple(setting for _, section in SECTIONS for setting in section)
 BY_NAME: Final[dict[str, Setting]] = {setting.name: setting for setting in SETTINGS}

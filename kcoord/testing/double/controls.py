@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar, Unpack, final
 
+from kcoord.server.logs import ServerLog
 from kcoord.server.pump import read_clocks
 from kcoord.server.server import Server
 from kcoord.server.settings.load import Config
@@ -71,13 +72,13 @@ class Controls:
     on a random choice that is the same in every run.
     """
 
-    def __init__(self, config: Config, clock: VirtualClock | None = None) -> None:
+    def __init__(self, config: Config, clock: VirtualClock | None = None, log: ServerLog | None = None) -> None:
         self._clock = clock
         self._rules = Rules()
         self._exchanges = ExchangeLog()
         self._double: Double | None = None
         clocks = read_clocks if clock is None else clock
-        self._thread = ServerThread(config, interpose=self._interpose, clocks=clocks)
+        self._thread = ServerThread(config, interpose=self._interpose, clocks=clocks, log=log)
 
     def _interpose(self, server: Server) -> Double:
         """Called by a server that starts, on its thread."""

@@ -1,0 +1,1 @@
+"""The controls of the fixture as JSON over HTTP, for tests in any language."""
