@@ -28,7 +28,7 @@ INDENTED = re.compile(r"^ {4,}(\S.*)$", re.MULTILINE)
 INLINE = re.compile(r"(?<!`)`(kcoord [^`]+)`(?!`)")
 # What ends a command in a line of a shell.
 ENDS = re.compile(r"[|;&<>]+")
-OUTPUT = ("ready", "--help")
+OUTPUT = ("ready", "control", "--help")
 SETTING_NAMES = {name for setting in SETTINGS for name in (setting.name, *(alias for alias, _ in setting.aliases))}
 
 
