@@ -33,6 +33,8 @@ class Request:
         self.correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
         api = apis.APIS.get(self.api_key)
         self.name = f"API {self.api_key}" if api is None else api.name
+        # Where the body begins, once it was read.
+        self.head = HEAD_BYTES
         self._client_id = ""
         self._message: Message | None = None
         self._problem = ""
@@ -80,7 +82,16 @@ class Request:
             return
         if api.request_header_version(self.version) == 2:
             reader.skip_tags()
+        self.head = int(reader.pos)
         self._message = apis.decode_request(self.api_key, reader, self.version)
+
+    def encoded(self) -> bytes:
+        """The frame with the message as it is now. Raises EncodeError, and ValueError if there is no message."""
+        if self.message is None:
+            raise ValueError(self.problem)
+        writer = BytesWriter()
+        apis.encode_request(writer, self.api_key, self.message, self.version)
+        return self.frame[: self.head] + writer.getvalue()
 
 
 @final

@@ -6,21 +6,23 @@ from collections.abc import Mapping
 from typing import Self, final
 
 from kcoord.server.logs import ServerLog
+from kcoord.server.settings.listeners import format_address
 from kcoord.server.settings.load import Config, load
+from kcoord.testing.cluster_controls import ClusterControls
 from kcoord.testing.double.clock import VirtualClock
 from kcoord.testing.double.controls import Fault
 from kcoord.testing.double.exchanges import Exchange
-from kcoord.testing.group_states import GroupStates
 from kcoord.testing.waiting import WaitTimeout
 
 __all__ = ["Exchange", "Fault", "KcoordServer", "WaitTimeout"]
 
 
 @final
-class KcoordServer(GroupStates):
+class KcoordServer(ClusterControls):
     """A server in this process. `settings` maps names to values, as in docs/configuration.md.
 
-    With `clock="virtual"` a test can move the server's time: `advance`, `run_until`.
+    With `brokers=3` it plays a cluster: `stop_broker`, `move_leader` and others of ClusterControls. With
+    `clock="virtual"` a test can move the server's time: `advance`, `run_until`.
     """
 
     def __init__(
@@ -29,21 +31,26 @@ class KcoordServer(GroupStates):
         clock: str = "real",
         config: Config | None = None,
         log: ServerLog | None = None,
+        brokers: int = 1,
     ) -> None:
-        """`config` replaces `settings` and the profile `test`."""
+        """`config` replaces `settings` and the profile `test`; it must have a listener for each broker."""
         if clock not in ("real", "virtual"):
             raise ValueError(f"clock is real or virtual, not {clock!r}")
         if config is None:
             assignments = [f"{name}={value}" for name, value in (settings or {}).items()]
+            if brokers > 1:
+                assignments.append("listeners=" + ",".join(["127.0.0.1:0"] * brokers))
             config = load(profile="test", assignments=assignments)
-        super().__init__(config, VirtualClock() if clock == "virtual" else None, log)
+        super().__init__(config, VirtualClock() if clock == "virtual" else None, log, brokers)
 
     # ---- address
 
     @property
     def bootstrap(self) -> str:
-        """HOST:PORT, for a client's `bootstrap_servers`."""
-        return self._thread.bootstrap
+        """HOST:PORT, for a client's `bootstrap_servers`; of all brokers, with commas, if there are several."""
+        if self._brokers == 1:
+            return self._thread.bootstrap
+        return ",".join(format_address(host, port) for host, port in self.addresses[: self._brokers])
 
     @property
     def host(self) -> str:

@@ -87,7 +87,7 @@ class GroupStates(ClockTools):
         identity = MemberIdentity(found.member_id, found.instance_id, REASON)
         if found.instance_id:
             identity.member_id = ""
-        with Probe(self._thread.bootstrap) as probe:
+        with Probe(self._own_address()) as probe:
             request = LeaveGroupRequest(group_id=group, members=[identity])
             answer = probe.ask(apis.LEAVE_GROUP, LEAVE_VERSION, request, LeaveGroupResponse)
         _check(answer.error_code or answer.members[0].error_code)
@@ -104,7 +104,7 @@ class GroupStates(ClockTools):
         if self._thread.call(lambda server: _rebalance_classic(server, group)):
             return
         topics = self._thread.call(lambda server: _subscribed(server, group))
-        with Probe(self._thread.bootstrap) as probe:
+        with Probe(self._own_address()) as probe:
             ask = partial(_heartbeat, probe, group)
             ask(0, topics)
             ask(LEAVE_EPOCH, None)
@@ -117,7 +117,7 @@ class GroupStates(ClockTools):
         Returns the new producer epoch.
         """
         request = InitProducerIdRequest(transactional_id, TRANSACTION_TIMEOUT_MS)
-        with Probe(self._thread.bootstrap) as probe:
+        with Probe(self._own_address()) as probe:
             while True:
                 answer = probe.ask(apis.INIT_PRODUCER_ID, INIT_PRODUCER_VERSION, request, InitProducerIdResponse)
                 # The open transaction is being aborted.

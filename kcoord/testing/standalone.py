@@ -11,7 +11,7 @@ from typing import Final
 from kcoord.server.failures import EXIT_LISTEN, EXIT_OK, ServerError
 from kcoord.server.listen.descriptors import raise_descriptor_limit
 from kcoord.server.logs import ServerLog
-from kcoord.server.settings.listeners import split_address
+from kcoord.server.settings.listeners import Listener, split_address
 from kcoord.server.settings.load import Config
 from kcoord.testing.fixture import KcoordServer
 from kcoord.testing.remote.http import ControlServer
@@ -37,12 +37,12 @@ def run(
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda *_: stop.set())
     token = config.server.control_token or secrets.token_urlsafe(TOKEN_BYTES)
-    server = KcoordServer(clock=config.server.control_clock, config=config, log=log)
     try:
+        server = _server(config, log)
         _, host, port = split_address(config.server.control_listen)
         control = ControlServer(server, host, port, token)
     except (OSError, ValueError) as error:
-        log.error("failed", message=f"control.listen: {error}", exit_code=EXIT_LISTEN)
+        log.error("failed", message=f"control: {error}", exit_code=EXIT_LISTEN)
         log.open()
         return EXIT_LISTEN
     try:
@@ -61,3 +61,12 @@ def run(
         log.open()
         return error.code
     return EXIT_OK
+
+
+def _server(config: Config, log: ServerLog) -> KcoordServer:
+    """Raises ValueError if there are fewer listeners than brokers."""
+    brokers = config.server.control_brokers
+    first = config.listeners[0]
+    if len(config.listeners) == 1 and first.port == 0:
+        config.listeners += [Listener(first.name, first.host, 0) for _ in range(brokers - 1)]
+    return KcoordServer(clock=config.server.control_clock, config=config, log=log, brokers=brokers)

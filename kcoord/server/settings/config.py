@@ -58,3 +58,4 @@ class ServerConfig:
         self.control_listen = ""
         self.control_token = ""
         self.control_clock = "real"
+        self.control_brokers = 1

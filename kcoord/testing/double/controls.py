@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final, TypeVar, Unpack, final
 
+from kcoord.server.listen.limits import plain_host
 from kcoord.server.logs import ServerLog
 from kcoord.server.pump import read_clocks
 from kcoord.server.server import Server
+from kcoord.server.settings.listeners import format_address
 from kcoord.server.settings.load import Config
 from kcoord.server.thread import ServerThread
 from kcoord.testing.double import faults
 from kcoord.testing.double.clock import VirtualClock
+from kcoord.testing.double.cluster import Cluster, Node
 from kcoord.testing.double.double import Double
 from kcoord.testing.double.exchanges import Exchange, ExchangeLog
 from kcoord.testing.double.faults import Action, Rule, Rules, error_code
@@ -72,7 +75,16 @@ class Controls:
     on a random choice that is the same in every run.
     """
 
-    def __init__(self, config: Config, clock: VirtualClock | None = None, log: ServerLog | None = None) -> None:
+    def __init__(
+        self,
+        config: Config,
+        clock: VirtualClock | None = None,
+        log: ServerLog | None = None,
+        brokers: int = 1,
+    ) -> None:
+        if not 1 <= brokers <= len(config.listeners):
+            raise ValueError(f"{brokers} brokers need as many listeners, there are {len(config.listeners)}")
+        self._brokers = brokers
         self._clock = clock
         self._rules = Rules()
         self._exchanges = ExchangeLog()
@@ -82,8 +94,20 @@ class Controls:
 
     def _interpose(self, server: Server) -> Double:
         """Called by a server that starts, on its thread."""
-        self._double = Double(server, _topic_names(server), self._rules, self._exchanges)
+        names = _topic_names(server)
+        cluster = Cluster(_nodes(server, self._brokers), names) if self._brokers > 1 else None
+        self._double = Double(server, names, self._rules, self._exchanges, cluster)
         return self._double
+
+    def _own_address(self) -> str:
+        """Where the fixture's own requests go: to a broker that is up."""
+        double = self._double
+        if double is None or double.cluster is None:
+            return self._thread.bootstrap
+        node = next(iter(double.cluster.up()), None)
+        if node is None:
+            raise RuntimeError("all brokers are stopped")
+        return format_address(node.host, node.port)
 
     def clear_faults(self) -> None:
         """Remove all rules, close the connections that they have disturbed, and forget what has passed."""
@@ -304,6 +328,16 @@ class Controls:
         lines.append(f"  last requests: {'none' if not last else ''}")
         lines += [f"    {one!r}" for one in last]
         return "\n".join(lines)
+
+
+def _nodes(server: Server, brokers: int) -> list[Node]:
+    """The brokers, as clients are to reach them."""
+    nodes: list[Node] = []
+    for number, listener in enumerate(server.config.listeners[:brokers], 1):
+        host, port = server.addresses[number - 1]
+        host = listener.advertised_host or plain_host(host)
+        nodes.append(Node(number, host, listener.advertised_port or port, f"rack-{number}"))
+    return nodes
 
 
 def _no_topic_names(_: bytes) -> str:

@@ -18,6 +18,7 @@ from kcoord.server.exchange import Request
 from kcoord.server.listen.connection import Connection
 from kcoord.server.probe import CLIENT_ID
 from kcoord.server.server import Server
+from kcoord.testing.double.cluster import Broker, Cluster
 from kcoord.testing.double.exchanges import ExchangeLog
 from kcoord.testing.double.faults import Rules
 from kcoord.testing.double.link import Link
@@ -88,7 +89,9 @@ class Passage:
 class Double:
     """Used on the server's thread only, except for `log`. `topic_name` finds the name of a topic id."""
 
-    def __init__(self, server: Server, topic_name: TopicNames, rules: Rules, log: ExchangeLog) -> None:
+    def __init__(
+        self, server: Server, topic_name: TopicNames, rules: Rules, log: ExchangeLog, cluster: Cluster | None
+    ) -> None:
         pump = server.pump
         self.pump = pump
         self.loop = pump.loop
@@ -102,6 +105,9 @@ class Double:
         self.watches = Watches(server)
         # What new connections are offered; None: everything.
         self.caps: Caps | None = None
+        # The brokers that the listeners play, if there are several.
+        self.cluster = cluster
+        self._node_of = {id(listener): number for number, listener in enumerate(server.config.listeners, 1)}
         # New connections are closed at once.
         self.is_refusing = False
         self._passages: dict[Connection, Passage] = {}
@@ -120,8 +126,13 @@ class Double:
     def connected(self, connection: Connection, host: str, port: int) -> None:
         if self.is_refusing:
             raise ConnectionRefusedError("connections are refused by a rule")
+        broker: Broker | None = None
+        if self.cluster is not None:
+            broker = Broker(self.cluster, self._node_of[id(connection.listener)])
+            if not self.cluster.node(broker.node_id).is_up:
+                raise ConnectionRefusedError("the broker is stopped")
         self.pump.connected(connection, host, port)
-        link = Link(self._next_number, connection.client_host, self.exchanges, self.caps)
+        link = Link(self._next_number, connection.client_host, self.exchanges, self.caps, broker)
         self._next_number += 1
         passage = Passage(link, connection.transport, self.config.frame_produce_bytes_max)
         self._passages[connection] = passage
@@ -175,6 +186,8 @@ class Double:
         """Remove all rules, and close the connections that they have disturbed, so that nothing of them is left."""
         self.rules.clear()
         self.is_refusing = False
+        if self.cluster is not None:
+            self.cluster.forget()
         if self.caps is not None:
             # Clients remember what they were offered.
             self.caps = None
@@ -183,6 +196,14 @@ class Double:
             if passage.link.is_disturbed:
                 connection.abort()
         self.exchanges.clear()
+
+    def stop_broker(self, node_id: int) -> None:
+        """Others take over what this broker has, then its connections are closed. Raises LookupError."""
+        assert self.cluster is not None
+        self.cluster.node(node_id).is_up = False
+        for connection in list(self._passages):
+            if self._node_of[id(connection.listener)] == node_id:
+                connection.abort()
 
     def cut_all(self) -> int:
         """Close all connections at once. Returns how many there were."""

@@ -18,6 +18,7 @@ from kcoord.protocol import apis
 from kcoord.protocol.api_versions import ApiVersionsResponse
 from kcoord.server.exchange import Answer, Request
 from kcoord.testing.double import faults
+from kcoord.testing.double.cluster import CHANGED_APIS, Broker, Refused
 from kcoord.testing.double.exchanges import Exchange, ExchangeLog
 from kcoord.testing.double.faults import Rule
 from kcoord.testing.double.releases import Caps
@@ -69,17 +70,22 @@ class Entry:
         self.exchange = exchange
         self.rule = rule
         self.answer: bytes | None = None
+        # Partitions of it that another broker leads.
+        self.refused: list[Refused] = []
 
 
 @final
 class Link:
     """The caller passes what came from either side, then takes `to_engine` and `to_client` and looks at `is_cut`."""
 
-    def __init__(self, number: int, client_host: str, log: ExchangeLog, caps: Caps | None) -> None:
+    def __init__(
+        self, number: int, client_host: str, log: ExchangeLog, caps: Caps | None, broker: Broker | None = None
+    ) -> None:
         self.number = number
         self.client_host = client_host
         self._log = log
         self._caps = caps
+        self._broker = broker
         # Frames with their size field.
         self.to_engine: list[bytes] = []
         self.to_client: list[bytes] = []
@@ -156,13 +162,25 @@ class Link:
                 self.is_cut = True
                 return
             entry.answer = error_frame(request, rule.action.error_code) or None
+        frame = self._routed(entry, request)
         if request.has_answer:
             self._entries.append(entry)
         if entry.answer is None:
             exchange.is_handled = True
-            self.to_engine.append(framed(request.frame))
+            self.to_engine.append(framed(frame))
         else:
             self._flush(request.now_s, request.wall_ms)
+
+    def _routed(self, entry: Entry, request: Request) -> bytes:
+        """The frame for the engine. The entry gets the answer if the request is for another broker of a cluster."""
+        broker = self._broker
+        if broker is None or entry.answer is not None or request.message is None:
+            return request.frame
+        routed = Request(request.frame, request.now_s, request.wall_ms)
+        error, entry.refused = broker.cluster.receive(broker.node_id, routed)
+        if error:
+            entry.answer = error_frame(request, error)
+        return routed.encoded() if request.api_key in CHANGED_APIS else request.frame
 
     # --- from the engine
 
@@ -203,6 +221,10 @@ class Link:
         if self._caps is not None and isinstance(answer.message, ApiVersionsResponse):
             self._caps.limit(answer.message)
             frame = answer.encoded()
+        broker = self._broker
+        if broker is not None and answer.message is not None:
+            if broker.cluster.answer(broker.node_id, request, answer.message, entry.refused):
+                frame = answer.encoded()
         entry.exchange.answered(answer)
         if kind == faults.DROP_ANSWER:
             self.is_mute = True

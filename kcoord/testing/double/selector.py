@@ -97,8 +97,9 @@ def _is_texts(value: Any) -> bool:
 
 
 def _texts(value: Any) -> list[str]:
+    """The names; an empty text is a field that this version of the request does not use."""
     if isinstance(value, str):
-        return [value]
+        return [value] if value else []
     return value if _is_texts(value) else []
 
 

@@ -28,6 +28,7 @@ METHODS: Final = (
     "expire_member", "remove_member", "force_rebalance", "fence_producer",
     "wait_stable", "wait_members", "wait_empty", "wait_committed", "wait_lag", "state", "committed", "lag",
     "advance", "now_ms",
+    "brokers", "leader", "coordinator", "stop_broker", "start_broker", "move_leader", "move_coordinator",
 )  # fmt: skip
 TIMEOUT_S_MAX: Final = 600.0
 JSON_TYPES: Final[dict[Any, dict[str, Any]]] = {
