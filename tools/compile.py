@@ -6,7 +6,8 @@ file. To use the tree, put it first in the path: PYTHONPATH=build/compiled.
 
 C files are compiled in parallel, and an object file is kept as long as its C file, the headers and
 the flags stay the same, so a change inside one function costs one C file. With COMPILE_OBJECTS=DIR, object
-files are also kept in that folder, where builds in other folders find them.
+files and the libraries of each state of the sources are also kept in that folder, where builds in other folders find
+them.
 
 Exit codes: 0 built or up to date, 1 failed (with --check: not up to date), 3 there is no C compiler or no Python
 headers.
@@ -105,8 +106,19 @@ def copy_sources(target: Path) -> None:
 
 def keep_libraries(source: Path, target: Path) -> None:
     """Copy the native libraries of another tree: only interpreted files have changed."""
-    for library in [*source.rglob("*.so"), *source.rglob("*.pyd")]:
+    for library in libraries(source):
+        (target / library.relative_to(source)).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(library, target / library.relative_to(source))
+
+
+def libraries(tree: Path) -> list[Path]:
+    return sorted([*tree.rglob("*.so"), *tree.rglob("*.pyd")])
+
+
+def shared_folder() -> Path | None:
+    """The folder that builds share, if there is one."""
+    shared = os.environ.get("COMPILE_OBJECTS")
+    return ROOT / shared if shared else None
 
 
 def publish(stage: Path, target: Path) -> None:
@@ -208,8 +220,7 @@ def native_build(target: Path, modules: list[str], opt_level: str, jobs: int) ->
         ["--config-file", str(MYPYC_SETTINGS), "--cache-dir", "../mypyc-cache", *modules],
         opt_level=opt_level, debug_level="0", multi_file=True, target_dir="../c", group_name=GROUP,
     )  # fmt: skip
-    shared = os.environ.get("COMPILE_OBJECTS")
-    cache = ObjectCache(jobs, ROOT / shared if shared else None)
+    cache = ObjectCache(jobs, shared_folder())
 
     class CachedBuild(build_ext):  # type: ignore[misc, unused-ignore]
         def build_extension(self, ext: Any) -> None:
@@ -242,15 +253,31 @@ def build(out: Path, opt_level: str, jobs: int, quiet: bool = False) -> bool:
     print(f"compile: translating {len(modules)} modules ({lines} lines) to C", flush=True)
     started = time.monotonic()
     copy_sources(stage)
+    shared = shared_folder()
+    known = shared / f"{native}.libraries" if shared else None
+    compiled = 0
     if there.startswith(native):
         keep_libraries(target, stage)
-        compiled = 0
+    elif known and known.is_dir():
+        keep_libraries(known, stage)
     else:
         compiled = native_build(stage, modules, opt_level, jobs)
+        if known:
+            _share(stage, known)
     (stage / ".stamp").write_text(wanted)
     publish(stage, target)
     print(f"compile: {compiled} C files in {time.monotonic() - started:.0f} s")
     return True
+
+
+def _share(stage: Path, known: Path) -> None:
+    """Keep the libraries of a tree in the shared folder, all or none."""
+    part = known.with_name(f"{known.name}.{os.getpid()}")
+    keep_libraries(stage, part)
+    try:
+        part.rename(known)
+    except OSError:  # another build was first
+        shutil.rmtree(part)
 
 
 def is_current(out: Path, opt_level: str) -> bool:
