@@ -124,8 +124,8 @@ class Pump:
         # Open connections whose clients have closed their sending side.
         self._ending: list[Connection] = []
         self.shares = ReadShares()
-        # Called after each turn, if given: a test waits for a state.
-        self.after_turn: Callable[[], None] | None = None
+        # Called after each turn: tests wait for a state, and clients inside the process for their answers.
+        self.after_turn: list[Callable[[], None]] = []
 
     # ---- connections
 
@@ -278,8 +278,9 @@ class Pump:
             self.schedule_turn()
         if self.config.turn_log_ms:
             self._note_turn()
-        if self.after_turn is not None:
-            self.after_turn()
+        if self.after_turn:
+            for look in list(self.after_turn):
+                look()
 
     def _write_held(self) -> None:
         """Nothing came that the held records could be written with."""

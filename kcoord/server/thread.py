@@ -6,11 +6,13 @@ It never ends the host process: a failure that would stop a standalone server is
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Coroutine
-from typing import TypeVar, final
+from typing import Any, TypeVar, final
 
 from kcoord.core.outcome import Now
 from kcoord.log.storage import Storage
@@ -95,18 +97,18 @@ class ServerThread:
                 loop.call_soon_threadsafe(server.request_stop)
             except RuntimeError:
                 pass  # the server has just ended by itself
-        if self._thread is not None:
-            self._thread.join(JOIN_SECONDS)
+        self._join()
         if self._is_running():
             raise ServerError(EXIT_INTERNAL, f"the server did not stop within {JOIN_SECONDS:.0f} s")
         self.check()
 
+    def _join(self) -> None:
+        if self._thread is not None:
+            self._thread.join(JOIN_SECONDS)
+
     def call(self, function: Callable[[Server], T]) -> T:
         """Run `function(server)` on the server's thread and return its result."""
-        self.check()
-        loop, server = self._loop, self._server
-        if loop is None or server is None or not self._is_running():
-            raise ServerError(EXIT_INTERNAL, "the server is not running")
+        loop, server = self._running()
         done = threading.Event()
         results: list[T] = []
         errors: list[BaseException] = []
@@ -121,16 +123,48 @@ class ServerThread:
         loop.call_soon_threadsafe(work)
         while not done.wait(0.2):
             if not self._is_running():
-                self.check()
-                raise ServerError(EXIT_INTERNAL, "the server stopped before the call")
+                raise self._ended()
         if errors:
             raise errors[0]
         return results[0]
 
-    def run(self, work: Callable[[Server], Coroutine[None, None, T]], timeout_s: float) -> T:
-        """Run `work(server)` on the server's loop and return its result. Raises TimeoutError."""
-        task = self.call(lambda server: asyncio.run_coroutine_threadsafe(work(server), server.loop))
-        return task.result(timeout_s)
+    def run(self, work: Callable[[Server], Coroutine[Any, Any, T]], timeout_s: float | None = None) -> T:
+        """Await `work(server)` on the server's loop and return its result. Raises TimeoutError."""
+        end_s = None if timeout_s is None else time.monotonic() + timeout_s
+        loop, server = self._running()
+        coroutine = work(server)
+        try:
+            future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+        except RuntimeError:
+            coroutine.close()
+            raise self._ended() from None
+        while True:
+            try:
+                return future.result(0.2)
+            except concurrent.futures.CancelledError:
+                # The loop has ended; the thread notes the reason as its last action.
+                self._join()
+                raise self._ended() from None
+            except Exception:
+                if future.done() and not server.pump.has_failed:
+                    raise
+                if future.done():
+                    self._join()
+                if not self._is_running():
+                    raise self._ended() from None
+                if end_s is not None and time.monotonic() > end_s:
+                    future.cancel()
+                    raise TimeoutError(f"{timeout_s:g} s") from None
+
+    def _running(self) -> tuple[asyncio.AbstractEventLoop, Server]:
+        self.check()
+        loop, server = self._loop, self._server
+        if loop is None or server is None or not self._is_running():
+            raise ServerError(EXIT_INTERNAL, "the server is not running")
+        return loop, server
+
+    def _ended(self) -> ServerError:
+        return self.error or ServerError(EXIT_INTERNAL, "the server stopped before the call")
 
     def _run(self) -> None:
         try:

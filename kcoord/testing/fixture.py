@@ -8,17 +8,18 @@ from typing import Self, final
 from kcoord.server.logs import ServerLog
 from kcoord.server.settings.listeners import format_address
 from kcoord.server.settings.load import Config, load
-from kcoord.testing.cluster_controls import ClusterControls
 from kcoord.testing.double.clock import VirtualClock
 from kcoord.testing.double.controls import Fault
 from kcoord.testing.double.exchanges import Exchange
+from kcoord.testing.state.records import Position, Record
+from kcoord.testing.state.tools import StateTools
 from kcoord.testing.waiting import WaitTimeout
 
-__all__ = ["Exchange", "Fault", "KcoordServer", "WaitTimeout"]
+__all__ = ["Exchange", "Fault", "KcoordServer", "Position", "Record", "WaitTimeout"]
 
 
 @final
-class KcoordServer(ClusterControls):
+class KcoordServer(StateTools):
     """A server in this process. `settings` maps names to values, as in docs/configuration.md.
 
     With `brokers=3` it plays a cluster: `stop_broker`, `move_leader` and others of ClusterControls. With

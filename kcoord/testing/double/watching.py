@@ -73,14 +73,15 @@ class Watches:
     def add(self, watch: Watch) -> None:
         watch.look(view(self._server))
         if not watch.is_over.is_set():
+            if not self._watches:
+                self._server.pump.after_turn.append(self._look)
             self._watches.append(watch)
-            self._server.pump.after_turn = self._look
 
     def remove(self, watch: Watch) -> None:
         if watch in self._watches:
             self._watches.remove(watch)
-        if not self._watches:
-            self._server.pump.after_turn = None
+            if not self._watches:
+                self._server.pump.after_turn.remove(self._look)
 
     def _look(self) -> None:
         seen = view(self._server)

@@ -1,0 +1,1 @@
+"""State for tests: topics, records and offsets without a client, seeds, snapshots."""

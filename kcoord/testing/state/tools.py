@@ -1,0 +1,96 @@
+"""Prepare state and look at it, without a client. Any thread but the server's may call these methods."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TypeVar
+
+from kcoord.server.server import Server
+from kcoord.testing.cluster_controls import ClusterControls
+from kcoord.testing.state import operations
+from kcoord.testing.state.inner import InnerClient, inner_client
+from kcoord.testing.state.records import (
+    Bytes,
+    GivenHeaders,
+    GivenRecord,
+    NewRecord,
+    Position,
+    Record,
+    new_record,
+    to_bytes,
+    to_headers,
+)
+from kcoord.testing.waiting import TIMEOUT_S
+
+T = TypeVar("T")
+
+
+class StateTools(ClusterControls):
+    """The part of the fixture that prepares state.
+
+    The calls take milliseconds and wait for no client, so tests on an event loop may use them, too. They are not in
+    `requests()`, and rules do not concern them. What the server refuses is a kcoord.client.errors.BrokerError with
+    Kafka's name of the error; without an answer for 10 s it is RequestTimedOut.
+    """
+
+    def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, object] | None = None) -> None:
+        """Create a topic, with configs such as `{"cleanup.policy": "compact"}`."""
+        self._ask(lambda client: operations.create_topic(client, name, partitions, configs))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic, and the offsets that groups have committed for it."""
+        self._ask(lambda client: operations.delete_topic(client, name))
+
+    def topics(self) -> dict[str, int]:
+        """The number of partitions of each topic, without internal topics."""
+        return self._ask(operations.list_topics)
+
+    def produce(
+        self,
+        topic: str,
+        value: GivenRecord | Iterable[GivenRecord],
+        *,
+        key: Bytes = None,
+        partition: int | None = None,
+        headers: GivenHeaders | None = None,
+        timestamp_ms: int | None = None,
+    ) -> list[Position]:
+        """Write a record or several, and return the partition and offset of each.
+
+        A record is a value (bytes, text or None) or a dict with the fields key, value, headers, partition and
+        timestamp_ms; the arguments apply to records that do not have a field of their own. Without a partition the key
+        chooses it, as in Kafka's clients. Records without a key go to the partition with the lowest end.
+        """
+        defaults = NewRecord(None, to_bytes(key, "a key"), to_headers(headers), partition, timestamp_ms)
+        given: Iterable[GivenRecord]
+        if value is None or isinstance(value, bytes | str | Mapping | Record | NewRecord):
+            given = [value]
+        else:
+            given = value
+        records = [new_record(one, defaults) for one in given]
+        return self._ask(lambda client: operations.produce(client, topic, records))
+
+    def records(
+        self,
+        topic: str,
+        partition: int | None = None,
+        start: int = 0,
+        limit: int | None = None,
+        isolation: str = "read_uncommitted",
+    ) -> list[Record]:
+        """The topic's records from the offset `start` on, by partition and offset, at most `limit`.
+
+        `isolation` is `read_uncommitted` or `read_committed`: without records of aborted and of open transactions.
+        """
+        return self._ask(lambda client: operations.read(client, topic, partition, start, limit, isolation))
+
+    def commit(self, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
+        """Commit offsets by (topic, partition) for a group without members."""
+        self._ask(lambda client: operations.commit(client, group, offsets))
+
+    def _ask(self, work: Callable[[InnerClient], Awaitable[T]], timeout: float = TIMEOUT_S) -> T:
+        async def ask(server: Server) -> T:
+            async with inner_client(server, timeout) as client:
+                return await work(client)
+
+        return self._thread.run(ask)
