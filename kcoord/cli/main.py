@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from kcoord import __version__
 from kcoord.cli.lazy import LazyGroup
-from kcoord.cli.settings_options import load_settings, settings_options
+from kcoord.cli.settings_options import EXIT_CONFIG, load_settings, settings_options
+
+if TYPE_CHECKING:
+    from kcoord.testing.state.seed import Seed
 
 HEALTH_TIMEOUT_S: Final = 3.0
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
@@ -49,6 +52,7 @@ def main() -> None:
 @click.option("--profile", default="", metavar="NAME", help="A set of predefined settings: test.")
 @click.option("--control", default="", metavar="HOST:PORT", help="An HTTP listener for tests (docs/testing.md).")
 @click.option("--exit-with-parent", is_flag=True, help="Stop when the process ends that has started the server.")
+@click.option("--seed", default="", metavar="FILE", help="YAML or JSON: topics, records and offsets to begin with.")
 def serve(
     listen: tuple[str, ...],
     advertise: tuple[str, ...],
@@ -58,10 +62,14 @@ def serve(
     profile: str,
     control: str,
     exit_with_parent: bool,
+    seed: str,
 ) -> None:
     """Run the server until SIGTERM. Prints `kcoord ready HOST:PORT` once it accepts connections.
 
     With --control it first prints `kcoord control URL TOKEN`.
+
+    --seed creates the topics of a file that do not exist yet, with their records, and commits offsets of groups that
+    have none, before the server accepts connections. docs/testing.md has an example.
     """
     from kcoord.server.logs import ServerLog
     from kcoord.server.settings.listeners import format_address
@@ -85,15 +93,33 @@ def serve(
     def announce(host: str, port: int) -> None:
         say(f"kcoord ready {format_address(host, port)}")
 
+    first = _load_seed(seed) if seed else None
     is_orphan = (lambda: os.getppid() != parent) if exit_with_parent else None
     log = ServerLog(sys.stderr, config.server.logging_format, config.server.logging_level)
     if config.server.control_listen:
         from kcoord.testing.standalone import run as run_with_controls
 
-        sys.exit(
-            run_with_controls(config, log, announce, lambda url, token: say(f"kcoord control {url} {token}"), is_orphan)
-        )
-    sys.exit(run(config, log, announce, is_orphan))
+        def announce_control(url: str, token: str) -> None:
+            say(f"kcoord control {url} {token}")
+
+        sys.exit(run_with_controls(config, log, announce, announce_control, is_orphan, first))
+    prepare = None
+    if first is not None:
+        from kcoord.testing.state.seeding import Sower
+
+        prepare = Sower(first)
+    sys.exit(run(config, log, announce, is_orphan, prepare))
+
+
+def _load_seed(path: str) -> Seed:
+    """Read a seed; exits if it has a mistake."""
+    from kcoord.testing.state.seed import SeedError, load_seed
+
+    try:
+        return load_seed(path)
+    except SeedError as error:
+        click.echo(f"kcoord: {error}", err=True)
+        sys.exit(EXIT_CONFIG)
 
 
 @main.command(short_help="Check whether a server responds.")

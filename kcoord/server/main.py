@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 from kcoord.server.event_loop import new_event_loop
@@ -23,6 +23,10 @@ TRACE_MAX: Final = 4000
 PARENT_LOOK_S: Final = 0.2
 
 
+Announce = Callable[[str, int], None]
+Prepare = Callable[[Server], Awaitable[None]]
+
+
 async def _watch_parent(server: Server, is_orphan: Callable[[], bool]) -> None:
     while not is_orphan():
         await asyncio.sleep(PARENT_LOOK_S)
@@ -30,10 +34,10 @@ async def _watch_parent(server: Server, is_orphan: Callable[[], bool]) -> None:
 
 
 async def _serve(
-    config: Config, log: ServerLog, announce: Callable[[str, int], None], is_orphan: Callable[[], bool] | None
+    config: Config, log: ServerLog, announce: Announce, is_orphan: Callable[[], bool] | None, prepare: Prepare | None
 ) -> None:
     loop = asyncio.get_running_loop()
-    server = Server(config, log)
+    server = Server(config, log, prepare=prepare)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, server.request_stop)
     # All objects of a large state stay alive, so a collection while loading would only double the time.
@@ -54,19 +58,20 @@ async def _serve(
 def run(
     config: Config,
     log: ServerLog,
-    announce: Callable[[str, int], None],
+    announce: Announce,
     is_orphan: Callable[[], bool] | None = None,
+    prepare: Prepare | None = None,
 ) -> int:
     """Serve until SIGTERM, SIGINT, SIGHUP or a failure, and return the exit code.
 
-    `announce(host, port)` is called for each listener once it accepts connections. The server also stops when
-    `is_orphan` returns true.
+    `announce(host, port)` is called for each listener once it accepts connections; `prepare(server)` is awaited before
+    that. The server also stops when `is_orphan` returns true.
     """
     code = EXIT_OK
     raise_descriptor_limit()
     try:
         with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            runner.run(_serve(config, log, announce, is_orphan))
+            runner.run(_serve(config, log, announce, is_orphan, prepare))
     except ServerError as error:
         if error.code == EXIT_INTERNAL:
             import traceback

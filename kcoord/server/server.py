@@ -6,7 +6,7 @@ import asyncio
 import errno
 import platform
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Final, final
 
@@ -71,6 +71,7 @@ class Server:
         storage: Storage | None = None,
         interpose: Callable[[Server], Host] | None = None,
         clocks: Callable[[], Now] = read_clocks,
+        prepare: Callable[[Server], Awaitable[None]] | None = None,
     ) -> None:
         self.config = config
         # The time of groups, transactions and records.
@@ -79,6 +80,8 @@ class Server:
         self.storage = storage
         # What connections get instead of the pump, if given; called when there is a pump.
         self._interpose = interpose
+        # Awaited by `start` before connections are accepted, if given.
+        self._prepare = prepare
         self.log = log
         self.loop = asyncio.get_running_loop()
         # Host and port of each listener, set by `start`.
@@ -161,6 +164,8 @@ class Server:
             self._states = StateRounds(self.loop, assembly.engine.states, storage, self.log, silence_s)
         self.pump.schedule_turn()
         host = self.pump if self._interpose is None else self._interpose(self)
+        if self._prepare is not None:
+            await self._prepare_state(self._prepare)
         self._acceptor = Acceptor(self.loop, host, TokenBucket(config.server.connection_rate))
         for listener, sockets in bound:
             for sock in sockets:
@@ -177,6 +182,21 @@ class Server:
             self._control = Control(config.server.data_dir, self.log, lambda: self.assembly, self.maintenance)
             await self._control.start()
         self._spawn(self.maintenance.cleaner.run())
+
+    async def _prepare_state(self, prepare: Callable[[Server], Awaitable[None]]) -> None:
+        """Raises ServerError, after everything that `start` has opened was closed."""
+        try:
+            await prepare(self)
+            if self._error is not None:
+                raise self._error
+        except Exception as error:
+            self._close_sockets()
+            await self._finish_commits()
+            self.pump.fail(error)
+            self.pump.threads.stop()
+            if self.assembly is not None:
+                self.assembly.abandon()
+            raise classify(self._error or error) from error
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = self.loop.create_task(work)

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar, final
 
 from kcoord.core.outcome import Now
@@ -47,6 +47,8 @@ class ServerThread:
         log: ServerLog | None = None,
     ) -> None:
         self.config = config
+        # That of `Server`, for the next start.
+        self.prepare: Callable[[Server], Awaitable[None]] | None = None
         self.clocks = clocks
         self.storage = storage
         self.interpose = interpose
@@ -180,7 +182,7 @@ class ServerThread:
             self._started.set()
 
     async def _serve(self) -> None:
-        server = Server(self.config, self.log, self.storage, self.interpose, self.clocks)
+        server = Server(self.config, self.log, self.storage, self.interpose, self.clocks, self.prepare)
         await server.start()
         self._loop, self._server = asyncio.get_running_loop(), server
         self.addresses = server.addresses

@@ -1,4 +1,4 @@
-"""Describes a group for tests, whichever protocol its members use."""
+"""Describes a group and its offsets for tests, whichever protocol its members use."""
 
 from __future__ import annotations
 
@@ -12,11 +12,19 @@ from kcoord.protocol.consumer_group_describe import (
 )
 from kcoord.protocol.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from kcoord.protocol.errors import GROUP_ID_NOT_FOUND
+from kcoord.protocol.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+)
 from kcoord.wire.message import Message
 
 # The newest version that reports an unknown group as Dead, not as an error.
 CLASSIC_VERSION: Final = 5
 CONSUMER_VERSION: Final = 1
+# The newest version that identifies topics by name, not by id.
+OFFSET_FETCH_VERSION: Final = 8
 
 M = TypeVar("M", bound=Message)
 
@@ -73,6 +81,18 @@ def _describe_classic(view: View, group: str) -> SeenGroup:
         for one in found.members
     ]  # fmt: skip
     return SeenGroup(found.error_code, found.group_state, members)
+
+
+def committed_offsets(view: View, group: str) -> dict[tuple[str, int], int]:
+    """The group's committed offsets by (topic, partition)."""
+    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group, topics=None)])
+    answer = view.ask(apis.OFFSET_FETCH, OFFSET_FETCH_VERSION, request, OffsetFetchResponse)
+    found: OffsetFetchResponseGroup = answer.groups[0]
+    return {
+        (topic.name, partition.partition_index): partition.committed_offset
+        for topic in found.topics
+        for partition in topic.partitions
+    }
 
 
 def _partitions_text(assignment: Assignment) -> str:

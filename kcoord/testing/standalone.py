@@ -15,6 +15,7 @@ from kcoord.server.settings.listeners import Listener, split_address
 from kcoord.server.settings.load import Config
 from kcoord.testing.fixture import KcoordServer
 from kcoord.testing.remote.http import ControlServer
+from kcoord.testing.state.seed import Seed
 
 # How often the main thread looks whether the server still runs.
 LOOK_S: Final = 0.2
@@ -27,10 +28,11 @@ def run(
     announce: Callable[[str, int], None],
     announce_control: Callable[[str, str], None],
     is_orphan: Callable[[], bool] | None,
+    seed: Seed | None = None,
 ) -> int:
     """Serve until SIGTERM, SIGINT, SIGHUP, a failure or the end of the parent. Returns the exit code.
 
-    `announce_control(url, token)` is called before `announce(host, port)`.
+    `announce_control(url, token)` is called before `announce(host, port)`. `seed` is what the server begins with.
     """
     raise_descriptor_limit()
     stop = threading.Event()
@@ -39,6 +41,8 @@ def run(
     token = config.server.control_token or secrets.token_urlsafe(TOKEN_BYTES)
     try:
         server = _server(config, log)
+        if seed is not None:
+            server.begin_with(seed)
         _, host, port = split_address(config.server.control_listen)
         control = ControlServer(server, host, port, token)
     except (OSError, ValueError) as error:

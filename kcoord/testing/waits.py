@@ -6,24 +6,15 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from kcoord.protocol import apis
 from kcoord.protocol.errors import ERROR_NAMES
-from kcoord.protocol.offset_fetch import (
-    OffsetFetchRequest,
-    OffsetFetchRequestGroup,
-    OffsetFetchResponse,
-    OffsetFetchResponseGroup,
-)
 from kcoord.server.server import Server
 from kcoord.testing.double.controls import Controls
 from kcoord.testing.double.watching import CoreView, Watch, Watches, view
-from kcoord.testing.groups import SeenGroup, describe
+from kcoord.testing.groups import SeenGroup, committed_offsets, describe
 from kcoord.testing.waiting import TIMEOUT_S, WaitTimeout, refuse_on_event_loop
 
 STABLE: Final = "Stable"
 EMPTY: Final = ("Empty", "Dead")
-# The newest version that identifies topics by name, not by id.
-OFFSET_FETCH_VERSION: Final = 8
 # How often a wait looks whether the server still runs.
 ALIVE_S: Final = 0.2
 LOG_LINES_SHOWN: Final = 10
@@ -61,7 +52,7 @@ class GroupWaits(Controls):
         """Wait until the group has committed `offset` or a later one."""
 
         def is_met(seen: CoreView) -> bool:
-            return _committed(seen, group).get((topic, partition), -1) >= offset
+            return committed_offsets(seen, group).get((topic, partition), -1) >= offset
 
         self._wait(group, f"group {group!r} to commit {topic}-{partition} up to {offset}", is_met, timeout)
 
@@ -100,7 +91,7 @@ class GroupWaits(Controls):
 
     def committed(self, group: str) -> dict[tuple[str, int], int]:
         """The group's committed offsets by (topic, partition)."""
-        return self._thread.call(lambda server: _committed(view(server), group))
+        return self._thread.call(lambda server: committed_offsets(view(server), group))
 
     def state(self, group: str) -> str:
         """The group's state with Kafka's name; `Dead` if the group does not exist."""
@@ -159,26 +150,15 @@ def _group_lines(seen: CoreView, group: str) -> list[str]:
         lines.append(
             f"    {member.member_id}{static} of client {member.client_id!r} at {member.client_host}: {member.owns}"
         )
-    offsets = _committed(seen, group)
+    offsets = committed_offsets(seen, group)
     lines.append(f"  committed offsets: {'none' if not offsets else ''}")
     lines += [f"    {topic}-{partition}: {offset}" for (topic, partition), offset in sorted(offsets.items())]
     return lines
 
 
-def _committed(seen: CoreView, group: str) -> dict[tuple[str, int], int]:
-    request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group, topics=None)])
-    answer = seen.ask(apis.OFFSET_FETCH, OFFSET_FETCH_VERSION, request, OffsetFetchResponse)
-    found: OffsetFetchResponseGroup = answer.groups[0]
-    return {
-        (topic.name, partition.partition_index): partition.committed_offset
-        for topic in found.topics
-        for partition in topic.partitions
-    }
-
-
 def _lag(seen: CoreView, group: str, topic: str | None) -> int:
     """-1: nothing is committed."""
-    committed = _committed(seen, group)
+    committed = committed_offsets(seen, group)
     topics = {name for name, _ in committed if topic in (None, name)}
     if not topics:
         return -1

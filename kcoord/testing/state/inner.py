@@ -6,8 +6,8 @@ So a test prepares state exactly as a client would, and its list of requests sho
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final, TypeVar, cast, final
 
 from kcoord.client.errors import ConnectionLost, RequestTimedOut
@@ -30,16 +30,18 @@ CORRELATION_BYTES: Final = 4
 class InnerClient:
     """One session of the engine, with one request at a time. Used on the server's loop only."""
 
-    def __init__(self, server: Server, engine: Engine) -> None:
+    def __init__(self, server: Server, engine: Engine, timeout_s: float) -> None:
         self.server = server
         self.engine = engine
         self._pump = server.pump
         host, port = server.addresses[0]
         self._session = engine.open_session(CLIENT_HOST, host, port)
+        self._timeout_s = timeout_s
         self._correlation_id = 0
 
     async def ask(self, api_key: int, version: int, body: Message, _: type[M]) -> M:
-        """Send a request and return its answer. Raises ConnectionLost if there will be none."""
+        """Send a request and return its answer. Raises RequestTimedOut; ConnectionLost if there will be no answer."""
+        name = apis.APIS[api_key].name
         self._correlation_id += 1
         answered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         frame = self._encode(api_key, version, body)
@@ -53,12 +55,13 @@ class InnerClient:
         try:
             self._receive(frame)
             self._pump.schedule_turn()
-            await answered
+            await asyncio.wait_for(answered, self._timeout_s)
+        except TimeoutError:
+            raise RequestTimedOut(f"the server has not answered {name} within {self._timeout_s:g} s") from None
         finally:
             self._pump.after_turn.remove(look)
         answer = b"".join(self._session.take_pieces())
         if not answer:
-            name = apis.APIS[api_key].name
             raise ConnectionLost(f"{name} was not answered: {self._session.close_reason or 'the server was reset'}")
         return cast(M, self._decode(api_key, version, answer))
 
@@ -97,16 +100,13 @@ class InnerClient:
         self._pump.schedule_turn()
 
 
-@asynccontextmanager
-async def inner_client(server: Server, timeout_s: float = TIMEOUT_S) -> AsyncIterator[InnerClient]:
-    """A client for the calls of one block, which take no longer than `timeout_s`. Raises RequestTimedOut."""
+@contextmanager
+def inner_client(server: Server, timeout_s: float = TIMEOUT_S) -> Iterator[InnerClient]:
+    """A client for one block. `timeout_s` is the limit for each request."""
     if server.assembly is None:
         raise RuntimeError("the server is still starting")
-    client = InnerClient(server, server.assembly.engine)
+    client = InnerClient(server, server.assembly.engine, timeout_s)
     try:
-        async with asyncio.timeout(timeout_s):
-            yield client
-    except TimeoutError:
-        raise RequestTimedOut(f"the server had not answered after {timeout_s:g} s") from None
+        yield client
     finally:
         client.close()

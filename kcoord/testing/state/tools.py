@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TypeVar
+from pathlib import Path
+from typing import Any, TypeVar
 
 from kcoord.server.server import Server
 from kcoord.testing.cluster_controls import ClusterControls
@@ -20,6 +21,8 @@ from kcoord.testing.state.records import (
     to_bytes,
     to_headers,
 )
+from kcoord.testing.state.seed import Seed, load_seed
+from kcoord.testing.state.seeding import Sower, sow
 from kcoord.testing.waiting import TIMEOUT_S
 
 T = TypeVar("T")
@@ -30,7 +33,7 @@ class StateTools(ClusterControls):
 
     The calls take milliseconds and wait for no client, so tests on an event loop may use them, too. They are not in
     `requests()`, and rules do not concern them. What the server refuses is a kcoord.client.errors.BrokerError with
-    Kafka's name of the error; without an answer for 10 s it is RequestTimedOut.
+    Kafka's name of the error; without an answer within 10 s it is RequestTimedOut.
     """
 
     def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, object] | None = None) -> None:
@@ -88,9 +91,22 @@ class StateTools(ClusterControls):
         """Commit offsets by (topic, partition) for a group without members."""
         self._ask(lambda client: operations.commit(client, group, offsets))
 
+    def seed(self, source: str | Path | Mapping[str, Any], missing_only: bool = False) -> None:
+        """Create topics with records, and commit offsets, from a YAML or JSON file or from a document of that form.
+
+        With `missing_only` topics that exist and groups with committed offsets are left as they are. Raises SeedError
+        (kcoord.testing.state.seed), which names the place of a mistake; a document with one changes nothing.
+        """
+        document = load_seed(source)
+        self._ask(lambda client: sow(client, document, missing_only))
+
+    def begin_with(self, source: str | Path | Mapping[str, Any] | Seed) -> None:
+        """Have each start write a seed before connections are accepted, as `kcoord serve --seed` does."""
+        self._thread.prepare = Sower(source if isinstance(source, Seed) else load_seed(source))
+
     def _ask(self, work: Callable[[InnerClient], Awaitable[T]], timeout: float = TIMEOUT_S) -> T:
         async def ask(server: Server) -> T:
-            async with inner_client(server, timeout) as client:
+            with inner_client(server, timeout) as client:
                 return await work(client)
 
         return self._thread.run(ask)

@@ -23,7 +23,7 @@ from kcoord.protocol.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kcoord.server.failures import EXIT_STORAGE, ServerError
+from kcoord.server.failures import EXIT_CONFIG, EXIT_STORAGE, ServerError
 from kcoord.server.logs import ServerLog
 from kcoord.server.server import Server
 from kcoord.server.settings.load import load
@@ -252,3 +252,37 @@ async def test_a_failed_write_ends_the_server_at_once(tmp_path: Path, monkeypatc
         assert not event(rig, "stopping")
         with suppress(ConnectionError):
             assert await asyncio.wait_for(peer.reader.read(), WAIT_S) == b""
+
+
+async def test_nobody_is_answered_before_the_state_is_prepared(tmp_path: Path) -> None:
+    prepared: list[Peer] = []
+
+    async def prepare(server: Server) -> None:
+        peer = Peer(*await asyncio.open_connection("127.0.0.1", server.addresses[0][1]))
+        peer.send(apis.API_VERSIONS, 0, ApiVersionsRequest())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(peer.answer(), 0.2)
+        prepared.append(Peer(*await asyncio.open_connection("127.0.0.1", server.addresses[0][1])))
+
+    config = load(listen=["127.0.0.1:0"], data=str(tmp_path))
+    server = Server(config, ServerLog(None), prepare=prepare)
+    await server.start()
+    rig = Rig(server)
+    await prepared[0].ask(apis.API_VERSIONS, 0, ApiVersionsRequest())
+    server.request_stop()
+    await asyncio.wait_for(rig.ended, WAIT_S)
+
+
+async def test_a_state_that_cannot_be_prepared_ends_the_start(tmp_path: Path) -> None:
+    async def prepare(_: Server) -> None:
+        raise ServerError(EXIT_CONFIG, "no such topic")
+
+    config = load(listen=["127.0.0.1:0"], data=str(tmp_path))
+    server = Server(config, ServerLog(None), prepare=prepare)
+    with pytest.raises(ServerError, match="no such topic"):
+        await server.start()
+    # Nothing is left open.
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection("127.0.0.1", server.addresses[0][1])
+    async with serving(tmp_path):
+        pass
