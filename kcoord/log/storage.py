@@ -367,6 +367,11 @@ class MemoryFile:
     def __init__(self) -> None:
         self.data = bytearray()
 
+    def copy(self) -> MemoryFile:
+        copied = MemoryFile()
+        copied.data += self.data
+        return copied
+
     @property
     def size(self) -> int:
         return len(self.data)
@@ -397,6 +402,11 @@ class MemoryDirectory:
     def __init__(self) -> None:
         self.entries: dict[str, MemoryFile | MemoryDirectory] = {}
 
+    def copy(self) -> MemoryDirectory:
+        copied = MemoryDirectory()
+        copied.entries = {name: node.copy() for name, node in self.entries.items()}
+        return copied
+
 
 def _missing(path: str) -> FileNotFoundError:
     return FileNotFoundError(errno.ENOENT, "no such file or directory", path)
@@ -408,6 +418,12 @@ class MemoryStorage:
     def __init__(self) -> None:
         self._root = MemoryDirectory()
         self._locked = False
+
+    def copy(self) -> MemoryStorage:
+        """The same files as a storage of its own, which nobody has locked."""
+        copied = MemoryStorage()
+        copied._root = self._root.copy()
+        return copied
 
     def _node(self, path: str) -> MemoryFile | MemoryDirectory:
         node: MemoryFile | MemoryDirectory = self._root

@@ -12,10 +12,10 @@ from typing import Final, final
 
 from kcoord import __version__
 from kcoord.core.outcome import Now
-from kcoord.log.storage import DiskStorage, Storage
+from kcoord.log.storage import DiskStorage, MemoryStorage, Storage
 from kcoord.server.assembly import Assembly, open_assembly
 from kcoord.server.control import Control
-from kcoord.server.failures import EXIT_DISK_FULL, EXIT_LISTEN, ServerError, classify
+from kcoord.server.failures import EXIT_DISK_FULL, EXIT_INTERNAL, EXIT_LISTEN, ServerError, classify
 from kcoord.server.listen.accept import Acceptor
 from kcoord.server.listen.connection import Host
 from kcoord.server.listen.descriptors import descriptors_now
@@ -101,6 +101,7 @@ class Server:
         self._is_marking = False
         self._deadline_s = config.server.shutdown_deadline_ms / 1000
         self._error: BaseException | None = None
+        self._is_killed = False
 
     def request_stop(self) -> None:
         """Stop cleanly. A second request, at least a second later, stops without waiting for clients."""
@@ -111,19 +112,37 @@ class Server:
         elif now_s - self._asked_at_s >= HURRY_AFTER_S:
             self._deadline_s = 0.0
 
-    def reset(self) -> None:
-        """Delete every topic, group, offset and producer. Only for logs in memory; raises ValueError otherwise.
+    def kill(self) -> None:
+        """End at once, as after kill -9: nothing more is answered or written. `wait` returns without an error."""
+        self._is_killed = not self.pump.has_failed
+        self.pump.fail(ServerError(EXIT_INTERNAL, "the server was killed"))
 
-        Connections that wait for a response are closed, the others stay open.
+    def reset(self, storage: MemoryStorage | None = None) -> None:
+        """Delete every topic, group, offset and producer, or continue with the state in `storage`.
+
+        Connections that wait for a response are closed, the others stay open. Only for logs in memory; raises
+        ValueError otherwise.
         """
-        old = self.assembly
-        if old is None or not old.in_memory:
-            raise ValueError("only a server with log.sync = memory can be reset")
-        new = open_assembly(self.config)
+        old = self._in_memory("reset")
+        new = open_assembly(self.config, storage)
         new.engine.load(self.now())
+        # Producers that stay connected keep their ids, so no new producer may get them.
+        ids, new_ids = old.engine.core.producer_ids, new.engine.core.producer_ids
+        new_ids.used_end = max(new_ids.used_end, ids.next_id, ids.used_end)
         self.assembly = new
         self.pump.replace_engine(new.engine)
         old.abandon()
+
+    def copy_memory(self) -> MemoryStorage:
+        """A copy of the files, which have everything that was answered, for `reset`. Raises ValueError as that does."""
+        storage = self._in_memory("copied").directory.storage
+        assert isinstance(storage, MemoryStorage)
+        return storage.copy()
+
+    def _in_memory(self, what: str) -> Assembly:
+        if self.assembly is None or not self.assembly.in_memory:
+            raise ValueError(f"only a server with log.sync = memory can be {what}")
+        return self.assembly
 
     def _on_failure(self, error: BaseException) -> None:
         self._error = error
@@ -279,18 +298,33 @@ class Server:
                 self._states.kill()
             if self._metadata is not None:
                 self._metadata.kill()
+            if self._is_killed:
+                # In one process the files may be opened again at once: no thread may still use them.
+                await self._rest(self._deadline())
             self.pump.threads.stop()
             if self.assembly is not None:
                 self.assembly.abandon()
-            raise classify(self._error) from self._error
+            if not self._is_killed:
+                raise classify(self._error) from self._error
+
+    def _deadline(self) -> Callable[[], bool]:
+        """Returns whether shutdown.deadline.ms has passed since now."""
+        began = self.loop.time()
+        return lambda: self.loop.time() - began >= self._deadline_s
+
+    async def _rest(self, is_too_late: Callable[[], bool]) -> None:
+        """Wait until no thread uses the files of the log."""
+        await self.pump.threads.rest(is_too_late)
+        if self._metadata is not None:
+            await self._metadata.rest(is_too_late)
+        await self.maintenance.rest(is_too_late)
+        if self._control is not None:
+            await self._control.rest(is_too_late)
 
     async def _stop_cleanly(self) -> None:
         self.log.info("stopping", connections=len(self.pump.connections))
         began = self.loop.time()
-
-        def is_too_late() -> bool:
-            return self.loop.time() - began >= self._deadline_s
-
+        is_too_late = self._deadline()
         drained = await self.pump.drain(is_too_late)
         if self._error is not None:
             return
@@ -310,10 +344,7 @@ class Server:
         if self._metadata is not None:
             await self._metadata.finish(self.assembly, is_late)
             self._metadata.kill()
-            await self._metadata.rest(is_too_late)
-        await self.maintenance.rest(is_too_late)
-        if self._control is not None:
-            await self._control.rest(is_too_late)
+        await self._rest(is_too_late)
         self.pump.threads.stop()
         try:
             self.assembly.close()

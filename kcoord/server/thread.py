@@ -73,7 +73,7 @@ class ServerThread:
 
         It may be called again after `stop`: the server listens on the same ports.
         """
-        if self._is_running():
+        if self.is_running:
             raise RuntimeError("the server is already running")
         self.error = None
         self._loop = self._server = None
@@ -83,7 +83,8 @@ class ServerThread:
         self._started.wait()
         self.check()
 
-    def _is_running(self) -> bool:
+    @property
+    def is_running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
     def check(self) -> None:
@@ -94,15 +95,23 @@ class ServerThread:
     def stop(self) -> None:
         """Stop cleanly and wait for it. Raises ServerError if the server had failed."""
         loop, server = self._loop, self._server
-        if loop is not None and server is not None and self._is_running():
+        if loop is not None and server is not None and self.is_running:
             try:
                 loop.call_soon_threadsafe(server.request_stop)
             except RuntimeError:
                 pass  # the server has just ended by itself
+        self._wait_end()
+
+    def _wait_end(self) -> None:
         self._join()
-        if self._is_running():
+        if self.is_running:
             raise ServerError(EXIT_INTERNAL, f"the server did not stop within {JOIN_SECONDS:.0f} s")
         self.check()
+
+    def kill(self) -> None:
+        """End the server as kill -9 would, and wait for it. Raises ServerError if it had failed."""
+        self.call(lambda server: server.kill())
+        self._wait_end()
 
     def _join(self) -> None:
         if self._thread is not None:
@@ -124,7 +133,7 @@ class ServerThread:
 
         loop.call_soon_threadsafe(work)
         while not done.wait(0.2):
-            if not self._is_running():
+            if not self.is_running:
                 raise self._ended()
         if errors:
             raise errors[0]
@@ -152,7 +161,7 @@ class ServerThread:
                     raise
                 if future.done():
                     self._join()
-                if not self._is_running():
+                if not self.is_running:
                     raise self._ended() from None
                 if end_s is not None and time.monotonic() > end_s:
                     future.cancel()
@@ -161,7 +170,7 @@ class ServerThread:
     def _running(self) -> tuple[asyncio.AbstractEventLoop, Server]:
         self.check()
         loop, server = self._loop, self._server
-        if loop is None or server is None or not self._is_running():
+        if loop is None or server is None or not self.is_running:
             raise ServerError(EXIT_INTERNAL, "the server is not running")
         return loop, server
 

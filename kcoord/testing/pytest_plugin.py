@@ -30,6 +30,9 @@ def kcoord_server() -> Iterator[KcoordServer]:
 @pytest.fixture
 def kcoord(kcoord_server: KcoordServer) -> Iterator[KcoordServer]:
     """The session's server without topics, groups and offsets of earlier tests."""
+    if not kcoord_server.is_running:
+        # An earlier test stopped or killed it, or has reported its failure.
+        kcoord_server.start()
     kcoord_server.reset()
     yield kcoord_server
     kcoord_server.check()

@@ -39,6 +39,7 @@ from kcoord.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from kcoord.protocol.find_coordinator import FindCoordinatorRequest
 from kcoord.protocol.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from kcoord.protocol.records.transaction_log import TransactionLogKey, TransactionLogValue
+from kcoord.testing.state.disk import ForgetfulStorage
 from kcoord.wire.message import Message
 from kcoord.wire.record_batch import BatchHeader, Record, decode_records, parse_header
 from tests.harness.engine import (
@@ -51,7 +52,6 @@ from tests.harness.engine import (
     run_jobs,
     take_output,
 )
-from tests.harness.forgetful_storage import ForgetfulStorage
 from tests.harness.log import batches_of
 from tests.harness.record_batches import parse_batches
 from tests.scenarios.actor import Actor

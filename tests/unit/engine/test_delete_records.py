@@ -26,9 +26,9 @@ from kcoord.protocol.errors import (
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kcoord.testing.state.disk import ForgetfulStorage
 from kcoord.wire.record_batch import BatchBuilder
 from tests.harness.engine import Client, decode_answer, finish_turn, open_engine, read_answers, take_output
-from tests.harness.forgetful_storage import ForgetfulStorage
 
 NOW = Now(1000, 1_700_000_000_000)
 VERSION = 2

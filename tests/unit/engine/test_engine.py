@@ -39,6 +39,7 @@ from kcoord.protocol.offset_fetch import (
 )
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kcoord.protocol.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from kcoord.testing.state.disk import ForgetfulStorage
 from kcoord.wire.record_batch import BatchBuilder
 from tests.harness.engine import (
     Client,
@@ -50,7 +51,6 @@ from tests.harness.engine import (
     request_frame,
     take_output,
 )
-from tests.harness.forgetful_storage import ForgetfulStorage
 
 NOW = Now(1000, 1_700_000_000_000)
 HEARTBEAT = HeartbeatRequest("nobody", 1, "m")

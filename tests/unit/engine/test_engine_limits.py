@@ -25,6 +25,7 @@ from kcoord.protocol.offset_commit import (
 )
 from kcoord.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kcoord.testing.state.disk import ForgetfulStorage
 from kcoord.wire.record_batch import BatchBuilder
 from tests.harness.engine import (
     Client,
@@ -36,7 +37,6 @@ from tests.harness.engine import (
     request_frame,
     take_output,
 )
-from tests.harness.forgetful_storage import ForgetfulStorage
 
 NOW = Now(1000, 1_700_000_000_000)
 

@@ -34,9 +34,9 @@ from kcoord.protocol.metadata import MetadataRequest, MetadataRequestTopic
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kcoord.protocol.records.consumer_group_metadata import ConsumerGroupMetadataKey
 from kcoord.protocol.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
+from kcoord.testing.state.disk import ForgetfulStorage
 from kcoord.wire.record_batch import BatchBuilder, Record, decode_records
 from tests.harness.engine import Client, decode_answer, finish_turn, open_engine, read_answers, take_output
-from tests.harness.forgetful_storage import ForgetfulStorage
 from tests.harness.record_batches import parse_batches
 
 WALL = 1_700_000_000_000

@@ -16,8 +16,8 @@ from kcoord.protocol.add_offsets_to_txn import AddOffsetsToTxnRequest
 from kcoord.protocol.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from kcoord.protocol.describe_transactions import DescribeTransactionsRequest
 from kcoord.protocol.end_txn import EndTxnRequest
+from kcoord.testing.state.disk import ForgetfulStorage
 from tests.harness.engine import decode_answer, read_answers, take_output
-from tests.harness.forgetful_storage import ForgetfulStorage
 from tests.unit.engine.test_transaction_limits import produce
 from tests.unit.engine.test_txn_offset_commit import NOW, VERSION_1, VERSION_2, Producer, Rig
 

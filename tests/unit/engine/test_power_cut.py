@@ -25,9 +25,9 @@ from kcoord.protocol.offset_commit import (
 )
 from kcoord.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kcoord.testing.state.disk import ForgetfulStorage
 from kcoord.wire.record_batch import BatchBuilder, decode_records
 from tests.harness.engine import Client, decode_answer, open_engine, read_answers, take_output
-from tests.harness.forgetful_storage import ForgetfulStorage
 from tests.harness.record_batches import parse_batches
 
 PARTITIONS = 3

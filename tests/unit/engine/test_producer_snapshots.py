@@ -16,6 +16,7 @@ from kcoord.protocol import apis
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
 from kcoord.protocol.errors import NONE, OUT_OF_ORDER_SEQUENCE_NUMBER
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kcoord.testing.state.disk import ForgetfulStorage
 from kcoord.wire.record_batch import (
     CONTROL_FLAG,
     TRANSACTIONAL_FLAG,
@@ -24,7 +25,6 @@ from kcoord.wire.record_batch import (
     parse_header,
 )
 from tests.harness.engine import Client, open_engine
-from tests.harness.forgetful_storage import ForgetfulStorage
 from tests.harness.log import batches_of
 
 NOW = Now(0, 1_700_000_000_000)

@@ -16,9 +16,9 @@ from kcoord.protocol.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kcoord.testing.state.disk import ForgetfulStorage
 from kcoord.wire.record_batch import BatchBuilder
 from tests.harness.engine import Client, open_engine
-from tests.harness.forgetful_storage import ForgetfulStorage
 from tests.harness.record_batches import parse_batches
 
 NOW = Now(0, 1_700_000_000_000)

@@ -29,9 +29,9 @@ from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetada
 from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
 from kcoord.protocol.records.partition_record import PartitionRecord
 from kcoord.protocol.records.topic_record import TopicRecord
+from kcoord.testing.state.disk import ForgetfulStorage
 from kcoord.wire.record_batch import BatchBuilder, decode_records, parse_header
 from tests.harness.engine import Client, open_engine
-from tests.harness.forgetful_storage import ForgetfulStorage
 from tests.harness.log import batches_of
 
 NAME = "__consumer_offsets-0"

@@ -18,9 +18,9 @@ from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
 from kcoord.protocol.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from kcoord.protocol.metadata import MetadataRequest, MetadataRequestTopic
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kcoord.testing.state.disk import ForgetfulStorage
 from tests.harness.batches import batch
 from tests.harness.engine import Client, finish_turn, open_engine, read_answers, run_jobs, take_output
-from tests.harness.forgetful_storage import ForgetfulStorage
 
 NOW = Now(1_000, 1_800_000_000_000)
 MANY = 3 * TURN_STEPS

@@ -24,10 +24,10 @@ from kcoord.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from kcoord.protocol.find_coordinator import FindCoordinatorRequest
 from kcoord.protocol.init_producer_id import InitProducerIdRequest
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kcoord.testing.state.disk import ForgetfulStorage
 from kcoord.wire.record_batch import decode_records
 from tests.harness.batches import BASE_TIME_MS, batch
 from tests.harness.engine import Client, finish_turn, open_engine
-from tests.harness.forgetful_storage import ForgetfulStorage
 from tests.harness.record_batches import parse_batches
 from tests.harness.transactions import marker, transactional
 

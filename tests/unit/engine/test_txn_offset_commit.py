@@ -30,9 +30,9 @@ from kcoord.protocol.txn_offset_commit import (
     TxnOffsetCommitRequestPartition,
     TxnOffsetCommitRequestTopic,
 )
+from kcoord.testing.state.disk import ForgetfulStorage
 from kcoord.wire.record_batch import parse_header
 from tests.harness.engine import Client, decode_answer, finish_turn, open_engine, read_answers, take_output
-from tests.harness.forgetful_storage import ForgetfulStorage
 from tests.harness.log import batches_of
 
 VERSION_1, VERSION_2 = 3, 5

@@ -14,9 +14,9 @@ from kcoord.log.errors import JournalFailed, LogDamaged, SyncFailed, WriteFailed
 from kcoord.log.journal import Journal
 from kcoord.log.partition_log import LogConfig
 from kcoord.log.storage import DiskStorage, MemoryStorage
+from kcoord.testing.state.disk import ForgetfulFile, ForgetfulStorage
 from kcoord.wire.record_batch import parse_header
 from tests.harness.faulty_storage import FaultyStorage
-from tests.harness.forgetful_storage import ForgetfulFile, ForgetfulStorage
 from tests.harness.log import batches_of, checkpoint
 from tests.harness.present import present
 from tests.unit.log.batches import TOPIC_ID, add, reopen

@@ -14,7 +14,7 @@ from kcoord.log.journal import Journal
 from kcoord.log.log_write import LogWrite
 from kcoord.log.partition_log import LogConfig, PartitionLog
 from kcoord.log.storage import DiskStorage, Storage
-from tests.harness.forgetful_storage import ForgetfulStorage
+from kcoord.testing.state.disk import ForgetfulStorage
 from tests.unit.log.batches import TOPIC_ID, add, offsets, reopen
 
 NO_TAIL = LogConfig(tail_bytes_max=0)

@@ -9,7 +9,7 @@ from kcoord.log.journal import Journal
 from kcoord.log.partition_log import LogConfig, PartitionLog
 from kcoord.log.retention import RetentionPlan, RetentionPolicy, plan_retention
 from kcoord.log.segment import segment_name
-from tests.harness.forgetful_storage import ForgetfulStorage
+from kcoord.testing.state.disk import ForgetfulStorage
 from tests.harness.log_start import advance_log_start
 from tests.unit.log.batches import TOPIC_ID, add, reopen
 

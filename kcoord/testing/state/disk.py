@@ -1,7 +1,8 @@
-"""A Storage in memory that loses at a power cut what was not synced: `crash` returns what survives.
+"""A disk in memory that loses at a power cut what was not synced: `crash` returns what survives.
 
 It is as strict as POSIX: the contents of a file survive up to its last datasync, and a new, renamed or removed name
-survives only after a sync of its directory. `faulty_storage.py` has a disk that also reorders and fails.
+survives only after a sync of its directory. Among kcoord's own tests `faulty_storage.py` is a disk that also reorders
+and fails.
 """
 
 from __future__ import annotations
