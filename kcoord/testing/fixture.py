@@ -14,7 +14,7 @@ from kcoord.testing.double.controls import Fault
 from kcoord.testing.double.exchanges import Exchange
 from kcoord.testing.state.disk import ForgetfulStorage
 from kcoord.testing.state.life import ServerLife, Snapshot
-from kcoord.testing.state.records import Position, Record
+from kcoord.testing.state.records import Position, Record, config_text
 from kcoord.testing.waiting import WaitTimeout
 
 __all__ = ["Exchange", "Fault", "KcoordServer", "Position", "Record", "Snapshot", "WaitTimeout"]
@@ -32,7 +32,7 @@ class KcoordServer(ServerLife):
 
     def __init__(
         self,
-        settings: Mapping[str, str] | None = None,
+        settings: Mapping[str, object] | None = None,
         clock: str = "real",
         config: Config | None = None,
         log: ServerLog | None = None,
@@ -43,10 +43,10 @@ class KcoordServer(ServerLife):
         if clock not in ("real", "virtual"):
             raise ValueError(f"clock is real or virtual, not {clock!r}")
         if config is None:
-            values = {"log.sync": SYNC_ALWAYS, **(settings or {})} if memory_disk else settings or {}
-            assignments = [f"{name}={value}" for name, value in values.items()]
+            values = {**({"log.sync": SYNC_ALWAYS} if memory_disk else {}), **(settings or {})}
             if brokers > 1:
-                assignments.append("listeners=" + ",".join(["127.0.0.1:0"] * brokers))
+                values["listeners"] = ",".join(["127.0.0.1:0"] * brokers)
+            assignments = [f"{name}={config_text(value)}" for name, value in values.items()]
             config = load(profile="test", assignments=assignments)
         disk = ForgetfulStorage() if memory_disk else None
         super().__init__(config, VirtualClock() if clock == "virtual" else None, log, brokers, disk)

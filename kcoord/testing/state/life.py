@@ -109,6 +109,12 @@ class ServerLife(StateTools):
         """
         self._replace(None)
 
+    def begin_test(self) -> None:
+        """`reset`, and start the server if an earlier test has stopped or killed it, or has reported its failure."""
+        if not self.is_running:
+            self.start()
+        self.reset()
+
     def snapshot(self) -> Snapshot:
         """The state with everything that was acknowledged: topics, records, groups, transactions. Only in memory."""
         return Snapshot(self._thread.call(lambda server: server.copy_memory()))

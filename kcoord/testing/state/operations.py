@@ -29,7 +29,7 @@ from kcoord.protocol.offset_commit import (
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, ProduceResponse, TopicProduceData
 from kcoord.testing.double.watching import CoreView
 from kcoord.testing.state.inner import InnerClient
-from kcoord.testing.state.records import NewRecord, Position, Record
+from kcoord.testing.state.records import NewRecord, Position, Record, config_text
 from kcoord.wire.record_batch import BatchBuilder
 
 # The newest versions that identify topics by name, not by id.
@@ -70,13 +70,6 @@ async def create_topic(
     answer = await client.ask(apis.CREATE_TOPICS, CREATE_TOPICS_VERSION, request, CreateTopicsResponse)
     result = answer.topics[0]
     check(result.error_code, f"topic {name!r}", result.error_message)
-
-
-def config_text(value: object) -> str | None:
-    """A config's value as Kafka writes it: `true`, not `True`."""
-    if value is None or isinstance(value, str):
-        return value
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 async def delete_topic(client: InnerClient, name: str) -> None:

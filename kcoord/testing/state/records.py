@@ -1,4 +1,4 @@
-"""Records as tests give and get them."""
+"""Records and configs as tests give and get them."""
 
 from __future__ import annotations
 
@@ -97,3 +97,10 @@ def new_record(given: GivenRecord, defaults: NewRecord) -> NewRecord:
         given.get("partition", defaults.partition),
         given.get("timestamp_ms", defaults.timestamp_ms),
     )
+
+
+def config_text(value: object) -> str | None:
+    """A config's value as Kafka writes it: `true`, not `True`."""
+    if value is None or isinstance(value, str):
+        return value
+    return str(value).lower() if isinstance(value, bool) else str(value)

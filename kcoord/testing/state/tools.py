@@ -91,13 +91,13 @@ class StateTools(ClusterControls):
         """Commit offsets by (topic, partition) for a group without members."""
         self._ask(lambda client: operations.commit(client, group, offsets))
 
-    def seed(self, source: str | Path | Mapping[str, Any], missing_only: bool = False) -> None:
+    def seed(self, source: str | Path | Mapping[str, Any] | Seed, missing_only: bool = False) -> None:
         """Create topics with records, and commit offsets, from a YAML or JSON file or from a document of that form.
 
         With `missing_only` topics that exist and groups with committed offsets are left as they are. Raises SeedError
         (kcoord.testing.state.seed), which names the place of a mistake; a document with one changes nothing.
         """
-        document = load_seed(source)
+        document = source if isinstance(source, Seed) else load_seed(source)
         self._ask(lambda client: sow(client, document, missing_only))
 
     def begin_with(self, source: str | Path | Mapping[str, Any] | Seed) -> None:
