@@ -84,7 +84,7 @@ def _load_yaml(text: str, path: Path) -> Any:
         import yaml
     except ImportError:
         raise SeedError(
-            f"{path}: reading YAML needs PyYAML; install it (pip install 'kcoord[testing]'), or write the seed as JSON"
+            f"{path}: reading YAML needs PyYAML; install it (pip install pyyaml), or write the seed as JSON"
         ) from None
 
     class Loader(yaml.SafeLoader):  # type: ignore[misc, name-defined, unused-ignore]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import builtins
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kcoord.cli.main import serve
 from kcoord.testing.state.records import NewRecord
 from kcoord.testing.state.seed import SeedError, load_seed, parse_seed
 
@@ -34,6 +36,19 @@ def test_the_example() -> None:
     assert orders.records[3] == NewRecord(b"\xff\xff\xff\xff", b"\x00\x01\x02", [], 2)
     assert customers.records[1] == NewRecord(None, b"customer-8")
     assert seed.groups == {"billing": {("orders", 0): 1, ("orders", 1): 0, ("orders", 2): 0}}
+
+
+def test_the_page_shows_a_seed() -> None:
+    import yaml
+
+    page = EXAMPLE.parents[1] / "docs" / "testing.md"
+    blocks = re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    seed = parse_seed(yaml.safe_load(blocks[0]), "page")
+    assert [record.key for record in seed.topics[0].records] == [None, b"customer-7", b"\x00\x01\x02"]
+    assert seed.groups == {"billing": {("orders", 0): 1}}
+    # The compose file.
+    command = yaml.safe_load(blocks[1])["services"]["kcoord"]["command"]
+    assert serve.make_context("serve", command[1:]).params["seed"] == "/seed.json"
 
 
 def test_json_means_the_same(tmp_path: Path) -> None:
@@ -172,5 +187,5 @@ def test_without_pyyaml(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(SeedError, match=r"needs PyYAML; install it \(pip install 'kcoord\[testing\]'\), or .* JSON"):
+    with pytest.raises(SeedError, match=r"needs PyYAML; install it \(pip install pyyaml\), or .* JSON"):
         load_seed(EXAMPLE)
