@@ -183,7 +183,7 @@ def plain(value: object) -> object:
     """A message or a value as data for JSON; bytes as base64."""
     if isinstance(value, Message):
         return {name: plain(getattr(value, name)) for name in value.FIELDS}
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return [plain(one) for one in value]
     if isinstance(value, bytes):
         return {"base64": base64.b64encode(value).decode("ascii")}

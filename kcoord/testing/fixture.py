@@ -25,8 +25,8 @@ class KcoordServer(ServerLife):
     """A server in this process. `settings` maps names to values, as in docs/configuration.md.
 
     With `brokers=3` it plays a cluster: `stop_broker`, `move_leader` and others of ClusterControls. With
-    `clock="virtual"` a test can move the server's time: `advance`, `run_until`. With `memory_disk` the data directory is
-    a disk in memory, which forgets at a power cut what was not synced (see `kill`); `log.sync` is then `always`, if
+    `clock="virtual"` a test can move the server's time: `advance`, `run_until`. With `memory_disk` the data directory
+    is a disk in memory, which forgets at a power cut what was not synced (see `kill`); `log.sync` is then `always`, if
     `settings` does not have it.
     """
 

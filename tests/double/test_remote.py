@@ -168,6 +168,19 @@ def test_the_description_is_served_and_complete(remote: Remote) -> None:
     assert apis.APIS[apis.FETCH].name in OPERATIONS["offer"].parameters
 
 
+def test_the_state_of_the_server(remote: Remote) -> None:
+    remote.call("create_topic", name="orders", partitions=2, configs={"retention.ms": -1})
+    remote.call("seed", source={"topics": {"events": {"records": ["one", {"key": "k", "value": "two"}]}}})
+    assert remote.call("topics") == {"events": 1, "orders": 2}
+    records = remote.call("records", topic="events")
+    assert [one["offset"] for one in records] == [0, 1]
+    assert records[1]["key"] == {"base64": "aw=="}
+    remote.call("delete_topic", name="orders")
+    assert remote.call("topics") == {"events": 1}
+    status, text = remote.error("seed", source={"topic": {}})
+    assert status == 400 and "topic" in text
+
+
 def test_a_cluster() -> None:
     """The process tells the addresses of its brokers, the first one first."""
     remote = Remote("--set", "control.brokers=3")

@@ -19,6 +19,7 @@ from kcoord.testing.double.controls import Fault
 from kcoord.testing.double.exchanges import Exchange
 from kcoord.testing.double.selector import NAMES, Conditions
 from kcoord.testing.fixture import KcoordServer
+from kcoord.testing.state.records import Record
 
 # Methods of KcoordServer that are operations.
 METHODS: Final = (
@@ -28,16 +29,21 @@ METHODS: Final = (
     "expire_member", "remove_member", "force_rebalance", "fence_producer",
     "wait_stable", "wait_members", "wait_empty", "wait_committed", "wait_lag", "state", "committed", "lag",
     "advance", "now_ms",
+    "create_topic", "delete_topic", "topics", "records", "seed",
     "brokers", "leader", "coordinator", "stop_broker", "start_broker", "move_leader", "move_coordinator",
 )  # fmt: skip
 TIMEOUT_S_MAX: Final = 600.0
+RECORD_FIELDS: Final = ("partition", "offset", "timestamp_ms", "key", "value", "headers")
 JSON_TYPES: Final[dict[Any, dict[str, Any]]] = {
     str: {"type": "string"},
     int: {"type": "integer"},
     float: {"type": "number"},
     bool: {"type": "boolean"},
     types.NoneType: {"type": "null"},
+    dict: {"type": "object"},
 }
+# Parameters whose types in Python are wider than JSON: a seed is a document here, and not the name of a file.
+HINTS: Final[dict[tuple[str, str], Any]] = {("seed", "source"): dict, ("create_topic", "configs"): dict | None}
 
 
 class BadRequest(Exception):
@@ -97,7 +103,7 @@ class Operation:
                 for each, hint in more.items():
                     self.parameters[each] = Parameter(each, hint, None)
             elif parameter.name != "self":
-                hint = hints[parameter.name]
+                hint = HINTS.get((name, parameter.name), hints[parameter.name])
                 self.parameters[parameter.name] = Parameter(parameter.name, hint, parameter.default)
 
     def arguments(self, body: dict[str, Any]) -> dict[str, Any]:
@@ -157,7 +163,9 @@ class Executor:
             return exchange_json(value)
         if isinstance(value, list):
             return [self._result(one) for one in value]
-        if isinstance(value, dict):
+        if isinstance(value, Record):
+            return {name: plain(getattr(value, name)) for name in RECORD_FIELDS}
+        if isinstance(value, dict) and all(isinstance(key, tuple) for key in value):
             # Committed offsets.
             return [
                 {"topic": topic, "partition": partition, "offset": offset}
