@@ -1,4 +1,4 @@
-"""What `@pytest.mark.kcoord(topics=..., settings=..., seed=..., clock=..., memory_disk=...)` asks for."""
+"""What `@pytest.mark.kcoord(topics=..., settings=..., seed=..., ...)` asks for."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, final
 from kcoord.testing.fixture import KcoordServer
 from kcoord.testing.state.seed import Seed, load_seed, parse_seed
 
-ARGUMENTS: Final = ("topics", "settings", "seed", "clock", "memory_disk")
+ARGUMENTS: Final = ("topics", "settings", "seed", "clock", "brokers", "memory_disk")
 SOURCE: Final = "the marker kcoord"
 REAL_CLOCK: Final = "real"
 
@@ -31,15 +31,16 @@ class Wishes:
 
     settings: dict[str, object] = field(default_factory=dict)
     clock: str = REAL_CLOCK
+    brokers: int = 1
     memory_disk: bool = False
     seeds: list[Seed] = field(default_factory=list)
 
     @property
     def needs_own_server(self) -> bool:
-        return bool(self.settings) or self.memory_disk or self.clock != REAL_CLOCK
+        return bool(self.settings) or self.memory_disk or self.brokers > 1 or self.clock != REAL_CLOCK
 
     def new_server(self) -> KcoordServer:
-        return KcoordServer(self.settings, self.clock, memory_disk=self.memory_disk)
+        return KcoordServer(self.settings, self.clock, brokers=self.brokers, memory_disk=self.memory_disk)
 
     def prepare(self, server: KcoordServer) -> None:
         """Raises SeedError."""
@@ -58,6 +59,7 @@ def read_markers(marks: Iterable[Mark], folder: Path) -> Wishes:
                 raise ValueError(f"{SOURCE} has no argument {name!r}; there are {', '.join(ARGUMENTS)}")
         wishes.settings.update(mark.kwargs.get("settings") or {})
         wishes.clock = mark.kwargs.get("clock", wishes.clock)
+        wishes.brokers = mark.kwargs.get("brokers", wishes.brokers)
         wishes.memory_disk = mark.kwargs.get("memory_disk", wishes.memory_disk)
         if mark.kwargs.get("topics"):
             wishes.seeds.append(parse_seed({"topics": mark.kwargs["topics"]}, SOURCE))

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 MARKER = "kcoord"
 MARKER_HELP = (
-    "kcoord(topics={NAME: PARTITIONS}, settings={NAME: VALUE}, seed=FILE, clock='real', memory_disk=False): what the "
-    "fixture `kcoord` has when the test begins; with settings, clock or memory_disk it is a server for this test only"
+    "kcoord(topics={NAME: PARTITIONS}, settings={NAME: VALUE}, seed=FILE, clock='real', brokers=1, memory_disk=False): "
+    "what the fixture `kcoord` has when the test begins; but for topics and seed it is a server for this test only"
 )
 
 

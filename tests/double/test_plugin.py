@@ -67,6 +67,18 @@ def test_a_clock_that_the_test_moves(kcoord: KcoordServer) -> None:
     assert kcoord.committed("billing") == {}
 
 
+@pytest.mark.kcoord(brokers=3)
+def test_several_brokers(kcoord: KcoordServer) -> None:
+    """State is prepared whichever broker leads."""
+    kcoord.stop_broker(kcoord.leader("of_the_module", 0))
+    assert kcoord.produce("of_the_module", ["1", "2"]) == [(0, 0), (1, 0)]
+    assert [record.text for record in kcoord.records("of_the_module")] == ["1", "2"]
+    snapshot = kcoord.snapshot()
+    kcoord.restart()
+    kcoord.restore(snapshot)
+    assert kcoord.topics() == {"of_the_module": 2} and len(kcoord.brokers()) == 3
+
+
 # --- wider scopes
 
 
@@ -194,8 +206,8 @@ def test_mistakes_are_errors_of_one_line(tmp_path: Path) -> None:
     done = run_suite(tmp_path, MISTAKES, "-n", "0")
     assert "7 errors" in done.stdout
     for problem in (
-        "the marker kcoord has no argument 'topic'; there are topics, settings, seed, clock, memory_disk",
-        "the marker kcoord takes topics, settings, seed, clock, memory_disk by name",
+        "the marker kcoord has no argument 'topic'; there are topics, settings, seed, clock, brokers, memory_disk",
+        "the marker kcoord takes topics, settings, seed, clock, brokers, memory_disk by name",
         "the marker kcoord: topics.orders: a topic has the fields partitions, configs and records",
         "none.json cannot be read: No such file or directory",
         "num.partition",
