@@ -98,8 +98,8 @@ class Work:
 
     def _consume(self) -> None:
         self._consumer.subscribe(["orders"])
-        end = time.monotonic() + WAIT_S
-        while not self._stop.is_set() or (len(self.values) < self.written and time.monotonic() < end):
+        end = time.monotonic() + 2 * WAIT_S
+        while not self._stop.is_set() or (len(set(self.values)) < self.written and time.monotonic() < end):
             message = self._consumer.poll(0.05)
             if message is not None and message.error() is None:
                 self.values.append(message.value() or b"")
@@ -116,7 +116,7 @@ class Work:
     def stop(self) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(2 * WAIT_S)
+            thread.join(3 * WAIT_S)
             assert not thread.is_alive()
 
 
