@@ -161,3 +161,13 @@ check: lint type gen-check test ## all checks to run before a commit
 
 clean: ## remove everything that was built
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+.PHONY: examples
+# An absolute path, because the tests run in their own folders.
+EXAMPLES_SERVER := KCOORD="$(abspath $(VENV))/bin/kcoord"
+
+examples: setup ## the sample tests in Go, Java and Node.js against this checkout's server (Go 1.26, Java 17, Maven, Node.js 20)
+	@for tool in go java mvn node npm; do command -v $$tool >/dev/null || { echo "make examples needs $$tool" >&2; exit 1; }; done
+	cd examples/go && $(EXAMPLES_SERVER) go test -count=1 ./...
+	cd examples/java && $(EXAMPLES_SERVER) mvn --quiet --batch-mode test
+	cd examples/node && npm install --no-package-lock --no-audit --no-fund && $(EXAMPLES_SERVER) npm test
