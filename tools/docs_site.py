@@ -67,7 +67,8 @@ def place_on_site(file: str) -> str:
 
 def page_of(place: str) -> str:
     """The file of the project that is at this place of the site."""
-    return place.removeprefix("project/") if place.startswith("project/") else f"docs/{place}"
+    folder, _, rest = place.partition("/")
+    return rest if folder in ("project", "files") else f"docs/{place}"
 
 
 def on_config(config: Any) -> Any:
@@ -81,11 +82,17 @@ def on_files(files: Any, config: Any) -> Any:
 
     for name in PROJECT_PAGES:
         files.append(File.generated(config, place_on_site(name), abs_src_path=str(ROOT / name)))
-    wanted = set()
+    outside: set[str] = set()
     for page in files.documentation_pages():
-        source = page_of(page.src_uri)
-        wanted |= {file_of(source, target) for target in links(page.content_string)}
-    outside = {name for name in wanted if name and place_on_site(name).startswith("files/") and (ROOT / name).exists()}
+        outside |= _linked_outside(page_of(page.src_uri), page.content_string)
+    # Pages among them have links, too.
+    waiting = list(outside)
+    while waiting:
+        name = waiting.pop()
+        if name.endswith(".md"):
+            more = _linked_outside(name, (ROOT / name).read_text("utf-8")) - outside
+            outside |= more
+            waiting += more
     for folder in sorted(name for name in outside if (ROOT / name).is_dir()):
         names = sorted(path.name for path in (ROOT / folder).iterdir() if path.is_file())
         text = f"# {folder}\n\n" + "".join(f"- [{name}]({name})\n" for name in names)
@@ -93,8 +100,15 @@ def on_files(files: Any, config: Any) -> Any:
         files.append(File.generated(config, place, content=text, inclusion=InclusionLevel.NOT_IN_NAV))
         outside |= {f"{folder}/{name}" for name in names}
     for name in sorted(name for name in outside if (ROOT / name).is_file()):
-        files.append(File.generated(config, place_on_site(name), abs_src_path=str(ROOT / name)))
+        level = InclusionLevel.NOT_IN_NAV
+        files.append(File.generated(config, place_on_site(name), abs_src_path=str(ROOT / name), inclusion=level))
     return files
+
+
+def _linked_outside(page: str, text: str) -> set[str]:
+    """The files and folders that a page links to, and that have no other place on the site."""
+    named = {file_of(page, target) for target in links(text)} - {""}
+    return {name for name in named if place_on_site(name).startswith("files/") and (ROOT / name).exists()}
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

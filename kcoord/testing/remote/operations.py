@@ -29,7 +29,7 @@ METHODS: Final = (
     "expire_member", "remove_member", "force_rebalance", "fence_producer",
     "wait_stable", "wait_members", "wait_empty", "wait_committed", "wait_lag", "state", "committed", "lag",
     "advance", "now_ms",
-    "create_topic", "delete_topic", "topics", "records", "seed",
+    "create_topic", "delete_topic", "topics", "records", "seed", "full_disk",
     "brokers", "leader", "coordinator", "stop_broker", "start_broker", "move_leader", "move_coordinator",
 )  # fmt: skip
 TIMEOUT_S_MAX: Final = 600.0

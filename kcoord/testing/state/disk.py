@@ -7,14 +7,38 @@ and fails.
 
 from __future__ import annotations
 
+import errno
+import time
+from typing import final
+
 from kcoord.log.storage import File, MemoryDirectory, MemoryFile, MemoryStorage, parent_of
 
 Names = dict[str, MemoryFile | MemoryDirectory]
 
 
+@final
+class DiskFaults:
+    """What a test does to a disk. The threads that sync files read it."""
+
+    def __init__(self) -> None:
+        # Each sync of a file takes this time.
+        self.sync_delay_s = 0.0
+        # Syncs fail.
+        self.fails = False
+        # No byte is free.
+        self.is_full = False
+
+    def before_sync(self) -> None:
+        if self.sync_delay_s:
+            time.sleep(self.sync_delay_s)
+        if self.fails:
+            raise OSError(errno.EIO, "a test has made this disk fail")
+
+
 class ForgetfulFile(MemoryFile):
-    def __init__(self, data: bytes = b"") -> None:
+    def __init__(self, data: bytes = b"", faults: DiskFaults | None = None) -> None:
         super().__init__()
+        self.faults = DiskFaults() if faults is None else faults
         self.data += data
         self.synced = bytearray(data)
         # Up to this position `data` equals `synced`, so a sync copies only the rest.
@@ -25,6 +49,7 @@ class ForgetfulFile(MemoryFile):
         self.unchanged = min(self.unchanged, size)
 
     def datasync(self) -> None:
+        self.faults.before_sync()
         end = len(self.data)
         del self.synced[self.unchanged :]
         self.synced += self.data[self.unchanged : end]
@@ -34,19 +59,23 @@ class ForgetfulFile(MemoryFile):
         data = bytes(self.synced)
         if torn_bytes and self.unchanged == len(data):
             data = bytes(self.data[: len(data) + torn_bytes])
-        return ForgetfulFile(data)
+        return ForgetfulFile(data, self.faults)
 
 
 class ForgetfulStorage(MemoryStorage):
-    def __init__(self) -> None:
+    def __init__(self, faults: DiskFaults | None = None) -> None:
         super().__init__()
+        self.faults = DiskFaults() if faults is None else faults
         # The names of each directory that survive.
         self._durable: dict[MemoryDirectory, Names] = {}
 
     def open(self, path: str) -> File:
         names = self._directory(parent_of(path)).entries
-        names.setdefault(path.rpartition("/")[2], ForgetfulFile())
+        names.setdefault(path.rpartition("/")[2], ForgetfulFile(faults=self.faults))
         return super().open(path)
+
+    def free_bytes(self) -> int:
+        return 0 if self.faults.is_full else super().free_bytes()
 
     def sync_dir(self, path: str) -> None:
         directory = self._directory(path)
@@ -57,7 +86,7 @@ class ForgetfulStorage(MemoryStorage):
 
         With `torn_bytes` each file keeps up to that many unsynced bytes, as if the system had begun to write them.
         """
-        left = ForgetfulStorage()
+        left = ForgetfulStorage(self.faults)
         self._add_survivors(self._root, left, left._root, torn_bytes)
         return left
 

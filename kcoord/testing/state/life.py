@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Self, final
 
 from kcoord.log.storage import MemoryStorage, Storage
@@ -11,7 +13,7 @@ from kcoord.server.server import Server
 from kcoord.server.settings.load import Config
 from kcoord.server.settings.table import SYNC_MEMORY
 from kcoord.testing.double.clock import VirtualClock
-from kcoord.testing.state.disk import ForgetfulStorage
+from kcoord.testing.state.disk import DiskFaults, ForgetfulStorage
 from kcoord.testing.state.tools import StateTools
 from kcoord.testing.waiting import refuse_on_event_loop
 
@@ -99,6 +101,64 @@ class ServerLife(StateTools):
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    # --- the disk
+
+    @contextmanager
+    def slow_disk(self, sync_seconds: float) -> Iterator[None]:
+        """In this block each sync of a file takes this time. Needs KcoordServer(memory_disk=True)."""
+        faults = self._faults()
+        faults.sync_delay_s = sync_seconds
+        try:
+            yield
+        finally:
+            faults.sync_delay_s = 0.0
+
+    @contextmanager
+    def failing_disk(self) -> Iterator[None]:
+        """In this block syncs fail. The first one ends the server, as a broker whose only log directory fails.
+
+        Nothing that it has acknowledged is lost; `start` it again after the block. Needs
+        KcoordServer(memory_disk=True).
+        """
+        faults = self._faults()
+        faults.fails = True
+        try:
+            yield
+        finally:
+            faults.fails = False
+
+    @contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """In this block no byte is free: writes are answered with errors that clients retry. Only in memory."""
+        storage = self._thread.call(_storage)
+        if not isinstance(storage, MemoryStorage):
+            raise ValueError(
+                "a real disk is as full as it is: use log.sync = memory, or KcoordServer(memory_disk=True)"
+            )
+        self._set_full(True)
+        try:
+            yield
+        finally:
+            self._set_full(False)
+
+    def _set_full(self, is_full: bool) -> None:
+        def work(server: Server) -> None:
+            storage = _storage(server)
+            if isinstance(storage, ForgetfulStorage):
+                # The server measures it now and then.
+                storage.faults.is_full = is_full
+            assert server.assembly is not None
+            server.assembly.engine.set_disk_full(is_full)
+            server.pump.schedule_turn()
+
+        self._thread.call(work)
+
+    def _faults(self) -> DiskFaults:
+        storage = self._thread.call(_storage)
+        if not isinstance(storage, ForgetfulStorage):
+            raise ValueError("this needs a disk in memory: KcoordServer(memory_disk=True)")
+        return storage.faults
 
     # --- states
 
