@@ -130,10 +130,10 @@ def test_a_failed_wait_says_what_was_seen(remote: Remote) -> None:
         ("delay", {"seconds": True}, "seconds is no boolean"),
         ("wait_stable", {"group": "billing", "timeout": 1e9}, "timeout is between 0 and 600 seconds"),
         ("rule", {"id": 99}, "there is no rule 99"),
-        ("end", {}, "end needs the id"),
+        ("end", {}, "end needs the id that it is about"),
         ("expire_member", {"group": "billing"}, "0 members of the group 'billing' match"),
         ("offer", {"kafka_release": "1.0"}, "kafka_release is one of"),
-        ("stop", {}, "there is no operation 'stop'"),
+        ("end_of_world", {}, "there is no operation 'end_of_world'"),
     ],
 )
 def test_mistakes(remote: Remote, operation: str, body: dict[str, Any], message: str) -> None:
@@ -179,6 +179,25 @@ def test_the_state_of_the_server(remote: Remote) -> None:
     assert remote.call("topics") == {"events": 1}
     status, text = remote.error("seed", source={"topic": {}})
     assert status == 400 and "topic" in text
+
+
+def test_states_to_come_back_to_and_kills() -> None:
+    remote = Remote()
+    produce(remote)
+    snapshot = remote.call("snapshot")
+    produce(remote)
+    assert len(remote.call("records", topic="orders")) == 2
+    remote.call("restore", id=snapshot["id"])
+    assert len(remote.call("records", topic="orders")) == 1
+    remote.call("kill")
+    assert remote.error("state", group="billing")[0] == 409
+    remote.call("start")
+    assert len(remote.call("records", topic="orders")) == 1
+    produce(remote)
+    remote.call("restart")
+    assert len(remote.call("records", topic="orders")) == 2
+    assert remote.error("restore", id=99) == (400, "there is no snapshot 99")
+    assert remote.stop() == 0
 
 
 def test_a_cluster() -> None:

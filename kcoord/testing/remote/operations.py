@@ -19,6 +19,7 @@ from kcoord.testing.double.controls import Fault
 from kcoord.testing.double.exchanges import Exchange
 from kcoord.testing.double.selector import NAMES, Conditions
 from kcoord.testing.fixture import KcoordServer
+from kcoord.testing.state.life import Snapshot
 from kcoord.testing.state.records import Record
 
 # Methods of KcoordServer that are operations.
@@ -30,6 +31,7 @@ METHODS: Final = (
     "wait_stable", "wait_members", "wait_empty", "wait_committed", "wait_lag", "state", "committed", "lag",
     "advance", "now_ms",
     "create_topic", "delete_topic", "topics", "records", "seed", "full_disk",
+    "snapshot", "start", "stop", "restart", "kill",
     "brokers", "leader", "coordinator", "stop_broker", "start_broker", "move_leader", "move_coordinator",
 )  # fmt: skip
 TIMEOUT_S_MAX: Final = 600.0
@@ -125,6 +127,7 @@ RULE_OPERATIONS: Final = {
     "wait_rule": "Wait until the rule has acted on `hits` requests.",
     "remove_rule": "End the rule; requests that it delays or holds go on.",
     "end": "End a state that lasts, such as `coordinator_loading` or `refuse_connections`.",
+    "restore": "Continue with the state of a snapshot, by its id.",
 }
 
 
@@ -137,6 +140,7 @@ class Executor:
         self._lock = threading.Lock()
         self._faults: dict[int, Fault] = {}
         self._states: dict[int, AbstractContextManager[object]] = {}
+        self._snapshots: dict[int, Snapshot] = {}
         self._last_id = 0
 
     def run(self, name: str, body: dict[str, Any]) -> Any:
@@ -159,6 +163,8 @@ class Executor:
         if isinstance(value, AbstractContextManager):
             value.__enter__()
             return {"id": self._keep(self._states, value)}
+        if isinstance(value, Snapshot):
+            return {"id": self._keep(self._snapshots, value)}
         if isinstance(value, Exchange):
             return exchange_json(value)
         if isinstance(value, list):
@@ -191,13 +197,19 @@ class Executor:
         unknown = [each for each in body if each not in ("id", "hits", "timeout")]
         number = body.get("id")
         if unknown or not isinstance(number, int):
-            raise BadRequest(f"{name} needs the id that the rule or state was created with")
+            raise BadRequest(f"{name} needs the id that it is about")
         if name == "end":
             with self._lock:
                 state = self._states.pop(number, None)
             if state is None:
                 raise BadRequest(f"there is no state {number}")
             state.__exit__(None, None, None)
+            return None
+        if name == "restore":
+            if number not in self._snapshots:
+                raise BadRequest(f"there is no snapshot {number}")
+            self._forget()
+            self._server.restore(self._snapshots[number])
             return None
         fault = self._faults.get(number)
         if fault is None:
