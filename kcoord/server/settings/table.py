@@ -618,7 +618,7 @@ CONTROL_SETTINGS: Final = (
         "With `virtual`, the HTTP listener can move the server's time.", choices=("real", "virtual"),
     ),
     Setting(
-        "control.brokers", "server.control_brokers", 1, "",
+        "control.brokers", "server.control_brokers", 1, "brokers",
         "The number of brokers that a server with `control.listen` plays, each on a listener of its own. A single "
         "listener with port 0 is enough for all of them.", minimum=1, maximum=100,
     ),
