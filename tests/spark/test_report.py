@@ -54,6 +54,7 @@ def test_a_page_about_a_broker_s_logs(
     assert len([one for one in plots(text) if one.get("class") == "plot"]) == 4
 
 
+@pytest.mark.nightly
 def test_what_lies_outside_of_the_time_asked_for(spark: SparkSession) -> None:
     name = "<script>alert('\u202e')</script>"
     commits = frame(
