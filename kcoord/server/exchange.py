@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import base64
+from abc import ABC, abstractmethod
 from typing import Final, final
 
 from kcoord.protocol import apis
@@ -19,95 +20,13 @@ CORRELATION_BYTES: Final = 4
 HEAD_BYTES: Final = 8
 
 
-@final
-class Request:
-    """A request: its frame without the size field. `now_s` is the time of any one clock, `wall_ms` that of the day."""
+class Frame(ABC):
+    """A frame without its size field, whose body is decoded when somebody asks for it."""
 
-    def __init__(self, frame: bytes, now_s: float, wall_ms: int) -> None:
+    def __init__(self, frame: bytes, wall_ms: int) -> None:
         self.frame = frame
-        self.now_s = now_s
-        self.wall_ms = wall_ms
         self.size = len(frame)
-        self.api_key = int.from_bytes(frame[:2], "big", signed=True)
-        self.version = int.from_bytes(frame[2:4], "big", signed=True)
-        self.correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
-        api = apis.APIS.get(self.api_key)
-        self.name = f"API {self.api_key}" if api is None else api.name
-        # Where the body begins, once it was read.
-        self.head = HEAD_BYTES
-        self._client_id = ""
-        self._message: Message | None = None
-        self._problem = ""
-        self._is_read = False
-
-    @property
-    def client_id(self) -> str:
-        self._read()
-        return self._client_id
-
-    @property
-    def message(self) -> Message | None:
-        """The body; None if it cannot be decoded."""
-        self._read()
-        return self._message
-
-    @property
-    def problem(self) -> str:
-        """Why there is no message, or an empty string."""
-        self._read()
-        return self._problem
-
-    @property
-    def has_answer(self) -> bool:
-        """Whether the broker answers: not to a Produce with acks=0."""
-        return self.api_key != apis.PRODUCE or getattr(self.message, "acks", 1) != NO_ACKS
-
-    def _read(self) -> None:
-        if self._is_read:
-            return
-        self._is_read = True
-        try:
-            self._decode(apis.APIS.get(self.api_key))
-        except DecodeError as error:
-            self._problem = str(error)
-
-    def _decode(self, api: apis.Api | None) -> None:
-        reader = Reader(self.frame, HEAD_BYTES)
-        self._client_id = reader.nullable_string() or ""
-        if api is None:
-            self._problem = "an API that kcoord does not know"
-            return
-        if not api.min_version <= self.version <= api.max_version:
-            self._problem = f"kcoord knows the versions {api.min_version} to {api.max_version}"
-            return
-        if api.request_header_version(self.version) == 2:
-            reader.skip_tags()
-        self.head = int(reader.pos)
-        self._message = apis.decode_request(self.api_key, reader, self.version)
-
-    def encoded(self) -> bytes:
-        """The frame with the message as it is now. Raises EncodeError, and ValueError if there is no message."""
-        if self.message is None:
-            raise ValueError(self.problem)
-        writer = BytesWriter()
-        apis.encode_request(writer, self.api_key, self.message, self.version)
-        return self.frame[: self.head] + writer.getvalue()
-
-
-@final
-class Answer:
-    """The answer to a request: its frame without the size field."""
-
-    def __init__(self, request: Request, frame: bytes, now_s: float, wall_ms: int) -> None:
-        self.request = request
-        self.frame = frame
         self.wall_ms = wall_ms
-        self.latency_ms = (now_s - request.now_s) * 1000
-        self.size = len(frame)
-        # ApiVersions may be asked for in a version that is too new; brokers answer in the first one (KIP-511).
-        self._is_old = request.api_key == apis.API_VERSIONS and frame[4:6] == UNSUPPORTED_VERSION.to_bytes(2, "big")
-        self.version = 0 if self._is_old else request.version
-        self.head = CORRELATION_BYTES
         self._message: Message | None = None
         self._problem = ""
         self._is_read = False
@@ -132,17 +51,88 @@ class Answer:
         if self._is_read:
             return
         self._is_read = True
+        try:
+            self._decode()
+        except DecodeError as error:
+            self._problem = str(error)
+
+    @abstractmethod
+    def _decode(self) -> None:
+        """Set the message, or the problem. Raises DecodeError."""
+
+
+@final
+class Request(Frame):
+    """A request. `now_s` is the time of any one clock, `wall_ms` that of the day."""
+
+    def __init__(self, frame: bytes, now_s: float, wall_ms: int) -> None:
+        super().__init__(frame, wall_ms)
+        self.now_s = now_s
+        self.api_key = int.from_bytes(frame[:2], "big", signed=True)
+        self.version = int.from_bytes(frame[2:4], "big", signed=True)
+        self.correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
+        api = apis.APIS.get(self.api_key)
+        self.name = f"API {self.api_key}" if api is None else api.name
+        # Where the body begins, once it was read.
+        self.head = HEAD_BYTES
+        self._client_id = ""
+
+    @property
+    def client_id(self) -> str:
+        self._read()
+        return self._client_id
+
+    @property
+    def has_answer(self) -> bool:
+        """Whether the broker answers: not to a Produce with acks=0."""
+        return self.api_key != apis.PRODUCE or getattr(self.message, "acks", 1) != NO_ACKS
+
+    def _decode(self) -> None:
+        api = apis.APIS.get(self.api_key)
+        reader = Reader(self.frame, HEAD_BYTES)
+        self._client_id = reader.nullable_string() or ""
+        if api is None:
+            self._problem = "an API that kcoord does not know"
+            return
+        if not api.min_version <= self.version <= api.max_version:
+            self._problem = f"kcoord knows the versions {api.min_version} to {api.max_version}"
+            return
+        if api.request_header_version(self.version) == 2:
+            reader.skip_tags()
+        self.head = int(reader.pos)
+        self._message = apis.decode_request(self.api_key, reader, self.version)
+
+    def encoded(self) -> bytes:
+        """The frame with the message as it is now. Raises EncodeError, and ValueError if there is no message."""
+        if self.message is None:
+            raise ValueError(self.problem)
+        writer = BytesWriter()
+        apis.encode_request(writer, self.api_key, self.message, self.version)
+        return self.frame[: self.head] + writer.getvalue()
+
+
+@final
+class Answer(Frame):
+    """The answer to a request."""
+
+    def __init__(self, request: Request, frame: bytes, now_s: float, wall_ms: int) -> None:
+        super().__init__(frame, wall_ms)
+        self.request = request
+        self.latency_ms = (now_s - request.now_s) * 1000
+        # ApiVersions may be asked for in a version that is too new; brokers answer in the first one (KIP-511).
+        self._is_old = request.api_key == apis.API_VERSIONS and frame[4:6] == UNSUPPORTED_VERSION.to_bytes(2, "big")
+        self.version = 0 if self._is_old else request.version
+        self.head = CORRELATION_BYTES
+
+    def _decode(self) -> None:
         self._problem = self.request.problem
         if self.request.message is None and not self._is_old:
             return
-        try:
-            reader = Reader(self.frame, CORRELATION_BYTES)
-            if apis.APIS[self.request.api_key].response_header_version(self.version) == 1:
-                reader.skip_tags()
-            self.head = int(reader.pos)
-            self._message = apis.decode_response(self.request.api_key, reader, self.version)
-        except DecodeError as error:
-            self._problem = str(error)
+        reader = Reader(self.frame, CORRELATION_BYTES)
+        if apis.APIS[self.request.api_key].response_header_version(self.version) == 1:
+            reader.skip_tags()
+        self.head = int(reader.pos)
+        self._message = apis.decode_response(self.request.api_key, reader, self.version)
 
     def errors(self) -> list[str]:
         """The names of its error codes, each once."""
