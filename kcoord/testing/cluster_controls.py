@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from kcoord.testing.double.cluster import Cluster
+from kcoord.testing.double.double import Double
+from kcoord.testing.double.selector import GROUP_KEY
 from kcoord.testing.group_states import GroupStates
 
 T = TypeVar("T")
-GROUP: int = 0
 
 
 class ClusterControls(GroupStates):
@@ -27,7 +28,7 @@ class ClusterControls(GroupStates):
 
     def coordinator(self, group: str) -> int:
         """The broker that coordinates a group; -1 while none is up."""
-        return self._with_cluster(lambda cluster: cluster.coordinator(GROUP, group))
+        return self._with_cluster(lambda cluster: cluster.coordinator(GROUP_KEY, group))
 
     def stop_broker(self, node_id: int) -> None:
         """Stop a broker: its connections are closed, others lead its partitions and coordinate its groups."""
@@ -48,15 +49,14 @@ class ClusterControls(GroupStates):
 
     def move_coordinator(self, group: str, node_id: int) -> None:
         """Let another broker coordinate a group. Raises ValueError for one that is stopped."""
-        self._with_cluster(lambda cluster: cluster.move_coordinator(GROUP, group, node_id))
+        self._with_cluster(lambda cluster: cluster.move_coordinator(GROUP_KEY, group, node_id))
 
     def _with_cluster(self, function: Callable[[Cluster], T]) -> T:
         if self._brokers == 1:
             raise RuntimeError("the server plays one broker; create it with brokers=3")
 
-        def work(double: object) -> T:
-            cluster = getattr(double, "cluster", None)
-            assert isinstance(cluster, Cluster)
-            return function(cluster)
+        def work(double: Double) -> T:
+            assert double.cluster is not None
+            return function(double.cluster)
 
         return self._call(work)

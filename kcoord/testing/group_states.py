@@ -55,16 +55,11 @@ class GroupStates(ClockTools):
     def _coordinator_fails(self, error: str, group: str | None, finds: bool) -> Iterator[None]:
         names = COORDINATOR_APIS if finds else (*COORDINATOR_APIS, "FindCoordinator")
         action = Action(FAIL, error_code=error_code(error))
-        rules = self._call(
-            lambda double: [
-                double.rules.add(Selector(api=name, group=group), action, None, 0, 1.0, 1) for name in names
-            ]
-        )
+        rules = self._call(lambda double: [double.rules.add(Selector(api=name, group=group), action) for name in names])
         try:
             yield
         finally:
-            for rule in rules:
-                self._remove(rule)
+            self._remove(*rules)
 
     # --- members
 

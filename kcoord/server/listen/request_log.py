@@ -15,15 +15,13 @@ from typing import Final, final
 from kcoord.core.outcome import DEBUG, Fact
 from kcoord.protocol import apis
 from kcoord.protocol.api_versions import decode_api_versions_request
+from kcoord.wire.frame import REQUEST_BYTES_MIN, SIZE_BYTES
 from kcoord.wire.primitives import DecodeError, Reader
 
-SIZE_BYTES: Final = 4
 # Enough for the header of a request with a client id of usual length, and for the body of ApiVersions.
 REQUEST_HEAD_BYTES: Final = 512
 # Only the correlation id.
 RESPONSE_HEAD_BYTES: Final = 4
-# api key, api version, correlation id, length of the client id
-REQUEST_BYTES_MIN: Final = 10
 # Requests of one connection without a response. A session keeps fewer (BACKLOG_FRAMES_MAX); beyond it the oldest go.
 PENDING_MAX: Final = 10_000
 

@@ -24,7 +24,7 @@ from kcoord.protocol.list_offsets import ListOffsetsPartitionResponse, ListOffse
 from kcoord.protocol.metadata import MetadataResponseBroker
 from kcoord.protocol.offset_for_leader_epoch import EpochEndOffset, OffsetForLeaderTopicResult
 from kcoord.server.exchange import Request
-from kcoord.testing.double.selector import TRANSACTION_KEY, TopicNames, subjects_of
+from kcoord.testing.double.selector import GROUP_KEY, TRANSACTION_KEY, TopicNames, subjects_of
 from kcoord.wire.message import Message
 
 NO_EPOCH: Final = -1
@@ -175,7 +175,7 @@ class Cluster:
         if key in GROUP_APIS or key in TRANSACTION_APIS:
             found = subjects_of(body, self._topic_name)
             keys = found.groups if key in GROUP_APIS else found.transactional_ids
-            key_type = 0 if key in GROUP_APIS else TRANSACTION_KEY
+            key_type = GROUP_KEY if key in GROUP_APIS else TRANSACTION_KEY
             is_other = any(self.coordinator(key_type, each) != node_id for each in keys)
             return (errors.NOT_COORDINATOR if is_other else 0), []
         if key == apis.PRODUCE:
@@ -295,7 +295,7 @@ class Cluster:
                 topic.replication_factor = len(self.replicas(topic.name, 0))
 
     def _groups_listed(self, node_id: int, request: Request, message: Any, refused: list[Refused]) -> None:
-        message.groups = [one for one in message.groups if self.coordinator(0, one.group_id) == node_id]
+        message.groups = [one for one in message.groups if self.coordinator(GROUP_KEY, one.group_id) == node_id]
 
     def _transactions_listed(self, node_id: int, request: Request, message: Any, refused: list[Refused]) -> None:
         message.transaction_states = [

@@ -281,9 +281,10 @@ class Controls:
         rule = self._call(lambda double: double.rules.add(selector, action, times, skip, probability, seed))
         return Fault(self, rule)
 
-    def _remove(self, rule: Rule) -> None:
+    def _remove(self, *rules: Rule) -> None:
         def work(double: Double) -> None:
-            double.rules.remove(rule)
+            for rule in rules:
+                double.rules.remove(rule)
             double.go_on()
 
         self._call(work)

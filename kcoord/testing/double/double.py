@@ -87,7 +87,7 @@ class Passage:
 
 @final
 class Double:
-    """Used on the server's thread only, except for `log`. `topic_name` finds the name of a topic id."""
+    """Used on the server's thread only, except for `exchanges`. `topic_name` finds the name of a topic id."""
 
     def __init__(
         self, server: Server, topic_name: TopicNames, rules: Rules, log: ExchangeLog, cluster: Cluster | None

@@ -124,10 +124,10 @@ class Rules:
         self,
         selector: Selector,
         action: Action,
-        times: int | None,
-        skip: int,
-        probability: float,
-        seed: int,
+        times: int | None = None,
+        skip: int = 0,
+        probability: float = 1.0,
+        seed: int = DEFAULT_SEED,
     ) -> Rule:
         rule = Rule(self._next_number, selector, action, times, skip, probability, seed)
         self._next_number += 1

@@ -22,10 +22,10 @@ from kcoord.testing.double.cluster import CHANGED_APIS, Broker, Refused
 from kcoord.testing.double.exchanges import Exchange, ExchangeLog
 from kcoord.testing.double.faults import Rule
 from kcoord.testing.double.releases import Caps
+from kcoord.wire.frame import SIZE_BYTES
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import BytesWriter, EncodeError
 
-SIZE_BYTES: Final = 4
 # A client that sends more than this while a request is held is disconnected.
 HELD_BYTES_MAX: Final = 64 * 1024 * 1024
 
