@@ -1,13 +1,14 @@
 """`make dist` and `make release`: build what is published, into a folder.
 
-    dist.py [--out DIR] [--no-compiled]      for this machine: sdist, pure wheel, a compiled wheel for this Python
+    dist.py [--out DIR] [--no-compiled]      for this machine: sdist, pure wheel, a compiled wheel for this Python, and
+                                             on Linux an executable file made from it
     dist.py --release [--out DIR]            for a tagged version: all compiled wheels of this platform (cibuildwheel,
                                              which needs a container engine on Linux), and the image
     dist.py --seal [--out DIR]               for archives of a tagged version from several machines: checks that they
                                              have its version, and writes changes and checksums
 
-Beside them are written a bill of materials of an installation (CycloneDX), the changelog's section of this version and
-the checksums of all files. Nothing is published: .github/workflows/release.yml does that. It runs in an environment
+Beside them are written bills of materials (CycloneDX) of an installation and of the executable file, the changelog's
+section of this version and the checksums of all files. Nothing is published: .github/workflows/release.yml does that. It runs in an environment
 with the dependency group `release`.
 """
 
@@ -17,6 +18,7 @@ import argparse
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -24,6 +26,7 @@ import sys
 import tempfile
 import venv
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 CHANGELOG = ROOT / "CHANGELOG.md"
@@ -112,25 +115,57 @@ def build_image(version: str, out: Path) -> None:
         "--output", f"type=oci,dest={archive}", ".")  # fmt: skip
 
 
-def write_bill_of_materials(out: Path, version: str) -> None:
-    """What `pip install kcoord` installs today, with versions and licences."""
-    say("bill of materials")
-    (wheel,) = out.glob("*-none-any.whl")
-    with tempfile.TemporaryDirectory() as name:
-        venv.create(name, with_pip=True)
-        python = Path(name, "bin", "python")
-        run(python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", wheel)
-        run(python, "-m", "pip", "--disable-pip-version-check", "uninstall", "--quiet", "--yes", "pip", "setuptools")
-        path = out / f"kcoord-{version}.cdx.json"
-        run(sys.executable, "-m", "cyclonedx_py", "environment", "--output-reproducible", "--output-format", "JSON",
-            "--output-file", path, python)  # fmt: skip
+def installed(folder: Path, requirement: str) -> Path:
+    """The interpreter of an environment with this and what it needs, and nothing else."""
+    venv.create(folder, with_pip=True)
+    python = folder / "bin" / "python"
+    run(python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", requirement)
+    run(python, "-m", "pip", "--disable-pip-version-check", "uninstall", "--quiet", "--yes", "pip", "setuptools")
+    return python
+
+
+def write_bill_of_materials(python: Path, path: Path, further: dict[str, Any]) -> None:
+    """What an environment has, with versions and licences, and `further`: more components, and properties."""
+    run(sys.executable, "-m", "cyclonedx_py", "environment", "--output-reproducible", "--output-format", "JSON",
+        "--output-file", path, python)  # fmt: skip
     bill = json.loads(path.read_text())
     for part in bill["components"]:
         # Where this machine got a package from says nothing about the package.
         part["externalReferences"] = [
             each for each in part.get("externalReferences", []) if each["type"] != "distribution"
         ]
+    bill["components"] += further.get("components", [])
+    bill["metadata"]["properties"] = bill["metadata"].get("properties", []) + further.get("properties", [])
     path.write_text(json.dumps(bill, indent=1) + "\n")
+
+
+def write_bill_of_installation(out: Path, version: str) -> None:
+    """What `pip install kcoord` installs today."""
+    say("bill of materials")
+    (wheel,) = out.glob("*-none-any.whl")
+    with tempfile.TemporaryDirectory() as name:
+        write_bill_of_materials(installed(Path(name), str(wheel)), out / f"kcoord-{version}.cdx.json", {})
+
+
+def build_executable(out: Path, version: str) -> None:
+    """One file with Python, from the compiled wheel that was built for this Python and platform; its licences and bill."""
+    machine = platform.machine()
+    say(f"executable file for Linux on {machine}")
+    tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
+    wheels = sorted(out.glob(f"*-{tag}-{tag}-manylinux*_{machine}.whl"))
+    if not wheels:
+        fail(f"there is no compiled wheel for {tag} on Linux with glibc ({machine}) to make an executable file from")
+    target = out / f"kcoord-{version}-linux-{machine}"
+    with tempfile.TemporaryDirectory() as name:
+        python = installed(Path(name), f"{wheels[0]}[testing]")
+        (site,) = Path(name, "lib").glob("python3*/site-packages")
+        run(sys.executable, ROOT / "tools" / "onefile" / "build.py", site, target)
+        parts = Path(f"{target}.parts.json")
+        listing = json.loads(parts.read_text())
+        parts.unlink()
+        write_bill_of_materials(python, Path(f"{target}.cdx.json"), listing)
+    for each in listing["properties"]:
+        say(f"{each['name']}: {each['value']}")
 
 
 def write_checksums(out: Path) -> None:
@@ -142,7 +177,7 @@ def write_checksums(out: Path) -> None:
 def seal(out: Path) -> None:
     """Write the changes and the checksums of a tagged version's archives."""
     version = released_version()
-    archives = [*out.glob("*.whl"), *out.glob("*.tar.gz")]
+    archives = [*out.glob("*.whl"), *out.glob("*.tar.gz"), *out.glob("kcoord-*-linux-*")]
     others = [
         path.name for path in archives if not path.name.startswith((f"kcoord-{version}-", f"kcoord-{version}.tar"))
     ]
@@ -157,7 +192,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument("--release", action="store_true", help="the whole release of a tagged commit")
     parser.add_argument("--seal", action="store_true", help="check archives that are there, and write checksums")
-    parser.add_argument("--no-compiled", action="store_true", help="leave out the compiled wheel")
+    parser.add_argument("--no-compiled", action="store_true", help="leave out the compiled wheel and the executable file")
     args = parser.parse_args()
     out: Path = args.out.resolve()
     if args.seal:
@@ -177,8 +212,10 @@ def main() -> int:
         build_image(version, out)
     elif not args.no_compiled:
         build_compiled(sdist, out)
+    if not args.no_compiled and platform.libc_ver()[0] == "glibc":
+        build_executable(out, version)
     run(sys.executable, "-m", "twine", "check", "--strict", sdist, *out.glob("*.whl"))
-    write_bill_of_materials(out, version)
+    write_bill_of_installation(out, version)
     notes = changelog_section(CHANGELOG.read_text(), tagged or UNRELEASED)
     (out / "CHANGES.md").write_text(notes)
     write_checksums(out)

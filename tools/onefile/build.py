@@ -1,20 +1,26 @@
 """Builds the executable file: one program with Python, kcoord and what it needs, which unpacks nothing.
 
-`build(site, work, target)` takes the packages in the folder `site`, which belong to the Python that runs this. Python's
-modules become marshalled code in the file, and native libraries are appended as they are (stripped): program.h explains
-how they are loaded. Needs a C compiler, Python's headers and its shared library, and pyelftools. Linux only.
+    build.py SITE TARGET    writes TARGET, TARGET.licences.txt and, for the bill of materials, TARGET.parts.json
+
+SITE is a folder with packages for the Python that runs this. Python's modules become marshalled code in the file, and
+native libraries are appended as they are, without symbols: program.h explains how they are loaded. Needs a C compiler,
+Python's headers and its shared library, binutils and pyelftools. For Linux with glibc only.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
+import json
 import marshal
+import platform
 import re
 import shutil
 import struct
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,8 +65,10 @@ class Program:
     libraries: dict[str, tuple[int, int]] = field(default_factory=dict)
     files: dict[str, tuple[int, int]] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
-    # GLIBC versions that a part asks for, by part.
+    # The version of the C library that a part asks for.
     glibc: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    # Where the shared libraries are from.
+    sources: dict[str, Path] = field(default_factory=dict)
 
     def add(self, content: bytes) -> tuple[int, int]:
         self.body.extend(b"\0" * (-len(self.body) % ALIGNMENT))
@@ -170,6 +178,7 @@ class Builder:
         self.site = site
         self.work = work
         self.program = Program(bytearray())
+        self.groups = {path.name.partition(".")[0]: path.read_bytes() for path in site.glob("*__mypyc.*.so")}
 
     def stripped(self, path: Path) -> bytes:
         """A native file without what only debuggers read."""
@@ -193,6 +202,7 @@ class Builder:
         if name not in self.program.libraries:
             self.program.libraries[name] = self.program.add(self.stripped(path))
             self.program.glibc[name] = glibc_of(path)
+            self.program.sources[name] = path
         if name not in order:
             order.append(name)
 
@@ -236,12 +246,10 @@ class Builder:
     def group_of(self, name: str, path: Path) -> str:
         """The library with the code of this module, if its own only calls that; else empty."""
         content = path.read_bytes()
-        function = f"init_{name.replace('.', '___')}"
-        for library in self.site.glob("*__mypyc.*.so"):
-            group = library.name.partition(".")[0]
-            inside = library.read_bytes()
-            if f"{group}.{function}\0".encode() in content and b"ensure_deps" not in inside:
-                return group if f"{group}.{function}\0".encode() in inside else ""
+        for group, inside in self.groups.items():
+            function = f"{group}.init_{name.replace('.', '___')}\0".encode()
+            if function in content and function in inside and b"ensure_deps" not in inside:
+                return group
         return ""
 
 
@@ -261,3 +269,69 @@ def build(site: Path, work: Path, target: Path) -> Program:
     target.write_bytes(program.finished())
     target.chmod(0o755)
     return program
+
+
+def system_package(path: Path) -> tuple[str, str]:
+    """Name and version of the distribution's package that a library is from; empty where dpkg does not know it."""
+    if shutil.which("dpkg-query") is None:
+        return "", ""
+    for place in (path, path.resolve(), Path(str(path.resolve()).removeprefix("/usr"))):
+        found = subprocess.run(["dpkg-query", "-S", place], capture_output=True, text=True)
+        if found.returncode == 0:
+            package = found.stdout.partition(": ")[0].split(",")[0]
+            shown = subprocess.run(["dpkg-query", "-W", "-f", "${Version}", package], capture_output=True, text=True)
+            return package.partition(":")[0], shown.stdout
+    return "", ""
+
+
+def listing(program: Program) -> dict[str, Any]:
+    """What the packages' bill of materials lacks: Python and the shared libraries, as components of CycloneDX."""
+    python = {"type": "platform", "bom-ref": "python", "name": "CPython", "version": platform.python_version(),
+              "licenses": [{"license": {"id": "PSF-2.0"}}]}  # fmt: skip
+    components: list[dict[str, Any]] = [python]
+    for name, path in sorted(program.sources.items()):
+        component = {"type": "library", "bom-ref": f"library-{name}", "name": name,
+                     "hashes": [{"alg": "SHA-256", "content": hashlib.sha256(path.read_bytes()).hexdigest()}]}  # fmt: skip
+        package, version = system_package(path)
+        if package:
+            component |= {"version": version, "purl": f"pkg:deb/{package}@{version.replace(':', '%3A')}"}
+        components.append(component)
+    newest = max(program.glibc.values())
+    asking = sorted(name for name, version in program.glibc.items() if version == newest)
+    properties = [
+        {"name": "kcoord:glibc", "value": ".".join(map(str, newest))},
+        {"name": "kcoord:glibc:needed-by", "value": ", ".join(asking)},
+    ]
+    return {"properties": properties, "components": components}
+
+
+def licences(site: Path, program: Program) -> str:
+    """The licences of everything in the file, one after the other."""
+    texts: list[tuple[str, Path]] = [("CPython", Path(sysconfig.get_path("stdlib"), "LICENSE.txt"))]
+    for each in importlib.metadata.distributions(path=[str(site)]):
+        for file in each.files or ():
+            if re.search(r"(licen[cs]e|copying|notice)[^/]*$", str(file), re.IGNORECASE) and ".dist-info" in str(file):
+                texts.append((f"{each.metadata['Name']} {each.version}", Path(str(each.locate_file(file)))))
+    for name, path in sorted(program.sources.items()):
+        package = system_package(path)[0]
+        texts.append((name, Path("/usr/share/doc", package, "copyright")))
+    parts = [(name, path.read_text(errors="replace").strip()) for name, path in texts if path.is_file()]
+    return "".join(f"{'=' * 80}\n{name}\n{'=' * 80}\n\n{text}\n\n" for name, text in parts)
+
+
+def main() -> int:
+    if len(sys.argv) != 3:
+        raise SystemExit("usage: build.py SITE TARGET")
+    site, target = Path(sys.argv[1]).resolve(), Path(sys.argv[2]).resolve()
+    try:
+        with tempfile.TemporaryDirectory() as work:
+            program = build(site, Path(work), target)
+    except BuildError as error:
+        raise SystemExit(f"onefile: {error}") from None
+    Path(f"{target}.parts.json").write_text(json.dumps(listing(program), indent=1) + "\n")
+    Path(f"{target}.licences.txt").write_text(licences(site, program))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pkgutil
 import sys
 from typing import Any, Final, final
 
@@ -110,8 +111,7 @@ class Filter:
 def check_types(kinds: tuple[str, ...]) -> None:
     """Raises BadParameter for a name that no record type has."""
     known = {*CONTROL_TYPES.values(), *FURTHER_TYPES}
-    for name in os.listdir(os.path.dirname(str(record_types.__file__))):
-        known.add(name.partition(".")[0])
+    known.update(module.name for module in pkgutil.iter_modules(record_types.__path__))
     for kind in kinds:
         if kind not in known and not kind.startswith("unknown_"):
             raise click.BadParameter(f"no record has the type {kind!r}{nearest(kind, sorted(known))}")
