@@ -95,7 +95,7 @@ lock: ## resolve the image's locked dependencies (ARGS=--upgrade: to their newes
 	@$(PYTHON) -m venv build/lock && build/lock/bin/python -m pip --quiet --disable-pip-version-check install 'uv>=0.13,<1'
 	@build/lock/bin/python docker/lock.py build/lock/bin/uv $(ARGS)
 
-dist: .venv-release/.ready ## sdist, pure wheel and this platform's compiled wheel, with checksums and a bill of materials, in dist/
+dist: .venv-release/.ready ## sdist, pure wheel, this platform's compiled wheel and executable file, with checksums and bills of materials, in dist/
 	.venv-release/bin/python tools/dist.py $(ARGS)
 
 release: .venv-release/.ready ## everything that a tagged version publishes, in dist/ (needs a container engine; docs/releasing.md)
@@ -163,10 +163,14 @@ clean: ## remove everything that was built
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 .PHONY: examples
+# The command that the samples start. EXECUTABLE is what `make dist` has built: make examples SERVER='$(EXECUTABLE)'
+SERVER = $(VENV)/bin/kcoord
+EXECUTABLE = $(wildcard dist/kcoord-*-linux-$(shell uname -m))
 # An absolute path, because the tests run in their own folders.
-EXAMPLES_SERVER := KCOORD="$(abspath $(VENV))/bin/kcoord"
+EXAMPLES_SERVER = KCOORD="$(abspath $(SERVER))"
 
 examples: setup ## the sample tests in Go, Java and Node.js against this checkout's server (Go 1.26, Java 17, Maven, Node.js 20)
+	@test -x "$(SERVER)" || { echo "make examples: there is no program $(SERVER)" >&2; exit 1; }
 	@for tool in go java mvn node npm; do command -v $$tool >/dev/null || { echo "make examples needs $$tool" >&2; exit 1; }; done
 	cd examples/go && $(EXAMPLES_SERVER) go test -count=1 ./...
 	cd examples/java && $(EXAMPLES_SERVER) mvn --quiet --batch-mode test

@@ -8,8 +8,8 @@
                                              have its version, and writes changes and checksums
 
 Beside them are written bills of materials (CycloneDX) of an installation and of the executable file, the changelog's
-section of this version and the checksums of all files. Nothing is published: .github/workflows/release.yml does that. It runs in an environment
-with the dependency group `release`.
+section of this version and the checksums of all files. Nothing is published: .github/workflows/release.yml does that.
+It runs in an environment with the dependency group `release`.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def write_bill_of_installation(out: Path, version: str) -> None:
 
 
 def build_executable(out: Path, version: str) -> None:
-    """One file with Python, from the compiled wheel that was built for this Python and platform; its licences and bill."""
+    """One file with Python and the compiled wheel that was built for it; beside it its licences and its bill."""
     machine = platform.machine()
     say(f"executable file for Linux on {machine}")
     tag = f"cp{sys.version_info[0]}{sys.version_info[1]}"
@@ -192,7 +192,9 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=ROOT / "dist")
     parser.add_argument("--release", action="store_true", help="the whole release of a tagged commit")
     parser.add_argument("--seal", action="store_true", help="check archives that are there, and write checksums")
-    parser.add_argument("--no-compiled", action="store_true", help="leave out the compiled wheel and the executable file")
+    parser.add_argument(
+        "--no-compiled", action="store_true", help="leave out the compiled wheel and the executable file"
+    )
     args = parser.parse_args()
     out: Path = args.out.resolve()
     if args.seal:

@@ -1,4 +1,4 @@
-"""The executable file that `make dist` has built: without Python, without an environment, and leaving nothing behind."""
+"""The executable file that `make dist` has built: it needs no Python and no environment, and leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def program() -> Path:
 
 
 class Server:
-    """The program as a server. `prefix` runs it, such as in another root folder; the environment is `variables` only."""
+    """The program as a server, in an empty environment. `prefix` runs it, such as in another root folder."""
 
     def __init__(
         self, folder: Path, *arguments: str | Path, prefix: tuple[str, ...] = (), name: str = "", lines: int = 1
@@ -151,7 +151,7 @@ def test_it_loads_only_the_c_library_from_the_machine(server: Server) -> None:
 
 
 def bare_root(folder: Path) -> tuple[str, ...]:
-    """A root folder with the program, the C library and an empty /tmp: no Python, no /proc. The command that uses it."""
+    """Makes a root folder with the program, the C library and an empty /tmp; the command that uses it as such."""
     listed = subprocess.run(["ldd", program()], capture_output=True, text=True, check=True).stdout
     loader = Path(re.findall(r"^\s*(/\S*ld-linux\S*) ", listed, re.MULTILINE)[0])
     library = Path(re.findall(r"libc\.so\.6 => (\S+)", listed)[0])
@@ -163,9 +163,9 @@ def bare_root(folder: Path) -> tuple[str, ...]:
             shutil.copy(path, folder / path.relative_to("/"))
     shutil.copy(program(), folder / "kcoord")
     changer = ["chroot"] if os.geteuid() == 0 else ["unshare", "--map-root-user", "--root"]
-    path = shutil.which(changer[0], path=f"{os.environ['PATH']}:/usr/sbin:/usr/bin")
-    assert path is not None, changer
-    return (path, *changer[1:], str(folder))
+    tool = shutil.which(changer[0], path=f"{os.environ['PATH']}:/usr/sbin:/usr/bin")
+    assert tool is not None, changer
+    return (tool, *changer[1:], str(folder))
 
 
 def test_it_serves_where_there_is_nothing_but_a_c_library(tmp_path: Path) -> None:

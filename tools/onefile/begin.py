@@ -6,11 +6,11 @@ Runs inside the file as the frozen module `_onefile_begin`, before anything but 
 
 from __future__ import annotations
 
+import _frozen_importlib as bootstrap
+import _imp
 import marshal
 import sys
 
-import _frozen_importlib as bootstrap  # type: ignore[import-not-found]
-import _imp
 import _onefile  # type: ignore[import-not-found]
 
 # The module `typing` cannot be imported yet.
@@ -25,7 +25,7 @@ HEALTH = "kcoord-health"
 
 
 class Importer:
-    """Finds modules in the file, on `sys.meta_path`; and for `pkgutil` the modules of a package, on `sys.path_hooks`."""
+    """Finds modules in the file (`sys.meta_path`), and for `pkgutil` the modules of a package (`sys.path_hooks`)."""
 
     def __init__(self, index: dict[str, Any], package: str = "") -> None:
         self.index = index
@@ -38,8 +38,9 @@ class Importer:
             return None
         kind = found[0]
         is_package = kind == "package"
-        tail = name.replace(".", "/") + {"package": "/__init__.pyc", "module": ".pyc"}.get(kind, ".so")
-        spec: ModuleSpec = bootstrap.ModuleSpec(name, self, origin=f"{sys.executable}/{tail}", is_package=is_package)
+        tail = name.replace(".", "/") + {"package": "/__init__.py", "module": ".py"}.get(kind, ".so")
+        origin = f"{sys.executable}/{tail}"
+        spec = bootstrap.ModuleSpec(name, self, origin=origin, is_package=is_package)  # type: ignore[arg-type]
         spec.has_location = True
         if is_package:
             spec.submodule_search_locations = [f"{sys.executable}/{name.replace('.', '/')}"]
@@ -65,7 +66,7 @@ class Importer:
                 self.loaded.add(library)
         descriptor, path = _onefile.open_module(spec.name, offset, size)
         try:
-            return _imp.create_dynamic(bootstrap.ModuleSpec(spec.name, self, origin=path))
+            return _imp.create_dynamic(bootstrap.ModuleSpec(spec.name, None, origin=path))
         finally:
             _onefile.close_module(descriptor, path)
 
@@ -131,7 +132,7 @@ class Importer:
 def main() -> None:
     importer = Importer(marshal.loads(_onefile.index()))
     sys.meta_path[:] = [*sys.meta_path[:2], importer]
-    sys.path_hooks[:] = [importer.of_folder]
+    sys.path_hooks[:] = [importer.of_folder]  # type: ignore[list-item]
     sys.path_importer_cache.clear()
     sys.frozen = True  # type: ignore[attr-defined]
     program = sys.argv[0].rpartition("/")[2]

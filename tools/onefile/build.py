@@ -43,12 +43,13 @@ NOT_STANDARD: Final = (
     "_test*", "test", "tests", "xx*", "_xx*", "idlelib", "lib2to3", "tkinter", "_tkinter", "turtle", "turtledemo",
     "ensurepip", "venv", "distutils", "pydoc_data", "pydoc", "sqlite3", "_sqlite3", "dbm", "_dbm", "_gdbm", "curses",
     "_curses*", "readline", "_ctypes_test", "_codecs_*", "_multibytecodec", "nis", "ossaudiodev", "spwd", "_crypt",
-    "audioop", "antigravity", "this", "__phello__", "site-packages", "config-*", "_pyrepl", "lib-dynload", "_sysconfigdata*",
-    "msilib", "wsgiref", "xmlrpc", "doctest", "pdb", "imaplib", "nntplib", "mailbox", "cgi", "telnetlib", "ftplib",
+    "audioop", "antigravity", "this", "__phello__", "site-packages", "config-*", "_pyrepl", "lib-dynload",
+    "_sysconfigdata*", "msilib", "wsgiref", "xmlrpc", "doctest", "pdb", "imaplib", "nntplib", "mailbox", "cgi",
+    "telnetlib", "ftplib",
 )  # fmt: skip
 # Of the packages: what needs Spark or pytest, and what generates code.
-NOT_PACKAGED: Final = ("kcoord.spark", "kcoord.codegen", "kcoord.testing.pytest_plugin", "pyspark_kcoord", "pip", "setuptools",
-                       "wheel", "pkg_resources", "_distutils_hack", "uvloop._testbase")  # fmt: skip
+NOT_PACKAGED: Final = ("kcoord.spark", "kcoord.codegen", "kcoord.testing.pytest_plugin", "pyspark_kcoord", "pip",
+                       "setuptools", "wheel", "pkg_resources", "_distutils_hack", "uvloop._testbase")  # fmt: skip
 
 
 class BuildError(Exception):
@@ -88,7 +89,7 @@ def matches(name: str, patterns: tuple[str, ...]) -> bool:
 
 
 def module_files(root: Path, package: str = "") -> Iterator[tuple[str, Path, bool]]:
-    """(name, file, is a package) of every module below a folder. Native code comes before the source of the same name."""
+    """(name, file, is a package) of every module below a folder. Native code comes before the source of its name."""
     suffixes = (sysconfig.get_config_var("EXT_SUFFIX"), ".abi3.so", ".so", ".py")
     found: dict[str, tuple[Path, bool]] = {}
     for suffix in suffixes:
@@ -191,7 +192,7 @@ class Builder:
 
     def compile_c(self, source: str, target: str, *options: str) -> Path:
         path = self.work / target
-        command = ["cc", "-O2", "-Wall", "-Werror", "-o", path, HERE / source, *options]
+        command: list[str | Path] = ["cc", "-O2", "-Wall", "-Werror", "-o", path, HERE / source, *options]
         subprocess.run(command, check=True)
         return path
 
@@ -290,8 +291,13 @@ def listing(program: Program) -> dict[str, Any]:
               "licenses": [{"license": {"id": "PSF-2.0"}}]}  # fmt: skip
     components: list[dict[str, Any]] = [python]
     for name, path in sorted(program.sources.items()):
-        component = {"type": "library", "bom-ref": f"library-{name}", "name": name,
-                     "hashes": [{"alg": "SHA-256", "content": hashlib.sha256(path.read_bytes()).hexdigest()}]}  # fmt: skip
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        component = {
+            "type": "library",
+            "bom-ref": f"library-{name}",
+            "name": name,
+            "hashes": [{"alg": "SHA-256", "content": digest}],
+        }
         package, version = system_package(path)
         if package:
             component |= {"version": version, "purl": f"pkg:deb/{package}@{version.replace(':', '%3A')}"}

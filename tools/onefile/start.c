@@ -9,8 +9,6 @@
 
 #include "program.h"
 
-#define BEGIN "import _onefile_begin; _onefile_begin.main()"
-
 static struct program *program;
 
 static PyObject *data(PyObject *self, PyObject *args)
@@ -135,8 +133,6 @@ static PyStatus initialize(int argc, char **argv)
     if (!PyStatus_Exception(status))
         status = PyConfig_SetBytesArgv(&config, argc, argv);
     if (!PyStatus_Exception(status))
-        status = PyConfig_SetBytesString(&config, &config.run_command, BEGIN);
-    if (!PyStatus_Exception(status))
         status = Py_InitializeFromConfig(&config);
     PyConfig_Clear(&config);
     return status;
@@ -152,6 +148,15 @@ int start(struct program *given, int argc, char **argv)
     PyStatus status = initialize(argc, argv);
     if (PyStatus_Exception(status))
         Py_ExitStatusException(status);
-    /* As a program that Python runs: its exceptions, SystemExit and the exit code of Ctrl-C are handled alike. */
-    return Py_RunMain();
+    PyObject *begin = PyImport_ImportModule("_onefile_begin");
+    PyObject *result = begin ? PyObject_CallMethod(begin, "main", NULL) : NULL;
+    int code = 0;
+    if (!result) {
+        /* After SystemExit this ends the process with its code. */
+        PyErr_Print();
+        code = 1;
+    }
+    Py_XDECREF(result);
+    Py_XDECREF(begin);
+    return Py_FinalizeEx() < 0 ? 120 : code;
 }
