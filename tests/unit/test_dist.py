@@ -102,21 +102,26 @@ def test_a_version_needs_its_section_in_the_changelog(project: Path) -> None:
 
 def test_seal_writes_the_changes_of_the_version_and_checksums(project: Path) -> None:
     git(project, "tag", "v1.2.0")
-    out = archives(project, "kcoord-1.2.0.tar.gz", "kcoord-1.2.0-py3-none-any.whl")
+    out = archives(project, "kcoord-1.2.0.tar.gz", "kcoord-1.2.0-py3-none-any.whl", "kcoord-1.2.0-linux-x86_64")
     assert dist(project, "--seal").returncode == 0
     assert (out / "CHANGES.md").read_text() == "### Fixed\n- a bug\n"
     lines = (out / "SHA256SUMS").read_text().splitlines()
     sums = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-    assert sorted(sums) == ["CHANGES.md", "kcoord-1.2.0-py3-none-any.whl", "kcoord-1.2.0.tar.gz"]
+    assert sorted(sums) == [
+        "CHANGES.md",
+        "kcoord-1.2.0-linux-x86_64",
+        "kcoord-1.2.0-py3-none-any.whl",
+        "kcoord-1.2.0.tar.gz",
+    ]
     assert sums["kcoord-1.2.0.tar.gz"] == hashlib.sha256(b"kcoord-1.2.0.tar.gz").hexdigest()
 
 
 def test_seal_refuses_archives_of_another_version(project: Path) -> None:
     git(project, "tag", "v1.2.0")
-    archives(project, "kcoord-1.2.0.tar.gz", "kcoord-1.2.0.dev1-py3-none-any.whl")
+    archives(project, "kcoord-1.2.0.tar.gz", "kcoord-1.2.0.dev1-py3-none-any.whl", "kcoord-1.1.0-linux-x86_64")
     done = dist(project, "--seal")
     assert done.returncode == 1
-    assert "kcoord-1.2.0.dev1-py3-none-any.whl" in done.stderr
+    assert "kcoord-1.2.0.dev1-py3-none-any.whl" in done.stderr and "kcoord-1.1.0-linux-x86_64" in done.stderr
 
 
 def test_the_changelog_has_a_section_that_is_not_released() -> None:

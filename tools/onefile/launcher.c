@@ -77,7 +77,7 @@ int main(int argc, char **argv)
         program.use_files = 1;
         errno = 0;
         if (load_python(&program) != 0)
-            return fail("Python cannot be loaded", errno ? NULL : dlerror());
+            return fail("Python cannot be loaded, neither from memory nor from $TMPDIR or /tmp", errno ? NULL : dlerror());
     }
     const struct part *start = find(&program, PART_START);
     void *library = start ? load_part(&program, start->name, start->offset, start->size, RTLD_LOCAL) : NULL;

@@ -51,6 +51,7 @@ typedef int (*start_function)(struct program *, int, char **);
 static inline int open_part(struct program *program, const char *name, uint64_t offset, uint64_t size, char *path)
 {
     int fd;
+    const uint64_t start = offset;
     if (program->use_files) {
         const char *folder = getenv("TMPDIR");
         snprintf(path, 4096, "%.4000s/kcoord-XXXXXX", folder && *folder ? folder : "/tmp");
@@ -81,6 +82,10 @@ static inline int open_part(struct program *program, const char *name, uint64_t 
         offset += (uint64_t)written;
         size -= (uint64_t)written;
     }
+    /* The pages of the original are not needed again, and would count as memory of the process. */
+    uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), first = (start + page - 1) / page * page, end = offset / page * page;
+    if (end > first)
+        madvise((char *)program->bytes + first, end - first, MADV_DONTNEED);
     return fd;
 }
 
