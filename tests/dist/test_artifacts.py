@@ -139,7 +139,7 @@ def test_the_description_has_no_link_that_an_index_cannot_follow(archive: object
 
 
 def test_the_bill_of_materials_lists_the_dependencies_and_not_where_they_came_from() -> None:
-    text = only("*.cdx.json").read_text()
+    text = only(f"kcoord-{version()}.cdx.json").read_text()
     parts = {part["name"].replace("_", "-"): part for part in json.loads(text)["components"]}
     assert parts.keys() >= DEPENDENCIES | {"kcoord"}
     assert all(part["version"] for part in parts.values())
