@@ -426,10 +426,16 @@ class Consumer:
         self._seek_by(LATEST, partitions)
 
     async def seek_to_committed(self, *partitions: TopicPartition) -> dict[TopicPartition, CommittedOffset | None]:
-        """Read these partitions, or all, from the group's committed offsets on; those without one stay."""
+        """Read these partitions, or all, from the group's committed offsets on.
+
+        Those without one begin where `auto_offset_reset` says, as for a new member: if they stayed, what was read
+        before the first commit would be skipped after an aborted transaction.
+        """
         found = await self.committed(list(partitions or self._subscription.partitions))
         for partition, committed in found.items():
-            if committed is not None:
+            if committed is None:
+                self._state(partition).forget_position()
+            else:
                 self._state(partition).seek(committed.offset, committed.leader_epoch)
         self._running().moved()
         return found

@@ -92,10 +92,15 @@ class PartitionState:
 
     def seek_by(self, strategy: str) -> None:
         """Have the position looked up by an offset reset strategy."""
+        self.forget_position()
+        self.reset = strategy
+
+    def forget_position(self) -> None:
+        """Have the position looked up as for a new member: the committed offset, or the reset policy."""
         self.round += 1
         self.position = NO_OFFSET
         self.fetched_epoch = NO_EPOCH
-        self.reset = strategy
+        self.reset = None
         self.must_validate = False
 
 
