@@ -19,6 +19,7 @@ from kcoord.testing.fixture import KcoordServer
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ADDRESS = "127.0.0.1:9092"
+RECIPES = "testing-recipes.md"
 DEADLINE_S = 60.0
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
@@ -50,6 +51,7 @@ def is_program(code: str) -> bool:
 ALL = snippets()
 PROGRAMS = [one for one in ALL if is_program(one.code) and ADDRESS in one.code]
 TESTS = [one for one in ALL if re.search(r"^(async )?def test_", one.code, re.MULTILINE)]
+PAGES_WITH_TESTS = sorted({one.page for one in TESTS})
 
 
 def test_there_are_snippets_of_each_kind() -> None:
@@ -83,11 +85,18 @@ asyncio.run(fill())
     _run([sys.executable, str(path)], tmp_path)
 
 
-@pytest.mark.parametrize("snippet", TESTS, ids=lambda one: one.name)
-def test_tests_pass(snippet: Snippet, tmp_path: Path) -> None:
-    (tmp_path / "test_snippet.py").write_text(snippet.code)
-    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\n")
-    _run([sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_snippet.py"], tmp_path)
+@pytest.mark.parametrize("page", PAGES_WITH_TESTS)
+def test_tests_pass(page: str, tmp_path: Path) -> None:
+    """All tests of a page in one run, each in a file of its own, named after its place on the page."""
+    ours = [one for one in TESTS if one.page == page]
+    for snippet in ours:
+        (tmp_path / f"test_{snippet.number:02}.py").write_text(snippet.code)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nasyncio_mode = auto\nfaulthandler_timeout = 40\n")
+    _run([sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--durations=5"], tmp_path)
+
+
+def test_there_are_twenty_recipes() -> None:
+    assert len([one for one in TESTS if one.page == RECIPES]) == 20
 
 
 def _run(command: list[str], folder: Path) -> None:
