@@ -2,7 +2,7 @@
 # Variables: PYTHON (the interpreter that creates .venv), VENV, ARGS (further arguments for the tool),
 # WORKERS (the number of test processes).
 .DEFAULT_GOAL := help
-.PHONY: help setup run run-compiled other-python gen gen-check compile lint format picture type test test-fast test-compiled interop nightly image lock dist release test-dist bench bench-open bench-partitions bench-spark stall fuzz explore explore-transactions crash-states io-faults bit-flips crash crash-copies jepsen check clean
+.PHONY: help setup run run-compiled other-python gen gen-check compile lint format picture type test test-fast test-compiled interop nightly image lock dist release test-dist bench bench-open bench-partitions bench-spark bench-fixture stall fuzz explore explore-transactions crash-states io-faults bit-flips crash crash-copies jepsen check clean
 
 VENV ?= .venv
 PYTHON ?= $(shell tools/find_python.sh)
@@ -112,6 +112,9 @@ bench-open: compile ## opening a log with a million committed offsets: time and 
 
 bench-partitions: setup ## 10,000 partitions under `ulimit -n 1024`: created, written, read, stopped, killed (ARGS="--sync os")
 	$(PY) -P -m bench.partitions $(ARGS)
+
+bench-fixture: compile ## the pytest fixture and 100 tests with it, next to EmbeddedKafka and kfake (Java 17, Maven, Go 1.26; ARGS="--only kfake")
+	$(PY) -P -m bench.fixture $(ARGS)
 
 bench-spark: compile ## speed of reading logs in Spark, next to kafka-dump-log (ARGS="--jobs 1000000 --log-gb 1": all jobs, and memory)
 	$(PY) -m bench.spark $(ARGS)

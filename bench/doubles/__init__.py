@@ -1,0 +1,1 @@
+"""The same test in Python, Go and Java; see bench/fixture.py."""
