@@ -119,7 +119,9 @@ def test_a_rule_is_listed_and_ended(kcoord: KcoordServer) -> None:
 
 
 def test_connections_are_cut_and_clients_come_back(kcoord: KcoordServer) -> None:
-    producer = Producer({"bootstrap.servers": kcoord.bootstrap, "reconnect.backoff.max.ms": 100})
+    producer = Producer(
+        {"bootstrap.servers": kcoord.bootstrap, "reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 50}
+    )
     for value in (b"1", b"2"):
         producer.produce("orders", value)
         assert producer.flush(WAIT_S) == 0
@@ -162,7 +164,7 @@ async def test_a_client_lives_through_a_stop() -> None:
     server = KcoordServer()
     server.start()
     address = server.bootstrap
-    producer = Producer({"bootstrap.servers": address, "reconnect.backoff.max.ms": 100})
+    producer = Producer({"bootstrap.servers": address, "reconnect.backoff.ms": 10, "reconnect.backoff.max.ms": 50})
     producer.produce("orders", b"1")
     assert await asyncio.to_thread(producer.flush, WAIT_S) == 0
     server.stop()
