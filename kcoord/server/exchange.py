@@ -162,7 +162,7 @@ def _error_names(value: object) -> list[str]:
     found: list[str] = []
     for field in value.FIELDS:
         item = getattr(value, field)
-        if field == "error_code" and item:
+        if field.endswith("error_code") and item:
             found.append(ERROR_NAMES.get(item, str(item)))
         elif isinstance(item, (list, Message)):
             found += _error_names(item)

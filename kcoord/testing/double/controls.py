@@ -134,10 +134,11 @@ class Controls:
         seed: int = faults.DEFAULT_SEED,
         **conditions: Unpack[Conditions],
     ) -> Fault:
-        """Answer with an error for all of the request, at the level that the API has.
+        """Answer with an error, at the level that the API has.
 
-        The request is not handled; with `handled` it is, and the client gets the error all the same. A Produce without
-        acks has no answer: its connection is closed.
+        The request is not handled; with `handled` it is, and the client gets the error all the same. With `topic` or
+        `partition` only these get the error, and the rest of the request is handled. A Produce without acks has no
+        answer: its connection is closed.
         """
         action = Action(faults.FAIL_AFTER if handled else faults.FAIL, error_code=error_code(error))
         return self._add(api, action, times, skip, probability, seed, conditions)

@@ -132,7 +132,7 @@ class Double:
             if not self.cluster.node(broker.node_id).is_up:
                 raise ConnectionRefusedError("the broker is stopped")
         self.pump.connected(connection, host, port)
-        link = Link(self._next_number, connection.client_host, self.exchanges, self.caps, broker)
+        link = Link(self._next_number, connection.client_host, self.exchanges, self.caps, self.topic_name, broker)
         self._next_number += 1
         passage = Passage(link, connection.transport, self.config.frame_produce_bytes_max)
         self._passages[connection] = passage

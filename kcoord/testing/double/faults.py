@@ -7,9 +7,10 @@ probability until it has acted `times` times. Random decisions come from a seed,
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
-from typing import Final, final
+from dataclasses import dataclass, replace
+from typing import Any, Final, final
 
+from kcoord.protocol import apis, errors
 from kcoord.protocol.errors import ERROR_NAMES
 from kcoord.server.exchange import Request
 from kcoord.testing.double.selector import Selector, TopicNames
@@ -93,9 +94,19 @@ class Rule:
         self.is_over = False
         self._random = random.Random(seed)
 
+    @property
+    def is_used_up(self) -> bool:
+        return self.is_over or (self.times is not None and self.hits >= self.times)
+
+    @property
+    def is_for_parts(self) -> bool:
+        """Whether it answers for some topics or partitions only."""
+        is_error = self.action.kind in (FAIL, FAIL_AFTER)
+        return is_error and (self.selector.topic is not None or self.selector.partition is not None)
+
     def takes(self, request: Request, connection: int, topic_name: TopicNames) -> bool:
         """Whether the rule acts on this request. It is counted."""
-        if self.is_over or (self.times is not None and self.hits >= self.times):
+        if self.is_used_up:
             return False
         if not self.selector.matches(request, connection, topic_name):
             return False
@@ -119,6 +130,7 @@ class Rules:
     def __init__(self) -> None:
         self.rules: list[Rule] = []
         self._next_number = 1
+        self._full_fetches = Rule(0, Selector(api="Fetch"), Action(FAIL, errors.FETCH_SESSION_ID_NOT_FOUND))
 
     def add(
         self,
@@ -136,10 +148,28 @@ class Rules:
 
     def take(self, request: Request, connection: int, topic_name: TopicNames) -> Rule | None:
         """The rule that acts on this request."""
+        if request.api_key == apis.FETCH and self._hides_parts(request, connection, topic_name):
+            self._full_fetches.hits += 1
+            return self._full_fetches
         for rule in self.rules:
             if rule.takes(request, connection, topic_name):
                 return rule
         return None
+
+    def _hides_parts(self, request: Request, connection: int, topic_name: TopicNames) -> bool:
+        """Whether a Fetch of a session may be about partitions that it does not name and a rule does.
+
+        The client has to send a Fetch that names all of its partitions; it does so when its session is unknown.
+        """
+        message: Any = request.message
+        if message is None or message.session_epoch <= 0:
+            return False
+        for rule in self.rules:
+            chosen = rule.selector
+            if rule.is_for_parts and not rule.is_used_up:
+                if replace(chosen, topic=None, partition=None).matches(request, connection, topic_name):
+                    return True
+        return False
 
     def remove(self, rule: Rule) -> None:
         rule.is_over = True

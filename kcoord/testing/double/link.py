@@ -21,7 +21,9 @@ from kcoord.testing.double import faults
 from kcoord.testing.double.cluster import CHANGED_APIS, Broker, Refused
 from kcoord.testing.double.exchanges import Exchange, ExchangeLog
 from kcoord.testing.double.faults import Rule
+from kcoord.testing.double.parts import PartErrors, part_errors
 from kcoord.testing.double.releases import Caps
+from kcoord.testing.double.selector import TopicNames
 from kcoord.wire.frame import SIZE_BYTES
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import BytesWriter, EncodeError
@@ -72,6 +74,8 @@ class Entry:
         self.answer: bytes | None = None
         # Partitions of it that another broker leads.
         self.refused: list[Refused] = []
+        # Errors of a rule for some of its topics or partitions.
+        self.parts: PartErrors | None = None
 
 
 @final
@@ -79,12 +83,19 @@ class Link:
     """The caller passes what came from either side, then takes `to_engine` and `to_client` and looks at `is_cut`."""
 
     def __init__(
-        self, number: int, client_host: str, log: ExchangeLog, caps: Caps | None, broker: Broker | None = None
+        self,
+        number: int,
+        client_host: str,
+        log: ExchangeLog,
+        caps: Caps | None,
+        topic_name: TopicNames,
+        broker: Broker | None = None,
     ) -> None:
         self.number = number
         self.client_host = client_host
         self._log = log
         self._caps = caps
+        self._topic_name = topic_name
         self._broker = broker
         # Frames with their size field.
         self.to_engine: list[bytes] = []
@@ -156,12 +167,12 @@ class Link:
                 self.is_cut = True
                 return
             entry.answer = _encoded(request, apis.API_VERSIONS, 0, self._caps.refuse_api_versions())
-        if kind == faults.FAIL and rule is not None:
-            if not request.has_answer:
-                # As a broker reports an error where nothing is answered.
-                self.is_cut = True
-                return
-            entry.answer = error_frame(request, rule.action.error_code) or None
+        if kind == faults.FAIL and not request.has_answer:
+            # As a broker reports an error where nothing is answered.
+            self.is_cut = True
+            return
+        if rule is not None and kind in (faults.FAIL, faults.FAIL_AFTER):
+            self._fail(entry, request, rule)
         frame = self._routed(entry, request)
         if request.has_answer:
             self._entries.append(entry)
@@ -171,16 +182,34 @@ class Link:
         else:
             self._flush(request.now_s, request.wall_ms)
 
+    def _fail(self, entry: Entry, request: Request, rule: Rule) -> None:
+        """Answer a request that a rule refuses, unless something is left of it for the engine."""
+        code = rule.action.error_code
+        is_handled = rule.action.kind == faults.FAIL_AFTER
+        parts = part_errors(request, rule.selector, code, is_handled, self._topic_name)
+        if parts is None:
+            if not is_handled:
+                entry.answer = error_frame(request, code) or None
+        elif parts.rest is not None:
+            entry.parts = parts
+        else:
+            body = parts.empty_answer(request)
+            parts.apply(body)
+            entry.answer = _encoded(request, request.api_key, request.version, body) or None
+
     def _routed(self, entry: Entry, request: Request) -> bytes:
         """The frame for the engine. The entry gets the answer if the request is for another broker of a cluster."""
         broker = self._broker
+        frame = request.frame
+        if entry.parts is not None and entry.parts.rest is not None:
+            frame = entry.parts.rest
         if broker is None or entry.answer is not None or request.message is None:
-            return request.frame
-        routed = Request(request.frame, request.now_s, request.wall_ms)
+            return frame
+        routed = Request(frame, request.now_s, request.wall_ms)
         error, entry.refused = broker.cluster.receive(broker.node_id, routed)
         if error:
             entry.answer = error_frame(request, error)
-        return routed.encoded() if request.api_key in CHANGED_APIS else request.frame
+        return routed.encoded() if request.api_key in CHANGED_APIS else frame
 
     # --- from the engine
 
@@ -213,7 +242,7 @@ class Link:
         request = entry.exchange.request
         rule = entry.rule
         kind = "" if rule is None else rule.action.kind
-        if rule is not None and kind == faults.FAIL_AFTER:
+        if rule is not None and kind == faults.FAIL_AFTER and entry.parts is None:
             frame = error_frame(request, rule.action.error_code) or frame
         elif rule is not None and kind == faults.THROTTLE:
             frame = throttled_frame(Answer(request, frame, now_s, wall_ms), rule.action.ms)
@@ -225,6 +254,9 @@ class Link:
         if broker is not None and answer.message is not None:
             if broker.cluster.answer(broker.node_id, request, answer.message, entry.refused):
                 frame = answer.encoded()
+        if entry.parts is not None and answer.message is not None:
+            entry.parts.apply(answer.message)
+            frame = answer.encoded()
         entry.exchange.answered(answer)
         if kind == faults.DROP_ANSWER:
             self.is_mute = True

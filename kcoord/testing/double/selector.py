@@ -20,6 +20,8 @@ GROUP_KEY: Final = 0
 TRANSACTION_KEY: Final = 1
 NO_TOPIC_ID: Final = bytes(16)
 PARTITION_FIELDS: Final = ("partition", "partition_index", "index")
+# Requests that name topics, with answers that have all partitions of them.
+TOPIC_QUESTIONS: Final = (apis.METADATA, apis.DESCRIBE_TOPIC_PARTITIONS)
 
 
 class Conditions(TypedDict, total=False):
@@ -47,6 +49,9 @@ class Subjects:
     # The partitions of each topic; none for a request that names the topic only.
     topics: dict[str, set[int]] = field(default_factory=dict)
     transactional_ids: set[str] = field(default_factory=set)
+    # It asks for all topics; what it names without partitions, it names with all of them.
+    has_all_topics: bool = False
+    has_all_partitions: bool = False
 
 
 def subjects_of(message: Message, topic_name: TopicNames) -> Subjects:
@@ -86,6 +91,17 @@ def _collect(message: Message, found: Subjects, topic_name: TopicNames) -> None:
             _collect(value, found, topic_name)
     if topic:
         found.topics.setdefault(topic, set()).update(partitions)
+
+
+def _asks_for_all_topics(request: Request) -> bool:
+    message: Any = request.message
+    if request.api_key == apis.METADATA:
+        return message.topics is None or (request.version == 0 and not message.topics)
+    if request.api_key == apis.DESCRIBE_TOPIC_PARTITIONS:
+        return not message.topics
+    if request.api_key == apis.OFFSET_FETCH:
+        return message.topics is None or any(group.topics is None for group in message.groups)
+    return False
 
 
 def _partition(message: Message) -> list[int]:
@@ -139,16 +155,21 @@ class Selector:
             return True
         if request.message is None:
             return False
-        return self._names(subjects_of(request.message, topic_name))
+        found = subjects_of(request.message, topic_name)
+        found.has_all_topics = _asks_for_all_topics(request)
+        found.has_all_partitions = found.has_all_topics or request.api_key in TOPIC_QUESTIONS
+        return self._names(found)
 
     def _names(self, found: Subjects) -> bool:
         if self.group is not None and self.group not in found.groups:
             return False
         if self.transactional_id is not None and self.transactional_id not in found.transactional_ids:
             return False
+        if found.has_all_topics:
+            return True
         if self.topic is not None and self.topic not in found.topics:
             return False
-        if self.partition is None:
+        if self.partition is None or found.has_all_partitions:
             return True
         topics = found.topics if self.topic is None else {self.topic: found.topics[self.topic]}
         return any(self.partition in partitions for partitions in topics.values())
