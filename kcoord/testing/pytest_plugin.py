@@ -57,6 +57,7 @@ def kcoord(request: pytest.FixtureRequest) -> Iterator[KcoordServer]:
     server.begin_test()
     _prepare(wishes, server)
     yield server
+    server.end_phantoms()
     server.check()
 
 

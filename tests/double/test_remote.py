@@ -87,6 +87,25 @@ def test_a_rule(remote: Remote) -> None:
     assert remote.call("faults") == []
 
 
+def test_a_phantom_member(remote: Remote) -> None:
+    remote.call("create_topic", name="orders", partitions=2)
+    phantom = remote.call("phantom", group="billing", topics=["orders"], protocol="consumer")
+    assert remote.call("phantom_wait_assigned", id=phantom["id"], partitions=2)["assignment"] == [
+        {"topic": "orders", "partition": 0},
+        {"topic": "orders", "partition": 1},
+    ]
+    remote.call("wait_stable", group="billing", members=1)
+    assert remote.call("phantom_go_silent", id=phantom["id"])["is_silent"]
+    remote.call("expire_member", group="billing", client_id=phantom["client_id"])
+    remote.call("wait_empty", group="billing")
+    remote.call("phantom_resume", id=phantom["id"])
+    remote.call("wait_stable", group="billing", members=1)
+    assert remote.call("phantom_leave", id=phantom["id"])["is_over"]
+    assert remote.error("phantom_state", id=0) == (400, "there is no phantom 0")
+    status, text = remote.error("create_topic", name="orders")
+    assert status == 409 and "TOPIC_ALREADY_EXISTS" in text
+
+
 def test_waits_and_state(remote: Remote) -> None:
     produce(remote)
     consumer = Consumer({"bootstrap.servers": remote.bootstrap, "group.id": "billing", "auto.offset.reset": "earliest"})

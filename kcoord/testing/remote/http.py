@@ -12,6 +12,7 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final, final
 
+from kcoord.client.errors import KafkaError
 from kcoord.server.failures import ServerError
 from kcoord.testing.fixture import KcoordServer
 from kcoord.testing.remote.openapi import describe
@@ -62,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise Failure(400, str(error)) from None
         except WaitTimeout as error:
             raise Failure(408, str(error)) from None
-        except (ServerError, RuntimeError) as error:
+        except (KafkaError, ServerError, RuntimeError) as error:
             raise Failure(409, str(error)) from None
 
     def _body(self) -> dict[str, Any]:

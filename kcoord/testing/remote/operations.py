@@ -19,6 +19,7 @@ from kcoord.testing.double.controls import Fault
 from kcoord.testing.double.exchanges import Exchange
 from kcoord.testing.double.selector import NAMES, Conditions
 from kcoord.testing.fixture import KcoordServer
+from kcoord.testing.phantoms import Phantom
 from kcoord.testing.state.life import Snapshot
 from kcoord.testing.state.records import Record
 
@@ -27,13 +28,23 @@ METHODS: Final = (
     "fail", "delay", "hold", "drop", "drop_answer", "cut", "throttle", "cut_connections", "refuse_connections", "offer",
     "faults", "clear_faults", "requests", "wait_request", "reset",
     "coordinator_loading", "coordinator_unavailable", "coordinator_moved",
-    "expire_member", "remove_member", "force_rebalance", "fence_producer",
+    "expire_member", "remove_member", "force_rebalance", "fence_producer", "phantom",
     "wait_stable", "wait_members", "wait_empty", "wait_committed", "wait_lag", "state", "committed", "lag",
     "advance", "now_ms",
     "create_topic", "delete_topic", "topics", "records", "seed", "full_disk",
     "snapshot", "start", "stop", "restart", "kill",
     "brokers", "leader", "coordinator", "stop_broker", "start_broker", "move_leader", "move_coordinator",
 )  # fmt: skip
+# Methods of a phantom member, which the parameter `id` names.
+PHANTOM_METHODS: Final = {
+    "phantom_state": "assignment",
+    "phantom_wait_assigned": "wait_assigned",
+    "phantom_go_silent": "go_silent",
+    "phantom_stop_polling": "stop_polling",
+    "phantom_resume": "resume",
+    "phantom_leave": "leave",
+    "phantom_kill": "kill",
+}
 TIMEOUT_S_MAX: Final = 600.0
 RECORD_FIELDS: Final = ("partition", "offset", "timestamp_ms", "key", "value", "headers")
 JSON_TYPES: Final[dict[Any, dict[str, Any]]] = {
@@ -43,9 +54,14 @@ JSON_TYPES: Final[dict[Any, dict[str, Any]]] = {
     bool: {"type": "boolean"},
     types.NoneType: {"type": "null"},
     dict: {"type": "object"},
+    list: {"type": "array"},
 }
 # Parameters whose types in Python are wider than JSON: a seed is a document here, and not the name of a file.
-HINTS: Final[dict[tuple[str, str], Any]] = {("seed", "source"): dict, ("create_topic", "configs"): dict | None}
+HINTS: Final[dict[tuple[str, str], Any]] = {
+    ("seed", "source"): dict,
+    ("create_topic", "configs"): dict | None,
+    ("phantom", "topics"): list,
+}
 
 
 class BadRequest(Exception):
@@ -88,16 +104,19 @@ def schema_of(hint: Any) -> dict[str, Any]:
 
 @final
 class Operation:
-    """One method as an operation."""
+    """One method as an operation: of the server, or of a phantom."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, owner: type = KcoordServer, method_name: str = "") -> None:
         self.name = name
-        method = getattr(KcoordServer, name)
+        self.method_name = method_name or name
+        method = getattr(owner, self.method_name)
         self.is_property = isinstance(method, property)
         function: Any = method.fget if isinstance(method, property) else method
         self.doc = inspect.getdoc(function) or ""
         hints = typing.get_type_hints(inspect.unwrap(function))
         self.parameters: dict[str, Parameter] = {}
+        if owner is Phantom:
+            self.parameters["id"] = Parameter("id", int, inspect.Parameter.empty)
         for parameter in inspect.signature(inspect.unwrap(function)).parameters.values():
             if parameter.kind is inspect.Parameter.VAR_KEYWORD:
                 # The versions of APIs in `offer`, or the conditions of a rule.
@@ -120,7 +139,9 @@ class Operation:
         return {name: self.parameters[name].read(value) for name, value in body.items()}
 
 
-OPERATIONS: Final = {name: Operation(name) for name in METHODS}
+OPERATIONS: Final = {name: Operation(name) for name in METHODS} | {
+    name: Operation(name, Phantom, method) for name, method in PHANTOM_METHODS.items()
+}
 # Operations on what another one has made.
 RULE_OPERATIONS: Final = {
     "rule": "On how many requests the rule has acted.",
@@ -141,6 +162,7 @@ class Executor:
         self._faults: dict[int, Fault] = {}
         self._states: dict[int, AbstractContextManager[object]] = {}
         self._snapshots: dict[int, Snapshot] = {}
+        self._phantoms: dict[int, Phantom] = {}
         self._last_id = 0
 
     def run(self, name: str, body: dict[str, Any]) -> Any:
@@ -153,6 +175,8 @@ class Executor:
         arguments = operation.arguments(body)
         if operation.is_property:
             return getattr(self._server, name)
+        if name in PHANTOM_METHODS:
+            return self._run_on_phantom(operation.method_name, arguments)
         if name == "reset":
             self._forget()
         return self._result(getattr(self._server, name)(**arguments))
@@ -160,11 +184,13 @@ class Executor:
     def _result(self, value: Any) -> Any:
         if isinstance(value, Fault):
             return {"id": self._keep(self._faults, value), "rule": str(value)}
-        if isinstance(value, AbstractContextManager):
+        if isinstance(value, AbstractContextManager) and not isinstance(value, Phantom):
             value.__enter__()
             return {"id": self._keep(self._states, value)}
         if isinstance(value, Snapshot):
             return {"id": self._keep(self._snapshots, value)}
+        if isinstance(value, Phantom):
+            return phantom_json(self._keep(self._phantoms, value), value)
         if isinstance(value, Exchange):
             return exchange_json(value)
         if isinstance(value, list):
@@ -190,8 +216,17 @@ class Executor:
             states = list(self._states.values())
             self._states.clear()
             self._faults.clear()
+            self._phantoms.clear()
         for state in states:
             state.__exit__(None, None, None)
+
+    def _run_on_phantom(self, method: str, arguments: dict[str, Any]) -> Any:
+        number = arguments.pop("id")
+        phantom = self._phantoms.get(number)
+        if phantom is None:
+            raise BadRequest(f"there is no phantom {number}")
+        getattr(phantom, method)(**arguments)
+        return phantom_json(number, phantom)
 
     def _run_on_rule(self, name: str, body: dict[str, Any]) -> Any:
         unknown = [each for each in body if each not in ("id", "hits", "timeout")]
@@ -220,6 +255,19 @@ class Executor:
         elif name == "remove_rule":
             fault.remove()
         return {"id": number, "rule": str(fault), "hits": fault.hits}
+
+
+def phantom_json(number: int, one: Phantom) -> dict[str, Any]:
+    return {
+        "id": number,
+        "client_id": one.client_id,
+        "member_id": one.member_id,
+        "epoch": one.epoch,
+        "assignment": [{"topic": topic, "partition": partition} for topic, partition in one.assignment()],
+        "is_silent": one.is_silent,
+        "is_over": one.is_over,
+        "failure": None if one.failure is None else str(one.failure),
+    }
 
 
 def exchange_json(one: Exchange) -> dict[str, Any]:

@@ -100,6 +100,7 @@ class ServerLife(StateTools):
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.end_phantoms()
         self.stop()
 
     # --- the disk
@@ -165,7 +166,7 @@ class ServerLife(StateTools):
     def reset(self) -> None:
         """Delete every topic, group, offset and producer, in milliseconds. Idle clients stay connected.
 
-        Also removes all rules, and forgets the requests and log lines of earlier tests.
+        Also removes all rules, ends all phantom members, and forgets the requests and log lines of earlier tests.
         """
         self._replace(None)
 
@@ -188,6 +189,7 @@ class ServerLife(StateTools):
         self._replace(snapshot.copy())
 
     def _replace(self, storage: MemoryStorage | None) -> None:
+        self.end_phantoms()
         self.clear_faults()
         self._thread.call(lambda server: server.reset(storage))
         self._thread.log.recent.clear()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from kcoord.server.server import Server
-from kcoord.testing.cluster_controls import ClusterControls
+from kcoord.testing.phantoms import PhantomTools
 from kcoord.testing.state import operations
 from kcoord.testing.state.inner import InnerClient, inner_client
 from kcoord.testing.state.records import (
@@ -28,7 +28,7 @@ from kcoord.testing.waiting import TIMEOUT_S
 T = TypeVar("T")
 
 
-class StateTools(ClusterControls):
+class StateTools(PhantomTools):
     """The part of the fixture that prepares state.
 
     The calls take milliseconds and wait for no client, so tests on an event loop may use them, too. They are not in
