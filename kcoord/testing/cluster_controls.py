@@ -8,12 +8,12 @@ from typing import TypeVar
 from kcoord.testing.double.cluster import Cluster
 from kcoord.testing.double.double import Double
 from kcoord.testing.double.selector import GROUP_KEY
-from kcoord.testing.group_states import GroupStates
+from kcoord.testing.epochs import EpochControls
 
 T = TypeVar("T")
 
 
-class ClusterControls(GroupStates):
+class ClusterControls(EpochControls):
     """The part of the fixture that knows brokers. Raises RuntimeError unless the server has several, LookupError for an
     unknown one.
     """

@@ -85,7 +85,7 @@ class GroupStates(ClockTools):
         with Probe(self._own_address()) as probe:
             request = LeaveGroupRequest(group_id=group, members=[identity])
             answer = probe.ask(apis.LEAVE_GROUP, LEAVE_VERSION, request, LeaveGroupResponse)
-        _check(answer.error_code or answer.members[0].error_code)
+        check_answer(answer.error_code or answer.members[0].error_code)
         return found.member_id
 
     def force_rebalance(self, group: str) -> None:
@@ -118,11 +118,11 @@ class GroupStates(ClockTools):
                 # The open transaction is being aborted.
                 if ERROR_NAMES.get(answer.error_code) != "CONCURRENT_TRANSACTIONS":
                     break
-        _check(answer.error_code)
+        check_answer(answer.error_code)
         return answer.producer_epoch
 
 
-def _check(code: int) -> None:
+def check_answer(code: int) -> None:
     if code:
         raise RuntimeError(f"the server refused: {ERROR_NAMES.get(code, code)}")
 
@@ -188,4 +188,4 @@ def _heartbeat(probe: Probe, group: str, epoch: int, topics: list[str] | None) -
         group, "rebalancer", epoch, None, None, TRANSACTION_TIMEOUT_MS, topics, None, None, [] if epoch == 0 else None
     )
     answer = probe.ask(apis.CONSUMER_GROUP_HEARTBEAT, HEARTBEAT_VERSION, request, ConsumerGroupHeartbeatResponse)
-    _check(answer.error_code)
+    check_answer(answer.error_code)

@@ -31,6 +31,8 @@ REBALANCE_TIMEOUT_MS: Final = 60_000.0
 POLL_S: Final = 60.0
 LEAVE_S: Final = 10.0
 PHANTOMS_MAX: Final = 200
+# A call may come before the connections that are ready in the same turn of the server's loop.
+LOOP_TURNS: Final = 2
 
 
 @final
@@ -54,11 +56,18 @@ class Phantom:
     """
 
     def __init__(
-        self, client_id: str, topics: Sequence[str], options: dict[str, Any], ended: Callable[[Phantom], None]
+        self,
+        client_id: str,
+        topics: Sequence[str],
+        options: dict[str, Any],
+        settle: Callable[[], None],
+        ended: Callable[[Phantom], None],
     ) -> None:
         self.client_id = client_id
         self._topics = topics
         self._options = options
+        # Has the server read what has been sent.
+        self._settle = settle
         self._ended = ended
         # Guards what other threads read, and tells them of changes.
         self._changed = threading.Condition()
@@ -130,6 +139,13 @@ class Phantom:
             raise WaitTimeout(f"waited {timeout:g} s for {self.client_id} to own {wanted}; it has {self.assignment()}")
         return self.assignment()
 
+    def wait_over(self, timeout: float = TIMEOUT_S) -> KafkaError | None:
+        """Wait until it is over, for example because it was fenced. Returns its failure. Raises WaitTimeout."""
+        refuse_on_event_loop()
+        if not self._is_over.wait(timeout):
+            raise WaitTimeout(f"waited {timeout:g} s for the end of {self!r}")
+        return self._failure
+
     async def wait_assigned_async(
         self, partitions: int | None = None, timeout: float = TIMEOUT_S
     ) -> list[tuple[str, int]]:
@@ -139,7 +155,10 @@ class Phantom:
     # --- what a test has it do
 
     def go_silent(self) -> None:
-        """Send nothing any more, as a frozen process: its session ends after its timeout, or with `expire_member`."""
+        """Send nothing any more, as a frozen process: its session ends after its timeout, or with `expire_member`.
+
+        When the call returns, the server has read what it had sent.
+        """
         if self._is_silent or self.is_over:
             return
         self._is_silent = True
@@ -152,6 +171,7 @@ class Phantom:
 
         self._call(freeze)
         is_frozen.wait(LEAVE_S)
+        self._settle()
 
     def stop_polling(self) -> None:
         """Heartbeat, and do nothing else, as a consumer that is busy with a record: it joins no rebalance, and gives
@@ -345,10 +365,15 @@ class PhantomTools(ClusterControls):
             with contextlib.suppress(ServerError):
                 self._remove(*rules)
 
-        phantom = Phantom(name, [topics] if isinstance(topics, str) else list(topics), options, ended)
+        phantom = Phantom(name, [topics] if isinstance(topics, str) else list(topics), options, self._settle, ended)
         with self._phantoms_lock:
             self._phantoms.append(phantom)
         return phantom
+
+    def _settle(self) -> None:
+        with contextlib.suppress(ServerError):
+            for _ in range(LOOP_TURNS):
+                self._thread.call(lambda _: None)
 
     def end_phantoms(self) -> None:
         """End all phantoms without having them leave."""

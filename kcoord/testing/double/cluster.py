@@ -149,6 +149,12 @@ class Cluster:
         if present != node_id:
             self._leaders[topic, partition] = (node_id, epoch + 1)
 
+    def bump_leader_epoch(self, topic: str, partition: int) -> int:
+        """Have the leader elected again. Returns the new epoch."""
+        present, epoch = self.leader(topic, partition)
+        self._leaders[topic, partition] = (present, epoch + 1)
+        return epoch + 1
+
     def move_coordinator(self, key_type: int, key: str, node_id: int) -> None:
         """Raises LookupError for an unknown broker, ValueError for one that is down."""
         if not self.node(node_id).is_up:

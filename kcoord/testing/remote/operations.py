@@ -29,6 +29,7 @@ METHODS: Final = (
     "faults", "clear_faults", "requests", "wait_request", "reset",
     "coordinator_loading", "coordinator_unavailable", "coordinator_moved",
     "expire_member", "remove_member", "force_rebalance", "fence_producer", "phantom",
+    "bump_group_epoch", "bump_leader_epoch", "fence_instance", "abort_transaction",
     "wait_stable", "wait_members", "wait_empty", "wait_committed", "wait_lag", "state", "committed", "lag",
     "advance", "now_ms",
     "create_topic", "delete_topic", "topics", "records", "seed", "full_disk",
@@ -39,6 +40,7 @@ METHODS: Final = (
 PHANTOM_METHODS: Final = {
     "phantom_state": "assignment",
     "phantom_wait_assigned": "wait_assigned",
+    "phantom_wait_over": "wait_over",
     "phantom_go_silent": "go_silent",
     "phantom_stop_polling": "stop_polling",
     "phantom_resume": "resume",
