@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Final
@@ -25,6 +25,10 @@ from kcoord.testing.time_travel import ClockTools
 COORDINATOR_APIS: Final = (
     "JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", "OffsetCommit", "OffsetFetch", "TxnOffsetCommit",
     "ConsumerGroupHeartbeat", "ConsumerGroupDescribe", "DescribeGroups", "DeleteGroups", "OffsetDelete",
+)  # fmt: skip
+CONSUMER_GROUP_APIS: Final = (
+    "ConsumerGroupHeartbeat", "ConsumerGroupDescribe", "ConsumerGroupPrepareAssignment",
+    "ConsumerGroupInstallAssignment",
 )  # fmt: skip
 LEAVE_VERSION: Final = 5
 INIT_PRODUCER_VERSION: Final = 4
@@ -51,9 +55,20 @@ class GroupStates(ClockTools):
         """In this block the broker is not the group's coordinator any more: it answers NOT_COORDINATOR."""
         return self._coordinator_fails("NOT_COORDINATOR", group, finds=True)
 
-    @contextmanager
-    def _coordinator_fails(self, error: str, group: str | None, finds: bool) -> Iterator[None]:
+    def classic_only(self) -> AbstractContextManager[None]:
+        """In this block groups have the classic protocol only: the APIs of KIP-848 are answered UNSUPPORTED_VERSION.
+
+        So does a broker of Kafka 4 with `group.coordinator.rebalance.protocols=classic`, which lists these APIs all the
+        same. `offer("3.9")` does not list them.
+        """
+        return self._failing(CONSUMER_GROUP_APIS, "UNSUPPORTED_VERSION", None)
+
+    def _coordinator_fails(self, error: str, group: str | None, finds: bool) -> AbstractContextManager[None]:
         names = COORDINATOR_APIS if finds else (*COORDINATOR_APIS, "FindCoordinator")
+        return self._failing(names, error, group)
+
+    @contextmanager
+    def _failing(self, names: Sequence[str], error: str, group: str | None) -> Iterator[None]:
         action = Action(FAIL, error_code=error_code(error))
         rules = self._call(lambda double: [double.rules.add(Selector(api=name, group=group), action) for name in names])
         try:

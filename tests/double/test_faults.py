@@ -6,12 +6,14 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import GroupAuthorizationFailedError, KafkaConnectionError, RequestTimedOutError
 from confluent_kafka import Consumer as ConfluentConsumer
 from confluent_kafka import KafkaError, Producer
+from confluent_kafka import TopicPartition as ConfluentPartition
 
 from kcoord.testing.fixture import KcoordServer, WaitTimeout
 
@@ -227,6 +229,47 @@ def test_a_failed_wait_shows_what_was_seen(kcoord: KcoordServer) -> None:
     assert "waited 0.05 s for request 1 of OffsetCommit" in text
     assert "fail REBALANCE_IN_PROGRESS: Heartbeat (0 of 1 hit)" in text
     assert "rdkafka Metadata v" in text
+
+
+async def test_answers_of_one_s_own(kcoord: KcoordServer) -> None:
+    kcoord.produce("orders", ["1", "2"])
+    kcoord.commit("billing", {("orders", 0): 2})
+
+    def pretend(request: Any, answer: Any) -> None:
+        for topic in answer.topics:
+            assert topic.name == request.topics[0].name
+            topic.partitions[0].offset = 77
+
+    kcoord.answer(
+        "OffsetFetch", {"groups.topics.partitions.committed_offset": 1, "throttle_time_ms": 5}, group="billing"
+    )
+    changed = kcoord.answer("ListOffsets", pretend, topic="orders")
+    orders = TopicPartition("orders", 0)
+    async with AIOKafkaConsumer(bootstrap_servers=kcoord.bootstrap) as reader:
+        assert await reader.end_offsets([orders]) == {orders: 77}
+        assert await reader.end_offsets([orders]) == {orders: 2}
+    assert changed.hits == 1
+    consumer = ConfluentConsumer({"bootstrap.servers": kcoord.bootstrap, "group.id": "billing"})
+    asked = [ConfluentPartition("orders", 0)]
+    assert [consumer.committed(asked, WAIT_S)[0].offset for _ in range(2)] == [1, 2]
+    consumer.close()
+
+
+def test_a_change_that_fails(kcoord: KcoordServer) -> None:
+    """The client gets the answer as it was, and the test gets the error."""
+    client = Producer({"bootstrap.servers": kcoord.bootstrap})
+    for change, error in (
+        (lambda _, answer: answer.nothing, AttributeError),
+        ({"brokers.rack.name": 1}, AttributeError),
+        ({"controller_id": "one"}, Exception),
+    ):
+        fault = kcoord.answer("Metadata", change)
+        assert client.list_topics(timeout=WAIT_S).brokers
+        with pytest.raises(error):
+            fault.wait()
+        assert "; failed: " in str(fault)
+    with pytest.raises(ValueError, match="answers of Metadata have no field 'controller'; they have throttle_time_ms"):
+        kcoord.answer("Metadata", {"controller": 1})
 
 
 def test_mistakes_are_told(kcoord: KcoordServer) -> None:

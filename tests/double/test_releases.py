@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, Producer
 
 from kcoord.client import Admin
 from kcoord.protocol import apis
@@ -55,6 +57,25 @@ async def test_the_offer_is_that_of_the_release(kcoord: KcoordServer) -> None:
     kcoord.offer()
     async with Admin(bootstrap_servers=kcoord.bootstrap) as admin:
         assert (await admin.describe_features()).finalized != {}
+
+
+def test_a_cluster_with_the_classic_protocol_only(kcoord: KcoordServer) -> None:
+    """As with group.coordinator.rebalance.protocols=classic: the API is listed, and refused."""
+    with kcoord.classic_only():
+        use(kcoord)
+        listed: Any = kcoord.requests("ApiVersions")[-1].answer
+        assert apis.CONSUMER_GROUP_HEARTBEAT in {one.api_key for one in listed.api_keys}
+        consumer = Consumer(
+            {"bootstrap.servers": kcoord.bootstrap, "group.id": "billing", "group.protocol": "consumer"}
+        )
+        consumer.subscribe(["orders"])
+        refused = kcoord.wait_request("ConsumerGroupHeartbeat", timeout=WAIT_S)
+        message = consumer.poll(WAIT_S)
+        assert refused.errors == ["UNSUPPORTED_VERSION"] and message is not None
+        error = message.error()
+        assert error is not None and error.code() == KafkaError._FATAL
+        consumer.close()
+    assert kcoord.faults() == []
 
 
 def test_one_api_up_to_a_version(kcoord: KcoordServer) -> None:

@@ -5,7 +5,7 @@ Any thread but the server's may use them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, TypeVar, Unpack, final
 
@@ -21,7 +21,7 @@ from kcoord.testing.double.clock import VirtualClock
 from kcoord.testing.double.cluster import Cluster, Node
 from kcoord.testing.double.double import Double
 from kcoord.testing.double.exchanges import Exchange, ExchangeLog
-from kcoord.testing.double.faults import Action, Rule, Rules, error_code
+from kcoord.testing.double.faults import Action, Change, Rule, Rules, error_code
 from kcoord.testing.double.releases import Caps
 from kcoord.testing.double.selector import NAMES, Conditions, Selector, TopicNames
 from kcoord.testing.waiting import TIMEOUT_S, WaitTimeout, refuse_on_event_loop
@@ -46,8 +46,14 @@ class Fault:
         return self._rule.hits
 
     def wait(self, hits: int = 1, timeout: float = TIMEOUT_S) -> None:
-        """Wait until it has acted on this number of requests. Raises WaitTimeout."""
-        self._controls._wait_passed(lambda: self._rule.hits >= hits, f"{hits} x {self}", timeout)
+        """Wait until it has acted on this number of requests. Raises WaitTimeout, or what a change raised."""
+        rule = self._rule
+        is_change = rule.action.kind == faults.ANSWER
+        self._controls._wait_passed(
+            lambda: (rule.changed if is_change else rule.hits) >= hits, f"{hits} x {self}", timeout
+        )
+        if self._rule.error is not None:
+            raise self._rule.error
 
     def remove(self) -> None:
         """End the rule. Requests that it delays or holds go on."""
@@ -225,6 +231,29 @@ class Controls:
         """Answer with this throttle time, as a broker whose quota is used up."""
         action = Action(faults.THROTTLE, ms=ms)
         return self._add(api, action, times, skip, probability, seed, conditions)
+
+    def answer(
+        self,
+        api: str,
+        change: Mapping[str, object] | Change,
+        *,
+        times: int | None = 1,
+        skip: int = 0,
+        probability: float = 1.0,
+        seed: int = faults.DEFAULT_SEED,
+        **conditions: Unpack[Conditions],
+    ) -> Fault:
+        """Handle the request, and change the answer.
+
+        `change` has values by field, with names as in `requests()`: `{"topics.partitions.error_code": 6}` sets it in
+        all partitions. Or it is a function of the request and the answer, both decoded. The server calls it on its own
+        thread, so it must not use the fixture. What it raises comes out of `wait`, and the answer stays as it was.
+        """
+        made = change if callable(change) else None
+        if not callable(change):
+            Selector(api=api)
+            made = faults.field_change(api, change)
+        return self._add(api, Action(faults.ANSWER, change=made), times, skip, probability, seed, conditions)
 
     @contextmanager
     def refuse_connections(self, *, cut: bool = True) -> Iterator[None]:

@@ -6,7 +6,10 @@ probability until it has acted `times` times. Random decisions come from a seed,
 
 from __future__ import annotations
 
+import importlib
 import random
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
@@ -33,10 +36,46 @@ CUT_AFTER: Final = "cut after"
 CUT_MIDDLE: Final = "cut middle"
 # Answered with a throttle time.
 THROTTLE: Final = "throttle"
+# Handled; the answer is changed.
+ANSWER: Final = "answer"
 
 CUTS: Final = {"before": CUT_BEFORE, "after": CUT_AFTER, "middle": CUT_MIDDLE}
 ERROR_CODES: Final = {name: code for code, name in ERROR_NAMES.items()}
 DEFAULT_SEED: Final = 1
+
+
+# What changes an answer: a function of the request and the answer.
+Change = Callable[[Any, Any], object]
+
+
+def field_change(api: str, fields: Mapping[str, object]) -> Change:
+    """Sets fields of an answer. A name may be a path such as `topics.partitions.error_code`: it is set in each of them.
+
+    Raises ValueError for a field that the answers of this API do not have.
+    """
+    module_name = re.sub(r"(?<!^)(?=[A-Z])", "_", api).lower()
+    known = getattr(importlib.import_module(f"kcoord.protocol.{module_name}"), f"{api}Response").FIELDS
+    for path in fields:
+        if path.split(".")[0] not in known:
+            raise ValueError(f"answers of {api} have no field {path!r}; they have {', '.join(known)}")
+
+    def change(_: Any, answer: Any) -> None:
+        for path, value in fields.items():
+            _set(answer, path.split("."), value)
+
+    return change
+
+
+def _set(place: Any, path: list[str], value: object) -> None:
+    if isinstance(place, list):
+        for one in place:
+            _set(one, path, value)
+    elif len(path) > 1:
+        _set(getattr(place, path[0]), path[1:], value)
+    elif path[0] in place.FIELDS:
+        setattr(place, path[0], value)
+    else:
+        raise AttributeError(f"{type(place).__name__} has no field {path[0]!r}; it has {', '.join(place.FIELDS)}")
 
 
 def error_code(name: str) -> int:
@@ -50,11 +89,13 @@ def error_code(name: str) -> int:
 @final
 @dataclass(frozen=True, slots=True)
 class Action:
-    """What to do. `error_code` belongs to FAIL and FAIL_AFTER, `ms` to DELAY and THROTTLE."""
+    """What to do. `error_code` belongs to FAIL and FAIL_AFTER, `ms` to DELAY and THROTTLE, `change` to ANSWER."""
 
     kind: str
     error_code: int = 0
     ms: int = 0
+    # Called with the request and the answer, which it changes.
+    change: Change | None = None
 
     def __str__(self) -> str:
         if self.error_code:
@@ -90,6 +131,9 @@ class Rule:
         self.probability = probability
         self.matched = 0
         self.hits = 0
+        # How many answers it has changed, or failed to change with this error.
+        self.changed = 0
+        self.error: Exception | None = None
         # A hold that has been released, or a rule that was removed, acts no more.
         self.is_over = False
         self._random = random.Random(seed)
@@ -120,7 +164,8 @@ class Rule:
 
     def __str__(self) -> str:
         often = "" if self.times is None else f" of {self.times}"
-        return f"{self.action}: {self.selector} ({self.hits}{often} hit)"
+        failed = "" if self.error is None else f"; failed: {self.error}"
+        return f"{self.action}: {self.selector} ({self.hits}{often} hit{failed})"
 
 
 @final

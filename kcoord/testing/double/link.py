@@ -64,6 +64,22 @@ def throttled_frame(answer: Answer, throttle_ms: int) -> bytes:
     return answer.encoded()
 
 
+def changed_frame(answer: Answer, rule: Rule) -> bytes:
+    """The answer as a rule has changed it; unchanged if that fails."""
+    rule.changed += 1
+    try:
+        if answer.message is None or rule.action.change is None:
+            raise ValueError(f"the answer cannot be decoded: {answer.problem}")
+        rule.action.change(answer.request.message, answer.message)
+        frame = answer.encoded()
+        if not frame:
+            raise ValueError(f"the changed answer cannot be encoded in version {answer.version}")
+    except Exception as error:  # it belongs to the test, not to the server
+        rule.error = error
+        return answer.frame
+    return frame
+
+
 @final
 class Entry:
     """A request that is to be answered. `answer` is set once it is."""
@@ -246,6 +262,8 @@ class Link:
             frame = error_frame(request, rule.action.error_code) or frame
         elif rule is not None and kind == faults.THROTTLE:
             frame = throttled_frame(Answer(request, frame, now_s, wall_ms), rule.action.ms)
+        elif rule is not None and kind == faults.ANSWER:
+            frame = changed_frame(Answer(request, frame, now_s, wall_ms), rule)
         answer = Answer(request, frame, now_s, wall_ms)
         if self._caps is not None and isinstance(answer.message, ApiVersionsResponse):
             self._caps.limit(answer.message)

@@ -25,9 +25,9 @@ from kcoord.testing.state.records import Record
 
 # Methods of KcoordServer that are operations.
 METHODS: Final = (
-    "fail", "delay", "hold", "drop", "drop_answer", "cut", "throttle", "cut_connections", "refuse_connections", "offer",
-    "faults", "clear_faults", "requests", "wait_request", "reset",
-    "coordinator_loading", "coordinator_unavailable", "coordinator_moved",
+    "fail", "delay", "hold", "drop", "drop_answer", "cut", "throttle", "answer",
+    "cut_connections", "refuse_connections", "offer", "faults", "clear_faults", "requests", "wait_request", "reset",
+    "coordinator_loading", "coordinator_unavailable", "coordinator_moved", "classic_only",
     "expire_member", "remove_member", "force_rebalance", "fence_producer", "phantom",
     "bump_group_epoch", "bump_leader_epoch", "fence_instance", "abort_transaction",
     "wait_stable", "wait_members", "wait_empty", "wait_committed", "wait_lag", "state", "committed", "lag",
@@ -63,6 +63,7 @@ HINTS: Final[dict[tuple[str, str], Any]] = {
     ("seed", "source"): dict,
     ("create_topic", "configs"): dict | None,
     ("phantom", "topics"): list,
+    ("answer", "change"): dict,
 }
 
 
