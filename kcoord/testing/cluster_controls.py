@@ -51,6 +51,14 @@ class ClusterControls(EpochControls):
         """Let another broker coordinate a group. Raises ValueError for one that is stopped."""
         self._with_cluster(lambda cluster: cluster.move_coordinator(GROUP_KEY, group, node_id))
 
+    def set_rack(self, node_id: int, rack: str) -> None:
+        """Put a broker into another rack. Clients learn of it with their next metadata."""
+
+        def put(cluster: Cluster) -> None:
+            cluster.node(node_id).rack = rack
+
+        self._with_cluster(put)
+
     def _with_cluster(self, function: Callable[[Cluster], T]) -> T:
         if self._brokers == 1:
             raise RuntimeError("the server plays one broker; create it with brokers=3")

@@ -216,7 +216,17 @@ def test_mistakes(cluster: KcoordServer, kcoord: KcoordServer) -> None:
         KcoordServer(brokers=0)
 
 
+async def test_racks(cluster: KcoordServer) -> None:
+    cluster.set_rack(2, "cellar")
+    async with Admin(bootstrap_servers=cluster.bootstrap) as admin:
+        racks = {node.node_id: node.rack for node in (await admin.describe_cluster()).nodes}
+    assert racks == {1: "rack-1", 2: "cellar", 3: "rack-3"}
+
+
 def test_reset_starts_all_brokers(cluster: KcoordServer) -> None:
     cluster.stop_broker(2)
+    cluster.set_rack(2, "cellar")
     cluster.reset()
     assert cluster.brokers() == [1, 2, 3]
+    metadata = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    assert metadata.describe_cluster().result(WAIT_S).nodes[1].rack == "rack-2"

@@ -87,6 +87,41 @@ def test_a_rule(remote: Remote) -> None:
     assert remote.call("faults") == []
 
 
+def test_records_and_offsets(remote: Remote) -> None:
+    assert remote.call("produce", topic="orders", value="1") == [{"partition": 0, "offset": 0}]
+    given = [
+        {"value": {"item": "book"}, "headers": {"source": "test"}},
+        {"value": {"base64": "AAEC"}, "key": "other"},
+        None,
+    ]
+    written = remote.call("produce", topic="orders", value=given, key="customer-7", timestamp_ms=7)
+    assert [one["offset"] for one in written] == [1, 2, 3]
+    found = [(one["key"], one["value"]) for one in remote.call("records", topic="orders", start=1)]
+    key = {"base64": "Y3VzdG9tZXItNw=="}
+    assert found == [
+        (key, {"base64": "eyJpdGVtIjoiYm9vayJ9"}),
+        ({"base64": "b3RoZXI="}, {"base64": "AAEC"}),
+        (key, None),
+    ]
+    assert remote.error("produce", topic="orders", value={"vlaue": 1})[0] == 400
+    assert "[0]: unknown field 'vlaue'" in remote.error("produce", topic="orders", value={"vlaue": 1})[1]
+    offsets = [{"topic": "orders", "partition": 0, "offset": 2}]
+    remote.call("commit", group="billing", offsets=offsets)
+    assert remote.call("committed", group="billing") == offsets
+    assert remote.error("commit", group="billing", offsets=[1])[0] == 400
+
+
+def test_an_answer_of_one_s_own(remote: Remote) -> None:
+    remote.call("create_topic", name="orders")
+    remote.call("answer", api="Metadata", change={"controller_id": -1})
+    rule = remote.call("answer", api="Metadata", change={"topics.partitions.leader_id": "one"})
+    Producer({"bootstrap.servers": remote.bootstrap}).list_topics(timeout=WAIT_S)
+    Producer({"bootstrap.servers": remote.bootstrap}).list_topics(timeout=WAIT_S)
+    assert remote.call("requests", api="Metadata")[0]["answer"]["controller_id"] == -1
+    assert "; failed: " in remote.call("rule", id=rule["id"])["rule"]
+    assert remote.error("answer", api="Metadata", change={"nothing": 1})[0] == 400
+
+
 def test_a_phantom_member(remote: Remote) -> None:
     remote.call("create_topic", name="orders", partitions=2)
     phantom = remote.call("phantom", group="billing", topics=["orders"], protocol="consumer")

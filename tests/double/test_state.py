@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from confluent_kafka import Consumer, Producer
+from confluent_kafka import TopicPartition as ConfluentPartition
 
 from kcoord.client.errors import BrokerError, RecordTooLarge, UnknownMember, UnknownTopicOrPartition
 from kcoord.client.producer.partitioner import partition_of_key
@@ -133,6 +134,20 @@ async def test_offsets_of_a_group_with_members_are_theirs(kcoord: KcoordServer) 
             kcoord.commit("billing", {("orders", 0): 2})
     kcoord.commit("billing", {("orders", 0): 2})
     assert kcoord.lag("billing") == 0
+
+
+def test_retention_now(kcoord: KcoordServer) -> None:
+    kcoord.create_topic("orders", configs={"retention.ms": 1000})
+    kcoord.produce("orders", ["1", {"value": "2", "timestamp_ms": 5}])
+    assert kcoord.apply_retention() == 0  # the newest record of a segment counts
+    kcoord.delete_topic("orders")
+    kcoord.create_topic("orders", configs={"retention.ms": 1000})
+    kcoord.produce("orders", {"value": "2", "timestamp_ms": 5})
+    assert kcoord.apply_retention() == 1
+    assert kcoord.records("orders") == []
+    consumer = Consumer({"bootstrap.servers": kcoord.bootstrap, "group.id": "billing"})
+    assert consumer.get_watermark_offsets(ConfluentPartition("orders", 0), WAIT_S) == (1, 1)
+    consumer.close()
 
 
 def test_mistakes_in_records(kcoord: KcoordServer) -> None:

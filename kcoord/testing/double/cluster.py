@@ -77,6 +77,7 @@ class Cluster:
 
     def __init__(self, nodes: list[Node], topic_name: TopicNames) -> None:
         self.nodes = {node.node_id: node for node in nodes}
+        self._racks = {node.node_id: node.rack for node in nodes}
         self._topic_name = topic_name
         # Leader and leader epoch, by topic and partition.
         self._leaders: dict[tuple[str, int], tuple[int, int]] = {}
@@ -168,6 +169,7 @@ class Cluster:
         self._factors.clear()
         for node in self.nodes.values():
             node.is_up = True
+            node.rack = self._racks[node.node_id]
 
     # --- requests
 

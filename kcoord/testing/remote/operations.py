@@ -21,7 +21,8 @@ from kcoord.testing.double.selector import NAMES, Conditions
 from kcoord.testing.fixture import KcoordServer
 from kcoord.testing.phantoms import Phantom
 from kcoord.testing.state.life import Snapshot
-from kcoord.testing.state.records import Record
+from kcoord.testing.state.records import Position, Record
+from kcoord.testing.state.seed import parse_records
 
 # Methods of KcoordServer that are operations.
 METHODS: Final = (
@@ -32,9 +33,10 @@ METHODS: Final = (
     "bump_group_epoch", "bump_leader_epoch", "fence_instance", "abort_transaction",
     "wait_stable", "wait_members", "wait_empty", "wait_committed", "wait_lag", "state", "committed", "lag",
     "advance", "now_ms",
-    "create_topic", "delete_topic", "topics", "records", "seed", "full_disk",
+    "create_topic", "delete_topic", "topics", "produce", "records", "commit", "seed", "full_disk", "apply_retention",
     "snapshot", "start", "stop", "restart", "kill",
     "brokers", "leader", "coordinator", "stop_broker", "start_broker", "move_leader", "move_coordinator",
+    "set_rack",
 )  # fmt: skip
 # Methods of a phantom member, which the parameter `id` names.
 PHANTOM_METHODS: Final = {
@@ -64,6 +66,10 @@ HINTS: Final[dict[tuple[str, str], Any]] = {
     ("create_topic", "configs"): dict | None,
     ("phantom", "topics"): list,
     ("answer", "change"): dict,
+    ("produce", "value"): str | dict | list | None,
+    ("produce", "key"): str | dict | None,
+    ("produce", "headers"): dict | list | None,
+    ("commit", "offsets"): list,
 }
 
 
@@ -182,6 +188,10 @@ class Executor:
             return self._run_on_phantom(operation.method_name, arguments)
         if name == "reset":
             self._forget()
+        if name == "produce":
+            arguments = produce_arguments(**arguments)
+        if name == "commit":
+            arguments["offsets"] = given_offsets(arguments["offsets"])
         return self._result(getattr(self._server, name)(**arguments))
 
     def _result(self, value: Any) -> Any:
@@ -198,6 +208,8 @@ class Executor:
             return exchange_json(value)
         if isinstance(value, list):
             return [self._result(one) for one in value]
+        if isinstance(value, Position):
+            return value._asdict()
         if isinstance(value, Record):
             return {name: plain(getattr(value, name)) for name in RECORD_FIELDS}
         if isinstance(value, dict) and all(isinstance(key, tuple) for key in value):
@@ -258,6 +270,21 @@ class Executor:
         elif name == "remove_rule":
             fault.remove()
         return {"id": number, "rule": str(fault), "hits": fault.hits}
+
+
+def produce_arguments(topic: str, value: Any, **common: Any) -> dict[str, Any]:
+    """Records as in a seed: text, or an object with their fields. Those apply that a record does not have itself."""
+    given = value if isinstance(value, list) else [value]
+    fields = [{**common, **(one if isinstance(one, dict) else {"value": one})} for one in given]
+    return {"topic": topic, "value": parse_records(fields, topic)}
+
+
+def given_offsets(given: list[Any]) -> dict[tuple[str, int], int]:
+    """Offsets in the form in which `committed` returns them. Raises BadRequest."""
+    try:
+        return {(str(one["topic"]), int(one["partition"])): int(one["offset"]) for one in given}
+    except (KeyError, TypeError, ValueError):
+        raise BadRequest("offsets is a list of objects with topic, partition and offset") from None
 
 
 def phantom_json(number: int, one: Phantom) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from kcoord.testing.state.records import NewRecord
 from kcoord.wire.record_batch import Headers
 
 TOP_FIELDS: Final = ("topics", "groups")
+# What other servers have and this one does not.
+ABSENT_FIELDS: Final = ("users", "acls")
 TOPIC_FIELDS: Final = ("partitions", "configs", "records")
 RECORD_FIELDS: Final = ("key", "value", "headers", "partition", "timestamp", "timestamp_ms")
 HEADER_FIELDS: Final = ("key", "value")
@@ -111,6 +113,12 @@ def parse_seed(document: Mapping[str, Any], source: str) -> Seed:
     return _Checker(source).seed(document)
 
 
+def parse_records(given: list[Any], source: str) -> list[NewRecord]:
+    """Records as in a seed; null is a record without a value. Raises SeedError."""
+    checker = _Checker(source)
+    return [checker.record({"value": None} if one is None else one, f"[{at}]") for at, one in enumerate(given)]
+
+
 @final
 class _Checker:
     """Checks a document from the top down; `place` is where a value stands."""
@@ -144,6 +152,12 @@ class _Checker:
         return value
 
     def seed(self, document: Any) -> Seed:
+        for name in ABSENT_FIELDS:
+            if isinstance(document, Mapping) and name in document:
+                self._fail(
+                    name, "the server has no users and no ACLs (no SASL, no authorization) and accepts every client;"
+                    ' leave them out, or answer errors with fail(api, error="TOPIC_AUTHORIZATION_FAILED")',
+                )  # fmt: skip
         top = self._fields(document, "", TOP_FIELDS, "a seed has the fields topics and groups")
         topics = [
             self._topic(name, value, f"topics.{name}")
@@ -171,12 +185,12 @@ class _Checker:
         given = fields.get("records") or []
         if not isinstance(given, list):
             self._fail(f"{place}.records", f"a list of records, not {_short(given)}")
-        records = [self._record(one, f"{place}.records[{number}]", partitions) for number, one in enumerate(given)]
+        records = [self.record(one, f"{place}.records[{number}]", partitions) for number, one in enumerate(given)]
         return SeedTopic(name, partitions, configs, records)
 
     # --- records
 
-    def _record(self, value: Any, place: str, partitions: int) -> NewRecord:
+    def record(self, value: Any, place: str, partitions: int = DEFAULT_PARTITIONS) -> NewRecord:
         if isinstance(value, str | bytes):
             return NewRecord(self._bytes(value, place))
         what = "a record is text, or has some of the fields " + ", ".join(RECORD_FIELDS)

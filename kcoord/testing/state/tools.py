@@ -100,6 +100,15 @@ class StateTools(PhantomTools):
         document = source if isinstance(source, Seed) else load_seed(source)
         self._ask(lambda client: sow(client, document, missing_only))
 
+    def apply_retention(self) -> int:
+        """Apply `retention.ms` and `retention.bytes` of all topics now. Returns how many segments were deleted."""
+
+        async def apply(server: Server) -> int:
+            assert server.assembly is not None
+            return await server.maintenance.apply_retention(server.assembly)
+
+        return self._thread.run(apply, TIMEOUT_S)
+
     def begin_with(self, source: str | Path | Mapping[str, Any] | Seed) -> None:
         """Have each start write a seed before connections are accepted, as `kcoord serve --seed` does."""
         self._thread.prepare = Sower(source if isinstance(source, Seed) else load_seed(source))

@@ -108,6 +108,11 @@ RECORDS = "topics.t.records"
     [
         ([], "seed: a seed has the fields topics and groups, not []"),
         ({"topcis": {}}, "seed: unknown field 'topcis'; did you mean 'topics'?"),
+        (
+            {"users": {"alice": "secret"}},
+            "seed: users: the server has no users and no ACLs (no SASL, no authorization)",
+        ),
+        ({"topics": {}, "acls": []}, "seed: acls: the server has no users and no ACLs"),
         ({"topics": ["t"]}, 'seed: topics: topics by name, not ["t"]'),
         ({"topics": {5: 1}}, "seed: topics: the name 5 is not text; put it in quotes"),
         ({"topics": {"t": "3"}}, "seed: topics.t: a topic has the fields"),
