@@ -202,6 +202,16 @@ class Server:
             await self._control.start()
         self._spawn(self.maintenance.cleaner.run())
 
+    def listen(self, listener: Listener) -> None:
+        """Listen on another address while the server runs; it is the last one of `addresses`. Raises ServerError."""
+        sockets = bind(listener, self.config.server.listen_backlog)
+        self._sockets += sockets
+        self.addresses.append((listener.host or "0.0.0.0", sockets[0].getsockname()[1]))
+        assert self._acceptor is not None
+        for sock in sockets:
+            self._acceptor.add(sock, listener)
+        self._acceptor.start()
+
     async def _prepare_state(self, prepare: Callable[[Server], Awaitable[None]]) -> None:
         """Raises ServerError, after everything that `start` has opened was closed."""
         try:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from kcoord.testing.double.cluster import Cluster
+from kcoord.server.listen.limits import plain_host
+from kcoord.server.server import Server
+from kcoord.server.settings.listeners import Listener
+from kcoord.testing.double.cluster import Cluster, Node
 from kcoord.testing.double.double import Double
 from kcoord.testing.double.selector import GROUP_KEY
 from kcoord.testing.epochs import EpochControls
@@ -43,8 +46,39 @@ class ClusterControls(EpochControls):
 
         self._with_cluster(start)
 
+    def add_broker(self, rack: str | None = None) -> int:
+        """Add a broker, on a port of its own. Returns its id. It has nothing until something moves to it.
+
+        It stays until the end of the server, also after `reset`. `bootstrap` names it from now on.
+        """
+        self._with_cluster(lambda _: None)
+        node_id = self._thread.call(lambda server: self._add_broker(server, rack))
+        self._brokers = node_id
+        return node_id
+
+    def _add_broker(self, server: Server, rack: str | None) -> int:
+        double = self._double
+        listeners = server.config.listeners
+        if len(listeners) != self._brokers:
+            raise RuntimeError("the server has listeners that are no brokers, so it cannot add a broker")
+        first = listeners[0]
+        listener = Listener(first.name, first.host, 0)
+        listener.advertised_host = first.advertised_host
+        server.listen(listener)
+        host, listener.port = server.addresses[-1]
+        # A later start opens it as well.
+        listeners.append(listener)
+        node_id = len(listeners)
+        node = Node(node_id, first.advertised_host or plain_host(host), listener.port, rack or f"rack-{node_id}")
+        assert double is not None
+        double.add_broker(listener, node)
+        return node_id
+
     def move_leader(self, topic: str, partition: int, node_id: int) -> None:
-        """Let another broker lead a partition. Raises ValueError for one that is stopped or has no replica."""
+        """Let another broker lead a partition. Raises ValueError for one that is stopped or has no replica.
+
+        A broker that was added gets a replica.
+        """
         self._with_cluster(lambda cluster: cluster.move_leader(topic, partition, node_id))
 
     def move_coordinator(self, group: str, node_id: int) -> None:

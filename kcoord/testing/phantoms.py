@@ -323,6 +323,8 @@ class PhantomTools(ClusterControls):
         received, so it has no partitions; as the leader it blocks the group until its rebalance timeout has passed.
         `reset` ends all phantoms.
         """
+        if not group:
+            raise ValueError("group is empty")
         if protocol not in PROTOCOLS:
             raise ValueError(f"protocol is one of {', '.join(PROTOCOLS)}")
         if never_sync and protocol != CLASSIC:

@@ -99,7 +99,8 @@ class Work:
     def _consume(self) -> None:
         self._consumer.subscribe(["orders"])
         end = time.monotonic() + 2 * WAIT_S
-        while not self._stop.is_set() or (len(set(self.values)) < self.written and time.monotonic() < end):
+        # The producer may be writing after the stop.
+        while self._threads[0].is_alive() or (len(set(self.values)) < self.written and time.monotonic() < end):
             message = self._consumer.poll(0.05)
             if message is not None and message.error() is None:
                 self.values.append(message.value() or b"")
@@ -214,6 +215,39 @@ def test_mistakes(cluster: KcoordServer, kcoord: KcoordServer) -> None:
         kcoord.stop_broker(1)
     with pytest.raises(ValueError, match="0 brokers need as many listeners"):
         KcoordServer(brokers=0)
+
+
+def test_a_broker_that_is_added() -> None:
+    with KcoordServer(brokers=2) as cluster:
+        cluster.create_topic("orders", PARTITIONS)
+        cluster.produce("orders", "1", partition=0)
+        spread = [cluster.leader("orders", number) for number in range(PARTITIONS)]
+        consumer = Consumer(
+            {
+                "bootstrap.servers": cluster.bootstrap, "group.id": "billing", "auto.offset.reset": "earliest",
+                "topic.metadata.refresh.interval.ms": 200, "metadata.recovery.strategy": "none",
+            }
+        )  # fmt: skip
+        assert cluster.add_broker() == 3
+        assert cluster.brokers() == [1, 2, 3] and cluster.bootstrap.count(",") == 2
+        assert [cluster.leader("orders", number) for number in range(PARTITIONS)] == spread
+        for number in range(PARTITIONS):
+            cluster.move_leader("orders", number, 3)
+        cluster.move_coordinator("billing", 3)
+        consumer.subscribe(["orders"])
+        message = consumer.poll(WAIT_S)
+        assert message is not None and message.value() == b"1"
+        consumer.commit(message=message, asynchronous=False)
+        metadata = consumer.list_topics("orders", WAIT_S)
+        assert {one.leader for one in metadata.topics["orders"].partitions.values()} == {3}
+        assert 3 in metadata.topics["orders"].partitions[0].replicas
+        consumer.close()
+        cluster.stop_broker(3)
+        assert cluster.leader("orders", 0) in (1, 2)
+        cluster.restart()
+        assert cluster.brokers() == [1, 2, 3]
+    with KcoordServer() as alone, pytest.raises(RuntimeError, match="brokers=3"):
+        alone.add_broker()
 
 
 async def test_racks(cluster: KcoordServer) -> None:

@@ -48,7 +48,7 @@ class Acceptor:
         self._opening: set[asyncio.Task[None]] = set()
 
     def add(self, sock: socket.socket, listener: Listener) -> None:
-        """Also accept on this socket. Call it before `start`."""
+        """Also accept on this socket, from the next `start` on."""
         self._sources.append((sock, listener))
 
     def start(self) -> None:

@@ -78,6 +78,10 @@ class Cluster:
     def __init__(self, nodes: list[Node], topic_name: TopicNames) -> None:
         self.nodes = {node.node_id: node for node in nodes}
         self._racks = {node.node_id: node.rack for node in nodes}
+        # Those that partitions and coordinators are spread over: brokers that were added have what is moved to them.
+        self._first_ids = list(self.nodes)
+        # Brokers that got a replica when they became the leader.
+        self._added_replicas: dict[tuple[str, int], list[int]] = {}
         self._topic_name = topic_name
         # Leader and leader epoch, by topic and partition.
         self._leaders: dict[tuple[str, int], tuple[int, int]] = {}
@@ -89,8 +93,7 @@ class Cluster:
     # --- who is responsible
 
     def _default(self, number: int) -> int:
-        ids = list(self.nodes)
-        return ids[number % len(ids)]
+        return self._first_ids[number % len(self._first_ids)]
 
     def _next_up(self, after: int, allowed: list[int]) -> int:
         """The first broker after this one that is up; NO_LEADER if none is."""
@@ -102,9 +105,10 @@ class Cluster:
         return NO_LEADER
 
     def replicas(self, topic: str, partition: int) -> list[int]:
-        ids = list(self.nodes)
+        ids = self._first_ids
         first = (java_string_hash(topic) + partition) % len(ids)
-        return (ids[first:] + ids[:first])[: self._factors.get(topic, len(ids))]
+        spread = (ids[first:] + ids[:first])[: self._factors.get(topic, len(ids))]
+        return spread + self._added_replicas.get((topic, partition), [])
 
     def leader(self, topic: str, partition: int) -> tuple[int, int]:
         """Leader and leader epoch of a partition; the leader is NO_LEADER while all its replicas are down."""
@@ -144,11 +148,18 @@ class Cluster:
         """Raises LookupError for an unknown broker, ValueError for one that is down or has no replica."""
         if not self.node(node_id).is_up:
             raise ValueError(f"broker {node_id} is stopped")
+        if node_id not in self._first_ids and node_id not in self.replicas(topic, partition):
+            self._added_replicas.setdefault((topic, partition), []).append(node_id)
         if node_id not in self.replicas(topic, partition):
             raise ValueError(f"broker {node_id} has no replica of {topic}-{partition}")
         present, epoch = self.leader(topic, partition)
         if present != node_id:
             self._leaders[topic, partition] = (node_id, epoch + 1)
+
+    def add(self, node: Node) -> None:
+        """Add a broker. It has nothing until something is moved to it."""
+        self.nodes[node.node_id] = node
+        self._racks[node.node_id] = node.rack
 
     def bump_leader_epoch(self, topic: str, partition: int) -> int:
         """Have the leader elected again. Returns the new epoch."""
@@ -167,6 +178,7 @@ class Cluster:
         self._leaders.clear()
         self._coordinators.clear()
         self._factors.clear()
+        self._added_replicas.clear()
         for node in self.nodes.values():
             node.is_up = True
             node.rack = self._racks[node.node_id]
@@ -204,7 +216,7 @@ class Cluster:
 
     def _accept_factors(self, body: Any) -> None:
         for topic in body.topics:
-            if 1 <= topic.replication_factor <= len(self.nodes):
+            if 1 <= topic.replication_factor <= len(self._first_ids):
                 self._factors[topic.name] = topic.replication_factor
                 topic.replication_factor = 1
 

@@ -18,7 +18,8 @@ from kcoord.server.exchange import Request
 from kcoord.server.listen.connection import Connection
 from kcoord.server.probe import CLIENT_ID
 from kcoord.server.server import Server
-from kcoord.testing.double.cluster import Broker, Cluster
+from kcoord.server.settings.listeners import Listener
+from kcoord.testing.double.cluster import Broker, Cluster, Node
 from kcoord.testing.double.exchanges import ExchangeLog
 from kcoord.testing.double.faults import Rules
 from kcoord.testing.double.link import Link
@@ -196,6 +197,12 @@ class Double:
             if passage.link.is_disturbed:
                 connection.abort()
         self.exchanges.clear()
+
+    def add_broker(self, listener: Listener, node: Node) -> None:
+        """Connections to this listener are with this broker."""
+        assert self.cluster is not None
+        self._node_of[id(listener)] = node.node_id
+        self.cluster.add(node)
 
     def stop_broker(self, node_id: int) -> None:
         """Others take over what this broker has, then its connections are closed. Raises LookupError."""

@@ -36,7 +36,7 @@ METHODS: Final = (
     "create_topic", "delete_topic", "topics", "produce", "records", "commit", "seed", "full_disk", "apply_retention",
     "snapshot", "start", "stop", "restart", "kill",
     "brokers", "leader", "coordinator", "stop_broker", "start_broker", "move_leader", "move_coordinator",
-    "set_rack",
+    "add_broker", "set_rack",
 )  # fmt: skip
 # Methods of a phantom member, which the parameter `id` names.
 PHANTOM_METHODS: Final = {
