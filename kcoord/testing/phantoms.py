@@ -18,6 +18,7 @@ from kcoord.client.consumer.assignors.choice import parse_strategy
 from kcoord.client.consumer.options import CLASSIC, CONSUMER, PROTOCOLS
 from kcoord.client.errors import InvalidConfiguration, KafkaError
 from kcoord.server.failures import ServerError
+from kcoord.server.server import Server
 from kcoord.server.settings.listeners import format_address
 from kcoord.testing.cluster_controls import ClusterControls
 from kcoord.testing.double.faults import HOLD, Action, Rule
@@ -31,8 +32,8 @@ REBALANCE_TIMEOUT_MS: Final = 60_000.0
 POLL_S: Final = 60.0
 LEAVE_S: Final = 10.0
 PHANTOMS_MAX: Final = 200
-# A call may come before the connections that are ready in the same turn of the server's loop.
-LOOP_TURNS: Final = 2
+# So many turns of its loop the server needs at most to accept a connection and to read what it has sent.
+LOOP_TURNS: Final = 20
 
 
 @final
@@ -373,9 +374,12 @@ class PhantomTools(ClusterControls):
         return phantom
 
     def _settle(self) -> None:
-        with contextlib.suppress(ServerError):
+        async def turn(server: Server) -> None:
             for _ in range(LOOP_TURNS):
-                self._thread.call(lambda _: None)
+                await asyncio.sleep(0)
+
+        with contextlib.suppress(ServerError):
+            self._thread.run(turn)
 
     def end_phantoms(self) -> None:
         """End all phantoms without having them leave."""
