@@ -29,7 +29,8 @@ NONE: Final = "-"
 TESTS: Final[dict[str, tuple[str, ...]]] = {
     "several brokers": ("test_cluster.test_what_clients_see_of_the_cluster", "test_cluster.shared"),
     "stop and start a broker": ("test_cluster.test_a_failover",),
-    "racks": ("test_controls.test_each_broker_has_a_rack",),
+    "add or remove a broker": ("test_cluster.test_a_broker_that_is_added",),
+    "racks": ("test_controls.test_each_broker_has_a_rack", "test_cluster.test_racks"),
     "move a leader": ("test_cluster.test_a_produce_to_the_old_leader_names_the_new_one",),
     "move a coordinator": ("test_cluster.test_aiokafka_follows_a_group_to_its_coordinator",),
     "who is responsible": (
@@ -40,6 +41,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_releases.test_librdkafka_uses_the_versions_of_the_release",
         "test_releases.test_one_api_up_to_a_version",
     ),
+    "the classic protocol only": ("test_releases.test_a_cluster_with_the_classic_protocol_only",),
     "settings": ("test_controls.test_settings",),
     "answer with an error": (
         "test_faults.test_a_client_repeats_a_commit_that_was_refused",
@@ -47,6 +49,10 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_controls.test_rules_by_version_and_partition",
         "test_controls.test_rules_by_connection",
         "test_controls.test_rules_by_transactional_id",
+    ),
+    "an error for one partition": (
+        "test_parts.test_a_produce_fails_for_one_partition_and_is_repeated_for_it_alone",
+        "test_parts.test_one_partition_is_fetched_while_another_one_fails",
     ),
     "so often, or not at first": (
         "test_faults.test_a_client_repeats_a_commit_that_was_refused",
@@ -66,6 +72,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "connections refused": ("test_faults.test_refused_connections",),
     "throttled": ("test_faults.test_librdkafka_obeys_the_throttle_time",),
+    "answers of one's own": ("test_faults.test_answers_of_one_s_own",),
     "slow, failing or full disk": (
         "test_disk.test_a_write_waits_for_a_slow_disk",
         "test_disk.test_nothing_acknowledged_is_lost_by_a_failing_disk",
@@ -81,13 +88,28 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_group_states.test_a_member_that_is_removed_comes_back",
     ),
     "force a rebalance": ("test_group_states.test_a_forced_rebalance",),
-    "fence a producer": ("test_group_states.test_a_fenced_producer",),
+    "members that a test scripts": (
+        "test_phantoms.test_a_phantom_takes_partitions_and_gives_them_back",
+        "test_phantoms.test_a_member_that_never_syncs_blocks_the_group",
+    ),
+    "fence a producer, an instance id": (
+        "test_group_states.test_a_fenced_producer",
+        "test_epochs.test_a_member_whose_instance_id_is_taken",
+    ),
+    "next epoch of a group, of a leader": (
+        "test_epochs.test_members_move_to_a_new_group_epoch",
+        "test_epochs.test_a_client_takes_over_a_new_leader_epoch",
+    ),
+    "abort a transaction": ("test_epochs.test_a_transaction_is_aborted",),
     "move the time": (
         "test_clock.server",
         "test_clock.test_a_session_expires_when_its_time_has_passed",
         "test_clock.test_records_have_the_server_s_time_and_expire_with_it",
     ),
-    "retention and compaction now": ("test_clock.test_records_have_the_server_s_time_and_expire_with_it",),
+    "retention and compaction now": (
+        "test_clock.test_records_have_the_server_s_time_and_expire_with_it",
+        "test_state.test_retention_now",
+    ),
     "topics": (
         "test_state.test_a_consumer_reads_what_was_prepared",
         "test_controls.test_a_topic_is_deleted_under_a_client",
