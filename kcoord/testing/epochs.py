@@ -165,11 +165,11 @@ async def _abort(server: Server, transactional_id: str) -> int:
         raise LookupError(f"no transaction of {transactional_id!r} is open")
     now = server.now()
     engine.handle_event(TimerFired(Timer(TIMER_TRANSACTION, transactional_id, "", found.timer_token, now.mono_ms)), now)
-    await _after_turns(server, lambda: found.status != ONGOING and not found.is_ending)
+    await after_turns(server, lambda: found.status != ONGOING and not found.is_ending)
     return found.producer_epoch
 
 
-async def _after_turns(server: Server, is_met: Callable[[], bool]) -> None:
+async def after_turns(server: Server, is_met: Callable[[], bool]) -> None:
     """Wait until a condition is met, which is looked at after each turn."""
     met = asyncio.get_running_loop().create_future()
 

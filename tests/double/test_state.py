@@ -150,6 +150,41 @@ def test_retention_now(kcoord: KcoordServer) -> None:
     consumer.close()
 
 
+async def test_compaction_now(kcoord: KcoordServer) -> None:
+    kcoord.create_topic("orders", configs={"cleanup.policy": "compact", "delete.retention.ms": 0})
+    kcoord.create_topic("others")
+    kcoord.produce("others", ["1", "2"], key="a")
+    kcoord.produce("orders", ["1", "2", "3"], key="a")
+    kcoord.produce("orders", ["4"], key="b")
+    assert kcoord.compact() == 2
+    kcoord.produce("orders", ["5"], key="c")
+    kcoord.produce("orders", ["6"], key="b")
+    assert kcoord.compact() == 1
+    assert kcoord.compact() == 0
+    async with AIOKafkaConsumer("orders", bootstrap_servers=kcoord.bootstrap, auto_offset_reset="earliest") as reader:
+        found = [await asyncio.wait_for(reader.getone(), 30) for _ in range(3)]
+    assert [(one.offset, one.value) for one in found] == [(2, b"3"), (4, b"5"), (5, b"6")]
+    assert len(kcoord.records("others")) == 2
+    state = kcoord.snapshot()
+    kcoord.restore(state)
+    assert [one.text for one in kcoord.records("orders")] == ["3", "5", "6"]
+    kcoord.produce("orders", ["7"], key="c")
+    assert kcoord.compact() == 1
+
+
+def test_compaction_before_a_power_cut(tmp_path: Path) -> None:
+    with KcoordServer(memory_disk=True) as server:
+        server.create_topic("orders", configs={"cleanup.policy": "compact"})
+        server.produce("orders", ["1", "2"], key="a")
+        assert server.compact() == 1
+        server.kill(power_cut=True)
+        server.start()
+        assert [one.text for one in server.records("orders")] == ["2"]
+    settings = {"log.dirs": str(tmp_path / "data"), "log.sync": "os"}
+    with KcoordServer(settings) as server, pytest.raises(ValueError, match="compacts by itself"):
+        server.compact()
+
+
 def test_mistakes_in_records(kcoord: KcoordServer) -> None:
     with pytest.raises(TypeError, match="a value is bytes, str or None, not int: 7"):
         kcoord.produce("orders", [b"1", 7])  # type: ignore[list-item]

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from kcoord.server.server import Server
 from kcoord.testing.phantoms import PhantomTools
 from kcoord.testing.state import operations
+from kcoord.testing.state.compaction import compact
 from kcoord.testing.state.inner import InnerClient, inner_client
 from kcoord.testing.state.records import (
     Bytes,
@@ -108,6 +109,14 @@ class StateTools(PhantomTools):
             return await server.maintenance.apply_retention(server.assembly)
 
         return self._thread.run(apply, TIMEOUT_S)
+
+    def compact(self) -> int:
+        """Compact all topics with `cleanup.policy` = `compact` now. Returns how many records were removed.
+
+        `min.compaction.lag.ms` and `delete.retention.ms` count as always. Only in memory: raises ValueError for a
+        server with a data directory, which compacts by itself.
+        """
+        return self._thread.run(compact, TIMEOUT_S)
 
     def begin_with(self, source: str | Path | Mapping[str, Any] | Seed) -> None:
         """Have each start write a seed before connections are accepted, as `kcoord serve --seed` does."""
