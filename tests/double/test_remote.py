@@ -114,7 +114,7 @@ def test_records_and_offsets(remote: Remote) -> None:
 def test_an_answer_of_one_s_own(remote: Remote) -> None:
     remote.call("create_topic", name="orders")
     remote.call("answer", api="Metadata", change={"controller_id": -1})
-    rule = remote.call("answer", api="Metadata", change={"topics.partitions.leader_id": "one"})
+    rule = remote.call("answer", api="Metadata", change={"brokers.port": "one"})
     Producer({"bootstrap.servers": remote.bootstrap}).list_topics(timeout=WAIT_S)
     Producer({"bootstrap.servers": remote.bootstrap}).list_topics(timeout=WAIT_S)
     assert remote.call("requests", api="Metadata")[0]["answer"]["controller_id"] == -1
