@@ -140,8 +140,8 @@ class Member:
         )
         return client.call(11, 6, request, JoinGroupResponse)
 
-    def commit(self, client: Client) -> Traffic:
-        partitions = [OffsetCommitRequestPartition(each, 1000 + each, 0, "") for each in range(PARTITIONS)]
+    def commit(self, client: Client, count: int = PARTITIONS) -> Traffic:
+        partitions = [OffsetCommitRequestPartition(each, 1000 + each, 0, "") for each in range(count)]
         request = OffsetCommitRequest(
             self.group_id, self.generation_id, self.member_id, None,
             topics=[OffsetCommitRequestTopic(TOPIC, partitions=partitions)],

@@ -118,9 +118,13 @@ class CoordinatorLog:
             first = self._add(encoded, wall_ms)
             self._close_transactional(producer, wall_ms)
             return first
+        self.make_room()
+        return self._add(encoded, wall_ms)
+
+    def make_room(self) -> None:
+        """Close the open batch if it is large, before the records of one event are added to it."""
         if self.builder.size_bytes() > BATCH_BYTES_TARGET:
             self.close_batch()
-        return self._add(encoded, wall_ms)
 
     def _add(self, encoded: EncodedRecords, wall_ms: int) -> int:
         builder = self.builder

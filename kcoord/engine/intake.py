@@ -154,6 +154,10 @@ class Intake:
         try:
             most = elements_max(self.config, api_key)
             reader = read_header(session, frame, version >= api.flexible_version, most)
+            if api_key == apis.OFFSET_COMMIT and self.turn.commit_directly(
+                session, correlation_id, reader, version, len(frame), now
+            ):
+                return
             body = server_codec.decode_request(api_key, reader, version)
             # Bytes after the body are ignored, as in a broker: to request all topics, librdkafka sends a null array
             # of four bytes, while flexible versions have one byte.
@@ -164,6 +168,8 @@ class Intake:
             return
         except Exception as fault:
             # Not `error` again: compiled code gives a name one type per function.
+            if self.commits.has_failed():
+                raise
             self.outbox.fault(session, f"reading {api.name} version {version}", fault)
             return
         request_id = self.next_request_id

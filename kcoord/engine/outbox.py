@@ -32,7 +32,7 @@ from typing import Final, cast, final
 from kcoord.core.outcome import BUG, ERROR, PEER, WARNING, Fact
 from kcoord.engine.budget import TurnBudget
 from kcoord.engine.commits import Commits
-from kcoord.engine.session import CLOSED, ENDING, OPEN, Session
+from kcoord.engine.session import CLOSED, ENDING, OPEN, Chunk, Session
 from kcoord.protocol import apis, server_codec
 from kcoord.protocol.fetch import FetchResponse, encode_fetch_response
 from kcoord.protocol.offset_fetch import OffsetFetchResponse, encode_offset_fetch_response
@@ -69,13 +69,9 @@ class Outbox:
         wait_seq: int,
     ) -> None:
         """Encode an answer that may leave once commit `wait_seq` is durable (0: at once)."""
-        chunk = session.chunk_for(wait_seq if wait_seq > self.commits.durable_seq else 0)
+        is_flexible = apis.APIS[api_key].response_header_version(version) == FLEXIBLE_HEADER
+        chunk = self.begin_answer(session, correlation_id, is_flexible, wait_seq)
         w = chunk.writer
-        start: i64 = len(w)
-        write_i32_be(w, 0)
-        write_i32_be(w, correlation_id)
-        if apis.APIS[api_key].response_header_version(version) == FLEXIBLE_HEADER:
-            w.append(0)
         spliced = 0
         try:
             if api_key == apis.FETCH or api_key == apis.OFFSET_FETCH:
@@ -92,16 +88,33 @@ class Outbox:
                 server_codec.encode_response(w, api_key, response, version)
         except Exception as error:
             # One event may answer many requests: if one cannot be answered, the others must still get their answers.
-            chunk.cut(start)
+            chunk.cut(int(chunk.answer_start))
             self.fault(session, f"an answer of {apis.APIS[api_key].name} version {version}", error)
             return
+        self.end_answer(session, chunk, spliced)
+        if api_key == apis.OFFSET_FETCH:
+            # Metadata is encoded here; records were charged when they were read.
+            self.budget.charge_read(spliced, 0)
+
+    def begin_answer(self, session: Session, correlation_id: int, is_flexible: bool, wait_seq: int) -> Chunk:
+        """Begin an answer with its size and header. Its body is next in the chunk's writer, and then `end_answer`."""
+        chunk = session.chunk_for(wait_seq if wait_seq > self.commits.durable_seq else 0)
+        w = chunk.writer
+        chunk.answer_start = len(w)
+        write_i32_be(w, 0)
+        write_i32_be(w, correlation_id)
+        if is_flexible:
+            w.append(0)
+        return chunk
+
+    def end_answer(self, session: Session, chunk: Chunk, spliced: int) -> None:
+        """The answer's body is written, apart from `spliced` bytes that are not copied."""
+        w = chunk.writer
+        start = chunk.answer_start
         copied: i64 = len(w) - start
         patch_int32(w, start, copied + i64(spliced) - 4)
         session.owe(int(copied) + spliced)
         self.budget.charge_answer(int(copied))
-        if api_key == apis.OFFSET_FETCH:
-            # Metadata is encoded here; records were charged when they were read.
-            self.budget.charge_read(spliced, 0)
 
     def close(self, session: Session, reason: str, kind: str) -> None:
         """End a session: what was answered before still goes out. `kind` is PEER or LIMIT (see Fact)."""

@@ -12,7 +12,7 @@ from typing import Final, final
 from kcoord.core.transitions import IllegalTransition
 from kcoord.wire.frame import FrameLimits, FrameSplitter
 from kcoord.wire.message import Message
-from kcoord.wire.primitives import BytesWriter, Splices
+from kcoord.wire.primitives import BytesWriter, Splices, i64
 
 # A session with more bytes of unsent responses than this is not read, and none of its requests is handled.
 OUTPUT_BYTES_MAX: Final = 16 * 1024 * 1024
@@ -66,6 +66,8 @@ class Chunk:
     def __init__(self, wait_seq: int) -> None:
         self.wait_seq = wait_seq
         self.writer = BytesWriter()
+        # Where the answer starts that is being written.
+        self.answer_start: i64 = 0
         # Records that are not copied into the writer; None until there are any.
         self.splices: Splices | None = None
 

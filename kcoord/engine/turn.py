@@ -54,6 +54,7 @@ from kcoord.engine.budget import TIMERS_MAX, TurnBudget
 from kcoord.engine.commits import Commits
 from kcoord.engine.core_gate import CoreGate
 from kcoord.engine.data_plane import DataPlane
+from kcoord.engine.direct_commit import DirectCommits
 from kcoord.engine.dispatch import handle_data
 from kcoord.engine.group_events_topic import GroupEventsTopic
 from kcoord.engine.outbox import Outbox
@@ -63,6 +64,7 @@ from kcoord.engine.topic_follower import RemoveLog
 from kcoord.protocol import apis
 from kcoord.protocol.errors import KAFKA_STORAGE_ERROR
 from kcoord.protocol.produce import ProduceRequest, ProduceResponse
+from kcoord.wire.primitives import Reader
 
 TOPIC_ENTROPY_BYTES: Final = 16
 
@@ -95,6 +97,7 @@ class Turn:
         self.gate = gate
         self.entropy = entropy
         self.disk_full = False
+        self.direct_commits = DirectCommits(core, commits, outbox)
 
     # --- requests --------------------------------------------------------------------------------------------
 
@@ -115,6 +118,23 @@ class Turn:
                 raise
             self.outbox.fault(session, f"{apis.APIS[api_key].name} version {request.version}", fault)
         self.budget.note_request(api_key, frame_bytes, session.client_host, spent, self.core.take_cost())
+
+    def commit_directly(
+        self, session: Session, correlation_id: int, reader: Reader, version: int, frame_bytes: int, now: Now
+    ) -> bool:
+        """Handle an OffsetCommit that is next in `reader` without decoding it first, if it is a usual one."""
+        if self.disk_full:
+            return False
+        spent = self.budget.spent
+        try:
+            if not self.direct_commits.handle(session, reader, version, correlation_id, now):
+                return False
+        except Exception as fault:
+            if self.commits.has_failed():
+                raise
+            self.outbox.fault(session, f"OffsetCommit version {version}", fault)
+        self.budget.note_request(apis.OFFSET_COMMIT, frame_bytes, session.client_host, spent)
+        return True
 
     def _dispatch(self, session: Session, correlation_id: int, request: Request, now: Now) -> None:
         api_key = request.api_key

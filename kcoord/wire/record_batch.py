@@ -309,6 +309,8 @@ class BatchBuilder:
         self.base_timestamp: i64 = NO_TIMESTAMP
         self.max_timestamp: i64 = NO_TIMESTAMP
         self.records = BytesWriter()
+        # Where the record ends that `begin_record` has begun.
+        self.record_end: i64 = 0
 
     def size_bytes(self) -> int:
         """The current size of the batch without compression."""
@@ -316,35 +318,13 @@ class BatchBuilder:
 
     def append(self, timestamp: i64, key: bytes | None, value: bytes | None, headers: Headers | None = None) -> None:
         """Append a record. `timestamp` is in milliseconds since the epoch, -1 for none."""
-        if timestamp < NO_TIMESTAMP:
-            raise EncodeError(f"timestamp {timestamp}")
-        if self.count == 0:
-            self.base_timestamp = timestamp
-        delta = timestamp - self.base_timestamp
-        # The bounds are far below the values at which the compiled zigzag encoding wraps; no clock reaches them.
-        _check_field(delta, -0x3FFFFFFFFFFFFFFF, 0x3FFFFFFFFFFFFFFF, "timestamp delta")
-        if self.count > INT32_MAX - 1:
-            raise EncodeError("batch is full")
         body = BytesWriter() if headers else None
         if body is not None and headers is not None:
             _write_headers(body, headers)
         key_size: i64 = -1 if key is None else len(key)
         value_size: i64 = -1 if value is None else len(value)
-        size: i64 = 1 + varint_size(delta) + varint_size(self.count)
-        size += varint_size(key_size) + varint_size(value_size)
-        if key is not None:
-            size += key_size
-        if value is not None:
-            size += value_size
-        size += 1 if body is None else len(body)
+        self.begin_record(timestamp, key_size, value_size, 1 if body is None else len(body))
         w = self.records
-        if size > INT32_MAX - len(w) - 64:
-            raise EncodeError("batch is full")
-        write_varint(w, size)
-        w.append(0)
-        write_varint(w, delta)
-        write_varint(w, self.count)
-        write_varint(w, key_size)
         if key is not None:
             w.write(key)
         write_varint(w, value_size)
@@ -354,6 +334,41 @@ class BatchBuilder:
             w.append(0)
         else:
             w.write(body.getvalue())
+        self.end_record(timestamp)
+
+    def begin_record(self, timestamp: i64, key_size: i64, value_size: i64, headers_size: i64) -> None:
+        """Begin a record whose parts the caller then writes to `records`: the key, the size of the value as a varint,
+        the value, and the headers. `end_record` is next. A size of -1 is that of a null key or value.
+        """
+        if timestamp < NO_TIMESTAMP:
+            raise EncodeError(f"timestamp {timestamp}")
+        if self.count == 0:
+            self.base_timestamp = timestamp
+        delta = timestamp - self.base_timestamp
+        # The bounds are far below the values at which the compiled zigzag encoding wraps; no clock reaches them.
+        _check_field(delta, -0x3FFFFFFFFFFFFFFF, 0x3FFFFFFFFFFFFFFF, "timestamp delta")
+        if self.count > INT32_MAX - 1:
+            raise EncodeError("batch is full")
+        size: i64 = 1 + varint_size(delta) + varint_size(self.count)
+        size += varint_size(key_size) + varint_size(value_size) + headers_size
+        if key_size > 0:
+            size += key_size
+        if value_size > 0:
+            size += value_size
+        w = self.records
+        if size > INT32_MAX - len(w) - 64:
+            raise EncodeError("batch is full")
+        write_varint(w, size)
+        self.record_end = len(w) + size
+        w.append(0)
+        write_varint(w, delta)
+        write_varint(w, self.count)
+        write_varint(w, key_size)
+
+    def end_record(self, timestamp: i64) -> None:
+        """The parts of the record are written. Raises EncodeError if they have other sizes than announced."""
+        if len(self.records) != self.record_end:
+            raise EncodeError(f"a record ends at byte {len(self.records)} instead of {self.record_end}")
         self.count += 1
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp

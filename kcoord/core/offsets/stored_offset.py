@@ -41,6 +41,24 @@ class StoredOffset:
         self.topic_id = topic_id
         self.record_offset = record_offset
 
+    def replace(
+        self,
+        committed_offset: int,
+        leader_epoch: int,
+        metadata: str,
+        commit_timestamp_ms: int,
+        topic_id: bytes,
+        record_offset: int,
+    ) -> None:
+        """Replay a later record for the same partition, one without an expiry time, in place."""
+        self.committed_offset = committed_offset
+        self.leader_epoch = leader_epoch
+        self.metadata = metadata
+        self.commit_timestamp_ms = commit_timestamp_ms
+        self.expire_timestamp_ms = -1
+        self.topic_id = topic_id
+        self.record_offset = record_offset
+
     def digest_text(self) -> str:
         """All fields as text, for the digest of the hard state."""
         return (
