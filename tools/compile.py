@@ -42,7 +42,7 @@ GROUP = "kcoord_native"
 MYPYC_SETTINGS = Path(__file__).with_name("mypyc.ini").resolve()
 NO_COMPILER = 3
 # The folders whose sources determine the native code: the hot modules and everything they import.
-NATIVE_FOLDERS = ("wire", "protocol", "core", "history", "engine", "client", "log", "spark")
+NATIVE_FOLDERS = ("wire", "protocol", "core", "history", "engine", "client", "log", "server", "spark")
 # The packages in the tree: kcoord, and the module with which Spark's workers find its data source.
 PACKAGES = ("kcoord", "pyspark_kcoord")
 # Calls between the C files of one library need no indirection: nothing is overridden from outside.

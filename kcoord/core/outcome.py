@@ -253,6 +253,18 @@ class MadeGroup:
 
 
 @final
+class Consequences:
+    """What an outcome has besides records and replies; see `Outcome`."""
+
+    def __init__(self) -> None:
+        self.timers: list[Timer] = []
+        self.jobs: list[Job] = []
+        self.facts: list[Fact] = []
+        self.follow_ups: list[Event] = []
+        self.continuations: list[Continuation] = []
+
+
+@final
 class Outcome:
     """The result of one event. All `records` go to `log` as one atomic batch."""
 
@@ -273,13 +285,38 @@ class Outcome:
         # must be harmless: at start-up the core goes on with what its records say.
         self.once_durable: list[Event] | None = None
         self.replies: list[Reply] = []
-        self.timers: list[Timer] = []
-        self.jobs: list[Job] = []
-        self.facts: list[Fact] = []
-        # Events that the engine handles right after this outcome was applied. A crash between the two must be harmless.
-        self.follow_ups: list[Event] = []
-        # The rest of requests that take more than one turn. Other requests are served in between.
-        self.continuations: list[Continuation] = []
+        # None until one of the properties below is read: most requests have none of them.
+        self.consequences: Consequences | None = None
+
+    def _more(self) -> Consequences:
+        more = self.consequences
+        if more is None:
+            more = self.consequences = Consequences()
+        return more
+
+    @property
+    def timers(self) -> list[Timer]:
+        return self._more().timers
+
+    @property
+    def jobs(self) -> list[Job]:
+        return self._more().jobs
+
+    @property
+    def facts(self) -> list[Fact]:
+        return self._more().facts
+
+    @property
+    def follow_ups(self) -> list[Event]:
+        """Events that the engine handles right after this outcome was applied. A crash between the two must be
+        harmless.
+        """
+        return self._more().follow_ups
+
+    @property
+    def continuations(self) -> list[Continuation]:
+        """The rest of requests that take more than one turn. Other requests are served in between."""
+        return self._more().continuations
 
     def reply(self, request_id: int, response: Message | None) -> None:
         self.replies.append(Reply(request_id, response))

@@ -116,14 +116,15 @@ class Applier(MarkerLog):
         `pending` is the request that the event is, if it is one. It is not in the table of parked requests.
         """
         self._apply_one(outcome, now, pending)
-        if not outcome.follow_ups:
+        if outcome.consequences is None or not outcome.follow_ups:
             return
         # A chain may have any number of steps, more than a stack can hold.
         events = outcome.follow_ups[::-1]
         while events:
             step = self.core.handle(events.pop(), now)
             self._apply_one(step, now, pending)
-            events.extend(step.follow_ups[::-1])
+            if step.consequences is not None:
+                events.extend(step.follow_ups[::-1])
 
     def _apply_one(self, outcome: Outcome, now: Now, pending: PendingRequest | None) -> None:
         wait_seq = NO_WAIT
@@ -145,13 +146,16 @@ class Applier(MarkerLog):
         else:
             for reply in outcome.replies:
                 self.give(reply, wait_seq, pending)
-        for timer in outcome.timers:
+        more = outcome.consequences
+        if more is None:
+            return
+        for timer in more.timers:
             self.arm(timer)
-        self.take_up(outcome.jobs)
-        if outcome.continuations:
-            self.continuations.extend(outcome.continuations)
-        if outcome.facts:
-            self.outbox.facts.extend(outcome.facts)
+        self.take_up(more.jobs)
+        if more.continuations:
+            self.continuations.extend(more.continuations)
+        if more.facts:
+            self.outbox.facts.extend(more.facts)
 
     # --- records ---------------------------------------------------------------------------------------------
 
@@ -227,12 +231,12 @@ class Applier(MarkerLog):
         own_id = 0 if pending is None else pending.request_id
         outcome.replies = [reply for reply in left.replies if reply.request_id != own_id]
         outcome.timers.extend(left.timers)
-        outcome.follow_ups = []
+        outcome.follow_ups.clear()
         outcome.markers = None
         outcome.once_durable = None
-        outcome.continuations = []
-        outcome.jobs = []
-        outcome.facts = left.facts
+        outcome.continuations.clear()
+        outcome.jobs.clear()
+        outcome.facts[:] = left.facts
         if pending is not None and pending.body is not None and pending.session.parked_request_id == own_id:
             api_key = pending.api_key
             is_commit = api_key == apis.OFFSET_COMMIT or api_key == apis.TXN_OFFSET_COMMIT

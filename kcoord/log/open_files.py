@@ -47,7 +47,7 @@ class OpenFiles:
         # Both are in order of use, the least recent one first.
         self._open: dict[Owner, None] = {}
         self._held: dict[Owner, None] = {}
-        self._thread = threading.get_ident()
+        self._owner = threading.get_ident()
         self._is_short = False
         self._is_retired = False
         if isinstance(storage, DiskStorage):
@@ -119,7 +119,7 @@ class OpenFiles:
 
         May run in any thread.
         """
-        if threading.get_ident() != self._thread or self._is_retired:
+        if threading.get_ident() != self._owner or self._is_retired:
             # Only the owning thread knows that no file is in use at this moment.
             self._is_short = True
             time.sleep(SHORTAGE_WAIT_S)

@@ -311,12 +311,12 @@ class Scenario:
             if reply.request_id != self.current_id and self.waiting.pop(reply.request_id, None) is not None:
                 self.closed.add(reply.request_id)
         outcome.records = []
-        outcome.follow_ups = []
-        outcome.continuations = []
-        outcome.jobs = []
+        outcome.follow_ups.clear()
+        outcome.continuations.clear()
+        outcome.jobs.clear()
         outcome.replies = [reply for reply in left.replies if reply.request_id != self.current_id]
         outcome.timers.extend(left.timers)
-        outcome.facts = left.facts
+        outcome.facts[:] = left.facts
         current = self.waiting.get(self.current_id)
         if current is not None:
             code = errors.UNKNOWN_SERVER_ERROR

@@ -11,7 +11,7 @@ import errno
 import socket
 from collections import deque
 from functools import partial
-from typing import Final, final
+from typing import Final, cast, final
 
 from kcoord.core.outcome import LIMIT
 from kcoord.server.listen.connection import Connection, Host
@@ -29,8 +29,9 @@ _PAUSING: Final = (
 _PAUSE_S: Final = 0.5
 
 
-def _same(connection: Connection) -> Connection:
-    return connection
+def _protocol_of(connection: Connection) -> asyncio.Protocol:
+    """The connection as the loop calls it. Its class is native code, and has asyncio's methods without the base."""
+    return cast(asyncio.Protocol, connection)
 
 
 @final
@@ -124,7 +125,7 @@ class Acceptor:
             client.setblocking(False)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            await self._loop.connect_accepted_socket(partial(_same, connection), client)
+            await self._loop.connect_accepted_socket(partial(_protocol_of, connection), client)
         except OSError:
             client.close()  # the client is gone again
         except Exception as error:

@@ -63,8 +63,11 @@ class Host(Protocol):
 
 
 @final
-class Connection(asyncio.Protocol):
-    """Created for an accepted socket that `ConnectionCounts` admitted; passes everything to the pump."""
+class Connection:
+    """Created for an accepted socket that `ConnectionCounts` admitted; passes everything to the pump.
+
+    It has the methods of an asyncio.Protocol. It does not inherit from it, so that it can be native code.
+    """
 
     def __init__(self, pump: Host, listener: Listener, client_host: str) -> None:
         self.pump = pump

@@ -161,6 +161,8 @@ class Twin:
             self.said.append(self.client.session.close_reason.encode())
             self.engine.close_session(self.client.session, self.now())
             self.client = Client(self.engine)
+        elif self.engine.disk_full and rng.random() < 0.5:
+            self.engine.set_disk_full(False)
         if kind < 0.8:
             data = b"".join(self.commit() for _ in range(rng.choice((1, 1, 3, 10))))
             self.engine.receive(self.client.session, data, self.now())
@@ -174,7 +176,7 @@ class Twin:
             finish_turn(self.engine, self.now())
             self.send(apis.CREATE_TOPICS, 5, CreateTopicsRequest([CreatableTopic(TOPICS[1], rng.randint(1, 4), 1)]))
         elif kind < 0.9:
-            self.engine.set_disk_full(not self.engine.disk_full)
+            self.engine.set_disk_full(True)
         elif kind < 0.95:
             self.mono_ms += 5000
             self.engine.fire_timers(self.now())
