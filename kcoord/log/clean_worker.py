@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from kcoord.log.cleaner import CLEANED_SUFFIX, CleanConfig, CleanedGroup, CleanResult, clean
 from kcoord.log.errors import LogDamaged
-from kcoord.log.pace import GentlePace
+from kcoord.log.pace import GentlePace, find_processors
 from kcoord.log.parent import LogFiles, Parent
 
 NICENESS: Final = 19
@@ -38,6 +38,7 @@ class CleanRequest:
         config: CleanConfig,
         now_ms: int,
         producers: list[int] | None,
+        share_min: float,
     ) -> None:
         self.root = root
         self.directory = directory
@@ -46,6 +47,8 @@ class CleanRequest:
         self.config = config
         self.now_ms = now_ms
         self.producers = producers
+        # The least part of a processor's time that the process may use.
+        self.share_min = share_min
 
     def encode(self) -> dict[str, Any]:
         """The request as JSON fields for the child process."""
@@ -70,6 +73,7 @@ def decode_request(work: dict[str, Any]) -> CleanRequest:
         CleanConfig(**work["config"]),
         work["now_ms"],
         work["producers"],
+        work["share_min"],
     )
 
 
@@ -114,7 +118,7 @@ def reply(request: CleanRequest, storage: LogFiles) -> dict[str, Any]:
             request.config,
             request.now_ms,
             producers,
-            GentlePace(),
+            GentlePace(request.share_min, find_processors()),
         )
     except LogDamaged as damage:
         return {

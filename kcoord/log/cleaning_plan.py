@@ -5,6 +5,9 @@ uncleaned for `history_ms`, as long as they and everything after them have at mo
 look up past states in them. A log is cleaned if more than `dirty_ratio` of its cleanable bytes were never cleaned, or
 if a record that was never cleaned is older than `max_lag_ms`. The active segment is closed for this once it is old
 enough, even without traffic.
+
+A log with much to clean is cleaned in pieces of about `piece_bytes` of uncleaned segments (0: all at once), or of as
+many bytes as there are cleaned ones: each piece rewrites these. What a piece has done lasts, whatever ends the server.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ class CleaningPolicy:
         segment_ms: int,
         history_ms: int = 0,
         history_bytes: int = 0,
+        piece_bytes: int = 0,
     ) -> None:
         self.dirty_ratio = dirty_ratio
         self.min_lag_ms = min_lag_ms
@@ -32,12 +36,19 @@ class CleaningPolicy:
         self.segment_ms = segment_ms
         self.history_ms = history_ms
         self.history_bytes = history_bytes
+        self.piece_bytes = piece_bytes
 
 
 class CleaningPlan:
-    """The `bases` of the segments to clean, if any; `must_roll` requires closing the active segment first."""
+    """The `bases` of the segments to clean, if any; `must_roll` requires closing the active segment first.
 
-    def __init__(self, bases: list[int], first_dirty: int, size_bytes: int, must_roll: bool) -> None:
+    `size_bytes` is the size of these segments, and `waiting_bytes` that of all segments that have to be cleaned.
+    """
+
+    def __init__(
+        self, bases: list[int], first_dirty: int, size_bytes: int, must_roll: bool, waiting_bytes: int = 0
+    ) -> None:
+        self.waiting_bytes = waiting_bytes
         self.bases = bases
         self.first_dirty = first_dirty
         self.size_bytes = size_bytes
@@ -61,8 +72,25 @@ def plan_cleaning(log: PartitionLog, policy: CleaningPolicy, first_dirty: int, n
     is_due = dirty_size > policy.dirty_ratio * size
     if not is_due:
         is_due = any(is_older(first_timestamp_of(segment), policy.max_lag_ms, now_ms) for segment in dirty)
-    bases = [segment.base_offset for segment in closed] if is_due and dirty else []
-    return CleaningPlan(bases, first_dirty, size, must_roll)
+    if not is_due or not dirty:
+        return CleaningPlan([], first_dirty, size, must_roll)
+    piece = closed[: _piece_count(closed, dirty, policy.piece_bytes)]
+    bases = [segment.base_offset for segment in piece]
+    return CleaningPlan(bases, first_dirty, sum(segment.size for segment in piece), must_roll, dirty_size)
+
+
+def _piece_count(closed: list[Segment], dirty: list[Segment], piece_bytes: int) -> int:
+    """How many of the closed segments are cleaned at once."""
+    count = len(closed) - len(dirty)
+    if not piece_bytes:
+        return len(closed)
+    left = max(piece_bytes, sum(segment.size for segment in closed[:count]))
+    for segment in dirty:
+        count += 1
+        left -= segment.size
+        if left <= 0:
+            break
+    return count
 
 
 def _cleanable_count(log: PartitionLog, closed: list[Segment], policy: CleaningPolicy, now_ms: int) -> int:

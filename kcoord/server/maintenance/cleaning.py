@@ -36,6 +36,12 @@ CHILD: Final = "kcoord.log.clean_worker"
 BYTES_PER_KEY: Final = 192
 # New records may have old timestamps, so a segment is closed because of its age no sooner than this.
 ROLL_INTERVAL_MS: Final = 10 * 60 * 1000
+# A log is cleaned in pieces of about this size, so that little is lost if the server ends.
+PIECE_BYTES: Final = 256 << 20
+# The more there is to clean, the more of a processor's time the child may use even beside a busy server: this part for
+# each piece that waits, up to the maximum.
+SHARE_PER_PIECE: Final = 0.2
+SHARE_MAX: Final = 0.8
 # While a file system frees the space of a large file, commits wait. A pause between files lets them proceed.
 REMOVAL_PAUSE_S: Final = 0.05
 
@@ -73,7 +79,9 @@ class Cleaner:
             assembly = self.assembly()
             # The child process needs the files on disk.
             if assembly is not None and isinstance(assembly.directory.storage, DiskStorage):
-                await self.clean_all(assembly)
+                while await self.clean_all(assembly) and self.assembly() is assembly:
+                    # A log may be due again: what was cleaned is a piece.
+                    continue
 
     async def clean_all(self, assembly: Assembly) -> int:
         """Clean every log that is due, once. Returns their number."""
@@ -183,7 +191,10 @@ class Cleaner:
         topics = assembly.engine.core.topics
         config = clean_config(topics, tp.log, self.config)
         producers = None if tp.topic in INTERNAL_TOPICS else list(tp.producers.entries)
-        request = CleanRequest(storage.root, tp.log.name, plan.bases, plan.first_dirty, config, now_ms, producers)
+        share_min = min(SHARE_MAX, SHARE_PER_PIECE * plan.waiting_bytes / PIECE_BYTES)
+        request = CleanRequest(
+            storage.root, tp.log.name, plan.bases, plan.first_dirty, config, now_ms, producers, share_min
+        )
         runs: list[ChildRun] = []
         leash = Leash()
         silence_s = self.config.background_silence_ms / 1000
@@ -270,6 +281,7 @@ def cleaning_policy(topics: TopicRegistry, name: str, config: ServerConfig) -> C
         int(topics.config_value(topic, "segment.ms")),
         config.history_ms if keeps_history else 0,
         config.history_bytes if keeps_history else 0,
+        PIECE_BYTES,
     )
 
 

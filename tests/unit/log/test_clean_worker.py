@@ -31,7 +31,7 @@ def request(root: Path, batches: int) -> CleanRequest:
             for key in range(100):
                 builder.append(NOW_MS, b"key %d" % key, b"value")
             file.write(builder.build(number * 100, 0))
-    return CleanRequest(str(root), "t-0", [0], 0, CleanConfig(), NOW_MS, None)
+    return CleanRequest(str(root), "t-0", [0], 0, CleanConfig(), NOW_MS, None, 1.0)
 
 
 def run(asked: CleanRequest) -> ChildRun:

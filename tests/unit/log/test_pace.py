@@ -1,8 +1,23 @@
 """The pace of long work: how often it rests, on a clock of the test's own."""
 
+from pathlib import Path
+
 import pytest
 
-from kcoord.log.pace import REST_FACTOR, REST_S_MAX, SLICE_S, SYNC_REST_FACTOR, GentlePace, Pace
+from kcoord.log.pace import (
+    LOOK_S,
+    REST_S_MAX,
+    SHARE_MIN,
+    SLICE_S,
+    SPARE_SHARE,
+    GentlePace,
+    Pace,
+    Processors,
+    find_processors,
+    share_for,
+)
+
+REST_FACTOR = 1.0 / SHARE_MIN - 1.0
 
 
 class Clock:
@@ -58,7 +73,7 @@ def test_after_a_sync_the_disk_is_left_to_others(clock: Clock) -> None:
     file = SlowFile(clock, 0.01)
     GentlePace().sync(file)  # type: ignore[arg-type]
     assert file.syncs == 1
-    assert clock.rests == pytest.approx([0.01 * SYNC_REST_FACTOR])
+    assert clock.rests == pytest.approx([0.01 * REST_FACTOR])
 
 
 def test_full_speed_never_rests(clock: Clock) -> None:
@@ -68,3 +83,55 @@ def test_full_speed_never_rests(clock: Clock) -> None:
     pace.breathe()
     pace.sync(file)  # type: ignore[arg-type]
     assert (file.syncs, clock.rests) == (1, [])
+
+
+def test_much_waiting_work_rests_less(clock: Clock) -> None:
+    pace = GentlePace(0.5)
+    clock.now += 0.01
+    pace.breathe()
+    assert clock.rests == pytest.approx([0.01])
+    # Never less than beside a busy server, never more than one processor.
+    assert GentlePace(0.0).share == SHARE_MIN
+    assert GentlePace(7.0).share == 1.0
+
+
+@pytest.mark.parametrize(
+    ("free", "count", "share"),
+    [(0.3, 2, 0.0), (1.0, 2, SPARE_SHARE), (1.7, 2, SPARE_SHARE), (1.85, 2, 1.0), (2.0, 8, 1.0), (0.95, 1, 1.0), (0.8, 1, 0.0)],
+)  # fmt: skip
+def test_what_others_leave_decides(free: float, count: int, share: float) -> None:
+    assert share_for(free, count) == share
+
+
+def stat(path: Path, busy: int, idle: int) -> None:
+    path.write_text(f"cpu  {busy} 0 0 {idle} 0 0 0 0 0 0\ncpu0 1 2 3 4\n")
+
+
+def test_it_looks_at_the_machine_again_and_again(clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    monkeypatch.setattr("time.process_time", lambda: 0.0)
+    path = tmp_path / "stat"
+    stat(path, 0, 0)
+    pace = GentlePace(processors=Processors(str(path)))
+    assert pace.share == SHARE_MIN
+    stat(path, 0, 100)
+    clock.now += LOOK_S
+    pace.breathe()
+    assert (pace.share, clock.rests) == (1.0, [])
+    # Others work now.
+    stat(path, 150, 150)
+    clock.now += LOOK_S
+    pace.breathe()
+    assert pace.share == SHARE_MIN and len(clock.rests) == 1
+    # What this process uses itself counts as free.
+    monkeypatch.setattr("time.process_time", lambda: 1.0)
+    stat(path, 250, 250)
+    clock.now += LOOK_S
+    pace.breathe()
+    assert pace.share == 1.0
+
+
+def test_this_machine_can_be_looked_at_or_not() -> None:
+    processors = find_processors()
+    if processors is not None:
+        assert 0.0 <= processors.take_free() <= processors.count * 1.5

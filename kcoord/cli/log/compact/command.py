@@ -158,6 +158,7 @@ def plan(topics: TopicRegistry, row: Row, server: ServerConfig, now_ms: int) -> 
     """Choose the segments. Raises LogDamaged."""
     log = row.log
     row.policy = cleaning_policy(topics, log.topic, server)
+    row.policy.piece_bytes = 0
     # Compact even if the dirty ratio is below the server's threshold.
     row.policy.dirty_ratio = 0.0
     row.config = clean_config(topics, log, server)

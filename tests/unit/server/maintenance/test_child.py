@@ -75,7 +75,7 @@ def test_a_process_of_a_stopped_server_writes_nothing(tmp_path: Path) -> None:
     (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(b"")
     leash = Leash()
     leash.kill()
-    work = CleanRequest(str(tmp_path), "t-0", [0], 0, CleanConfig(), 0, None).encode()
+    work = CleanRequest(str(tmp_path), "t-0", [0], 0, CleanConfig(), 0, None, 1.0).encode()
     for module in CHILDREN:
         found = run_child(module, work, leash, SILENCE_S)
         assert found.answers == [] and found.reason
