@@ -97,7 +97,10 @@ def test_much_waiting_work_rests_less(clock: Clock) -> None:
 
 @pytest.mark.parametrize(
     ("free", "count", "share"),
-    [(0.3, 2, 0.0), (1.0, 2, SPARE_SHARE), (1.7, 2, SPARE_SHARE), (1.85, 2, 1.0), (2.0, 8, 1.0), (0.95, 1, 1.0), (0.8, 1, 0.0)],
+    [
+        (0.3, 2, 0.0), (1.0, 2, SPARE_SHARE), (1.7, 2, SPARE_SHARE), (1.85, 2, 1.0),
+        (2.0, 8, 1.0), (0.95, 1, 1.0), (0.8, 1, 0.0),
+    ],
 )  # fmt: skip
 def test_what_others_leave_decides(free: float, count: int, share: float) -> None:
     assert share_for(free, count) == share
