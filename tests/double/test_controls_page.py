@@ -109,6 +109,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     "retention and compaction now": (
         "test_clock.test_records_have_the_server_s_time_and_expire_with_it",
         "test_state.test_retention_now",
+        "test_state.test_compaction_now",
     ),
     "topics": (
         "test_state.test_a_consumer_reads_what_was_prepared",
