@@ -5,7 +5,7 @@ The schema of such a request names its function here; the others describe their 
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Final, cast
 
 from kcoord.core.classic.rebalance import join_error
 from kcoord.core.offsets.transactional import error_of_version
@@ -29,10 +29,13 @@ from kcoord.protocol.init_producer_id import InitProducerIdResponse
 from kcoord.protocol.metadata import MetadataRequest, MetadataResponse, MetadataResponseTopic
 from kcoord.protocol.offset_fetch import (
     OffsetFetchRequest,
+    OffsetFetchRequestGroup,
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
+    OffsetFetchResponsePartitions,
     OffsetFetchResponseTopic,
+    OffsetFetchResponseTopics,
 )
 from kcoord.protocol.produce import (
     PartitionProduceResponse,
@@ -55,6 +58,14 @@ from kcoord.protocol.write_txn_markers import (
 )
 from kcoord.wire.message import Message
 
+# Errors that an answer to OffsetFetch has for partitions only.
+OFFSET_ERRORS: Final = (
+    errors.UNSTABLE_OFFSET_COMMIT,
+    errors.UNKNOWN_TOPIC_OR_PARTITION,
+    errors.UNKNOWN_TOPIC_ID,
+    errors.TOPIC_AUTHORIZATION_FAILED,
+)
+
 
 def refuse_join_group(version: int, body: Message, error_code: int) -> Message:
     """A missing protocol name is null from version 7 on, and empty before that."""
@@ -62,21 +73,39 @@ def refuse_join_group(version: int, body: Message, error_code: int) -> Message:
 
 
 def refuse_offset_fetch(version: int, body: Message, error_code: int) -> Message:
-    """Per group from version 8, at the top from 2, and in every partition before that (KIP-88, KIP-709)."""
+    """Per group from version 8, at the top from 2, and in every partition before that (KIP-88, KIP-709).
+
+    What a broker only ever says of a partition stays in the partitions in every version.
+    """
     asked = cast(OffsetFetchRequest, body)
+    is_of_partition = error_code in OFFSET_ERRORS
     if version >= 8:
         groups: list[OffsetFetchResponseGroup] = []
         for group in asked.groups:
-            groups.append(OffsetFetchResponseGroup(group.group_id, [], error_code))
+            if is_of_partition and group.topics is not None:
+                groups.append(OffsetFetchResponseGroup(group.group_id, _offset_topics(group, error_code)))
+            else:
+                groups.append(OffsetFetchResponseGroup(group.group_id, [], error_code))
         return OffsetFetchResponse(groups=groups)
     topics: list[OffsetFetchResponseTopic] = []
-    if version < 2 and asked.topics is not None:
+    if (version < 2 or is_of_partition) and asked.topics is not None:
         for topic in asked.topics:
             parts: list[OffsetFetchResponsePartition] = []
             for index in topic.partition_indexes:
                 parts.append(OffsetFetchResponsePartition(index, -1, -1, "", error_code))
             topics.append(OffsetFetchResponseTopic(topic.name, parts))
-    return OffsetFetchResponse(topics=topics, error_code=error_code if version >= 2 else errors.NONE)
+    is_at_top = version >= 2 and not topics
+    return OffsetFetchResponse(topics=topics, error_code=error_code if is_at_top else errors.NONE)
+
+
+def _offset_topics(group: OffsetFetchRequestGroup, error_code: int) -> list[OffsetFetchResponseTopics]:
+    topics: list[OffsetFetchResponseTopics] = []
+    for topic in group.topics or ():
+        parts: list[OffsetFetchResponsePartitions] = []
+        for index in topic.partition_indexes:
+            parts.append(OffsetFetchResponsePartitions(index, -1, -1, "", error_code))
+        topics.append(OffsetFetchResponseTopics(topic.name, topic.topic_id, parts))
+    return topics
 
 
 def refuse_fetch(version: int, body: Message, error_code: int) -> Message:

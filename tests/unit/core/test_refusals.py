@@ -46,6 +46,18 @@ def test_error_answers_of_every_version_encode_and_carry_the_code(api_key: int, 
     assert f"error_code={errors.NOT_COORDINATOR}" in repr(decoded)
 
 
+@pytest.mark.parametrize("version", range(apis.APIS[apis.OFFSET_FETCH].min_version, 11))
+def test_an_error_of_partitions_stays_with_them_in_offset_fetch(version: int) -> None:
+    """A client handles an error of the group in another way: UNSTABLE_OFFSET_COMMIT is never one."""
+    body = some_request(apis.OFFSET_FETCH, version)
+    response: Any = error_response(apis.OFFSET_FETCH, version, body, errors.UNSTABLE_OFFSET_COMMIT)
+    group = response.groups[0] if version >= 8 else response
+    assert response.error_code == group.error_code == errors.NONE
+    [topic] = group.topics
+    [part] = topic.partitions
+    assert (part.partition_index, part.committed_offset, part.error_code) == (3, -1, errors.UNSTABLE_OFFSET_COMMIT)
+
+
 def test_an_unknown_api_version_is_answered_with_the_versions_of_api_versions() -> None:
     body = schema_json.build("ApiVersionsRequest", 0, {})
     response = error_response(apis.API_VERSIONS, 0, body, errors.UNSUPPORTED_VERSION)
