@@ -44,16 +44,20 @@ class GroupStates(ClockTools):
     # --- the coordinator
 
     def coordinator_loading(self, group: str | None = None) -> AbstractContextManager[None]:
-        """In this block the coordinator of the group (or every one) loads: it answers COORDINATOR_LOAD_IN_PROGRESS."""
-        return self._coordinator_fails("COORDINATOR_LOAD_IN_PROGRESS", group, finds=True)
+        """In this block the coordinator of the group (or every one) loads: it answers COORDINATOR_LOAD_IN_PROGRESS.
+
+        Members of classic groups notice nothing as long as they send heartbeats only: as on a broker, these are good.
+        """
+        names = [name for name in COORDINATOR_APIS if name != "Heartbeat"]
+        return self._failing(names, "COORDINATOR_LOAD_IN_PROGRESS", group)
 
     def coordinator_unavailable(self, group: str | None = None) -> AbstractContextManager[None]:
         """In this block the group (or every one) has no coordinator: none is found, and none answers for it."""
-        return self._coordinator_fails("COORDINATOR_NOT_AVAILABLE", group, finds=False)
+        return self._failing([*COORDINATOR_APIS, "FindCoordinator"], "COORDINATOR_NOT_AVAILABLE", group)
 
     def coordinator_moved(self, group: str | None = None) -> AbstractContextManager[None]:
         """In this block the broker is not the group's coordinator any more: it answers NOT_COORDINATOR."""
-        return self._coordinator_fails("NOT_COORDINATOR", group, finds=True)
+        return self._failing(COORDINATOR_APIS, "NOT_COORDINATOR", group)
 
     def classic_only(self) -> AbstractContextManager[None]:
         """In this block groups have the classic protocol only: the APIs of KIP-848 are answered UNSUPPORTED_VERSION.
@@ -62,10 +66,6 @@ class GroupStates(ClockTools):
         same. `offer("3.9")` does not list them.
         """
         return self._failing(CONSUMER_GROUP_APIS, "UNSUPPORTED_VERSION", None)
-
-    def _coordinator_fails(self, error: str, group: str | None, finds: bool) -> AbstractContextManager[None]:
-        names = COORDINATOR_APIS if finds else (*COORDINATOR_APIS, "FindCoordinator")
-        return self._failing(names, error, group)
 
     @contextmanager
     def _failing(self, names: Sequence[str], error: str, group: str | None) -> Iterator[None]:

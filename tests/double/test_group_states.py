@@ -109,7 +109,7 @@ async def aiokafka_member(kcoord: KcoordServer) -> AsyncIterator[AIOKafkaConsume
         await producer.send_and_wait("orders", b"1")
     async with AIOKafkaConsumer(
         "orders", bootstrap_servers=kcoord.bootstrap, group_id="billing", auto_offset_reset="earliest",
-        enable_auto_commit=False,
+        enable_auto_commit=False, heartbeat_interval_ms=200,
     ) as consumer:  # fmt: skip
         await asyncio.wait_for(consumer.getone(), WAIT_S)
         yield consumer
@@ -134,6 +134,16 @@ async def test_a_client_waits_for_its_coordinator(
     await asyncio.wait_for(commit, WAIT_S)
     assert kcoord.committed("billing") == {("orders", 0): 1}
     assert kcoord.faults() == []
+
+
+async def test_heartbeats_are_good_while_the_coordinator_loads(
+    kcoord: KcoordServer, aiokafka_member: AIOKafkaConsumer
+) -> None:
+    """As on a broker: clients do not expect COORDINATOR_LOAD_IN_PROGRESS there, and aiokafka would raise it."""
+    with kcoord.coordinator_loading("billing"):
+        count = len(kcoord.requests("Heartbeat", group="billing"))
+        await asyncio.to_thread(kcoord.wait_request, "Heartbeat", count=count + 2, group="billing")
+        assert all(one.errors == [] for one in kcoord.requests("Heartbeat", group="billing"))
 
 
 def test_a_fenced_producer(kcoord: KcoordServer, topic: None) -> None:
