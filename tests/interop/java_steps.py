@@ -86,9 +86,11 @@ class JavaSteps:
 
 @final
 class JavaConsumer:
+    """It reads the topic with its group's name. `settings` replace those that the retries need."""
+
     _numbers = itertools.count()
 
-    def __init__(self, steps: JavaSteps, bootstrap: str, name: str, protocol: str) -> None:
+    def __init__(self, steps: JavaSteps, bootstrap: str, name: str, protocol: str, **settings: Any) -> None:
         self._steps = steps
         self._name = f"consumer {next(self._numbers)}"
         self._topic = name
@@ -106,12 +108,17 @@ class JavaConsumer:
         }
         if protocol == "classic":
             self._settings["heartbeat.interval.ms"] = 100
+        self._settings.update(settings)
 
     async def start(self) -> None:
         await self._ask("consumer", settings=self._settings, topic=self._topic)
 
     async def poll(self, seconds: float) -> Sequence[int]:
-        return [offset for _, offset, _ in await self._ask("poll", ms=round(seconds * 1000))]
+        return [offset for _, offset, _ in await self.poll_records(seconds)]
+
+    async def poll_records(self, seconds: float) -> list[tuple[int, int, str]]:
+        """Partition, offset and value of each record."""
+        return [(one[0], one[1], one[2]) for one in await self._ask("poll", ms=round(seconds * 1000))]
 
     async def commit(self) -> None:
         await self._ask("commit")
@@ -125,16 +132,18 @@ class JavaConsumer:
 
 @final
 class JavaProducer:
+    """Idempotent, and transactional unless `is_transactional` is off."""
+
     _numbers = itertools.count()
 
-    def __init__(self, steps: JavaSteps, bootstrap: str, name: str) -> None:
+    def __init__(self, steps: JavaSteps, bootstrap: str, name: str, is_transactional: bool = True) -> None:
         self._steps = steps
         self._name = f"producer {next(self._numbers)}"
         self._settings = {
             **COMMON,
+            **({"transactional.id": name} if is_transactional else {}),
             "bootstrap.servers": bootstrap,
             "client.id": name,
-            "transactional.id": name,
             "linger.ms": 0,
             "delivery.timeout.ms": API_MS,
             "max.block.ms": API_MS,
@@ -149,8 +158,8 @@ class JavaProducer:
     async def begin(self) -> None:
         await self._ask("begin")
 
-    async def send(self, topic: str, value: bytes) -> None:
-        await self._ask("send", topic=topic, partition=0, value=value.decode())
+    async def send(self, topic: str, value: bytes, partition: int = 0) -> None:
+        await self._ask("send", topic=topic, partition=partition, value=value.decode())
 
     async def offsets(self, topic: str, offset: int, group: str) -> None:
         await self._ask("offsets", topic=topic, offset=offset, group=group)
