@@ -121,8 +121,13 @@ func start(t *testing.T) context.Context {
 	return ctx
 }
 
-// control calls an operation and decodes its result.
+// control calls an operation of the package's server and decodes its result.
 func control(ctx context.Context, t *testing.T, result any, operation string, args kcoordtest.Args) {
+	t.Helper()
+	controlOf(ctx, t, server, result, operation, args)
+}
+
+func controlOf(ctx context.Context, t *testing.T, server *kcoordtest.Server, result any, operation string, args kcoordtest.Args) {
 	t.Helper()
 	data, err := server.Control(ctx, operation, args)
 	if err == nil && result != nil {

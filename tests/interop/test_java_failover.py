@@ -1,6 +1,6 @@
 """A cluster of three brokers in one server fails over under Kafka's Java client, in both group protocols.
 
-tests/double/test_cluster.py has the other clients of this process, and tests/interop/test_go_failover.py has franz-go.
+tests/double/test_cluster.py has the clients of Python, and examples/go/failover_test.go has franz-go.
 """
 
 from __future__ import annotations
