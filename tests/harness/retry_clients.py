@@ -1,6 +1,7 @@
 """The clients of tests/harness/retries.py that run in this process: librdkafka, aiokafka and the project's own.
 
-Their backoffs are short, so that a retry does not take long; all else that matters here is as by default.
+Their backoffs are short, so that a retry does not take long; all else that matters here is as by default. `settings` of a
+consumer are in the client's own words, and replace those.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def _librdkafka_error(error: confluent_kafka.KafkaError) -> Raised:
 
 @final
 class ConfluentConsumer:
-    def __init__(self, bootstrap: str, name: str, protocol: str) -> None:
+    def __init__(self, bootstrap: str, name: str, protocol: str, **settings: Any) -> None:
         self._name = name
         self._settings: dict[str, Any] = {
             **LIBRDKAFKA,
@@ -72,6 +73,7 @@ class ConfluentConsumer:
         }
         if protocol == "classic":
             self._settings["heartbeat.interval.ms"] = 100
+        self._settings.update(settings)
         self._consumer: confluent_kafka.Consumer | None = None
 
     async def start(self) -> None:
@@ -188,12 +190,20 @@ def _aio_errors() -> Iterator[None]:
 
 @final
 class AiokafkaConsumer:
-    def __init__(self, bootstrap: str, name: str) -> None:
-        self._consumer = aiokafka.AIOKafkaConsumer(
-            name, bootstrap_servers=bootstrap, group_id=name, client_id=name, auto_offset_reset="earliest",
-            enable_auto_commit=False, retry_backoff_ms=BACKOFF_MS, heartbeat_interval_ms=100,
-            request_timeout_ms=REQUEST_MS, fetch_max_wait_ms=100, rebalance_timeout_ms=5000,
-        )  # fmt: skip
+    def __init__(self, bootstrap: str, name: str, **settings: Any) -> None:
+        own = {
+            "bootstrap_servers": bootstrap,
+            "group_id": name,
+            "client_id": name,
+            "auto_offset_reset": "earliest",
+            "enable_auto_commit": False,
+            "retry_backoff_ms": BACKOFF_MS,
+            "heartbeat_interval_ms": 100,
+            "request_timeout_ms": REQUEST_MS,
+            "fetch_max_wait_ms": 100,
+            "rebalance_timeout_ms": 5000,
+        }
+        self._consumer = aiokafka.AIOKafkaConsumer(name, **{**own, **settings})
 
     async def start(self) -> None:
         with _aio_errors():
@@ -280,12 +290,20 @@ def _own_errors() -> Iterator[None]:
 
 @final
 class OwnConsumer:
-    def __init__(self, bootstrap: str, name: str, protocol: str) -> None:
-        self._consumer = Consumer(
-            name, bootstrap_servers=bootstrap, group_id=name, client_id=name, group_protocol=protocol,
-            auto_offset_reset="earliest", enable_auto_commit=False, retry_backoff_ms=BACKOFF_MS,
-            heartbeat_interval_ms=100, request_timeout_ms=REQUEST_MS, fetch_max_wait_ms=100,
-        )  # fmt: skip
+    def __init__(self, bootstrap: str, name: str, protocol: str, **settings: Any) -> None:
+        own: dict[str, Any] = {
+            "bootstrap_servers": bootstrap,
+            "group_id": name,
+            "client_id": name,
+            "group_protocol": protocol,
+            "auto_offset_reset": "earliest",
+            "enable_auto_commit": False,
+            "retry_backoff_ms": BACKOFF_MS,
+            "heartbeat_interval_ms": 100,
+            "request_timeout_ms": REQUEST_MS,
+            "fetch_max_wait_ms": 100,
+        }
+        self._consumer = Consumer(name, **{**own, **settings})
 
     async def start(self) -> None:
         with _own_errors():

@@ -62,6 +62,8 @@ class JavaSteps:
     def ask(self, client: str, step: str, **fields: Any) -> Future[Any]:
         """The result of a step, or Raised."""
         future: Future[Any] = Future()
+        # Whoever waits may be cancelled; the step goes on.
+        future.set_running_or_notify_cancel()
         assert self._process.stdin is not None
         with self._lock:
             number = next(self._ids)
