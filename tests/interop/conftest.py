@@ -17,6 +17,7 @@ from tests.harness.kcoord_server import KcoordServer
 from tests.harness.real_broker import RealBroker
 from tests.harness.spark_settings import SETTINGS
 from tests.interop import tools
+from tests.interop.java_steps import JavaSteps
 from tests.interop.oracle import Oracle
 
 HERE = Path(__file__).parent
@@ -64,6 +65,13 @@ def archive() -> None:
 @pytest.fixture(scope="session")
 def oracle() -> Iterator[Oracle]:
     with Oracle() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def steps() -> Iterator[JavaSteps]:
+    """A JVM for many consumers and producers."""
+    with JavaSteps() as running:
         yield running
 
 

@@ -22,12 +22,6 @@ WAIT_S = 60.0
 
 
 @pytest.fixture(scope="module")
-def steps() -> Iterator[JavaSteps]:
-    with JavaSteps() as steps:
-        yield steps
-
-
-@pytest.fixture(scope="module")
 def cluster() -> Iterator[KcoordServer]:
     with KcoordServer(SETTINGS, brokers=3) as cluster:
         yield cluster
