@@ -1,6 +1,6 @@
 """docs/client-retries.md is what librdkafka, aiokafka and the project's client do after errors of a coordinator.
 
-If a new release of a client does something else, look at it, then let `python -m tests.harness.retry_table` write the tables.
+If a new release of a client does something else, look at it. `python -m tests.harness.retry_table` writes the tables.
 This is a sample; tests/interop/test_client_retries.py has Java's client and, in `make nightly`, all cases.
 """
 
