@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar, final
 
 from kcoord.core.outcome import Now
@@ -60,6 +61,8 @@ class ServerThread:
         self.error: ServerError | None = None
         self._server: Server | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        # The loop as long as it runs what it is given; what comes later would never begin.
+        self._open_loop: asyncio.AbstractEventLoop | None = None
         self._started = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -143,11 +146,24 @@ class ServerThread:
         """Await `work(server)` on the server's loop and return its result. Raises TimeoutError."""
         end_s = None if timeout_s is None else time.monotonic() + timeout_s
         loop, server = self._running()
-        coroutine = work(server)
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        tasks: list[asyncio.Task[T]] = []
+
+        def begin() -> None:
+            """The coroutine is created here: one that never begins would be reported, whenever it is collected."""
+            if self._open_loop is not loop:
+                future.cancel()
+                return
+            try:
+                tasks.append(loop.create_task(work(server)))
+            except BaseException as error:  # raised again in the caller's thread
+                future.set_exception(error)
+            else:
+                tasks[0].add_done_callback(lambda task: _copy(task, future))
+
         try:
-            future = asyncio.run_coroutine_threadsafe(coroutine, loop)
+            loop.call_soon_threadsafe(begin)
         except RuntimeError:
-            coroutine.close()
             raise self._ended() from None
         while True:
             try:
@@ -164,7 +180,8 @@ class ServerThread:
                 if not self.is_running:
                     raise self._ended() from None
                 if end_s is not None and time.monotonic() > end_s:
-                    future.cancel()
+                    with suppress(RuntimeError):  # the server has just ended by itself
+                        loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
                     raise TimeoutError(f"{timeout_s:g} s") from None
 
     def _running(self) -> tuple[asyncio.AbstractEventLoop, Server]:
@@ -198,5 +215,21 @@ class ServerThread:
         self.host, self.port = server.addresses[0]
         for listener, (_, port) in zip(self.config.listeners, server.addresses, strict=True):
             listener.port = port
+        self._open_loop = self._loop
         self._started.set()
-        await server.wait()
+        try:
+            await server.wait()
+        finally:
+            self._open_loop = None
+
+
+def _copy(task: asyncio.Task[T], future: concurrent.futures.Future[T]) -> None:
+    """Pass on how a task has ended."""
+    if task.cancelled():
+        future.cancel()
+        return
+    error = task.exception()
+    if error is None:
+        future.set_result(task.result())
+    else:
+        future.set_exception(error)
