@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -16,6 +17,10 @@ from kcoord.server.event_loop import new_event_loop
 # How long an example takes says more about the machine than about us.
 settings.register_profile("kcoord", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("kcoord")
+
+# The report of a coroutine that was never awaited appears in whichever test runs when it is collected: let it say where
+# the coroutine was created.
+sys.set_coroutine_origin_tracking_depth(4)
 
 # An asynchronous test that hangs fails by then, so that the others run. `faulthandler_timeout` shows its place earlier.
 ASYNC_TEST_S = 600.0
