@@ -205,6 +205,17 @@ async def test_groups_are_listed_once(cluster: KcoordServer, producer: AIOKafkaP
         assert sorted(one.group_id for one in await admin.list_groups()) == names
 
 
+def test_the_default_replication_factor_of_the_settings() -> None:
+    with KcoordServer({"default.replication.factor": 2}, brokers=3) as cluster:
+        cluster.create_topic("by-the-control")
+        admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+        admin.create_topics([NewTopic("by-a-client", 1)])["by-a-client"].result(WAIT_S)
+        topics = admin.list_topics(timeout=WAIT_S).topics
+        assert [len(topics[name].partitions[0].replicas) for name in ("by-the-control", "by-a-client")] == [2, 2]
+    with pytest.raises(ValueError, match=r"default.replication.factor is 4, there are 3 brokers"):
+        KcoordServer({"default.replication.factor": 4}, brokers=3)
+
+
 def test_mistakes(cluster: KcoordServer, kcoord: KcoordServer) -> None:
     with pytest.raises(LookupError, match="there is no broker 4; there are 1, 2, 3"):
         cluster.stop_broker(4)

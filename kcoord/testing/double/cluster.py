@@ -75,7 +75,8 @@ class Refused:
 class Cluster:
     """The brokers. Used on the server's thread only."""
 
-    def __init__(self, nodes: list[Node], topic_name: TopicNames) -> None:
+    def __init__(self, nodes: list[Node], topic_name: TopicNames, default_factor: int) -> None:
+        self._default_factor = default_factor
         self.nodes = {node.node_id: node for node in nodes}
         self._racks = {node.node_id: node.rack for node in nodes}
         # Those that partitions and coordinators are spread over: brokers that were added have what is moved to them.
@@ -107,7 +108,7 @@ class Cluster:
     def replicas(self, topic: str, partition: int) -> list[int]:
         ids = self._first_ids
         first = (java_string_hash(topic) + partition) % len(ids)
-        spread = (ids[first:] + ids[:first])[: self._factors.get(topic, len(ids))]
+        spread = (ids[first:] + ids[:first])[: self._factors.get(topic, self._default_factor)]
         return spread + self._added_replicas.get((topic, partition), [])
 
     def leader(self, topic: str, partition: int) -> tuple[int, int]:

@@ -91,6 +91,13 @@ class Controls:
         if not 1 <= brokers <= len(config.listeners):
             raise ValueError(f"{brokers} brokers need as many listeners, there are {len(config.listeners)}")
         self._brokers = brokers
+        # The replicas of topics that ask for no number: all brokers, or what the settings say. The log has one.
+        factor = config.core.default_replication_factor
+        if brokers > 1 and factor > brokers:
+            raise ValueError(f"default.replication.factor is {factor}, there are {brokers} brokers")
+        self._default_factor = brokers if factor == 1 else factor
+        if brokers > 1:
+            config.core.default_replication_factor = 1
         self._clock = clock
         self._rules = Rules()
         self._exchanges = ExchangeLog()
@@ -101,7 +108,9 @@ class Controls:
     def _interpose(self, server: Server) -> Double:
         """Called by a server that starts, on its thread."""
         names = _topic_names(server)
-        cluster = Cluster(_nodes(server, self._brokers), names) if self._brokers > 1 else None
+        cluster = None
+        if self._brokers > 1:
+            cluster = Cluster(_nodes(server, self._brokers), names, self._default_factor)
         self._double = Double(server, names, self._rules, self._exchanges, cluster)
         return self._double
 
