@@ -92,6 +92,7 @@ func impatient(bootstrap string) []kgo.Opt {
 type work struct {
 	written, read atomic.Int64
 	cancel        context.CancelFunc
+	produced      chan struct{} // closed when nothing is written any more
 	done          sync.WaitGroup
 
 	mutex     sync.Mutex
@@ -102,7 +103,7 @@ type work struct {
 
 func startWork(ctx context.Context, t *testing.T, bootstrap, topic string, options []kgo.Opt) *work {
 	t.Helper()
-	w := &work{values: map[string]bool{}, committed: map[int32]int64{}}
+	w := &work{produced: make(chan struct{}), values: map[string]bool{}, committed: map[int32]int64{}}
 	writing, cancel := context.WithCancel(ctx)
 	w.cancel = cancel
 	producer, err := kgo.NewClient(append(impatient(bootstrap), kgo.RecordPartitioner(kgo.ManualPartitioner()))...)
@@ -125,7 +126,7 @@ func startWork(ctx context.Context, t *testing.T, bootstrap, topic string, optio
 		}
 		w.done.Go(func() {
 			defer consumer.Close()
-			w.consume(ctx, writing, consumer)
+			w.consume(ctx, consumer)
 		})
 	}
 	return w
@@ -133,6 +134,7 @@ func startWork(ctx context.Context, t *testing.T, bootstrap, topic string, optio
 
 // produce writes until `writing` ends. The records in flight then are written all the same.
 func (w *work) produce(ctx, writing context.Context, producer *kgo.Client, topic string) {
+	defer close(w.produced)
 	for number := int64(0); writing.Err() == nil; number++ {
 		record := &kgo.Record{Topic: topic, Partition: int32(number % partitions), Value: fmt.Append(nil, number)}
 		if err := producer.ProduceSync(ctx, record).FirstErr(); err != nil {
@@ -143,9 +145,9 @@ func (w *work) produce(ctx, writing context.Context, producer *kgo.Client, topic
 	}
 }
 
-// consume reads until nobody writes and everything is read.
-func (w *work) consume(ctx, writing context.Context, consumer *kgo.Client) {
-	for ctx.Err() == nil && (writing.Err() == nil || w.distinct() < w.written.Load()) {
+// consume reads until nothing is written any more and everything is read.
+func (w *work) consume(ctx context.Context, consumer *kgo.Client) {
+	for ctx.Err() == nil && !w.isOver() {
 		waiting, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		fetches := consumer.PollRecords(waiting, 20)
 		cancel()
@@ -178,6 +180,15 @@ func (w *work) confirm(records []*kgo.Record) {
 	defer w.mutex.Unlock()
 	for _, record := range records {
 		w.committed[record.Partition] = max(w.committed[record.Partition], record.Offset+1)
+	}
+}
+
+func (w *work) isOver() bool {
+	select {
+	case <-w.produced:
+		return w.distinct() >= w.written.Load()
+	default:
+		return false
 	}
 }
 

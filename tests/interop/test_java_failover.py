@@ -43,6 +43,8 @@ class Work:
             JavaConsumer(steps, cluster.bootstrap, name, protocol, **{"max.poll.records": 20}) for _ in range(MEMBERS)
         ]
         self._is_over = False
+        # Nothing is written any more.
+        self._is_written = False
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -56,11 +58,12 @@ class Work:
         while not self._is_over:
             await self._producer.send(self.name, str(self.written).encode(), self.written % PARTITIONS)
             self.written += 1
+        self._is_written = True
         await self._producer.close()
 
     async def _consume(self, consumer: JavaConsumer) -> None:
         await consumer.start()
-        while not self._is_over or len(set(self.values)) < self.written:
+        while not self._is_written or len(set(self.values)) < self.written:
             try:
                 records = await consumer.poll_records(0.05)
                 for partition, offset, value in records:
