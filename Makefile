@@ -86,7 +86,7 @@ interop: setup ## the Java clients and Kafka's own tools against kcoord (Java 17
 	$(PYTEST) $(PARALLEL) tests/interop -m "not nightly" $(ARGS)
 
 nightly: setup ## long tests: days of groups, kills under exact copies and under recorded clients, a Spark cluster, HDFS, and ten minutes of reading the files of a broker that compacts
-	$(PYTEST) -o faulthandler_timeout=0 tests/unit/client tests/client tests/interop tests/crash tests/jepsen tests/spark -m nightly --live-seconds=600 $(ARGS)
+	$(PYTEST) -o faulthandler_timeout=0 tests/unit/client tests/client tests/double tests/interop tests/crash tests/jepsen tests/spark -m nightly --live-seconds=600 $(ARGS)
 
 image: setup ## the container image's build script in an empty directory, and its command
 	$(PYTEST) -o faulthandler_timeout=0 tests/image $(ARGS)

@@ -5,6 +5,8 @@ tests/interop/test_java_sessions.py has Java's client.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
@@ -50,7 +52,7 @@ def server(shared: KcoordServer) -> KcoordServer:
 @pytest.mark.parametrize(
     ("client", "protocol", "hours"),
     [
-        pytest.param(librdkafka, CLASSIC, 0.5, marks=pytest.mark.slow),
+        pytest.param(librdkafka, CLASSIC, 0.5, marks=pytest.mark.nightly),
         (librdkafka, CONSUMER, SESSION_HOURS),
         (aiokafka, CLASSIC, SESSION_HOURS),
         (own, CONSUMER, SESSION_HOURS),
@@ -63,3 +65,19 @@ async def test_a_silent_member(
     took_ms = await check(server, "orders", protocol, members[0], members[1], hours)
     print(f"{client.__name__}, {protocol}: a session of {hours:g} h ended in {took_ms:.0f} ms")
     assert took_ms < 10_000
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("session_ms", "is_good"), [(2_147_483, True), (2_147_484, False)])
+async def test_the_longest_session_of_librdkafka(server: KcoordServer, session_ms: int, is_good: bool) -> None:
+    """docs/testing.md warns of it. With a longer one it joins again at once, as a new member."""
+    await asyncio.to_thread(server.create_topic, "orders")
+    settings = {"session.timeout.ms": session_ms, "max.poll.interval.ms": HOUR_MS}
+    consumer = ConfluentConsumer(server.bootstrap, "orders", CLASSIC, **settings)
+    await consumer.start()
+    end = time.monotonic() + 4
+    while time.monotonic() < end:
+        await consumer.poll(0.1)
+    await consumer.close()
+    first_joins = [one for one in server.requests("JoinGroup") if one.errors == ["MEMBER_ID_REQUIRED"]]
+    assert (len(first_joins) == 1) == is_good
