@@ -150,8 +150,8 @@ class Journal:
                 log.dirty = False
         except OSError as error:
             raise self._fail(WriteFailed(f"write failed: {error}")) from error
-        except LogError as error:
-            raise self._fail(error) from error
+        except LogError as fault:
+            raise self._fail(fault) from fault
         self._dirty = {}
         self._pending_bytes = 0
         ticket = CommitTicket(syncs, ends)
