@@ -32,6 +32,7 @@ from kcoord.log.log_write import LogWrite
 from kcoord.log.open_files import Owner
 from kcoord.log.partition_log import PartitionLog
 from kcoord.log.storage import DirectorySync, Syncable
+from kcoord.wire.causes import caused_by
 
 SYNC_ALWAYS: Final = "always"
 SYNC_OS: Final = "os"
@@ -63,7 +64,7 @@ def sync_one(item: Syncable) -> None:
     try:
         item.datasync()
     except OSError as error:
-        raise SyncFailed(f"sync failed: {error}") from error
+        raise caused_by(SyncFailed(f"sync failed: {error}"), error) from error
 
 
 def _once(syncs: list[Syncable]) -> list[Syncable]:
@@ -149,9 +150,10 @@ class Journal:
                 ends.append((log, log.end_offset))
                 log.dirty = False
         except OSError as error:
-            raise self._fail(WriteFailed(f"write failed: {error}")) from error
+            raise self._fail(caused_by(WriteFailed(f"write failed: {error}"), error)) from error
         except LogError as fault:
-            raise self._fail(fault) from fault
+            self._fail(fault)
+            raise
         self._dirty = {}
         self._pending_bytes = 0
         ticket = CommitTicket(syncs, ends)
@@ -267,6 +269,6 @@ class Journal:
         try:
             self.directory.close(clean)
         except OSError as error:
-            raise self._fail(WriteFailed(f"the clean stop failed: {error}")) from error
+            raise self._fail(caused_by(WriteFailed(f"the clean stop failed: {error}"), error)) from error
         if self.failure is None:
             self.failure = "the log is closed"

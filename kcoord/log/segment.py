@@ -22,6 +22,7 @@ from kcoord.log.errors import InvalidIndex, LogDamaged
 from kcoord.log.open_files import OpenFiles
 from kcoord.log.storage import File, Opener, Storage, write_synced
 from kcoord.log.transaction_index import TransactionIndex, TransactionSurvey, decode_index
+from kcoord.wire.causes import caused_by
 from kcoord.wire.primitives import DecodeError, read_i32_be, read_i64_be
 from kcoord.wire.record_batch import (
     BATCH_LENGTH_MIN,
@@ -262,7 +263,7 @@ class Segment:
                 raise InvalidIndex(f"{path} is larger than {INDEX_BYTES_MAX} bytes")
             return decode_index(self.storage.read_bytes(path), self.base_offset)
         except OSError as error:
-            raise InvalidIndex(f"{path}: {error}") from error
+            raise caused_by(InvalidIndex(f"{path}: {error}"), error) from error
 
     def set_transactions(self, index: TransactionIndex) -> None:
         """Replace the aborted transactions. The file is written with the other indexes."""

@@ -265,3 +265,12 @@ def test_no_name_holds_exceptions_of_two_types(path: Path) -> None:
                 text = ast.unparse(node.type)
                 first = types.setdefault(node.name, text)
                 assert first == text, f"{function.name}: {node.name} is {first} and {text}"
+
+
+@pytest.mark.parametrize("path", compiled_python_files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_cause_is_lost_in_native_code(path: Path) -> None:
+    """Compiled code ignores the cause of `raise ... from`; `kcoord.wire.causes.caused_by` keeps it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Raise) and node.cause is not None:
+            is_none = isinstance(node.cause, ast.Constant) and node.cause.value is None
+            assert is_none or (node.exc is not None and "caused_by(" in ast.unparse(node.exc)), f"line {node.lineno}"

@@ -26,6 +26,7 @@ from kcoord.core.assignors.spec import (
     TopicDescriber,
 )
 from kcoord.core.assignors.uniform import UniformAssignor, balancer_of
+from kcoord.wire.causes import caused_by
 
 
 @final
@@ -217,4 +218,5 @@ def _checked_result(assignor: Assignor, group: GroupSpec, topics: TopicDescriber
     except AssignorError:
         raise
     except Exception as e:
-        raise AssignorError(f"assignor {assignor.name!r} failed with {type(e).__name__}: {e}") from e
+        text = f"assignor {assignor.name!r} failed with {type(e).__name__}: {e}"
+        raise caused_by(AssignorError(text), e) from e
