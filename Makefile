@@ -78,9 +78,9 @@ test-fast: setup ## the core of a change in under a minute: wire, protocol, core
 	$(PYTEST) $(PARALLEL) $(FAST) -m "not slow" $(ARGS)
 
 # Of tests/spark only a few: native code in Spark's workers. The others start a JVM each, and test
-# nothing else that is compiled. Neither do the tests of child processes that hang.
+# nothing else that is compiled. Neither do the tests of child processes that hang and of the documentation.
 test-compiled: compile ## the same suite on the compiled tree, without most tests that start Spark
-	$(COMPILED) KCOORD_EXPECT_COMPILED=1 $(PYTEST) $(PARALLEL) $(SLOW) --ignore-glob="tests/spark/test_[!ps]*" --ignore-glob="tests/unit/server/maintenance/test_*child*" -m "not spark_session and not nightly" $(ARGS)
+	$(COMPILED) KCOORD_EXPECT_COMPILED=1 $(PYTEST) $(PARALLEL) $(SLOW) --ignore-glob="tests/spark/test_[!ps]*" --ignore-glob="tests/unit/server/maintenance/test_*child*" --ignore-glob="tests/*/test_docs_*" -m "not spark_session and not nightly" $(ARGS)
 
 interop: setup ## the Java clients and Kafka's own tools against kcoord (Java 17 and Maven)
 	$(PYTEST) $(PARALLEL) tests/interop -m "not nightly" $(ARGS)
