@@ -27,6 +27,7 @@ output_option = click.option(
 @click.group(
     cls=LazyGroup,
     lazy={
+        "bench": ("kcoord.cli.bench:bench", "Measure any cluster that speaks the protocol of Kafka."),
         "configs": ("kcoord.cli.configs:configs", "Print and change configs of topics, brokers and groups."),
         "consume": ("kcoord.cli.consume:consume", "Print the records of topics."),
         "groups": ("kcoord.cli.groups:groups", "List, describe, reset and delete groups."),
