@@ -79,7 +79,7 @@ def workloads_of(given: tuple[str, ...]) -> list[str]:
             chosen.add(name)
         else:
             known = [*SETS[EVERYTHING], *SETS]
-            raise click.UsageError(f"unknown workload {name!r}{suggestion(name, known)}. Workloads: {', '.join(known)}")
+            raise click.UsageError(f"unknown workload {name!r}; there are {', '.join(known)}{suggestion(name, known)}")
     return [name for name in SETS[EVERYTHING] if name in chosen]
 
 
