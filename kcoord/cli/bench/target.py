@@ -13,13 +13,14 @@ from kcoord.cli.bench.frames import CLIENT_ID, error_codes
 from kcoord.cli.bench.options import PREFIX
 from kcoord.client.admin.admin import Admin
 from kcoord.client.admin.results import NewTopic
-from kcoord.client.cluster import GROUP, Cluster, ClusterOptions, parse_bootstrap
+from kcoord.client.cluster import GROUP, TRANSACTION, Cluster, ClusterOptions, parse_bootstrap
 from kcoord.client.connection import Connection, ConnectionOptions
 from kcoord.client.deadline import Backoff, Deadline
 from kcoord.client.errors import BrokerError, KafkaError, RequestTimedOut, error_for, may_retry
 from kcoord.client.metadata import Node, TopicMetadata
 from kcoord.protocol import apis, errors
 from kcoord.protocol.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+from kcoord.protocol.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kcoord.protocol.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from kcoord.wire.message import Message
 
@@ -28,6 +29,8 @@ M = TypeVar("M", bound=Message)
 CLEANUP_S: Final = 30.0
 PAUSE_S: Final = 0.05
 RUN_ID_BYTES: Final = 4
+# A transaction that cannot be aborted is aborted after this time.
+TRANSACTION_TIMEOUT_MS: Final = 10_000
 LEAVE_EPOCH: Final = -1
 MEMBERS_FROM: Final = 3
 # What removing something answers that has removed itself.
@@ -66,6 +69,7 @@ class Target:
         self.topics: set[str] = set()
         self.groups: set[str] = set()
         self.members: set[Joined] = set()
+        self.transactional_ids: set[str] = set()
         # What could not be removed.
         self.left_over: list[str] = []
 
@@ -161,6 +165,7 @@ class Target:
         try:
             async with asyncio.timeout(CLEANUP_S):
                 await self._leave()
+                await self._abort()
                 await self._remove_groups()
                 await self._remove_topics()
         except (TimeoutError, KafkaError) as error:
@@ -187,6 +192,26 @@ class Target:
                 GROUP, one.group_id, apis.LEAVE_GROUP,
                 lambda version: leave_request(version, one.group_id, one.member_id), LeaveGroupResponse,
             )  # fmt: skip
+
+    async def _abort(self) -> None:
+        """Abort the transactions that an interrupted run has left open: a new producer epoch does it."""
+        names, self.transactional_ids = self.transactional_ids, set()
+        await asyncio.gather(*(self.init_producer(name) for name in names), return_exceptions=True)
+
+    async def init_producer(self, transactional_id: str) -> Connection:
+        """Give a transactional id a new producer epoch. Returns the connection that was used, closed.
+
+        Raises KafkaError.
+        """
+        self.transactional_ids.add(transactional_id)
+        connection = await self.connect(await self.coordinator(transactional_id, TRANSACTION))
+        try:
+            version = connection.version(apis.INIT_PRODUCER_ID)
+            request = InitProducerIdRequest(transactional_id, TRANSACTION_TIMEOUT_MS)
+            await self.ask(connection, apis.INIT_PRODUCER_ID, version, request, InitProducerIdResponse)
+        finally:
+            await connection.close()
+        return connection
 
     async def _remove_groups(self) -> None:
         """A group counts its members a moment longer, so a refusal is tried again."""

@@ -16,7 +16,7 @@ from kcoord.cli.bench.histogram import Histogram
 from kcoord.cli.bench.load import CONNECTION_LOST, DRAIN_S, NO_ANSWER, figures
 from kcoord.cli.bench.options import Options
 from kcoord.cli.bench.steady import Prepared, at_once, batch, data_partitions, produce_request
-from kcoord.cli.bench.target import Target
+from kcoord.cli.bench.target import TRANSACTION_TIMEOUT_MS, Target
 from kcoord.client.cluster import TRANSACTION
 from kcoord.client.connection import Connection, ConnectionOptions
 from kcoord.client.errors import BrokerError, KafkaError, error_for
@@ -31,8 +31,6 @@ from kcoord.protocol.end_txn import EndTxnRequest, EndTxnResponse
 from kcoord.protocol.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kcoord.protocol.produce import ProduceResponse
 
-# A transaction that an interrupted run leaves open is aborted after this time.
-TIMEOUT_MS: Final = 10_000
 REQUEST_TIMEOUT_S: Final = 30.0
 FEATURE: Final = "transaction.version"
 # The versions from which Produce adds partitions by itself, and EndTxn raises the epoch (KIP-890).
@@ -58,16 +56,7 @@ async def prepare_transactions(target: Target, options: Options) -> Prepared:
         coordinator = await target.coordinator(transactional_id, TRANSACTION)
         partition = number % len(topic.partitions)
         leader = target.leader(topic, partition)
-        connection = await target.connect(coordinator)
-        try:
-            versions.update(_versions(connection))
-            request = InitProducerIdRequest(transactional_id, TIMEOUT_MS)
-            await target.ask(
-                connection, apis.INIT_PRODUCER_ID, connection.version(apis.INIT_PRODUCER_ID), request,
-                InitProducerIdResponse,
-            )  # fmt: skip
-        finally:
-            await connection.close()
+        versions.update(_versions(await target.init_producer(transactional_id)))
         return {
             "id": transactional_id, "topic": topic.name, "topic_id": topic.topic_id.hex(), "partition": partition,
             "coordinator": [coordinator.host, coordinator.port], "leader": [leader.host, leader.port],
@@ -122,7 +111,10 @@ class BenchProducer:
         version = self.coordinator.version(apis.INIT_PRODUCER_ID)
         while True:
             answer = await self.coordinator.ask(
-                apis.INIT_PRODUCER_ID, version, InitProducerIdRequest(self.name, TIMEOUT_MS), InitProducerIdResponse
+                apis.INIT_PRODUCER_ID,
+                version,
+                InitProducerIdRequest(self.name, TRANSACTION_TIMEOUT_MS),
+                InitProducerIdResponse,
             )
             if answer.error_code not in NOT_YET:
                 break

@@ -119,14 +119,21 @@ class Workers:
             async with asyncio.timeout(limit_s):
                 answers = await asyncio.gather(*asked)
         except TimeoutError:
-            # Their next answers would be to this command.
-            for process in self.processes:
-                process.kill()
+            self._kill()
             raise WorkerFailed(f"a process of the load generator did not answer within {limit_s:g} s") from None
+        except asyncio.CancelledError:
+            self._kill()
+            raise
         for answer in answers:
             if "problem" in answer:
                 raise WorkerFailed(answer["problem"])
         return answers
+
+    def _kill(self) -> None:
+        """End the processes in the middle of a command. Their next answers would be to that command."""
+        for process in self.processes:
+            if process.returncode is None:
+                process.kill()
 
     async def _ask(self, process: asyncio.subprocess.Process, command: dict[str, Any]) -> dict[str, Any]:
         assert process.stdin is not None

@@ -81,13 +81,15 @@ def test_too_few_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_files_are_compared(tmp_path: Path) -> None:
     for name, rate in (("a", 200.0), ("b", 100.0)):
         rounds = [{"per_second": rate, "p50_ms": 1.0, "p99_ms": 2.0}]
-        measured = [{"workload": "fetch", "skipped": None, "errors": {}, "rounds": rounds}]
+        measured: list[dict[str, Any]] = [{"workload": "fetch", "skipped": None, "errors": {}, "rounds": rounds}]
         text = json.dumps({"format": "kcoord-bench", "version": 1, "workloads": measured})
         (tmp_path / f"{name}.json").write_text(text)
     result = bench("compare", f"{tmp_path}/a.json", f"{tmp_path}/b.json")
     assert result.exit_code == 0
     assert result.stdout.splitlines()[1].split() == ["fetch", "req/s", "200", "100", "2.00", "2.00", "2.00"]
-    rows: list[dict[str, Any]] = json.loads(bench("compare", f"{tmp_path}/a.json", f"{tmp_path}/b.json", "-o", "json").stdout)
+    rows: list[dict[str, Any]] = json.loads(
+        bench("compare", f"{tmp_path}/a.json", f"{tmp_path}/b.json", "-o", "json").stdout
+    )
     assert rows[0]["ratio"] == 2
     (tmp_path / "b.json").write_text("{}")
     result = bench("compare", f"{tmp_path}/a.json", f"{tmp_path}/b.json")
