@@ -7,13 +7,13 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from kcoord.cli.bench.histogram import Histogram
 from kcoord.cli.bench.load import added
 from kcoord.cli.bench.members import NO_EPOCH, ClassicMember, ConsumerMember, Member
 from kcoord.cli.bench.options import Options
 from kcoord.cli.bench.steady import at_once
 from kcoord.cli.bench.target import Target
 from kcoord.client.errors import KafkaError
+from kcoord.client.load.histogram import Histogram
 from kcoord.client.metadata import Node, TopicMetadata
 
 # How often one member leaves and comes back in a round of `flap`.

@@ -8,9 +8,9 @@ import gc
 import time
 from typing import Any, Final, cast
 
-from kcoord.cli.bench.frames import AnswerJudge
-from kcoord.cli.bench.lane import Lane, WrongAnswer
 from kcoord.cli.bench.load import CONNECTION_LOST, DRAIN_S, NO_ANSWER, WRONG_ANSWER, figures
+from kcoord.client.load.frames import AnswerJudge
+from kcoord.client.load.lane import Lane, WrongAnswer
 
 CONNECT_S: Final = 30.0
 DRAIN_PAUSE_S: Final = 0.005

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, Final, Protocol
 
-from kcoord.cli.bench.histogram import Histogram
+from kcoord.client.load.histogram import Histogram
 
 # How long a round waits for the answers that are missing at its end.
 DRAIN_S: Final = 10.0
@@ -22,7 +22,6 @@ class Load(Protocol):
 
     async def round(self, warm_up_s: float, seconds: float) -> dict[str, Any]:
         """Send requests, and return the figures of `seconds` after a warm-up, as `figures` makes them."""
-        raise NotImplementedError
 
     async def close(self) -> None:
         """Close the connections."""

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from kcoord.cli.bench.groups import GroupRound, GroupWorkload
-from kcoord.cli.bench.histogram import Histogram
 from kcoord.cli.bench.load import added
 from kcoord.cli.bench.options import GROUPS, STEADY, Options
 from kcoord.cli.bench.results import Document, median, percentile, spread
@@ -26,6 +25,7 @@ from kcoord.cli.bench.target import Target
 from kcoord.cli.bench.transactions import prepare_transactions
 from kcoord.cli.bench.workers import Round, WorkerFailed, Workers
 from kcoord.client.errors import KafkaError
+from kcoord.client.load.histogram import Histogram
 
 PREPARE: Final[dict[str, Callable[[Target, Options], Awaitable[Prepared]]]] = {
     "commit-1": partial(prepare_commits, count=1),
@@ -56,7 +56,6 @@ class Run(Protocol):
 
     def document(self) -> Document:
         """What was measured."""
-        raise NotImplementedError
 
 
 @dataclass(slots=True)

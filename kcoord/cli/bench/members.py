@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from abc import ABC, abstractmethod
 from typing import Final
 
-from kcoord.cli.bench.histogram import Histogram
 from kcoord.cli.bench.joining import OWN_ID_FROM, PROTOCOL, PROTOCOL_TYPE, REBALANCE_TIMEOUT_MS, new_member_id
 from kcoord.cli.bench.load import CONNECTION_LOST
 from kcoord.cli.bench.target import LEAVE_EPOCH, Joined, Target, leave_request
 from kcoord.client.connection import Connection
 from kcoord.client.consumer.classic.embedded import decode_assignment, encode_assignment, encode_subscription
 from kcoord.client.errors import BrokerError, KafkaError, error_for
+from kcoord.client.load.histogram import Histogram
 from kcoord.client.metadata import Node, TopicMetadata
 from kcoord.client.partition import TopicPartition
 from kcoord.protocol import apis, errors
@@ -34,7 +35,7 @@ RETRY_S: Final = 0.1
 NO_EPOCH: Final = -1
 
 
-class Member:
+class Member(ABC):
     """One member. `start` lets it join and stay; `leave` ends it. What it saw of the group is in its attributes."""
 
     def __init__(self, target: Target, group_id: str, topic: TopicMetadata, heartbeat_s: float) -> None:
@@ -107,14 +108,17 @@ class Member:
         self.epoch = epoch
         self.since = time.perf_counter()
 
+    @abstractmethod
     def check_versions(self, connection: Connection) -> None:
-        raise NotImplementedError
+        """Raise UnsupportedVersion if the broker lacks the protocol."""
 
+    @abstractmethod
     async def stay(self) -> None:
-        raise NotImplementedError
+        """Join and send heartbeats. Returns when it has to join again, and raises KafkaError."""
 
+    @abstractmethod
     async def say_goodbye(self, connection: Connection) -> None:
-        raise NotImplementedError
+        """Leave the group."""
 
 
 class ClassicMember(Member):

@@ -90,7 +90,7 @@ def _steady_cells(row: Document) -> list[str]:
 def _group_cells(row: Document) -> list[str]:
     return [
         str(row["members"]), f"{row['seconds']:.3f}", f"{row['spread']:.0%}", f"{row['step_p50_s']:.3f}",
-        f"{row['step_max_s']:.3f}", f"{row['heartbeat_p99_ms']:.3f}",
+        f"{row['step_max_s']:.3f}", f"{row['heartbeat_p99_ms']:.3f}" if row["heartbeats"] else "-",
     ]  # fmt: skip
 
 

@@ -8,12 +8,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
-from kcoord.cli.bench.frames import NUMBER, error_codes, parts_of, request_frame
 from kcoord.cli.bench.joining import GroupMember, join_classic, join_consumer
 from kcoord.cli.bench.lanes import lane_plan
 from kcoord.cli.bench.options import Options
 from kcoord.cli.bench.target import Target
 from kcoord.client.connection import Connection
+from kcoord.client.load.frames import NUMBER, error_codes, parts_of, request_frame
 from kcoord.client.metadata import Node, TopicMetadata
 from kcoord.protocol import apis
 from kcoord.protocol.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Self, TypeVar
 
-from kcoord.cli.bench.frames import CLIENT_ID, error_codes
 from kcoord.cli.bench.options import PREFIX
 from kcoord.client.admin.admin import Admin
 from kcoord.client.admin.results import NewTopic
@@ -17,6 +16,7 @@ from kcoord.client.cluster import GROUP, TRANSACTION, Cluster, ClusterOptions, p
 from kcoord.client.connection import Connection, ConnectionOptions
 from kcoord.client.deadline import Backoff, Deadline
 from kcoord.client.errors import BrokerError, KafkaError, RequestTimedOut, error_for, may_retry
+from kcoord.client.load.frames import CLIENT_ID, error_codes
 from kcoord.client.metadata import Node, TopicMetadata
 from kcoord.protocol import apis, errors
 from kcoord.protocol.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse

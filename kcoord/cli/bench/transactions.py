@@ -11,8 +11,6 @@ import contextlib
 import time
 from typing import Any, Final
 
-from kcoord.cli.bench.frames import CLIENT_ID, error_codes
-from kcoord.cli.bench.histogram import Histogram
 from kcoord.cli.bench.load import CONNECTION_LOST, DRAIN_S, NO_ANSWER, figures
 from kcoord.cli.bench.options import Options
 from kcoord.cli.bench.steady import Prepared, at_once, batch, data_partitions, produce_request
@@ -20,6 +18,8 @@ from kcoord.cli.bench.target import TRANSACTION_TIMEOUT_MS, Target
 from kcoord.client.cluster import TRANSACTION
 from kcoord.client.connection import Connection, ConnectionOptions
 from kcoord.client.errors import BrokerError, KafkaError, error_for
+from kcoord.client.load.frames import CLIENT_ID, error_codes
+from kcoord.client.load.histogram import Histogram
 from kcoord.client.metadata import TopicMetadata
 from kcoord.protocol import apis, errors
 from kcoord.protocol.add_partitions_to_txn import (

@@ -9,9 +9,9 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from kcoord.cli.bench.histogram import Histogram
 from kcoord.cli.bench.load import DRAIN_S, added
 from kcoord.cli.bench.steady import Prepared
+from kcoord.client.load.histogram import Histogram
 
 # A line has the requests of all lanes of a process, or the latencies of a round.
 LINE_BYTES_MAX: Final = 1 << 30

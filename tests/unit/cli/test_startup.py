@@ -40,6 +40,9 @@ print([name for name in {slow!r} if name in sys.modules], file=sys.stderr)
         ["log", "--help"],
         ["pipeline", "--help"],
         ["transactions", "--help"],
+        ["bench", "--help"],
+        ["bench", "run", "--help"],
+        ["bench", "compare", "--help"],
     ],
     ids=" ".join,
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcoord.cli.bench.frames import (
+from kcoord.client.load.frames import (
     NO_OFFSET,
     NO_RECORDS,
     NUMBER,
@@ -14,7 +14,7 @@ from kcoord.cli.bench.frames import (
     parts_of,
     request_frame,
 )
-from kcoord.cli.bench.lane import Lane, WrongAnswer
+from kcoord.client.load.lane import Lane, WrongAnswer
 from kcoord.protocol import apis, errors
 from kcoord.protocol.fetch import FetchableTopicResponse, FetchResponse, PartitionData
 from kcoord.protocol.heartbeat import HeartbeatRequest, HeartbeatResponse

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from kcoord.cli.bench.compare import compare, ratios
-from kcoord.cli.bench.histogram import BUCKETS, Histogram, bucket_of, middle_of
 from kcoord.cli.bench.load import added, figures
 from kcoord.cli.bench.results import NoResults, load, percentile, save, spread
 from kcoord.cli.bench.workers import merged
+from kcoord.client.load.histogram import BUCKETS, Histogram, bucket_of, middle_of
 
 
 def test_buckets_are_in_order_and_close_to_what_is_in_them() -> None:

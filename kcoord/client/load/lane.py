@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from kcoord.cli.bench.histogram import Histogram
+from kcoord.client.load.histogram import Histogram
 from kcoord.wire.primitives import BytesWriter, read_i32_be, write_i32_be, write_i64_be
 
 ANSWER_BYTES_MIN: Final = 8
@@ -45,15 +45,15 @@ class Pattern:
 
 
 class Judge:
-    """Looks at a whole answer, length prefix included. A base class, since compiled code calls its methods directly."""
+    """Looks at a whole answer, length prefix included. This one accepts all answers, and compares none."""
 
     def errors(self, frame: bytes) -> list[str]:
         """The names of what is wrong with it."""
-        raise NotImplementedError
+        return []
 
     def pattern(self, frame: bytes) -> Pattern | None:
-        """The pattern of answers like this one."""
-        raise NotImplementedError
+        """The pattern of answers like this one, None to look at each of them."""
+        return None
 
 
 @final

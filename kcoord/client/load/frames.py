@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from kcoord.cli.bench.lane import Judge, Pattern
+from kcoord.client.load.lane import Judge, Pattern
 from kcoord.protocol import apis
 from kcoord.protocol.errors import ERROR_NAMES
 from kcoord.protocol.fetch import FetchResponse
