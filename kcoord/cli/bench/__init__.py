@@ -18,10 +18,12 @@ COMMANDS: Final = {
 class BenchGroup(LazyGroup):
     """`run` is the command if none is named, so that `kcoord bench -b ADDRESS` measures."""
 
+    default_command = "run"
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         is_help = bool(args) and args[0] in ("-h", "--help")
         if not is_help and not (args and args[0] in self.list_commands(ctx)) and not ctx.resilient_parsing:
-            args = ["run", *args]
+            args = [self.default_command, *args]
         return super().parse_args(ctx, args)
 
 
