@@ -86,8 +86,9 @@ def problem(words: list[str]) -> str:
     command: click.Command = main
     context = click.Context(main, info_name="kcoord")
     while isinstance(command, click.Group) and words:
-        if command.get_command(context, words[0]) is None and getattr(command, "default_command", ""):
-            words.insert(0, command.default_command)  # type: ignore[attr-defined]
+        default = vars(type(command)).get("default_command")
+        if default and command.get_command(context, words[0]) is None:
+            words.insert(0, default)
         child = command.get_command(context, words[0])
         if child is None:
             return "" if words[0].isupper() else f"no command {words[0]}"
