@@ -154,8 +154,9 @@ class Intake:
         try:
             most = elements_max(self.config, api_key)
             reader = read_header(session, frame, version >= api.flexible_version, most)
-            if api_key == apis.OFFSET_COMMIT and self.turn.commit_directly(
-                session, correlation_id, reader, version, len(frame), now
+            is_frequent = api_key == apis.OFFSET_COMMIT or api_key == apis.OFFSET_FETCH
+            if is_frequent and self.turn.handle_directly(
+                session, correlation_id, api_key, version, reader, len(frame), now
             ):
                 return
             body = server_codec.decode_request(api_key, reader, version)

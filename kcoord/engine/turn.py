@@ -55,6 +55,7 @@ from kcoord.engine.commits import Commits
 from kcoord.engine.core_gate import CoreGate
 from kcoord.engine.data_plane import DataPlane
 from kcoord.engine.direct_commit import DirectCommits
+from kcoord.engine.direct_fetch import DirectFetches
 from kcoord.engine.dispatch import handle_data
 from kcoord.engine.group_events_topic import GroupEventsTopic
 from kcoord.engine.outbox import Outbox
@@ -98,6 +99,7 @@ class Turn:
         self.entropy = entropy
         self.disk_full = False
         self.direct_commits = DirectCommits(core, commits, outbox)
+        self.direct_fetches = DirectFetches(core, commits, outbox)
 
     # --- requests --------------------------------------------------------------------------------------------
 
@@ -119,22 +121,27 @@ class Turn:
             self.outbox.fault(session, f"{apis.APIS[api_key].name} version {request.version}", fault)
         self.budget.note_request(api_key, frame_bytes, session.client_host, spent, self.core.take_cost())
 
-    def commit_directly(
-        self, session: Session, correlation_id: int, reader: Reader, version: int, frame_bytes: int, now: Now
+    def handle_directly(
+        self, session: Session, correlation_id: int, api_key: int, version: int, reader: Reader, size: int, now: Now
     ) -> bool:
-        """Handle an OffsetCommit that is next in `reader` without decoding it first, if it is a usual one."""
-        if self.disk_full:
-            return False
+        """Handle a usual OffsetCommit or OffsetFetch that is next in `reader`, without decoding it first. False: it
+        has to be decoded. `size` is that of its frame.
+        """
         spent = self.budget.spent
+        is_done = False
         try:
-            if not self.direct_commits.handle(session, reader, version, correlation_id, now):
-                return False
+            if api_key == apis.OFFSET_FETCH:
+                is_done = self.direct_fetches.handle(session, reader, version, correlation_id)
+            elif not self.disk_full:
+                is_done = self.direct_commits.handle(session, reader, version, correlation_id, now)
         except Exception as fault:
             if self.commits.has_failed():
                 raise
-            self.outbox.fault(session, f"OffsetCommit version {version}", fault)
-        self.budget.note_request(apis.OFFSET_COMMIT, frame_bytes, session.client_host, spent)
-        return True
+            self.outbox.fault(session, f"{apis.APIS[api_key].name} version {version}", fault)
+            is_done = True
+        if is_done:
+            self.budget.note_request(api_key, size, session.client_host, spent)
+        return is_done
 
     def _dispatch(self, session: Session, correlation_id: int, request: Request, now: Now) -> None:
         api_key = request.api_key
