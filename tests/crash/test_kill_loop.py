@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.crash.kill_loop import LIBRARIES, Loop
 
 
+# `.ci/run` runs the loop itself for longer (`make crash`).
+@pytest.mark.nightly
 def test_two_kills_under_three_client_libraries(tmp_path: Path) -> None:
     loop = Loop(tmp_path / "data", 1)
     loop.run(2)

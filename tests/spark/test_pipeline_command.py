@@ -130,6 +130,7 @@ def alone(*words: str | Path, temporary: Path, **settings: str) -> subprocess.Co
     return subprocess.run(command, capture_output=True, text=True, timeout=600, env=environment)
 
 
+@pytest.mark.nightly
 def test_nothing_of_the_jvm_is_on_the_terminal(data: Path, tmp_path: Path) -> None:
     """Neither what it warns of when it starts, nor traces."""
     settings = {name: str(value) for name, value in SETTINGS.items()}

@@ -130,6 +130,7 @@ print(spark.read.format("kcoord").load({path!r}).select("committed_offset").coll
 """
 
 
+@pytest.mark.nightly
 def test_a_plain_session_in_an_environment_that_is_not_activated(tmp_path: Path) -> None:
     LogRig(tmp_path / "data", "__consumer_offsets").append(commit("g", "t", 0, 7))
     # The only python3 that Spark finds has nothing.
