@@ -60,8 +60,9 @@ class Cleaner:
         # Where the next cleaning of each log begins, by topic id and partition.
         self.first_dirty: dict[tuple[bytes, int], int] | None = None
         self.damaged: set[tuple[bytes, int]] = set()
-        # The last closed segment of logs that could not be cleaned because of an open transaction. They are retried
-        # after another segment was closed.
+        # The last segment of what could not be cleaned, because a transaction is open there. If that was a piece, the
+        # end of the transaction may lie behind it, so the whole log is tried next. If that was all, it is retried after
+        # another segment was closed.
         self.held_back: dict[tuple[bytes, int], int] = {}
         # The base offset of each log's active segment, and since when (monotonic clock) it is the active one.
         self.active_since: dict[tuple[bytes, int], tuple[int, int]] = {}
@@ -123,6 +124,8 @@ class Cleaner:
         now_ms = self.now().wall_ms
         try:
             policy = cleaning_policy(topics, tp.topic, self.config)
+            if key in self.held_back:
+                policy.piece_bytes = 0
             plan = plan_cleaning(tp.log, policy, self.first_dirty.get(key, 0), now_ms)
             if plan.must_roll and self._may_roll(tp, min(policy.max_lag_ms, policy.segment_ms)):
                 # The next round finds the segment closed.
@@ -152,6 +155,8 @@ class Cleaner:
             self.is_exchanging = False
         if result.end <= plan.first_dirty:
             self.held_back[key] = plan.bases[-1]
+        else:
+            self.held_back.pop(key, None)
         self.first_dirty[key] = result.end
         await self._save_offsets(assembly)
         self.log.info(

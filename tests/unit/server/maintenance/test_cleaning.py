@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from kcoord.core.outcome import Marker
+from kcoord.engine.markers import marker_batch
 from kcoord.protocol import apis
 from kcoord.protocol.delete_topics import DeleteTopicsRequest
 from kcoord.protocol.offset_commit import (
@@ -18,6 +20,7 @@ from kcoord.protocol.offset_commit import (
 )
 from kcoord.protocol.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from kcoord.server.maintenance import cleaning
 from kcoord.wire.record_batch import BatchBuilder, decode_records
 from tests.harness.record_batches import parse_batches
 from tests.unit.server.maintenance.test_rounds import configure, create, fetch, files, now_ms
@@ -196,6 +199,30 @@ async def test_an_open_transaction_is_not_tried_again_and_again(tmp_path: Path) 
         await until(lambda: bool(event(rig, "compacted")), "the first try")
         await until_idle(rig)
         assert len(event(rig, "compacted")) == 1 and len(files(tmp_path, "c")) == 4
+
+
+async def test_a_transaction_longer_than_a_piece_holds_nothing_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen from the first pieces it is open: its marker is in a later segment."""
+    monkeypatch.setattr(cleaning, "PIECE_BYTES", 1)
+    async with serving(tmp_path, "log.cleaner.enable=false") as rig:
+        peer = await rig.connect()
+        await create(peer, "c", cleanup_policy="compact", segment_bytes="1048576", min_cleanable_dirty_ratio="0")
+        for number in range(6):
+            await put(peer, "c", {b"a": b"%d" % number + bytes(600_000)})
+    builder = BatchBuilder()
+    builder.append(now_ms(), b"a", b"0")
+    names = files(tmp_path, "c")
+    (tmp_path / "c-0" / names[0]).write_bytes(builder.build(0, 0, 7, 0, 0, True))
+    marker = marker_batch(Marker("c", 0, 7, 0, True, 0, 0), 4, 0, now_ms())
+    (tmp_path / "c-0" / names[4]).write_bytes(marker)
+    async with serving(tmp_path, *FAST) as rig:
+        await until(lambda: bool(event(rig, "compacted")) and event(rig, "compacted")[-1]["end"] == 5, "compaction")
+        await until_idle(rig)
+        # The first try was one piece, and the second one the whole log.
+        assert [line["end"] for line in event(rig, "compacted")] == [0, 5]
+        assert len(files(tmp_path, "c")) < 6
 
 
 async def test_topics_may_be_deleted_and_the_server_stopped_meanwhile(tmp_path: Path) -> None:
