@@ -17,7 +17,7 @@ import confluent_kafka
 from aiokafka.errors import KafkaError as AioError
 from confluent_kafka import KafkaException
 
-from kcoord.client import Consumer, Producer
+from kcoord.client import Consumer, Producer, TopicPartition
 from kcoord.client.errors import BrokerError, KafkaError
 from tests.harness.retries import Client, Raised
 
@@ -177,21 +177,22 @@ class Confluent:
         return ConfluentProducer(bootstrap, name)
 
 
-# --- aiokafka
+# --- aiokafka, and kcoord.client, which has its methods
 
 
 @contextmanager
-def _aio_errors() -> Iterator[None]:
+def _errors() -> Iterator[None]:
     try:
         yield
     except AioError as e:
         raise Raised(type(e).__name__) from e
+    except KafkaError as e:
+        raise Raised(e.name if isinstance(e, BrokerError) else type(e).__name__) from e
 
 
-@final
-class AiokafkaConsumer:
-    def __init__(self, bootstrap: str, name: str, **settings: Any) -> None:
-        own = {
+class AsyncConsumer:
+    def __init__(self, kind: Any, bootstrap: str, name: str, settings: dict[str, Any]) -> None:
+        common: dict[str, Any] = {
             "bootstrap_servers": bootstrap,
             "group_id": name,
             "client_id": name,
@@ -201,70 +202,85 @@ class AiokafkaConsumer:
             "heartbeat_interval_ms": 100,
             "request_timeout_ms": REQUEST_MS,
             "fetch_max_wait_ms": 100,
-            "rebalance_timeout_ms": 5000,
         }
-        self._consumer = aiokafka.AIOKafkaConsumer(name, **{**own, **settings})
+        self._consumer = kind(name, **{**common, **settings})
 
     async def start(self) -> None:
-        with _aio_errors():
+        with _errors():
             await self._consumer.start()
 
-    async def poll(self, seconds: float) -> Sequence[int]:
-        with _aio_errors():
-            found = await self._consumer.getmany(timeout_ms=round(seconds * 1000), max_records=1)
-        return [record.offset for records in found.values() for record in records]
-
     async def commit(self) -> None:
-        with _aio_errors():
+        with _errors():
             await self._consumer.commit()
 
     async def close(self) -> None:
-        with _aio_errors():
+        with _errors():
             await self._consumer.stop()
 
 
-@final
-class AiokafkaProducer:
-    def __init__(self, bootstrap: str, name: str) -> None:
-        self._producer = aiokafka.AIOKafkaProducer(
+class AsyncProducer:
+    def __init__(self, kind: Any, partition: Any, bootstrap: str, name: str, **settings: Any) -> None:
+        """`partition` is the library's class of a topic and a partition."""
+        self._partition = partition
+        self._producer = kind(
             bootstrap_servers=bootstrap, client_id=name, transactional_id=name, retry_backoff_ms=BACKOFF_MS,
-            request_timeout_ms=REQUEST_MS,
+            request_timeout_ms=REQUEST_MS, **settings,
         )  # fmt: skip
 
     async def start(self) -> None:
-        """It also gets its producer id."""
-        with _aio_errors():
+        """That of aiokafka also gets its producer id."""
+        with _errors():
             await self._producer.start()
 
-    async def init(self) -> None: ...
-
     async def begin(self) -> None:
-        with _aio_errors():
+        with _errors():
             await self._producer.begin_transaction()
 
-    async def send(self, topic: str, value: bytes) -> None:
-        with _aio_errors():
-            await self._producer.send_and_wait(topic, value)
-
     async def offsets(self, topic: str, offset: int, group: str) -> None:
-        with _aio_errors():
-            await self._producer.send_offsets_to_transaction({aiokafka.TopicPartition(topic, 0): offset}, group)
+        with _errors():
+            await self._producer.send_offsets_to_transaction({self._partition(topic, 0): offset}, group)
 
     async def commit(self) -> None:
-        with _aio_errors():
+        with _errors():
             await self._producer.commit_transaction()
 
     async def abort(self) -> None:
+        with _errors():
+            await self._producer.abort_transaction()
+
+    async def close(self) -> None:
+        with _errors():
+            await self._producer.stop()
+
+
+@final
+class AiokafkaConsumer(AsyncConsumer):
+    def __init__(self, bootstrap: str, name: str, **settings: Any) -> None:
+        super().__init__(aiokafka.AIOKafkaConsumer, bootstrap, name, {"rebalance_timeout_ms": 5000, **settings})
+
+    async def poll(self, seconds: float) -> Sequence[int]:
+        with _errors():
+            found = await self._consumer.getmany(timeout_ms=round(seconds * 1000), max_records=1)
+        return [record.offset for records in found.values() for record in records]
+
+
+@final
+class AiokafkaProducer(AsyncProducer):
+    def __init__(self, bootstrap: str, name: str) -> None:
+        super().__init__(aiokafka.AIOKafkaProducer, aiokafka.TopicPartition, bootstrap, name)
+
+    async def init(self) -> None: ...
+
+    async def send(self, topic: str, value: bytes) -> None:
+        with _errors():
+            await self._producer.send_and_wait(topic, value)
+
+    async def abort(self) -> None:
         try:
-            with _aio_errors():
-                await self._producer.abort_transaction()
+            await super().abort()
         except AssertionError as e:
             # Its way to refuse, after an error that is fatal.
             raise Raised("AssertionError", is_over=True) from e
-
-    async def close(self) -> None:
-        with _aio_errors():
-            await self._producer.stop()
 
 
 @final
@@ -277,96 +293,28 @@ class Aiokafka:
         return AiokafkaProducer(bootstrap, name)
 
 
-# --- kcoord.client
-
-
-@contextmanager
-def _own_errors() -> Iterator[None]:
-    try:
-        yield
-    except KafkaError as e:
-        raise Raised(e.name if isinstance(e, BrokerError) else type(e).__name__) from e
-
-
 @final
-class OwnConsumer:
+class OwnConsumer(AsyncConsumer):
     def __init__(self, bootstrap: str, name: str, protocol: str, **settings: Any) -> None:
-        own: dict[str, Any] = {
-            "bootstrap_servers": bootstrap,
-            "group_id": name,
-            "client_id": name,
-            "group_protocol": protocol,
-            "auto_offset_reset": "earliest",
-            "enable_auto_commit": False,
-            "retry_backoff_ms": BACKOFF_MS,
-            "heartbeat_interval_ms": 100,
-            "request_timeout_ms": REQUEST_MS,
-            "fetch_max_wait_ms": 100,
-        }
-        self._consumer = Consumer(name, **{**own, **settings})
-
-    async def start(self) -> None:
-        with _own_errors():
-            await self._consumer.start()
+        super().__init__(Consumer, bootstrap, name, {"group_protocol": protocol, **settings})
 
     async def poll(self, seconds: float) -> Sequence[int]:
-        with _own_errors():
+        with _errors():
             return [record.offset for record in await self._consumer.poll(seconds, 1)]
-
-    async def commit(self) -> None:
-        with _own_errors():
-            await self._consumer.commit()
-
-    async def close(self) -> None:
-        with _own_errors():
-            await self._consumer.stop()
 
 
 @final
-class OwnProducer:
+class OwnProducer(AsyncProducer):
     def __init__(self, bootstrap: str, name: str) -> None:
-        self._producer = Producer(
-            bootstrap_servers=bootstrap, client_id=name, transactional_id=name, retry_backoff_ms=BACKOFF_MS,
-            request_timeout_ms=REQUEST_MS, linger_ms=0,
-        )  # fmt: skip
-
-    async def start(self) -> None:
-        with _own_errors():
-            await self._producer.start()
+        super().__init__(Producer, TopicPartition, bootstrap, name, linger_ms=0)
 
     async def init(self) -> None:
-        with _own_errors():
+        with _errors():
             await self._producer.init_transactions()
 
-    async def begin(self) -> None:
-        with _own_errors():
-            await self._producer.begin_transaction()
-
     async def send(self, topic: str, value: bytes) -> None:
-        with _own_errors():
+        with _errors():
             await self._producer.send(topic, value)
-
-    async def offsets(self, topic: str, offset: int, group: str) -> None:
-        with _own_errors():
-            await self._producer.send_offsets_to_transaction({_partition(topic): offset}, group)
-
-    async def commit(self) -> None:
-        with _own_errors():
-            await self._producer.commit_transaction()
-
-    async def abort(self) -> None:
-        with _own_errors():
-            await self._producer.abort_transaction()
-
-    async def close(self) -> None:
-        with _own_errors():
-            await self._producer.stop()
-
-
-def _partition(topic: str) -> Any:
-    from kcoord.client import TopicPartition
-
-    return TopicPartition(topic, 0)
 
 
 @final
