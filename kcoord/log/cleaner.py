@@ -20,17 +20,17 @@ The cleaner follows transactions through all segments in one pass, from the star
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kcoord.log.errors import LogDamaged
 from kcoord.log.pace import Pace
 from kcoord.log.segment import RELATIVE_OFFSET_MAX, Segment
+from kcoord.log.sieve import NO_OFFSET, NewestOffsets, Sieve, cut_out, cut_out_shifted
 from kcoord.log.storage import Storage
 from kcoord.log.transaction_index import ABORT, COMMIT, AbortedTransaction
 from kcoord.wire.compression import CODEC_NONE, DecompressionError, compress
-from kcoord.wire.primitives import BytesWriter, DecodeError, varint_size, write_varint
+from kcoord.wire.primitives import DecodeError, Reader
 from kcoord.wire.record_batch import (
     CODEC_MASK,
     DELETE_HORIZON_FLAG,
@@ -40,24 +40,20 @@ from kcoord.wire.record_batch import (
     decode_records,
     empty_batch,
     encode_batch,
-    record_end,
     records_reader,
 )
 
 CLEANED_SUFFIX: Final = ".cleaned"
-# Longer keys are remembered by a digest. It is one byte longer than the longest whole key, so the two never collide.
-WHOLE_KEY_BYTES_MAX: Final = 32
 WRITE_BYTES: Final = 1 << 18
 # Output is synced each time this much was written, so a commit never waits for the write-back of a large file.
 SYNC_BYTES: Final = 1 << 18
-# `Pace.breathe` is called before every 32nd record.
-BREATH_MASK: Final = 31
-NO_OFFSET: Final = -1
 INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 
 
 class CleanConfig:
-    """How to clean. `keys_max` bounds memory: cleaning ends early, at a batch boundary, after that many keys."""
+    """How to clean. `keys_max` bounds memory: cleaning ends early, at a batch boundary, after that many keys,
+    or fewer large ones.
+    """
 
     def __init__(
         self,
@@ -166,20 +162,6 @@ class _Survey:
         return header.is_control and header.producer_epoch == producer.epoch
 
 
-class _RawRecord:
-    """The position of a record in the uncompressed bytes, and the fields that cleaning needs."""
-
-    def __init__(self, start: int, end: int, rest: int, time_delta: int, offset: int) -> None:
-        self.start = start
-        self.end = end
-        # The position after the timestamp delta.
-        self.rest = rest
-        self.time_delta = time_delta
-        self.offset = offset
-        self.key: bytes | None = None
-        self.has_value = False
-
-
 def control_type(segment: Segment, header: BatchHeader, data: bytes, config: CleanConfig) -> int:
     """The type of a control batch; -1 for a batch that cleaning has emptied."""
     try:
@@ -191,31 +173,12 @@ def control_type(segment: Segment, header: BatchHeader, data: bytes, config: Cle
     return int.from_bytes(records[0].key[2:4], "big", signed=True)
 
 
-def raw_records(
-    segment: Segment, header: BatchHeader, data: bytes, bytes_max: int, pace: Pace
-) -> tuple[bytes, list[_RawRecord]]:
-    """The uncompressed bytes of a batch's records, and the position of each. Raises LogDamaged."""
+def reader_of(segment: Segment, header: BatchHeader, data: bytes, bytes_max: int) -> Reader:
+    """A reader of the uncompressed records of a batch. Raises LogDamaged."""
     try:
-        r = records_reader(data, header.pos, header, bytes_max)
-        found: list[_RawRecord] = []
-        for number in range(header.count):
-            if number & BREATH_MASK == 0:
-                pace.breathe()
-            start = r.pos
-            end = record_end(r)
-            time_delta = r.varlong()
-            rest = r.pos
-            record = _RawRecord(start, end, rest, time_delta, header.base_offset + r.varint())
-            size = r.varint()
-            if size >= 0:
-                at = r.take(size)
-                record.key = r.buf[at : at + size]
-            record.has_value = r.varint() >= 0
-            r.pos = end
-            found.append(record)
+        return records_reader(data, header.pos, header, bytes_max)
     except (DecodeError, DecompressionError) as error:
         raise LogDamaged(segment.log_path, header.base_offset, 0, str(error)) from None
-    return r.buf, found
 
 
 def clean(
@@ -265,7 +228,7 @@ class _Cleaning:
         if producers is not None:
             for producer_id in [one for one in self.survey.producers if one not in producers]:
                 del self.survey.producers[producer_id]
-        self.newest: dict[bytes, int] = {}
+        self.newest = NewestOffsets(config.keys_max)
         # Producers with a batch of the current transaction among the segments; their marker removes them.
         self.met: set[int] = set()
         self.kept_aborted: list[AbortedTransaction] = []
@@ -296,12 +259,13 @@ class _Cleaning:
                 if header.last_offset < first_dirty:
                     continue
                 if not header.is_control and self.survey.aborted_by(header) is None:
-                    if len(self.newest) >= self.config.keys_max:
+                    if self.newest.is_full:
                         return end
-                    _, records = raw_records(segment, header, data, self.config.decompressed_bytes_max, self.pace)
-                    for record in records:
-                        if record.key is not None and record.offset >= first_dirty:
-                            self.newest[_short(record.key)] = record.offset
+                    r = reader_of(segment, header, data, self.config.decompressed_bytes_max)
+                    try:
+                        self.newest.note_batch(r, header.base_offset, header.count, first_dirty, self.pace)
+                    except DecodeError as error:
+                        raise LogDamaged(segment.log_path, header.base_offset, 0, str(error)) from None
                 end = header.last_offset + 1
         return end
 
@@ -392,31 +356,28 @@ class _Cleaning:
             if must_stay:
                 return data if header.count == 0 else empty_batch(header)
             return b""
-        buf, records = raw_records(segment, header, data, self.config.decompressed_bytes_max, self.pace)
-        kept = records
-        if not header.is_control:
-            kept = [record for record in records if self._stays(record, has_passed)]
-            wants_horizon = any(not record.has_value for record in kept)
-        if not kept:
+        r = reader_of(segment, header, data, self.config.decompressed_bytes_max)
+        sieve = Sieve()
+        end = self.result.end
+        try:
+            if header.is_control:
+                sieve.take_all(r, header.count)
+            else:
+                sieve.take_newest(r, header.base_offset, header.count, self.newest, end, has_passed, self.pace)
+                wants_horizon = sieve.has_tombstone
+        except DecodeError as error:
+            raise LogDamaged(segment.log_path, header.base_offset, 0, str(error)) from None
+        if not sieve.kept:
             if must_stay:
                 return data if header.count == 0 else empty_batch(header)
             return b""
-        self.result.records_after += len(kept)
+        self.result.records_after += sieve.kept
         # A batch beyond this round's key map gets no horizon: its tombstones still have older records to remove.
-        if wants_horizon and horizon == NO_TIMESTAMP and header.base_offset < self.result.end:
-            return rebuild(header, buf, kept, self.now_ms + self.config.delete_retention_ms)
-        if len(kept) == len(records):
+        if wants_horizon and horizon == NO_TIMESTAMP and header.base_offset < end:
+            return rebuild(header, r.buf, sieve, self.now_ms + self.config.delete_retention_ms)
+        if sieve.kept == header.count:
             return data
-        return rebuild(header, buf, kept, NO_TIMESTAMP)
-
-    def _stays(self, record: _RawRecord, has_passed: bool) -> bool:
-        if record.offset >= self.result.end:
-            return True
-        if record.key is None:
-            return False
-        if self.newest.get(_short(record.key), NO_OFFSET) > record.offset:
-            return False
-        return record.has_value or not has_passed
+        return rebuild(header, r.buf, sieve, NO_TIMESTAMP)
 
     def _is_aborted(self, header: BatchHeader) -> bool:
         if not header.is_transactional:
@@ -460,30 +421,21 @@ def max_timestamp_of(batch: bytes) -> int:
     return int.from_bytes(batch[35:43], "big", signed=True)
 
 
-def rebuild(header: BatchHeader, buf: bytes, kept: list[_RawRecord], horizon_ms: int) -> bytes:
-    """The batch with only the records `kept`, byte for byte, and with a delete horizon if one is given.
+def rebuild(header: BatchHeader, buf: bytes, sieve: Sieve, horizon_ms: int) -> bytes:
+    """The batch with only the records that stay, byte for byte, and with a delete horizon if one is given.
 
     The horizon replaces the base timestamp, so the timestamp delta of every record changes.
     """
     attributes: int = header.attributes
     base_timestamp: int = header.base_timestamp
-    w = BytesWriter()
     if horizon_ms == NO_TIMESTAMP:
-        for record in kept:
-            w.write(buf[record.start : record.end])
+        records = cut_out(buf, sieve.ranges)
     else:
-        shift = base_timestamp - horizon_ms
         attributes |= DELETE_HORIZON_FLAG
-        for record in kept:
-            delta = record.time_delta + shift
-            write_varint(w, 1 + varint_size(delta) + record.end - record.rest)
-            w.append(0)
-            write_varint(w, delta)
-            w.write(buf[record.rest : record.end])
+        records = cut_out_shifted(buf, sieve.ranges, base_timestamp - horizon_ms)
     max_timestamp: int = header.max_timestamp
     if not attributes & LOG_APPEND_TIME_FLAG:
-        max_timestamp = base_timestamp + max(record.time_delta for record in kept)
-    records = w.getvalue()
+        max_timestamp = base_timestamp + sieve.time_delta_max
     codec = attributes & CODEC_MASK
     if codec != CODEC_NONE:
         records = compress(codec, records)
@@ -497,12 +449,6 @@ def rebuild(header: BatchHeader, buf: bytes, kept: list[_RawRecord], horizon_ms:
         header.producer_id,
         header.producer_epoch,
         header.base_sequence,
-        len(kept),
+        sieve.kept,
         records,
     )
-
-
-def _short(key: bytes) -> bytes:
-    if len(key) <= WHOLE_KEY_BYTES_MAX:
-        return key
-    return b"\x00" + hashlib.blake2b(key, digest_size=WHOLE_KEY_BYTES_MAX).digest()
