@@ -42,6 +42,8 @@ RELATIVE_OFFSET_MAX: Final = 0x7FFFFFFF
 SCAN_CHUNK_BYTES: Final = 1 << 20
 # The same for the lookup of one batch, which the index locates closely: four index intervals by default.
 LOOKUP_CHUNK_BYTES: Final = 16 << 10
+# From this size on, a read first looks where its last batch ends.
+LARGE_READ_BYTES: Final = 1 << 16
 INDEX_KINDS: Final = (".index", ".timeindex", ".txnindex")
 # Shared by all segments without aborted transactions, which are nearly all. Nothing is added to it.
 NO_TRANSACTIONS: Final = TransactionIndex()
@@ -490,6 +492,13 @@ class Segment:
 
     def read(self, offset: int, max_bytes: int, upto_offset: int, min_one_batch: bool) -> bytes:
         """Whole batches from the one that holds `offset` (or the next one) that begin below `upto_offset`."""
+        if max_bytes >= LARGE_READ_BYTES:
+            try:
+                data = self._read_large(offset, max_bytes, upto_offset)
+            except LogDamaged:
+                data = b""
+            if data:
+                return data
         position = self.position_before(offset)
         buf = self._read_at(position, max_bytes + 2 * self.index_interval_bytes)
         start = 0
@@ -515,6 +524,50 @@ class Segment:
                 break
             end += size
         return buf[start:end]
+
+    def _read_large(self, offset: int, max_bytes: int, upto_offset: int) -> bytes:
+        """Like `read`, but without the copy that cuts a piece out of what was read: the index tells where a batch ends.
+
+        Returns no bytes, or raises LogDamaged, if that is not so simple; then `read` must do it the other way.
+        """
+        start = self._start_of(offset)
+        if start < 0:
+            return b""
+        end = self.size
+        limit = start + max_bytes
+        if limit < end:
+            i = bisect_right(self.index_positions, limit) - 1
+            end = max(start, self.index_positions[i]) if i >= 0 else start
+            while True:
+                head = self._read_at(end, HEADER_BYTES)
+                if len(head) < HEADER_BYTES:
+                    return b""
+                size = self._batch_size(head, 0, end, offset)
+                if end + size > limit:
+                    break
+                end += size
+        if end == start:
+            return b""
+        data = self._read_at(start, end - start)
+        at = 0
+        while at < len(data):
+            if len(data) - at < HEADER_BYTES:
+                return b""
+            if read_i64_be(data, at) >= upto_offset:
+                return data[:at]
+            at += self._batch_size(data, at, start + at, offset)
+        return data if at == len(data) else b""
+
+    def _start_of(self, offset: int) -> int:
+        """The position of the batch that holds `offset`, or of the next one; -1 if it is not near its index entry."""
+        position = self.position_before(offset)
+        buf = self._read_at(position, self.index_interval_bytes + 2 * HEADER_BYTES)
+        at = 0
+        while len(buf) - at >= HEADER_BYTES:
+            if int(read_i64_be(buf, at)) + int(read_i32_be(buf, at + 23)) >= offset:
+                return position + at
+            at += self._batch_size(buf, at, position + at, offset)
+        return -1
 
     def _read_at(self, position: int, size: int) -> bytes:
         return self.file().read_at(position, min(size, self.size - position))

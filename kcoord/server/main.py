@@ -12,6 +12,7 @@ from kcoord.server.event_loop import new_event_loop
 from kcoord.server.failures import EXIT_INTERNAL, EXIT_OK, ServerError
 from kcoord.server.listen.descriptors import raise_descriptor_limit
 from kcoord.server.logs import ServerLog
+from kcoord.server.memory import keep_freed_memory
 from kcoord.server.server import Server
 from kcoord.server.settings.load import Config
 
@@ -49,6 +50,8 @@ async def _serve(
     for host, port in server.addresses:
         announce(host, port)
     loop.call_soon(log.open)
+    # Not earlier: it takes a few milliseconds, and clients wait for a server to start.
+    loop.call_soon(keep_freed_memory)
     watch = None if is_orphan is None else loop.create_task(_watch_parent(server, is_orphan))
     await server.wait()
     if watch is not None:

@@ -12,7 +12,7 @@ from kcoord.log.directory import LogDirectory
 from kcoord.log.errors import LogDamaged, OffsetOutOfRange
 from kcoord.log.journal import Journal
 from kcoord.log.partition_log import LogConfig, PartitionLog
-from kcoord.log.storage import MemoryStorage
+from kcoord.log.storage import MemoryFile, MemoryStorage
 from tests.harness.log import batches_of, checkpoint
 from tests.harness.log_start import advance_log_start
 from tests.harness.present import present
@@ -47,6 +47,51 @@ def test_files_have_kafkas_names() -> None:
     assert "00000000000000000000.log" in names and "00000000000000000000.timeindex" in names
     assert len(log.segments) > 5 and len([n for n in names if n.endswith(".log")]) == len(log.segments)
     assert storage.read_bytes("t-0/partition.metadata") == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
+
+
+@settings(max_examples=60)
+@given(
+    sizes=st.lists(st.integers(1, 60_000), min_size=3, max_size=25),
+    offset=st.integers(0, 30),
+    max_bytes=st.integers(60_000, 700_000),
+    upto=st.integers(1, 60),
+    interval=st.sampled_from([100, 4096, 200_000]),
+)
+def test_large_reads_return_all_whole_batches_that_fit(
+    sizes: list[int], offset: int, max_bytes: int, upto: int, interval: int
+) -> None:
+    directory = reopen(MemoryStorage(), LogConfig(index_interval_bytes=interval, tail_bytes_max=0))
+    log = directory.create_log("t", 0, TOPIC_ID)
+    journal = Journal(directory, "memory")
+    batches = [(2 * i, add(journal, log, 2, size=size)) for i, size in enumerate(sizes)]
+    journal.commit()
+    offset = min(offset, log.end_offset - 1)
+    expected = b""
+    for base, batch in batches:
+        if base + 1 >= offset and base < upto:
+            if expected and len(expected) + len(batch) > max_bytes:
+                break
+            expected += batch
+    assert log.read(offset, max_bytes, upto) == (expected if offset < upto else b"")
+
+
+def test_a_large_read_reads_little_more_than_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = reopen(MemoryStorage(), LogConfig(tail_bytes_max=0))
+    log = directory.create_log("t", 0, TOPIC_ID)
+    journal = Journal(directory, "memory")
+    for _ in range(1000):
+        add(journal, log, size=1000)
+    journal.commit()
+    read_at = MemoryFile.read_at
+    sizes: list[int] = []
+
+    def counted(file: MemoryFile, position: int, size: int) -> bytes:
+        sizes.append(size)
+        return read_at(file, position, size)
+
+    monkeypatch.setattr(MemoryFile, "read_at", counted)
+    data = log.read(500, 300_000, 1000)
+    assert len(data) > 298_000 and sum(sizes) < len(data) + 5000 and max(sizes) == len(data)
 
 
 @pytest.mark.parametrize("tail", [0, 1000, 1 << 20])
