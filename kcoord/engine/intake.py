@@ -154,7 +154,12 @@ class Intake:
         try:
             most = elements_max(self.config, api_key)
             reader = read_header(session, frame, version >= api.flexible_version, most)
-            is_frequent = api_key == apis.OFFSET_COMMIT or api_key == apis.OFFSET_FETCH
+            is_frequent = api_key in (
+                apis.OFFSET_COMMIT,
+                apis.OFFSET_FETCH,
+                apis.HEARTBEAT,
+                apis.CONSUMER_GROUP_HEARTBEAT,
+            )
             if is_frequent and self.turn.handle_directly(
                 session, correlation_id, api_key, version, reader, len(frame), now
             ):

@@ -56,6 +56,7 @@ from kcoord.engine.core_gate import CoreGate
 from kcoord.engine.data_plane import DataPlane
 from kcoord.engine.direct_commit import DirectCommits
 from kcoord.engine.direct_fetch import DirectFetches
+from kcoord.engine.direct_heartbeat import DirectHeartbeats
 from kcoord.engine.dispatch import handle_data
 from kcoord.engine.group_events_topic import GroupEventsTopic
 from kcoord.engine.outbox import Outbox
@@ -100,6 +101,7 @@ class Turn:
         self.disk_full = False
         self.direct_commits = DirectCommits(core, commits, outbox)
         self.direct_fetches = DirectFetches(core, commits, outbox)
+        self.direct_heartbeats = DirectHeartbeats(core, commits, outbox)
 
     # --- requests --------------------------------------------------------------------------------------------
 
@@ -124,14 +126,16 @@ class Turn:
     def handle_directly(
         self, session: Session, correlation_id: int, api_key: int, version: int, reader: Reader, size: int, now: Now
     ) -> bool:
-        """Handle a usual OffsetCommit or OffsetFetch that is next in `reader`, without decoding it first. False: it
-        has to be decoded. `size` is that of its frame.
+        """Handle a usual request of a member that is next in `reader`, without decoding it first. False: it has to be
+        decoded. `size` is that of its frame.
         """
         spent = self.budget.spent
         is_done = False
         try:
             if api_key == apis.OFFSET_FETCH:
                 is_done = self.direct_fetches.handle(session, reader, version, correlation_id)
+            elif api_key != apis.OFFSET_COMMIT:
+                is_done = self.direct_heartbeats.handle(session, reader, api_key, version, correlation_id, now)
             elif not self.disk_full:
                 is_done = self.direct_commits.handle(session, reader, version, correlation_id, now)
         except Exception as fault:

@@ -127,13 +127,16 @@ class TimerTable:
             timers.armed_ms = deadline_ms
             timers.session_token = self.arm(TIMER_SESSION, group_id, member_id, deadline_ms, out)
 
-    def extend_session(self, group_id: str, member_id: str, timeout_ms: int, now_mono_ms: int) -> None:
-        """Extend the session of a member whose session timer is armed and fires early enough."""
+    def extend_session(self, group_id: str, member_id: str, timeout_ms: int, now_mono_ms: int) -> bool:
+        """Extend the session of a member whose session timer is armed and fires early enough; whether it does."""
         timers = self.find(group_id, member_id)
-        if timers is not None:
-            deadline_ms = now_mono_ms + timeout_ms
-            if timers.armed_ms != NOT_ARMED and timers.armed_ms <= deadline_ms:
-                timers.deadline_ms = deadline_ms
+        if timers is None:
+            return False
+        deadline_ms = now_mono_ms + timeout_ms
+        if timers.armed_ms == NOT_ARMED or timers.armed_ms > deadline_ms:
+            return False
+        timers.deadline_ms = deadline_ms
+        return True
 
     def is_session_over(self, timer: Timer, now: Now, out: Outcome) -> bool:
         """The session timer of a member fired: whether the member sent nothing since the session was last extended."""
