@@ -136,6 +136,8 @@ class Journal:
             raise JournalFailed(self.failure)
         if self._in_flight is not None:
             raise ValueError("a commit is in flight")
+        if self.sync_mode != SYNC_ALWAYS and self._write_plainly():
+            return None
         if not self.has_pending:
             return None
         syncs = self.directory.take_pending_syncs()
@@ -169,6 +171,22 @@ class Journal:
         ticket.syncs = _once(ticket.syncs)
         self._in_flight = ticket
         return ticket
+
+    def _write_plainly(self) -> bool:
+        """Without syncs, most writes are those of a single log: the usual case in short. False: it is not that one."""
+        directory = self.directory
+        if len(self._dirty) != 1 or directory.pending_syncs or directory.starts_moved:
+            return False
+        try:
+            for log in self._dirty:
+                if not log.write_plainly():
+                    return False
+                log.dirty = False
+        except OSError as error:
+            raise self._fail(caused_by(WriteFailed(f"write failed: {error}"), error)) from error
+        self._dirty.clear()
+        self._pending_bytes = 0
+        return True
 
     def _free_files(self, ticket: CommitTicket) -> None:
         files = self.directory.files

@@ -47,6 +47,8 @@ class OpenFiles:
         # Both are in order of use, the least recent one first.
         self._open: dict[Owner, None] = {}
         self._held: dict[Owner, None] = {}
+        # The last one of `_held`: a log that is written again and again stays at the end.
+        self._last_held: Owner | None = None
         self._owner = threading.get_ident()
         self._is_short = False
         self._is_retired = False
@@ -76,6 +78,7 @@ class OpenFiles:
         """The segment closed its file."""
         self._open.pop(segment, None)
         self._held.pop(segment, None)
+        self._last_held = None
 
     def may_hold(self, segment: Owner) -> bool:
         return segment in self._held or len(self._held) < self.held_max
@@ -85,15 +88,19 @@ class OpenFiles:
 
     def hold(self, segment: Owner) -> None:
         """Mark an open file as having bytes that are not synced."""
+        if segment is self._last_held:
+            return
         self._open.pop(segment, None)
         self._held.pop(segment, None)
         self._held[segment] = None
+        self._last_held = segment
 
     def release(self, segment: Owner) -> None:
         """Mark all bytes of the file as synced."""
         if segment in self._held:
             del self._held[segment]
             self._open[segment] = None
+            self._last_held = None
 
     def oldest_held(self, count: int) -> list[Owner]:
         """Held segments, the least recently held first."""

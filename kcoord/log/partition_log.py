@@ -389,6 +389,21 @@ class PartitionLog:
             syncs.append(self._write)
         return syncs
 
+    def write_plainly(self) -> bool:
+        """`write_pending` and `end_write` in one, without a sync, if there is nothing to do but to append to the newest
+        file. False: nothing was done. Raises OSError.
+        """
+        active = self._active
+        if active is not self._segments[self._first_dirty] or not active.pending or not active.size:
+            return False
+        if not active.may_hold():
+            return False
+        self._is_syncing = False
+        active.write_pending()
+        self.written_end = self.end_offset
+        self.durable_end = self.end_offset
+        return True
+
     def _begin_write(self) -> LogWrite:
         """Prepare for a thread: write the remaining bytes and close all segments but the last."""
         segments = self._segments[self._first_dirty :]

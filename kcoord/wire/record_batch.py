@@ -465,8 +465,7 @@ def encode_batch(
     head.append(MAGIC_V2)
     _write_u32(head, crc)
     head.write(summed)
-    head.write(records)
-    return head.getvalue()
+    return head.getvalue() + records
 
 
 def _write_u32(w: BytesWriter, value: i64) -> None:
