@@ -500,7 +500,8 @@ def with_offsets(batch: bytes, base_offset: i64, leader_epoch: i64) -> bytes:
     write_i64_be(w, base_offset)
     w.write(batch[8:12])
     write_i32_be(w, i32(leader_epoch))
-    return w.getvalue() + batch[16:]
+    # One copy of the records, where a slice would be another one.
+    return b"".join((w.getvalue(), memoryview(batch)[16:]))
 
 
 def with_max_timestamp(batch: bytes, attributes: i64, max_timestamp: i64) -> bytes:
