@@ -2,7 +2,7 @@
 # Variables: PYTHON (the interpreter that creates .venv), VENV, ARGS (further arguments for the tool),
 # WORKERS (the number of test processes).
 .DEFAULT_GOAL := help
-.PHONY: help setup run run-compiled other-python gen gen-check compile lint format picture type test test-fast test-compiled interop nightly image lock dist release test-dist bench bench-open bench-partitions bench-spark bench-fixture stall fuzz explore explore-transactions crash-states io-faults bit-flips crash crash-copies jepsen check clean
+.PHONY: help setup run run-compiled other-python gen gen-check compile lint format picture type test test-fast test-compiled interop nightly image lock dist release test-dist bench bench-growth bench-open bench-partitions bench-spark bench-fixture profile stall fuzz explore explore-transactions crash-states io-faults bit-flips crash crash-copies jepsen check clean
 
 VENV ?= .venv
 PYTHON ?= $(shell tools/find_python.sh)
@@ -107,6 +107,9 @@ test-dist: setup dist ## install what is in dist/ into empty environments, and u
 bench: compile ## requests/s, latency, start-up, memory; interpreted and compiled
 	$(PY) -m bench.bench $(ARGS)
 
+bench-growth: compile ## CPU per request as groups, members and offsets grow (ARGS="--plots build/plots --only \"classic members\"")
+	$(COMPILED) $(PY) -m bench.growth $(ARGS)
+
 bench-open: compile ## opening a log with a million committed offsets: time and memory
 	$(PY) -m bench.open $(ARGS)
 
@@ -118,6 +121,10 @@ bench-fixture: compile ## the pytest fixture and 100 tests with it, next to Embe
 
 bench-spark: compile ## speed of reading logs in Spark, next to kafka-dump-log (ARGS="--jobs 1000000 --log-gb 1": all jobs, and memory)
 	$(PY) -m bench.spark $(ARGS)
+
+# py-spy has an environment of its own, and the server that it starts has the usual one.
+profile: $(if $(findstring --interpreted,$(ARGS)),setup,compile) .venv-profile/.ready ## a flame graph of a server under load in build/profile, and its ten largest functions (ARGS="--interpreted commit-5 --seconds 10")
+	$(PY) -P -m bench.flame .venv-profile/bin/py-spy $(ARGS)
 
 stall: compile ## the worst frame of every API: CPU per turn, delay of others, memory (ARGS="--seconds 60 --seed 1" for a sample)
 	$(COMPILED) $(PY) -m tests.stall $(ARGS)

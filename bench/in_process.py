@@ -37,14 +37,19 @@ ROUNDS = 5
 
 
 class InProcess:
-    """A client of an engine in this process: `exchange` is that of `workload.Client`."""
+    """A client of an engine in this process: `exchange` is that of `workload.Client`.
 
-    def __init__(self) -> None:
-        directory = open_directory(MemoryStorage(), 1, CLUSTER_ID, CLUSTER_ID)
+    It opens what is in `storage`, which is empty by default. `entropy` makes the ids of members.
+    """
+
+    def __init__(
+        self, storage: MemoryStorage | None = None, entropy: Callable[[int], bytes] = lambda n: b"\x07" * n
+    ) -> None:
+        directory = open_directory(storage or MemoryStorage(), 1, CLUSTER_ID, CLUSTER_ID)
         config = CoreConfig()
         config.cluster_id = CLUSTER_ID
         limits = frame_limits(load_settings().server)
-        self.engine = Engine(config, directory, Journal(directory, "memory"), lambda n: b"\x07" * n, limits)
+        self.engine = Engine(config, directory, Journal(directory, "memory"), entropy, limits)
         self.mono_ms = 1
         self.engine.load(self.now())
         self.session: Session = self.engine.open_session("127.0.0.1", "127.0.0.1", 9092)

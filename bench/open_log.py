@@ -28,18 +28,23 @@ PENDING_BYTES: Final = 8 << 20
 WALL_MS: Final = 1_800_000_000_000
 
 
+def place(group: int, number: int, per_group: int) -> tuple[str, int]:
+    """The topic and the partition of one of the offsets that a group has."""
+    per_topic = max(per_group // TOPICS_PER_GROUP, 1)
+    return f"orders-{(group + number // per_topic) % 200:03d}", number % per_topic
+
+
 def commits(offsets: int, groups: int, per_commit: int) -> list[tuple[bytes, int]]:
     """(batch at offset 0, its number of records) of one commit of every partition of every group."""
     each = offsets // groups
-    per_topic = max(each // TOPICS_PER_GROUP, 1)
     batches: list[tuple[bytes, int]] = []
     for first in range(0, each, per_commit):
         for group in range(groups):
             builder = BatchBuilder()
             wall_ms = WALL_MS + len(batches)
             for number in range(first, min(first + per_commit, each)):
-                topic = f"orders-{(group + number // per_topic) % 200:03d}"
-                key = OffsetCommitKey(f"group-{group:06d}", topic, number % per_topic)
+                topic, partition = place(group, number, each)
+                key = OffsetCommitKey(f"group-{group:06d}", topic, partition)
                 value = OffsetCommitValue(5_000_000_000 + group * 1000 + number, 3, "", wall_ms)
                 key_bytes, value_bytes = encode_record(key, value)
                 builder.append(wall_ms, key_bytes, value_bytes)

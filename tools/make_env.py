@@ -1,7 +1,9 @@
-"""Create a virtual environment: `make_env.py FOLDER run|dev|release|docs|compare`. Uses only the standard library.
+"""Create a virtual environment: `make_env.py FOLDER run|dev|release|docs|profile|compare`.
+
+It uses only the standard library.
 
 `run` installs the package and, if there is a C compiler, the tools to compile it; `dev` installs everything that the
-checks need; `release` and `docs` install a dependency group of that name, without the package.
+checks need; `release`, `docs` and `profile` install a dependency group of that name, without the package.
 `compare` prints a target for make if the environment has another Python than the one that runs this.
 A stamp file in the environment tells make that this is done; a change of pyproject.toml repeats it.
 """
@@ -17,7 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # Environments of tools that the package does not share: their dependencies are many.
-TOOLS = ("release", "docs")
+TOOLS = ("release", "docs", "profile")
 
 
 def python_of(folder: Path) -> Path:
@@ -76,7 +78,7 @@ def install(folder: Path, kind: str) -> None:
 
 def main() -> int:
     if len(sys.argv) != 3 or sys.argv[2] not in ("run", "dev", *TOOLS, "compare"):
-        raise SystemExit("usage: make_env.py FOLDER run|dev|release|docs|compare")
+        raise SystemExit("usage: make_env.py FOLDER run|dev|release|docs|profile|compare")
     if sys.argv[2] == "compare":
         folder = Path(sys.argv[1])
         if python_of(folder).exists() and not has_this_python(folder):

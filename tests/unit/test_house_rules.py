@@ -54,7 +54,7 @@ def tracked_files() -> list[Path]:
     done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if done.returncode == 0:
         return [ROOT / name for name in done.stdout.split("\0") if name and (ROOT / name).is_file()]
-    skipped = {".venv", ".venv-docs", ".venv-release", "build", "dist", "__pycache__", "data"}
+    skipped = {".venv", ".venv-docs", ".venv-profile", ".venv-release", "build", "dist", "__pycache__", "data"}
     return [path for path in ROOT.rglob("*") if path.is_file() and not skipped & set(path.parts)]
 
 
