@@ -15,6 +15,7 @@ from typing import TypeVar
 from bench.in_process import IN_FLIGHT, InProcess
 from bench.members_child import Member
 from bench.workload import check, decode, request_frame
+from kcoord.core.config import CoreConfig
 from kcoord.engine.session import Session
 from kcoord.log.storage import MemoryStorage
 from kcoord.protocol import apis, errors
@@ -24,15 +25,15 @@ from kcoord.protocol.join_group import JoinGroupRequest, JoinGroupRequestProtoco
 from kcoord.protocol.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 from kcoord.wire.message import Message
 
-# Kafka's default. The members of a crowd join within it, so that they are in one generation.
-REBALANCE_DELAY_MS = 3_000
-# Partitions of an engine and of a request. The defaults are below what 10,000 members need for two partitions each.
+# Members that join at once are in one generation, and consumer groups wait so long for the next assignment. No time
+# passes while the engine works, so that it can be short: the sessions of the other groups go on meanwhile.
+DELAY_MS = 10
+# Partitions of an engine and of a request. The defaults are below what 10,000 members need for two partitions each, all
+# of which the first one has for a moment.
 PARTITIONS_MAX = 100_000
 # The limit of a group, for one member more than the default allows.
 MEMBERS_MAX = 20_000
 SESSION_TIMEOUT_MS = 300_000
-# The default of `group.consumer.assignment.interval.ms`: a heartbeat after it may compute a new assignment.
-ASSIGNMENT_INTERVAL_MS = 1_000
 # Rounds of heartbeats, and waits for the answers to parked requests, after which a group should have agreed.
 ROUNDS_MAX = 50
 
@@ -44,15 +45,15 @@ class Meter(InProcess):
     """An engine that counts its CPU time."""
 
     def __init__(self, storage: MemoryStorage | None = None) -> None:
-        super().__init__(storage, random.Random(1).randbytes)
+        config = CoreConfig()
+        config.group_initial_rebalance_delay_ms = config.group_consumer_assignment_interval_ms = DELAY_MS
+        config.partitions_max = config.request_partitions_max = config.request_elements_max = PARTITIONS_MAX
+        config.group_max_size = config.group_consumer_max_size = MEMBERS_MAX
+        super().__init__(storage, random.Random(1).randbytes, config)
         # Seconds.
         self.cpu_s = 0.0
         # Answers by session id, until they are taken.
         self.answers: dict[int, bytearray] = {}
-        config = self.engine.config
-        config.group_initial_rebalance_delay_ms = REBALANCE_DELAY_MS
-        config.partitions_max = config.request_partitions_max = PARTITIONS_MAX
-        config.group_max_size = config.group_consumer_max_size = MEMBERS_MAX
 
     def timed(self, work: Callable[[], object]) -> float:
         """Run the work on its own. Returns seconds of CPU time."""
@@ -123,7 +124,7 @@ class Meter(InProcess):
             for _ in range(ROUNDS_MAX):
                 if answer is not None:
                     break
-                self.sleep(REBALANCE_DELAY_MS)
+                self.sleep(DELAY_MS)
                 answer = self.take(session, api_key, version, kind)
             if answer is None:
                 raise RuntimeError(f"no {kind.__name__} for a member: {session.close_reason or 'it waits'}")
@@ -220,7 +221,7 @@ class ConsumerCrowd:
         for _ in range(ROUNDS_MAX):
             if self.has_agreed():
                 return
-            self.meter.sleep(ASSIGNMENT_INTERVAL_MS)
+            self.meter.sleep(DELAY_MS)
             self._beat(self.members)
         raise RuntimeError(f"{self.group_id} has not agreed after {ROUNDS_MAX} heartbeats of each member")
 

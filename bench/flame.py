@@ -2,9 +2,10 @@
 
     python -m bench.flame PY_SPY [--interpreted] [--picture FILE] [WORKLOAD ... and options of `kcoord bench run`]
 
-py-spy starts the server, so that it may look into it without further rights, and samples it until the load is over. A
-sample is a stack that runs; waiting is not sampled. Starting the server is in the picture, too: it is the part with
-importlib. The picture is an SVG file for a browser, where a click on a function shows it alone.
+py-spy starts the server, so that it may look into it without further rights, and samples it until the load is over. The
+picture also has the start of the server (importlib) and threads that wait (epoll_pwait, PyThread_acquire_lock_timed).
+The table of the ten functions with the largest share leaves them out. The picture is an SVG file for a browser, where a
+click on a function shows it alone.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from pathlib import Path
 from typing import Final
 
 from bench import servers
+from kcoord.cli.bench.common import EVERYTHING
+from kcoord.cli.bench.options import SETS
 from kcoord.log.storage import LOCK_FILE
 
 FOLDER: Final = servers.ROOT / "build" / "profile"
@@ -38,7 +41,10 @@ LOOK_SECONDS: Final = 0.05
 SHOWN: Final = 10
 NAME_WIDTH: Final = 76
 
-IMPORT: Final = "importlib._bootstrap"
+# Parts of names of functions that import, and that wait. py-spy cannot tell a waiting native thread from one that runs.
+IMPORTS: Final = ("importlib._bootstrap", "CPyImport_")
+WAITS: Final = ("PyThread_acquire_lock_timed ", "epoll_pwait ", "epoll_wait ", "poll ")
+PLATFORM: Final = re.compile(r"\.cpython-[\w-]+(?=\.so\))")
 # A frame in the picture: its name with a count, its place, and from where on it has how many samples.
 DRAWN: Final = re.compile(
     r'<title>([^<]*) \([\d,]+ samples?, [\d.]+%\)</title><rect [^>]*\by="(\d+)"[^>]* fg:x="(\d+)" fg:w="(\d+)"'
@@ -80,25 +86,27 @@ def read_frames(path: Path) -> list[Frame]:
     return sorted(frames, key=lambda frame: (frame.depth, frame.begin))
 
 
-def imports_of(frames: Sequence[Frame]) -> list[tuple[int, int]]:
-    """The samples of imports, from and to. A server imports when it starts."""
+def left_out(frames: Sequence[Frame]) -> list[tuple[int, int]]:
+    """The samples of imports, which are part of the start, and of waiting: from and to."""
     found: list[tuple[int, int]] = []
     for frame in frames:
-        if IMPORT in frame.name and not is_in(frame, found):
+        is_wanted = not frame.name.startswith(WAITS) and not any(part in frame.name for part in IMPORTS)
+        if not is_wanted and not is_in(frame, found):
             found.append((frame.begin, frame.end))
     return found
 
 
 def is_in(frame: Frame, ranges: Sequence[tuple[int, int]]) -> bool:
-    return any(begin <= frame.begin < end for begin, end in ranges)
+    """Whether all samples of the frame are in one of the ranges."""
+    return any(begin <= frame.begin and frame.end <= end for begin, end in ranges)
 
 
 def shares(frames: Sequence[Frame]) -> tuple[dict[str, Share], int]:
-    """The share of each function, and the number of all samples. Samples of imports do not count.
+    """The share of each function, and the number of all samples, without what is left out.
 
     A function that calls itself counts once.
     """
-    imports = imports_of(frames)
+    skipped = left_out(frames)
     by_depth: dict[int, list[Frame]] = {}
     for frame in frames:
         by_depth.setdefault(frame.depth, []).append(frame)
@@ -107,9 +115,9 @@ def shares(frames: Sequence[Frame]) -> tuple[dict[str, Share], int]:
     # Where each function runs already, further out on the same stacks.
     outer: dict[str, list[tuple[int, int]]] = {}
     for frame in frames:
-        if is_in(frame, imports):
+        if is_in(frame, skipped):
             continue
-        total = frame.count - sum(end - begin for begin, end in imports if frame.begin <= begin < frame.end)
+        total = frame.count - sum(end - begin for begin, end in skipped if frame.begin <= begin < frame.end)
         samples = max(samples, total)
         share = found.setdefault(frame.name, Share())
         called = by_depth.get(frame.depth + 1, [])
@@ -122,9 +130,11 @@ def shares(frames: Sequence[Frame]) -> tuple[dict[str, Share], int]:
 
 
 def print_shares(found: dict[str, Share], samples: int) -> None:
-    print(f"\n{'own %':>7}{'all %':>7}  function, of {samples:,} samples without imports")
+    print(f"\n{'own %':>7}{'all %':>7}  function, of {samples:,} samples without imports and waiting")
     ranked = sorted(((name, share) for name, share in found.items() if name != "all"), key=lambda one: -one[1].own)
     for name, share in ranked[:SHOWN]:
+        # The library of native code has the platform in its name.
+        name = PLATFORM.sub("", name)
         shown = name if len(name) <= NAME_WIDTH else f"{name[: NAME_WIDTH - 3]}..."
         print(f"{share.own / samples * 100:>7.1f}{share.total / samples * 100:>7.1f}  {shown}")
 
@@ -174,9 +184,11 @@ class SampledServer(servers.Server):
 
 def load(address: str, compiled: bool, words: Sequence[str]) -> None:
     """Run `kcoord bench run`. What it prints goes to the terminal. Raises CalledProcessError."""
-    command = [sys.executable, "-P", "-m", "kcoord.cli.main", "bench", "run", "-b", address]
+    command = [sys.executable, "-P", "-m", "kcoord.cli.main", "bench", "run", "-b", address, *LOAD]
+    # Without a name, that command would run all workloads.
+    command += () if any(word in SETS or word in SETS[EVERYTHING] for word in words) else WORKLOADS
     variables = servers.environment(compiled)
-    subprocess.run([*command, *LOAD, *(words or WORKLOADS)], env=variables, cwd=tempfile.gettempdir(), check=True)
+    subprocess.run([*command, *words], env=variables, cwd=tempfile.gettempdir(), check=True)
 
 
 def main() -> int:

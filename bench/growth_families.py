@@ -22,6 +22,11 @@ from kcoord.log.serde import decode_record, encode_record
 from kcoord.log.storage import MemoryStorage
 from kcoord.protocol import apis
 from kcoord.protocol.consumer_group_describe import ConsumerGroupDescribeRequest, ConsumerGroupDescribeResponse
+from kcoord.protocol.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from kcoord.protocol.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
 from kcoord.protocol.header import decode_response_header
@@ -65,6 +70,8 @@ DESCRIBED: Final = 100
 MEMBERS_MIN: Final = 200
 # Groups whose records are in a batch.
 GROUPS_PER_BATCH: Final = 100
+# Partitions that one request creates at most.
+PARTITIONS_ADDED: Final = 9_000
 # Elements of an answer.
 ELEMENTS_MAX: Final = 100_000_000
 # A whole answer is measured several times, too.
@@ -154,10 +161,15 @@ def per_item(meter: Meter, api_key: int, version: int, request: Any, kind: type[
 
 def create_topics(meter: Meter, partitions: dict[str, int]) -> dict[str, bytes]:
     """Returns their ids."""
-    topics = [CreatableTopic(name, count, 1) for name, count in partitions.items()]
+    topics = [CreatableTopic(name, min(count, PARTITIONS_ADDED), 1) for name, count in partitions.items()]
     answer = meter.call(19, 7, CreateTopicsRequest(topics, 30_000, False), CreateTopicsResponse)
     for topic in answer.topics:
         workload.check(topic.error_code, f"create {topic.name}")
+    for name, count in partitions.items():
+        for end in range(2 * PARTITIONS_ADDED, count + PARTITIONS_ADDED, PARTITIONS_ADDED):
+            more = CreatePartitionsTopic(name, min(end, count), None)
+            added = meter.call(37, 3, CreatePartitionsRequest([more], 30_000), CreatePartitionsResponse)
+            workload.check(added.results[0].error_code, f"add partitions to {name}")
     return {topic.name: topic.topic_id for topic in answer.topics}
 
 

@@ -43,10 +43,13 @@ class InProcess:
     """
 
     def __init__(
-        self, storage: MemoryStorage | None = None, entropy: Callable[[int], bytes] = lambda n: b"\x07" * n
+        self,
+        storage: MemoryStorage | None = None,
+        entropy: Callable[[int], bytes] = lambda n: b"\x07" * n,
+        config: CoreConfig | None = None,
     ) -> None:
         directory = open_directory(storage or MemoryStorage(), 1, CLUSTER_ID, CLUSTER_ID)
-        config = CoreConfig()
+        config = config or CoreConfig()
         config.cluster_id = CLUSTER_ID
         limits = frame_limits(load_settings().server)
         self.engine = Engine(config, directory, Journal(directory, "memory"), entropy, limits)
