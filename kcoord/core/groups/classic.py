@@ -52,6 +52,9 @@ NO_REQUEST: Final = -1
 
 GENERATION_MAX: Final = 2147483647
 
+# Skipping a removed entry of a dict takes a nanosecond, and copying an entry takes some tens of them.
+SKIPS_PER_MEMBER: Final = 64
+
 # Bytes around the variable parts of a record: batch and record headers, then the fixed fields of one member.
 RECORD_OVERHEAD_BYTES: Final = 160
 MEMBER_OVERHEAD_BYTES: Final = 40
@@ -154,6 +157,8 @@ class ClassicGroup(MadeGroup):
         self.generation_id = 0
         self.leader_id: str | None = None
         self.members: dict[str, ClassicMember] = {}
+        # How many members were removed from this dict since it was built.
+        self._removed_members = 0
         self.static_members: dict[str, str] = {}
         # Member ids that were assigned but not yet used to join (KIP-394), with the tokens of their timers.
         self.pending_members: dict[str, int] = {}
@@ -374,11 +379,11 @@ class ClassicGroup(MadeGroup):
     def remove_member(self, member_id: str, elects_leader: bool = True) -> ClassicMember | None:
         """Remove a member or a pending member. The caller answers its parked requests first.
 
-        A dict skips removed entries one by one, so electing a leader after each of many removals takes quadratic time.
         Callers that remove many members pass False and call `elect_leader` once at the end.
         """
         member = self.members.pop(member_id, None)
         if member is not None:
+            self._removed_members += 1
             self._count_protocols(member, -1)
             if member.is_awaiting_join():
                 self.awaiting_join -= 1
@@ -395,8 +400,17 @@ class ClassicGroup(MadeGroup):
         return member
 
     def elect_leader(self) -> None:
-        """If there is no leader, elect the member that has been in the group for the longest time."""
+        """If there is no leader, elect the member that has been in the group for the longest time.
+
+        A dict skips removed entries one by one. When sessions expire in the order in which members joined, each
+        removes a leader, and the skips add up to quadratic time. So the dict is built again before skipping costs more
+        than that.
+        """
         if self.leader_id is None:
+            if self._removed_members * self._removed_members > SKIPS_PER_MEMBER * len(self.members):
+                # A plain copy may keep the gaps.
+                self.members = {member_id: member for member_id, member in self.members.items()}  # noqa: C416
+                self._removed_members = 0
             for member_id in self.members:
                 self.leader_id = member_id
                 break
@@ -428,6 +442,7 @@ class ClassicGroup(MadeGroup):
     def remove_keeping_order(self, member: ClassicMember) -> None:
         """Remove a member that returns at once under another id. No leader is elected in between."""
         del self.members[member.member_id]
+        self._removed_members += 1
         self._count_protocols(member, -1)
         if member.is_awaiting_join():
             self.awaiting_join -= 1
@@ -534,6 +549,7 @@ class ClassicGroup(MadeGroup):
         self.previous_state = DEAD
         self.leader_id = None
         self.members = {}
+        self._removed_members = 0
         self.static_members = {}
         self.pending_members = {}
         self.pending_sync = {}

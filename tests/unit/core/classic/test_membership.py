@@ -217,6 +217,15 @@ def test_several_members_leave_with_one_request() -> None:
     assert rig.group().leader_id == ids[1]
 
 
+def test_of_the_members_that_are_left_the_oldest_leads_however_many_have_left() -> None:
+    rig = Rig()
+    ids = rig.stable_group(100)
+    for number, member in enumerate(ids[:-1], 1):
+        assert rig.leave(member).error_code == errors.NONE
+        assert rig.group().leader_id == ids[number]
+        assert list(rig.group().members) == ids[number:]
+
+
 def test_an_admin_removes_static_members_by_instance() -> None:
     rig = Rig()
     answer = rig.join_all(rig.send_join(instance="a"))[0]
