@@ -31,6 +31,7 @@ PICTURES: Final = (
         "request",
         (
             (families.COMMIT, "classic groups", families.COMMIT),
+            ("OffsetCommit, ten of the groups", "classic groups", families.COMMIT + families.AGAIN),
             (families.FETCH, "classic groups", families.FETCH),
             (families.HEARTBEAT, "classic groups", families.HEARTBEAT),
             (families.CONSUMER_HEARTBEAT, "consumer groups", families.CONSUMER_HEARTBEAT),

@@ -14,12 +14,12 @@ from typing import Final
 
 WIDTH: Final = 760
 LEFT: Final = 70
-RIGHT: Final = 24
+RIGHT: Final = 48
 HEIGHT: Final = 300
 BOTTOM: Final = 60
 # The legend has two columns above the plot.
-LEGEND_TOP: Final = 58
-LEGEND_ROW: Final = 22
+LEGEND_TOP: Final = 66
+LEGEND_ROW: Final = 23
 LEGEND_COLUMN: Final = 350
 
 # Colours that differ in brightness, too, and a mark for each, so that a line is known without its colour.
@@ -68,7 +68,8 @@ class Scale:
         # Rounded, so that a value of a whole decade does not begin another.
         logs = [round(math.log10(value), 9) for value in values]
         self.low = math.floor(min(logs))
-        self.high = max(math.ceil(max(logs)), self.low + 1)
+        # At least two decades, so that a flat line looks flat.
+        self.high = max(math.ceil(max(logs)), self.low + 2)
         self.first = first
         self.last = last
 
@@ -93,7 +94,7 @@ def draw(plot: Plot) -> str:
         "<!-- The light panel keeps the picture legible on a dark page. -->\n",
         f'<rect x="1" y="1" width="{WIDTH - 2}" height="{height - 2}" rx="8" fill="#ffffff" stroke="#d0d7de"/>\n',
         _text(16, 28, plot.title, "title"),
-        _text(16, top - 14, plot.y_title, "small"),
+        _text(16, top - 12, plot.y_title, "small"),
     ]
     for value in x.decades():
         at = x.at(value)
@@ -112,7 +113,7 @@ def draw(plot: Plot) -> str:
 
 def _legend(number: int, name: str) -> list[str]:
     left = 24 + number % 2 * LEGEND_COLUMN
-    row = LEGEND_TOP - 8 + number // 2 * LEGEND_ROW
+    row = LEGEND_TOP - 14 + number // 2 * LEGEND_ROW
     return [_mark(number, left, row - 5), _text(left + 14, row, name)]
 
 
