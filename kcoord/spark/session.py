@@ -44,6 +44,15 @@ def session(app_name: str, master: str | None = None, **conf: str | int | bool) 
 
     Raises JavaNotFoundError.
     """
+    spark = bare_session(app_name, master, **conf)
+    register(spark)
+    return spark
+
+
+def bare_session(app_name: str, master: str | None = None, **conf: str | int | bool) -> SparkSession:
+    """The same, without `register`: that makes Spark look for all data sources in Python, which starts two processes of
+    Python, one after the other. `kcoord.spark.planned` reads without it. Raises JavaNotFoundError.
+    """
     local = master is not None and master.startswith("local")
     builder = SparkSession.builder.appName(app_name)
     if master is not None:
@@ -55,7 +64,6 @@ def session(app_name: str, master: str | None = None, **conf: str | int | bool) 
     else:
         with _environment(_variables(local)):
             spark = builder.getOrCreate()
-    register(spark)
     return spark
 
 

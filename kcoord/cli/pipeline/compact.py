@@ -9,7 +9,7 @@ import click
 from kcoord.cli.log.common import emit_json, note, plural
 from kcoord.cli.log.points import Point, parse_point
 from kcoord.cli.pipeline.options import RunOptions, pipeline_options
-from kcoord.cli.pipeline.run import Run
+from kcoord.cli.pipeline.run import Run, where
 from kcoord.cli.pipeline.states import (
     COMMITTED,
     UNCOMMITTED,
@@ -19,6 +19,7 @@ from kcoord.cli.pipeline.states import (
     refuse,
     write_log,
 )
+from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC
 
 
 @click.command("compact")
@@ -44,6 +45,7 @@ def compact(options: RunOptions, point: Point, offsets_partitions: int | None) -
     with Run("compact", options) as run:
         from kcoord.spark.jobs import compact as job
         from kcoord.spark.jobs.state import RECORD_COLUMNS, committed_at, newest_replicas, one_cluster
+        from kcoord.spark.planned import read_table
 
         count = offsets_partitions or one_log(options)
         time = datetime.fromtimestamp(point.time_ms / 1000, UTC) if point.time_ms >= 0 else None
@@ -58,15 +60,16 @@ def compact(options: RunOptions, point: Point, offsets_partitions: int | None) -
         write_log(run, rows, count)
         left_out = 0
         if point.is_end:
-            everything = read_records(run, UNCOMMITTED, job.OPEN_COLUMNS)
+            # Which replica counts depends on all records; else those outside of transactions are not decoded.
+            everything = read_records(run, UNCOMMITTED, job.OPEN_COLUMNS, (), None if options.one_cluster else True)
             if options.one_cluster:
                 everything = newest_replicas(everything, one_cluster())
             open_now = job.open_transactions(everything)
             left = open_now.selectExpr("coalesce(sum(records), 0) as records").first()
             left_out = 0 if left is None else left.records
-        reader = run.spark.read.format("kcoord").option("table", "records").option("columns", "log_topic")
-        kept = reader.load(options.output)
-        written = kept.where("log_topic in ('__consumer_offsets', '__transaction_state')").count()
+        of_coordinators = where(log_topic=(OFFSETS_TOPIC, TRANSACTION_TOPIC))
+        table = {**run.spread(), "table": "records", "columns": "log_topic", "where": of_coordinators}
+        written = read_table(run.spark, options.output, table).count()
     if options.is_json:
         emit_json({"job": "compact", "output": options.output, "records": written, "open": left_out})
         return

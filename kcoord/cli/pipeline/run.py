@@ -10,6 +10,7 @@ import importlib.util
 import json
 import logging
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -32,6 +33,18 @@ DATE: Final = "date"
 BUCKET: Final = "group_bucket"
 # Spark's default of 200 is for clusters; each partition costs the start of a task.
 SHUFFLES_PER_CORE: Final = 4
+# Below this size of all logs most of the time is Spark's own start: its second compiler would still be busy when the
+# job is over, and one task per core sorts what there is. Without that compiler the JVM reserves less for compiled code
+# than Spark generates.
+SHORT_BYTES_MAX: Final = 256 << 20
+SHORT_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+# Where a JVM takes options from, besides its command line.
+JVM_VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+# Spark's default for both of its settings.
+BROADCAST_BYTES_MAX: Final = 10 << 20
+# Of logs on HDFS, which are not listed before Spark has started.
+UNKNOWN_SIZE: Final = 1 << 62
+JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 # The errors of our readers and writers, on executors, too, and their exit codes.
 OUR_ERRORS: Final = {
     "BadOption": EXIT_CONFIG,
@@ -108,8 +121,7 @@ class Run:
         # A process that has used hdfs-native hangs where PySpark forks it to start the JVM. All other paths are
         # checked before that, because the start takes a while.
         is_of_hdfs = self.options.path.partition("://")[0] in HDFS_SCHEMES
-        if not is_of_hdfs:
-            _check_path(self.options)
+        size_bytes = UNKNOWN_SIZE if is_of_hdfs else _check_path(self.options)
         from pyspark.sql import SparkSession
 
         self._is_ours = SparkSession.getActiveSession() is None
@@ -117,9 +129,9 @@ class Run:
             _quiet_pyspark()
             # An error here is one of settings.
             with friendly(self._trace, EXIT_CONFIG), self._trace.as_output():
-                self.spark = _session(self.job, self.options)
+                self.spark = _session(self.job, self.options, size_bytes)
         else:
-            self.spark = _session(self.job, self.options)
+            self.spark = _session(self.job, self.options, size_bytes)
         if is_of_hdfs:
             _check_path(self.options)
         _check_format(self.spark, self.options)
@@ -139,16 +151,17 @@ class Run:
         has only these. `more` are options of the reader."""
         from pyspark.sql import functions as F
 
+        from kcoord.spark.planned import read_table
+
         wanted = dict(of or {})
         if self.options.groups and name not in ("messages", "_corrupt"):
             wanted["group_id"] = self.options.groups
         if self.options.topics and name in ("offset_commits", "messages"):
             wanted["topic"] = self.options.topics
-        # Not `pushdown`: Spark 4.3 applies the filters of one query to all queries of a loaded table.
         options = {"where": where(**wanted), **self.spread(), **dict(self.options.source), **more, "table": name}
         if columns:
             options["columns"] = ",".join(columns)
-        found = self.spark.read.format("kcoord").options(**options).load(self.options.path)
+        found = read_table(self.spark, self.options.path, options)
         if self.options.groups and "group_id" in found.columns:
             found = found.where(F.col("group_id").isin(*self.options.groups))
         if self.options.topics and name in ("offset_commits", "messages"):
@@ -167,10 +180,12 @@ class Run:
         """These columns of the table `assignments`, in one log if all are one cluster. Replicas repeat rows."""
         from pyspark.sql import functions as F
 
+        from kcoord.spark.planned import read_table
+
         of = where(group_id=self.options.groups) if self.options.groups else "{}"
         options = {"where": of, **self.spread(), **dict(self.options.source), "table": "assignments"}
         options["columns"] = ",".join(columns)
-        table = self.spark.read.format("kcoord").options(**options).load(self.options.path)
+        table = read_table(self.spark, self.options.path, options)
         return table.withColumn("log", F.lit(".")) if self.options.one_cluster else table
 
     def history(self) -> DataFrame:
@@ -178,6 +193,7 @@ class Run:
         from kcoord.cli.pipeline.history_notes import note_history
         from kcoord.core.outcome import OFFSETS_TOPIC
         from kcoord.spark.jobs.completeness import collected, history_table, of_one_cluster
+        from kcoord.spark.planned import read_table
         from kcoord.spark.reader.options import STORAGE_PREFIX
         from kcoord.spark.tables.history import HistoryTable
 
@@ -188,7 +204,7 @@ class Run:
             if name.lower().startswith(STORAGE_PREFIX) or name.lower() == "filesystem"
         }
         options = {**storage, "table": HistoryTable.NAME, "subscribe": OFFSETS_TOPIC}
-        found = collected(self.spark.read.format("kcoord").options(**options).load(self.options.path))
+        found = collected(read_table(self.spark, self.options.path, options))
         self.histories = of_one_cluster(found) if self.options.one_cluster else found
         note_history(self.histories, self.options)
         return history_table(self.spark, self.histories)
@@ -309,8 +325,8 @@ def _check_output(options: RunOptions) -> None:
         fail(f"{options.output} exists and is not empty; --overwrite replaces tables in it", EXIT_CONFIG)
 
 
-def _check_path(options: RunOptions) -> None:
-    """Raises BadOption, NothingToRead and OSError."""
+def _check_path(options: RunOptions) -> int:
+    """The size of all logs in bytes. Raises BadOption, NothingToRead and OSError."""
     from kcoord.spark.reader.discovery import NothingToRead, discover
     from kcoord.spark.reader.options import parse_options
 
@@ -329,16 +345,43 @@ def _check_path(options: RunOptions) -> None:
         raise NothingToRead(
             f"{options.path}: no logs in it or below (directories such as __consumer_offsets-0 with .log files)"
         )
+    return sum(segment.size for one in found for segment in one.segments)
 
 
-def _session(job: str, options: RunOptions) -> SparkSession:
-    from kcoord.spark.session import session
+def _session(job: str, options: RunOptions, size_bytes: int) -> SparkSession:
+    """`size_bytes` is that of all logs, or UNKNOWN_SIZE."""
+    from kcoord.spark.session import bare_session
 
     settings: dict[str, str | int | bool] = {}
-    if options.master.startswith("local"):
-        settings["spark.sql.shuffle.partitions"] = SHUFFLES_PER_CORE * (os.cpu_count() or 1)
-    settings.update(dict(options.conf))
-    return session(f"kcoord pipeline {job}", options.master, **settings)
+    is_local = options.master.startswith("local")
+    is_short = is_local and size_bytes <= SHORT_BYTES_MAX
+    if is_local:
+        settings["spark.sql.shuffle.partitions"] = _cores(options.master) * (1 if is_short else SHUFFLES_PER_CORE)
+    if is_short:
+        settings[JVM_OPTIONS] = _short_jvm(options)
+    else:
+        # Spark takes what functions in Python return for small. How large it is turns out while the query runs.
+        settings["spark.sql.autoBroadcastJoinThreshold"] = -1
+        settings["spark.sql.adaptive.autoBroadcastJoinThreshold"] = BROADCAST_BYTES_MAX
+    given = dict(options.conf)
+    if JVM_OPTIONS in settings and JVM_OPTIONS in given:
+        # The JVM takes the last one of two.
+        given[JVM_OPTIONS] = f"{settings[JVM_OPTIONS]} {given[JVM_OPTIONS]}"
+    return bare_session(f"kcoord pipeline {job}", options.master, **{**settings, **given})
+
+
+def _short_jvm(options: RunOptions) -> str:
+    """With the collector that starts first, unless another one is chosen: a JVM refuses two."""
+    given = [dict(options.conf).get(JVM_OPTIONS, ""), *(os.environ.get(name, "") for name in JVM_VARIABLES)]
+    return SHORT_JVM if any("GC" in one for one in given) else f"{SHORT_JVM} -XX:+UseSerialGC"
+
+
+def _cores(master: str) -> int:
+    """Of a local master: `local` has one, `local[4]` and `local[4,2]` have four, `local[*]` has all."""
+    found = re.match(r"local(?:\[(\d+))?", master)
+    if master == "local" or found is None:
+        return 1
+    return int(found[1]) if found[1] else os.cpu_count() or 1
 
 
 def _quiet_pyspark() -> None:
@@ -419,8 +462,6 @@ def explained(error: Exception, trace: TraceFile, code: int) -> tuple[str, int, 
 
 def what_it_says(error: BaseException) -> tuple[str, int] | None:
     """Message and exit code of an error from Spark, if a user can fix it."""
-    import re
-
     text = str(error)
     names = "|".join(OUR_ERRORS)
     found = re.findall(rf"^(?:[\w.]*\.)?({names}): (.+)$", text, re.MULTILINE)

@@ -38,11 +38,16 @@ def source_of(options: RunOptions) -> dict[str, str]:
     return {**dict(options.source), "path": options.path}
 
 
-def read_records(run: Run, isolation: str, columns: Sequence[str], groups: Sequence[str] = ()) -> DataFrame:
-    """These columns of the records of all groups, or of some.
+def read_records(
+    run: Run, isolation: str, columns: Sequence[str], groups: Sequence[str] = (), has_producer: bool | None = None
+) -> DataFrame:
+    """These columns of the records of all groups, or of some; with `has_producer` only those of producers with an id,
+    or the others.
 
     With markers if uncommitted records are read; else at least the records of the state.
     """
+    from kcoord.spark.planned import read_table
+
     wanted: dict[str, Sequence[str]] = {"log_topic": (OFFSETS_TOPIC, TRANSACTION_TOPIC)}
     if groups:
         wanted["group_id"] = groups
@@ -51,7 +56,7 @@ def read_records(run: Run, isolation: str, columns: Sequence[str], groups: Seque
         "isolationLevel": isolation, "newest": str(isolation == COMMITTED), "table": "records",
         "columns": ",".join(columns),
     }  # fmt: skip
-    return run.spark.read.format("kcoord").options(**options).load(run.options.path)
+    return read_table(run.spark, run.options.path, options, has_producer)
 
 
 def cluster_of(options: RunOptions) -> Column | None:
@@ -132,9 +137,12 @@ def _write(run: Run, rows: DataFrame, place: str) -> None:
 
 def write_log(run: Run, rows: DataFrame, offsets_partitions: int) -> None:
     """A new log directory at --to."""
+    from kcoord.spark import register
+
     options = run.options
     if options.format != "parquet":
         raise click.UsageError("--format is for tables; a log is written as a log")
+    register(run.spark)
     mode = "overwrite" if options.overwrite else "append"
     writer = rows.write.format("kcoord").option("offsetsPartitions", offsets_partitions)
     with watch(run.spark, "Writing the log", options.is_json):

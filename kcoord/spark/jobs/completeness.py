@@ -10,9 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
 from pyspark.sql import functions as F
 
 from kcoord.core.outcome import GROUP_EVENTS_TOPIC, OFFSETS_TOPIC
+from kcoord.spark.tables.arrow import TIMESTAMP
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,8 +22,15 @@ if TYPE_CHECKING:
 COMPLETE_FROM: Final = "history_complete_from"
 COMPLETE_FROM_OFFSET: Final = "complete_from_offset"
 PLACE: Final = ("log", "log_partition")
-SQL: Final = (
-    "log string, log_topic string, log_partition int, end_offset bigint, complete_from_offset bigint, from_ms bigint"
+SCHEMA: Final = pa.schema(
+    [
+        ("log", pa.string()),
+        ("log_topic", pa.string()),
+        ("log_partition", pa.int32()),
+        ("end_offset", pa.int64()),
+        (COMPLETE_FROM_OFFSET, pa.int64()),
+        (COMPLETE_FROM, TIMESTAMP),
+    ]
 )
 
 
@@ -76,10 +85,18 @@ def of_one_cluster(histories: Sequence[LogHistory]) -> list[LogHistory]:
 def history_table(spark: SparkSession, histories: Sequence[LogHistory]) -> DataFrame:
     """These histories as the table `_history` has them."""
     rows = [
-        (one.log, one.topic, one.partition, one.end_offset, one.complete_from_offset, one.from_ms) for one in histories
+        {
+            "log": one.log,
+            "log_topic": one.topic,
+            "log_partition": one.partition,
+            "end_offset": one.end_offset,
+            COMPLETE_FROM_OFFSET: one.complete_from_offset,
+            COMPLETE_FROM: None if one.from_ms is None else one.from_ms * 1000,
+        }
+        for one in histories
     ]
-    table = spark.createDataFrame(rows, SQL)
-    return table.select(*table.columns[:-1], F.timestamp_millis("from_ms").alias(COMPLETE_FROM))
+    # As an Arrow table it is part of the plan; rows would be a job of Spark's wherever it is used.
+    return spark.createDataFrame(pa.Table.from_pylist(rows, SCHEMA))
 
 
 def with_history(rows: DataFrame, history: DataFrame | None, events: DataFrame | None = None) -> DataFrame:

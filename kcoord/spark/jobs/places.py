@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
 from pyspark.sql import functions as F
 
 from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC
@@ -14,12 +15,20 @@ from kcoord.spark.jobs.verify import Place
 from kcoord.spark.reader.discovery import data_directory, discover, read_checkpoint
 from kcoord.spark.reader.options import parse_options
 from kcoord.spark.reader.slices import INT64_MAX, LogPartition
+from kcoord.spark.tables.arrow import batch_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-SEGMENTS_SQL: Final = (
-    "log string, log_topic string, log_partition int, base_offset bigint, next_base_offset bigint, file string"
+SEGMENTS: Final = pa.schema(
+    [
+        ("log", pa.string()),
+        ("log_topic", pa.string()),
+        ("log_partition", pa.int32()),
+        ("base_offset", pa.int64()),
+        ("next_base_offset", pa.int64()),
+        ("file", pa.string()),
+    ]
 )
 
 
@@ -52,7 +61,8 @@ def with_files(rows: DataFrame, options: Mapping[str, str]) -> DataFrame:
         ends = [segment.base_offset for segment in one.segments[1:]] + [INT64_MAX]
         for segment, end in zip(one.segments, ends, strict=True):
             segments.append((one.log, one.topic, one.partition, segment.base_offset, end, segment.path))
-    files = rows.sparkSession.createDataFrame(segments, SEGMENTS_SQL)
+    # As an Arrow table it is part of the plan; rows would be a job of Spark's.
+    files = rows.sparkSession.createDataFrame(pa.Table.from_batches([batch_of(segments, SEGMENTS)]))
     place = ["log", "log_topic", "log_partition"]
     same = [rows[name] == files[name] for name in place]
     same.append(rows["log_offset"] >= files["base_offset"])

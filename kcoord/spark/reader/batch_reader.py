@@ -5,9 +5,11 @@ Spark pickles options and tasks; executors open the files.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from kcoord.core.outcome import METADATA_TOPIC
@@ -43,6 +45,7 @@ class KcoordReader(DataSourceReader):
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         # Without partitions Spark makes one itself.
         if isinstance(partition, TaskPartition):
+            keep_modules()
             yield from read_task(partition.task, self.options, self.rows)
 
 
@@ -78,6 +81,16 @@ class HistoryReader(DataSourceReader):
     def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, HistoryPartition):
             yield read_history(partition.task, self.options)
+
+
+def keep_modules() -> None:
+    """Tell the collector of a worker's garbage that what is imported stays.
+
+    A worker of Spark's collects garbage after each task. Most of what it looks at each time are modules of PySpark,
+    Arrow and kcoord, which takes longer than reading a small file.
+    """
+    if TaskContext.get() is not None and gc.get_freeze_count() == 0:
+        gc.freeze()
 
 
 def plan_tasks(options: ReadOptions, rows: RowFilter) -> list[Task]:

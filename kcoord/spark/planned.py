@@ -1,0 +1,104 @@
+"""The tables of `spark.read.format("kcoord")` for the jobs of the pipeline, planned in this process.
+
+Spark starts a Python process for each step of a data source in Python: one that looks for sources, one that creates
+the source, one that pushes filters down, one that plans, and then the workers that read. Each of them imports PySpark,
+PyArrow and kcoord again, one after the other, which takes longer than reading a short log. Here the driver, which has
+imported all of it, plans, and Spark starts only the workers. Rows are the same, with the same errors; a table is listed
+once, when it is made, instead of once in each query that uses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from kcoord.spark import register
+from kcoord.spark.reader.batch_reader import keep_modules, plan_tasks
+from kcoord.spark.reader.filters import asked_for
+from kcoord.spark.reader.history import plan_history, read_history
+from kcoord.spark.reader.options import ReadOptions, parse_options
+from kcoord.spark.reader.tasks import Task, read_task
+from kcoord.spark.tables.schemas import arrow_schema, spark_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# Headers in logs of this size are read by the driver.
+DRIVER_BYTES_MAX: Final = 256 << 20
+# Shares of a table for each core: the last one to end is not long alone.
+SHARES_PER_CORE: Final = 2
+# What opening a file counts as.
+SLICE_COST_BYTES: Final = 64 << 10
+# Every task of Spark gets the list of all tasks. Longer lists are left to the data source, whose tasks get their own.
+TASKS_MAX: Final = 1_000
+
+
+def read_table(
+    spark: SparkSession, path: str, options: Mapping[str, str], has_producer: bool | None = None
+) -> DataFrame:
+    """The table that `spark.read.format("kcoord").options(**options).load(path)` is.
+
+    With `has_producer`, only batches that a producer with an id wrote, or the others, as far as the table `records` is
+    concerned; without it Spark filters such rows itself. Raises BadOption, NothingToRead, DataLoss and OSError.
+    """
+    parsed = parse_options({**options, "path": path})
+    if parsed.table.HAS_ROW_PER_PARTITION:
+        return _of_partitions(spark, parsed)
+    rows = replace(asked_for(parsed), has_producer=has_producer)
+    tasks = plan_tasks(parsed, rows)
+    if len(tasks) > TASKS_MAX:
+        register(spark)
+        return spark.read.format("kcoord").options(**options).load(path)
+
+    shares = in_shares(tasks, spark.sparkContext.defaultParallelism * SHARES_PER_CORE, parsed.bytes_per_partition)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keep_modules()
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                for task in shares[number]:
+                    yield from read_task(task, parsed, rows)
+
+    return _numbered(spark, len(shares)).mapInArrow(read, spark_schema(parsed.table.NAME, parsed.columns))
+
+
+def in_shares(tasks: Sequence[Task], count: int, bytes_max: int) -> list[list[Task]]:
+    """The tasks in their order, in about `count` shares of the same size, and more where a share would be larger than
+    `bytes_max`. A task of Spark's reads a share, because starting one takes longer than reading a small file.
+    """
+    sizes = [task.part.end - task.part.start + SLICE_COST_BYTES for task in tasks]
+    limit = min(max(sum(sizes) // max(count, 1), 1), bytes_max)
+    shares: list[list[Task]] = []
+    filled = limit
+    for task, size in zip(tasks, sizes, strict=True):
+        # A task goes where more than half of it fits.
+        if filled + size // 2 >= limit:
+            shares.append([])
+            filled = 0
+        shares[-1].append(task)
+        filled += size
+    return shares
+
+
+def _of_partitions(spark: SparkSession, options: ReadOptions) -> DataFrame:
+    tasks = plan_history(options, asked_for(options))
+    schema = arrow_schema(options.table.NAME, options.columns)
+    size_bytes = sum(segment.size for task in tasks for segment in task.partition.segments)
+    if size_bytes <= DRIVER_BYTES_MAX:
+        # The headers of so few batches are read sooner than Spark starts a task.
+        return spark.createDataFrame(pa.Table.from_batches([read_history(task, options) for task in tasks], schema))
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield read_history(tasks[number], options)
+
+    return _numbered(spark, len(tasks)).mapInArrow(read, spark_schema(options.table.NAME, options.columns))
+
+
+def _numbered(spark: SparkSession, count: int) -> DataFrame:
+    """A row for each number below `count`, each in a partition of its own."""
+    return spark.range(0, count, 1, max(count, 1))
