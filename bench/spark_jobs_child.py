@@ -1,6 +1,7 @@
 """Runs one job, or one way to read, in its own process: `spark_jobs_child LOG MEMORY OUTPUT NAME`. Prints JSON.
 
-The session is created before the measurement: it may take as long as the smallest jobs.
+A job is the whole command, with the start of Spark, whose settings depend on the length of the log. A way to read gets
+a session that has started before the measurement.
 """
 
 from __future__ import annotations
@@ -50,41 +51,54 @@ def aggregate(spark: SparkSession, log: str) -> int:
 READS: Final[dict[str, Callable[[SparkSession, str], int]]] = {"count": count, "aggregate": aggregate}
 
 
-def command(name: str, log: str, output: str) -> list[str]:
+def command(name: str, log: str, memory: str, output: str) -> list[str]:
     words = [word.format(output) for word in JOBS[name]]
     job = name.split(" ", maxsplit=1)[0]
-    return ["pipeline", job, log, "--master", f"local[{CORES}]", "--output", "json", *words]
+    spark = ["--master", f"local[{CORES}]", "--conf", f"spark.driver.memory={memory}"]
+    return ["pipeline", job, log, *spark, "--output", "json", *words]
 
 
-def run(name: str, spark: SparkSession, log: str, output: str) -> int:
-    """Run it. Returns the number of rows that were read, 0 for a job. Raises RuntimeError if it fails."""
-    if name in READS:
-        return READS[name](spark, log)
+def run_job(name: str, log: str, memory: str, output: str) -> None:
+    """Raises RuntimeError if it fails."""
     from click.testing import CliRunner
 
     from kcoord.cli.main import main as kcoord
 
-    result = CliRunner().invoke(kcoord, command(name, log, output), catch_exceptions=False)
+    result = CliRunner().invoke(kcoord, command(name, log, memory, output), catch_exceptions=False)
     if result.exit_code != 0:
         raise RuntimeError(f"exit code {result.exit_code}: {result.output[-1000:]}")
-    return 0
+
+
+def read(name: str, log: str, memory: str) -> tuple[int, float, dict[str, float]]:
+    """The number of rows that were read, the seconds, and the memory."""
+    from bench import process_memory
+    from kcoord.spark.session import session
+
+    spark = session("bench", f"local[{CORES}]", **{"spark.driver.memory": memory})
+    with process_memory.Sampler() as sampler:
+        began = time.perf_counter()
+        rows = READS[name](spark, log)
+        seconds = time.perf_counter() - began
+    spark.stop()
+    return rows, seconds, sampler.peaks()
 
 
 def main() -> None:
     log, memory, output, name = sys.argv[1:5]
     import kcoord.wire
     from bench import process_memory
-    from kcoord.spark.session import session
 
-    spark = session("bench", f"local[{CORES}]", **{"spark.driver.memory": memory})
-    spark.sparkContext.setLogLevel("ERROR")
-    with process_memory.Sampler() as sampler:
-        began = time.perf_counter()
-        rows = run(name, spark, log, output)
-        seconds = time.perf_counter() - began
-    spark.stop()
+    rows = 0
+    if name in READS:
+        rows, seconds, peaks = read(name, log, memory)
+    else:
+        with process_memory.Sampler() as sampler:
+            began = time.perf_counter()
+            run_job(name, log, memory, output)
+            seconds = time.perf_counter() - began
+        peaks = sampler.peaks()
     compiled = bool(list(Path(kcoord.wire.__file__).parent.glob("record_batch*.so")))
-    print(json.dumps({"seconds": seconds, "rows": rows, "compiled": compiled, **sampler.peaks()}))
+    print(json.dumps({"seconds": seconds, "rows": rows, "compiled": compiled, **peaks}))
 
 
 if __name__ == "__main__":
