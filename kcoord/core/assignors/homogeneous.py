@@ -14,11 +14,12 @@ from __future__ import annotations
 
 from typing import final
 
+from kcoord.core.assignors.balancer import Balancer
 from kcoord.core.assignors.spec import UNKNOWN_TOPIC, Assignment, AssignorError, TopicDescriber
 
 
 @final
-class HomogeneousBalancer:
+class HomogeneousBalancer(Balancer):
     """The members and partitions of one subscription. Add members, remove them, `balance`."""
 
     def __init__(self, topic_ids: list[bytes], topics: TopicDescriber) -> None:
@@ -68,14 +69,12 @@ class HomogeneousBalancer:
         self._assignments[member_id] = kept if size < asked else target
         self._file(member_id, size)
 
-    def add_new(self, member_id: str) -> None:
-        """Add a member without partitions. Its assignment is reported even if it stays empty."""
+    def add_new(self, member_id: str, topic_ids: list[bytes]) -> None:
         self._assignments[member_id] = {}
         self._file(member_id, 0)
         self._touched[member_id] = True
 
     def remove(self, member_id: str) -> None:
-        """Remove a member; its partitions become free. Only after the first `balance`."""
         assignment = self._assignments.pop(member_id)
         self._unfile(member_id, self._sizes.pop(member_id))
         self._touched.pop(member_id, None)
@@ -83,7 +82,6 @@ class HomogeneousBalancer:
             self._release(topic_id, partitions)
 
     def rename(self, old_id: str, new_id: str) -> None:
-        """`new_id` replaces `old_id` and keeps its partitions."""
         self._assignments[new_id] = self._assignments.pop(old_id)
         size = self._sizes.pop(old_id)
         self._unfile(old_id, size)
@@ -98,7 +96,6 @@ class HomogeneousBalancer:
         return self._assignments[member_id]
 
     def balance(self) -> list[str]:
-        """Assign every partition. Returns the ids of members whose assignment changed, sorted."""
         for topic_id, owned in self._owned.items():
             if False in owned:
                 self._free[topic_id] = [p for p in range(len(owned)) if not owned[p]]

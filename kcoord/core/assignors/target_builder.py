@@ -5,16 +5,18 @@ computes which targets differ. The targets themselves are hard state, a dict tha
 the builder reads it. When `compute` is called again, the dict should contain the previous results. If it does not
 (their records could not be stored), everything is computed anew from what the dict has.
 
-With the uniform assignor and one subscription for all members, a `HomogeneousBalancer` is kept between computations and
-updated with members that join and leave, so that the work follows the change and not the size of the group. After any
-other change (topics, a different subscription, the assignor) the computation is a full one.
+With the uniform assignor a `Balancer` is kept between computations and updated with members that join and leave, so
+that the work follows the change and not the size of the group. After any other change (topics, a subscription that no
+member had or that nobody has any more, the assignor) the computation is a full one.
 """
 
 from __future__ import annotations
 
 from typing import final
 
+from kcoord.core.assignors.balancer import Balancer
 from kcoord.core.assignors.check import checked_assignment
+from kcoord.core.assignors.heterogeneous import HeterogeneousBalancer
 from kcoord.core.assignors.homogeneous import HomogeneousBalancer
 from kcoord.core.assignors.range_assignor import RangeAssignor
 from kcoord.core.assignors.spec import (
@@ -49,7 +51,7 @@ class TargetBuilder:
         # The `target` in these is only updated by full computations.
         self._members: dict[str, MemberSpec] = {}
         self._subscriptions: dict[tuple[bytes, ...], _Subscription] = {}
-        self._balancer: HomogeneousBalancer | None = None
+        self._balancer: Balancer | None = None
         # Members that joined since the balancer was last used.
         self._joined: dict[str, bool] = {}
         # The results of the last computation, which `targets` must contain for the balancer to be valid.
@@ -89,6 +91,7 @@ class TargetBuilder:
             old = member.topic_ids
             member.topic_ids = self._subscribe(topic_ids)
             self._unsubscribe(old)
+            self._forget_heterogeneous()
 
     def remove_member(self, member_id: str) -> None:
         """A member left for good. Unknown members are ignored."""
@@ -127,7 +130,7 @@ class TargetBuilder:
         if not self._members:
             self._balancer = None
             return []
-        if self.is_homogeneous and isinstance(self._assignor, UniformAssignor):
+        if isinstance(self._assignor, UniformAssignor):
             return self._compute_uniform()
         self._balancer = None
         return self._compute_in_full()
@@ -139,6 +142,7 @@ class TargetBuilder:
         if subscription is None:
             subscription = _Subscription(topic_ids)
             self._subscriptions[key] = subscription
+            self._forget_heterogeneous()
         subscription.member_count += 1
         return subscription.topic_ids
 
@@ -148,6 +152,12 @@ class TargetBuilder:
         subscription.member_count -= 1
         if subscription.member_count == 0:
             del self._subscriptions[key]
+            self._forget_heterogeneous()
+
+    def _forget_heterogeneous(self) -> None:
+        """A balancer of several subscriptions has their subscribers in lists, which it cannot rearrange."""
+        if isinstance(self._balancer, HeterogeneousBalancer):
+            self._balancer = None
 
     def _compute_uniform(self) -> list[tuple[str, Assignment]]:
         balancer = self._balancer
@@ -155,12 +165,13 @@ class TargetBuilder:
         self._balancer = None
         if balancer is not None and self._is_current(balancer):
             for member_id in self._joined:
-                balancer.add_new(member_id)
+                balancer.add_new(member_id, self._members[member_id].topic_ids)
             candidates = balancer.balance()
         else:
-            balancer = balancer_of(self._spec(), self._topics)
+            group = self._spec()
+            balancer = balancer_of(group, self._topics)
             balancer.balance()
-            candidates = sorted(self._members)
+            candidates = list(group.members)
         answer: list[tuple[str, Assignment]] = []
         self._answered = {}
         for member_id in candidates:
@@ -172,11 +183,12 @@ class TargetBuilder:
         self._balancer = balancer
         return answer
 
-    def _is_current(self, balancer: HomogeneousBalancer) -> bool:
+    def _is_current(self, balancer: Balancer) -> bool:
         """Whether the balancer's last results are what the targets contain."""
-        for subscription in self._subscriptions.values():
-            if subscription.topic_ids != balancer.topic_ids:
-                return False
+        if isinstance(balancer, HomogeneousBalancer):
+            for subscription in self._subscriptions.values():
+                if subscription.topic_ids != balancer.topic_ids:
+                    return False
         for member_id, assignment in self._answered.items():
             if self._targets.get(member_id) != assignment:
                 return False
@@ -185,7 +197,7 @@ class TargetBuilder:
     def _compute_in_full(self) -> list[tuple[str, Assignment]]:
         group = self._spec()
         assignor = self._assignor
-        if isinstance(assignor, UniformAssignor) or isinstance(assignor, RangeAssignor):
+        if isinstance(assignor, RangeAssignor):
             result = assignor.assign(group, self._topics)
         else:
             result = _checked_result(assignor, group, self._topics)

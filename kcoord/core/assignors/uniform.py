@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from kcoord.core.assignors.heterogeneous import assign_heterogeneous
+from kcoord.core.assignors.balancer import Balancer
+from kcoord.core.assignors.heterogeneous import HeterogeneousBalancer
 from kcoord.core.assignors.homogeneous import HomogeneousBalancer
 from kcoord.core.assignors.spec import Assignment, Assignor, GroupSpec, TopicDescriber
 
@@ -25,15 +26,15 @@ class UniformAssignor(Assignor):
     def assign(self, group: GroupSpec, topics: TopicDescriber) -> dict[str, Assignment]:
         if not group.members:
             return {}
-        if not group.is_homogeneous:
-            return assign_heterogeneous(group, topics)
         balancer = balancer_of(group, topics)
         balancer.balance()
         return {member_id: balancer.assignment(member_id) for member_id in group.members}
 
 
-def balancer_of(group: GroupSpec, topics: TopicDescriber) -> HomogeneousBalancer:
-    """The balancer of a group with members and one subscription, before its first `balance`."""
+def balancer_of(group: GroupSpec, topics: TopicDescriber) -> Balancer:
+    """The balancer of a group with members, before its first `balance`. Raises `AssignorError` for an unknown topic."""
+    if not group.is_homogeneous:
+        return HeterogeneousBalancer(group, topics)
     member_ids = sorted(group.members)
     balancer = HomogeneousBalancer(group.members[member_ids[0]].topic_ids, topics)
     for member_id in member_ids:

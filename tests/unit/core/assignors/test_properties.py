@@ -132,19 +132,19 @@ def test_range(built: Group) -> None:
 class Churn:
     """A group that changes at random, beside a second builder that is made anew for every computation."""
 
-    def __init__(self, seed: int, assignor: Assignor, homogeneous: float) -> None:
+    def __init__(self, seed: int, assignor: Assignor, homogeneous: float, shared: list[list[int]]) -> None:
         self.random = random.Random(seed)
         self.assignor = assignor
-        # How likely a joining member subscribes to what the others do.
+        # How likely a joining member has one of the `shared` subscriptions.
         self.homogeneous = homogeneous
         self.topics = Topics({number: self.random.randint(1, 20) for number in range(1, TOPICS + 1)})
         self.group = Group(assignor, self.topics)
-        self.shared = [1, 2, 3]
+        self.shared = shared
         self.names = 0
 
     def subscription(self) -> list[int]:
         if self.random.random() < self.homogeneous:
-            return self.shared
+            return self.random.choice(self.shared)
         return self.random.sample(range(1, TOPICS + 1), self.random.randint(0, TOPICS))
 
     def change(self) -> None:
@@ -195,6 +195,15 @@ class Churn:
 @pytest.mark.parametrize("assignor", [UniformAssignor(), RangeAssignor()])
 @pytest.mark.parametrize("seed", range(4))
 def test_any_sequence_of_changes(seed: int, assignor: Assignor, homogeneous: float) -> None:
-    churn = Churn(seed, assignor, homogeneous)
+    churn = Churn(seed, assignor, homogeneous, [[1, 2, 3]])
+    for _ in range(60):
+        churn.step()
+
+
+@pytest.mark.parametrize("homogeneous", [1.0, 0.9])
+@pytest.mark.parametrize("seed", range(6))
+def test_any_sequence_of_changes_with_few_subscriptions(seed: int, homogeneous: float) -> None:
+    """Members of known subscriptions join and leave, so that the builder keeps its balancer most of the time."""
+    churn = Churn(seed, UniformAssignor(), homogeneous, [[1, 2, 3, 4, 5], [1, 2], [2, 3], []])
     for _ in range(60):
         churn.step()

@@ -228,6 +228,32 @@ def test_one_that_joins_or_leaves_is_not_a_reason_to_compute_in_full() -> None:
     assert topics.asked == 4
 
 
+def test_different_subscriptions_are_computed_in_full_only_when_they_change() -> None:
+    topics = CountingTopics({1: 40, 2: 60})
+    group = Group(UniformAssignor(), topics)
+    for number in range(50):
+        group.join(f"m{number:02}", [1, 2] if number % 2 else [2])
+    group.compute()
+    assert topics.asked == 2
+    group.join("m20-a", [1, 2])
+    group.leave("m30")
+    group.compute()
+    group.replace("m31", "m60")
+    assert group.compute() == {}
+    assert topics.asked == 2
+    # A subscription that nobody had, and then nobody has any more.
+    group.join("m70", [1])
+    group.compute()
+    assert topics.asked == 4
+    group.leave("m70")
+    group.compute()
+    assert topics.asked == 6
+    # A member that changes to a subscription that others have.
+    group.join("m60", [2])
+    group.compute()
+    assert topics.asked == 8
+
+
 class PlugIn(Assignor):
     """Answers what it was told to, or raises it."""
 

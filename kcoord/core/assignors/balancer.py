@@ -1,0 +1,32 @@
+"""What a `TargetBuilder` keeps between computations: the members and their partitions, ready for the next change."""
+
+from __future__ import annotations
+
+from kcoord.core.assignors.spec import Assignment
+
+
+class Balancer:
+    """Base of the two balancers. This class has no members; like `Assignor` it is no abstract base class."""
+
+    def has(self, member_id: str) -> bool:
+        return False
+
+    def assignment(self, member_id: str) -> Assignment:
+        """The member's partitions after the last `balance`."""
+        raise KeyError(member_id)
+
+    def add_new(self, member_id: str, topic_ids: list[bytes]) -> None:
+        """Add a member without partitions. `balance` returns it even if it gets none."""
+        raise NotImplementedError
+
+    def remove(self, member_id: str) -> None:
+        """Remove a member; its partitions become free. Only after the first `balance`."""
+        raise NotImplementedError
+
+    def rename(self, old_id: str, new_id: str) -> None:
+        """`new_id` replaces `old_id` and keeps its partitions. Only after the first `balance`."""
+        raise NotImplementedError
+
+    def balance(self) -> list[str]:
+        """Assign every partition. Returns the ids of members whose assignment changed, sorted."""
+        raise NotImplementedError
