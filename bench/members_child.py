@@ -58,6 +58,9 @@ class Member:
         self.reported: list[int] | None = None
 
     def request(self, topic_id: bytes) -> bytes:
+        return request_frame(apis.CONSUMER_GROUP_HEARTBEAT, 1, self.body(topic_id))
+
+    def body(self, topic_id: bytes) -> ConsumerGroupHeartbeatRequest:
         body = ConsumerGroupHeartbeatRequest(self.group_id, self.member_id, self.epoch)
         if self.epoch == 0:
             body.rebalance_timeout_ms = REBALANCE_TIMEOUT_MS
@@ -66,7 +69,7 @@ class Member:
         elif self.reported != self.owned:
             body.topic_partitions = [OwnedTopicPartitions(topic_id, self.owned)] if self.owned else []
             self.reported = self.owned
-        return request_frame(apis.CONSUMER_GROUP_HEARTBEAT, 1, body)
+        return body
 
     def take(self, answer: ConsumerGroupHeartbeatResponse) -> None:
         if answer.error_code:

@@ -17,7 +17,8 @@ outcome takes these steps:
 5. *Settle*: compare the timers of the members in the records with the members that exist now.
 6. *Pass the replies to the outbox.* They are encoded now, while they agree with the state. Each has the number of the
    commit that it waits for: the open commit if the outcome has records, or the commit of the state that it shows
-   (`Reply.wait_log`).
+   (`Reply.wait_log`). Of an outcome with more than `REPLIES_MAX` replies, the others follow in the next turns; they
+   must not share lists with the state, because they are encoded then.
 7. *Arm timers; add jobs and continuations.* None of them can fire or run before this event is done.
 8. *Handle the follow-ups*, each as a separate event, in order, before any other event. A change in another log is a
    follow-up, because an outcome writes to one log, as one atomic batch.
@@ -73,6 +74,10 @@ from kcoord.protocol.errors import INVALID_COMMIT_OFFSET_SIZE, UNKNOWN_SERVER_ER
 
 # The wait of an answer that shows nothing which may not be durable yet.
 NO_WAIT: Final = 0
+# How many answers of one event are given in a turn: about five milliseconds of native code, and as much again for the
+# writes. When a group of 10,000 members has joined, all of them are answered by one event, and a heartbeat of another
+# client must not wait for them.
+REPLIES_MAX: Final = 500
 # What a marker costs in a turn's budget: a batch of its own, and the end of a transaction in its partition.
 MARKER_COST: Final = 256
 
@@ -107,6 +112,10 @@ class Applier(MarkerLog):
         self.parked: dict[int, PendingRequest] = {}
         # Set while the engine loads logs.
         self.is_loading = True
+        # Answers of events that had more than `replies_max`, each with the commit that it waits for. Their requests are
+        # in the table of parked ones until then.
+        self.late_replies: deque[tuple[int, Reply]] = deque()
+        self.replies_max = REPLIES_MAX
         # Events that wait for a commit, with its number, in the order of these numbers.
         self.once_durable: deque[tuple[int, Event]] = deque()
 
@@ -144,8 +153,11 @@ class Applier(MarkerLog):
         if follower.queued > queued:
             follower.hold(outcome.replies, wait_seq)
         else:
-            for reply in outcome.replies:
-                self.give(reply, wait_seq, pending)
+            replies = outcome.replies
+            for i in range(min(len(replies), self.replies_max)):
+                self.give(replies[i], wait_seq, pending)
+            for i in range(self.replies_max, len(replies)):
+                self.late_replies.append((wait_seq, replies[i]))
         more = outcome.consequences
         if more is None:
             return
@@ -270,6 +282,12 @@ class Applier(MarkerLog):
         self.outbox.touch(session)
         if session.backlog:
             self.backlogs.enqueue(session)
+
+    def give_late(self) -> None:
+        """Give the next answers of an event that had too many for its turn."""
+        for _ in range(min(len(self.late_replies), self.replies_max)):
+            wait_seq, reply = self.late_replies.popleft()
+            self.give(reply, wait_seq)
 
     def fault_parked(self, request_id: int, where: str, error: Exception) -> None:
         """Handle an internal error in the work on a parked request: close its connection, if it is still open."""

@@ -33,6 +33,8 @@ END_BYTES: Final = 1024 * 1024
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 # Records that may wait to be projected while the disk is full. Beyond this the rest is left to the next start.
 WAITING_MAX: Final = 200_000
+# Made once, since json.dumps makes a new one for each event.
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 @final
@@ -274,7 +276,7 @@ def event_document(event: GroupEvent, partition: int) -> dict[str, object]:
 
 
 def encode_event(event: GroupEvent, partition: int) -> bytes:
-    text = json.dumps(event_document(event, partition), ensure_ascii=False, separators=(",", ":"))
+    text = _JSON.encode(event_document(event, partition))
     return text.encode("utf-8", "replace")
 
 

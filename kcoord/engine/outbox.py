@@ -13,7 +13,8 @@ leave. What must hold, and why it does:
    less than the chunk before it either joins that chunk or starts a chunk with the same number. So the numbers of a
    session's chunks never decrease, and a chunk that may leave never waits for one that may not.
 3. *An answer shows the state at the time of its encoding.* Messages may share lists with the state, and the next event
-   may change those lists. So an answer is encoded before the next event is handled, and not when it leaves.
+   may change those lists. So an answer is encoded before the next event is handled, and not when it leaves. The only
+   exception are answers of one event to hundreds of requests (`Applier.late_replies`), which share nothing.
 4. *A chunk is all or nothing.* If an answer cannot be encoded, its bytes are removed from the chunk and its session
    ends; answers of the same event to other sessions are not affected. If a chunk cannot be released, the session ends
    without the remaining ones: a client can handle a closed connection, but not a gap in the answers.

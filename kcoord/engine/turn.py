@@ -235,7 +235,9 @@ class Turn:
     # --- remaining work of earlier turns ---------------------------------------------------------------------
 
     def continue_work(self, now: Now) -> None:
-        """Continue the work that waits only for a turn: appends, continuations, parked requests."""
+        """Continue the work that waits only for a turn: answers, appends, continuations, parked requests."""
+        if self.applier.late_replies:
+            self.applier.give_late()
         if self.applier.once_durable:
             self._handle_durable(now)
         if self.data_plane.produce.ready:
@@ -246,7 +248,10 @@ class Turn:
 
     def has_more(self) -> bool:
         """Whether the turn left something of that for the next one."""
-        if len(self.applier.continuations) > 0 or self.data_plane.has_due() or self._has_durable():
+        applier = self.applier
+        if len(applier.late_replies) > 0 or len(applier.continuations) > 0 or self.data_plane.has_due():
+            return True
+        if self._has_durable():
             return True
         return len(self.data_plane.produce.ready) > 0 and not self.commits.is_full()
 
