@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from bench.members_child import Member
 from kcoord.protocol import apis, errors
 from kcoord.protocol.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
@@ -26,27 +28,28 @@ SUBSCRIPTION = b"\0\3\0\0\0\1\0\5topic\xff\xff\xff\xff\0\0\0\0\xff\xff\xff\xff\x
 ASSIGNMENT = b"\0\1\0\0\0\1\0\5topic\0\0\0\1\0\0\0\1\xff\xff\xff\xff"
 
 
-class Seat:
+class Seat(ABC):
     """A member. The caller sends `request`, and then `take`s the answer."""
 
+    @abstractmethod
     def request(self) -> tuple[int, int, Message]:
         """API, version and body of the next request; a heartbeat if there is nothing else to send."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self, answer: Message) -> None:
         """Raises RuntimeError for an error that no client expects."""
-        raise NotImplementedError
 
+    @abstractmethod
     def has_news(self) -> bool:
         """Whether the next request is not a heartbeat that may wait."""
-        raise NotImplementedError
 
+    @abstractmethod
     def agreement(self) -> tuple[int, int]:
         """The generation or epoch, and the number of partitions. (-1, 0) while the member joins."""
-        raise NotImplementedError
 
+    @abstractmethod
     def leave(self) -> tuple[int, int, Message]:
-        raise NotImplementedError
+        """The request that makes the member leave."""
 
 
 class ConsumerSeat(Seat):

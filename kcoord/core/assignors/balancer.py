@@ -6,7 +6,9 @@ from kcoord.core.assignors.spec import Assignment
 
 
 class Balancer:
-    """Base of the two balancers. This class has no members; like `Assignor` it is no abstract base class."""
+    """Base of the two balancers. This class has no members and no subscriptions; like `Assignor` it is no abstract base
+    class.
+    """
 
     def has(self, member_id: str) -> bool:
         return False
@@ -17,16 +19,16 @@ class Balancer:
 
     def add_new(self, member_id: str, topic_ids: list[bytes]) -> None:
         """Add a member without partitions. `balance` returns it even if it gets none."""
-        raise NotImplementedError
+        raise KeyError(tuple(topic_ids))
 
     def remove(self, member_id: str) -> None:
         """Remove a member; its partitions become free. Only after the first `balance`."""
-        raise NotImplementedError
+        raise KeyError(member_id)
 
     def rename(self, old_id: str, new_id: str) -> None:
         """`new_id` replaces `old_id` and keeps its partitions. Only after the first `balance`."""
-        raise NotImplementedError
+        raise KeyError(old_id)
 
     def balance(self) -> list[str]:
         """Assign every partition. Returns the ids of members whose assignment changed, sorted."""
-        raise NotImplementedError
+        return []
