@@ -20,10 +20,10 @@ HEAP_BLOCK_BYTES_MAX: Final = 32 << 20
 
 def keep_freed_memory() -> bool:
     """Tell the C library; whether it understands. Other C libraries have no such setting."""
-    import ctypes
-
     try:
+        import ctypes
+
         mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):
+    except (ImportError, OSError, AttributeError):
         return False
     return bool(mallopt(M_MMAP_THRESHOLD, HEAP_BLOCK_BYTES_MAX)) and bool(mallopt(M_TRIM_THRESHOLD, KEPT_BYTES))
