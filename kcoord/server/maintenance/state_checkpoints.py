@@ -24,6 +24,11 @@ from kcoord.server.pump import read_clocks
 CHILD: Final = "kcoord.server.maintenance.state_child"
 POLL_S: Final = 0.01
 NICENESS: Final = 10
+# After a round comes a pause of this many times its length: at the highest rates the next one would be due at once, and
+# its process would take a part of a processor that the clients could use. What arrives in the pause costs a start after
+# a crash less than a second.
+PAUSES: Final = 4
+PAUSE_MS_MAX: Final = 2000
 
 
 @final
@@ -51,10 +56,14 @@ class StateRounds:
         self._leash = Leash()
         self._is_killed = False
         self.is_busy = False
+        # By the monotonic clock.
+        self._began_ms = 0
+        self._not_before_ms = 0
 
     def sweep(self) -> None:
         """Begin a round if one is due and none is running."""
-        if not self.is_busy and self._backoff.is_due(read_clocks().mono_ms):
+        now_ms = read_clocks().mono_ms
+        if not self.is_busy and now_ms >= self._not_before_ms and self._backoff.is_due(now_ms):
             self._begin(False)
 
     async def finish(self, is_too_late: Callable[[], bool]) -> None:
@@ -83,6 +92,7 @@ class StateRounds:
         if not plans:
             return False
         self.is_busy = True
+        self._began_ms = read_clocks().mono_ms
         leash = self._leash = Leash()
         # A low priority, so that requests come first. At a stop there are none.
         niceness = 0 if at_stop else NICENESS
@@ -104,6 +114,8 @@ class StateRounds:
 
     def _done(self, plans: list[StatePlan], run: ChildRun) -> None:
         self.is_busy = False
+        now_ms = read_clocks().mono_ms
+        self._not_before_ms = now_ms + min((now_ms - self._began_ms) * PAUSES, PAUSE_MS_MAX)
         if self._is_killed:
             return
         facts: list[Fact] = []
@@ -116,7 +128,7 @@ class StateRounds:
                 facts.append(self._states.failed(plan, str(error)))
         self._log.facts(facts)
         if has_failed:
-            self._backoff.failed(read_clocks().mono_ms)
+            self._backoff.failed(now_ms)
         else:
             self._backoff.succeeded()
 
