@@ -127,7 +127,7 @@ def main() -> int:
     parser.add_argument("--output", choices=("table", "json"), default="table")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.5, help="of a round of a steady workload")
-    parser.add_argument("--only", nargs="*", default=[], metavar="WORD", help="cases with all words: kfake 8x1 commit-5")
+    parser.add_argument("--only", nargs="*", default=[], metavar="WORD", help="cases with all words")
     args = parser.parse_args()
     chosen: dict[tuple[str, str, bool], list[Case]] = {}
     for case in CASES:
