@@ -2,7 +2,7 @@
 # Variables: PYTHON (the interpreter that creates .venv), VENV, ARGS (further arguments for the tool),
 # WORKERS (the number of test processes).
 .DEFAULT_GOAL := help
-.PHONY: help setup run run-compiled other-python gen gen-check compile lint format picture type test test-fast test-compiled interop nightly image lock dist release test-dist bench bench-growth bench-open bench-partitions bench-spark bench-fixture profile stall fuzz explore explore-transactions crash-states io-faults bit-flips crash crash-copies jepsen check clean
+.PHONY: help setup run run-compiled other-python gen gen-check compile lint format picture type test test-fast test-compiled interop nightly image lock dist release test-dist bench bench-growth bench-open bench-partitions bench-peers bench-endurance bench-spark bench-fixture profile stall fuzz explore explore-transactions crash-states io-faults bit-flips crash crash-copies jepsen check clean
 
 VENV ?= .venv
 PYTHON ?= $(shell tools/find_python.sh)
@@ -115,6 +115,12 @@ bench-open: compile ## opening a log with a million committed offsets: time and 
 
 bench-partitions: setup ## 10,000 partitions under `ulimit -n 1024`: created, written, read, stopped, killed (ARGS="--sync os")
 	$(PY) -P -m bench.partitions $(ARGS)
+
+bench-endurance: compile ## an hour of commits at the highest rate: rate, latency and the size of the log by minute (ARGS="--minutes 5")
+	$(PY) -P -m bench.endurance $(ARGS)
+
+bench-peers: compile ## requests, records and groups beside kfake (Go 1.26) and Kafka (Java 17, Maven), as ratios with their spread (ARGS="--only kfake 8x1")
+	$(PY) -P -m bench.peers $(ARGS)
 
 bench-fixture: compile ## the pytest fixture and 100 tests with it, next to EmbeddedKafka and kfake (Java 17, Maven, Go 1.26; ARGS="--only kfake")
 	$(PY) -P -m bench.fixture $(ARGS)

@@ -27,6 +27,14 @@ from kcoord.protocol.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     OwnedTopicPartitions,
 )
+from kcoord.protocol.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from kcoord.protocol.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
+from kcoord.protocol.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+)
 from kcoord.server.listen.limits import frame_limits
 from kcoord.server.settings.load import load as load_settings
 
@@ -117,6 +125,21 @@ def frames() -> dict[str, Callable[[InProcess], bytes]]:
         workload.check(client.call(68, 1, beat, ConsumerGroupHeartbeatResponse).error_code, "heartbeat")
         return workload.request_frame(68, 1, ConsumerGroupHeartbeatRequest("new", member_id, epoch))
 
+    def transactional_commit(client: InProcess) -> bytes:
+        """A commit of a transaction that stays open, and has the partition of the group."""
+        workload.create_topic(client, workload.TOPIC, 100)  # type: ignore[arg-type]
+        client.call(10, 4, FindCoordinatorRequest("", 1, ["bench"]), FindCoordinatorResponse)
+        producer = client.call(22, 5, InitProducerIdRequest("bench", 60_000, -1, -1), InitProducerIdResponse)
+        workload.check(producer.error_code, "InitProducerId")
+        partitions = [TxnOffsetCommitRequestPartition(each, 1000 + each) for each in range(workload.PARTITIONS)]
+        request = TxnOffsetCommitRequest(
+            "bench", "bench", producer.producer_id, producer.producer_epoch,
+            topics=[TxnOffsetCommitRequestTopic(workload.TOPIC, partitions)],
+        )  # fmt: skip
+        answer = client.call(28, 5, request, TxnOffsetCommitResponse)
+        workload.check(answer.topics[0].partitions[0].error_code, "TxnOffsetCommit")
+        return workload.request_frame(28, 5, request)
+
     return {
         "OffsetCommit, 1 partition": commit(1),
         "OffsetCommit, 5 partitions": commit(5),
@@ -124,6 +147,7 @@ def frames() -> dict[str, Callable[[InProcess], bytes]]:
         "OffsetFetch, 5 partitions": fetch,
         "Heartbeat": heartbeat,
         "ConsumerGroupHeartbeat": consumer,
+        "TxnOffsetCommit, 5 partitions": transactional_commit,
     }
 
 

@@ -122,6 +122,18 @@ def print_row(row: dict[str, Any]) -> None:
     print(f"{head}{row['a']:>12,.3f}{row['b']:>12,.3f}{spread}  {row['note']}".rstrip(), flush=True)
 
 
+def choose(words: list[str]) -> dict[tuple[str, str, bool], list[Case]]:
+    """The cases that all words fit, by the servers that they need. A word that names a workload leaves only it."""
+    chosen: dict[tuple[str, str, bool], list[Case]] = {}
+    for case in CASES:
+        names = {case.peer, case.sync, case.load, *case.load.split()}
+        workloads = tuple(one for one in case.workloads if one in words) or case.workloads
+        if all(word in names or word in workloads for word in words):
+            key = (case.peer, case.sync, case.workloads[0] in GROUPS)
+            chosen.setdefault(key, []).append(case._replace(workloads=workloads))
+    return chosen
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--output", choices=("table", "json"), default="table")
@@ -129,16 +141,8 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=1.5, help="of a round of a steady workload")
     parser.add_argument("--only", nargs="*", default=[], metavar="WORD", help="cases with all words")
     args = parser.parse_args()
-    chosen: dict[tuple[str, str, bool], list[Case]] = {}
-    for case in CASES:
-        words = [word for word in args.only if word not in case.workloads]
-        if all(word in (case.peer, case.sync, case.load, *case.load.split()) for word in words):
-            workloads = tuple(one for one in case.workloads if one in args.only) or case.workloads
-            if len(words) == len(args.only) or workloads != case.workloads or set(args.only) & set(workloads):
-                key = (case.peer, case.sync, case.workloads[0] in GROUPS)
-                chosen.setdefault(key, []).append(case._replace(workloads=workloads))
     rows: list[dict[str, Any]] = []
-    for (peer, sync, _), cases in chosen.items():
+    for (peer, sync, _), cases in choose(args.only).items():
         try:
             for row in measure(peer, sync, cases, args.rounds, args.seconds):
                 rows.append(row)
