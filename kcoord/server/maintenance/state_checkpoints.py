@@ -24,9 +24,9 @@ from kcoord.server.pump import read_clocks
 CHILD: Final = "kcoord.server.maintenance.state_child"
 POLL_S: Final = 0.01
 NICENESS: Final = 10
-# After a round comes a pause of this many times its length: at the highest rates the next one would be due at once, and
-# its process would take a part of a processor that the clients could use. What arrives in the pause costs a start after
-# a crash less than a second.
+# After a successful round comes a pause of this many times its length: at the highest rates the next one would be due
+# at once, and its process would take a part of a processor that the clients could use. What arrives in the pause costs
+# a start after a crash about a second at most.
 PAUSES: Final = 4
 PAUSE_MS_MAX: Final = 2000
 
@@ -115,7 +115,6 @@ class StateRounds:
     def _done(self, plans: list[StatePlan], run: ChildRun) -> None:
         self.is_busy = False
         now_ms = read_clocks().mono_ms
-        self._not_before_ms = now_ms + min((now_ms - self._began_ms) * PAUSES, PAUSE_MS_MAX)
         if self._is_killed:
             return
         facts: list[Fact] = []
@@ -131,6 +130,7 @@ class StateRounds:
             self._backoff.failed(now_ms)
         else:
             self._backoff.succeeded()
+            self._not_before_ms = now_ms + min((now_ms - self._began_ms) * PAUSES, PAUSE_MS_MAX)
 
     def _note_failure(self, error: Exception) -> None:
         self._backoff.failed(read_clocks().mono_ms)

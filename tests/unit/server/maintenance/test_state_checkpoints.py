@@ -24,7 +24,7 @@ from kcoord.protocol.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from kcoord.server.logs import ServerLog
-from kcoord.server.maintenance.state_checkpoints import StateRounds
+from kcoord.server.maintenance.state_checkpoints import PAUSE_MS_MAX, StateRounds
 from kcoord.server.pump import read_clocks
 from kcoord.server.server import Server
 from kcoord.server.settings.load import load
@@ -139,6 +139,28 @@ async def test_a_failed_write_is_reported_and_repeated_later(tmp_path: Path) -> 
     rounds.sweep()
     await until_done(rounds)
     assert events(log)[-1] == "state_checkpoint_written"
+    engine.stop()
+
+
+async def test_a_pause_follows_a_successful_round(tmp_path: Path) -> None:
+    engine = open_at(tmp_path / "data")
+    log = ServerLog(io.StringIO())
+    rounds = rounds_of(engine, log)
+    commit(engine, 20)
+    rounds.sweep()
+    assert rounds.is_busy
+    await until_done(rounds)
+    ended_ms = read_clocks().mono_ms
+    assert events(log) == ["state_checkpoint_written"]
+    assert rounds._not_before_ms <= ended_ms + PAUSE_MS_MAX
+    rounds._not_before_ms = ended_ms + 3_600_000
+    commit(engine, 20)
+    rounds.sweep()
+    assert not rounds.is_busy
+    rounds._not_before_ms = ended_ms
+    rounds.sweep()
+    assert rounds.is_busy
+    await until_done(rounds)
     engine.stop()
 
 
