@@ -29,6 +29,7 @@ from kcoord.core.topics.registry import Topic
 from kcoord.engine.commits import Commits
 from kcoord.engine.coordinator_log import RECORD_OVERHEAD_BYTES, CoordinatorLog
 from kcoord.engine.outbox import Outbox
+from kcoord.engine.request_head import HEAD_BYTES_MAX, RequestHead, read_head
 from kcoord.engine.session import Session
 from kcoord.log.serde import OFFSET_COMMIT, OFFSET_COMMIT_VERSION
 from kcoord.protocol.errors import NONE
@@ -113,7 +114,7 @@ class DirectCommits:
         elements_left = reader.elements_left
         topics: list[TopicCommit] | None
         try:
-            topics = self._check(reader, version)
+            topics = self._check(session, reader, version)
         except (DecodeError, EncodeError, GroupError):
             topics = None
         if topics is not None:
@@ -132,19 +133,17 @@ class DirectCommits:
 
     # --- first pass ------------------------------------------------------------------------------------------
 
-    def _check(self, reader: Reader, version: int) -> list[TopicCommit] | None:
+    def _check(self, session: Session, reader: Reader, version: int) -> list[TopicCommit] | None:
         """The topics of the request; None or an exception if anything about it is unusual."""
         is_compact = version >= FLEXIBLE_VERSION
-        group_id = reader.compact_string() if is_compact else reader.string()
-        epoch = reader.int32()
-        member_id = reader.compact_string() if is_compact else reader.string()
-        instance_id: str | None = None
-        if version >= INSTANCE_VERSION:
-            instance_id = reader.compact_nullable_string() if is_compact else reader.nullable_string()
+        head = read_head(reader, session.commit_head, version, is_compact, version >= INSTANCE_VERSION)
+        if head is not session.commit_head and head.size <= HEAD_BYTES_MAX:
+            session.commit_head = head
+        group_id = head.group_id
         if version <= RETENTION_VERSION_MAX and reader.int64() != NO_RETENTION_TIME:
             return None
         of_group = self.offsets.by_group.get(group_id)
-        if of_group is None or not group_id or not self._check_group(group_id, member_id, instance_id, epoch, version):
+        if of_group is None or not group_id or not self._check_group(head, version):
             return None
         topics: list[TopicCommit] = []
         self.records_bytes = 0
@@ -159,7 +158,7 @@ class DirectCommits:
             of_topic = of_group.get(topic.name)
             if of_topic is None:
                 return None
-            one = self._check_topic(reader, version, topic, of_topic)
+            one = self._check_topic(reader, version, head, topic, of_topic)
             if one is None:
                 return None
             topics.append(one)
@@ -169,8 +168,11 @@ class DirectCommits:
             reader.skip_tags()
         return topics if topics else None
 
-    def _check_group(self, group_id: str, member_id: str, instance_id: str | None, epoch: int, version: int) -> bool:
+    def _check_group(self, head: RequestHead, version: int) -> bool:
         """Whether the group accepts a commit of this member. Raises GroupError."""
+        group_id = head.group_id
+        member_id = head.member_id
+        epoch = head.epoch
         group = self.groups.get(group_id)
         self.group_id = group_id
         self.member_id = member_id
@@ -178,7 +180,7 @@ class DirectCommits:
         self.member = None
         self.epoch = epoch
         if group is not None:
-            return group.validate_offset_commit(member_id, instance_id, epoch) == NONE
+            return group.validate_offset_commit(member_id, head.instance_id, epoch) == NONE
         consumer_group = self.groups.consumer_groups.get(group_id)
         if consumer_group is None:
             return False
@@ -186,7 +188,7 @@ class DirectCommits:
         return True
 
     def _check_topic(
-        self, reader: Reader, version: int, topic: Topic, of_topic: dict[int, StoredOffset]
+        self, reader: Reader, version: int, head: RequestHead, topic: Topic, of_topic: dict[int, StoredOffset]
     ) -> TopicCommit | None:
         """The partitions of a topic, or None. Raises GroupError for one that the member does not own."""
         is_compact = version >= FLEXIBLE_VERSION
@@ -194,7 +196,11 @@ class DirectCommits:
         count = reader.compact_array_len(PARTITION_BYTES_MIN) if is_compact else reader.array_len(PARTITION_BYTES_MIN)
         if count == 0:
             return None
-        one = TopicCommit(topic, self._key_prefix(topic.name), reader.pos)
+        key_prefix = head.key_prefixes.get(topic.name)
+        if key_prefix is None:
+            key_prefix = make_key_prefix(head.group_id, topic.name)
+            head.add_key_prefix(topic.name, key_prefix)
+        one = TopicCommit(topic, key_prefix, reader.pos)
         member = self.member
         partition_count = topic.partition_count
         record_bytes: i64 = RECORD_OVERHEAD_BYTES + len(one.key_prefix) + PARTITION_INDEX_BYTES + VALUE_BYTES
@@ -222,13 +228,6 @@ class DirectCommits:
             one.stored.append(stored)
             one.metadata.append(metadata)
         return one
-
-    def _key_prefix(self, topic: str) -> bytes:
-        w = BytesWriter()
-        write_i16_be(w, OFFSET_COMMIT)
-        write_string(w, self.group_id)
-        write_string(w, topic)
-        return w.getvalue()
 
     # --- second pass -----------------------------------------------------------------------------------------
 
@@ -332,6 +331,15 @@ class DirectCommits:
             if is_compact:
                 w.append(0)
         log.next_offset = offset
+
+
+def make_key_prefix(group_id: str, topic: str) -> bytes:
+    """The key of a record of a committed offset, up to the partition."""
+    w = BytesWriter()
+    write_i16_be(w, OFFSET_COMMIT)
+    write_string(w, group_id)
+    write_string(w, topic)
+    return w.getvalue()
 
 
 def metadata_size(reader: Reader, is_compact: bool) -> i64:

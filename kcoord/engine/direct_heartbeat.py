@@ -16,6 +16,7 @@ from kcoord.core.groups.members import NOT_GIVEN, ConsumerMember
 from kcoord.core.outcome import Now
 from kcoord.engine.commits import Commits
 from kcoord.engine.outbox import Outbox
+from kcoord.engine.request_head import HEAD_BYTES_MAX, read_head
 from kcoord.engine.session import Session
 from kcoord.protocol import heartbeat
 from kcoord.protocol.errors import NONE
@@ -76,21 +77,20 @@ class DirectHeartbeats:
 
     def _classic(self, session: Session, reader: Reader, version: int, correlation_id: int, now: Now) -> bool:
         is_compact = version >= heartbeat.FLEXIBLE_VERSION
-        group_id = reader.compact_string() if is_compact else reader.string()
-        generation_id = reader.int32()
-        member_id = reader.compact_string() if is_compact else reader.string()
-        instance_id: str | None = None
-        if version >= INSTANCE_VERSION:
-            instance_id = reader.compact_nullable_string() if is_compact else reader.nullable_string()
+        head = read_head(reader, session.heartbeat_head, version, is_compact, version >= INSTANCE_VERSION)
+        if head is not session.heartbeat_head and head.size <= HEAD_BYTES_MAX:
+            session.heartbeat_head = head
+        group_id = head.group_id
+        member_id = head.member_id
         if is_compact:
             reader.skip_tags()
         group = self.groups.groups.get(group_id)
         if group is None or group_id in self.groups.consumer_groups:
             return False
-        if generation_id != group.generation_id or group.state == PREPARING_REBALANCE:
+        if head.epoch != group.generation_id or group.state == PREPARING_REBALANCE:
             return False
         member = group.members.get(member_id)
-        if member is None or group.validate_member(member_id, instance_id) != NONE:
+        if member is None or group.validate_member(member_id, head.instance_id) != NONE:
             return False
         if not self.timers.extend_session(group_id, member_id, member.session_timeout_ms, now.mono_ms):
             return False

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from kcoord.core.transitions import IllegalTransition
+from kcoord.engine.request_head import RequestHead
 from kcoord.wire.frame import FrameLimits, FrameSplitter
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import BytesWriter, Splices, i64
@@ -130,6 +131,9 @@ class Session:
         self.is_queued = False
         self.client_id_bytes = b""
         self.client_id = ""
+        # How its last OffsetCommit and Heartbeat began.
+        self.commit_head: RequestHead | None = None
+        self.heartbeat_head: RequestHead | None = None
 
     def _transition_to(self, state: int) -> None:
         if state not in TRANSITIONS[self.state]:

@@ -1,0 +1,60 @@
+"""The beginning of a member's requests, which is the same in each: the group, the member and its epoch or generation.
+
+A session remembers the last one of an API, decoded. If its next request of that API begins with the same bytes in the
+same version, nothing has to be decoded, and the strings have been hashed already. Equal bytes mean the same, so what a
+session remembers never becomes wrong.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from kcoord.wire.primitives import Reader, i64
+
+# What a connection remembers at most: a head of so many bytes, and keys of so many topics.
+HEAD_BYTES_MAX: Final = 512
+KEY_PREFIXES_MAX: Final = 16
+
+
+@final
+class RequestHead:
+    """Group id, epoch or generation, member id and instance id, in this order."""
+
+    def __init__(
+        self, raw: bytes, version: int, group_id: str, epoch: int, member_id: str, instance_id: str | None
+    ) -> None:
+        self.raw = raw
+        self.size: i64 = len(raw)
+        self.version = version
+        self.group_id = group_id
+        self.epoch = epoch
+        self.member_id = member_id
+        self.instance_id = instance_id
+        # The keys of records of committed offsets, up to the partition, by topic name.
+        self.key_prefixes: dict[str, bytes] = {}
+
+    def add_key_prefix(self, topic: str, prefix: bytes) -> None:
+        if len(self.key_prefixes) < KEY_PREFIXES_MAX:
+            self.key_prefixes[topic] = prefix
+
+
+def read_head(
+    reader: Reader, known: RequestHead | None, version: int, is_compact: bool, has_instance: bool
+) -> RequestHead:
+    """The head that is next in `reader`: `known`, if the bytes are the same, or a new one. Raises DecodeError.
+
+    `known` must be of the same API.
+    """
+    start = reader.pos
+    if known is not None and known.version == version:
+        end = start + known.size
+        if end <= reader.end and reader.buf[start:end] == known.raw:
+            reader.pos = end
+            return known
+    group_id = reader.compact_string() if is_compact else reader.string()
+    epoch = reader.int32()
+    member_id = reader.compact_string() if is_compact else reader.string()
+    instance_id: str | None = None
+    if has_instance:
+        instance_id = reader.compact_nullable_string() if is_compact else reader.nullable_string()
+    return RequestHead(reader.buf[start : reader.pos], version, group_id, epoch, member_id, instance_id)
