@@ -18,6 +18,8 @@ SERVER_SHOWN: Final = (
     ("max.connections.per.ip", INT, "Connections from one address."),
     ("max.connection.creation.rate", INT, "New connections per second."),
     ("socket.listen.backlog.size", INT, "Connections that may wait to be accepted."),
+    ("socket.send.buffer.bytes", INT, "The size of the send buffers of sockets. -1: the system's default."),
+    ("socket.receive.buffer.bytes", INT, "The size of the receive buffers of sockets. -1: the system's default."),
     ("connections.max.idle.ms", LONG, "How long a connection may be idle."),
     ("socket.request.max.bytes", INT, "The largest request."),
     ("queued.max.request.bytes", LONG, "Bytes of queued requests of all connections together."),

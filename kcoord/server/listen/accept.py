@@ -125,6 +125,11 @@ class Acceptor:
             client.setblocking(False)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            config = self._pump.config
+            if config.send_buffer_bytes > 0:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.send_buffer_bytes)
+            if config.receive_buffer_bytes > 0:
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, config.receive_buffer_bytes)
             await self._loop.connect_accepted_socket(partial(_protocol_of, connection), client)
         except OSError:
             client.close()  # the client is gone again

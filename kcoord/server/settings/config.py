@@ -20,6 +20,8 @@ class ServerConfig:
         self.loopback_exempt = True
         self.connection_rate = 1000
         self.listen_backlog = 1024
+        self.send_buffer_bytes = 262144
+        self.receive_buffer_bytes = 262144
         self.idle_ms = 600000
         self.frame_deadline_ms = 30000
         self.frame_bytes_max = 104857600

@@ -128,6 +128,19 @@ NETWORK_SETTINGS: Final = (
         shown="Connections that may wait to be accepted.",
     ),
     Setting(
+        "socket.send.buffer.bytes", "server.send_buffer_bytes", 256 * 1024, "bytes",
+        "The size of a connection's send buffer (SO_SNDBUF); -1 lets the system choose and grow it. Kafka's default is "
+        "102400. Small buffers stay in the processor's cache: with those that Linux chooses on one machine, up to "
+        "4 MiB, large fetches are half as fast. A larger buffer, or -1, is for clients far away.",
+        minimum=-1, maximum=INT32_MAX,
+        shown="The size of the send buffers of sockets. -1: the system's default.",
+    ),
+    Setting(
+        "socket.receive.buffer.bytes", "server.receive_buffer_bytes", 256 * 1024, "bytes",
+        "The same for the receive buffer (SO_RCVBUF), which counts for producers.", minimum=-1, maximum=INT32_MAX,
+        shown="The size of the receive buffers of sockets. -1: the system's default.",
+    ),
+    Setting(
         "connections.max.idle.ms", "server.idle_ms", 600000, "ms",
         "A connection that receives nothing for this long and has no pending request is closed. -1: never.",
         minimum=-1,
@@ -669,7 +682,7 @@ WITHOUT_EFFECT: Final = frozenset(
         "offsets.load.buffer.size", "offsets.topic.compression.codec", "offsets.topic.replication.factor",
         "offsets.topic.segment.bytes", "process.roles", "queued.max.requests", "request.timeout.ms",
         "security.inter.broker.protocol", "server.max.startup.time.ms", "socket.connection.setup.timeout.ms",
-        "socket.receive.buffer.bytes", "socket.send.buffer.bytes", "transaction.partition.verification.enable",
+        "transaction.partition.verification.enable",
         "transaction.state.log.load.buffer.size", "transaction.state.log.min.isr",
         "transaction.state.log.replication.factor", "transaction.state.log.segment.bytes",
         "transaction.two.phase.commit.enable", "unclean.leader.election.enable",
