@@ -93,9 +93,9 @@ class Meter(InProcess):
         while True:
             engine.end_turn(now)
             for session in engine.take_ready():
-                pieces = session.take_pieces()
-                if pieces:
-                    self.answers.setdefault(session.id, bytearray()).extend(b"".join(pieces))
+                data = session.take_bytes()
+                if data:
+                    self.answers.setdefault(session.id, bytearray()).extend(data)
                     engine.output_taken(session)
             jobs = engine.take_jobs()
             for job in jobs:

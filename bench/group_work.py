@@ -89,11 +89,11 @@ class Crowd:
         engine.end_turn(now)
         while engine.has_more():
             engine.end_turn(now)
-        ready = [(session, session.take_pieces()) for session in engine.take_ready()]
+        ready = [(session, session.take_bytes()) for session in engine.take_ready()]
         self.cpu_s += time.process_time() - began
         engine.take_facts()
         self.requests += len(frames)
-        return [(session, b"".join(pieces)) for session, pieces in ready]
+        return ready
 
     def round(self) -> None:
         frames: list[tuple[Session, bytes]] = []

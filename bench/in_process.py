@@ -75,10 +75,7 @@ class InProcess:
         engine.end_turn(now)
         while engine.has_more():
             engine.end_turn(now)
-        out: list[bytes] = []
-        for session in engine.take_ready():
-            out += session.take_pieces()
-        return b"".join(out)
+        return b"".join([session.take_bytes() for session in engine.take_ready()])
 
     def exchange(self, frame: bytes) -> bytes:
         answer = self.send(frame)

@@ -27,6 +27,7 @@ from kcoord.engine.volume import LogVolume
 from kcoord.engine.write_markers import WriteMarkersHandler
 from kcoord.log.directory import LogDirectory
 from kcoord.log.journal import Journal
+from kcoord.wire.file_range import FileRanges
 
 
 @final
@@ -40,6 +41,7 @@ class DataPlane:
         session_seed: int,
         budget: TurnBudget,
         pool: OutputPool,
+        ranges: FileRanges | None = None,
     ) -> None:
         self.topics = topics
         self.directory = directory
@@ -49,7 +51,7 @@ class DataPlane:
         self.producers = ProducerPool(config.producers_max, config.producers_per_partition_max)
         self.produce = ProduceHandler(config, self.table, journal, budget)
         self.markers = MarkerWriter(self.table, journal)
-        self.fetch = FetchHandler(config, self.table, session_seed, budget, pool)
+        self.fetch = FetchHandler(config, self.table, session_seed, budget, pool, ranges)
         self.list_offsets = ListOffsetsHandler(self.table, budget)
         self.delete_records = DeleteRecordsHandler(self.table, directory)
         self.write_markers = WriteMarkersHandler(self.markers)

@@ -54,6 +54,7 @@ from kcoord.engine.state_checkpoint import StateCheckpoints
 from kcoord.engine.turn import Turn
 from kcoord.log.directory import LogDirectory
 from kcoord.log.journal import CommitTicket, Journal
+from kcoord.wire.file_range import FileRanges
 from kcoord.wire.frame import FrameLimits
 
 METADATA_TOPIC_ID: Final = b"\x00" * 15 + b"\x01"
@@ -87,7 +88,11 @@ class Engine:
         self.pool = OutputPool(config.queued_response_bytes_max)
         # Session ids must not repeat after a restart, or an old client would use another client's fetch session.
         session_seed = int.from_bytes(entropy(4), "big")
-        self.data_plane = DataPlane(config, self.core.topics, directory, journal, session_seed, self.budget, self.pool)
+        # Records in files, from the handler of a fetch to the encoder of its answer.
+        ranges = FileRanges()
+        self.data_plane = DataPlane(
+            config, self.core.topics, directory, journal, session_seed, self.budget, self.pool, ranges
+        )
         self.group_events = GroupEventsTopic(config, self.core.topics, self.data_plane, journal)
         self.states = StateCheckpoints()
         # The state of the metadata log; None until the log is loaded.
@@ -95,7 +100,7 @@ class Engine:
         self.sessions: dict[int, Session] = {}
         self.next_session_id = 1
         self.commits = Commits(journal, self.data_plane.table, directory, config.coordinator_batch_bytes_max)
-        self.outbox = Outbox(self.budget, self.commits)
+        self.outbox = Outbox(self.budget, self.commits, ranges)
         self.backlogs = Backlogs(self.budget)
         self.applier = Applier(
             self.core, self.commits, self.outbox, self.backlogs, self.data_plane, self.group_events, self.budget

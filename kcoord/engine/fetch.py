@@ -55,6 +55,7 @@ from kcoord.protocol.fetch import (
     PartitionData,
 )
 from kcoord.wire.compression import CODEC_ZSTD
+from kcoord.wire.file_range import FileRanges
 from kcoord.wire.primitives import ZERO_UUID, i64, read_i32_be, read_i64_be
 from kcoord.wire.record_batch import HEADER_BYTES, LENGTH_OVERHEAD
 
@@ -158,9 +159,12 @@ class FetchHandler:
         session_seed: int = 0,
         budget: TurnBudget | None = None,
         pool: OutputPool | None = None,
+        ranges: FileRanges | None = None,
     ) -> None:
         self.config = config
         self.table = table
+        # Where large records go that the answer does not hold as bytes; None: it holds all of them.
+        self.ranges = ranges
         self.budget = TurnBudget() if budget is None else budget
         self.pool = OutputPool() if pool is None else pool
         # Tokens of parked fetches that can be answered, in the order in which that happened; and of those that found no
@@ -341,6 +345,8 @@ class FetchHandler:
 
     def _read(self, fetch: Fetch) -> ReadResult:
         result = ReadResult()
+        if self.ranges is not None:
+            self.ranges.clear()
         # All answers share the pool: none may take all of it, and if it is empty even the first batch has to wait.
         free = self.pool.free_bytes()
         bytes_left = min(fetch.max_bytes, free // POOL_SHARES)
@@ -350,7 +356,7 @@ class FetchHandler:
             data = self._read_partition(fetch, item, bytes_left, needs_one, result)
             records = data.records
             if records:
-                size = len(records)
+                size = self._size_of(records)
                 result.bytes += size
                 bytes_left = max(0, bytes_left - size)
                 needs_one = False
@@ -392,6 +398,12 @@ class FetchHandler:
             limit = max(0, min(item.max_bytes, bytes_left))
             if limit > 0 or needs_one:
                 try:
+                    # Aborted transactions are looked for in the records.
+                    if self.ranges is not None and not (is_committed and log.has_aborted(item.offset)):
+                        in_file = log.locate(item.offset, limit, end)
+                        if in_file is not None:
+                            data.records = self.ranges.add(in_file)
+                            return data
                     data.records = log.read(item.offset, limit, end, needs_one)
                     if is_committed and data.records:
                         data.aborted_transactions = aborted_in(tp, item.offset, data.records)
@@ -401,6 +413,9 @@ class FetchHandler:
                     old = fetch.version < STORAGE_ERROR_FROM
                     return read_error(item.partition, NOT_LEADER_OR_FOLLOWER if old else KAFKA_STORAGE_ERROR)
         return data
+
+    def _size_of(self, records: bytes) -> int:
+        return len(records) if self.ranges is None else self.ranges.size_of(records)
 
     def _stores_zstd(self, tp: TopicPartition) -> bool:
         served: ServedTopic | None = self.table.topic(tp.topic)
@@ -422,7 +437,7 @@ class FetchHandler:
             if tp is None:
                 continue
             records = result.data[i].records
-            item.counted_bytes = len(records) if records is not None else 0
+            item.counted_bytes = self._size_of(records) if records is not None else 0
             item.counted_offset = max(item.offset, tp.readable_end(fetch.isolation_level))
             waiting = self.waiters.get(tp)
             if waiting is None:

@@ -38,6 +38,7 @@ from kcoord.protocol import apis, server_codec
 from kcoord.protocol.fetch import FetchResponse, encode_fetch_response
 from kcoord.protocol.offset_fetch import OffsetFetchResponse, encode_offset_fetch_response
 from kcoord.protocol.produce import ProduceResponse
+from kcoord.wire.file_range import FileRanges
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import Splices, i64, patch_int32, write_i32_be
 
@@ -49,9 +50,11 @@ FLEXIBLE_HEADER: Final = 1
 class Outbox:
     """All answers that have not been taken by the server yet."""
 
-    def __init__(self, budget: TurnBudget, commits: Commits) -> None:
+    def __init__(self, budget: TurnBudget, commits: Commits, ranges: FileRanges | None = None) -> None:
         self.budget = budget
         self.commits = commits
+        # The records in files that the next answer to a fetch contains.
+        self.ranges = ranges
         # Facts for the server's log, until the engine hands them over.
         self.facts: list[Fact] = []
         # Sessions with output, and sessions with chunks that wait for a commit.
@@ -78,7 +81,7 @@ class Outbox:
             if api_key == apis.FETCH or api_key == apis.OFFSET_FETCH:
                 splices = chunk.splices
                 if splices is None:
-                    splices = chunk.splices = Splices()
+                    splices = chunk.splices = Splices(self.ranges, session.takes_files)
                 spliced -= splices.bytes
                 if api_key == apis.FETCH:
                     encode_fetch_response(w, cast(FetchResponse, response), version, splices)
@@ -92,6 +95,9 @@ class Outbox:
             chunk.cut(int(chunk.answer_start))
             self.fault(session, f"an answer of {apis.APIS[api_key].name} version {version}", error)
             return
+        finally:
+            if self.ranges is not None:
+                self.ranges.clear()
         self.end_answer(session, chunk, spliced)
         if api_key == apis.OFFSET_FETCH:
             # Metadata is encoded here; records were charged when they were read.

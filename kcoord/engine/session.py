@@ -11,6 +11,7 @@ from typing import Final, final
 
 from kcoord.core.transitions import IllegalTransition
 from kcoord.engine.request_head import RequestHead
+from kcoord.wire.file_range import FileRange
 from kcoord.wire.frame import FrameLimits, FrameSplitter
 from kcoord.wire.message import Message
 from kcoord.wire.primitives import BytesWriter, Splices, i64
@@ -76,7 +77,7 @@ class Chunk:
         splices = self.splices
         return len(self.writer) if splices is None else len(self.writer) + splices.bytes
 
-    def pieces(self) -> list[bytes]:
+    def pieces(self) -> list[bytes | FileRange]:
         data = self.writer.getvalue()
         return [data] if self.splices is None else self.splices.pieces(data)
 
@@ -114,7 +115,9 @@ class Session:
         self.backlog_bytes = 0
         self.parked_request_id = 0
         self.chunks: list[Chunk] = []
-        self.output: list[bytes] = []
+        self.output: list[bytes | FileRange] = []
+        # Whether `take_pieces` may contain parts of files. The server decides, when the session begins.
+        self.takes_files = False
         self.pool = OutputPool() if pool is None else pool
         # Bytes in chunks and output, and the bytes that the server has taken and not sent yet.
         self.owed_bytes = 0
@@ -192,8 +195,11 @@ class Session:
         self.owed_bytes += size
         self.pool.held_bytes += size
 
-    def take_pieces(self) -> list[bytes]:
-        """Take everything that may be written now. The caller reports to note_buffered what the client has not read."""
+    def take_pieces(self) -> list[bytes | FileRange]:
+        """Take everything that may be written now. The caller reports to note_buffered what the client has not read.
+
+        All pieces are bytes unless `takes_files`.
+        """
         output = self.output
         if not output:
             return output
@@ -203,6 +209,10 @@ class Session:
             size += len(piece)
         self.owe(-size)
         return output
+
+    def take_bytes(self) -> bytes:
+        """The same as bytes. Raises OSError."""
+        return b"".join([piece.read() if isinstance(piece, FileRange) else piece for piece in self.take_pieces()])
 
     def note_buffered(self, size: int) -> None:
         """Of what was taken, so many bytes are still in the server's memory."""

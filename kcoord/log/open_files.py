@@ -58,6 +58,11 @@ class OpenFiles:
     def __len__(self) -> int:
         return len(self._open) + len(self._held)
 
+    @property
+    def is_scarce(self) -> bool:
+        """Whether more than half of the files that may be open are: closing one must free its descriptor then."""
+        return 2 * len(self) > self.files_max
+
     def open(self, segment: Owner) -> File:
         """Open a segment's file, and close others if the limit requires it. Raises OSError."""
         if self._is_short:

@@ -27,10 +27,13 @@ from kcoord.log.storage import DirectorySync, FileSync, Folder, Storage, Syncabl
 from kcoord.log.tail import Tail
 from kcoord.log.time_lookup import TimeLookup
 from kcoord.log.transaction_index import AbortedTransaction, TransactionSurvey
+from kcoord.wire.file_range import FileRange
 from kcoord.wire.primitives import ZERO_UUID
 from kcoord.wire.record_batch import NO_TIMESTAMP
 
 EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
+# From this size on, it is cheaper to let the system copy records from the file than to read them.
+FILE_RANGE_BYTES_MIN: Final = 64 << 10
 INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 INT64_DIGITS: Final = 19
 
@@ -467,6 +470,24 @@ class PartitionLog:
                     return data
             i += 1
         return b""
+
+    def locate(self, offset: int, max_bytes: int, upto_offset: int) -> FileRange | None:
+        """The file and the position of what `read` would return, if that is a lot and to be found without reading it.
+
+        Batches between the first and the last one are not looked at, as on a broker. None: use `read`, which also
+        raises what is to be raised.
+        """
+        if max_bytes < FILE_RANGE_BYTES_MIN or offset < self.log_start_offset or self._tail.holds(offset):
+            return None
+        upto_offset = min(upto_offset, self.written_end)
+        if offset >= upto_offset:
+            return None
+        i = bisect_right(self._bases, offset) - 1
+        if i < 0:
+            return None
+        end = self._bases[i + 1] if i + 1 < len(self._bases) else self.written_end
+        found = self._segments[i].locate(offset, max_bytes, min(end, self.written_end), upto_offset)
+        return found if found is not None and found.size >= FILE_RANGE_BYTES_MIN else None
 
     def has_aborted(self, offset: int) -> bool:
         """Whether the segment of `offset` or a later one has a marker of an aborted transaction. Raises LogDamaged."""

@@ -20,9 +20,10 @@ from typing import Final
 
 from kcoord.log.errors import InvalidIndex, LogDamaged
 from kcoord.log.open_files import OpenFiles
-from kcoord.log.storage import File, Opener, Storage, write_synced
+from kcoord.log.storage import DiskFile, File, Opener, Storage, write_synced
 from kcoord.log.transaction_index import TransactionIndex, TransactionSurvey, decode_index
 from kcoord.wire.causes import caused_by
+from kcoord.wire.file_range import FileRange
 from kcoord.wire.primitives import DecodeError, read_i32_be, read_i64_be
 from kcoord.wire.record_batch import (
     BATCH_LENGTH_MIN,
@@ -530,23 +531,8 @@ class Segment:
 
         Returns no bytes, or raises LogDamaged, if that is not so simple; then `read` must do it the other way.
         """
-        start = self._start_of(offset)
-        if start < 0:
-            return b""
-        end = self.size
-        limit = start + max_bytes
-        if limit < end:
-            i = bisect_right(self.index_positions, limit) - 1
-            end = max(start, self.index_positions[i]) if i >= 0 else start
-            while True:
-                head = self._read_at(end, HEADER_BYTES)
-                if len(head) < HEADER_BYTES:
-                    return b""
-                size = self._batch_size(head, 0, end, offset)
-                if end + size > limit:
-                    break
-                end += size
-        if end == start:
+        start, end, _ = self._extent(offset, max_bytes)
+        if end <= start:
             return b""
         data = self._read_at(start, end - start)
         at = 0
@@ -557,6 +543,48 @@ class Segment:
                 return data[:at]
             at += self._batch_size(data, at, start + at, offset)
         return data if at == len(data) else b""
+
+    def locate(self, offset: int, max_bytes: int, end_offset: int, upto_offset: int) -> FileRange | None:
+        """What `read` would return, as a range of the file; None if that is not simple.
+
+        `end_offset` is the offset after the last batch of the file.
+        """
+        file = self.file()
+        if not isinstance(file, DiskFile) or (self.files is not None and self.files.is_scarce):
+            return None
+        try:
+            start, end, next_base = self._extent(offset, max_bytes)
+        except LogDamaged:
+            return None
+        if next_base < 0:
+            next_base = end_offset
+        # The last batch of the range must begin below the end.
+        if end <= start or next_base > upto_offset:
+            return None
+        return FileRange(file.share(), start, end - start)
+
+    def _extent(self, offset: int, max_bytes: int) -> tuple[int, int, int]:
+        """The start and end of the batches that fit, and the base offset of the next one; -1 if the file ends there.
+
+        The index tells where the last one ends. No batches: they are not found like this. Raises LogDamaged.
+        """
+        start = self._start_of(offset)
+        if start < 0:
+            return 0, 0, -1
+        end = self.size
+        limit = start + max_bytes
+        if limit >= end:
+            return start, end, -1
+        i = bisect_right(self.index_positions, limit) - 1
+        end = max(start, self.index_positions[i]) if i >= 0 else start
+        while True:
+            head = self._read_at(end, HEADER_BYTES)
+            if len(head) < HEADER_BYTES:
+                return 0, 0, -1
+            size = self._batch_size(head, 0, end, offset)
+            if end + size > limit:
+                return start, end, int(read_i64_be(head, 0))
+            end += size
 
     def _start_of(self, offset: int) -> int:
         """The position of the batch that holds `offset`, or of the next one; -1 if it is not near its index entry."""

@@ -14,6 +14,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Protocol
 
 from kcoord.log.errors import DirectoryLocked, DirectoryNotWritable
@@ -219,8 +220,39 @@ def open_descriptor(path: str, flags: int, on_shortage: Callable[[], bool] | Non
                 raise
 
 
+class SharedDescriptor:
+    """A descriptor that others may use after its file was closed. It is closed when the last of them is gone."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+
+    def read_at(self, position: int, size: int) -> bytes:
+        return _read_at(self.fd, position, size)
+
+    def __del__(self) -> None:
+        with suppress(OSError):
+            os.close(self.fd)
+
+
+def _read_at(fd: int, position: int, size: int) -> bytes:
+    data = os.pread(fd, size, position)
+    if len(data) == size or not data:
+        return data
+    parts = [data]
+    got = len(data)
+    while got < size:
+        data = os.pread(fd, size - got, position + got)
+        if not data:
+            break
+        parts.append(data)
+        got += len(data)
+    return b"".join(parts)
+
+
 class DiskFile:
     """An open file on disk."""
+
+    _shared: SharedDescriptor | None = None
 
     def __init__(self, path: str, create: bool = True, on_shortage: Callable[[], bool] | None = None) -> None:
         self._fd = open_descriptor(path, os.O_RDWR | os.O_CREAT if create else os.O_RDWR, on_shortage)
@@ -243,18 +275,7 @@ class DiskFile:
         return start
 
     def read_at(self, position: int, size: int) -> bytes:
-        data = os.pread(self._fd, size, position)
-        if len(data) == size or not data:
-            return data
-        parts = [data]
-        got = len(data)
-        while got < size:
-            data = os.pread(self._fd, size - got, position + got)
-            if not data:
-                break
-            parts.append(data)
-            got += len(data)
-        return b"".join(parts)
+        return _read_at(self._fd, position, size)
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
@@ -265,8 +286,16 @@ class DiskFile:
 
     def close(self) -> None:
         if self._fd >= 0:
-            os.close(self._fd)
+            if self._shared is None:
+                os.close(self._fd)
+            self._shared = None
             self._fd = -1
+
+    def share(self) -> SharedDescriptor:
+        """The descriptor, for readers that may outlive this object."""
+        if self._shared is None:
+            self._shared = SharedDescriptor(self._fd)
+        return self._shared
 
 
 class DiskStorage:

@@ -26,6 +26,8 @@ from librt.strings import (
 )
 from mypy_extensions import i32, i64, u8
 
+from kcoord.wire.file_range import TOKEN_BYTES, FileRange, FileRanges
+
 __all__ = [
     "ZERO_UUID",
     "BytesWriter",
@@ -465,17 +467,35 @@ class Splices:
     """Records and strings that belong inside a message but were not copied into it.
 
     `values[i]` goes after the first `positions[i]` bytes of the writer; `bytes` is the total length of the values.
+    `ranges` has the records that are in files, if any. They are read here unless `takes_files`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ranges: FileRanges | None = None, takes_files: bool = False) -> None:
         self.positions: list[int] = []
-        self.values: list[bytes] = []
+        self.values: list[bytes | FileRange] = []
         self.bytes = 0
+        self.ranges = ranges
+        self.takes_files = takes_files
 
     def add(self, position: int, value: bytes) -> None:
         self.positions.append(position)
         self.values.append(value)
         self.bytes += len(value)
+
+    def range_of(self, value: bytes) -> FileRange | None:
+        """The range whose token `value` is."""
+        if len(value) != TOKEN_BYTES or self.ranges is None:
+            return None
+        return self.ranges.by_token.get(value)
+
+    def add_range(self, position: int, value: FileRange) -> None:
+        """Add the bytes of a file. Raises OSError."""
+        if not self.takes_files:
+            self.add(position, value.read())
+            return
+        self.positions.append(position)
+        self.values.append(value)
+        self.bytes += value.size
 
     def cut(self, position: int) -> None:
         """Discard the values that were added after the first `position` bytes of the writer."""
@@ -483,9 +503,9 @@ class Splices:
             self.positions.pop()
             self.bytes -= len(self.values.pop())
 
-    def pieces(self, data: bytes) -> list[bytes]:
+    def pieces(self, data: bytes) -> list[bytes | FileRange]:
         """The whole message in pieces; `data` is the content of the writer."""
-        found: list[bytes] = []
+        found: list[bytes | FileRange] = []
         start = 0
         for i in range(len(self.positions)):
             end = self.positions[i]
@@ -500,7 +520,12 @@ class Splices:
 def write_nullable_records(w: BytesWriter, value: bytes | None, splices: Splices | None) -> None:
     """Like write_nullable_bytes; a large value goes into `splices` unless that is None."""
     if splices is None or value is None or len(value) < SPLICE_BYTES_MIN:
-        write_nullable_bytes(w, value)
+        in_file = None if splices is None or value is None else splices.range_of(value)
+        if in_file is None or splices is None:
+            write_nullable_bytes(w, value)
+        else:
+            write_int32(w, in_file.size)
+            splices.add_range(len(w), in_file)
         return
     write_int32(w, len(value))
     splices.add(len(w), value)
@@ -508,10 +533,17 @@ def write_nullable_records(w: BytesWriter, value: bytes | None, splices: Splices
 
 def write_compact_nullable_records(w: BytesWriter, value: bytes | None, splices: Splices | None) -> None:
     """Like write_compact_nullable_bytes; a large value goes into `splices` unless that is None."""
+    size: i64
     if splices is None or value is None or len(value) < SPLICE_BYTES_MIN:
-        write_compact_nullable_bytes(w, value)
+        in_file = None if splices is None or value is None else splices.range_of(value)
+        if in_file is None or splices is None:
+            write_compact_nullable_bytes(w, value)
+        else:
+            size = in_file.size
+            write_uvarint(w, size + 1)
+            splices.add_range(len(w), in_file)
         return
-    size: i64 = len(value)
+    size = len(value)
     write_uvarint(w, size + 1)
     splices.add(len(w), value)
 

@@ -112,7 +112,7 @@ def request_frame(api_key: int, version: int, message: Any, correlation_id: int 
 
 def take_output(session: Session) -> bytes:
     """Everything that may be written to the connection now, as one piece."""
-    return b"".join(session.take_pieces())
+    return session.take_bytes()
 
 
 def read_answers(data: bytes) -> list[tuple[int, bytes]]:

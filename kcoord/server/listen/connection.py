@@ -24,7 +24,9 @@ from typing import TYPE_CHECKING, Final, Protocol, cast, final
 from kcoord.core.outcome import PEER
 from kcoord.server.listen.limits import plain_host
 from kcoord.server.listen.request_log import RequestLog
+from kcoord.server.listen.sending import IS_AVAILABLE, FileSender
 from kcoord.server.settings.listeners import Listener, format_address
+from kcoord.wire.file_range import FileRange
 
 if TYPE_CHECKING:
     from kcoord.core.outcome import Fact, Now
@@ -60,6 +62,10 @@ class Host(Protocol):
     def at_end(self, connection: Connection) -> None: ...
     def resume(self, connection: Connection) -> None: ...
     def disconnected(self, connection: Connection) -> None: ...
+
+
+def has_file(pieces: list[bytes | FileRange]) -> bool:
+    return any(isinstance(piece, FileRange) for piece in pieces)
 
 
 @final
@@ -108,6 +114,9 @@ class Connection:
         self.end_reason = ""
         # Only if the server logs at level debug.
         self.requests: RequestLog | None = None
+        # From the first answer with a part of a file on; and whether the connection ends when all is sent.
+        self.sender: FileSender | None = None
+        self.closes = False
 
     # ---- called by the event loop
 
@@ -137,6 +146,8 @@ class Connection:
 
     def resume_writing(self) -> None:
         self.is_output_full = False
+        if self.sends_files() and not self.is_dropped:
+            self._attempt(self._send_files)
         if self.is_open:
             self.session.note_buffered(self.unsent_bytes())
             if self.session.backlog:
@@ -146,6 +157,8 @@ class Connection:
     def connection_lost(self, error: Exception | None) -> None:
         """The connection has ended. May be called twice, because `abort` does not rely on the transport to call it."""
         self.is_dropped = True
+        if self.sender is not None:
+            self.sender.clear()
         if self.is_open:
             self.is_open = False
             if self.requests is not None:
@@ -167,16 +180,17 @@ class Connection:
             self._attempt(self._update_reading)
 
     def unsent_bytes(self) -> int:
-        """The output that the transport still buffers."""
+        """The output that the socket has not taken."""
         try:
-            return self.transport.get_write_buffer_size()
+            unsent = self.transport.get_write_buffer_size()
+            return unsent if self.sender is None else unsent + self.sender.unsent_bytes
         except Exception:  # a broken transport sends nothing any more
             return 0
 
     def close(self, reason: str = "") -> None:
         """Close the connection after its output is written."""
         self.end_reason = self.end_reason or reason
-        self._attempt(self.transport.close)
+        self._attempt(self._close)
 
     def drop(self, reason: str, kind: str = PEER) -> None:
         """Close the connection at once, and log the reason. `kind` is that of a `Fact`."""
@@ -218,11 +232,15 @@ class Connection:
             if local is None:
                 raise ConnectionResetError("the connection was reset before it could be served")
             host, port = host or plain_host(local[0]), port or local[1]
-        self.transport.set_write_buffer_limits(high=self.pump.config.output_high_bytes)
+        transport = self.transport
+        transport.set_write_buffer_limits(high=self.pump.config.output_high_bytes)
         self.pump.connected(self, host, port)
         self.is_open = True
         if self.pump.log.has_debug:
             self._log_requests()
+        else:
+            # Not if something stands between the pump and the socket, as in tests.
+            self.session.takes_files = IS_AVAILABLE and self.transport is transport
 
     def _log_requests(self) -> None:
         address = self.transport.get_extra_info("peername")
@@ -236,19 +254,52 @@ class Connection:
         if pieces and not self.transport.is_closing():
             self.written_bytes += owed - session.owed_bytes
             if self.requests is not None:
-                self.requests.sent(pieces, self.pump.now().mono_ms)
-            if len(pieces) == 1:
-                self.transport.write(pieces[0])
+                self.requests.sent(cast(list[bytes], pieces), self.pump.now().mono_ms)
+            if session.takes_files and (self.sends_files() or (len(pieces) > 1 and has_file(pieces))):
+                self._begin_files(pieces)
+            elif len(pieces) == 1:
+                self.transport.write(cast(bytes, pieces[0]))
             else:
-                self.transport.writelines(pieces)
-            buffered = self.transport.get_write_buffer_size()
+                self.transport.writelines(cast(list[bytes], pieces))
+            buffered = self.unsent_bytes()
             session.note_buffered(buffered)
             if buffered > self.pump.config.output_bytes_max:
                 self.drop("the client does not read its responses")
                 return
         if session.close_reason and not session.chunks:
-            self.transport.close()
+            self._close()
         self._update_reading()
+
+    # ---- answers with parts of files
+
+    def sends_files(self) -> bool:
+        """Whether answers wait that contain parts of files, so all later ones wait, too."""
+        return self.sender is not None and len(self.sender.pieces) > 0
+
+    def _begin_files(self, pieces: list[bytes | FileRange]) -> None:
+        sender = self.sender
+        if sender is None:
+            sender = self.sender = FileSender(self.transport, self.transport.get_extra_info("socket").fileno())
+        if not sender.pieces:
+            # The transport is to report whenever it has written everything.
+            self.transport.set_write_buffer_limits(high=0)
+            sender.add(pieces)
+            self._send_files()
+        else:
+            sender.add(pieces)
+
+    def _send_files(self) -> None:
+        if self.sender is not None and self.sender.send():
+            self.transport.set_write_buffer_limits(high=self.pump.config.output_high_bytes)
+            if self.closes:
+                self.transport.close()
+
+    def _close(self) -> None:
+        """Close the connection once all is sent."""
+        if self.sends_files():
+            self.closes = True
+        else:
+            self.transport.close()
 
     def _update_reading(self) -> None:
         wanted = not (

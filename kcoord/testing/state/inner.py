@@ -60,7 +60,7 @@ class InnerClient:
             raise RequestTimedOut(f"the server has not answered {name} within {self._timeout_s:g} s") from None
         finally:
             self._pump.after_turn.remove(look)
-        answer = b"".join(self._session.take_pieces())
+        answer = self._session.take_bytes()
         if not answer:
             raise ConnectionLost(f"{name} was not answered: {self._session.close_reason or 'the server was reset'}")
         return cast(M, self._decode(api_key, version, answer))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from hypothesis import strategies as st
 from kcoord.log.directory import LogDirectory
 from kcoord.log.errors import LogDamaged, OffsetOutOfRange
 from kcoord.log.journal import Journal
-from kcoord.log.partition_log import LogConfig, PartitionLog
-from kcoord.log.storage import MemoryFile, MemoryStorage
+from kcoord.log.partition_log import FILE_RANGE_BYTES_MIN, LogConfig, PartitionLog
+from kcoord.log.storage import DiskStorage, MemoryFile, MemoryStorage
 from tests.harness.log import batches_of, checkpoint
 from tests.harness.log_start import advance_log_start
 from tests.harness.present import present
@@ -73,6 +74,76 @@ def test_large_reads_return_all_whole_batches_that_fit(
                 break
             expected += batch
     assert log.read(offset, max_bytes, upto) == (expected if offset < upto else b"")
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 60_000), min_size=3, max_size=25),
+    segment_bytes=st.sampled_from([150_000, 10_000_000]),
+    interval=st.sampled_from([100, 4096, 200_000]),
+    reads=st.lists(
+        st.tuples(st.integers(0, 50), st.integers(60_000, 700_000), st.integers(1, 60)), min_size=1, max_size=10
+    ),
+)
+def test_what_is_located_is_what_is_read(
+    sizes: list[int], segment_bytes: int, interval: int, reads: list[tuple[int, int, int]]
+) -> None:
+    with TemporaryDirectory() as folder:
+        config = LogConfig(index_interval_bytes=interval, segment_bytes=segment_bytes, tail_bytes_max=0)
+        directory = reopen(DiskStorage(folder), config)
+        log = directory.create_log("t", 0, TOPIC_ID)
+        journal = Journal(directory, "os")
+        for size in sizes:
+            add(journal, log, 2, size=size)
+        journal.commit()
+        add(journal, log, 2, size=sizes[0])  # not written yet
+        for offset, max_bytes, upto in reads:
+            found = log.locate(offset, max_bytes, upto)
+            if found is not None:
+                assert FILE_RANGE_BYTES_MIN <= len(found) <= max_bytes
+                assert found.read() == log.read(offset, max_bytes, upto)
+        journal.commit()
+        directory.close(True)
+
+
+def test_large_reads_are_located_in_files_alone() -> None:
+    with TemporaryDirectory() as folder:
+        directory = reopen(DiskStorage(folder), LogConfig(tail_bytes_max=0))
+        log = directory.create_log("t", 0, TOPIC_ID)
+        journal = Journal(directory, "os")
+        for _ in range(300):
+            add(journal, log, size=1000)
+        journal.commit()
+        found = log.locate(100, 100_000, 300)
+        assert found is not None and found.read() == log.read(100, 100_000, 300)
+        assert log.locate(299, 100_000, 300) is None, "too little to be worth it"
+        assert log.locate(100, 100_000, 110) is None, "the range would reach beyond what may be read"
+        assert log.locate(300, 100_000, 300) is None and log.locate(301, 100_000, 300) is None
+        log.log_start_offset = 101
+        assert log.locate(100, 100_000, 300) is None
+        directory.close(True)
+    _, _, journal, in_memory = make()
+    fill(journal, in_memory)
+    assert in_memory.locate(0, 1 << 20, 300) is None
+
+
+def test_a_range_needs_descriptors_to_spare() -> None:
+    """A file that was closed for its descriptor must give it back."""
+    with TemporaryDirectory() as folder:
+        directory = reopen(DiskStorage(folder), LogConfig(tail_bytes_max=0, segment_bytes=200_000), open_files_max=4)
+        log = directory.create_log("t", 0, TOPIC_ID)
+        journal = Journal(directory, "os")
+        while len(log.segments) < 6:
+            add(journal, log, size=1000)
+            journal.commit()
+        directory.files.retire()
+        first = log.segments[0]
+        assert log.locate(0, 100_000, log.end_offset) is not None
+        for segment in log.segments[:3]:
+            segment.file()
+        assert directory.files.is_scarce
+        assert log.locate(first.base_offset, 100_000, log.end_offset) is None
+        directory.close(True)
 
 
 def test_a_large_read_reads_little_more_than_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
