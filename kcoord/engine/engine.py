@@ -54,6 +54,7 @@ from kcoord.engine.state_checkpoint import StateCheckpoints
 from kcoord.engine.turn import Turn
 from kcoord.log.directory import LogDirectory
 from kcoord.log.journal import CommitTicket, Journal
+from kcoord.log.storage import Syncable
 from kcoord.wire.file_range import FileRanges
 from kcoord.wire.frame import FrameLimits
 
@@ -307,6 +308,10 @@ class Engine:
     def has_unwritten(self) -> bool:
         """Whether another end_turn would have something to write."""
         return self.commits.has_unwritten()
+
+    def take_ahead(self) -> Syncable | None:
+        """A file that is to be synced in the background, while later turns run; None if there is none."""
+        return self.journal.take_ahead()
 
     def has_failed(self) -> bool:
         """Whether an append or a sync failed. If so, the engine must stop; any other failure closes one session."""

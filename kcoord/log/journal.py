@@ -16,7 +16,8 @@ The order of a commit, and why:
 
 Under `os` and `memory` the durable ends move with the write. There are two exceptions under `os`. A write that closes a
 segment returns a ticket, because the old segment must be synced before the files of the new one exist (see log_write).
-So does a write that changes log starts: their file replaces the old one, so it is always synced.
+So does a write that changes log starts: their file replaces the old one, so it is always synced. A thread syncs what
+a log writes every AHEAD_BYTES, so that the ticket of a closed segment takes milliseconds.
 
 Fail-stop: after a failed write or sync nothing is written, acknowledged or retried. The operating system may have
 dropped the pages, so a second sync that succeeds would prove nothing. The next start determines what the disk holds.
@@ -31,7 +32,7 @@ from kcoord.log.errors import JournalFailed, LogError, SyncFailed, WriteFailed
 from kcoord.log.log_write import LogWrite
 from kcoord.log.open_files import Owner
 from kcoord.log.partition_log import PartitionLog
-from kcoord.log.storage import DirectorySync, Syncable
+from kcoord.log.storage import DirectorySync, SharedDescriptor, Syncable
 from kcoord.wire.causes import caused_by
 
 SYNC_ALWAYS: Final = "always"
@@ -40,6 +41,9 @@ SYNC_MEMORY: Final = "memory"
 SYNC_MODES: Final = (SYNC_ALWAYS, SYNC_OS, SYNC_MEMORY)
 
 CHECKPOINT_INTERVAL_MS: Final = 1000
+# Under `os`, what a log may write until it is synced in the background, so that there is little left to sync when its
+# segment is closed: answers wait for that.
+AHEAD_BYTES: Final = 8 << 20
 # Under `os`, if more logs are written than files can be held open: how many files a ticket syncs to close them.
 FREED_FILES: Final = 16
 
@@ -91,6 +95,7 @@ class Journal:
         self._checkpoint_at_ms: int | None = None
         self._unmarked = False
         self._rolled = False
+        self._ahead: SharedDescriptor | None = None
 
     @property
     def has_pending(self) -> bool:
@@ -115,6 +120,7 @@ class Journal:
             raise JournalFailed(self.failure)
         log.append(batch, base_offset, last_offset, max_timestamp, leader_epoch)
         self._pending_bytes += len(batch)
+        log.ahead_bytes += len(batch)
         if not log.dirty:
             log.dirty = True
             self._dirty[log] = None
@@ -151,6 +157,8 @@ class Journal:
                 # The end as of this write: batches appended while the ticket is in flight belong to the next commit.
                 ends.append((log, log.end_offset))
                 log.dirty = False
+                if log.ahead_bytes >= AHEAD_BYTES:
+                    self._note_ahead(log)
         except OSError as error:
             raise self._fail(caused_by(WriteFailed(f"write failed: {error}"), error)) from error
         except LogError as fault:
@@ -182,11 +190,25 @@ class Journal:
                 if not log.write_plainly():
                     return False
                 log.dirty = False
+                if log.ahead_bytes >= AHEAD_BYTES:
+                    self._note_ahead(log)
         except OSError as error:
             raise self._fail(caused_by(WriteFailed(f"write failed: {error}"), error)) from error
         self._dirty.clear()
         self._pending_bytes = 0
         return True
+
+    def _note_ahead(self, log: PartitionLog) -> None:
+        """The log has written a lot: let its file be synced before anybody waits for that."""
+        log.ahead_bytes = 0
+        if self.sync_mode == SYNC_OS:
+            self._ahead = log.share_active()
+
+    def take_ahead(self) -> Syncable | None:
+        """A file to sync in the background; None if there is none. A failure is one of the log: call `fail`."""
+        ahead = self._ahead
+        self._ahead = None
+        return ahead
 
     def _free_files(self, ticket: CommitTicket) -> None:
         files = self.directory.files

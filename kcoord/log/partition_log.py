@@ -23,7 +23,7 @@ from kcoord.log.open_files import OpenFiles
 from kcoord.log.reader import Window
 from kcoord.log.segment import LOOKUP_CHUNK_BYTES, RELATIVE_OFFSET_MAX, BadBatch, Segment, segment_name
 from kcoord.log.snapshot_files import SnapshotFiles, offsets_of_files
-from kcoord.log.storage import DirectorySync, FileSync, Folder, Storage, Syncable
+from kcoord.log.storage import DirectorySync, DiskFile, FileSync, Folder, SharedDescriptor, Storage, Syncable
 from kcoord.log.tail import Tail
 from kcoord.log.time_lookup import TimeLookup
 from kcoord.log.transaction_index import AbortedTransaction, TransactionSurvey
@@ -111,6 +111,8 @@ class PartitionLog:
         self.durable_end = 0
         self.synced_end = 0
         # Set by the journal while the log is on its list.
+        # What was appended since its file was last synced in the background (see Journal.take_ahead).
+        self.ahead_bytes = 0
         self.dirty = False
         self.rolled = False
         self._segments: list[Segment] = [self._new_segment(0)]
@@ -406,6 +408,11 @@ class PartitionLog:
         self.written_end = self.end_offset
         self.durable_end = self.end_offset
         return True
+
+    def share_active(self) -> SharedDescriptor | None:
+        """The newest file, if it is open on a disk and may have bytes that are not synced."""
+        file = self._active.held_file
+        return file.share() if isinstance(file, DiskFile) else None
 
     def _begin_write(self) -> LogWrite:
         """Prepare for a thread: write the remaining bytes and close all segments but the last."""

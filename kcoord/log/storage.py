@@ -229,6 +229,9 @@ class SharedDescriptor:
     def read_at(self, position: int, size: int) -> bytes:
         return _read_at(self.fd, position, size)
 
+    def datasync(self) -> None:
+        _sync_fd(self.fd)
+
     def __del__(self) -> None:
         with suppress(OSError):
             os.close(self.fd)

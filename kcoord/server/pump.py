@@ -39,6 +39,7 @@ from kcoord.server.sync_threads import SyncThreads
 if TYPE_CHECKING:
     from kcoord.engine.budget import TurnBudget
     from kcoord.engine.session import OutputPool, Session
+    from kcoord.log.storage import Syncable
 
 # The maximum number of loop turns that timers wait while sockets are still readable.
 DRAIN_TURNS_MAX: Final = 20
@@ -63,6 +64,7 @@ class EngineLike(Protocol):
     def output_taken(self, session: Session) -> None: ...
     def end_turn(self, now: Now, may_hold: bool = False) -> CommitTicket | None: ...
     def commit_done(self, ticket: CommitTicket, now: Now) -> None: ...
+    def take_ahead(self) -> Syncable | None: ...
     def fire_timers(self, now: Now) -> None: ...
     def next_deadline_ms(self) -> int: ...
     def take_ready(self) -> list[Session]: ...
@@ -100,6 +102,9 @@ class Pump:
         self.on_failure = on_failure
         self.now = clocks
         self.threads = SyncThreads(loop)
+        # For what nobody waits for.
+        self.ahead_threads = SyncThreads(loop)
+        self._is_syncing_ahead = False
         self.jobs = JobThreads(loop, self._job_done)
         # Separate threads check the records of producers, so that a large produce does not delay the core's jobs.
         self.checks = JobThreads(loop, self._job_done)
@@ -267,6 +272,11 @@ class Pump:
             self.threads.run([partial(sync_one, item) for item in ticket.syncs], self._synced)
         elif self._hold_timer is None and self.in_flight is None and self.engine.has_unwritten():
             self._hold_timer = self.loop.call_later(HOLD_S, self._write_held)
+        if not self._is_syncing_ahead:
+            ahead = self.engine.take_ahead()
+            if ahead is not None:
+                self._is_syncing_ahead = True
+                self.ahead_threads.run([partial(sync_one, ahead)], self._synced_ahead)
         self._flush()
         for job in self.engine.take_jobs():
             if isinstance(job, StepJob):
@@ -319,6 +329,11 @@ class Pump:
             self._end_turn(now)
         except Exception as failure:
             self.fail(failure)
+
+    def _synced_ahead(self, error: BaseException | None) -> None:
+        self._is_syncing_ahead = False
+        if error is not None and not self.has_failed:
+            self.fail(error)
 
     def _flush(self) -> None:
         for session in self.engine.take_ready():

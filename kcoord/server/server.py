@@ -223,6 +223,7 @@ class Server:
             await self._finish_commits()
             self.pump.fail(error)
             self.pump.threads.stop()
+            self.pump.ahead_threads.stop()
             if self.assembly is not None:
                 self.assembly.abandon()
             raise classify(self._error or error) from error
@@ -312,6 +313,7 @@ class Server:
                 # In one process the files may be opened again at once: no thread may still use them.
                 await self._rest(self._deadline())
             self.pump.threads.stop()
+            self.pump.ahead_threads.stop()
             if self.assembly is not None:
                 self.assembly.abandon()
             if not self._is_killed:
@@ -325,6 +327,7 @@ class Server:
     async def _rest(self, is_too_late: Callable[[], bool]) -> None:
         """Wait until no thread uses the files of the log."""
         await self.pump.threads.rest(is_too_late)
+        await self.pump.ahead_threads.rest(is_too_late)
         if self._metadata is not None:
             await self._metadata.rest(is_too_late)
         await self.maintenance.rest(is_too_late)
@@ -356,6 +359,7 @@ class Server:
             self._metadata.kill()
         await self._rest(is_too_late)
         self.pump.threads.stop()
+        self.pump.ahead_threads.stop()
         try:
             self.assembly.close()
         except Exception as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,9 @@ from hypothesis import strategies as st
 
 from kcoord.log.directory import COMMIT_BYTES_MIN
 from kcoord.log.errors import JournalFailed, LogDamaged, SyncFailed, WriteFailed
-from kcoord.log.journal import Journal
-from kcoord.log.partition_log import LogConfig
-from kcoord.log.storage import DiskStorage, MemoryStorage
+from kcoord.log.journal import AHEAD_BYTES, Journal
+from kcoord.log.partition_log import LogConfig, PartitionLog
+from kcoord.log.storage import DiskStorage, MemoryStorage, SharedDescriptor, Storage
 from kcoord.testing.state.disk import ForgetfulFile, ForgetfulStorage
 from kcoord.wire.record_batch import parse_header
 from tests.harness.faulty_storage import FaultyStorage
@@ -336,3 +337,29 @@ def test_without_syncs_nothing_is_logged_about_commits() -> None:
     file.append(b"what")
     reopen(storage).close(True)
     assert storage.read_bytes("kcoord-commit-bytes") == b"0\n0\n"
+
+
+def test_under_os_files_are_synced_ahead(tmp_path: Path) -> None:
+    """So that little is left to sync when a segment is closed, for which answers wait."""
+    for mode, names in (("os", {"t-0", "u-0"}), ("always", set()), ("memory", set())):
+        storage: Storage = MemoryStorage() if mode == "memory" else DiskStorage(str(tmp_path / mode))
+        directory = reopen(storage)
+        logs = [directory.create_log(name, 0, TOPIC_ID) for name in "tu"]
+        journal = Journal(directory, mode)
+        found: set[str] = set()
+        for number in range(60):
+            for log in logs if number % 3 == 0 else logs[: 1 + number % 2]:
+                add(journal, log, size=AHEAD_BYTES // 12)
+            journal.commit()
+            ahead = journal.take_ahead()
+            assert journal.take_ahead() is None
+            if isinstance(ahead, SharedDescriptor):
+                ahead.datasync()
+                file = os.fstat(ahead.fd)
+                found |= {log.name for log in logs if os.path.samestat(file, stat_of(tmp_path / mode, log))}
+        assert found == names
+        directory.close(True)
+
+
+def stat_of(root: Path, log: PartitionLog) -> os.stat_result:
+    return (root / f"{log.segments[-1].path}.log").stat()

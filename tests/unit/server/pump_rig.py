@@ -10,6 +10,7 @@ from kcoord.core.outcome import Fact, Job, Now
 from kcoord.engine.budget import TurnBudget
 from kcoord.engine.session import OutputPool, Session
 from kcoord.log.journal import CommitTicket
+from kcoord.log.storage import Syncable
 from kcoord.server.listen.accept import Acceptor
 from kcoord.server.listen.limits import TokenBucket
 from kcoord.server.listen.sockets import open_sockets
@@ -60,6 +61,8 @@ class EchoEngine:
         self.jobs: list[Job] = []
         self.checking = 0
         self.done: list[tuple[Job, object | None, str | None]] = []
+        # What to sync in the background.
+        self.ahead: list[Syncable] = []
         # Whether what fails is the log.
         self.log_fails = False
 
@@ -138,6 +141,9 @@ class EchoEngine:
 
     def has_unwritten(self) -> bool:
         return bool(self.waiting)
+
+    def take_ahead(self) -> Syncable | None:
+        return self.ahead.pop() if self.ahead else None
 
     def is_checking(self) -> bool:
         return self.checking > 0

@@ -21,12 +21,14 @@ from tests.unit.server.pump_rig import (
     FAULTY,
     FRAME,
     WAIT_S,
+    Disk,
     EchoEngine,
     Rig,
     exchange,
     running,
     until_left,
 )
+from tests.unit.server.test_server import until
 
 pytestmark = pytest.mark.both_event_loops
 
@@ -189,6 +191,47 @@ async def test_a_failed_sync_ends_everything_without_an_answer() -> None:
         for reader in (streams[0], other[0]):
             with suppress(ConnectionError):
                 assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
+        assert [str(failure) for failure in rig.failures] == ["sync failed: [Errno 5] the disk is gone"]
+
+
+async def test_nobody_waits_for_a_sync_in_the_background() -> None:
+    released = threading.Event()
+    synced: list[int] = []
+
+    def slow() -> None:
+        released.wait(WAIT_S)
+        synced.append(1)
+
+    engine = EchoEngine()
+    async with running(engine) as rig:
+        streams = await rig.connect()
+        engine.ahead = [Disk(slow), Disk(slow)]
+        for _ in range(5):
+            assert await exchange(streams) == FRAME
+        # One at a time: the next one begins after the first.
+        assert len(engine.ahead) == 1 and not synced
+        released.set()
+        await until(lambda: len(synced) == 1, "the first sync")
+        while engine.ahead:
+            assert await exchange(streams) == FRAME
+        await until(lambda: len(synced) == 2, "the second sync")
+        assert rig.failures == []
+
+
+async def test_a_failed_sync_in_the_background_ends_everything() -> None:
+    """The system reports it once, so the sync of the next commit might succeed."""
+
+    def broken() -> None:
+        raise OSError(5, "the disk is gone")
+
+    engine = EchoEngine()
+    async with running(engine) as rig:
+        streams = await rig.connect()
+        engine.ahead = [Disk(broken)]
+        streams[1].write(FRAME)
+        with suppress(ConnectionError):
+            await asyncio.wait_for(streams[0].read(), WAIT_S)
+        await until(lambda: bool(rig.failures), "the failure")
         assert [str(failure) for failure in rig.failures] == ["sync failed: [Errno 5] the disk is gone"]
 
 
