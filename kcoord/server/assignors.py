@@ -7,13 +7,15 @@ name in the setting. It refers to a class (or another callable without arguments
 
 from __future__ import annotations
 
-from importlib.metadata import EntryPoint, entry_points
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from kcoord.core.assignors.range_assignor import RANGE, RangeAssignor
 from kcoord.core.assignors.spec import Assignor
 from kcoord.core.assignors.uniform import UNIFORM, UniformAssignor
 from kcoord.server.settings.load import ConfigError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 ENTRY_POINT_GROUP: Final = "kcoord.assignors"
 
@@ -41,6 +43,9 @@ def load_assignors(names: str) -> dict[str, Assignor]:
 
 
 def _plug_in(name: str) -> Assignor:
+    # Not at the top: it takes long, and most servers have no plug-ins.
+    from importlib.metadata import entry_points
+
     offered = entry_points(group=ENTRY_POINT_GROUP)
     found = [point for point in offered if point.name == name]
     if not found:

@@ -52,6 +52,13 @@ def test_help_imports_little(arguments: list[str]) -> None:
     assert (done.returncode, done.stderr) == (0, "[]\n")
 
 
+def test_a_server_looks_at_no_installed_packages() -> None:
+    """Their metadata takes long to read. Only a plug-in needs it."""
+    code = "import sys, kcoord.server.main; print('importlib.metadata' in sys.modules)"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
 APIS = """
 import asyncio, sys
 from kcoord.cli.main import main
