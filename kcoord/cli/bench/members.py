@@ -181,6 +181,8 @@ class ClassicMember(Member):
 
     def _assign(self, members: list[str]) -> list[SyncGroupRequestAssignment]:
         """The shares of all members; none unless this member is the leader."""
+        if not members:
+            return []
         partitions = [TopicPartition(self.topic.name, number) for number in self.topic.partitions]
         return [
             SyncGroupRequestAssignment(member_id, encode_assignment(partitions[number :: len(members)]))
