@@ -10,6 +10,7 @@ import pytest
 from kcoord.cli.bench.groups import Group
 from kcoord.cli.bench.members import NO_EPOCH, ClassicMember
 from kcoord.cli.bench.options import Options
+from kcoord.client.consumer.classic.embedded import decode_assignment
 from kcoord.client.errors import BrokerError
 from kcoord.client.metadata import PartitionMetadata, TopicMetadata
 from kcoord.protocol import errors
@@ -68,3 +69,16 @@ def test_a_rebalance_is_no_error() -> None:
     with pytest.raises(BrokerError):
         member._must_join_again(errors.UNKNOWN_MEMBER_ID)
     assert member.member_id == ""
+
+
+def test_only_the_leader_assigns() -> None:
+    """Each of thousands of members would make a list of thousands of partitions."""
+    follower = ClassicMember(TARGET, "g", cast(Any, None), 0.1)
+    assert follower._assign([]) == []
+    leader = ClassicMember(TARGET, "g", TOPIC, 0.1)
+    shares = {share.member_id: decode_assignment(bytes(share.assignment)) for share in leader._assign(["a", "b", "c"])}
+    assert {name: [one.partition for one in found] for name, found in shares.items()} == {
+        "a": [0, 3],
+        "b": [1],
+        "c": [2],
+    }
