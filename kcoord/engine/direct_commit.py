@@ -29,7 +29,7 @@ from kcoord.core.topics.registry import Topic
 from kcoord.engine.commits import Commits
 from kcoord.engine.coordinator_log import RECORD_OVERHEAD_BYTES, CoordinatorLog
 from kcoord.engine.outbox import Outbox
-from kcoord.engine.request_head import HEAD_BYTES_MAX, RequestHead, read_head
+from kcoord.engine.request_head import HEAD_BYTES_MAX, KeyStart, RequestHead, read_head
 from kcoord.engine.session import Session
 from kcoord.log.serde import OFFSET_COMMIT, OFFSET_COMMIT_VERSION
 from kcoord.protocol.errors import NONE
@@ -46,6 +46,7 @@ from kcoord.wire.primitives import (
     read_i32_be,
     read_i64_be,
     uvarint_size,
+    varint_size,
     write_compact_array_len,
     write_compact_string,
     write_i16_be,
@@ -66,20 +67,44 @@ PARTITION_BYTES_MIN: Final = 14
 VALUE_BYTES: Final = 2 + 8 + 4 + 8 + 1
 TOPIC_ID_BYTES: Final = 2 + 16
 PARTITION_INDEX_BYTES: Final = 4
+NO_HEADERS_BYTES: Final = 1
+# One tag: number 0, 16 bytes.
+TOPIC_ID_TAG: Final = b"\x01\x00\x10"
+# The bytes of a partition without metadata and tags, after its numbers: no string or an empty one, and no tags.
+PLAIN_BYTES: Final = 2
+# The answer for a partition after its index: no error; and no tags in flexible versions.
+ACCEPTED: Final = b"\x00\x00"
+ACCEPTED_COMPACT: Final = b"\x00\x00\x00"
+
+
+def value_start(size: i64) -> bytes:
+    """How a value of this size begins in its record: the size and the version."""
+    w = BytesWriter()
+    write_varint(w, size)
+    write_i16_be(w, OFFSET_COMMIT_VERSION)
+    return w.getvalue()
+
+
+# Those of values without metadata.
+PLAIN_START: Final = value_start(VALUE_BYTES + 1)
+PLAIN_START_WITH_ID: Final = value_start(VALUE_BYTES + 1 + TOPIC_ID_BYTES)
 
 
 @final
 class TopicCommit:
     """One topic of a request. `stored` and `metadata` have an element for each partition, in the request's order."""
 
-    def __init__(self, topic: Topic, key_prefix: bytes, start: i64) -> None:
+    def __init__(self, topic: Topic, key: KeyStart, start: i64) -> None:
         self.topic = topic
-        # The key of the topic's records up to the partition.
-        self.key_prefix = key_prefix
+        self.key = key
+        # What ends the value and its record: the tags, with that of the topic id if there is one, and no headers.
+        self.tail = b"\x00\x00" if topic.topic_id == ZERO_UUID else TOPIC_ID_TAG + topic.topic_id + b"\x00"
         # Where the partitions start in the request.
         self.start = start
         self.stored: list[StoredOffset] = []
         self.metadata: list[str] = []
+        # Whether no partition has metadata or tags, in a version in which that takes two bytes.
+        self.is_plain = True
 
 
 @final
@@ -196,25 +221,34 @@ class DirectCommits:
         count = reader.compact_array_len(PARTITION_BYTES_MIN) if is_compact else reader.array_len(PARTITION_BYTES_MIN)
         if count == 0:
             return None
-        key_prefix = head.key_prefixes.get(topic.name)
-        if key_prefix is None:
-            key_prefix = make_key_prefix(head.group_id, topic.name)
-            head.add_key_prefix(topic.name, key_prefix)
-        one = TopicCommit(topic, key_prefix, reader.pos)
+        key = head.key_starts.get(topic.name)
+        if key is None:
+            key = make_key_start(head.group_id, topic.name)
+            head.add_key_start(topic.name, key)
+        one = TopicCommit(topic, key, reader.pos)
+        one.is_plain = is_compact
+        buf = reader.buf
         member = self.member
         partition_count = topic.partition_count
-        record_bytes: i64 = RECORD_OVERHEAD_BYTES + len(one.key_prefix) + PARTITION_INDEX_BYTES + VALUE_BYTES
+        record_bytes: i64 = RECORD_OVERHEAD_BYTES + key.key_size + VALUE_BYTES
         if topic.topic_id != ZERO_UUID:
             record_bytes += TOPIC_ID_BYTES
         for _ in range(count):
-            index = int(read_i32_be(reader.buf, reader.take(fixed)))
+            index = int(read_i32_be(buf, reader.take(fixed)))
             stored = of_topic.get(index)
             if stored is None or index < 0 or index >= partition_count:
                 return None
             if member is not None:
                 check_partition(member, self.epoch, topic.topic_id, index)
-            metadata = ""
             at = reader.pos
+            if is_compact and at + PLAIN_BYTES <= reader.end and buf[at] <= 1 and buf[at + 1] == 0:
+                reader.pos = at + PLAIN_BYTES
+                self.records_bytes += record_bytes + 1
+                one.stored.append(stored)
+                one.metadata.append("")
+                continue
+            one.is_plain = False
+            metadata = ""
             size = metadata_size(reader, is_compact)
             if size > 0:
                 reader.pos = at
@@ -280,34 +314,54 @@ class DirectCommits:
         wall_ms = now.wall_ms
         timestamp: i64 = wall_ms
         topic_id = one.topic.topic_id
-        has_topic_id = topic_id != ZERO_UUID
         builder = log.builder
         records = builder.records
-        key_size: i64 = len(one.key_prefix) + PARTITION_INDEX_BYTES
+        key_start = one.key.encoded
+        # Values without metadata.
+        plain_start = PLAIN_START
+        plain_size: i64 = VALUE_BYTES + 1
+        if topic_id != ZERO_UUID:
+            plain_start = PLAIN_START_WITH_ID
+            plain_size += TOPIC_ID_BYTES
+        key_bytes: i64 = len(key_start) + PARTITION_INDEX_BYTES
+        plain_bytes = key_bytes + varint_size(plain_size) + plain_size + NO_HEADERS_BYTES
+        is_plain = one.is_plain
+        accepted = ACCEPTED_COMPACT if is_compact else ACCEPTED
         offset = log.next_offset
+        buf = reader.buf
+        p = reader.pos
         for number, stored in enumerate(one.stored):
-            p = reader.take(fixed)
-            index = read_i32_be(reader.buf, p)
-            committed_offset = read_i64_be(reader.buf, p + 4)
+            index = read_i32_be(buf, p)
+            committed_offset = read_i64_be(buf, p + 4)
             leader_epoch: i32 = -1
             if has_epoch:
-                leader_epoch = read_i32_be(reader.buf, p + 12)
+                leader_epoch = read_i32_be(buf, p + 12)
                 if leader_epoch < 0:
                     leader_epoch = -1
-            size = metadata_size(reader, is_compact)
-            if size > 0:
-                reader.take(size)
-            if is_compact:
-                reader.skip_tags()
+            p += fixed
+            size: i64 = 0
+            if is_plain:
+                p += PLAIN_BYTES
+            else:
+                reader.pos = p
+                size = metadata_size(reader, is_compact)
+                if size > 0:
+                    reader.take(size)
+                if is_compact:
+                    reader.skip_tags()
+                p = reader.pos
             metadata = one.metadata[number]
-            value_size: i64 = VALUE_BYTES + compact_size(size)
-            if has_topic_id:
-                value_size += TOPIC_ID_BYTES
-            builder.begin_record(timestamp, key_size, value_size, 1)
-            records.write(one.key_prefix)
-            write_i32_be(records, index)
-            write_varint(records, value_size)
-            write_i16_be(records, OFFSET_COMMIT_VERSION)
+            if size > 0:
+                value_size: i64 = plain_size - 1 + compact_size(size)
+                builder.begin_encoded(timestamp, key_bytes + varint_size(value_size) + value_size + NO_HEADERS_BYTES)
+                records.write(key_start)
+                write_i32_be(records, index)
+                records.write(value_start(value_size))
+            else:
+                builder.begin_encoded(timestamp, plain_bytes)
+                records.write(key_start)
+                write_i32_be(records, index)
+                records.write(plain_start)
             write_i64_be(records, committed_offset)
             write_i32_be(records, leader_epoch)
             if size > 0:
@@ -315,31 +369,26 @@ class DirectCommits:
             else:
                 records.append(1)
             write_i64_be(records, timestamp)
-            if has_topic_id:
-                records.append(1)
-                records.append(0)
-                records.append(16)
-                records.write(topic_id)
-            else:
-                records.append(0)
-            records.append(0)
+            records.write(one.tail)
             builder.end_record(timestamp)
             stored.replace(int(committed_offset), int(leader_epoch), metadata, wall_ms, topic_id, offset)
             offset += 1
             write_i32_be(w, index)
-            write_i16_be(w, NONE)
-            if is_compact:
-                w.append(0)
+            w.write(accepted)
+        reader.pos = p
         log.next_offset = offset
 
 
-def make_key_prefix(group_id: str, topic: str) -> bytes:
-    """The key of a record of a committed offset, up to the partition."""
+def make_key_start(group_id: str, topic: str) -> KeyStart:
+    prefix = BytesWriter()
+    write_i16_be(prefix, OFFSET_COMMIT)
+    write_string(prefix, group_id)
+    write_string(prefix, topic)
+    key_size: i64 = len(prefix) + PARTITION_INDEX_BYTES
     w = BytesWriter()
-    write_i16_be(w, OFFSET_COMMIT)
-    write_string(w, group_id)
-    write_string(w, topic)
-    return w.getvalue()
+    write_varint(w, key_size)
+    w.write(prefix.getvalue())
+    return KeyStart(w.getvalue(), key_size)
 
 
 def metadata_size(reader: Reader, is_compact: bool) -> i64:

@@ -13,7 +13,16 @@ from kcoord.wire.primitives import Reader, i64
 
 # What a connection remembers at most: a head of so many bytes, and keys of so many topics.
 HEAD_BYTES_MAX: Final = 512
-KEY_PREFIXES_MAX: Final = 16
+KEY_STARTS_MAX: Final = 16
+
+
+@final
+class KeyStart:
+    """How the key of a committed offset begins in its record, up to the partition. `encoded` has its size, too."""
+
+    def __init__(self, encoded: bytes, key_size: i64) -> None:
+        self.encoded = encoded
+        self.key_size = key_size
 
 
 @final
@@ -30,12 +39,12 @@ class RequestHead:
         self.epoch = epoch
         self.member_id = member_id
         self.instance_id = instance_id
-        # The keys of records of committed offsets, up to the partition, by topic name.
-        self.key_prefixes: dict[str, bytes] = {}
+        # By topic name.
+        self.key_starts: dict[str, KeyStart] = {}
 
-    def add_key_prefix(self, topic: str, prefix: bytes) -> None:
-        if len(self.key_prefixes) < KEY_PREFIXES_MAX:
-            self.key_prefixes[topic] = prefix
+    def add_key_start(self, topic: str, start: KeyStart) -> None:
+        if len(self.key_starts) < KEY_STARTS_MAX:
+            self.key_starts[topic] = start
 
 
 def read_head(

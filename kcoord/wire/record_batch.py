@@ -309,6 +309,9 @@ class BatchBuilder:
         self.base_timestamp: i64 = NO_TIMESTAMP
         self.max_timestamp: i64 = NO_TIMESTAMP
         self.records = BytesWriter()
+        # How a record of this time begins.
+        self.head = b""
+        self.head_timestamp: i64 = NO_TIMESTAMP - 1
         # Where the record ends that `begin_record` has begun.
         self.record_end: i64 = 0
 
@@ -340,6 +343,32 @@ class BatchBuilder:
         """Begin a record whose parts the caller then writes to `records`: the key, the size of the value as a varint,
         the value, and the headers. `end_record` is next. A size of -1 is that of a null key or value.
         """
+        size: i64 = varint_size(key_size) + varint_size(value_size) + headers_size
+        if key_size > 0:
+            size += key_size
+        if value_size > 0:
+            size += value_size
+        self.begin_encoded(timestamp, size)
+        write_varint(self.records, key_size)
+
+    def begin_encoded(self, timestamp: i64, size: i64) -> None:
+        """Like begin_record, but the caller also writes the size of the key. `size` is that of all that it writes."""
+        if timestamp != self.head_timestamp or self.count == 0:
+            self._begin_head(timestamp)
+        count = self.count
+        if count > INT32_MAX - 1:
+            raise EncodeError("batch is full")
+        size += len(self.head) + varint_size(count)
+        w = self.records
+        if size > INT32_MAX - len(w) - 64:
+            raise EncodeError("batch is full")
+        write_varint(w, size)
+        self.record_end = len(w) + size
+        w.write(self.head)
+        write_varint(w, count)
+
+    def _begin_head(self, timestamp: i64) -> None:
+        """Encode how a record of this time begins: attributes and the delta of its time. Most of a batch have one."""
         if timestamp < NO_TIMESTAMP:
             raise EncodeError(f"timestamp {timestamp}")
         if self.count == 0:
@@ -347,23 +376,11 @@ class BatchBuilder:
         delta = timestamp - self.base_timestamp
         # The bounds are far below the values at which the compiled zigzag encoding wraps; no clock reaches them.
         _check_field(delta, -0x3FFFFFFFFFFFFFFF, 0x3FFFFFFFFFFFFFFF, "timestamp delta")
-        if self.count > INT32_MAX - 1:
-            raise EncodeError("batch is full")
-        size: i64 = 1 + varint_size(delta) + varint_size(self.count)
-        size += varint_size(key_size) + varint_size(value_size) + headers_size
-        if key_size > 0:
-            size += key_size
-        if value_size > 0:
-            size += value_size
-        w = self.records
-        if size > INT32_MAX - len(w) - 64:
-            raise EncodeError("batch is full")
-        write_varint(w, size)
-        self.record_end = len(w) + size
+        w = BytesWriter()
         w.append(0)
         write_varint(w, delta)
-        write_varint(w, self.count)
-        write_varint(w, key_size)
+        self.head = w.getvalue()
+        self.head_timestamp = timestamp
 
     def end_record(self, timestamp: i64) -> None:
         """The parts of the record are written. Raises EncodeError if they have other sizes than announced."""

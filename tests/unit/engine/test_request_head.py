@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcoord.engine.request_head import KEY_PREFIXES_MAX, RequestHead, read_head
+from kcoord.engine.request_head import KEY_STARTS_MAX, KeyStart, RequestHead, read_head
 from kcoord.wire.primitives import (
     BytesWriter,
     DecodeError,
@@ -81,6 +81,6 @@ def test_the_same_bytes_of_another_version_are_read_anew() -> None:
 
 def test_few_keys_are_remembered() -> None:
     head, _ = read(b"..." + encode(8, "g", 1, "m", None), None, 8)
-    for number in range(2 * KEY_PREFIXES_MAX):
-        head.add_key_prefix(f"topic-{number}", b"key")
-    assert len(head.key_prefixes) == KEY_PREFIXES_MAX
+    for number in range(2 * KEY_STARTS_MAX):
+        head.add_key_start(f"topic-{number}", KeyStart(b"key", 7))
+    assert len(head.key_starts) == KEY_STARTS_MAX
