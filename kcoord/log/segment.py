@@ -587,12 +587,16 @@ class Segment:
             end += size
 
     def _start_of(self, offset: int) -> int:
-        """The position of the batch that holds `offset`, or of the next one; -1 if it is not near its index entry."""
+        """The position of the batch that holds `offset`, or of the next one; -1 if it is not near its index entry.
+
+        Raises LogDamaged, also if this batch has no valid size: a reader that arrives there must be told.
+        """
         position = self.position_before(offset)
         buf = self._read_at(position, self.index_interval_bytes + 2 * HEADER_BYTES)
         at = 0
         while len(buf) - at >= HEADER_BYTES:
             if int(read_i64_be(buf, at)) + int(read_i32_be(buf, at + 23)) >= offset:
+                self._batch_size(buf, at, position + at, offset)
                 return position + at
             at += self._batch_size(buf, at, position + at, offset)
         return -1

@@ -127,6 +127,28 @@ def test_large_reads_are_located_in_files_alone() -> None:
     assert in_memory.locate(0, 1 << 20, 300) is None
 
 
+def test_a_reader_that_arrives_at_damage_is_told() -> None:
+    """In the middle of what is sent, its client finds it. A retry begins there, and gets the error."""
+    with TemporaryDirectory() as folder:
+        directory = reopen(DiskStorage(folder), LogConfig(tail_bytes_max=0))
+        log = directory.create_log("t", 0, TOPIC_ID)
+        journal = Journal(directory, "os")
+        sizes = [len(add(journal, log, size=1000)) for _ in range(300)]
+        journal.commit()
+        before = log.locate(0, 200_000, 300)
+        assert before is not None
+        intact = before.read()
+        with open(f"{folder}/{log.segments[0].log_path}", "r+b") as file:
+            file.seek(sum(sizes[:100]) + 8)
+            file.write(b"\xff\xff\xff\xff")
+        found = log.locate(0, 200_000, 300)
+        assert found is not None and len(found) == len(before) and found.read() != intact
+        assert log.locate(100, 100_000, 300) is None
+        with pytest.raises(LogDamaged):
+            log.read(100, 100_000, 300)
+        directory.close(False)
+
+
 def test_a_range_needs_descriptors_to_spare() -> None:
     """A file that was closed for its descriptor must give it back."""
     with TemporaryDirectory() as folder:
