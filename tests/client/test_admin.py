@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Position
@@ -18,6 +20,7 @@ from kcoord.client.admin.results import (
     TOPIC_RESOURCE,
     CommittedOffset,
     ConfigChange,
+    ConfigEntry,
     ConfigResource,
     ListedOffset,
     NewTopic,
@@ -229,20 +232,28 @@ async def test_times_of_records(bootstrap: str) -> None:
         assert isinstance(beyond[TopicPartition("times", 7)], UnknownTopicOrPartition)
 
 
+async def entry_with(admin: Admin, resource: ConfigResource, name: str, value: str) -> ConfigEntry:
+    """The entry of a configuration once it has this value: a broker shows a change a moment after its answer."""
+    async with asyncio.timeout(WAIT_S):
+        while (entry := only(await admin.describe_configs(resource), resource)[name]).value != value:
+            await asyncio.sleep(0.02)
+    return entry
+
+
 async def test_configs(bootstrap: str) -> None:
     async with Admin(bootstrap) as admin:
         await make_topic(admin, "configs")
         topic = ConfigResource(TOPIC_RESOURCE, "configs")
         assert await admin.alter_configs({topic: [ConfigChange("retention.ms", "1234")]}) == {topic: None}
-        entry = only(await admin.describe_configs(topic), topic)["retention.ms"]
+        entry = await entry_with(admin, topic, "retention.ms", "1234")
         assert (entry.value, entry.source, entry.is_default) == ("1234", "topic", False)
         assert await admin.alter_configs({topic: [ConfigChange("retention.ms", operation=DELETE)]}) == {topic: None}
-        assert only(await admin.describe_configs(topic), topic)["retention.ms"].is_default
+        assert (await entry_with(admin, topic, "retention.ms", str(7 * 24 * 3_600_000))).is_default
         bad = await admin.alter_configs({topic: [ConfigChange("retention.ms", "soon")]})
         assert code_of(bad[topic]) == errors.INVALID_CONFIG
         group = ConfigResource(GROUP_RESOURCE, "configs-group")
         await admin.alter_configs({group: [ConfigChange("consumer.session.timeout.ms", "50000")]})
-        found = only(await admin.describe_configs(group), group)["consumer.session.timeout.ms"]
+        found = await entry_with(admin, group, "consumer.session.timeout.ms", "50000")
         assert (found.value, found.source) == ("50000", "group")
         node = (await admin.describe_cluster()).nodes[0]
         broker = ConfigResource(BROKER_RESOURCE, str(node.node_id))
