@@ -11,10 +11,13 @@ from typing import Any, Final
 
 from kcoord.log.cleaner import CLEANED_SUFFIX, CleanConfig, CleanedGroup, CleanResult, clean
 from kcoord.log.errors import LogDamaged
-from kcoord.log.pace import GentlePace, find_processors
+from kcoord.log.pace import SHARE_MIN, GentlePace, find_processors
 from kcoord.log.parent import LogFiles, Parent
 
-NICENESS: Final = 19
+# How much the process yields to others. Beside processors that are busy all the time, the lowest priority gets next to
+# nothing of them, whatever share it may use. So the priority rises with the share, up to a normal one.
+NICENESS_MAX: Final = 19
+NORMAL_SHARE: Final = 0.8
 CONFIG_FIELDS: Final = (
     "delete_retention_ms",
     "segment_bytes",
@@ -52,7 +55,13 @@ class CleanRequest:
 
     def encode(self) -> dict[str, Any]:
         """The request as JSON fields for the child process."""
-        return {**vars(self), "config": fields_of(self.config, CONFIG_FIELDS), "niceness": NICENESS}
+        return {**vars(self), "config": fields_of(self.config, CONFIG_FIELDS), "niceness": niceness_for(self.share_min)}
+
+
+def niceness_for(share_min: float) -> int:
+    """The niceness of a process that may use this part of a processor in any case."""
+    rising = (share_min - SHARE_MIN) / (NORMAL_SHARE - SHARE_MIN)
+    return round(NICENESS_MAX * (1.0 - min(max(rising, 0.0), 1.0)))
 
 
 def fields_of(thing: object, names: tuple[str, ...]) -> dict[str, Any]:

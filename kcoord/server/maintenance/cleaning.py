@@ -39,9 +39,9 @@ ROLL_INTERVAL_MS: Final = 10 * 60 * 1000
 # A log is cleaned in pieces of about this size, so that little is lost if the server ends.
 PIECE_BYTES: Final = 256 << 20
 # The more there is to clean, the more of a processor's time the child may use even beside a busy server: this part for
-# each piece that waits, up to the maximum.
+# each piece that waits, up to all of one. Its priority rises, too (see clean_worker).
 SHARE_PER_PIECE: Final = 0.2
-SHARE_MAX: Final = 0.8
+SHARE_MAX: Final = 1.0
 # While a file system frees the space of a large file, commits wait. A pause between files lets them proceed.
 REMOVAL_PAUSE_S: Final = 0.05
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kcoord.log.clean_worker import CleanFailed, CleanRequest, decode_result, encode_result
+from kcoord.log.clean_worker import NICENESS_MAX, CleanFailed, CleanRequest, decode_result, encode_result, niceness_for
 from kcoord.log.cleaner import CleanConfig, CleanedGroup, CleanResult
 from kcoord.log.errors import LogDamaged
 from kcoord.server.maintenance.child import ChildRun, Leash, run_child
@@ -101,3 +101,9 @@ def test_an_answer_that_is_none(change: dict[str, Any]) -> None:
         decode_result({**some_answer(), **change})
     with pytest.raises(CleanFailed, match="disk full"):
         decode_result({"error": "disk full"})
+
+
+def test_the_priority_rises_with_what_waits() -> None:
+    found = [niceness_for(share) for share in (0.0, 0.2, 0.35, 0.5, 0.65, 0.8, 1.0)]
+    assert found[:2] == [NICENESS_MAX] * 2 and found[-2:] == [0, 0]
+    assert found == sorted(found, reverse=True) and 8 <= found[3] <= 11
