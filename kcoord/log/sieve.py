@@ -38,6 +38,10 @@ class NewestOffsets:
     def is_full(self) -> bool:
         return self.bytes >= self.bytes_max
 
+    def survivors(self, start: int, end: int) -> Survivors:
+        """The newest offsets of all keys. The map must have been made of all records in [start, end)."""
+        return Survivors(sorted(self.by_key.values()), start, end)
+
     def note_batch(self, r: Reader, base_offset: i64, count: i64, first_dirty: i64, pace: Pace) -> None:
         """Note the keys of the next `count` records in `r`, from offset `first_dirty` on. Raises DecodeError."""
         by_key = self.by_key
@@ -60,6 +64,29 @@ class NewestOffsets:
                 if len(by_key) != known:
                     self.bytes += USUAL_KEY_BYTES if size < USUAL_KEY_BYTES else min(size, WHOLE_KEY_BYTES_MAX)
             r.pos = end
+
+
+@final
+class Survivors:
+    """The offsets in [start, end) whose records are the newest of their keys. Batches are looked up in their order."""
+
+    def __init__(self, offsets: list[int], start: int, end: int) -> None:
+        self.offsets = offsets
+        self.start = start
+        self.end = end
+        self.next: i64 = 0
+
+    def knows_none(self, first_offset: int, last_offset: int) -> bool:
+        """Whether all offsets of a batch are in the range, and none of them survives."""
+        if first_offset < self.start or last_offset >= self.end:
+            return False
+        offsets = self.offsets
+        at = self.next
+        count = len(offsets)
+        while at < count and offsets[at] < first_offset:
+            at += 1
+        self.next = at
+        return at == count or offsets[at] > last_offset
 
 
 @final

@@ -361,6 +361,21 @@ def test_damage_is_not_copied() -> None:
     assert file.read_at(0, file.size) == data[:-1] + b"?"
 
 
+def test_damage_in_the_part_that_was_cleaned_before_is_not_copied() -> None:
+    log = Log()
+    log.put([(b"a", b"1")])
+    log.roll()
+    log.clean()
+    log.put([(b"b", b"2")])
+    log.roll()
+    file = log.storage.open(f"t-0/{segment_name(0)}.log")
+    data = file.read_at(0, file.size)
+    file.truncate(0)
+    file.append(data[:-1] + b"?")
+    with pytest.raises(LogDamaged):
+        log.clean()
+
+
 def test_long_keys_differ() -> None:
     log = Log()
     keys = [bytes([i]) * 40 for i in range(3)] + [b"\x00" * 33, b"\x00" * 32]
@@ -422,6 +437,25 @@ def test_cleaning_changes_no_state(steps: list[tuple[str, object, object]], segm
     assert cleaned.producers() == plain.producers()
     # Nothing is new and nothing has moved.
     assert cleaned.records().items() <= plain.records().items()
+
+
+@settings(max_examples=200, deadline=None)
+@given(STEPS, st.sampled_from([1, 300, 1 << 20]), st.sampled_from([1, 3, 1000]))
+def test_the_files_do_not_depend_on_what_is_read_twice(
+    steps: list[tuple[str, object, object]], segment_bytes: int, keys_max: int
+) -> None:
+    logs = [Log(segment_bytes=segment_bytes, keys_max=keys_max) for _ in range(2)]
+    logs[1].config.survivors_max = -1
+    for log in logs:
+        play(log, steps, True)
+        log.roll()
+        if len(log.bases) > 1:
+            log.clean(START_MS + 9 * DAY_MS)
+    files = [
+        {name: log.storage.read_bytes(f"t-0/{name}") for name in log.storage.list_dir("t-0") if name.endswith(".log")}
+        for log in logs
+    ]
+    assert files[0] == files[1]
 
 
 @settings(max_examples=200, deadline=None)
