@@ -27,6 +27,7 @@ from kcoord.engine.group_events import GroupEvents
 from kcoord.engine.loader import DECOMPRESSED_BYTES_MAX, LogLoader
 from kcoord.log.errors import StorageError
 from kcoord.log.partition_log import Extent, PartitionLog
+from kcoord.log.sieve import Survivors
 from kcoord.log.state_file import (
     TEMPORARY_SUFFIX,
     BadStateFile,
@@ -313,6 +314,14 @@ class _Survey:
                 if newest // 2 > end:
                     ends[group] = newest // 2
 
+    def survivors(self) -> Survivors:
+        """The offsets of all records that may stay."""
+        offsets: list[int] = [newest // 2 for newest in self.newest.values()]
+        for of_producer in self.pending.values():
+            offsets.extend(of_producer.values())
+        offsets.sort()
+        return Survivors(offsets)
+
     def is_pending(self, key: bytes, offset: int, producer_id: int) -> bool:
         """Whether the record belongs to a transaction that is still open, and is its last one for the key."""
         of_producer = self.pending.get(producer_id)
@@ -367,6 +376,8 @@ class _Pass:
         self.last = last
         self.survey = survey
         self.copy = copy
+        # The second walk passes over batches of which nothing stays.
+        self.survivors = survey.survivors() if copy is not None else None
 
     def run(self) -> None:
         plan = self.plan
@@ -376,6 +387,7 @@ class _Pass:
             self._walk(extent, max(plan.from_offset, plan.start_offset), plan.end_offset)
 
     def _walk(self, extent: Extent, from_offset: i64, upto_offset: i64) -> None:
+        survivors = self.survivors
         walk = BatchWalk(self.storage, extent)
         try:
             while True:
@@ -383,6 +395,8 @@ class _Pass:
                 if header is None or header.base_offset >= upto_offset:
                     return
                 if header.last_offset < from_offset:
+                    continue
+                if survivors is not None and survivors.knows_none(header.base_offset, header.last_offset):
                     continue
                 try:
                     if header.is_control:

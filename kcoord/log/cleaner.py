@@ -234,7 +234,9 @@ class _Cleaning:
             for producer_id in [one for one in self.survey.producers if one not in producers]:
                 del self.survey.producers[producer_id]
         self.newest = NewestOffsets(config.keys_max)
+        # What stays of the records from `mapped_from` to the end of the cleaning; None if there are too many.
         self.survivors: Survivors | None = None
+        self.mapped_from = 0
         # Producers with a batch of the current transaction among the segments; their marker removes them.
         self.met: set[int] = set()
         self.kept_aborted: list[AbortedTransaction] = []
@@ -244,7 +246,8 @@ class _Cleaning:
         result = self.result
         result.end = self._map_keys(first_dirty)
         if len(self.newest.by_key) <= self.config.survivors_max:
-            self.survivors = self.newest.survivors(first_dirty, result.end)
+            self.survivors = self.newest.survivors()
+            self.mapped_from = first_dirty
         touched = [segment for segment in self.segments if segment.base_offset < result.end]
         groups = list(self._groups(touched))
         for group in groups:
@@ -400,6 +403,8 @@ class _Cleaning:
         """
         survivors = self.survivors
         if survivors is None or header.is_control or header.is_transactional:
+            return False
+        if header.base_offset < self.mapped_from or header.last_offset >= self.result.end:
             return False
         if header.producer_id >= 0 and self.survey.is_last_of_producer(header):
             return False

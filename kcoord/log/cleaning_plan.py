@@ -7,14 +7,20 @@ if a record that was never cleaned is older than `max_lag_ms`. The active segmen
 enough, even without traffic.
 
 A log with much to clean is cleaned in pieces of about `piece_bytes` of uncleaned segments (0: all at once), or of as
-many bytes as there are cleaned ones: each piece rewrites these. What a piece has done lasts, whatever ends the server.
+many bytes as there are cleaned ones: each piece rewrites these. If very much waits, pieces are larger, since each has
+a fixed cost, too. What a piece has done lasts, whatever ends the server.
 """
 
 from __future__ import annotations
 
+from typing import Final
+
 from kcoord.log.partition_log import PartitionLog
 from kcoord.log.segment import Segment
 from kcoord.wire.record_batch import NO_TIMESTAMP
+
+# A log is cleaned in no more pieces than these.
+PIECES_MAX: Final = 4
 
 
 class CleaningPolicy:
@@ -84,7 +90,8 @@ def _piece_count(closed: list[Segment], dirty: list[Segment], piece_bytes: int) 
     count = len(closed) - len(dirty)
     if not piece_bytes:
         return len(closed)
-    left = max(piece_bytes, sum(segment.size for segment in closed[:count]))
+    waiting_bytes = sum(segment.size for segment in dirty)
+    left = max(piece_bytes, waiting_bytes // PIECES_MAX, sum(segment.size for segment in closed[:count]))
     for segment in dirty:
         count += 1
         left -= segment.size

@@ -38,9 +38,9 @@ class NewestOffsets:
     def is_full(self) -> bool:
         return self.bytes >= self.bytes_max
 
-    def survivors(self, start: int, end: int) -> Survivors:
-        """The newest offsets of all keys. The map must have been made of all records in [start, end)."""
-        return Survivors(sorted(self.by_key.values()), start, end)
+    def survivors(self) -> Survivors:
+        """The newest offsets of all keys."""
+        return Survivors(sorted(self.by_key.values()))
 
     def note_batch(self, r: Reader, base_offset: i64, count: i64, first_dirty: i64, pace: Pace) -> None:
         """Note the keys of the next `count` records in `r`, from offset `first_dirty` on. Raises DecodeError."""
@@ -68,18 +68,14 @@ class NewestOffsets:
 
 @final
 class Survivors:
-    """The offsets in [start, end) whose records are the newest of their keys. Batches are looked up in their order."""
+    """The offsets of records that stay, in ascending order. Batches are looked up in their order, too."""
 
-    def __init__(self, offsets: list[int], start: int, end: int) -> None:
+    def __init__(self, offsets: list[int]) -> None:
         self.offsets = offsets
-        self.start = start
-        self.end = end
         self.next: i64 = 0
 
     def knows_none(self, first_offset: int, last_offset: int) -> bool:
-        """Whether all offsets of a batch are in the range, and none of them survives."""
-        if first_offset < self.start or last_offset >= self.end:
-            return False
+        """Whether no record of a batch stays."""
         offsets = self.offsets
         at = self.next
         count = len(offsets)

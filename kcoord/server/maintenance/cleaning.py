@@ -38,11 +38,15 @@ BYTES_PER_KEY: Final = 192
 ROLL_INTERVAL_MS: Final = 10 * 60 * 1000
 # A log is cleaned in pieces of about this size, so that little is lost if the server ends.
 PIECE_BYTES: Final = 256 << 20
+# After so much growth the cleaner does not wait for the end of its backoff. It looks at the size this often.
+HURRY_BYTES: Final = 2 * PIECE_BYTES
+LOOK_S: Final = 1.0
 # The more there is to clean, the more of a processor's time the child may use even beside a busy server: this part for
 # each piece that waits, up to all of one. Its priority rises, too (see clean_worker).
 SHARE_PER_PIECE: Final = 0.2
 SHARE_MAX: Final = 1.0
-# While a file system frees the space of a large file, commits wait. A pause between files lets them proceed.
+# While a file system frees the space of a large file, commits wait. A pause after each lets them proceed.
+LARGE_FILE_BYTES: Final = 1 << 20
 REMOVAL_PAUSE_S: Final = 0.05
 
 
@@ -76,13 +80,32 @@ class Cleaner:
     async def run(self) -> None:
         """Clean the logs that are due every log.cleaner.backoff.ms, forever."""
         while self.config.cleaner_enable:
-            await asyncio.sleep(self.config.cleaner_backoff_ms / 1000)
+            await self._back_off()
             assembly = self.assembly()
             # The child process needs the files on disk.
             if assembly is not None and isinstance(assembly.directory.storage, DiskStorage):
                 while await self.clean_all(assembly) and self.assembly() is assembly:
                     # A log may be due again: what was cleaned is a piece.
                     continue
+
+    async def _back_off(self) -> None:
+        """Wait for log.cleaner.backoff.ms, or until the logs of the coordinators have grown by much."""
+        left_s = self.config.cleaner_backoff_ms / 1000
+        before = self._coordinator_bytes()
+        while left_s > 0:
+            pause_s = min(left_s, LOOK_S)
+            await asyncio.sleep(pause_s)
+            left_s -= pause_s
+            if self._coordinator_bytes() - before >= HURRY_BYTES:
+                return
+
+    def _coordinator_bytes(self) -> int:
+        assembly = self.assembly()
+        if assembly is None:
+            return 0
+        by_name = assembly.engine.data_plane.table.by_name
+        coordinators = [by_name[topic] for topic in INTERNAL_TOPICS if topic in by_name]
+        return sum(tp.log.size_bytes for served in coordinators for tp in served.partitions)
 
     async def clean_all(self, assembly: Assembly) -> int:
         """Clean every log that is due, once. Returns their number."""
@@ -316,8 +339,10 @@ def check_result(result: CleanResult, plan: CleaningPlan, log: PartitionLog) -> 
 def remove_all(segments: list[Segment]) -> None:
     """Remove the files of segments that no log uses any more. Those of a deleted topic may be removed already."""
     for segment in segments:
+        is_large = segment.size >= LARGE_FILE_BYTES
         try:
             segment.remove()
         except FileNotFoundError:
             continue
-        time.sleep(REMOVAL_PAUSE_S)
+        if is_large:
+            time.sleep(REMOVAL_PAUSE_S)

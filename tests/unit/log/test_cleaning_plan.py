@@ -87,11 +87,13 @@ def test_what_another_log_of_that_name_left_is_not_believed() -> None:
 
 def test_much_is_cleaned_in_pieces() -> None:
     rig = Rig(9, 9, 9, 9, 9, 9, 9, 9)
-    assert rig.plan(piece_bytes=1).bases == [0]
+    assert rig.plan(5, piece_bytes=1, dirty_ratio=0.1).bases == [0, 1, 2, 3, 4, 5, 6]
     plan = rig.plan(piece_bytes=2 * rig.one)
     assert plan.bases == [0, 1] and plan.size_bytes == 2 * rig.one and plan.waiting_bytes == 7 * rig.one
+    # A piece has at least a quarter of what waits.
+    assert rig.plan(piece_bytes=1).bases == [0, 1]
     # With what was cleaned already, of which each piece has at least as much again.
-    assert rig.plan(1, piece_bytes=1).bases == [0, 1]
+    assert rig.plan(1, piece_bytes=1).bases == [0, 1, 2]
     assert rig.plan(2, piece_bytes=1).bases == [0, 1, 2, 3]
     assert rig.plan(3, piece_bytes=1, dirty_ratio=0.1).bases == [0, 1, 2, 3, 4, 5]
     assert rig.plan(3, piece_bytes=0, dirty_ratio=0.1).bases == [0, 1, 2, 3, 4, 5, 6]

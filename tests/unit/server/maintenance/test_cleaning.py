@@ -164,6 +164,17 @@ async def test_history_is_left_alone_up_to_its_size(tmp_path: Path, limit: str, 
             assert len(files(tmp_path, "__consumer_offsets")) > 1
 
 
+async def test_offsets_that_grow_fast_are_not_left_until_the_backoff_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cleaning, "HURRY_BYTES", 3_000_000)
+    monkeypatch.setattr(cleaning, "LOOK_S", 0.01)
+    settings = ("log.cleaner.backoff.ms=3600000", "log.history=0", "log.sync=os")
+    async with serving(tmp_path, *settings) as rig:
+        await fill_offsets(rig)
+        await until(lambda: bool(event(rig, "compacted")), "compaction")
+
+
 async def test_damage_stops_the_cleaning_of_one_log_only(tmp_path: Path) -> None:
     configs: Any = {"cleanup_policy": "compact", "segment_bytes": "1048576", "min_cleanable_dirty_ratio": "0.1"}
     async with serving(tmp_path, "log.cleaner.enable=false") as rig:
