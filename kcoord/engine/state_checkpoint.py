@@ -27,7 +27,7 @@ from kcoord.engine.group_events import GroupEvents
 from kcoord.engine.loader import DECOMPRESSED_BYTES_MAX, LogLoader
 from kcoord.log.errors import StorageError
 from kcoord.log.partition_log import Extent, PartitionLog
-from kcoord.log.sieve import Survivors
+from kcoord.log.sieve import SURVIVORS_MAX, Survivors
 from kcoord.log.state_file import (
     TEMPORARY_SUFFIX,
     BadStateFile,
@@ -314,8 +314,10 @@ class _Survey:
                 if newest // 2 > end:
                     ends[group] = newest // 2
 
-    def survivors(self) -> Survivors:
-        """The offsets of all records that may stay."""
+    def survivors(self) -> Survivors | None:
+        """The offsets of all records that may stay; None if they are too many to sort."""
+        if len(self.newest) > SURVIVORS_MAX:
+            return None
         offsets: list[int] = [newest // 2 for newest in self.newest.values()]
         for of_producer in self.pending.values():
             offsets.extend(of_producer.values())

@@ -26,7 +26,7 @@ from typing import Final
 from kcoord.log.errors import LogDamaged
 from kcoord.log.pace import Pace
 from kcoord.log.segment import RELATIVE_OFFSET_MAX, Segment
-from kcoord.log.sieve import NO_OFFSET, NewestOffsets, Sieve, Survivors, cut_out, cut_out_shifted
+from kcoord.log.sieve import NO_OFFSET, SURVIVORS_MAX, NewestOffsets, Sieve, Survivors, cut_out, cut_out_shifted
 from kcoord.log.storage import Storage
 from kcoord.log.transaction_index import ABORT, COMMIT, AbortedTransaction
 from kcoord.wire.compression import CODEC_NONE, DecompressionError, compress
@@ -48,8 +48,6 @@ CLEANED_SUFFIX: Final = ".cleaned"
 WRITE_BYTES: Final = 1 << 18
 # Output is synced each time this much was written, so a commit never waits for the write-back of a large file.
 SYNC_BYTES: Final = 1 << 18
-# Sorting so many offsets takes about 30 ms, in which the work does not pause.
-SURVIVORS_MAX: Final = 1 << 17
 INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 
 

@@ -19,8 +19,8 @@ from kcoord.log.partition_log import PartitionLog
 from kcoord.log.segment import Segment
 from kcoord.wire.record_batch import NO_TIMESTAMP
 
-# A log is cleaned in no more pieces than these.
-PIECES_MAX: Final = 4
+# A piece has at least a quarter of what waits.
+PIECES_WAITING: Final = 4
 
 
 class CleaningPolicy:
@@ -91,7 +91,7 @@ def _piece_count(closed: list[Segment], dirty: list[Segment], piece_bytes: int) 
     if not piece_bytes:
         return len(closed)
     waiting_bytes = sum(segment.size for segment in dirty)
-    left = max(piece_bytes, waiting_bytes // PIECES_MAX, sum(segment.size for segment in closed[:count]))
+    left = max(piece_bytes, waiting_bytes // PIECES_WAITING, sum(segment.size for segment in closed[:count]))
     for segment in dirty:
         count += 1
         left -= segment.size

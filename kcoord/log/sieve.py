@@ -23,6 +23,8 @@ USUAL_KEY_BYTES: Final = 32
 # `Pace.breathe` is called before every 64th record.
 BREATH_RECORDS: Final = 64
 NO_OFFSET: Final = -1
+# Sorting so many offsets takes about 30 ms, in which the work does not pause.
+SURVIVORS_MAX: Final = 1 << 17
 
 
 @final

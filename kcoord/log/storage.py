@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import shutil
 import sys
 import threading
 from collections.abc import Callable
@@ -335,6 +334,9 @@ class DiskStorage:
         os.unlink(self._path(path))
 
     def remove_tree(self, path: str) -> None:
+        # It imports compression libraries, and few servers remove a folder.
+        import shutil
+
         shutil.rmtree(self._path(path))
 
     def sync_dir(self, path: str) -> None:

@@ -137,6 +137,7 @@ class Pump:
     def connected(self, connection: Connection, host: str, port: int) -> None:
         """Open a session for a new connection. If this raises, the connection is closed."""
         connection.last_heard_ms = self.now().mono_ms
+        connection.is_draining = self.is_draining
         connection.session = self.engine.open_session(connection.client_host, host, port)
         self.connections[connection.session.id] = connection
         self.shares.begin(connection)
@@ -158,7 +159,7 @@ class Pump:
             self._note_held(connection.note_held())
             if self.engine.has_room():
                 self._handle_unread(now)
-        self.shares.note(connection, len(data))
+        self.shares.note(connection, len(data), connection.lacks_bytes())
         connection.update_reading()
         self.schedule_turn()
 
@@ -187,6 +188,8 @@ class Pump:
                 return
 
     def _note_held(self, change: int) -> None:
+        if not change:
+            return
         self.held_bytes += change
         if self.held_bytes > self.config.queued_bytes_max:
             self._shed()
@@ -485,6 +488,7 @@ class Pump:
         # producers' records continue, because producers wait for a response.
         self.jobs.stop()
         for connection in list(self.connections.values()):
+            connection.is_draining = True
             connection.update_reading()
         self.schedule_turn()
         is_done = False

@@ -16,6 +16,7 @@ from kcoord.log.storage import DiskStorage, MemoryStorage, Storage
 from kcoord.server.assembly import Assembly, open_assembly
 from kcoord.server.control import Control
 from kcoord.server.failures import EXIT_DISK_FULL, EXIT_INTERNAL, EXIT_LISTEN, ServerError, classify
+from kcoord.server.late_imports import import_late
 from kcoord.server.listen.accept import Acceptor
 from kcoord.server.listen.connection import Host
 from kcoord.server.listen.descriptors import descriptors_now
@@ -201,6 +202,7 @@ class Server:
             self._control = Control(config.server.data_dir, self.log, lambda: self.assembly, self.maintenance)
             await self._control.start()
         self._spawn(self.maintenance.cleaner.run())
+        self._spawn(import_late())
 
     def listen(self, listener: Listener) -> None:
         """Listen on another address while the server runs; it is the last one of `addresses`. Raises ServerError."""

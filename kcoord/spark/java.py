@@ -24,10 +24,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from kcoord.spark.cache_folder import cache_folder, only_ours
+
 JAVA_VERSION_MIN = 17  # of Spark 4
 # A JVM starts in a tenth of a second; on a cold disk and a busy machine it has taken some.
 PROBE_TIMEOUT_S = 30
-OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
 MISSING_MODULE = "--add-modules=jdk.incubator.vector"
 MISSING_PACKAGE = "--add-opens=java.base/sun.security.action=ALL-UNNAMED"
 MISSING_PACKAGE_FROM = 25
@@ -52,11 +53,14 @@ class JavaNotFoundError(RuntimeError):
 
 @dataclass(frozen=True)
 class Java:
-    """A runtime that started when asked: what JAVA_HOME is to be, its version (17), and where it was found."""
+    """A runtime that started when asked: what JAVA_HOME is to be, its version (17), and where it was found. `runtime`
+    is its build and its own home, which is not that of its launcher.
+    """
 
     home: Path
     version: int
     source: str
+    runtime: str = ""
 
 
 class _UnfitError(Exception):
@@ -102,16 +106,17 @@ def _bundled() -> Path | None:
 def _check(source: str, program: Path | None) -> Java:
     if program is None:
         raise _UnfitError("not set" if source == "JAVA_HOME" else "not there")
-    home, version = _ask(program)
+    home, version, build = _ask(program)
+    runtime = f"{build} in {home}"
     if version < JAVA_VERSION_MIN:
         raise _UnfitError(f"{program} is Java {version}")
     # The program's home, not the program, which may be a launcher that an earlier session wrote.
     try:
-        return Java(_launcher_home(home, version), version, source)
+        return Java(_launcher_home(home, version), version, source, runtime)
     except _UnfitError:
         if not _starts(home / "bin" / _program_name()):
             raise
-    return Java(home, version, source)
+    return Java(home, version, source, runtime)
 
 
 def _run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -126,8 +131,8 @@ def _run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         raise _UnfitError(f"{program} did not print its version in {PROBE_TIMEOUT_S} s") from None
 
 
-def _ask(program: Path) -> tuple[Path, int]:
-    """Home and version as the program itself reports them: it may be a link, or a script of a version manager."""
+def _ask(program: Path) -> tuple[Path, int, str]:
+    """Home, version and build as the program reports them: it may be a link, or a script of a version manager."""
     done = _run(program, "-XshowSettings:properties", "-version")
     properties = dict(re.findall(r"^\s+(java\.\S+) = (.*?)\s*$", done.stderr + "\n" + done.stdout, re.MULTILINE))
     version = re.fullmatch(r"(?:1\.)?(\d+)", properties.get("java.specification.version", ""))
@@ -135,7 +140,7 @@ def _ask(program: Path) -> tuple[Path, int]:
     if done.returncode or version is None or not (home / "bin" / _program_name()).is_file():
         output = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1][:200]
         raise _UnfitError(f"{program} does not print its version (exit code {done.returncode}): {output}")
-    return home, int(version[1])
+    return home, int(version[1]), properties.get("java.vm.version", "")
 
 
 def _starts(program: Path) -> bool:
@@ -173,26 +178,16 @@ def _cached_launcher(text: str) -> Path | None:
 
     Its folder is named by its content, so environments with different runtimes do not disturb each other.
     """
-    base = os.environ.get("XDG_CACHE_HOME", "")
+    folder = cache_folder(f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}", "bin")
+    if folder is None:
+        return None
+    program = folder / "java"
     try:
-        cache = Path(base) if os.path.isabs(base) else Path.home() / ".cache"
-        home = cache / "kcoord" / f"java-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
-        cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Who can write to one of these folders could put another program in the launcher's place.
-        for folder in (cache, home.parent, home, home / "bin"):
-            folder.mkdir(mode=0o700, exist_ok=True)
-            if not _only_ours(folder.stat()) or (folder != cache and folder.is_symlink()):
-                return None
-        program = home / "bin" / "java"
         if not _holds(program, text):
             _write_launcher(program, text)
-    except (OSError, RuntimeError):  # a RuntimeError: the user has no home
+    except OSError:
         return None
-    return home
-
-
-def _only_ours(found: os.stat_result) -> bool:
-    return found.st_uid == os.geteuid() and not found.st_mode & OTHERS_MAY_WRITE
+    return folder.parent
 
 
 def _holds(program: Path, text: str) -> bool:
@@ -203,7 +198,7 @@ def _holds(program: Path, text: str) -> bool:
         return False
     with open(file, "rb") as opened:
         found = os.fstat(file)
-        if not (stat.S_ISREG(found.st_mode) and _only_ours(found) and found.st_mode & stat.S_IXUSR):
+        if not (stat.S_ISREG(found.st_mode) and only_ours(found) and found.st_mode & stat.S_IXUSR):
             return False
         return opened.read(len(text.encode()) + 1) == text.encode()
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from kcoord.spark import register
 from kcoord.spark.reader.batch_reader import keep_modules, plan_tasks
 from kcoord.spark.reader.filters import asked_for
-from kcoord.spark.reader.history import plan_history, read_history
+from kcoord.spark.reader.history import HistoryTask, plan_history, read_history
 from kcoord.spark.reader.options import ReadOptions, parse_options
 from kcoord.spark.reader.tasks import Task, read_task
 from kcoord.spark.tables.schemas import arrow_schema, spark_schema
@@ -46,7 +46,8 @@ def read_table(
     """
     parsed = parse_options({**options, "path": path})
     if parsed.table.HAS_ROW_PER_PARTITION:
-        return _of_partitions(spark, parsed)
+        found = read_history_table(spark, path, options)
+        return spark.createDataFrame(found) if isinstance(found, pa.Table) else found
     rows = replace(asked_for(parsed), has_producer=has_producer)
     tasks = plan_tasks(parsed, rows)
     if len(tasks) > TASKS_MAX:
@@ -83,13 +84,34 @@ def in_shares(tasks: Sequence[Task], count: int, bytes_max: int) -> list[list[Ta
     return shares
 
 
-def _of_partitions(spark: SparkSession, options: ReadOptions) -> DataFrame:
-    tasks = plan_history(options, asked_for(options))
+def read_history_table(spark: SparkSession, path: str, options: Mapping[str, str]) -> DataFrame | pa.Table:
+    """The table `_history`, read by the driver without Spark unless the logs are long. Raises as `read_table`."""
+    parsed = parse_options({**options, "path": path})
+    tasks = plan_history(parsed, asked_for(parsed))
+    small = _small_history(parsed, tasks)
+    return _of_partitions(spark, parsed, tasks) if small is None else small
+
+
+def warm_workers(spark: SparkSession) -> None:
+    """Let Spark start its processes of Python, which import what reading a table takes. Raises what Spark raises."""
+    _numbered(spark, spark.sparkContext.defaultParallelism).mapInArrow(_imported, "id bigint").collect()
+
+
+def _imported(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a worker, which has imported this module for it."""
+    keep_modules()
+    yield from batches
+
+
+def _small_history(options: ReadOptions, tasks: Sequence[HistoryTask]) -> pa.Table | None:
+    # The headers of few batches are read sooner than Spark starts a task.
+    if sum(segment.size for task in tasks for segment in task.partition.segments) > DRIVER_BYTES_MAX:
+        return None
     schema = arrow_schema(options.table.NAME, options.columns)
-    size_bytes = sum(segment.size for task in tasks for segment in task.partition.segments)
-    if size_bytes <= DRIVER_BYTES_MAX:
-        # The headers of so few batches are read sooner than Spark starts a task.
-        return spark.createDataFrame(pa.Table.from_batches([read_history(task, options) for task in tasks], schema))
+    return pa.Table.from_batches([read_history(task, options) for task in tasks], schema)
+
+
+def _of_partitions(spark: SparkSession, options: ReadOptions, tasks: Sequence[HistoryTask]) -> DataFrame:
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

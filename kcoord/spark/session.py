@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import kcoord
 from kcoord.spark import register
-from kcoord.spark.java import find_java
+from kcoord.spark.java import Java, find_java
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
 
@@ -44,14 +44,17 @@ def session(app_name: str, master: str | None = None, **conf: str | int | bool) 
 
     Raises JavaNotFoundError.
     """
-    spark = bare_session(app_name, master, **conf)
+    spark = bare_session(app_name, master, None, **conf)
     register(spark)
     return spark
 
 
-def bare_session(app_name: str, master: str | None = None, **conf: str | int | bool) -> SparkSession:
+def bare_session(
+    app_name: str, master: str | None = None, java: Java | None = None, **conf: str | int | bool
+) -> SparkSession:
     """The same, without `register`: that makes Spark look for all data sources in Python, which starts two processes of
-    Python, one after the other. `kcoord.spark.planned` reads without it. Raises JavaNotFoundError.
+    Python, one after the other. `kcoord.spark.planned` reads without it. Without `java`, it is looked for. Raises
+    JavaNotFoundError.
     """
     local = master is not None and master.startswith("local")
     builder = SparkSession.builder.appName(app_name)
@@ -62,7 +65,7 @@ def bare_session(app_name: str, master: str | None = None, **conf: str | int | b
     if SparkSession.getActiveSession() is not None:
         spark = builder.getOrCreate()
     else:
-        with _environment(_variables(local)):
+        with _environment(_variables(local, java)):
             spark = builder.getOrCreate()
     return spark
 
@@ -75,12 +78,16 @@ def _settings(local: bool, conf: dict[str, str | int | bool]) -> dict[str, str |
     return settings
 
 
-def _variables(local: bool) -> dict[str, str]:
+def has_jvm() -> bool:
+    """Whether this process has a JVM already, because spark-submit has started it."""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+def _variables(local: bool, java: Java | None = None) -> dict[str, str]:
     """The environment for Spark, its JVM and its workers."""
     wanted: dict[str, str] = {}
-    # A process that spark-submit started already has a JVM.
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        wanted["JAVA_HOME"] = str(find_java().home)
+    if not has_jvm():
+        wanted["JAVA_HOME"] = str((java or find_java()).home)
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):
         # A plain `python3`, as some images set it, may be another Python: one that lacks kcoord.
         if local or not os.environ.get(name):

@@ -10,6 +10,8 @@ The operating system provides a large buffer as untouched zero pages, and the bu
 a copy. The decoders release the GIL and only they touch these pages, so a thread that decompresses does not block the
 others. Work that must hold the GIL is done in slices.
 
+`cramjam` is imported where it is used, so that a server starts sooner (`kcoord/server/late_imports.py`).
+
 Formats: gzip (RFC 1952); snappy in the framing of the snappy-java streams, which every Kafka client speaks,
 and plain raw snappy on read; LZ4 frames with independent blocks, the only kind Java clients read; zstd
 frames (RFC 8878, KIP-110).
@@ -20,8 +22,6 @@ from __future__ import annotations
 import zlib
 from io import BytesIO
 from typing import Final, final
-
-import cramjam
 
 from kcoord.wire.primitives import i64, read_i32_be
 
@@ -118,6 +118,8 @@ def compress(codec: int, data: bytes) -> bytes:
     if codec == CODEC_LZ4:
         return _compress_lz4(data)
     if codec == CODEC_ZSTD:
+        import cramjam
+
         return bytes(cramjam.zstd.compress(data, ZSTD_LEVEL))
     raise ValueError(f"unknown compression codec {codec}")
 
@@ -171,6 +173,8 @@ def decompress(codec: int, data: bytes, max_bytes: int, surveyed: Survey | None 
 
 
 def _compress_snappy(data: bytes) -> bytes:
+    import cramjam
+
     parts: list[bytes] = [XERIAL_HEADER]
     pos = 0
     while pos < len(data):
@@ -182,6 +186,8 @@ def _compress_snappy(data: bytes) -> bytes:
 
 
 def _compress_lz4(data: bytes) -> bytes:
+    import cramjam
+
     parts: list[bytes] = [LZ4_HEADER]
     pos = 0
     while pos < len(data):
@@ -320,6 +326,8 @@ def _block_bytes(data: bytes, pos: i64, end: i64) -> i64:
 
 
 def _decompress_snappy(data: bytes, surveyed: Survey, max_bytes: int) -> bytes:
+    import cramjam
+
     if surveyed.bytes_max > max_bytes:
         raise DecompressedTooLarge(f"{surveyed.bytes_max} bytes, {max_bytes} allowed")
     content = _Content(surveyed.bytes_max)
@@ -458,6 +466,8 @@ class _Frames:
 
 
 def _decompress_frames(codec: int, data: bytes, surveyed: Survey, max_bytes: int) -> bytes:
+    import cramjam
+
     size: int = surveyed.bytes_max
     if size > max_bytes:
         size = max_bytes

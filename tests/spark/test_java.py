@@ -83,7 +83,8 @@ def test_where_there_can_be_no_launcher_java_is_started_as_it_is(
 ) -> None:
     monkeypatch.setattr("sys.platform", "win32")
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "home", "17")))
-    assert find_java() == Java(tmp_path / "home", 17, "JAVA_HOME")
+    home = tmp_path / "home"
+    assert find_java() == Java(home, 17, "JAVA_HOME", f" in {home}")
     monkeypatch.setattr(java, "_bundled", lambda: None)
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "part", "17", modules="exit 1")))
     with pytest.raises(JavaNotFoundError, match=r"lacks the module jdk\.incubator\.vector"):
@@ -136,7 +137,7 @@ def test_a_second_session_finds_the_launcher_of_the_first(monkeypatch: pytest.Mo
     first = find_java()
     monkeypatch.setenv("JAVA_HOME", str(first.home))
     written = (first.home / "bin" / "java").stat().st_ino
-    assert find_java() == Java(first.home, first.version, "JAVA_HOME")
+    assert find_java() == Java(first.home, first.version, "JAVA_HOME", first.runtime)
     assert (first.home / "bin" / "java").stat().st_ino == written
 
 

@@ -41,6 +41,9 @@ def measuring_options(command: F) -> F:
             _option("--seconds", _POSITIVE, DEFAULTS.seconds, "SECONDS", "The time of a round of a steady workload."),
             _option("--warm-up", _NOT_NEGATIVE, DEFAULTS.warm_up_s, "SECONDS", "Not measured, before the rounds."),
             _option("--members", _COUNT, DEFAULTS.members, "N", "Members of the group in a group workload."),
+            click.option(
+                "--restarts", type=_COUNT, metavar="N", help="How many members restart in a round (default: all)."
+            ),
             _option("--heartbeat", _POSITIVE, DEFAULTS.heartbeat_s, "SECONDS", "Pause between a member's heartbeats."),
             _option("--record-bytes", _COUNT, DEFAULTS.record_bytes, "BYTES", "The size of a record's value."),
             _option("--batch-records", _COUNT, DEFAULTS.batch_records, "N", "Records in a batch that is produced."),
@@ -66,6 +69,7 @@ def options_of(given: dict[str, Any]) -> Options:
         given["connections"], given["in_flight"], given["rounds"], given["seconds"], given["warm_up"],
         given["processes"] or default_processes(), given["members"], given["heartbeat"], given["record_bytes"],
         given["batch_records"], given["fetch_bytes"], given["replication_factor"] or -1, given["timeout"],
+        given["restarts"] or 0,
     )  # fmt: skip
 
 

@@ -174,7 +174,8 @@ class GroupWorkload:
             steps = [await group.join()]
             seconds = steps[0]
         elif self.action == "restart":
-            steps = [await group.restart_one(at) for at in range(len(group.members))]
+            count = min(self.options.restarts or len(group.members), len(group.members))
+            steps = [await group.restart_one(at) for at in range(count)]
             seconds = time.perf_counter() - began
         else:
             steps = [seconds for _ in range(FLAPS) for seconds in await group.flap_one()]

@@ -37,7 +37,7 @@ def default_processes() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Times in seconds. `replication_factor` -1 is the broker's default."""
+    """Times in seconds. `replication_factor` -1 is the broker's default, `restarts` 0 all members."""
 
     connections: int = 16
     in_flight: int = 1
@@ -52,6 +52,7 @@ class Options:
     fetch_bytes: int = 1 << 20
     replication_factor: int = -1
     timeout_s: float = 60.0
+    restarts: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -13,6 +13,7 @@ JOBS: Final = {
     "lag": ("kcoord.cli.pipeline.lag:lag", "The lag of groups, in records and in seconds."),
     "migrate": ("kcoord.cli.pipeline.migrate:migrate", "Move groups and offsets of several clusters into one."),
     "offsets-history": ("kcoord.cli.pipeline.offsets_history:offsets_history", "Every commit, and what it changed."),
+    "prepare": ("kcoord.cli.pipeline.prepare:prepare", "Let jobs over short logs start sooner."),
     "rebalances": ("kcoord.cli.pipeline.rebalances:rebalances", "Every rebalance: epochs, duration and cause."),
     "report": ("kcoord.cli.pipeline.report:report", "One HTML page with plots."),
     "snapshot": ("kcoord.cli.pipeline.snapshot:snapshot", "Offsets, groups and members at a point in time."),

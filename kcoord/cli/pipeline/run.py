@@ -6,9 +6,7 @@ before it starts, which takes seconds.
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import logging
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +18,14 @@ import click
 
 from kcoord.cli.log.common import emit_json, fail, format_time, note, plural
 from kcoord.cli.pipeline.options import ICEBERG, PARQUET, RunOptions
+from kcoord.cli.pipeline.spark_session import (
+    UNKNOWN_SIZE,
+    WarmUp,
+    check_installed,
+    is_short,
+    open_session,
+    quiet_pyspark,
+)
 from kcoord.cli.pipeline.trace_file import TraceFile, cause_of
 from kcoord.server.failures import EXIT_CONFIG, EXIT_DAMAGED, EXIT_NOT_WRITABLE, EXIT_STORAGE
 
@@ -28,23 +34,8 @@ if TYPE_CHECKING:
 
     from kcoord.spark.jobs.completeness import LogHistory
 
-NEEDED: Final = ("pyspark", "pyarrow", "pandas", "jinja2")
 DATE: Final = "date"
 BUCKET: Final = "group_bucket"
-# Spark's default of 200 is for clusters; each partition costs the start of a task.
-SHUFFLES_PER_CORE: Final = 4
-# Below this size of all logs most of the time is Spark's own start: its second compiler would still be busy when the
-# job is over, and one task per core sorts what there is. Without that compiler the JVM reserves less for compiled code
-# than Spark generates.
-SHORT_BYTES_MAX: Final = 256 << 20
-SHORT_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
-# Where a JVM takes options from, besides its command line.
-JVM_VARIABLES: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
-# Spark's default for both of its settings.
-BROADCAST_BYTES_MAX: Final = 10 << 20
-# Of logs on HDFS, which are not listed before Spark has started.
-UNKNOWN_SIZE: Final = 1 << 62
-JVM_OPTIONS: Final = "spark.driver.extraJavaOptions"
 # The errors of our readers and writers, on executors, too, and their exit codes.
 OUR_ERRORS: Final = {
     "BadOption": EXIT_CONFIG,
@@ -70,8 +61,6 @@ NO_JVM_STARTED: Final = "JAVA_GATEWAY_EXITED"
 NO_MODULE: Final = "ModuleNotFoundError: No module named"
 OUT_OF_MEMORY: Final = "java.lang.OutOfMemoryError"
 MORE_MEMORY: Final = "more memory is --conf spark.driver.memory=4g"
-# PySpark logs errors with these, and raises them as well.
-PYSPARK_LOGGERS: Final = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 
 @dataclass(frozen=True)
@@ -94,6 +83,7 @@ class Run:
         # The logs of `__consumer_offsets` for the chosen groups; `history` fills it.
         self.histories: list[LogHistory] = []
         self._is_ours = False
+        self._warm_up: WarmUp | None = None
         self._trace = TraceFile(job)
 
     def __enter__(self) -> Self:
@@ -114,7 +104,7 @@ class Run:
             self._end()
 
     def _begin(self) -> None:
-        _check_installed()
+        check_installed()
         _check_output(self.options)
         from kcoord.spark.reader.filesystem import HDFS_SCHEMES
 
@@ -126,18 +116,25 @@ class Run:
 
         self._is_ours = SparkSession.getActiveSession() is None
         if self._is_ours:
-            _quiet_pyspark()
+            quiet_pyspark()
             # An error here is one of settings.
             with friendly(self._trace, EXIT_CONFIG), self._trace.as_output():
-                self.spark = _session(self.job, self.options, size_bytes)
+                self.spark = self._session(size_bytes)
         else:
-            self.spark = _session(self.job, self.options, size_bytes)
+            self.spark = self._session(size_bytes)
+        if self._is_ours and is_short(self.options.master, size_bytes):
+            self._warm_up = WarmUp(self.spark)
         if is_of_hdfs:
             _check_path(self.options)
         _check_format(self.spark, self.options)
 
+    def _session(self, size_bytes: int) -> SparkSession:
+        return open_session(self.job, self.options.master, dict(self.options.conf), size_bytes)
+
     def _end(self) -> None:
         """Stop Spark if it was started here, and remove the file of traces unless a failure named it."""
+        if self._warm_up is not None:
+            self._warm_up.wait()
         if self._is_ours and self.spark is not None:
             # Otherwise running tasks log long errors about the end of the process.
             with suppress(Exception):
@@ -190,10 +187,12 @@ class Run:
 
     def history(self) -> DataFrame:
         """The table `_history` of `__consumer_offsets`. Missing history of the requested time is noted on stderr."""
+        import pyarrow as pa
+
         from kcoord.cli.pipeline.history_notes import note_history
         from kcoord.core.outcome import OFFSETS_TOPIC
-        from kcoord.spark.jobs.completeness import collected, history_table, of_one_cluster
-        from kcoord.spark.planned import read_table
+        from kcoord.spark.jobs.completeness import collected, histories_of, history_table, of_one_cluster
+        from kcoord.spark.planned import read_history_table
         from kcoord.spark.reader.options import STORAGE_PREFIX
         from kcoord.spark.tables.history import HistoryTable
 
@@ -204,7 +203,8 @@ class Run:
             if name.lower().startswith(STORAGE_PREFIX) or name.lower() == "filesystem"
         }
         options = {**storage, "table": HistoryTable.NAME, "subscribe": OFFSETS_TOPIC}
-        found = collected(read_table(self.spark, self.options.path, options))
+        table = read_history_table(self.spark, self.options.path, options)
+        found = histories_of(table) if isinstance(table, pa.Table) else collected(table)
         self.histories = of_one_cluster(found) if self.options.one_cluster else found
         note_history(self.histories, self.options)
         return history_table(self.spark, self.histories)
@@ -309,15 +309,6 @@ def place_of(options: RunOptions, name: str) -> str:
 # --- before work begins
 
 
-def _check_installed() -> None:
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        fail(
-            f"the pipeline needs {' and '.join(missing)}: pip install 'kcoord[spark]'",
-            EXIT_CONFIG,
-        )
-
-
 def _check_output(options: RunOptions) -> None:
     if not options.output or options.format == ICEBERG or "://" in options.output or options.overwrite:
         return
@@ -346,49 +337,6 @@ def _check_path(options: RunOptions) -> int:
             f"{options.path}: no logs in it or below (directories such as __consumer_offsets-0 with .log files)"
         )
     return sum(segment.size for one in found for segment in one.segments)
-
-
-def _session(job: str, options: RunOptions, size_bytes: int) -> SparkSession:
-    """`size_bytes` is that of all logs, or UNKNOWN_SIZE."""
-    from kcoord.spark.session import bare_session
-
-    settings: dict[str, str | int | bool] = {}
-    is_local = options.master.startswith("local")
-    is_short = is_local and size_bytes <= SHORT_BYTES_MAX
-    if is_local:
-        settings["spark.sql.shuffle.partitions"] = _cores(options.master) * (1 if is_short else SHUFFLES_PER_CORE)
-    if is_short:
-        settings[JVM_OPTIONS] = _short_jvm(options)
-    else:
-        # Spark takes what functions in Python return for small. How large it is turns out while the query runs.
-        settings["spark.sql.autoBroadcastJoinThreshold"] = -1
-        settings["spark.sql.adaptive.autoBroadcastJoinThreshold"] = BROADCAST_BYTES_MAX
-    given = dict(options.conf)
-    if JVM_OPTIONS in settings and JVM_OPTIONS in given:
-        # The JVM takes the last one of two.
-        given[JVM_OPTIONS] = f"{settings[JVM_OPTIONS]} {given[JVM_OPTIONS]}"
-    return bare_session(f"kcoord pipeline {job}", options.master, **{**settings, **given})
-
-
-def _short_jvm(options: RunOptions) -> str:
-    """With the collector that starts first, unless another one is chosen: a JVM refuses two."""
-    given = [dict(options.conf).get(JVM_OPTIONS, ""), *(os.environ.get(name, "") for name in JVM_VARIABLES)]
-    return SHORT_JVM if any("GC" in one for one in given) else f"{SHORT_JVM} -XX:+UseSerialGC"
-
-
-def _cores(master: str) -> int:
-    """Of a local master: `local` has one, `local[4]` and `local[4,2]` have four, `local[*]` has all."""
-    found = re.match(r"local(?:\[(\d+))?", master)
-    if master == "local" or found is None:
-        return 1
-    return int(found[1]) if found[1] else os.cpu_count() or 1
-
-
-def _quiet_pyspark() -> None:
-    from pyspark.logger import PySparkLogger
-
-    for name in PYSPARK_LOGGERS:
-        PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
 
 
 def _check_format(spark: SparkSession, options: RunOptions) -> None:

@@ -28,6 +28,8 @@ JVM_ERRORS: Final = (
     re.compile(r"^Error occurred during initialization of VM\n(.+)$", re.MULTILINE),
     re.compile(r"^(.*OutOfMemoryError.*)$", re.MULTILINE),
     re.compile(r"^(?:Error: |Exception in thread \S+ )(.+)$", re.MULTILINE),
+    # What its archives of classes lack.
+    re.compile(r"^\S*\[(?:warning|error) *\]\[cds[^\]]*\] *(.+)$", re.MULTILINE),
 )
 
 
@@ -71,6 +73,12 @@ class TraceFile:
             file.write(text)
         self.is_named = True
         return self.path
+
+    def keep(self) -> str:
+        """Keep the file, for a message that names it; the path."""
+        path = self._made()
+        self.is_named = True
+        return path
 
     def reason(self) -> str:
         """The reason that a JVM wrote before it ended; empty if there is none."""

@@ -16,8 +16,6 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-import xxhash
-
 # The version of the hash function.
 MAGIC: Final = b"\x00"
 _SIGN: Final = 1 << 63
@@ -51,6 +49,9 @@ def group_hash(hashes_by_name: dict[str, int]) -> int:
 
 
 def _hash(data: bytes) -> int:
+    # Imported here, so that a server starts sooner.
+    import xxhash
+
     value = xxhash.xxh3_64_intdigest(data)
     return value - (value & _SIGN) * 2
 

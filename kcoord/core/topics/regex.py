@@ -2,17 +2,18 @@
 
 Patterns are RE2's: they match in time linear in the topic's name, whatever a client sends, and in bounded memory. A
 heartbeat only checks its pattern. Matching it with every topic is a job, whose result comes back as an event and is
-stored as a record. A pattern has to match the whole name.
+stored as a record. A pattern has to match the whole name. RE2 is imported where it is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, final
-
-import re2  # type: ignore[import-untyped]
+from typing import TYPE_CHECKING, Final, final
 
 from kcoord.core.outcome import GROUP_EVENTS_TOPIC, Job
+
+if TYPE_CHECKING:
+    import re2  # type: ignore[import-untyped]
 
 # A pattern with a hundred topics of the longest names fits. Compiling blocks the event loop for longer with the length.
 REGEX_BYTES_MAX: Final = 25_000
@@ -52,15 +53,14 @@ _DESCRIPTIONS: Final = {
 
 
 def _options() -> re2.Options:
+    import re2
+
     options = re2.Options()
     options.max_mem = REGEX_MEMORY_BYTES_MAX
     options.log_errors = False
     # Only a full match matters; RE2 is faster when it does not return groups.
     options.never_capture = True
     return options
-
-
-_OPTIONS: Final = _options()
 
 
 def check(pattern: str) -> str | None:
@@ -82,8 +82,10 @@ def check(pattern: str) -> str | None:
     classes = pattern.count("\\p") + pattern.count("\\P")
     if classes > UNICODE_CLASSES_MAX:
         return f"it has {classes} Unicode classes, and {UNICODE_CLASSES_MAX} are allowed"
+    import re2
+
     try:
-        re2.compile(pattern, _OPTIONS)
+        re2.compile(pattern, _options())
     except re2.error as refusal:
         # After a colon follows the faulty part of the pattern, which may be all of it.
         reason: str = refusal.args[0].decode("utf-8", "replace").partition(": ")[0]
@@ -96,7 +98,9 @@ def check(pattern: str) -> str | None:
 
 def full_match_of(pattern: str) -> Callable[[str], object]:
     """A function that returns None for a text which the valid pattern does not match as a whole."""
-    matches: Callable[[str], object] = re2.compile(pattern, _OPTIONS).fullmatch
+    import re2
+
+    matches: Callable[[str], object] = re2.compile(pattern, _options()).fullmatch
     re2.purge()
     return matches
 

@@ -54,8 +54,6 @@ class Host(Protocol):
     counts: ConnectionCounts
 
     @property
-    def is_draining(self) -> bool: ...
-    @property
     def debug_facts(self) -> list[Fact]: ...
     def connected(self, connection: Connection, host: str, port: int) -> None: ...
     def received(self, connection: Connection, data: bytes) -> None: ...
@@ -77,6 +75,7 @@ class Connection:
 
     def __init__(self, pump: Host, listener: Listener, client_host: str) -> None:
         self.pump = pump
+        self.config = pump.config
         self.listener = listener
         self.client_host = client_host
         self.transport: asyncio.Transport
@@ -90,6 +89,8 @@ class Connection:
         self.is_dropped = False
         # The client has closed its sending side.
         self.is_at_end = False
+        # The server stops: nothing more is read.
+        self.is_draining = False
         self.is_reading = True
         # It sends a lot, so others are read first (see ReadShares).
         self.is_held = False
@@ -171,13 +172,20 @@ class Connection:
 
     def flush(self) -> None:
         """Write the session's responses with one call; close the connection if the session is done."""
+        # The same as `_attempt`, without an object for the step: this is called once for most requests.
         if not self.is_dropped:
-            self._attempt(self._flush)
+            try:
+                self._flush()
+            except Exception as error:
+                self.fail(error)
 
     def update_reading(self) -> None:
         """Pause or resume reading, depending on the waiting input and the unsent output."""
         if self.is_open and not self.is_dropped:
-            self._attempt(self._update_reading)
+            try:
+                self._update_reading()
+            except Exception as error:
+                self.fail(error)
 
     def unsent_bytes(self) -> int:
         """The output that the socket has not taken."""
@@ -223,7 +231,11 @@ class Connection:
         try:
             step()
         except Exception as error:
-            self.drop(f"the transport failed: {error!r}")
+            self.fail(error)
+
+    def fail(self, error: Exception) -> None:
+        """A call of the transport has failed."""
+        self.drop(f"the transport failed: {error!r}")
 
     def _begin(self) -> None:
         host, port = self.listener.advertised_host, self.listener.advertised_port
@@ -233,7 +245,7 @@ class Connection:
                 raise ConnectionResetError("the connection was reset before it could be served")
             host, port = host or plain_host(local[0]), port or local[1]
         transport = self.transport
-        transport.set_write_buffer_limits(high=self.pump.config.output_high_bytes)
+        transport.set_write_buffer_limits(high=self.config.output_high_bytes)
         self.pump.connected(self, host, port)
         self.is_open = True
         if self.pump.log.has_debug:
@@ -263,7 +275,7 @@ class Connection:
                 self.transport.writelines(cast(list[bytes], pieces))
             buffered = self.unsent_bytes()
             session.note_buffered(buffered)
-            if buffered > self.pump.config.output_bytes_max:
+            if buffered > self.config.output_bytes_max:
                 self.drop("the client does not read its responses")
                 return
         if session.close_reason and not session.chunks:
@@ -290,7 +302,7 @@ class Connection:
 
     def _send_files(self) -> None:
         if self.sender is not None and self.sender.send():
-            self.transport.set_write_buffer_limits(high=self.pump.config.output_high_bytes)
+            self.transport.set_write_buffer_limits(high=self.config.output_high_bytes)
             if self.closes:
                 self.transport.close()
 
@@ -308,7 +320,7 @@ class Connection:
             or self.is_held
             or len(self.unread) - self.unread_at > UNREAD_BYTES_MAX
             or self.is_at_end
-            or self.pump.is_draining
+            or self.is_draining
         )
         if wanted == self.is_reading or self.transport.is_closing():
             return
@@ -385,7 +397,7 @@ class Connection:
 
     def overdue(self, now_ms: int) -> str:
         """The reason to close the connection, or an empty string."""
-        config = self.pump.config
+        config = self.config
         session = self.session
         if session.buffered_bytes and self._takes_nothing(now_ms) > config.output_deadline_ms and session.pool.is_tight:
             return "the client does not read its responses (output.deadline.ms)"

@@ -24,7 +24,6 @@ class Readable(Protocol):
 
     is_held: bool
 
-    def lacks_bytes(self) -> int: ...
     def update_reading(self) -> None: ...
 
 
@@ -51,12 +50,13 @@ class ReadShares:
         for group in (self.new, self.large, self.held_new, self.held_large):
             group.pop(connection, None)
 
-    def note(self, connection: Readable, size: int) -> None:
-        """Account for `size` bytes that were read from a connection."""
-        self.new.pop(connection, None)
-        if connection.lacks_bytes() > SMALL_REST_BYTES:
+    def note(self, connection: Readable, size: int, missing_bytes: int) -> None:
+        """Account for `size` bytes that were read from a connection, whose incomplete request lacks `missing_bytes`."""
+        if self.new:
+            self.new.pop(connection, None)
+        if missing_bytes > SMALL_REST_BYTES:
             self.large[connection] = None
-        else:
+        elif self.large:
             self.large.pop(connection, None)
         self.turn_bytes += size
         if self.turn_bytes > self.turn_bytes_max:

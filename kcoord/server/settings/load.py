@@ -5,7 +5,6 @@ Later sources override earlier ones: defaults, profile, file, `KCOORD_*` variabl
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Final, final
@@ -125,6 +124,8 @@ NAMES: Final = _lookup_table()
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """`; did you mean X?`, or an empty string if no name is similar."""
+    import difflib
+
     found = difflib.get_close_matches(name, list(names), n=1, cutoff=0.6)
     return f"; did you mean {found[0]}?" if found else ""
 

@@ -58,6 +58,16 @@ def collected(history: DataFrame) -> list[LogHistory]:
     return sorted((LogHistory(*row) for row in rows), key=lambda one: (one.log, one.topic, one.partition))
 
 
+def histories_of(table: pa.Table) -> list[LogHistory]:
+    """The same for the table `_history` as an Arrow table."""
+    names = ("log", "log_topic", "log_partition", "end_offset", COMPLETE_FROM_OFFSET)
+    columns = [table.column(name).to_pylist() for name in names]
+    times_us = table.column(COMPLETE_FROM).cast(pa.int64()).to_pylist()
+    times = [None if at_us is None else at_us // 1000 for at_us in times_us]
+    rows = zip(*columns, times, strict=True)
+    return sorted((LogHistory(*row) for row in rows), key=lambda one: (one.log, one.topic, one.partition))
+
+
 def of_one_cluster(histories: Sequence[LogHistory]) -> list[LogHistory]:
     """One history for each partition of which several brokers hold replicas, in the log ".".
 

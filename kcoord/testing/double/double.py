@@ -115,10 +115,6 @@ class Double:
         self._next_number = 1
 
     @property
-    def is_draining(self) -> bool:
-        return self.pump.is_draining
-
-    @property
     def debug_facts(self) -> list[Fact]:
         return self.pump.debug_facts
 

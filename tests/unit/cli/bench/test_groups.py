@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from kcoord.cli.bench.groups import Group
+from kcoord.cli.bench.groups import Group, GroupWorkload
 from kcoord.cli.bench.members import NO_EPOCH, ClassicMember
 from kcoord.cli.bench.options import Options
 from kcoord.client.consumer.classic.embedded import decode_assignment
@@ -82,3 +82,18 @@ def test_only_the_leader_assigns() -> None:
         "b": [1],
         "c": [2],
     }
+
+
+@pytest.mark.parametrize(("restarts", "expected"), [(0, [0, 1, 2]), (2, [0, 1]), (9, [0, 1, 2])])
+async def test_so_many_members_restart(monkeypatch: pytest.MonkeyPatch, restarts: int, expected: list[int]) -> None:
+    restarted: list[int] = []
+
+    async def restart_one(_group: Group, at: int) -> float:
+        restarted.append(at)
+        return 0.5
+
+    monkeypatch.setattr(Group, "restart_one", restart_one)
+    workload = GroupWorkload(TARGET, Options(restarts=restarts), "restart", "classic")
+    workload.group = group((1, []), (1, []), (1, []))
+    found = await workload.round()
+    assert restarted == expected and found.steps == [0.5] * len(expected)

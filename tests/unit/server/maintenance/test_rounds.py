@@ -109,6 +109,7 @@ async def test_nothing_happens_to_the_files_once_the_server_has_stopped(
 ) -> None:
     """A thread that removes segments does not hear that its task was cancelled, and the next server opens them."""
     monkeypatch.setattr(cleaning, "REMOVAL_PAUSE_S", 0.3)
+    monkeypatch.setattr(cleaning, "LARGE_FILE_BYTES", 0)
 
     patient = "shutdown.deadline.ms=3600000"
     async with serving(tmp_path, "log.retention.check.interval.ms=50", patient) as rig:
