@@ -347,18 +347,24 @@ def test_a_group_ends_where_its_segments_did() -> None:
     assert [(h.base_offset, h.last_offset, h.count) for h, _ in log.batches()] == [(0, 1, 0), (2, 3, 0), (4, 5, 1)]
 
 
+def damage_first_segment(log: Log) -> bytes:
+    """Change the last byte of the first segment. Returns its content."""
+    file = log.storage.open(f"t-0/{segment_name(0)}.log")
+    damaged = file.read_at(0, file.size)[:-1] + b"?"
+    file.truncate(0)
+    file.append(damaged)
+    return damaged
+
+
 def test_damage_is_not_copied() -> None:
     log = Log()
     log.put([(b"a", b"1")])
     log.put([(b"a", b"2")])
     log.roll()
-    file = log.storage.open(f"t-0/{segment_name(0)}.log")
-    data = file.read_at(0, file.size)
-    file.truncate(0)
-    file.append(data[:-1] + b"?")
+    damaged = damage_first_segment(log)
     with pytest.raises(LogDamaged):
         log.clean()
-    assert file.read_at(0, file.size) == data[:-1] + b"?"
+    assert log.storage.read_bytes(f"t-0/{segment_name(0)}.log") == damaged
 
 
 def test_damage_in_the_part_that_was_cleaned_before_is_not_copied() -> None:
@@ -368,10 +374,7 @@ def test_damage_in_the_part_that_was_cleaned_before_is_not_copied() -> None:
     log.clean()
     log.put([(b"b", b"2")])
     log.roll()
-    file = log.storage.open(f"t-0/{segment_name(0)}.log")
-    data = file.read_at(0, file.size)
-    file.truncate(0)
-    file.append(data[:-1] + b"?")
+    damage_first_segment(log)
     with pytest.raises(LogDamaged):
         log.clean()
 
