@@ -21,6 +21,8 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Without options in the environment, and with an empty cache folder."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("kcoord.spark.java.find_java", lambda: JAVA)
+    # Other tests in this process may have one.
+    monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
     for name in spark_session.JVM_VARIABLES:
         monkeypatch.delenv(name, raising=False)
 

@@ -29,6 +29,8 @@ from tests.unit.server.test_server import WAIT_S, Peer, Rig, event, serving, unt
 # A server and its processes, at their own pace.
 pytestmark = pytest.mark.slow
 
+# So many commits are 80 MB.
+COMMITS_MAX = 20_000
 FAST = ("log.cleaner.backoff.ms=30", "log.history=0", "log.sync=os")
 
 
@@ -171,7 +173,12 @@ async def test_offsets_that_grow_fast_are_not_left_until_the_backoff_ends(
     monkeypatch.setattr(cleaning, "LOOK_S", 0.01)
     settings = ("log.cleaner.backoff.ms=3600000", "log.history=0", "log.sync=os")
     async with serving(tmp_path, *settings) as rig:
-        await fill_offsets(rig)
+        peer = await fill_offsets(rig)
+        # A look just after a segment was closed finds nothing to clean, and the next one comes after as much growth.
+        number = 0
+        while not event(rig, "compacted") and number < COMMITS_MAX:
+            number += 1
+            await commit(peer, f"g{number % 3}", number, "m" * 4000)
         await until(lambda: bool(event(rig, "compacted")), "compaction")
 
 
