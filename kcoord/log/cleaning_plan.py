@@ -80,18 +80,17 @@ def plan_cleaning(log: PartitionLog, policy: CleaningPolicy, first_dirty: int, n
         is_due = any(is_older(first_timestamp_of(segment), policy.max_lag_ms, now_ms) for segment in dirty)
     if not is_due or not dirty:
         return CleaningPlan([], first_dirty, size, must_roll)
-    piece = closed[: _piece_count(closed, dirty, policy.piece_bytes)]
+    piece = closed[: _piece_count(closed, dirty, dirty_size, policy.piece_bytes)]
     bases = [segment.base_offset for segment in piece]
     return CleaningPlan(bases, first_dirty, sum(segment.size for segment in piece), must_roll, dirty_size)
 
 
-def _piece_count(closed: list[Segment], dirty: list[Segment], piece_bytes: int) -> int:
+def _piece_count(closed: list[Segment], dirty: list[Segment], dirty_size: int, piece_bytes: int) -> int:
     """How many of the closed segments are cleaned at once."""
     count = len(closed) - len(dirty)
     if not piece_bytes:
         return len(closed)
-    waiting_bytes = sum(segment.size for segment in dirty)
-    left = max(piece_bytes, waiting_bytes // PIECES_WAITING, sum(segment.size for segment in closed[:count]))
+    left = max(piece_bytes, dirty_size // PIECES_WAITING, sum(segment.size for segment in closed[:count]))
     for segment in dirty:
         count += 1
         left -= segment.size

@@ -23,7 +23,7 @@ from typing import Final
 import pyspark
 
 from kcoord.spark.cache_folder import cache_folder, only_ours
-from kcoord.spark.java import Java
+from kcoord.spark.java import Java, run_program
 
 FOLDER: Final = "spark-classes"
 SUFFIX: Final = ".jsa"
@@ -95,10 +95,7 @@ def make_base(java: Java, path: Path, scratch: Path) -> Path | None:
 
 def _run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(
-            [program, *arguments], capture_output=True, text=True, errors="replace", timeout=BASE_DEADLINE_S,
-            stdin=subprocess.DEVNULL, check=False,
-        )  # fmt: skip
+        return run_program(BASE_DEADLINE_S, program, *arguments)
     except subprocess.TimeoutExpired:
         raise OSError(f"{program} was not done after {BASE_DEADLINE_S:.0f} s") from None
 

@@ -119,12 +119,17 @@ def _check(source: str, program: Path | None) -> Java:
     return Java(home, version, source, runtime)
 
 
+def run_program(timeout_s: float, program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run it without input. Raises OSError and TimeoutExpired."""
+    return subprocess.run(
+        [program, *arguments], capture_output=True, text=True, errors="replace", timeout=timeout_s,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+
+
 def _run(program: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(
-            [program, *arguments], capture_output=True, text=True, errors="replace", timeout=PROBE_TIMEOUT_S,
-            stdin=subprocess.DEVNULL,
-        )  # fmt: skip
+        return run_program(PROBE_TIMEOUT_S, program, *arguments)
     except OSError as error:
         raise _UnfitError(f"{program}: {error.strerror or error}") from None
     except subprocess.TimeoutExpired:

@@ -46,7 +46,7 @@ def read_table(
     """
     parsed = parse_options({**options, "path": path})
     if parsed.table.HAS_ROW_PER_PARTITION:
-        found = read_history_table(spark, path, options)
+        found = _read_history_table(spark, parsed)
         return spark.createDataFrame(found) if isinstance(found, pa.Table) else found
     rows = replace(asked_for(parsed), has_producer=has_producer)
     tasks = plan_tasks(parsed, rows)
@@ -86,10 +86,7 @@ def in_shares(tasks: Sequence[Task], count: int, bytes_max: int) -> list[list[Ta
 
 def read_history_table(spark: SparkSession, path: str, options: Mapping[str, str]) -> DataFrame | pa.Table:
     """The table `_history`, read by the driver without Spark unless the logs are long. Raises as `read_table`."""
-    parsed = parse_options({**options, "path": path})
-    tasks = plan_history(parsed, asked_for(parsed))
-    small = _small_history(parsed, tasks)
-    return _of_partitions(spark, parsed, tasks) if small is None else small
+    return _read_history_table(spark, parse_options({**options, "path": path}))
 
 
 def warm_workers(spark: SparkSession) -> None:
@@ -103,6 +100,12 @@ def _imported(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     yield from batches
 
 
+def _read_history_table(spark: SparkSession, options: ReadOptions) -> DataFrame | pa.Table:
+    tasks = plan_history(options, asked_for(options))
+    small = _small_history(options, tasks)
+    return _of_partitions(spark, options, tasks) if small is None else small
+
+
 def _small_history(options: ReadOptions, tasks: Sequence[HistoryTask]) -> pa.Table | None:
     # The headers of few batches are read sooner than Spark starts a task.
     if sum(segment.size for task in tasks for segment in task.partition.segments) > DRIVER_BYTES_MAX:
@@ -112,7 +115,6 @@ def _small_history(options: ReadOptions, tasks: Sequence[HistoryTask]) -> pa.Tab
 
 
 def _of_partitions(spark: SparkSession, options: ReadOptions, tasks: Sequence[HistoryTask]) -> DataFrame:
-
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():

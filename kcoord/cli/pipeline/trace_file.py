@@ -71,8 +71,7 @@ class TraceFile:
             text += f"\nJVM stacktrace:\n{java}\n"
         with open(self._made(), "a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
-        self.is_named = True
-        return self.path
+        return self.keep()
 
     def keep(self) -> str:
         """Keep the file, for a message that names it; the path."""

@@ -6,9 +6,9 @@ the time from which its log is complete: `history_complete_from`, null if the wh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql import functions as F
@@ -55,7 +55,7 @@ def collected(history: DataFrame) -> list[LogHistory]:
     rows = history.select(
         "log", "log_topic", "log_partition", "end_offset", COMPLETE_FROM_OFFSET, F.unix_millis(COMPLETE_FROM)
     ).collect()
-    return sorted((LogHistory(*row) for row in rows), key=lambda one: (one.log, one.topic, one.partition))
+    return _in_order(rows)
 
 
 def histories_of(table: pa.Table) -> list[LogHistory]:
@@ -64,7 +64,10 @@ def histories_of(table: pa.Table) -> list[LogHistory]:
     columns = [table.column(name).to_pylist() for name in names]
     times_us = table.column(COMPLETE_FROM).cast(pa.int64()).to_pylist()
     times = [None if at_us is None else at_us // 1000 for at_us in times_us]
-    rows = zip(*columns, times, strict=True)
+    return _in_order(zip(*columns, times, strict=True))
+
+
+def _in_order(rows: Iterable[tuple[Any, ...]]) -> list[LogHistory]:
     return sorted((LogHistory(*row) for row in rows), key=lambda one: (one.log, one.topic, one.partition))
 
 
