@@ -89,6 +89,12 @@ def read_history_table(spark: SparkSession, path: str, options: Mapping[str, str
     return _read_history_table(spark, parse_options({**options, "path": path}))
 
 
+def read_history_here(path: str, options: Mapping[str, str]) -> pa.Table | None:
+    """The same by this process alone; None if the logs are long. Raises as `read_table`."""
+    parsed = parse_options({**options, "path": path})
+    return _small_history(parsed, plan_history(parsed, asked_for(parsed)))
+
+
 def warm_workers(spark: SparkSession) -> None:
     """Let Spark start its processes of Python, which import what reading a table takes. Raises what Spark raises."""
     _numbered(spark, spark.sparkContext.defaultParallelism).mapInArrow(_imported, "id bigint").collect()

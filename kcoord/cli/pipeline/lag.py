@@ -32,7 +32,7 @@ def lag(options: RunOptions, every: float, last: bool, assigned: bool) -> None:
     Example:
       kcoord pipeline lag data --every 60 --to lag
     """
-    with Run("lag", options) as run:
+    with Run("lag", options, reads_history=True) as run:
         from kcoord.spark.jobs import lag as job
 
         until = None

@@ -26,7 +26,7 @@ def offsets_history(options: RunOptions, at: int, log_starts: bool) -> None:
     Example:
       kcoord pipeline offsets-history data --group billing --at 2026-01-31T12:00
     """
-    with Run("offsets-history", options) as run:
+    with Run("offsets-history", options, reads_history=True) as run:
         from pyspark.sql import functions as F
 
         from kcoord.spark.jobs import lag

@@ -31,7 +31,7 @@ def rebalances(options: RunOptions, storm_gap: float, storm_size: int, flaps: in
     Example:
       kcoord pipeline rebalances data --group billing -n 50
     """
-    with Run("rebalances", options) as run:
+    with Run("rebalances", options, reads_history=True) as run:
         from pyspark.sql import functions as F
 
         from kcoord.spark.jobs import rebalances as job

@@ -28,7 +28,7 @@ def report(options: RunOptions) -> None:
       kcoord pipeline report data --since 2025-10-01 --to groups.html
     """
     _check(options)
-    with Run("report", options) as run:
+    with Run("report", options, reads_history=True) as run:
         from kcoord.spark.jobs import lag, rebalances
         from kcoord.spark.jobs.report.collect import COMMIT_COLUMNS, collect
         from kcoord.spark.jobs.report.page import page

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, Self
 import click
 
 from kcoord.cli.log.common import emit_json, fail, format_time, note, plural
+from kcoord.cli.pipeline.history_ahead import HistoryAhead
 from kcoord.cli.pipeline.options import ICEBERG, PARQUET, RunOptions
 from kcoord.cli.pipeline.spark_session import (
     UNKNOWN_SIZE,
     WarmUp,
     check_installed,
+    end_session,
     is_short,
     open_session,
     quiet_pyspark,
@@ -74,16 +76,21 @@ class Result:
 
 
 class Run:
-    """Use it as `with Run("lag", options) as run:`. Every error becomes one line, and its traces go to a file."""
+    """Use it as `with Run("lag", options) as run:`. Every error becomes one line, and its traces go to a file.
 
-    def __init__(self, job: str, options: RunOptions) -> None:
+    `reads_history` says that the job will call `history`.
+    """
+
+    def __init__(self, job: str, options: RunOptions, reads_history: bool = False) -> None:
         self.job = job
         self.options = options
+        self.reads_history = reads_history
         self.spark: SparkSession = None  # type: ignore[assignment]
         # The logs of `__consumer_offsets` for the chosen groups; `history` fills it.
         self.histories: list[LogHistory] = []
         self._is_ours = False
         self._warm_up: WarmUp | None = None
+        self._ahead: HistoryAhead | None = None
         self._trace = TraceFile(job)
 
     def __enter__(self) -> Self:
@@ -115,14 +122,17 @@ class Run:
         from pyspark.sql import SparkSession
 
         self._is_ours = SparkSession.getActiveSession() is None
+        starts_short = self._is_ours and is_short(self.options.master, size_bytes)
         if self._is_ours:
             quiet_pyspark()
+            if starts_short and self.reads_history:
+                self._ahead = HistoryAhead(self.options.path, self._history_options())
             # An error here is one of settings.
             with friendly(self._trace, EXIT_CONFIG), self._trace.as_output():
                 self.spark = self._session(size_bytes)
         else:
             self.spark = self._session(size_bytes)
-        if self._is_ours and is_short(self.options.master, size_bytes):
+        if starts_short:
             self._warm_up = WarmUp(self.spark)
         if is_of_hdfs:
             _check_path(self.options)
@@ -133,12 +143,13 @@ class Run:
 
     def _end(self) -> None:
         """Stop Spark if it was started here, and remove the file of traces unless a failure named it."""
+        if self._ahead is not None:
+            self._ahead.stop()
         if self._warm_up is not None:
             self._warm_up.wait()
         if self._is_ours and self.spark is not None:
-            # Otherwise running tasks log long errors about the end of the process.
             with suppress(Exception):
-                self.spark.stop()
+                end_session(self.spark)
         self._trace.close()
 
     def table(
@@ -190,24 +201,29 @@ class Run:
         import pyarrow as pa
 
         from kcoord.cli.pipeline.history_notes import note_history
-        from kcoord.core.outcome import OFFSETS_TOPIC
         from kcoord.spark.jobs.completeness import collected, histories_of, history_table, of_one_cluster
         from kcoord.spark.planned import read_history_table
+
+        table = self._ahead.table() if self._ahead is not None else None
+        if table is None:
+            table = read_history_table(self.spark, self.options.path, self._history_options())
+        found = histories_of(table) if isinstance(table, pa.Table) else collected(table)
+        self.histories = of_one_cluster(found) if self.options.one_cluster else found
+        note_history(self.histories, self.options)
+        return history_table(self.spark, self.histories)
+
+    def _history_options(self) -> dict[str, str]:
+        """The options of the reader for the table `_history`. Those that choose partitions or offsets do not apply."""
+        from kcoord.core.outcome import OFFSETS_TOPIC
         from kcoord.spark.reader.options import STORAGE_PREFIX
         from kcoord.spark.tables.history import HistoryTable
 
-        # The options that choose partitions or offsets do not apply here.
         storage = {
             name: value
             for name, value in self.options.source
             if name.lower().startswith(STORAGE_PREFIX) or name.lower() == "filesystem"
         }
-        options = {**storage, "table": HistoryTable.NAME, "subscribe": OFFSETS_TOPIC}
-        table = read_history_table(self.spark, self.options.path, options)
-        found = histories_of(table) if isinstance(table, pa.Table) else collected(table)
-        self.histories = of_one_cluster(found) if self.options.one_cluster else found
-        note_history(self.histories, self.options)
-        return history_table(self.spark, self.histories)
+        return {**storage, "table": HistoryTable.NAME, "subscribe": OFFSETS_TOPIC}
 
     def finish(self, *results: Result) -> None:
         """Write and show the results."""

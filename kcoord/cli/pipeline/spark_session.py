@@ -9,7 +9,7 @@ import re
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from kcoord.cli.log.common import fail
 from kcoord.server.failures import EXIT_CONFIG
@@ -73,6 +73,17 @@ def open_session(job: str, master: str, conf: Mapping[str, str], size_bytes: int
         # The JVM takes the last one of two.
         given[JVM_OPTIONS] = f"{settings[JVM_OPTIONS]} {given[JVM_OPTIONS]}"
     return bare_session(f"kcoord pipeline {job}", master, java, **{**settings, **given})
+
+
+def end_session(spark: SparkSession) -> None:
+    """Stop a session of this process. Otherwise running tasks would log long errors about the end of the process."""
+    context = spark.sparkContext
+    # Its thread notices only once a second that it is to end; nobody has to wait for that.
+    counters: Any = getattr(context, "_accumulatorServer", None)
+    if counters is not None:
+        context._accumulatorServer = None  # type: ignore[assignment]
+        threading.Thread(target=counters.shutdown, name="kcoord-end", daemon=True).start()
+    spark.stop()
 
 
 def short_options(conf: Mapping[str, str]) -> str:

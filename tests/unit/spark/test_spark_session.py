@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,3 +126,28 @@ def test_what_others_may_write_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_
     path.parent.chmod(0o777)
     assert "SharedArchiveFile" not in settings(monkeypatch, 1000)[spark_session.JVM_OPTIONS]
     assert os.path.exists(path)
+
+
+def test_the_end_of_a_session_does_not_wait_for_the_thread_of_its_counters() -> None:
+    is_waiting, may_end, done = threading.Event(), threading.Event(), []
+
+    class Counters:
+        def shutdown(self) -> None:
+            is_waiting.set()
+            may_end.wait(30)
+            done.append("counters")
+
+    class Context:
+        _accumulatorServer: Counters | None = Counters()
+
+    class Session:
+        sparkContext = Context()
+
+        def stop(self) -> None:
+            assert self.sparkContext._accumulatorServer is None
+            done.append("session")
+
+    spark_session.end_session(Session())  # type: ignore[arg-type]
+    assert done == ["session"]
+    assert is_waiting.wait(30)
+    may_end.set()
