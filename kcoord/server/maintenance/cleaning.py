@@ -43,7 +43,7 @@ HURRY_BYTES: Final = 2 * PIECE_BYTES
 LOOK_S: Final = 1.0
 # The more there is to clean, the more of a processor's time the child may use even beside a busy server: this part for
 # each piece that waits, up to all of one. Its priority rises, too (see clean_worker).
-SHARE_PER_PIECE: Final = 0.2
+SHARE_PER_PIECE: Final = 0.5
 SHARE_MAX: Final = 1.0
 # While a file system frees the space of a large file, commits wait. A pause after each lets them proceed.
 LARGE_FILE_BYTES: Final = 1 << 20
