@@ -51,19 +51,22 @@ class NotMeasured(Exception):
 
 
 def run(
-    command: list[str], environment: dict[str, str] | None = None, folder: Path = servers.ROOT
+    command: list[str],
+    environment: dict[str, str] | None = None,
+    folder: Path = servers.ROOT,
+    deadline_s: float = DEADLINE_S,
 ) -> tuple[str, float]:
     """Run a program to its end. Returns its output and its seconds. Raises NotMeasured."""
     began = time.perf_counter()
     try:
         done = subprocess.run(
             command, env={**os.environ, **(environment or {})}, cwd=folder, capture_output=True, text=True,
-            timeout=DEADLINE_S, check=False,
+            timeout=deadline_s, check=False,
         )  # fmt: skip
     except FileNotFoundError as error:
         raise NotMeasured(f"{command[0]} is not installed") from error
     except subprocess.TimeoutExpired as error:
-        raise NotMeasured(f"{command[0]} took more than {DEADLINE_S:g} s") from error
+        raise NotMeasured(f"{command[0]} took more than {deadline_s:g} s") from error
     if done.returncode != 0:
         raise NotMeasured(f"{command[0]} failed: {(done.stdout + done.stderr)[-1500:]}")
     return done.stdout, time.perf_counter() - began

@@ -21,6 +21,7 @@ from typing import Any, Final, NamedTuple
 from bench import servers
 from bench.fixture import BUILD, DOUBLES, NotMeasured, run
 
+# Of one call of `kcoord bench compare`: a restart of 1,000 members takes up to 10 minutes for each server.
 DEADLINE_S: Final = 1800.0
 WARM_UP_S: Final = 5.0
 REQUESTS: Final = ("commit-5", "offset-fetch", "heartbeat", "consumer-heartbeat")
@@ -91,13 +92,15 @@ def serving(name: str, sync: str, settings: dict[str, str]) -> Iterator[str]:
 def bench(words: list[str]) -> list[dict[str, Any]]:
     """The rows of `kcoord bench ...` with the compiled load generator. Raises NotMeasured."""
     command = [sys.executable, "-P", "-m", "kcoord.cli.main", "bench", *words, "--output", "json"]
-    output, _ = run(command, servers.environment(True))
+    output, _ = run(command, servers.environment(True), deadline_s=DEADLINE_S)
     found: list[dict[str, Any]] = json.loads(output)
     return found
 
 
-def measure(peer: str, sync: str, cases: list[Case], rounds: int, seconds: float) -> Iterator[dict[str, Any]]:
-    """The rows of all cases of a pair of servers."""
+def measure(
+    peer: str, sync: str, cases: list[Case], rounds: int, seconds: float, more: list[str]
+) -> Iterator[dict[str, Any]]:
+    """The rows of all cases of a pair of servers. `more` are further words for the command."""
     has_groups = any(case.workloads[0] in GROUPS for case in cases)
     settings = NO_PAUSES | MANY_MEMBERS if has_groups else {}
     with ExitStack() as stack:
@@ -111,7 +114,7 @@ def measure(peer: str, sync: str, cases: list[Case], rounds: int, seconds: float
                 print(f"  {peer} {case.load} {workload}", file=sys.stderr, flush=True)
                 words = ["compare", mine, other, workload, "--rounds", str(rounds), "--seconds", str(seconds)]
                 try:
-                    rows = bench([*words, *case.options])
+                    rows = bench([*words, *case.options, *more])
                 except NotMeasured as error:
                     rows = [{"workload": workload, "figure": "", "note": str(error)}]
                 yield from ({"peer": peer, "sync": sync, "load": case.load, **row} for row in rows)
@@ -143,12 +146,14 @@ def main() -> int:
     parser.add_argument("--output", choices=("table", "json"), default="table")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=1.5, help="of a round of a steady workload")
+    parser.add_argument("--restarts", type=int, help="of a group's members, instead of 20")
     parser.add_argument("--only", nargs="*", default=[], metavar="WORD", help="cases with all words")
     args = parser.parse_args()
+    more = [] if args.restarts is None else ["--restarts", str(args.restarts)]
     rows: list[dict[str, Any]] = []
     for (peer, sync, _), cases in choose(args.only).items():
         try:
-            for row in measure(peer, sync, cases, args.rounds, args.seconds):
+            for row in measure(peer, sync, cases, args.rounds, args.seconds, more):
                 rows.append(row)
                 if args.output == "table":
                     print_row(row)
