@@ -19,6 +19,7 @@ from kcoord.cli.lazy import LazyGroup
 from kcoord.cli.settings_options import EXIT_CONFIG, load_settings, settings_options
 
 if COLLECTS:
+    # Otherwise the first collection would go through all of it at once.
     gc.freeze()
     gc.enable()
 
