@@ -54,7 +54,7 @@ def bind(listener: Listener, backlog: int) -> list[socket.socket]:
     """Open the listener's sockets. Raises ServerError."""
     try:
         return open_sockets(listener, backlog)
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, UnicodeError) as error:
         code = getattr(error, "errno", None)
         reason = _LISTEN_REASONS.get(code or 0) or getattr(error, "strerror", None) or str(error)
         address = format_address(listener.host, listener.port)

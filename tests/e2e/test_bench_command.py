@@ -85,6 +85,34 @@ def test_group_workloads(kcoord: KcoordServer) -> None:
     assert left_over(kcoord) == []
 
 
+@pytest.mark.kcoord(settings={"group.consumer.assignment.interval.ms": 0})
+@pytest.mark.parametrize("processes", [2, 4])
+def test_a_group_in_several_processes(kcoord: KcoordServer, processes: int) -> None:
+    """Of four processes, one has no member."""
+    names = ["restart-classic", "restart-consumer", "flap-classic", "flap-consumer"]
+    found = measured(kcoord.bootstrap, *names, "--processes", str(processes), "--rounds", "1")
+    for row in found["workloads"]:
+        assert (row["skipped"], row["errors"]) == (None, {})
+        assert row["generator_cores"] > 0
+    assert left_over(kcoord) == []
+
+
+@pytest.mark.kcoord(settings={"group.consumer.assignment.interval.ms": 0})
+@pytest.mark.parametrize(
+    ("protocol", "api", "skip"),
+    [("classic", "Heartbeat", 4), ("classic", "SyncGroup", 10), ("consumer", "ConsumerGroupHeartbeat", 20)],
+)
+def test_members_come_back(kcoord: KcoordServer, protocol: str, api: str, skip: int) -> None:
+    """After a lost connection, and from a broker that does not coordinate the group any more."""
+    kcoord.cut(api, skip=skip, times=1)
+    kcoord.fail(api, error="NOT_COORDINATOR", skip=skip + 4, times=1)
+    (row,) = measured(kcoord.bootstrap, f"restart-{protocol}", "--rounds", "4", code=1)["workloads"]
+    assert row["skipped"] is None
+    assert row["errors"] == {"CONNECTION_LOST": 1, "NOT_COORDINATOR": 1}
+    assert [len(one["steps"]) for one in row["rounds"]] == [3] * 4
+    assert left_over(kcoord) == []
+
+
 def test_a_table_fits_a_terminal(kcoord: KcoordServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     lines = bench("-b", kcoord.bootstrap, "heartbeat", "join-classic", *QUICK).stdout.splitlines()

@@ -1,26 +1,37 @@
-"""The workloads of whole groups: many members join, restart one after the other, or one of them comes and goes."""
+"""The workloads of whole groups: many members join, restart one after the other, or one of them comes and goes.
+
+The members live in the processes of the load generator (`GroupLoad`), in turn: member 5 of a group in two processes is
+the third one of the second process. Here is what they do when, and whether the group is stable.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
+from kcoord.cli.bench.group_load import group_plan
 from kcoord.cli.bench.load import added
-from kcoord.cli.bench.members import NO_EPOCH, ClassicMember, ConsumerMember, Member
 from kcoord.cli.bench.options import Options
-from kcoord.cli.bench.steady import at_once
+from kcoord.cli.bench.steady import Prepared
 from kcoord.cli.bench.target import Target
+from kcoord.cli.bench.workers import Workers
 from kcoord.client.errors import KafkaError
+from kcoord.client.load.crowd import NO_EPOCH
 from kcoord.client.load.histogram import Histogram
-from kcoord.client.metadata import Node, TopicMetadata
+from kcoord.client.load.members import GroupPlan
+from kcoord.client.metadata import TopicMetadata
+from kcoord.protocol import apis
 
 # How often one member leaves and comes back in a round of `flap`.
 FLAPS: Final = 5
-# The pause between looks at the members. The times that are reported are those of the members.
-LOOK_S: Final = 0.005
-PROTOCOLS: Final[dict[str, type[Member]]] = {"classic": ClassicMember, "consumer": ConsumerMember}
+# How long a process waits for news before it answers. The times that are reported are those of the members.
+LOOK_S: Final = 0.01
+SECOND_NS: Final = 1_000_000_000
+APIS: Final = {
+    "classic": (apis.JOIN_GROUP, apis.SYNC_GROUP, apis.HEARTBEAT, apis.LEAVE_GROUP),
+    "consumer": (apis.CONSUMER_GROUP_HEARTBEAT,),
+}
 
 
 class NotStable(KafkaError):
@@ -35,114 +46,119 @@ class GroupRound:
     steps: list[float]
     heartbeats: Histogram
     errors: dict[str, int]
+    # The cores that the load generator used.
+    generator_cores: float
+
+
+def is_stable(looks: list[dict[str, Any]], members: int, partitions: int, after_epoch: int) -> bool:
+    """Whether all members are in one epoch after the given one, every partition has one owner, and the shares differ
+    by one at most. `looks` are what the processes see (`GroupLoad.look`).
+    """
+    if not all(one["settled"] for one in looks):
+        return False
+    looks = [one for one in looks if one["members"]]
+    epochs = {one["epoch"] for one in looks}
+    if sum(one["members"] for one in looks) != members or len(epochs) != 1 or max(epochs) <= after_epoch:
+        return False
+    # One byte for each partition, with the number of its owners.
+    owners = sum(int(one["owned"], 16) for one in looks)
+    if owners != int("01" * partitions, 16):
+        return False
+    most, least = max(one["most"] for one in looks), min(one["least"] for one in looks)
+    return bool(most - least <= 1)
 
 
 class Group:
     """Members of one group."""
 
-    def __init__(self, target: Target, options: Options, protocol: str, name: str, topic: TopicMetadata) -> None:
+    def __init__(
+        self, target: Target, options: Options, workers: Workers, protocol: str, name: str, topic: TopicMetadata
+    ) -> None:
         self.target = target
         self.options = options
-        self.kind = PROTOCOLS[protocol]
+        self.workers = workers
+        self.protocol = protocol
         self.group_id = target.group(name)
         self.topic = topic
-        self.members: list[Member] = []
-        self._gone: list[Member] = []
-        self._node: Node | None = None
+        self.members = options.members
+        self.is_open = False
 
-    async def new_member(self) -> Member:
-        """A member that is connected and has not joined."""
-        if self._node is None:
-            self._node = await self.target.coordinator(self.group_id)
-        member = self.kind(self.target, self.group_id, self.topic, self.options.heartbeat_s)
+    async def connect(self) -> None:
+        """Connect all members, which do not join yet. Raises KafkaError, such as UnsupportedVersion."""
+        node = await self.target.coordinator(self.group_id)
+        connection = await self.target.connect(node)
         try:
-            await member.connect(self._node)
-        except BaseException:
-            await member.leave()
-            raise
-        return member
+            versions = {key: connection.version(key) for key in (apis.API_VERSIONS, *APIS[self.protocol])}
+        finally:
+            await connection.close()
+        plan = GroupPlan(self.group_id, self.topic.name, self.topic.topic_id, len(self.topic.partitions), versions)
+        count = self.workers.count
+        plans = [
+            group_plan(
+                self.target.bootstrap, node.host, node.port, self.protocol, plan,
+                (self.members + count - 1 - number) // count, self.options.heartbeat_s,
+            )
+            for number in range(count)
+        ]  # fmt: skip
+        self.target.crowds.add(self.group_id)
+        self.is_open = True
+        await self.workers.open(self.group_id, Prepared("group", plans, {}, 1))
 
-    async def connect(self, count: int) -> None:
-        # Alone, so that a missing API is found before there are hundreds of connections.
-        self.members = [await self.new_member()]
-        self.members += await at_once(count - 1, lambda _: self.new_member())
+    async def join(self) -> tuple[int, int]:
+        """Let all members join. Returns when that began and when the group was stable."""
+        answers = await self.workers.step(self.group_id, "join")
+        return await self._stable(min(one["began_ns"] for one in answers), NO_EPOCH)
 
-    async def join(self) -> float:
-        """Let all members join. Returns the seconds until the group is stable."""
-        began = time.perf_counter()
-        for member in self.members:
-            member.start()
-        return await self.stable(began)
-
-    async def stable(self, began: float, after_epoch: int = NO_EPOCH) -> float:
-        """Wait until the group is stable, in an epoch after the given one. Returns the seconds since `began`."""
+    async def _stable(self, began_ns: int, after_epoch: int) -> tuple[int, int]:
+        """Wait until the group is stable. Returns when that began and when it was. Raises NotStable."""
         deadline = time.perf_counter() + self.options.timeout_s
-        while not self.is_stable(after_epoch):
+        partitions = len(self.topic.partitions)
+        while True:
+            looks = await self.workers.step(self.group_id, "look", LOOK_S)
+            if is_stable(looks, self.members, partitions, after_epoch):
+                return began_ns, max(one["since_ns"] for one in looks)
             if time.perf_counter() > deadline:
                 raise NotStable(f"group {self.group_id} was not stable within {self.options.timeout_s:g} s")
-            await asyncio.sleep(LOOK_S)
-        return max(member.since for member in self.members) - began
 
-    def is_stable(self, after_epoch: int) -> bool:
-        """All members are in one epoch, every partition has one owner, and the shares differ by one at most."""
-        epochs = {member.epoch for member in self.members}
-        if len(epochs) != 1 or max(epochs) <= after_epoch:
-            return False
-        owned = sorted(number for member in self.members for number in member.owned)
-        if owned != list(range(len(self.topic.partitions))):
-            return False
-        shares = [len(member.owned) for member in self.members]
-        return max(shares) - min(shares) <= 1
+    async def restart_one(self, at: int) -> tuple[int, int]:
+        """A member leaves, and a new one joins in its place."""
+        count = self.workers.count
+        left = await self.workers.step_of(at % count, self.group_id, "restart", at // count)
+        return await self._stable(left["began_ns"], left["epoch"])
 
-    async def restart_one(self, at: int) -> float:
-        """A member leaves, and a new one joins in its place. Returns the seconds until the group is stable."""
-        fresh = await self.new_member()
-        old, self.members[at] = self.members[at], fresh
-        self._gone.append(old)
-        epoch = old.epoch
-        began = time.perf_counter()
-        await old.leave()
-        fresh.start()
-        return await self.stable(began, epoch)
+    async def flap_one(self) -> list[tuple[int, int]]:
+        """The last member leaves and comes back."""
+        process = (self.members - 1) % self.workers.count
+        left = await self.workers.step_of(process, self.group_id, "depart")
+        self.members -= 1
+        began_ns: int = left["began_ns"]
+        without = await self._stable(began_ns, left["epoch"]) if self.members else (began_ns, began_ns)
+        self.members += 1
+        came = await self.workers.step_of(process, self.group_id, "return")
+        return [without, await self._stable(came["began_ns"], NO_EPOCH)]
 
-    async def flap_one(self) -> list[float]:
-        """The last member leaves and comes back. Returns the seconds until the group is stable, for both."""
-        fresh = await self.new_member()
-        old = self.members.pop()
-        self._gone.append(old)
-        epoch = old.epoch
-        began = time.perf_counter()
-        await old.leave()
-        without = await self.stable(began, epoch) if self.members else 0.0
-        self.members.append(fresh)
-        began = time.perf_counter()
-        fresh.start()
-        return [without, await self.stable(began)]
-
-    def take_counts(self) -> tuple[Histogram, dict[str, int]]:
-        """The heartbeats and errors of all members since the last call."""
+    async def counts(self) -> tuple[Histogram, dict[str, int], float]:
+        """Latencies of heartbeats and errors since the last call, and the processor time until now."""
+        answers = await self.workers.step(self.group_id, "counts")
         heartbeats = Histogram()
-        everyone = [*self.members, *self._gone]
-        self._gone = []
-        found = added(member.errors for member in everyone)
-        for member in everyone:
-            heartbeats.add_all(member.heartbeats.pairs())
-            member.heartbeats = Histogram()
-            member.errors = {}
-        return heartbeats, found
+        for one in answers:
+            heartbeats.add_all(one["latencies"])
+        return heartbeats, added(one["errors"] for one in answers), sum(one["cpu_s"] for one in answers)
 
     async def leave(self) -> None:
         """All members leave and close their connections."""
-        await asyncio.gather(*(member.leave() for member in self.members), return_exceptions=True)
-        self.members = []
+        if self.is_open:
+            self.is_open = False
+            await self.workers.close(self.group_id)
 
 
 class GroupWorkload:
-    """`action` is join, restart or flap. Raises KafkaError."""
+    """`action` is join, restart or flap. Raises KafkaError or WorkerFailed."""
 
-    def __init__(self, target: Target, options: Options, action: str, protocol: str) -> None:
+    def __init__(self, target: Target, options: Options, workers: Workers, action: str, protocol: str) -> None:
         self.target = target
         self.options = options
+        self.workers = workers
         self.action = action
         self.protocol = protocol
         self.name = f"{action}-{protocol}"
@@ -157,34 +173,35 @@ class GroupWorkload:
         self.group = await self._connected()
         if self.action != "join":
             await self.group.join()
-            self.group.take_counts()
 
     async def _connected(self) -> Group:
         assert self.topic is not None
         self.count += 1
-        group = Group(self.target, self.options, self.protocol, f"{self.name}-{self.count}", self.topic)
-        self.group = group
-        await group.connect(self.options.members)
-        return group
+        name = f"{self.name}-{self.count}"
+        self.group = Group(self.target, self.options, self.workers, self.protocol, name, self.topic)
+        await self.group.connect()
+        return self.group
 
     async def round(self) -> GroupRound:
         group = self.group or await self._connected()
+        _, _, cpu_s = await group.counts()
         began = time.perf_counter()
         if self.action == "join":
             steps = [await group.join()]
-            seconds = steps[0]
         elif self.action == "restart":
-            count = min(self.options.restarts or len(group.members), len(group.members))
+            count = min(self.options.restarts or self.options.members, self.options.members)
             steps = [await group.restart_one(at) for at in range(count)]
-            seconds = time.perf_counter() - began
         else:
-            steps = [seconds for _ in range(FLAPS) for seconds in await group.flap_one()]
-            seconds = time.perf_counter() - began
-        heartbeats, found = group.take_counts()
+            steps = [one for _ in range(FLAPS) for one in await group.flap_one()]
+        elapsed = time.perf_counter() - began
+        heartbeats, found, cpu_until_s = await group.counts()
         if self.action == "join":
             await group.leave()
             self.group = None
-        return GroupRound(seconds, steps, heartbeats, found)
+        return GroupRound(
+            (steps[-1][1] - steps[0][0]) / SECOND_NS, [(end - begin) / SECOND_NS for begin, end in steps], heartbeats,
+            found, (cpu_until_s - cpu_s) / elapsed,
+        )  # fmt: skip
 
     async def close(self) -> None:
         if self.group is not None:

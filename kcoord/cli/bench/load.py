@@ -9,6 +9,8 @@ from kcoord.client.load.histogram import Histogram
 
 # How long a round waits for the answers that are missing at its end.
 DRAIN_S: Final = 10.0
+# A line between the command and a process has the requests of all its lanes, or the latencies of a round.
+LINE_BYTES_MAX: Final = 1 << 30
 NO_ANSWER: Final = "NO_ANSWER"
 CONNECTION_LOST: Final = "CONNECTION_LOST"
 WRONG_ANSWER: Final = "WRONG_ANSWER"

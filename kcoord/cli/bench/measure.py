@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 
 from kcoord.cli.bench.groups import GroupRound, GroupWorkload
 from kcoord.cli.bench.load import added
-from kcoord.cli.bench.options import GROUPS, STEADY, Options
+from kcoord.cli.bench.options import GROUPS, Options
 from kcoord.cli.bench.results import Document, median, percentile, spread
 from kcoord.cli.bench.steady import (
     Prepared,
@@ -140,6 +140,7 @@ class GroupRun:
             "step_max_s": round(max(steps, default=0.0), 4),
             "heartbeats": heartbeats.total,
             "heartbeat_p99_ms": round(heartbeats.percentile(0.99), 4),
+            "generator_cores": round(median([one.generator_cores for one in self.rounds]), 3),
             "errors": added(one.errors for one in self.rounds),
             "rounds": [
                 {
@@ -172,8 +173,7 @@ async def measure(
             for address in clusters:
                 target = Target(address, options.timeout_s, options.replication_factor)
                 targets.append(await stack.enter_async_context(target))
-            count = options.processes if any(name in STEADY for name in names) else 0
-            workers = await stack.enter_async_context(Workers(count))
+            workers = await stack.enter_async_context(Workers(options.processes))
             for name in names:
                 say(name)
                 await _workload(name, targets, options, workers, results)
@@ -185,7 +185,7 @@ async def measure(
 def _run(name: str, target: Target, options: Options, workers: Workers) -> Run:
     if name in GROUPS:
         action, _, protocol = name.partition("-")
-        return GroupRun(GroupWorkload(target, options, action, protocol))
+        return GroupRun(GroupWorkload(target, options, workers, action, protocol))
     return SteadyRun(name, target, options, workers)
 
 

@@ -32,6 +32,7 @@ RUN_ID_BYTES: Final = 4
 # A transaction that cannot be aborted is aborted after this time.
 TRANSACTION_TIMEOUT_MS: Final = 10_000
 LEAVE_EPOCH: Final = -1
+CLASSIC: Final = "classic"
 MEMBERS_FROM: Final = 3
 # What removing something answers that has removed itself.
 GONE: Final = frozenset(
@@ -69,6 +70,8 @@ class Target:
         self.topics: set[str] = set()
         self.groups: set[str] = set()
         self.members: set[Joined] = set()
+        # Groups whose members are known to the cluster only, since processes that may be gone let them join.
+        self.crowds: set[str] = set()
         self.transactional_ids: set[str] = set()
         # What could not be removed.
         self.left_over: list[str] = []
@@ -175,6 +178,10 @@ class Target:
     async def _leave(self) -> None:
         """Let all members leave; who has left or expired is not there any more."""
         members, self.members = self.members, set()
+        crowds, self.crowds = self.crowds, set()
+        for name, found in (await self.admin.describe_groups(*sorted(crowds))).items() if crowds else ():
+            if not isinstance(found, KafkaError):
+                members |= {Joined(name, one.member_id, found.type == CLASSIC) for one in found.members}
         gathered = await asyncio.gather(*(self._leave_one(one) for one in members), return_exceptions=True)
         for problem in gathered:
             if isinstance(problem, BaseException) and not isinstance(problem, KafkaError):
@@ -222,11 +229,13 @@ class Target:
             for name, problem in results.items():
                 if is_code(problem, errors.NON_EMPTY_GROUP):
                     waiting.add(name)
+                    self.crowds.add(name)
                 elif problem is not None and not is_gone(problem):
                     self.left_over.append(str(problem))
             self.groups = waiting
             if waiting:
                 await asyncio.sleep(backoff.next_s())
+                await self._leave()
 
     async def _remove_topics(self) -> None:
         if self.topics:

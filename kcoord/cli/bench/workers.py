@@ -9,12 +9,10 @@ import sys
 from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
-from kcoord.cli.bench.load import DRAIN_S, added
+from kcoord.cli.bench.load import DRAIN_S, LINE_BYTES_MAX, added
 from kcoord.cli.bench.steady import Prepared
 from kcoord.client.load.histogram import Histogram
 
-# A line has the requests of all lanes of a process, or the latencies of a round.
-LINE_BYTES_MAX: Final = 1 << 30
 ANSWER_S: Final = 60.0
 END_S: Final = 2.0
 
@@ -110,11 +108,25 @@ class Workers:
         limit_s = warm_up_s + seconds + DRAIN_S + ANSWER_S
         return merged(await self._all([command] * len(self.processes), limit_s))
 
+    async def step(self, load: str, step: str, *arguments: Any, limit_s: float = ANSWER_S) -> list[dict[str, Any]]:
+        """Let all processes carry out a step of `GroupLoad`. Returns their answers."""
+        return await self._all([_step(load, step, arguments)] * len(self.processes), limit_s)
+
+    async def step_of(self, number: int, load: str, step: str, *arguments: Any) -> dict[str, Any]:
+        """Let one process carry out a step."""
+        (answer,) = await self._tell([self.processes[number]], [_step(load, step, arguments)], ANSWER_S)
+        return answer
+
     async def close(self, load: str) -> None:
         await self._all([{"do": "close", "load": load}] * len(self.processes), ANSWER_S)
 
     async def _all(self, commands: list[dict[str, Any]], limit_s: float) -> list[dict[str, Any]]:
-        asked = [self._ask(one, command) for one, command in zip(self.processes, commands, strict=True)]
+        return await self._tell(self.processes, commands, limit_s)
+
+    async def _tell(
+        self, processes: list[asyncio.subprocess.Process], commands: list[dict[str, Any]], limit_s: float
+    ) -> list[dict[str, Any]]:
+        asked = [self._ask(one, command) for one, command in zip(processes, commands, strict=True)]
         try:
             async with asyncio.timeout(limit_s):
                 answers = await asyncio.gather(*asked)
@@ -148,6 +160,10 @@ class Workers:
             raise WorkerFailed("a process of the load generator has ended")
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+
+def _step(load: str, step: str, arguments: tuple[Any, ...]) -> dict[str, Any]:
+    return {"do": step, "load": load, "arguments": arguments}
 
 
 def _environment() -> dict[str, str]:

@@ -15,7 +15,9 @@ def open_sockets(listener: Listener, backlog: int) -> list[socket.socket]:
 
     With port 0 the system picks a port for the first address, and the others use the same port.
     """
-    found = socket.getaddrinfo(listener.host or None, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    # A host in bytes is not encoded with IDNA, whose tables take a start a millisecond.
+    host = listener.host.encode() if listener.host.isascii() else listener.host
+    found = socket.getaddrinfo(host or None, listener.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
     port = listener.port
     try:

@@ -6,7 +6,9 @@ import socket
 
 import pytest
 
+from kcoord.server.failures import ServerError
 from kcoord.server.listen.sockets import open_sockets
+from kcoord.server.server import bind
 from kcoord.server.settings.listeners import (
     Listener,
     format_address,
@@ -116,3 +118,9 @@ def test_a_used_port() -> None:
     finally:
         for sock in sockets:
             sock.close()
+
+
+@pytest.mark.parametrize("host", ["a" * 64, "ä" * 64], ids=["long", "long, not ASCII"])
+def test_a_host_that_cannot_be_resolved(host: str) -> None:
+    with pytest.raises(ServerError, match=f"cannot listen on {host}:1: "):
+        bind(Listener("", host, 1), 10)
