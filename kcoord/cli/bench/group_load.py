@@ -1,17 +1,17 @@
-"""Members on sockets: one process's share of a group. `groups.py` in the command tells it what to do."""
+"""Members on sockets: the share of a group that one process has. `groups.py` tells it from the command what to do."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, cast
 
 from kcoord.cli.bench.joining import OWN_ID_FROM, new_member_id
 from kcoord.cli.bench.load import CONNECTION_LOST, NO_ANSWER, WRONG_ANSWER
 from kcoord.cli.bench.steady import at_once
-from kcoord.cli.bench.target import CLASSIC
+from kcoord.client.admin.results import CLASSIC
 from kcoord.client.cluster import GROUP, Cluster, ClusterOptions, parse_bootstrap
 from kcoord.client.connection import ConnectionOptions
 from kcoord.client.deadline import Deadline
@@ -24,24 +24,39 @@ from kcoord.protocol import apis
 from kcoord.wire.primitives import DecodeError
 
 RETRY_S: Final = 0.1
-CONNECT_S: Final = 30.0
-# How long an answer may take; that to a JoinGroup or SyncGroup waits for other members.
-ANSWER_S: Final = 30.0
+# How long the answer to a JoinGroup or SyncGroup may take, which waits for other members.
 PARKED_S: Final = 120.0
 WATCH_S: Final = 1.0
 SECOND_NS: Final = 1_000_000_000
 
 
 def group_plan(
-    bootstrap: str, host: str, port: int, protocol: str, plan: GroupPlan, members: int, heartbeat_s: float
+    bootstrap: str,
+    host: str,
+    port: int,
+    protocol: str,
+    plan: GroupPlan,
+    members: int,
+    heartbeat_s: float,
+    timeout_s: float,
 ) -> dict[str, Any]:
-    """The share of a process as JSON, for `GroupLoad`."""
+    """The share of a process as JSON, for `GroupLoad`. `timeout_s` limits each connection, answer and goodbye."""
     return {
         "bootstrap": bootstrap, "host": host, "port": port, "protocol": protocol, "group_id": plan.group_id,
         "topic": plan.topic, "topic_id": plan.topic_id.hex(), "partitions": plan.partitions,
         "versions": {str(key): version for key, version in plan.versions.items()}, "members": members,
-        "heartbeat_s": heartbeat_s,
+        "heartbeat_s": heartbeat_s, "timeout_s": timeout_s,
     }  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def within(seconds: float, what: str) -> AsyncIterator[None]:
+    """Raises TimeoutError, which says what took too long."""
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise TimeoutError(f"{what} took more than {seconds:g} s") from None
 
 
 class Link(asyncio.Protocol):
@@ -80,54 +95,76 @@ class Seat:
         self.news: asyncio.Future[None] | None = None
 
     async def connect(self) -> None:
-        """Connect to the coordinator, and be greeted. Raises OSError or TimeoutError."""
-        async with asyncio.timeout(CONNECT_S):
-            host, port = self.load.address
-            await self.loop.create_connection(lambda: Link(self), host, port)
-            while not self.member.is_greeted:
-                await self._news()
-                if self.transport is None:
-                    raise ConnectionResetError("the broker closed the connection")
+        """Connect to the coordinator, and be greeted. Raises OSError, which TimeoutError is."""
+        self._close()
+        try:
+            async with within(self.load.timeout_s, "a connection"):
+                host, port = self.load.address
+                await self.loop.create_connection(lambda: Link(self), host, port)
+                while not self.member.is_greeted:
+                    if self.transport is None:
+                        raise ConnectionResetError("the broker closed a new connection")
+                    await self._news()
+        except BaseException:
+            self._close()
+            raise
 
     async def _news(self) -> None:
-        self.news = self.loop.create_future()
+        """Wait for an answer, or the end of the connection."""
+        news = self.news = self.loop.create_future()
         try:
-            await self.news
+            await news
         finally:
-            self.news = None
+            if self.news is news:
+                self.news = None
 
     def begin(self) -> None:
         """Join the group and stay in it."""
         self.has_begun = True
         if self.transport is None:
             self.lose(CONNECTION_LOST)
-            return
-        self.transport.write(self.member.begin(time.perf_counter_ns()))
+        else:
+            self.transport.write(self.member.begin(time.perf_counter_ns()))
 
     async def leave(self) -> None:
-        """Leave the group and close the connection."""
-        member = self.member
-        if not member.is_leaving:
-            member.vanish()
-        self._stop()
+        """Leave the group and close the connection. Errors are counted."""
+        self.member.vanish()
+        connecting = self._stop()
+        if connecting is not None:
+            await asyncio.wait([connecting])
         try:
-            if not member.member_id or not self.has_begun:
-                return
-            if self.transport is None or member.is_parked or not member.is_greeted:
-                self._close()
-                await self.connect()
-            if self.transport is not None:
-                self.transport.write(member.goodbye(time.perf_counter_ns()))
-            async with asyncio.timeout(ANSWER_S):
-                while not member.is_gone and self.transport is not None:
-                    await self._news()
-        except (OSError, TimeoutError):
-            self.load.crowd.note(CONNECTION_LOST)
+            # Without an id there is nobody whom the group could know.
+            if self.has_begun and self.member.member_id:
+                async with within(self.load.timeout_s, "a goodbye"):
+                    while not await self._say_goodbye():
+                        await asyncio.sleep(RETRY_S)
+        except TimeoutError:
+            self.load.crowd.note(NO_ANSWER)
         finally:
             self._close()
 
+    async def _say_goodbye(self) -> bool:
+        """Whether the member has left."""
+        member = self.member
+        # A JoinGroup that is parked would hold back the goodbye.
+        if self.transport is None or member.is_parked or not member.is_greeted or member.is_elsewhere:
+            self._close()
+            try:
+                await self.load.find_coordinator()
+                await self.connect()
+            except (OSError, KafkaError):
+                return False
+        if self.transport is not None:
+            self.transport.write(member.goodbye(time.perf_counter_ns()))
+        while self.transport is not None and not member.is_answered:
+            await self._news()
+        if not member.is_answered:
+            self.load.crowd.note(CONNECTION_LOST)
+        return member.is_gone
+
     def abort(self) -> None:
-        self.member.is_leaving = True
+        """Close the connection without a word."""
+        self.member.vanish()
         self._stop()
         self._close()
 
@@ -142,7 +179,7 @@ class Seat:
     def check(self, now_ns: int) -> None:
         """Give up the connection if its answer is late."""
         member = self.member
-        limit_s = PARKED_S if member.is_parked else ANSWER_S
+        limit_s = max(PARKED_S, self.load.timeout_s) if member.is_parked else self.load.timeout_s
         if member.in_flight and self.transport is not None and now_ns - member.sent_ns > limit_s * SECOND_NS:
             self.lose(NO_ANSWER)
 
@@ -189,25 +226,22 @@ class Seat:
         self.connecting = self.loop.create_task(self._connect_again())
 
     async def _connect_again(self) -> None:
-        """Look for the coordinator until it can be reached, and join again."""
-        try:
-            while not self.member.is_leaving:
-                await asyncio.sleep(RETRY_S)
-                with contextlib.suppress(OSError, TimeoutError, KafkaError):
-                    await self.load.find_coordinator()
-                    await self.connect()
-                    break
-        finally:
-            self.connecting = None
-        if not self.member.is_leaving:
-            self.begin()
+        """Look for the coordinator until it can be reached, and go on there."""
+        while self.transport is None:
+            await asyncio.sleep(RETRY_S)
+            with contextlib.suppress(OSError, KafkaError):
+                await self.load.find_coordinator()
+                await self.connect()
+        self.connecting = None
+        self.transport.write(self.member.again(time.perf_counter_ns()))
 
-    def _stop(self) -> None:
-        """Do nothing more on its own."""
+    def _stop(self) -> asyncio.Task[None] | None:
+        """Do nothing more on its own. Returns a task that is about to end."""
         self._cancel_timer()
-        if self.connecting is not None:
-            self.connecting.cancel()
-            self.connecting = None
+        connecting, self.connecting = self.connecting, None
+        if connecting is not None:
+            connecting.cancel()
+        return connecting
 
     def _cancel_timer(self) -> None:
         if self.timer is not None:
@@ -232,13 +266,14 @@ class GroupLoad:
             self.plan["group_id"], self.plan["topic"], topic_id, self.plan["partitions"], versions
         )  # fmt: skip
         self.heartbeat_s: float = self.plan["heartbeat_s"]
+        self.timeout_s: float = self.plan["timeout_s"]
         self.address: tuple[str, int] = (self.plan["host"], self.plan["port"])
         self.crowd = Crowd(self.group.partitions)
         self.seats: list[Seat] = []
         # A member that is connected and has not joined yet.
         self.spare: Seat | None = None
-        # The changes of which `look` has told.
-        self.told = -1
+        # Which of the crowd's changes `look` has reported.
+        self.reported = -1
         # What `look` waits for.
         self.news: asyncio.Future[None] | None = None
         self.watch: asyncio.Task[None] | None = None
@@ -246,11 +281,15 @@ class GroupLoad:
         self.found_at = 0.0
 
     async def open(self) -> None:
-        """Connect all members. Raises OSError or TimeoutError."""
-        self.seats = await at_once(self.plan["members"], lambda _: self._new_seat())
-        for seat in self.seats:
-            seat.member.appear()
+        """Connect all members. Raises OSError."""
+        async with within(self.timeout_s, "connecting all members"):
+            await at_once(self.plan["members"], self._take_seat)
         self.watch = asyncio.create_task(self._watch(), name="kcoord bench watch")
+
+    async def _take_seat(self, _: int) -> None:
+        seat = await self._new_seat()
+        seat.member.appear()
+        self.seats.append(seat)
 
     async def _new_seat(self) -> Seat:
         """A member that is connected. It has not joined, and does not count."""
@@ -316,7 +355,7 @@ class GroupLoad:
         return {"began_ns": began_ns, "epoch": epoch}
 
     async def look(self, wait_s: float) -> dict[str, Any]:
-        """What the members see of the group, as soon as it has settled and there is something new."""
+        """What the members see of the group: as soon as it has settled and there is something new, or after a while."""
         crowd = self.crowd
         if not self._has_news():
             self.news = asyncio.get_running_loop().create_future()
@@ -326,7 +365,7 @@ class GroupLoad:
             self.news = None
         if not crowd.has_settled():
             return {"settled": False}
-        self.told = crowd.changes
+        self.reported = crowd.changes
         return {
             "settled": True, "members": crowd.members, "epoch": max(crowd.epochs, default=NO_EPOCH),
             "least": min(crowd.shares, default=0), "most": max(crowd.shares, default=0),
@@ -348,7 +387,7 @@ class GroupLoad:
             self._wake()
 
     def _has_news(self) -> bool:
-        return self.crowd.changes != self.told and self.crowd.has_settled()
+        return self.crowd.changes != self.reported and self.crowd.has_settled()
 
     def _wake(self) -> None:
         if self.news is not None and not self.news.done():
@@ -363,11 +402,11 @@ class GroupLoad:
         async with self.finding:
             if self.found_at > asked_at:
                 return
-            options = ClusterOptions(parse_bootstrap(self.plan["bootstrap"]), ConnectionOptions(CLIENT_ID, CONNECT_S))
-            cluster = Cluster(options)
+            connection = ConnectionOptions(CLIENT_ID, self.timeout_s)
+            cluster = Cluster(ClusterOptions(parse_bootstrap(self.plan["bootstrap"]), connection))
             try:
-                await cluster.start(CONNECT_S)
-                deadline = Deadline(CONNECT_S, "the coordinator")
+                await cluster.start(self.timeout_s)
+                deadline = Deadline(self.timeout_s, "the coordinator")
                 node_id = await cluster.retry(deadline, lambda: cluster.coordinator(GROUP, self.group.group_id))
                 node = cluster.metadata.nodes[node_id]
                 self.address = (node.host, node.port)

@@ -1,7 +1,7 @@
 """The workloads of whole groups: many members join, restart one after the other, or one of them comes and goes.
 
-The members live in the processes of the load generator (`GroupLoad`), in turn: member 5 of a group in two processes is
-the third one of the second process. Here is what they do when, and whether the group is stable.
+The members live in the processes of the load generator (`GroupLoad`): of two processes, one has the members 0, 2, 4 and
+so on, and the other one the rest. Here is the order of the steps, and how one knows that a group is stable.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ from kcoord.protocol import apis
 
 # How often one member leaves and comes back in a round of `flap`.
 FLAPS: Final = 5
-# How long a process waits for news before it answers. The times that are reported are those of the members.
+# How long a process waits for news before it answers. No step lasts longer for it: its end is that of the last member.
 LOOK_S: Final = 0.01
+# How much longer the command waits for a process than the process for the cluster.
+SPARE_S: Final = 30.0
 SECOND_NS: Final = 1_000_000_000
 APIS: Final = {
     "classic": (apis.JOIN_GROUP, apis.SYNC_GROUP, apis.HEARTBEAT, apis.LEAVE_GROUP),
@@ -40,7 +42,7 @@ class NotStable(KafkaError):
 
 @dataclass(slots=True)
 class GroupRound:
-    """`seconds` for the whole round, and for each of its steps: a join of all, a restart, a leave or a return."""
+    """Each step (a join of all, a restart, a leave or a return), and `seconds` for all of them together."""
 
     seconds: float
     steps: list[float]
@@ -82,6 +84,8 @@ class Group:
         self.topic = topic
         self.members = options.members
         self.is_open = False
+        # A restart is a new connection and a goodbye, one after the other.
+        self.limit_s = 2 * options.timeout_s + SPARE_S
 
     async def connect(self) -> None:
         """Connect all members, which do not join yet. Raises KafkaError, such as UnsupportedVersion."""
@@ -96,13 +100,13 @@ class Group:
         plans = [
             group_plan(
                 self.target.bootstrap, node.host, node.port, self.protocol, plan,
-                (self.members + count - 1 - number) // count, self.options.heartbeat_s,
+                (self.members + count - 1 - number) // count, self.options.heartbeat_s, self.options.timeout_s,
             )
             for number in range(count)
         ]  # fmt: skip
         self.target.crowds.add(self.group_id)
         self.is_open = True
-        await self.workers.open(self.group_id, Prepared("group", plans, {}, 1))
+        await self.workers.open(self.group_id, Prepared("group", plans, {}, 1), self.limit_s)
 
     async def join(self) -> tuple[int, int]:
         """Let all members join. Returns when that began and when the group was stable."""
@@ -118,18 +122,20 @@ class Group:
             if is_stable(looks, self.members, partitions, after_epoch):
                 return began_ns, max(one["since_ns"] for one in looks)
             if time.perf_counter() > deadline:
-                raise NotStable(f"group {self.group_id} was not stable within {self.options.timeout_s:g} s")
+                _, found, _ = await self.counts()
+                errors = "".join(f", {name} {count}" for name, count in found.items())
+                raise NotStable(f"group {self.group_id} was not stable within {self.options.timeout_s:g} s{errors}")
 
     async def restart_one(self, at: int) -> tuple[int, int]:
         """A member leaves, and a new one joins in its place."""
         count = self.workers.count
-        left = await self.workers.step_of(at % count, self.group_id, "restart", at // count)
+        left = await self.workers.step_of(at % count, self.group_id, "restart", at // count, limit_s=self.limit_s)
         return await self._stable(left["began_ns"], left["epoch"])
 
     async def flap_one(self) -> list[tuple[int, int]]:
         """The last member leaves and comes back."""
         process = (self.members - 1) % self.workers.count
-        left = await self.workers.step_of(process, self.group_id, "depart")
+        left = await self.workers.step_of(process, self.group_id, "depart", limit_s=self.limit_s)
         self.members -= 1
         began_ns: int = left["began_ns"]
         without = await self._stable(began_ns, left["epoch"]) if self.members else (began_ns, began_ns)
@@ -149,7 +155,7 @@ class Group:
         """All members leave and close their connections."""
         if self.is_open:
             self.is_open = False
-            await self.workers.close(self.group_id)
+            await self.workers.close(self.group_id, self.limit_s)
 
 
 class GroupWorkload:
@@ -173,6 +179,7 @@ class GroupWorkload:
         self.group = await self._connected()
         if self.action != "join":
             await self.group.join()
+            await self.group.counts()
 
     async def _connected(self) -> Group:
         assert self.topic is not None
@@ -184,7 +191,8 @@ class GroupWorkload:
 
     async def round(self) -> GroupRound:
         group = self.group or await self._connected()
-        _, _, cpu_s = await group.counts()
+        # Errors since the last round count. Heartbeats do not: nothing has happened in between.
+        _, before, cpu_s = await group.counts()
         began = time.perf_counter()
         if self.action == "join":
             steps = [await group.join()]
@@ -198,9 +206,9 @@ class GroupWorkload:
         if self.action == "join":
             await group.leave()
             self.group = None
+        seconds = [(end_ns - began_ns) / SECOND_NS for began_ns, end_ns in steps]
         return GroupRound(
-            (steps[-1][1] - steps[0][0]) / SECOND_NS, [(end - begin) / SECOND_NS for begin, end in steps], heartbeats,
-            found, (cpu_until_s - cpu_s) / elapsed,
+            sum(seconds), seconds, heartbeats, added([before, found]), (cpu_until_s - cpu_s) / elapsed
         )  # fmt: skip
 
     async def close(self) -> None:

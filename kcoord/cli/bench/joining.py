@@ -11,6 +11,7 @@ from kcoord.cli.bench.target import Joined, Target
 from kcoord.client.connection import Connection
 from kcoord.client.consumer.classic.embedded import encode_assignment, encode_subscription
 from kcoord.client.errors import error_for
+from kcoord.client.load.members import PROTOCOL, PROTOCOL_TYPE, REBALANCE_TIMEOUT_MS
 from kcoord.client.metadata import Node, TopicMetadata
 from kcoord.client.partition import TopicPartition
 from kcoord.protocol import apis, errors
@@ -22,11 +23,8 @@ from kcoord.protocol.consumer_group_heartbeat import (
 from kcoord.protocol.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from kcoord.protocol.sync_group import SyncGroupRequest, SyncGroupRequestAssignment, SyncGroupResponse
 
-PROTOCOL_TYPE: Final = "consumer"
-PROTOCOL: Final = "range"
 # Long, since a member may send nothing while another cluster is measured; short where the broker has a lower maximum.
 SESSION_TIMEOUTS_MS: Final = (300_000, 30_000, 10_000)
-REBALANCE_TIMEOUT_MS: Final = 60_000
 # Member ids of consumer groups are chosen by clients from this version on (KIP-1082).
 OWN_ID_FROM: Final = 1
 ID_BYTES: Final = 11

@@ -11,17 +11,18 @@ from typing import Final, Self, TypeVar
 
 from kcoord.cli.bench.options import PREFIX
 from kcoord.client.admin.admin import Admin
-from kcoord.client.admin.results import NewTopic
+from kcoord.client.admin.results import CLASSIC, NewTopic
 from kcoord.client.cluster import GROUP, TRANSACTION, Cluster, ClusterOptions, parse_bootstrap
 from kcoord.client.connection import Connection, ConnectionOptions
 from kcoord.client.deadline import Backoff, Deadline
 from kcoord.client.errors import BrokerError, KafkaError, RequestTimedOut, error_for, may_retry
 from kcoord.client.load.frames import CLIENT_ID, error_codes
+from kcoord.client.load.members import LEAVE_EPOCH, leave_request
 from kcoord.client.metadata import Node, TopicMetadata
 from kcoord.protocol import apis, errors
 from kcoord.protocol.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
 from kcoord.protocol.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
-from kcoord.protocol.leave_group import LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
+from kcoord.protocol.leave_group import LeaveGroupResponse
 from kcoord.wire.message import Message
 
 M = TypeVar("M", bound=Message)
@@ -31,9 +32,6 @@ PAUSE_S: Final = 0.05
 RUN_ID_BYTES: Final = 4
 # A transaction that cannot be aborted is aborted after this time.
 TRANSACTION_TIMEOUT_MS: Final = 10_000
-LEAVE_EPOCH: Final = -1
-CLASSIC: Final = "classic"
-MEMBERS_FROM: Final = 3
 # What removing something answers that has removed itself.
 GONE: Final = frozenset(
     {
@@ -70,7 +68,7 @@ class Target:
         self.topics: set[str] = set()
         self.groups: set[str] = set()
         self.members: set[Joined] = set()
-        # Groups whose members are known to the cluster only, since processes that may be gone let them join.
+        # Groups whose members were in other processes, which may be gone: the cluster is asked who they are.
         self.crowds: set[str] = set()
         self.transactional_ids: set[str] = set()
         # What could not be removed.
@@ -179,9 +177,10 @@ class Target:
         """Let all members leave; who has left or expired is not there any more."""
         members, self.members = self.members, set()
         crowds, self.crowds = self.crowds, set()
-        for name, found in (await self.admin.describe_groups(*sorted(crowds))).items() if crowds else ():
-            if not isinstance(found, KafkaError):
-                members |= {Joined(name, one.member_id, found.type == CLASSIC) for one in found.members}
+        if crowds:
+            for name, found in (await self.admin.describe_groups(*sorted(crowds))).items():
+                if not isinstance(found, KafkaError):
+                    members |= {Joined(name, one.member_id, found.type == CLASSIC) for one in found.members}
         gathered = await asyncio.gather(*(self._leave_one(one) for one in members), return_exceptions=True)
         for problem in gathered:
             if isinstance(problem, BaseException) and not isinstance(problem, KafkaError):
@@ -242,12 +241,6 @@ class Target:
             results = await self.admin.delete_topics(*sorted(self.topics))
             self.topics = set()
             self.left_over += [str(problem) for problem in results.values() if problem and not is_gone(problem)]
-
-
-def leave_request(version: int, group_id: str, member_id: str) -> LeaveGroupRequest:
-    if version < MEMBERS_FROM:
-        return LeaveGroupRequest(group_id, member_id)
-    return LeaveGroupRequest(group_id, "", [MemberIdentity(member_id)])
 
 
 def is_code(problem: KafkaError | None, code: int) -> bool:

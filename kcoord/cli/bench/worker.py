@@ -5,8 +5,8 @@
     {"do": STEP, "load": NAME, "arguments": [...]}
     {"do": "close", "load": NAME}
 
-`round` is for steady workloads, and a step of `GroupLoad` for groups, whose members live on between the commands. It
-ends when its input ends. The parent reads the figures of a round from the answer (`Figures`).
+`round` is for steady workloads; its answer is made by `load.figures`. STEP is a step of `GroupLoad`, whose members live
+on between the commands. The process ends when its input ends.
 """
 
 from __future__ import annotations

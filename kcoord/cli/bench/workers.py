@@ -92,7 +92,7 @@ class Workers:
                 process.kill()
                 await process.wait()
 
-    async def open(self, load: str, prepared: Prepared) -> None:
+    async def open(self, load: str, prepared: Prepared, limit_s: float = ANSWER_S) -> None:
         """Let each process connect its share of the lanes."""
         count = len(self.processes)
         await self._all(
@@ -100,7 +100,7 @@ class Workers:
                 {"do": "open", "load": load, "kind": prepared.kind, "lanes": prepared.lanes[number::count]}
                 for number in range(count)
             ],
-            ANSWER_S,
+            limit_s,
         )
 
     async def round(self, load: str, warm_up_s: float, seconds: float) -> Round:
@@ -108,17 +108,19 @@ class Workers:
         limit_s = warm_up_s + seconds + DRAIN_S + ANSWER_S
         return merged(await self._all([command] * len(self.processes), limit_s))
 
-    async def step(self, load: str, step: str, *arguments: Any, limit_s: float = ANSWER_S) -> list[dict[str, Any]]:
-        """Let all processes carry out a step of `GroupLoad`. Returns their answers."""
-        return await self._all([_step(load, step, arguments)] * len(self.processes), limit_s)
+    async def step(self, load: str, step: str, *arguments: Any) -> list[dict[str, Any]]:
+        """Let all processes carry out a step of `GroupLoad` that does not wait for the cluster."""
+        return await self._all([_step(load, step, arguments)] * len(self.processes), ANSWER_S)
 
-    async def step_of(self, number: int, load: str, step: str, *arguments: Any) -> dict[str, Any]:
+    async def step_of(
+        self, number: int, load: str, step: str, *arguments: Any, limit_s: float = ANSWER_S
+    ) -> dict[str, Any]:
         """Let one process carry out a step."""
-        (answer,) = await self._tell([self.processes[number]], [_step(load, step, arguments)], ANSWER_S)
+        (answer,) = await self._tell([self.processes[number]], [_step(load, step, arguments)], limit_s)
         return answer
 
-    async def close(self, load: str) -> None:
-        await self._all([{"do": "close", "load": load}] * len(self.processes), ANSWER_S)
+    async def close(self, load: str, limit_s: float = ANSWER_S) -> None:
+        await self._all([{"do": "close", "load": load}] * len(self.processes), limit_s)
 
     async def _all(self, commands: list[dict[str, Any]], limit_s: float) -> list[dict[str, Any]]:
         return await self._tell(self.processes, commands, limit_s)
@@ -129,17 +131,22 @@ class Workers:
         asked = [self._ask(one, command) for one, command in zip(processes, commands, strict=True)]
         try:
             async with asyncio.timeout(limit_s):
-                answers = await asyncio.gather(*asked)
+                # All of them, also if one fails: two readers of one process would take each other's lines.
+                answers = await asyncio.gather(*asked, return_exceptions=True)
         except TimeoutError:
             self._kill()
             raise WorkerFailed(f"a process of the load generator did not answer within {limit_s:g} s") from None
         except asyncio.CancelledError:
             self._kill()
             raise
+        found: list[dict[str, Any]] = []
         for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
             if "problem" in answer:
                 raise WorkerFailed(answer["problem"])
-        return answers
+            found.append(answer)
+        return found
 
     def _kill(self) -> None:
         """End the processes in the middle of a command. Their next answers would be to that command."""

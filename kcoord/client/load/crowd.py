@@ -9,7 +9,7 @@ from typing import Final, final
 
 from kcoord.client.load.histogram import Histogram
 
-# The epoch of a member that joins.
+# The epoch of a member that joins for the first time, or anew after an error.
 NO_EPOCH: Final = -1
 
 
@@ -22,11 +22,12 @@ class Crowd:
         # How many members are in each generation or epoch, and how many have so many partitions.
         self.epochs: dict[int, int] = {}
         self.shares: dict[int, int] = {}
-        # How many members have each partition, and in how many cases one has more than one owner.
+        # How many members have each partition, and how many owners there are too many.
         self.owners: list[int] = [0] * partitions
         self.doubles = 0
-        # When the last member came to its epoch or partitions, and how often any has. In nanoseconds.
+        # When the last member got its epoch or partitions, in nanoseconds.
         self.since_ns = 0
+        # How often any of this has changed.
         self.changes = 0
         self.heartbeats = Histogram()
         self.errors: dict[str, int] = {}

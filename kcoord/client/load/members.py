@@ -1,7 +1,8 @@
 """Members of groups in both protocols: the bytes that each sends next, and what an answer changes. No I/O, no clock.
 
-Whoever has the socket calls `greet`, `begin`, `received` and, when a pause is over, `resume`, and writes what they
-return. A member has one request in flight, as clients have; only its goodbye may follow a heartbeat that is not
+Whoever has the socket writes what the methods return: `greet` on a new connection, then `begin` or, if the member has
+been in the group, `again`; `received` for what comes in, and `resume` when the pause is over that it asks for; at the
+end `goodbye`. A member has one request in flight, as clients have; only its goodbye may follow a heartbeat that is not
 answered yet. Compiled where kcoord is.
 """
 
@@ -11,7 +12,7 @@ from abc import ABC, abstractmethod
 from typing import Final, final
 
 from kcoord.client.load.crowd import NO_EPOCH, Crowd
-from kcoord.client.load.frames import ANSWER_AT, ID_AT, request_frame
+from kcoord.client.load.frames import ANSWER_AT, ID_AT, error_codes, request_frame
 from kcoord.client.load.lane import ANSWER_BYTES_MAX, ANSWER_BYTES_MIN, CORRELATION_ID_MAX, WrongAnswer
 from kcoord.protocol import apis, errors
 from kcoord.protocol.api_versions import ApiVersionsRequest
@@ -37,6 +38,11 @@ PROTOCOL: Final = "range"
 LEAVE_EPOCH: Final = -1
 # LeaveGroup has a list of members from this version on.
 MEMBERS_FROM: Final = 3
+# What a broker answers that cannot answer now, or does not coordinate the group. The member is still in the group.
+ELSEWHERE: Final = (errors.NOT_COORDINATOR, errors.COORDINATOR_NOT_AVAILABLE)
+NOT_NOW: Final = (*ELSEWHERE, errors.COORDINATOR_LOAD_IN_PROGRESS)
+# What a goodbye is answered if the member has left before.
+GONE: Final = (errors.UNKNOWN_MEMBER_ID, errors.GROUP_ID_NOT_FOUND)
 # The versions of subscriptions and assignments that are written. Newer ones only add fields at the end.
 SUBSCRIPTION_VERSION: Final = 3
 ASSIGNMENT_VERSION: Final = 3
@@ -68,14 +74,18 @@ class Member(ABC):
         self.crowd = crowd
         self.plan = plan
         self.member_id = member_id
-        # The generation or member epoch, NO_EPOCH while it joins, and its partitions.
+        # The generation or member epoch, and its partitions. It keeps both until it has new ones, or an error.
         self.epoch = NO_EPOCH
         self.owned: list[int] = []
         # The generation of the SyncGroup that is not answered yet.
         self.next_epoch = NO_EPOCH
         self.pause = NO_PAUSE
-        # The broker has answered the first request of the connection, and, at the end, the last one.
+        # It is in no epoch of the group any more, or not yet.
+        self.must_join = True
+        # The broker has answered the first request of the connection.
         self.is_greeted = False
+        # The goodbye is answered, and it has left.
+        self.is_answered = False
         self.is_gone = False
         # The group has another coordinator.
         self.is_elsewhere = False
@@ -111,7 +121,7 @@ class Member(ABC):
 
     def greet(self, now_ns: int) -> bytes:
         """The first request of a new connection, as all clients send it."""
-        self.is_greeted = self.is_parked = self.is_elsewhere = False
+        self.is_greeted = self.is_parked = self.is_elsewhere = self.is_answered = False
         self.in_flight = self.next_id = self.due_id = 0
         self.pending = b""
         return self.ask(apis.API_VERSIONS, ApiVersionsRequest("kcoord", "bench"), now_ns)
@@ -123,17 +133,24 @@ class Member(ABC):
     def resume(self, now_ns: int) -> bytes:
         """The pause is over."""
         if self.pause == UNTIL_RETRY:
-            return self.begin(now_ns)
+            return self.again(now_ns)
         return self.send(self.beat, now_ns)
+
+    def again(self, now_ns: int) -> bytes:
+        """Go on after an error or on a new connection: with a heartbeat if the member is still in the group."""
+        return self.begin(now_ns) if self.must_join else self.report(now_ns)
+
+    @abstractmethod
+    def report(self, now_ns: int) -> bytes:
+        """A heartbeat that tells a coordinator everything that it may have missed."""
 
     @abstractmethod
     def goodbye(self, now_ns: int) -> bytes:
         """Leave the group. Only if the member is not parked."""
 
     def lost(self, error: str) -> None:
-        """The connection is no more. The member is not in the group until it has joined on another one."""
+        """The connection is no more."""
         self.crowd.note(error)
-        self.move(NO_EPOCH, self.owned, self.sent_ns)
         self.pause = UNTIL_RETRY
 
     def received(self, data: bytes, now_ns: int) -> bytes:
@@ -169,10 +186,7 @@ class Member(ABC):
         if self.asked == apis.API_VERSIONS:
             self.is_greeted = True
             return b""
-        if self.is_leaving:
-            self.is_gone = True
-            return b""
-        if self.fine and frame[ANSWER_AT:] == self.fine:
+        if self.fine and not self.is_leaving and frame[ANSWER_AT:] == self.fine:
             self.crowd.heartbeats.add(now_ns - self.sent_ns)
             self.pause = UNTIL_HEARTBEAT
             return b""
@@ -180,7 +194,20 @@ class Member(ABC):
         version = self.plan.versions[self.asked]
         if apis.APIS[self.asked].response_header_version(version) == 1:
             reader.skip_tags()
-        return self.judge(apis.decode_response(self.asked, reader, version), frame, now_ns)
+        answer = apis.decode_response(self.asked, reader, version)
+        if self.is_leaving:
+            self.left(error_codes(answer))
+            return b""
+        return self.judge(answer, frame, now_ns)
+
+    def left(self, codes: list[int]) -> None:
+        """The goodbye is answered with these error codes."""
+        refusals = [code for code in codes if code not in GONE]
+        self.is_answered = True
+        self.is_gone = not refusals
+        for code in refusals:
+            self.crowd.note(name_of(code))
+            self.is_elsewhere = code in ELSEWHERE
 
     @abstractmethod
     def judge(self, answer: Message, frame: bytes, now_ns: int) -> bytes:
@@ -207,11 +234,13 @@ class Member(ABC):
         self.fine = b""
 
     def fail(self, code: int, now_ns: int) -> bytes:
-        """Count an error, and join again after a pause."""
-        self.crowd.note(ERROR_NAMES.get(code, f"error code {code}"))
+        """Count an error, and go on after a pause. Most errors mean that the member has to join again."""
+        self.crowd.note(name_of(code))
         self.is_parked = False
-        self.is_elsewhere = code in (errors.NOT_COORDINATOR, errors.COORDINATOR_NOT_AVAILABLE)
-        self.move(NO_EPOCH, self.owned, now_ns)
+        self.is_elsewhere = code in ELSEWHERE
+        if code not in NOT_NOW:
+            self.must_join = True
+            self.move(NO_EPOCH, self.owned, now_ns)
         self.pause = UNTIL_RETRY
         return b""
 
@@ -221,6 +250,16 @@ class Member(ABC):
             if number < 0 or number >= self.plan.partitions:
                 raise WrongAnswer(f"partition {number} of a topic with {self.plan.partitions}")
         return numbers
+
+
+def name_of(code: int) -> str:
+    return ERROR_NAMES.get(code, f"error code {code}")
+
+
+def leave_request(version: int, group_id: str, member_id: str) -> LeaveGroupRequest:
+    if version < MEMBERS_FROM:
+        return LeaveGroupRequest(group_id, member_id)
+    return LeaveGroupRequest(group_id, "", [MemberIdentity(member_id)])
 
 
 @final
@@ -238,9 +277,13 @@ class ClassicMember(Member):
             self.plan.group_id, SESSION_TIMEOUT_MS, REBALANCE_TIMEOUT_MS, self.member_id, None, PROTOCOL_TYPE,
             [JoinGroupRequestProtocol(PROTOCOL, writer.getvalue())],
         )  # fmt: skip
-        self.is_parked = True
+        self.is_parked = self.must_join = True
         self.fine = b""
         return self.ask(apis.JOIN_GROUP, request, now_ns)
+
+    def report(self, now_ns: int) -> bytes:
+        self.asked = apis.HEARTBEAT
+        return self.send(self.beat, now_ns)
 
     def judge(self, answer: Message, frame: bytes, now_ns: int) -> bytes:
         if isinstance(answer, JoinGroupResponse):
@@ -275,7 +318,7 @@ class ClassicMember(Member):
     def synced(self, answer: SyncGroupResponse, now_ns: int) -> bytes:
         if answer.error_code:
             return self.refused(answer.error_code, now_ns)
-        self.is_parked = False
+        self.is_parked = self.must_join = False
         reader = Reader(answer.assignment)
         version = min(reader.int16(), ASSIGNMENT_VERSION)
         found = assignment.decode_consumer_protocol_assignment(reader, version)
@@ -309,11 +352,7 @@ class ClassicMember(Member):
         return found
 
     def goodbye(self, now_ns: int) -> bytes:
-        group_id = self.plan.group_id
-        if self.plan.versions[apis.LEAVE_GROUP] < MEMBERS_FROM:
-            request = LeaveGroupRequest(group_id, self.member_id)
-        else:
-            request = LeaveGroupRequest(group_id, "", [MemberIdentity(self.member_id)])
+        request = leave_request(self.plan.versions[apis.LEAVE_GROUP], self.plan.group_id, self.member_id)
         return self.ask(apis.LEAVE_GROUP, request, now_ns)
 
 
@@ -322,10 +361,19 @@ class ConsumerMember(Member):
     """ConsumerGroupHeartbeat (KIP-848). It answers an assignment at once, and otherwise waits for its interval."""
 
     def begin(self, now_ns: int) -> bytes:
+        self.must_join = True
         self.move(NO_EPOCH, [], now_ns)
+        return self.full(0, now_ns)
+
+    def report(self, now_ns: int) -> bytes:
+        return self.full(self.epoch, now_ns)
+
+    def full(self, epoch: int, now_ns: int) -> bytes:
+        """A heartbeat with everything."""
+        parts = [OwnedTopicPartitions(self.plan.topic_id, self.owned)] if self.owned else []
         request = ConsumerGroupHeartbeatRequest(
-            self.plan.group_id, self.member_id, 0, rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
-            subscribed_topic_names=[self.plan.topic], topic_partitions=[],
+            self.plan.group_id, self.member_id, epoch, rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
+            subscribed_topic_names=[self.plan.topic], topic_partitions=parts,
         )  # fmt: skip
         return self.ask(apis.CONSUMER_GROUP_HEARTBEAT, request, now_ns)
 
@@ -336,6 +384,7 @@ class ConsumerMember(Member):
             return self.fail(answer.error_code, now_ns)
         if answer.member_id:
             self.member_id = answer.member_id
+        self.must_join = False
         news = answer.assignment
         epoch = answer.member_epoch
         if news is None and epoch == self.epoch:

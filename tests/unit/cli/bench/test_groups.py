@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from kcoord.cli.bench.groups import Group, GroupWorkload, is_stable
+from kcoord.cli.bench.groups import Group, GroupWorkload, NotStable, is_stable
 from kcoord.cli.bench.options import Options
 from kcoord.client.load.crowd import NO_EPOCH
 from kcoord.client.metadata import PartitionMetadata, TopicMetadata
@@ -71,7 +71,9 @@ class FakeWorkers:
             return [{"latencies": [[7, 2]], "errors": {"NOT_COORDINATOR": 1}, "cpu_s": 0.0}] * 2
         return [{"began_ns": 2_000}, {"began_ns": 1_000}]
 
-    async def step_of(self, number: int, load: str, step: str, *arguments: Any) -> dict[str, Any]:
+    async def step_of(
+        self, number: int, load: str, step: str, *arguments: Any, limit_s: float = 0
+    ) -> dict[str, Any]:  # fmt: skip
         self.told.append((number, step, *arguments))
         return {"began_ns": 3_000, "epoch": 3}
 
@@ -123,4 +125,13 @@ async def test_so_many_members_restart(monkeypatch: pytest.MonkeyPatch, restarts
     workload.group = group(workers, 3)
     found = await workload.round()
     assert restarted == expected and found.steps == [0.5] * len(expected)
-    assert found.seconds == len(expected) - 0.5
+    assert found.seconds == len(expected) / 2
+    # Those between the rounds, and those of the round.
+    assert found.errors == {"NOT_COORDINATOR": 4}
+
+
+async def test_a_group_that_does_not_become_stable_says_why() -> None:
+    made = group(FakeWorkers([UNSETTLED, UNSETTLED]))
+    made.options = Options(timeout_s=0)
+    with pytest.raises(NotStable, match="was not stable within 0 s, NOT_COORDINATOR 2$"):
+        await made.join()

@@ -286,18 +286,78 @@ def test_the_goodbye_may_follow_a_heartbeat(protocol: str) -> None:
     assert talk.member.is_gone and crowd.errors == {} and crowd.epochs == {}
 
 
-def test_a_lost_connection_is_an_error_and_begins_anew() -> None:
+def lose(talk: Talk) -> None:
+    """A lost connection, and the greeting on the next one."""
+    talk.member.lost("CONNECTION_LOST")
+    assert talk.member.crowd.errors == {"CONNECTION_LOST": 1}
+    talk.sent, talk.due_id = [], 0
+    talk.greet()
+
+
+def test_a_classic_member_goes_on_with_a_heartbeat_on_a_new_connection() -> None:
     talk = classic("m")
     stay(talk, 3)
     talk.note(talk.member.resume(0))
-    talk.member.lost("CONNECTION_LOST")
-    assert talk.member.crowd.errors == {"CONNECTION_LOST": 1}
-    assert talk.member.crowd.epochs == {NO_EPOCH: 1}
-    talk.sent, talk.due_id = [], 0
-    talk.greet()
-    join = talk.note(talk.member.begin(0))
+    lose(talk)
+    assert talk.note(talk.member.again(0)) == HeartbeatRequest("g", 3, "m")
+    assert talk.give(HeartbeatResponse()) is None
+    assert (talk.member.epoch, talk.member.pause) == (3, UNTIL_HEARTBEAT)
+
+
+def test_a_classic_member_whose_join_was_lost_joins_again() -> None:
+    talk = classic("m")
+    stay(talk, 3)
+    talk.note(talk.member.resume(0))
+    talk.give(HeartbeatResponse(error_code=errors.REBALANCE_IN_PROGRESS))
+    lose(talk)
+    join = talk.note(talk.member.again(0))
     assert isinstance(join, JoinGroupRequest)
     assert join.member_id == "m"
+
+
+def test_a_consumer_tells_everything_on_a_new_connection() -> None:
+    """The coordinator may not have got the last report."""
+    talk = consumer()
+    talk.note(talk.member.begin(0))
+    talk.give(beat(1, given(1, 2)))
+    lose(talk)
+    request = talk.note(talk.member.again(0))
+    assert isinstance(request, ConsumerGroupHeartbeatRequest)
+    assert (request.member_epoch, request.subscribed_topic_names) == (1, ["t"])
+    assert request.topic_partitions is not None
+    assert request.topic_partitions[0].partitions == [1, 2]
+    assert talk.give(beat(1)) is None
+    assert talk.member.crowd.epochs == {1: 1}
+
+
+@pytest.mark.parametrize("code", [errors.NOT_COORDINATOR, errors.COORDINATOR_LOAD_IN_PROGRESS])
+def test_a_coordinator_that_cannot_answer_is_no_reason_to_join_again(code: int) -> None:
+    talk = classic("m")
+    stay(talk, 3)
+    talk.note(talk.member.resume(0))
+    assert talk.give(HeartbeatResponse(error_code=code)) is None
+    assert (talk.member.pause, talk.member.epoch) == (UNTIL_RETRY, 3)
+    assert talk.note(talk.member.again(0)) == HeartbeatRequest("g", 3, "m")
+
+
+@pytest.mark.parametrize(
+    ("code", "is_gone", "is_elsewhere"),
+    [
+        (errors.NONE, True, False),
+        (errors.UNKNOWN_MEMBER_ID, True, False),
+        (errors.NOT_COORDINATOR, False, True),
+        (errors.COORDINATOR_LOAD_IN_PROGRESS, False, False),
+    ],
+)
+def test_a_goodbye_may_be_refused(code: int, is_gone: bool, is_elsewhere: bool) -> None:
+    talk = classic("m")
+    stay(talk, 3)
+    talk.member.vanish()
+    talk.note(talk.member.goodbye(0))
+    talk.give(LeaveGroupResponse(error_code=code))
+    assert talk.member.is_answered
+    assert (talk.member.is_gone, talk.member.is_elsewhere) == (is_gone, is_elsewhere)
+    assert len(talk.member.crowd.errors) == (0 if is_gone else 1)
 
 
 def test_answers_that_cannot_be_are_refused() -> None:
