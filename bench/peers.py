@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple
 from bench import servers
 from bench.fixture import BUILD, DOUBLES, NotMeasured, run
 
-# Of one call of `kcoord bench compare`: a restart of 1,000 members takes up to 10 minutes for each server.
+# Of one call of `kcoord bench compare`: a round of 1,000 restarts takes two to three minutes for each server.
 DEADLINE_S: Final = 1800.0
 WARM_UP_S: Final = 5.0
 REQUESTS: Final = ("commit-5", "offset-fetch", "heartbeat", "consumer-heartbeat")
