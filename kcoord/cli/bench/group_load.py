@@ -19,7 +19,7 @@ from kcoord.client.errors import KafkaError
 from kcoord.client.load.crowd import NO_EPOCH, Crowd
 from kcoord.client.load.frames import CLIENT_ID
 from kcoord.client.load.lane import WrongAnswer
-from kcoord.client.load.members import NO_PAUSE, UNTIL_RETRY, ClassicMember, ConsumerMember, GroupPlan, Member
+from kcoord.client.load.members import UNTIL_RETRY, ClassicMember, ConsumerMember, GroupPlan, Member
 from kcoord.protocol import apis
 from kcoord.wire.primitives import DecodeError
 
@@ -156,9 +156,9 @@ class Seat:
                 return False
         if self.transport is not None:
             self.transport.write(member.goodbye(time.perf_counter_ns()))
-        while self.transport is not None and not member.is_answered:
+        while self.transport is not None and member.in_flight:
             await self._news()
-        if not member.is_answered:
+        if self.transport is None and not member.is_gone:
             self.load.crowd.note(CONNECTION_LOST)
         return member.is_gone
 
@@ -219,8 +219,9 @@ class Seat:
 
     def _resume(self) -> None:
         self.timer = None
-        if self.transport is not None and self.member.pause != NO_PAUSE:
-            self.transport.write(self.member.resume(time.perf_counter_ns()))
+        # The end of the connection, and of the member, would have cancelled the timer.
+        assert self.transport is not None
+        self.transport.write(self.member.resume(time.perf_counter_ns()))
 
     def _come_back(self) -> None:
         self.connecting = self.loop.create_task(self._connect_again())

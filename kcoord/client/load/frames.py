@@ -53,6 +53,19 @@ def parts_of(frame: bytes) -> list[bytes]:
     return [frame[:ID_AT], *frame[ID_AT + 4 :].split(NUMBER_BYTES)]
 
 
+def decode_answer(api_key: int, version: int, frame: bytes) -> Message:
+    """The answer in a whole frame, length prefix included. Raises DecodeError."""
+    reader = Reader(frame, ANSWER_AT)
+    # The header of a flexible response ends with its tagged fields.
+    if apis.APIS[api_key].response_header_version(version) == 1:
+        reader.skip_tags()
+    return apis.decode_response(api_key, reader, version)
+
+
+def error_name(code: int) -> str:
+    return ERROR_NAMES.get(code, f"error code {code}")
+
+
 def error_codes(message: Message) -> list[int]:
     """All error codes of an answer, those of its parts included."""
     found: list[int] = []
@@ -89,26 +102,18 @@ class AnswerJudge(Judge):
     def __init__(self, api_key: int, version: int) -> None:
         self.api_key = api_key
         self.version = version
-        # The header of a flexible response ends with its tagged fields.
-        self.has_tags = apis.APIS[api_key].response_header_version(version) == 1
-
-    def decode(self, frame: bytes) -> Message:
-        reader = Reader(frame, ANSWER_AT)
-        if self.has_tags:
-            reader.skip_tags()
-        return apis.decode_response(self.api_key, reader, self.version)
 
     def errors(self, frame: bytes) -> list[str]:
         """One name for each error code that is in the answer."""
         try:
-            message = self.decode(frame)
+            message = decode_answer(self.api_key, self.version, frame)
         except DecodeError:
             return [UNDECODABLE]
         codes = sorted(set(error_codes(message)))
-        return [ERROR_NAMES.get(code, f"error code {code}") for code in codes] or missing(message)
+        return [error_name(code) for code in codes] or missing(message)
 
     def pattern(self, frame: bytes) -> Pattern | None:
-        message = self.decode(frame)
+        message = decode_answer(self.api_key, self.version, frame)
         if isinstance(message, FetchResponse):
             records = message.responses[0].partitions[0].records or b""
             return Pattern(len(frame), [ANSWER_AT], [frame[ANSWER_AT : frame.index(records)]])

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from typing import Final, final
 
 from kcoord.client.load.crowd import NO_EPOCH, Crowd
-from kcoord.client.load.frames import ANSWER_AT, ID_AT, error_codes, request_frame
+from kcoord.client.load.frames import ANSWER_AT, ID_AT, decode_answer, error_codes, error_name, request_frame
 from kcoord.client.load.lane import ANSWER_BYTES_MAX, ANSWER_BYTES_MIN, CORRELATION_ID_MAX, WrongAnswer
 from kcoord.protocol import apis, errors
 from kcoord.protocol.api_versions import ApiVersionsRequest
@@ -21,7 +21,6 @@ from kcoord.protocol.consumer_group_heartbeat import (
     ConsumerGroupHeartbeatResponse,
     OwnedTopicPartitions,
 )
-from kcoord.protocol.errors import ERROR_NAMES
 from kcoord.protocol.heartbeat import HeartbeatRequest, HeartbeatResponse
 from kcoord.protocol.join_group import JoinGroupRequest, JoinGroupRequestProtocol, JoinGroupResponse
 from kcoord.protocol.leave_group import LeaveGroupRequest, MemberIdentity
@@ -84,8 +83,7 @@ class Member(ABC):
         self.must_join = True
         # The broker has answered the first request of the connection.
         self.is_greeted = False
-        # The goodbye is answered, and it has left.
-        self.is_answered = False
+        # It has left the group: its goodbye was heard.
         self.is_gone = False
         # The group has another coordinator.
         self.is_elsewhere = False
@@ -121,7 +119,7 @@ class Member(ABC):
 
     def greet(self, now_ns: int) -> bytes:
         """The first request of a new connection, as all clients send it."""
-        self.is_greeted = self.is_parked = self.is_elsewhere = self.is_answered = False
+        self.is_greeted = self.is_parked = self.is_elsewhere = False
         self.in_flight = self.next_id = self.due_id = 0
         self.pending = b""
         return self.ask(apis.API_VERSIONS, ApiVersionsRequest("kcoord", "bench"), now_ns)
@@ -190,11 +188,7 @@ class Member(ABC):
             self.crowd.heartbeats.add(now_ns - self.sent_ns)
             self.pause = UNTIL_HEARTBEAT
             return b""
-        reader = Reader(frame, ANSWER_AT)
-        version = self.plan.versions[self.asked]
-        if apis.APIS[self.asked].response_header_version(version) == 1:
-            reader.skip_tags()
-        answer = apis.decode_response(self.asked, reader, version)
+        answer = decode_answer(self.asked, self.plan.versions[self.asked], frame)
         if self.is_leaving:
             self.left(error_codes(answer))
             return b""
@@ -203,10 +197,9 @@ class Member(ABC):
     def left(self, codes: list[int]) -> None:
         """The goodbye is answered with these error codes."""
         refusals = [code for code in codes if code not in GONE]
-        self.is_answered = True
         self.is_gone = not refusals
         for code in refusals:
-            self.crowd.note(name_of(code))
+            self.crowd.note(error_name(code))
             self.is_elsewhere = code in ELSEWHERE
 
     @abstractmethod
@@ -235,7 +228,7 @@ class Member(ABC):
 
     def fail(self, code: int, now_ns: int) -> bytes:
         """Count an error, and go on after a pause. Most errors mean that the member has to join again."""
-        self.crowd.note(name_of(code))
+        self.crowd.note(error_name(code))
         self.is_parked = False
         self.is_elsewhere = code in ELSEWHERE
         if code not in NOT_NOW:
@@ -250,10 +243,6 @@ class Member(ABC):
             if number < 0 or number >= self.plan.partitions:
                 raise WrongAnswer(f"partition {number} of a topic with {self.plan.partitions}")
         return numbers
-
-
-def name_of(code: int) -> str:
-    return ERROR_NAMES.get(code, f"error code {code}")
 
 
 def leave_request(version: int, group_id: str, member_id: str) -> LeaveGroupRequest:
@@ -370,12 +359,15 @@ class ConsumerMember(Member):
 
     def full(self, epoch: int, now_ns: int) -> bytes:
         """A heartbeat with everything."""
-        parts = [OwnedTopicPartitions(self.plan.topic_id, self.owned)] if self.owned else []
         request = ConsumerGroupHeartbeatRequest(
             self.plan.group_id, self.member_id, epoch, rebalance_timeout_ms=REBALANCE_TIMEOUT_MS,
-            subscribed_topic_names=[self.plan.topic], topic_partitions=parts,
+            subscribed_topic_names=[self.plan.topic], topic_partitions=self.reported(),
         )  # fmt: skip
         return self.ask(apis.CONSUMER_GROUP_HEARTBEAT, request, now_ns)
+
+    def reported(self) -> list[OwnedTopicPartitions]:
+        """What it owns, as a heartbeat says it."""
+        return [OwnedTopicPartitions(self.plan.topic_id, self.owned)] if self.owned else []
 
     def judge(self, answer: Message, frame: bytes, now_ns: int) -> bytes:
         assert isinstance(answer, ConsumerGroupHeartbeatResponse)
@@ -401,10 +393,10 @@ class ConsumerMember(Member):
         if news is None:
             self.pause = UNTIL_HEARTBEAT
             return b""
-        parts = [OwnedTopicPartitions(self.plan.topic_id, owned)] if owned else []
-        return self.ask(
-            api_key, ConsumerGroupHeartbeatRequest(group_id, self.member_id, epoch, topic_partitions=parts), now_ns
-        )
+        request = ConsumerGroupHeartbeatRequest(
+            group_id, self.member_id, epoch, topic_partitions=self.reported()
+        )  # fmt: skip
+        return self.ask(api_key, request, now_ns)
 
     def goodbye(self, now_ns: int) -> bytes:
         request = ConsumerGroupHeartbeatRequest(self.plan.group_id, self.member_id, LEAVE_EPOCH)

@@ -151,6 +151,23 @@ async def test_a_goodbye_is_repeated_until_it_is_heard() -> None:
         assert load.crowd.members == 0
 
 
+async def test_a_goodbye_that_was_heard_is_not_repeated() -> None:
+    def answer(node: int, request: ConsumerGroupHeartbeatRequest) -> Message | None:
+        said.append(request.member_epoch)
+        is_first = request.member_epoch == -1 and said.count(-1) == 1
+        return (refusal(errors.COORDINATOR_LOAD_IN_PROGRESS) if is_first else alone)(node, request)
+
+    said: list[int] = []
+    async with in_group(answer) as (_, load, _special):
+        (seat,) = load.seats
+        before = seat.member.next_id
+        await seat.leave()
+        assert said.count(-1) == 2
+        assert load.crowd.errors == {"COORDINATOR_LOAD_IN_PROGRESS": 1}
+        # Both on one connection, and nothing else.
+        assert seat.member.next_id == before + 2
+
+
 async def test_who_waits_for_others_leaves_on_another_connection() -> None:
     async with two_brokers() as brokers, asyncio.timeout(DEADLINE_S):
         left: list[Message] = []

@@ -355,7 +355,7 @@ def test_a_goodbye_may_be_refused(code: int, is_gone: bool, is_elsewhere: bool) 
     talk.member.vanish()
     talk.note(talk.member.goodbye(0))
     talk.give(LeaveGroupResponse(error_code=code))
-    assert talk.member.is_answered
+    assert not talk.member.in_flight
     assert (talk.member.is_gone, talk.member.is_elsewhere) == (is_gone, is_elsewhere)
     assert len(talk.member.crowd.errors) == (0 if is_gone else 1)
 
