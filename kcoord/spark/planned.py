@@ -9,7 +9,7 @@ once, when it is made, instead of once in each query that uses it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -20,12 +20,15 @@ from kcoord.spark.reader.batch_reader import keep_modules, plan_tasks
 from kcoord.spark.reader.filters import asked_for
 from kcoord.spark.reader.history import HistoryTask, plan_history, read_history
 from kcoord.spark.reader.options import ReadOptions, parse_options
+from kcoord.spark.reader.row_filter import RowFilter
+from kcoord.spark.reader.slices import INT64_MAX
 from kcoord.spark.reader.tasks import Task, read_task
 from kcoord.spark.tables.schemas import arrow_schema, spark_schema
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 # Headers in logs of this size are read by the driver.
 DRIVER_BYTES_MAX: Final = 256 << 20
 # Shares of a table for each core: the last one to end is not long alone.
@@ -54,34 +57,70 @@ def read_table(
         register(spark)
         return spark.read.format("kcoord").options(**options).load(path)
 
-    shares = in_shares(tasks, spark.sparkContext.defaultParallelism * SHARES_PER_CORE, parsed.bytes_per_partition)
+    shares = in_shares([[task] for task in tasks], _share_count(spark), parsed.bytes_per_partition)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        keep_modules()
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                for task in shares[number]:
-                    yield from read_task(task, parsed, rows)
+        return _read(batches, shares, parsed, rows)
 
     return _numbered(spark, len(shares)).mapInArrow(read, spark_schema(parsed.table.NAME, parsed.columns))
 
 
-def in_shares(tasks: Sequence[Task], count: int, bytes_max: int) -> list[list[Task]]:
-    """The tasks in their order, in about `count` shares of the same size, and more where a share would be larger than
-    `bytes_max`. A task of Spark's reads a share, because starting one takes longer than reading a small file.
+def read_whole_logs(
+    spark: SparkSession, path: str, options: Mapping[str, str], function: BatchFunction, schema: str
+) -> DataFrame | None:
+    """What `function` makes of the rows of some partitions' logs, one after the other and each in its order. One task
+    has all rows of a log, so nothing is shuffled or sorted: for short logs, which leave a core enough to do.
+
+    None if there are too many tasks for a plan. Raises as `read_table`.
     """
-    sizes = [task.part.end - task.part.start + SLICE_COST_BYTES for task in tasks]
+    parsed = parse_options({**options, "path": path})
+    rows = asked_for(parsed)
+    tasks = plan_tasks(parsed, rows)
+    if len(tasks) > TASKS_MAX:
+        return None
+    logs: dict[tuple[str, str, int], list[Task]] = {}
+    for task in tasks:
+        logs.setdefault((task.part.log, task.part.topic, task.part.partition), []).append(task)
+    shares = in_shares(list(logs.values()), _share_count(spark), INT64_MAX)
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return function(_read(batches, shares, parsed, rows))
+
+    return _numbered(spark, len(shares)).mapInArrow(read, schema)
+
+
+def in_shares(parts: Sequence[Sequence[Task]], count: int, bytes_max: int) -> list[list[Task]]:
+    """The tasks in their order, those of a part together, in about `count` shares of the same size, and more where a
+    share would be larger than `bytes_max`. A task of Spark's reads a share, because starting one takes longer than
+    reading a small file.
+    """
+    sizes = [sum(task.part.end - task.part.start + SLICE_COST_BYTES for task in part) for part in parts]
     limit = min(max(sum(sizes) // max(count, 1), 1), bytes_max)
     shares: list[list[Task]] = []
     filled = limit
-    for task, size in zip(tasks, sizes, strict=True):
-        # A task goes where more than half of it fits.
+    for part, size in zip(parts, sizes, strict=True):
+        # A part goes where more than half of it fits.
         if filled + size // 2 >= limit:
             shares.append([])
             filled = 0
-        shares[-1].append(task)
+        shares[-1] += part
         filled += size
     return shares
+
+
+def _share_count(spark: SparkSession) -> int:
+    return spark.sparkContext.defaultParallelism * SHARES_PER_CORE
+
+
+def _read(
+    numbers: Iterator[pa.RecordBatch], shares: Sequence[Sequence[Task]], options: ReadOptions, rows: RowFilter
+) -> Iterator[pa.RecordBatch]:
+    """In a worker: the rows of the shares with these numbers."""
+    keep_modules()
+    for batch in numbers:
+        for number in batch.column(0).to_pylist():
+            for task in shares[number]:
+                yield from read_task(task, options, rows)
 
 
 def read_history_table(spark: SparkSession, path: str, options: Mapping[str, str]) -> DataFrame | pa.Table:

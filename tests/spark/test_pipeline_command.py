@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
@@ -66,6 +67,11 @@ def test_offsets_history_is_written_and_shown(data: Path, spark: SparkSession, t
     # By day and bucket, and any reader of Parquet can tell.
     [file] = output.glob("offsets_history/date=2025-10-09/group_bucket=*/*.parquet")
     assert 0 <= int(file.parent.name.partition("=")[2]) < 16
+    # Not INT96, which has no statistics.
+    times = pq.ParquetFile(file)
+    place = times.schema_arrow.get_field_index("valid_from")
+    assert str(times.schema.column(place).logical_type).startswith("Timestamp(isAdjustedToUTC=true")
+    assert times.metadata.row_group(0).column(place).statistics.has_min_max
     written = spark.read.parquet(f"{output}/offsets_history")
     assert written.where("committed_offset = 2").count() == 1
     again = pipeline("offsets-history", data, "--to", output)

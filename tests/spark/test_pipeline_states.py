@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
 
 from kcoord.cli.main import main
+from kcoord.cli.pipeline import run as running
 from tests.data.known import LOGS
 from tests.unit.cli.rig import START_MS, LogRig
 
@@ -44,6 +45,17 @@ def test_verify(spark: SparkSession, clusters: Path) -> None:
     wrong = run("verify", str(clusters), "--offsets-partitions", "2", "--group", "workers")
     assert wrong.exit_code == 1
     assert "placement" in wrong.stdout and wrong.stdout.endswith(" violations\n")
+
+
+@pytest.mark.parametrize("arguments", [(), ("--group", "workers"), ("--offsets-partitions", "2")])
+def test_long_logs_have_the_same_violations(
+    spark: SparkSession, clusters: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    """Spark sorts their records by keys; the others are read in the order of the log."""
+    short = run("verify", str(clusters), *arguments)
+    monkeypatch.setattr(running, "is_short", lambda *_: False)
+    long = run("verify", str(clusters), *arguments)
+    assert (long.exit_code, long.stdout) == (short.exit_code, short.stdout)
 
 
 def test_a_damaged_log_is_verified_as_far_as_it_can_be_read(spark: SparkSession, tmp_path: Path) -> None:

@@ -17,8 +17,11 @@ from kcoord.cli.log.past.plain_state import group_plain
 from kcoord.cli.log.past.replay import coordinator_logs, replay_until
 from kcoord.cli.log.points import parse_point
 from kcoord.cli.main import main
+from kcoord.core.cause import Cause
+from kcoord.core.groups.cause_header import CAUSE_HEADER, encode_cause
 from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from kcoord.log.inspect import inspect_directory
+from kcoord.log.serde import encode_record
 from kcoord.protocol.records.consumer_group_current_member_assignment import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
@@ -52,7 +55,7 @@ from kcoord.spark.jobs.places import floors_of, with_files
 from kcoord.spark.jobs.snapshot import snapshot
 from kcoord.spark.jobs.state import newest_replicas, one_cluster
 from kcoord.spark.jobs.transaction_rules import COMPLETE_COMMIT, EMPTY, ONGOING
-from kcoord.spark.jobs.verify import verify
+from kcoord.spark.jobs.verify import RECORD_COLUMNS, verify, verify_short
 from tests.data.known import LOGS
 from tests.unit.cli.rig import LogRig
 from tests.unit.spark.records_rig import ABORT, COMMIT, START_MS, HandLog, table_of
@@ -121,9 +124,9 @@ def test_violations_by_hand(spark: SparkSession) -> None:
     commit(transactions, 2, "nobody", "orders", 1)
     transactions.end(3, 9, COMMIT)
     records = spark.createDataFrame(table_of(whole, compacted, cleaned, transactions))
-    found = verify(records, {("cleaned", OFFSETS_TOPIC, 0): 3}).collect()
-    told = sorted((row.log, row.kind, row.id, row.log_partition, row.log_offset, row.rule) for row in found)
-    assert told == [
+    in_order = records.select(*RECORD_COLUMNS).coalesce(1)
+    floors = {("cleaned", OFFSETS_TOPIC, 0): 3}
+    expected = [
         ("cleaned", "group", "twins", 0, 7, "ownership"),
         ("compacted", "group", "back", 0, 4, "generation"),
         ("compacted", "group", "twins", 0, 9, "ownership"),
@@ -131,6 +134,15 @@ def test_violations_by_hand(spark: SparkSession) -> None:
         ("whole", "group", "twins", 0, 6, "ownership"),
         ("whole", "transaction", "pay", 4, 2, "transaction"),
     ]
+    for found in (verify(records, floors), verify_short(in_order.mapInArrow, floors)):
+        assert found is not None
+        told = ((row.log, row.kind, row.id, row.log_partition, row.log_offset, row.rule) for row in found.collect())
+        assert sorted(told) == expected
+    of_some = verify_short(in_order.mapInArrow, floors, ids=("twins", "nobody"))
+    assert of_some is not None
+    assert {(row.id, row.log) for row in of_some.collect()} == {
+        ("twins", "cleaned"), ("twins", "compacted"), ("twins", "whole"),
+    }  # fmt: skip
 
 
 def test_a_real_brokers_log_has_no_violation_until_its_history_runs_backwards(spark: SparkSession) -> None:
@@ -204,6 +216,18 @@ def test_groups_and_members_at_a_point(life: DataFrame) -> None:
     ]  # fmt: skip
     members = before.members.union(after.members).collect()
     assert sorted((row.epoch, row.member_id) for row in members) == [(1, "a"), (1, "b"), (2, "b")]
+
+
+def test_groups_have_the_causes_of_their_epochs(spark: SparkSession) -> None:
+    """Also beside headers that others wrote, and one of that name without a value."""
+    log = HandLog("east")
+    cause = encode_cause(Cause("member_joined", "m"))
+    headers: list[tuple[str, bytes | None]] = [("trace", b"1"), (CAUSE_HEADER, None), (CAUSE_HEADER, cause)]
+    log.put_bytes(1, *encode_record(ConsumerGroupMetadataKey("told"), ConsumerGroupMetadataValue(1)), headers=headers)
+    log.put(1, ConsumerGroupMetadataKey("untold"), ConsumerGroupMetadataValue(1))
+    rows = snapshot(spark.createDataFrame(table_of(log))).groups.collect()
+    causes = {row.group_id: row.cause for row in rows}
+    assert "member_joined" in causes["told"] and causes["untold"] is None
 
 
 def state_of(path: Path) -> dict[str, Any]:

@@ -13,6 +13,8 @@ SHOWN = {
     "group_id": "GROUP", "topic": "TOPIC", "partition": "P", "at": "AT", "lag_records": "LAG", "lag_seconds": "LAG_S",
     "committed_offset": "OFFSET", "end_offset": "END", "log_start": "START", "is_left": "LEFT",
 }  # fmt: skip
+# Commits and messages are sorted five times.
+ONE_COMPILER_BYTES = 64 << 20
 
 
 @click.command("lag")
@@ -32,7 +34,7 @@ def lag(options: RunOptions, every: float, last: bool, assigned: bool) -> None:
     Example:
       kcoord pipeline lag data --every 60 --to lag
     """
-    with Run("lag", options, reads_history=True) as run:
+    with Run("lag", options, reads_history=True, one_compiler_bytes=ONE_COMPILER_BYTES) as run:
         from kcoord.spark.jobs import lag as job
 
         until = None

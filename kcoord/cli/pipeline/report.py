@@ -14,6 +14,9 @@ from kcoord.cli.pipeline.run import Run
 from kcoord.core.outcome import GROUP_EVENTS_TOPIC, OFFSETS_TOPIC
 from kcoord.server.failures import EXIT_CONFIG
 
+# Lag is measured at some hundred times for each partition of each group, however few commits there are.
+ONE_COMPILER_BYTES = 8 << 20
+
 
 @click.command("report")
 @pipeline_options
@@ -28,7 +31,7 @@ def report(options: RunOptions) -> None:
       kcoord pipeline report data --since 2025-10-01 --to groups.html
     """
     _check(options)
-    with Run("report", options, reads_history=True) as run:
+    with Run("report", options, reads_history=True, one_compiler_bytes=ONE_COMPILER_BYTES) as run:
         from kcoord.spark.jobs import lag, rebalances
         from kcoord.spark.jobs.report.collect import COMMIT_COLUMNS, collect
         from kcoord.spark.jobs.report.page import page

@@ -20,6 +20,7 @@ from kcoord.cli.log.common import emit_json, fail, format_time, note, plural
 from kcoord.cli.pipeline.history_ahead import HistoryAhead
 from kcoord.cli.pipeline.options import ICEBERG, PARQUET, RunOptions
 from kcoord.cli.pipeline.spark_session import (
+    SHORT_BYTES_MAX,
     UNKNOWN_SIZE,
     WarmUp,
     check_installed,
@@ -78,14 +79,20 @@ class Result:
 class Run:
     """Use it as `with Run("lag", options) as run:`. Every error becomes one line, and its traces go to a file.
 
-    `reads_history` says that the job will call `history`.
+    `reads_history` says that the job will call `history`, and `one_compiler_bytes` up to which size of all logs it is
+    over sooner with the first of the JVM's compilers alone.
     """
 
-    def __init__(self, job: str, options: RunOptions, reads_history: bool = False) -> None:
+    def __init__(
+        self, job: str, options: RunOptions, reads_history: bool = False, one_compiler_bytes: int = SHORT_BYTES_MAX
+    ) -> None:
         self.job = job
         self.options = options
         self.reads_history = reads_history
+        self.one_compiler_bytes = one_compiler_bytes
         self.spark: SparkSession = None  # type: ignore[assignment]
+        # All logs are so short, and the master so near, that most of the time is Spark's own start.
+        self.is_short = False
         # The logs of `__consumer_offsets` for the chosen groups; `history` fills it.
         self.histories: list[LogHistory] = []
         self._is_ours = False
@@ -122,7 +129,8 @@ class Run:
         from pyspark.sql import SparkSession
 
         self._is_ours = SparkSession.getActiveSession() is None
-        starts_short = self._is_ours and is_short(self.options.master, size_bytes)
+        self.is_short = is_short(self.options.master, size_bytes)
+        starts_short = self._is_ours and self.is_short
         if self._is_ours:
             quiet_pyspark()
             if starts_short and self.reads_history:
@@ -139,7 +147,8 @@ class Run:
         _check_format(self.spark, self.options)
 
     def _session(self, size_bytes: int) -> SparkSession:
-        return open_session(self.job, self.options.master, dict(self.options.conf), size_bytes)
+        conf = dict(self.options.conf)
+        return open_session(self.job, self.options.master, conf, size_bytes, self.one_compiler_bytes)
 
     def _end(self) -> None:
         """Stop Spark if it was started here, and remove the file of traces unless a failure named it."""

@@ -26,6 +26,8 @@ SHUFFLES_PER_CORE: Final = 4
 # job is over, and one task per core sorts what there is. Without that compiler the JVM reserves less for compiled code
 # than Spark generates.
 SHORT_BYTES_MAX: Final = 256 << 20
+# Jobs that sort a row of every commit, some of them several times, keep it from a smaller size on.
+SECOND_COMPILER: Final = "-XX:TieredStopAtLevel=4"
 SHORT_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 FIRST_COLLECTOR: Final = "-XX:+UseSerialGC"
 COLLECTOR: Final = re.compile(r"-XX:[+-]Use\w*GC\b")
@@ -51,9 +53,11 @@ def check_installed() -> None:
         )
 
 
-def open_session(job: str, master: str, conf: Mapping[str, str], size_bytes: int) -> SparkSession:
-    """A session for logs of `size_bytes` in all, or UNKNOWN_SIZE. `conf` are the user's settings. Raises
-    JavaNotFoundError.
+def open_session(
+    job: str, master: str, conf: Mapping[str, str], size_bytes: int, one_compiler_bytes: int = SHORT_BYTES_MAX
+) -> SparkSession:
+    """A session for logs of `size_bytes` in all, or UNKNOWN_SIZE. `conf` are the user's settings. For logs of more than
+    `one_compiler_bytes` the job needs the JVM's second compiler. Raises JavaNotFoundError.
     """
     from kcoord.spark.session import bare_session
 
@@ -64,6 +68,9 @@ def open_session(job: str, master: str, conf: Mapping[str, str], size_bytes: int
         settings["spark.sql.shuffle.partitions"] = cores_of(master) * (1 if for_short else SHUFFLES_PER_CORE)
     if for_short:
         settings[JVM_OPTIONS], java = _with_archive(conf)
+        if size_bytes > one_compiler_bytes:
+            # After the other choice, which the archive is named by: the JVM takes the last one.
+            settings[JVM_OPTIONS] = f"{settings[JVM_OPTIONS]} {SECOND_COMPILER}"
     else:
         # Spark takes what functions in Python return for small. How large it is turns out while the query runs.
         settings["spark.sql.autoBroadcastJoinThreshold"] = -1

@@ -18,6 +18,8 @@ from kcoord.server.failures import EXIT_CONFIG
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from kcoord.spark.planned import BatchFunction
+
 UNCOMMITTED: Final = "read_uncommitted"
 COMMITTED: Final = "read_committed"
 # Options that all jobs have, and what they are called.
@@ -48,15 +50,30 @@ def read_records(
     """
     from kcoord.spark.planned import read_table
 
+    return read_table(
+        run.spark, run.options.path, _records_options(run, isolation, columns, groups), has_producer
+    )  # fmt: skip
+
+
+def read_logs(
+    run: Run, isolation: str, columns: Sequence[str], function: BatchFunction, schema: str
+) -> DataFrame | None:
+    """What `function` makes of the same records of all groups, a log at a time; None if there is too much to plan."""
+    from kcoord.spark.planned import read_whole_logs
+
+    options = _records_options(run, isolation, columns, ())
+    return read_whole_logs(run.spark, run.options.path, options, function, schema)
+
+
+def _records_options(run: Run, isolation: str, columns: Sequence[str], groups: Sequence[str]) -> dict[str, str]:
     wanted: dict[str, Sequence[str]] = {"log_topic": (OFFSETS_TOPIC, TRANSACTION_TOPIC)}
     if groups:
         wanted["group_id"] = groups
-    options = {
+    return {
         "where": where(**wanted), **run.spread(), **dict(run.options.source),
         "isolationLevel": isolation, "newest": str(isolation == COMMITTED), "table": "records",
         "columns": ",".join(columns),
     }  # fmt: skip
-    return read_table(run.spark, run.options.path, options, has_producer)
 
 
 def cluster_of(options: RunOptions) -> Column | None:

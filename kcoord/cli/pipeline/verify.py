@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import click
 
 from kcoord.cli.log.common import EXIT_PROBLEMS, emit_json, plural, say
 from kcoord.cli.pipeline.options import RunOptions, pipeline_options
 from kcoord.cli.pipeline.run import Run
-from kcoord.cli.pipeline.states import UNCOMMITTED, present, read_records, refuse, source_of
+from kcoord.cli.pipeline.states import UNCOMMITTED, present, read_logs, read_records, refuse, source_of
 
 SHOWN = {
     "rule": "RULE", "id": "GROUP OR ID", "log_offset": "OFFSET", "file": "FILE", "message": "WHAT",
@@ -50,8 +52,13 @@ def verify(options: RunOptions, offsets_partitions: int | None) -> None:
                 floors[(row.log, row.log_topic, row.log_partition)] = NEVER
             damaged = corrupt.count()
             documents["corrupt"] = present(run, "corrupt", corrupt, CORRUPT_SHOWN, CORRUPT_ORDER)
-        records = read_records(run, UNCOMMITTED, job.RECORD_COLUMNS)
-        found = job.verify(records, floors, offsets_partitions or 0, options.groups)
+        found = None
+        if run.is_short:
+            read = partial(read_logs, run, UNCOMMITTED, job.RECORD_COLUMNS)
+            found = job.verify_short(read, floors, offsets_partitions or 0, options.groups)
+        if found is None:
+            records = read_records(run, UNCOMMITTED, job.RECORD_COLUMNS)
+            found = job.verify(records, floors, offsets_partitions or 0, options.groups)
         rows = with_files(found, source).cache()
         documents["violations"] = present(run, "violations", rows, SHOWN, ORDER, is_first=not documents)
         count = rows.count()

@@ -1,7 +1,7 @@
 """Replays the history of one group, or of one transactional id, and checks the rules. Does not use Spark.
 
-The records of one key come in the order of their log, without the records of others between them. So the ends of
-batches, where states are checked (`kcoord.history.invariants`), are unknown. But a coordinator writes the records of
+The records of one key come in the order of their log, without those of others. So the ends of batches, where states
+are checked (`kcoord.history.invariants`), are unknown. But a coordinator writes the records of
 one step next to each other with one timestamp: if a record of another key is between, or the time has changed, the
 state was complete. Otherwise the check comes later.
 
@@ -11,8 +11,9 @@ A single history does not show either whether its log was compacted. So each vio
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Final, Protocol, final
+from typing import Final, final
 
 from kcoord.core.config import CoreConfig
 from kcoord.core.coordinator import Core
@@ -58,12 +59,16 @@ class Found:
     holds: str
 
 
-class History(Protocol):
+class History(ABC):
+    """The history of one key."""
+
+    @abstractmethod
     def record(
         self, offset: int, timestamp_ms: int, key: bytes, value: bytes | None, in_transaction: bool
     ) -> list[Found]:
         """The next record of the key."""
 
+    @abstractmethod
     def finish(self) -> list[Found]:
         """The key has no more records."""
 
@@ -76,7 +81,7 @@ def new_core() -> Core:
 
 
 @final
-class GroupHistory:
+class GroupHistory(History):
     """One group. Up to `floor` its log may have been compacted; NEVER if no state of it can be known."""
 
     def __init__(self, group_id: str, core: Core, floor: int = UNKNOWN_FLOOR) -> None:
@@ -197,7 +202,7 @@ class OffsetsLeft:
 
 
 @final
-class TransactionHistory:
+class TransactionHistory(History):
     """One transactional id."""
 
     def __init__(self, transactional_id: str, floor: int = UNKNOWN_FLOOR) -> None:

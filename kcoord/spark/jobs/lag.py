@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from kcoord.spark.jobs.completeness import COMPLETE_FROM, with_history
+from kcoord.spark.jobs.key_hash import KEY_HASH, with_key_hash
 
 PARTITION = ("log", "topic", "partition")
 KEYS = ("log", "group_id", "topic", "partition")
@@ -82,9 +83,10 @@ def log_starts(messages: DataFrame) -> DataFrame:
 
 def _messages(messages: DataFrame, now: datetime | None) -> DataFrame:
     """A partition's messages: offset, and the time at which they were there; null is before all that is known."""
-    up_to = Window.partitionBy(*PARTITION).orderBy("offset")
+    up_to = Window.partitionBy(KEY_HASH, *PARTITION).orderBy("offset")
     up_to = up_to.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    return messages.select(*PARTITION, "offset", F.max(_believed(now)).over(up_to).alias("at"))
+    hashed = with_key_hash(messages, *PARTITION)
+    return hashed.select(*PARTITION, "offset", F.max(_believed(now)).over(up_to).alias("at"))
 
 
 def _believed(now: datetime | None) -> Column:
@@ -95,13 +97,13 @@ def _believed(now: datetime | None) -> Column:
 
 def _states(commits: DataFrame) -> DataFrame:
     """Every change of what a group has committed, in the order of the log; null is nothing."""
-    order = Window.partitionBy(*KEYS, "log_partition").orderBy("log_offset")
+    order = Window.partitionBy(KEY_HASH, *KEYS, "log_partition").orderBy("log_offset")
     order = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     is_gone = F.coalesce("is_tombstone", F.lit(False)) | (F.col("committed_offset") < 0)
     time = F.max(F.coalesce("commit_timestamp", "log_timestamp")).over(order)
-    return commits.select(
-        *KEYS, "log_offset", time.alias("at"), F.when(~is_gone, F.col("committed_offset")).alias("committed_offset"),
-        COMPLETE_FROM,
+    return with_key_hash(commits, *KEYS).select(
+        KEY_HASH, *KEYS, "log_offset", time.alias("at"),
+        F.when(~is_gone, F.col("committed_offset")).alias("committed_offset"), COMPLETE_FROM,
     )  # fmt: skip
 
 
@@ -134,14 +136,16 @@ def _samples(states: DataFrame, begins: DataFrame, end: DataFrame, every_s: floa
     times = F.array(F.struct(F.col("_end").alias("at"), F.lit(True).alias("is_last")))
     if every_s > 0:
         times = F.concat(_ticks(every_s), times)
-    ticks = groups.select(*KEYS, COMPLETE_FROM, F.explode(times).alias("_tick")).select(
-        *KEYS, COMPLETE_FROM, F.lit(None).cast("bigint").alias("log_offset"), "_tick.*"
+    ticks = (
+        with_key_hash(groups, *KEYS)
+        .withColumn("_tick", F.explode(times))
+        .select(KEY_HASH, *KEYS, COMPLETE_FROM, F.lit(None).cast("bigint").alias("log_offset"), "_tick.*")
     )
     both = states.withColumn("is_last", F.lit(False)).withColumn("_is_state", F.lit(True)).unionByName(
         ticks.withColumn("committed_offset", F.lit(None).cast("bigint")).withColumn("_is_state", F.lit(False))
     )  # fmt: skip
     # A tick includes commits of exactly that time.
-    order = Window.partitionBy(*KEYS).orderBy("at", F.desc("_is_state"), "log_offset")
+    order = Window.partitionBy(KEY_HASH, *KEYS).orderBy("at", F.desc("_is_state"), "log_offset")
     order = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     state = F.when(F.col("_is_state"), F.struct("committed_offset", F.col("at").alias("committed_at")))
     rows = both.withColumn("_state", F.last(state, ignorenulls=True).over(order))
@@ -177,8 +181,8 @@ def _ticks(every_s: float) -> Column:
 def _measured(samples: DataFrame, found: DataFrame) -> DataFrame:
     message = found.withColumn("_is_message", F.lit(True))
     sample = samples.withColumn("_is_message", F.lit(False)).withColumn("offset", F.lit(None).cast("bigint"))
-    both = message.unionByName(sample, allowMissingColumns=True)
-    whole = Window.partitionBy(*PARTITION)
+    both = with_key_hash(message.unionByName(sample, allowMissingColumns=True), *PARTITION)
+    whole = Window.partitionBy(KEY_HASH, *PARTITION)
     # By time, messages first: the end is after the last one before the sample.
     by_time = whole.orderBy("at", F.desc("_is_message"))
     by_time = by_time.rowsBetween(Window.unboundedPreceding, Window.currentRow)

@@ -12,6 +12,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from kcoord.spark.jobs.completeness import COMPLETE_FROM, COMPLETE_FROM_OFFSET, with_history
+from kcoord.spark.jobs.key_hash import KEY_HASH, with_key_hash
 
 # Commits of these are one history.
 KEYS = ("log", "log_partition", "group_id", "topic", "partition")
@@ -33,19 +34,34 @@ def offsets_history(
     `log_starts` (log, topic, partition, log_start), if known: a commit that goes back to the log start is a reset. One
     that goes back to 0 always is.
     """
-    in_order = Window.partitionBy(*KEYS).orderBy("log_offset")
+    in_order = Window.partitionBy(KEY_HASH, *KEYS).orderBy("log_offset")
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
+    up_to_next = in_order.rowsBetween(Window.unboundedPreceding, 1)
+    has_next = F.lead(F.lit(True)).over(in_order)
     # A commit of -1 means that there is no offset.
     is_gone = F.coalesce("is_tombstone", F.lit(False)) | (F.col("committed_offset") < 0)
+    before = F.struct("committed_offset", _time().alias("time"), "is_tombstone", "topic_id")
+    # All of them in one step: a second one would go through all rows again.
     rows = (
-        commits.withColumn("is_tombstone", is_gone)
+        with_key_hash(commits, *KEYS)
+        .withColumn("is_tombstone", is_gone)
         .withColumn("committed_offset", F.when(~F.col("is_tombstone"), F.col("committed_offset")))
-        .withColumn("valid_from", F.max(_time()).over(so_far))
-        .withColumn("valid_to", F.lead("valid_from").over(in_order))
-        .withColumn("previous_offset", F.lag("committed_offset").over(in_order))
-        .withColumn("_previous_time", F.lag(_time()).over(in_order))
-        .withColumn("_was_gone", F.lag("is_tombstone").over(in_order))
-        .withColumn("_previous_topic_id", F.lag("topic_id").over(in_order))
+        .withColumns(
+            {
+                "valid_from": F.max(_time()).over(so_far),
+                # The `valid_from` of the next commit.
+                "valid_to": F.when(has_next, F.max(_time()).over(up_to_next)),
+                "_before": F.lag(before).over(in_order),
+            }
+        )
+        .withColumns(
+            {
+                "previous_offset": F.col("_before.committed_offset"),
+                "_previous_time": F.col("_before.time"),
+                "_was_gone": F.col("_before.is_tombstone"),
+                "_previous_topic_id": F.col("_before.topic_id"),
+            }
+        )
     )
     if log_starts is None:
         rows = rows.withColumn("log_start", F.lit(None).cast("bigint"))

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from kcoord.history.invariants import NEVER
 from kcoord.log.directory import CLEANER_OFFSETS, LOG_START_OFFSETS
-from kcoord.spark.jobs.verify import Place
+from kcoord.spark.jobs.history_walk import Place
 from kcoord.spark.reader.discovery import data_directory, discover, read_checkpoint
 from kcoord.spark.reader.options import parse_options
 from kcoord.spark.reader.slices import INT64_MAX, LogPartition

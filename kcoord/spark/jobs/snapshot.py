@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 import pyarrow as pa
 from pyspark.sql import functions as F
 
+from kcoord.core.groups.cause_header import CAUSE_HEADER
 from kcoord.core.outcome import OFFSETS_TOPIC
 from kcoord.log.record_plain import uuid_text
 from kcoord.log.serde import LEGACY_OFFSET_COMMIT, OFFSET_COMMIT
@@ -38,7 +39,8 @@ from kcoord.wire.record_batch import BatchBuilder, BatchHeader, Record, parse_he
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# What decoders need of a record.
+# What decoders need of a record; `cause` is the value of the only header that they read. Not all headers: before each
+# row that goes to Python, Spark measures its batch, which for a column of lists takes longer with each row in it.
 RAW_COLUMNS: Final = (
     "log",
     "log_topic",
@@ -47,7 +49,7 @@ RAW_COLUMNS: Final = (
     "log_timestamp",
     "key",
     "value",
-    "headers",
+    "cause",
 )
 
 
@@ -94,7 +96,9 @@ def _decoded(state: DataFrame, table: type[DecodedTable]) -> DataFrame:
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return decode_rows(batches, table())
 
-    rows = state.where(F.col("log_topic") == OFFSETS_TOPIC).select(*RAW_COLUMNS)
+    causes = F.filter("headers", lambda header: (header["key"] == CAUSE_HEADER) & header["value"].isNotNull())
+    of_groups = state.where(F.col("log_topic") == OFFSETS_TOPIC)
+    rows = of_groups.withColumn("cause", F.get(causes, F.lit(0))["value"]).select(*RAW_COLUMNS)
     return rows.mapInArrow(decode, spark_schema(table.NAME))
 
 
@@ -105,10 +109,9 @@ def decode_rows(batches: Iterator[pa.RecordBatch], decoder: DecodedTable) -> Ite
         millis = batch.column("log_timestamp").cast(pa.int64())
         columns = [batch.column(name) if name != "log_timestamp" else millis for name in RAW_COLUMNS]
         for row in zip(*(column.to_pylist() for column in columns), strict=True):
-            log, topic, partition, offset, timestamp_us, key, value, headers = row
+            log, topic, partition, offset, timestamp_us, key, value, cause = row
             timestamp_ms = -1 if timestamp_us is None else timestamp_us // 1000
-            named = [(one["key"], one["value"]) for one in headers or ()]
-            record = Record(offset, timestamp_ms, key, value, named)
+            record = Record(offset, timestamp_ms, key, value, [] if cause is None else [(CAUSE_HEADER, cause)])
             decoder.add(RecordPlace(log, topic, partition), record, header)
             if decoder.is_full:
                 yield decoder.take()

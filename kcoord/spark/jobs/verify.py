@@ -1,7 +1,8 @@
 """Replays every history of a group and of a transactional id and checks the rules, in parallel.
 
 Records are grouped by log and key and sorted by offset. Each task goes through its share, and holds the state of one
-group at a time, and of a few before it in the same core.
+group at a time, and of a few before it in the same core. Short logs are read in their own order instead, each by one
+task, which then holds the states of all its groups: for them Spark's shuffle takes longer than the check.
 
 Rules about states depend on what compaction removed (`kcoord.spark.jobs.histories`). Only all offsets of a log show
 that: each task counts the records of each log, and violations that do not hold for the log are dropped at the end.
@@ -9,36 +10,25 @@ that: each task counts the records of each log, and violations that do not hold 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
-from kcoord.core.hashing import coordinator_partition
 from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from kcoord.log.typed_records import CONTROL_TYPES
-from kcoord.spark.jobs.histories import (
-    ABOVE_FLOOR,
-    ALWAYS,
-    AT_END,
-    AT_FLOOR,
-    GROUPS_PER_CORE,
-    UNKNOWN_FLOOR,
-    WHOLE,
-    Found,
-    GroupHistory,
-    History,
-    TransactionHistory,
-    new_core,
-)
+from kcoord.spark.jobs.histories import ABOVE_FLOOR, ALWAYS, AT_END, AT_FLOOR, WHOLE
+from kcoord.spark.jobs.history_walk import HistoryWalk, Place
+from kcoord.spark.planned import BatchFunction
+from kcoord.spark.tables.arrow import batch_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# (log, log_topic, log_partition).
-Place = tuple[str, str, int]
 LOG_COLUMNS: Final = ("log", "log_topic", "log_partition")
 # The columns needed of the table `records`.
 RECORD_COLUMNS: Final = (
@@ -47,9 +37,12 @@ RECORD_COLUMNS: Final = (
 )  # fmt: skip
 COLUMNS: Final = ("kind", "id", *LOG_COLUMNS, "log_offset", "rule", "message")
 ROWS_MAX: Final = 10_000
-# From `log_offset` to `holds`, and from there on.
-NOT_FOUND: Final = (None,) * 4
-NOT_COUNTED: Final = (None,) * 5
+# What a walk takes.
+WALKED: Final = (*LOG_COLUMNS, "log_offset", "timestamp_ms", "id", "key", "value", "in_transaction")
+CONTROL_NAMES: Final = pa.array(list(CONTROL_TYPES.values()), pa.string())
+NO_ID: Final = pa.scalar(None, pa.string())
+# Reads whole logs: what the function makes of their rows, with this schema; None if it cannot.
+ReadLogs = Callable[[BatchFunction, str], "DataFrame | None"]
 
 CHECKED: Final = pa.schema(
     [
@@ -97,8 +90,25 @@ def verify(
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return check_histories(batches, known, offsets_partitions)
 
-    checked = sorted_records.mapInArrow(check, CHECKED_SQL)
-    return _that_hold(checked)
+    return _that_hold(sorted_records.mapInArrow(check, CHECKED_SQL))
+
+
+def verify_short(
+    read_logs: ReadLogs,
+    floors: Mapping[Place, int] | None = None,
+    offsets_partitions: int = 0,
+    ids: Sequence[str] = (),
+) -> DataFrame | None:
+    """The same for short logs; None if `read_logs` returns that. It reads RECORD_COLUMNS of the logs of coordinators.
+    logs. A task has the states of all keys of a log at the same time, and nothing is shuffled or sorted.
+    """
+    known = dict(floors or {})
+
+    def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return check_logs(batches, known, offsets_partitions, ids)
+
+    checked = read_logs(check, CHECKED_SQL)
+    return None if checked is None else _that_hold(checked)
 
 
 def _by_history(records: DataFrame, ids: Sequence[str]) -> DataFrame:
@@ -151,107 +161,63 @@ def _that_hold(checked: DataFrame) -> DataFrame:
 def check_histories(
     batches: Iterator[pa.RecordBatch], floors: Mapping[Place, int], offsets_partitions: int
 ) -> Iterator[pa.RecordBatch]:
-    """What a task does: rows sorted by log, key and offset become rows of CHECKED."""
-    walk = HistoryWalk(floors, offsets_partitions)
+    """What a task does: rows of RECORDS_SQL, sorted by log, key and offset, become rows of CHECKED."""
+    return _walk(batches, HistoryWalk(floors, offsets_partitions, True))
+
+
+def check_logs(
+    batches: Iterator[pa.RecordBatch], floors: Mapping[Place, int], offsets_partitions: int, ids: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The same for all rows of logs of coordinators, with RECORD_COLUMNS, in the order of each log."""
+    wanted = pa.array(ids, pa.string())
+    rows = (_with_ids(batch, wanted) for batch in batches)
+    return _walk(rows, HistoryWalk(floors, offsets_partitions, False))
+
+
+def _with_ids(batch: pa.RecordBatch, wanted: pa.Array) -> pa.RecordBatch:
+    """Rows with RECORD_COLUMNS as `_by_history` has them."""
+    is_control = pc.fill_null(pc.is_in(batch.column("record_name"), value_set=CONTROL_NAMES), False)
+    key_id = pc.coalesce(batch.column("group_id"), batch.column("transactional_id"))
+    key_id = pc.if_else(is_control, NO_ID, key_id)
+    if len(wanted):
+        key_id = pc.if_else(pc.is_in(key_id, value_set=wanted), key_id, NO_ID)
+    time_us = batch.column("log_timestamp").cast(pa.int64())
+    columns = [
+        *(batch.column(name) for name in LOG_COLUMNS),
+        batch.column("log_offset"),
+        # A log has milliseconds.
+        pc.fill_null(pc.divide(time_us, 1000), -1),
+        key_id,
+        batch.column("key"),
+        batch.column("value"),
+        pc.is_valid(batch.column("producer_id")),
+    ]
+    return pa.RecordBatch.from_arrays(columns, WALKED)
+
+
+def _walk(batches: Iterator[pa.RecordBatch], walk: HistoryWalk) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-            walk.take(*row)
+        for begin, end in _runs(batch):
+            rows = batch.slice(begin, end - begin)
+            log, topic, partition = (rows.column(name)[0].as_py() for name in LOG_COLUMNS)
+            walk.take((log, topic, partition), *(column.to_pylist() for column in rows.columns[len(LOG_COLUMNS) :]))
         if len(walk.rows) >= ROWS_MAX:
-            yield walk.rows_so_far()
+            yield _rows_of(walk)
     walk.finish()
-    yield walk.rows_so_far()
+    yield _rows_of(walk)
 
 
-@final
-class HistoryWalk:
-    """Goes from history to history. `rows` are those of CHECKED that were not taken yet."""
+def _runs(batch: pa.RecordBatch) -> list[tuple[int, int]]:
+    """Where the rows of each log begin and end."""
+    rows = batch.num_rows
+    changes = np.zeros(max(rows - 1, 0), bool)
+    for name in LOG_COLUMNS:
+        column = batch.column(name)
+        changes |= np.asarray(pc.not_equal(column.slice(1), column.slice(0, max(rows - 1, 0))))
+    ends = [*(np.flatnonzero(changes) + 1).tolist(), rows]
+    return [(begin, end) for begin, end in zip([0, *ends], ends, strict=False) if begin < end]
 
-    def __init__(self, floors: Mapping[Place, int], offsets_partitions: int) -> None:
-        self.floors = floors
-        self.offsets_partitions = offsets_partitions
-        self.rows: list[tuple[Any, ...]] = []
-        self.core = new_core()
-        self.groups = 0
-        self.place: Place = ("", "", -1)
-        self.floor = UNKNOWN_FLOOR
-        self.counted = self.above = 0
-        self.lowest = self.highest = -1
-        self.key_id: str | None = None
-        self.history: History | None = None
 
-    def take(
-        self,
-        log: str,
-        topic: str,
-        partition: int,
-        offset: int,
-        timestamp_ms: int,
-        key_id: str | None,
-        key: bytes | None,
-        value: bytes | None,
-        in_transaction: bool,
-    ) -> None:
-        place = (log, topic, partition)
-        if place != self.place:
-            self._leave_log()
-            self.place = place
-            self.floor = self.floors.get(place, UNKNOWN_FLOOR)
-        self.lowest = offset if self.counted == 0 else min(self.lowest, offset)
-        self.highest = max(self.highest, offset)
-        self.counted += 1
-        self.above += offset >= self.floor
-        if key_id != self.key_id:
-            self._leave_history()
-            if key_id is not None:
-                self._enter_history(key_id, offset)
-        if self.history is not None and key is not None:
-            self._add(self.history.record(offset, timestamp_ms, key, value, in_transaction))
-
-    def finish(self) -> None:
-        self._leave_log()
-
-    def rows_so_far(self) -> pa.RecordBatch:
-        rows = self.rows
-        self.rows = []
-        columns: list[Any] = [list(column) for column in zip(*rows, strict=True)] or [[] for _ in CHECKED]
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, CHECKED, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=CHECKED)
-
-    def _enter_history(self, key_id: str, offset: int) -> None:
-        self.key_id = key_id
-        if self.place[1] == TRANSACTION_TOPIC:
-            self.history = TransactionHistory(key_id, self.floor)
-            return
-        if self.groups == GROUPS_PER_CORE:
-            self.groups = 0
-            self.core = new_core()
-        self.groups += 1
-        self.history = GroupHistory(key_id, self.core, self.floor)
-        if self.offsets_partitions > 0:
-            home = coordinator_partition(key_id, self.offsets_partitions)
-            if home != self.place[2]:
-                text = f"group {key_id!r} belongs into partition {home} of {OFFSETS_TOPIC}"
-                self._add([Found(offset, "placement", text, ALWAYS)])
-
-    def _leave_history(self) -> None:
-        if self.history is not None:
-            self._add(self.history.finish())
-        self.history = None
-        self.key_id = None
-
-    def _leave_log(self) -> None:
-        self._leave_history()
-        if self.counted:
-            seen = (self.counted, self.lowest, self.highest, self.floor, self.above)
-            self.rows.append((None, None, *self.place, *NOT_FOUND, *seen))
-        self.counted = self.above = 0
-        self.highest = -1
-        # The same group in another log is another group.
-        self.core = new_core()
-        self.groups = 0
-
-    def _add(self, found: list[Found]) -> None:
-        kind = "transaction" if self.place[1] == TRANSACTION_TOPIC else "group"
-        for one in found:
-            about = (one.offset, one.rule, one.message, one.holds)
-            self.rows.append((kind, self.key_id, *self.place, *about, *NOT_COUNTED))
+def _rows_of(walk: HistoryWalk) -> pa.RecordBatch:
+    rows, walk.rows = walk.rows, []
+    return batch_of(rows, CHECKED)

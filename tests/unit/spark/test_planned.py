@@ -17,7 +17,9 @@ def tasks(*sizes: int) -> list[Task]:
 
 
 def shared(sizes: list[int], count: int, bytes_max: int = LARGE) -> list[list[int]]:
-    return [[task.part.end for task in share] for share in in_shares(tasks(*sizes), count, bytes_max)]
+    return [
+        [task.part.end for task in share] for share in in_shares([[task] for task in tasks(*sizes)], count, bytes_max)
+    ]
 
 
 def test_nothing_has_no_shares() -> None:
@@ -26,7 +28,7 @@ def test_nothing_has_no_shares() -> None:
 
 def test_shares_keep_the_order_and_leave_nothing_out() -> None:
     given = tasks(*range(0, 50_000_000, 1_000_000))
-    assert [task for share in in_shares(given, 4, LARGE) for task in share] == given
+    assert [task for share in in_shares([[task] for task in given], 4, LARGE) for task in share] == given
 
 
 def test_slices_of_one_size_are_shared_evenly() -> None:

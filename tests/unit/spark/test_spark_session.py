@@ -60,6 +60,18 @@ def test_a_short_log_is_read_without_the_second_compiler(monkeypatch: pytest.Mon
     }
 
 
+@pytest.mark.parametrize(("size_bytes", "is_kept"), [(1000, False), (1001, True)])
+def test_a_job_may_need_the_second_compiler_sooner(
+    monkeypatch: pytest.MonkeyPatch, size_bytes: int, is_kept: bool
+) -> None:
+    """The JVM takes the last one of two options."""
+    found: dict[str, Any] = {}
+    monkeypatch.setattr("kcoord.spark.session.bare_session", lambda name, master, java, **asked: found.update(asked))
+    spark_session.open_session("lag", "local[2]", {}, size_bytes, 1000)
+    assert found[spark_session.JVM_OPTIONS].endswith(f" {spark_session.SECOND_COMPILER}") is is_kept
+    assert found["spark.sql.shuffle.partitions"] == 2
+
+
 @pytest.mark.parametrize("size_bytes", [spark_session.SHORT_BYTES_MAX + 1, spark_session.UNKNOWN_SIZE])
 def test_a_long_log_is_read_with_sparks_own_settings(monkeypatch: pytest.MonkeyPatch, size_bytes: int) -> None:
     found = settings(monkeypatch, size_bytes)

@@ -16,6 +16,13 @@ from tests.unit.spark.records_rig import START_MS, HandLog
 from tests.unit.spark.table_rig import TIME
 
 
+def raw(log: HandLog, cause: bytes | None = None) -> pa.RecordBatch:
+    """The rows of RAW_COLUMNS that are not taken yet; `cause` is that of all of them."""
+    batch = log.batch()
+    causes = pa.array([cause] * batch.num_rows, pa.binary())
+    return batch.append_column("cause", causes).select(RAW_COLUMNS)
+
+
 def test_offsets_groups_and_members_of_single_records() -> None:
     log = HandLog("east", partition=3)
     value = OffsetCommitValue(9, 4, "note", START_MS + 123, -1, bytes(range(16)))
@@ -27,7 +34,7 @@ def test_offsets_groups_and_members_of_single_records() -> None:
         GroupMetadataKey("pay"),
         GroupMetadataValue("consumer", 5, "range", "m", START_MS + 123, [member]),
     )
-    batch = log.batch().select(RAW_COLUMNS)
+    batch = raw(log)
     place = {"log": "east", "log_topic": "__consumer_offsets", "log_partition": 3, "log_timestamp": TIME}
     [offsets] = decode_rows(iter([batch]), OffsetsDecoder())
     first, second = offsets.to_pylist()
@@ -40,15 +47,24 @@ def test_offsets_groups_and_members_of_single_records() -> None:
         "bills", 7, None, None,
     )  # fmt: skip
     [groups] = decode_rows(iter([batch]), GroupMetadataTable())
-    assert [(row["log_offset"], row["group_id"], row["epoch"]) for row in groups.to_pylist()] == [(2, "pay", 5)]
+    [row] = groups.to_pylist()
+    assert (row["log_offset"], row["group_id"], row["epoch"], row["cause"]) == (2, "pay", 5, None)
     [members] = decode_rows(iter([batch]), MembersTable())
     assert [(row["member_id"], row["instance_id"]) for row in members.to_pylist()] == [("m", "i")]
+
+
+def test_groups_have_the_causes_of_their_epochs() -> None:
+    log = HandLog("east")
+    log.put(1, GroupMetadataKey("pay"), GroupMetadataValue("consumer", 5, "range", "m", START_MS, []))
+    batch = raw(log, b'{"kind": "member_joined"}')
+    [groups] = decode_rows(iter([batch]), GroupMetadataTable())
+    assert "member_joined" in groups.to_pylist()[0]["cause"]
 
 
 def test_nothing_is_passed_over_that_cannot_be_decoded() -> None:
     log = HandLog("east")
     log.put_bytes(0, b"\x00\x63whatever", b"\x00\x00")
-    batch = log.batch().select(RAW_COLUMNS)
+    batch = raw(log)
     assert list(decode_rows(iter([batch]), OffsetsDecoder())) == []
     broken = batch.set_column(5, "key", pa.array([b"\x00\x01\x00"], pa.binary()))
     with pytest.raises(DecodeError):
