@@ -49,6 +49,8 @@ SWEEP_MS: Final = 500
 # How long records that nobody waits for may stay unwritten until others come. Longer than clients take from the end of
 # a transaction to the next one.
 HOLD_S: Final = 0.02
+# Answering so many connections takes longer than to wait until a thread has begun a sync.
+MANY_ANSWERS: Final = 8
 
 
 class EngineLike(Protocol):
@@ -270,9 +272,11 @@ class Pump:
 
     def _end_turn(self, now: Now, may_hold: bool = True) -> None:
         ticket = self.engine.end_turn(now, may_hold and not self.is_draining)
+        ready = self.engine.take_ready()
         if ticket is not None:
             self.in_flight = ticket
-            self.threads.run([partial(sync_one, item) for item in ticket.syncs], self._synced)
+            work = [partial(sync_one, item) for item in ticket.syncs]
+            self.threads.run(work, self._synced, len(ready) >= MANY_ANSWERS)
         elif self._hold_timer is None and self.in_flight is None and self.engine.has_unwritten():
             self._hold_timer = self.loop.call_later(HOLD_S, self._write_held)
         if not self._is_syncing_ahead:
@@ -280,7 +284,7 @@ class Pump:
             if ahead is not None:
                 self._is_syncing_ahead = True
                 self.ahead_threads.run([partial(sync_one, ahead)], self._synced_ahead)
-        self._flush()
+        self._flush(ready)
         for job in self.engine.take_jobs():
             if isinstance(job, StepJob):
                 self.checks.start(job)
@@ -338,8 +342,8 @@ class Pump:
         if error is not None and not self.has_failed:
             self.fail(error)
 
-    def _flush(self) -> None:
-        for session in self.engine.take_ready():
+    def _flush(self, ready: list[Session]) -> None:
+        for session in ready:
             connection = self.connections.get(session.id)
             if connection is not None:
                 connection.flush()

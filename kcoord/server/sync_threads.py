@@ -8,12 +8,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
+from contextlib import suppress
+from queue import Empty, SimpleQueue
 from typing import Final, final
 
 # More concurrent syncs do not make a disk faster.
 THREADS_MAX: Final = 8
 REST_POLL_S: Final = 0.005
+# A thread that was woken begins within a tenth of it.
+BEGIN_DEADLINE_S: Final = 0.0005
 
 Work = Callable[[], None]
 Done = Callable[[BaseException | None], None]
@@ -44,6 +47,8 @@ class Round:
         self.done = done
         self.error: BaseException | None = None
         self.lock = threading.Lock()
+        # An item for each work item that a thread has begun.
+        self.begun: SimpleQueue[None] = SimpleQueue()
 
 
 @final
@@ -56,8 +61,12 @@ class SyncThreads:
         self._threads = 0
         self._under_way = 0
 
-    def run(self, work: Sequence[Work], done: Done) -> None:
-        """Run all of `work`, in any order; then `done(first error or None)` on the loop."""
+    def run(self, work: Sequence[Work], done: Done, waits_for_begin: bool = False) -> None:
+        """Run all of `work`, in any order; then `done(first error or None)` on the loop.
+
+        `waits_for_begin` is for callers that have much to do. A thread needs the interpreter's lock (GIL) to begin, and
+        they would keep it until they are through.
+        """
         while self._threads < min(len(work), THREADS_MAX):
             self._threads += 1
             threading.Thread(target=self._run, name=f"kcoord-sync-{self._threads}", daemon=True).start()
@@ -73,6 +82,9 @@ class SyncThreads:
         together = Round(len(work), over)
         for item in work:
             self._queue.put((item, together))
+        if waits_for_begin:
+            with suppress(Empty):
+                together.begun.get(timeout=BEGIN_DEADLINE_S)
 
     async def rest(self, is_too_late: Callable[[], bool]) -> None:
         """Wait until all threads are idle: a thread continues its work even if the task that awaits it is cancelled."""
@@ -91,6 +103,7 @@ class SyncThreads:
             if item is None:
                 return
             work, together = item
+            together.begun.put(None)
             error: BaseException | None = None
             try:
                 work()

@@ -37,10 +37,10 @@ BYTES_PER_KEY: Final = 192
 # New records may have old timestamps, so a segment is closed because of its age no sooner than this.
 ROLL_INTERVAL_MS: Final = 10 * 60 * 1000
 # A log is cleaned in pieces of about this size, so that little is lost if the server ends.
-PIECE_BYTES: Final = 256 << 20
+PIECE_BYTES: Final = 128 << 20
 # After so much growth the cleaner does not wait for the end of its backoff. It looks at the size this often.
-HURRY_BYTES: Final = 2 * PIECE_BYTES
-LOOK_S: Final = 1.0
+HURRY_BYTES: Final = PIECE_BYTES
+LOOK_S: Final = 0.5
 # The more there is to clean, the more of a processor's time the child may use even beside a busy server: this part for
 # each piece that waits, up to all of one. Its priority rises, too (see clean_worker).
 SHARE_PER_PIECE: Final = 0.5

@@ -269,7 +269,7 @@ LOG_SETTINGS: Final = (
     ),
     Setting(
         "log.cleaner.backoff.ms", "server.cleaner_backoff_ms", 15000, "ms",
-        "How often the server checks which logs to compact. It checks sooner after 512 MiB of commits.", minimum=1,
+        "How often the server checks which logs to compact. It checks sooner after 128 MiB of commits.", minimum=1,
     ),
     Setting(
         "log.cleaner.dedupe.buffer.size", "server.cleaner_buffer_bytes", 128 * MIB, "bytes",
