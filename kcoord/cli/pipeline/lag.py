@@ -13,7 +13,7 @@ SHOWN = {
     "group_id": "GROUP", "topic": "TOPIC", "partition": "P", "at": "AT", "lag_records": "LAG", "lag_seconds": "LAG_S",
     "committed_offset": "OFFSET", "end_offset": "END", "log_start": "START", "is_left": "LEFT",
 }  # fmt: skip
-# Commits and messages are sorted five times.
+# Above this size the JVM's second compiler pays: commits and messages are sorted five times.
 ONE_COMPILER_BYTES = 64 << 20
 
 

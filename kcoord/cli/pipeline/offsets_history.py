@@ -12,7 +12,7 @@ SHOWN = {
     "group_id": "GROUP", "topic": "TOPIC", "partition": "P", "valid_from": "FROM", "committed_offset": "OFFSET",
     "offset_gap": "GAP", "rate": "RATE/S", "is_rewind": "REWIND", "reset_reason": "RESET",
 }  # fmt: skip
-# Commits are sorted twice, and written with all their columns.
+# Above this size the JVM's second compiler pays: commits are sorted twice, and written with all their columns.
 ONE_COMPILER_BYTES = 128 << 20
 
 

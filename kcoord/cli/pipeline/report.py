@@ -14,7 +14,7 @@ from kcoord.cli.pipeline.run import Run
 from kcoord.core.outcome import GROUP_EVENTS_TOPIC, OFFSETS_TOPIC
 from kcoord.server.failures import EXIT_CONFIG
 
-# Lag is measured at some hundred times for each partition of each group, however few commits there are.
+# Above this size the JVM's second compiler pays: lag is measured some hundred times for each partition of each group.
 ONE_COMPILER_BYTES = 8 << 20
 
 

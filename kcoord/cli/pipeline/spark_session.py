@@ -26,9 +26,9 @@ SHUFFLES_PER_CORE: Final = 4
 # job is over, and one task per core sorts what there is. Without that compiler the JVM reserves less for compiled code
 # than Spark generates.
 SHORT_BYTES_MAX: Final = 256 << 20
-# Jobs that sort a row of every commit, some of them several times, keep it from a smaller size on.
-SECOND_COMPILER: Final = "-XX:TieredStopAtLevel=4"
 SHORT_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+# Jobs that sort a row for every commit need that compiler from a smaller size on.
+SECOND_COMPILER: Final = "-XX:TieredStopAtLevel=4"
 FIRST_COLLECTOR: Final = "-XX:+UseSerialGC"
 COLLECTOR: Final = re.compile(r"-XX:[+-]Use\w*GC\b")
 # Where a JVM takes options from, besides its command line.

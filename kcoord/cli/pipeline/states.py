@@ -50,9 +50,8 @@ def read_records(
     """
     from kcoord.spark.planned import read_table
 
-    return read_table(
-        run.spark, run.options.path, _records_options(run, isolation, columns, groups), has_producer
-    )  # fmt: skip
+    options = _records_options(run, isolation, columns, groups)
+    return read_table(run.spark, run.options.path, options, has_producer)
 
 
 def read_logs(

@@ -75,6 +75,7 @@ class HistoryWalk:
             if key_id is None:
                 if self.is_sorted:
                     self._leave_histories()
+                    history = None
                 continue
             if history is None or key_id != last_id:
                 last_id = key_id

@@ -100,7 +100,7 @@ def verify_short(
     ids: Sequence[str] = (),
 ) -> DataFrame | None:
     """The same for short logs; None if `read_logs` returns that. It reads RECORD_COLUMNS of the logs of coordinators.
-    logs. A task has the states of all keys of a log at the same time, and nothing is shuffled or sorted.
+    A task has the states of all keys of a log at the same time, and nothing is shuffled or sorted.
     """
     known = dict(floors or {})
 
@@ -161,7 +161,7 @@ def _that_hold(checked: DataFrame) -> DataFrame:
 def check_histories(
     batches: Iterator[pa.RecordBatch], floors: Mapping[Place, int], offsets_partitions: int
 ) -> Iterator[pa.RecordBatch]:
-    """What a task does: rows of RECORDS_SQL, sorted by log, key and offset, become rows of CHECKED."""
+    """What a task does: rows with the columns WALKED, sorted by log, key and offset, become rows of CHECKED."""
     return _walk(batches, HistoryWalk(floors, offsets_partitions, True))
 
 
