@@ -513,6 +513,11 @@ class Segment:
             if int(read_i64_be(buf, start)) + int(read_i32_be(buf, start + 23)) >= offset:
                 break
             start += self._batch_size(buf, start, position + start, offset)
+        if len(buf) - start < max_bytes and position + len(buf) < self.size:
+            # What came before took more than was read for it.
+            position += start
+            start = 0
+            buf = self._read_at(position, max_bytes)
         end = start
         limit = start + max_bytes
         while len(buf) - end >= HEADER_BYTES:

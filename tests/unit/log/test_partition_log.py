@@ -6,7 +6,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kcoord.log.directory import LogDirectory
@@ -58,6 +58,8 @@ def test_files_have_kafkas_names() -> None:
     upto=st.integers(1, 60),
     interval=st.sampled_from([100, 4096, 200_000]),
 )
+# The batch before the first one that is wanted is larger than two intervals.
+@example(sizes=[475, 475, 53_086], offset=2, max_bytes=107_294, upto=5, interval=100)
 def test_large_reads_return_all_whole_batches_that_fit(
     sizes: list[int], offset: int, max_bytes: int, upto: int, interval: int
 ) -> None:
