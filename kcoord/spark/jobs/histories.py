@@ -1,9 +1,9 @@
 """Replays the history of one group, or of one transactional id, and checks the rules. Does not use Spark.
 
 The records of one key come in the order of their log, without those of others. So the ends of batches, where states
-are checked (`kcoord.history.invariants`), are unknown. But a coordinator writes the records of
-one step next to each other with one timestamp: if a record of another key is between, or the time has changed, the
-state was complete. Otherwise the check comes later.
+are checked (`kcoord.history.invariants`), are unknown. But a coordinator writes the records of one step next to each
+other with one timestamp: if a record of another key is between, or the time has changed, the state was complete.
+Otherwise the check comes later.
 
 A single history does not show either whether its log was compacted. So each violation has the logs for which it holds
 (`holds`), and `kcoord.spark.jobs.verify`, which knows all histories of the log, selects.

@@ -16,6 +16,7 @@ from pyspark.sql import functions as F
 from kcoord.core.groups.cause_header import CAUSE_HEADER, decode_cause
 from kcoord.core.outcome import GROUP_EVENTS_TOPIC, OFFSETS_TOPIC
 from kcoord.log.serde import UnknownRecord, decode_record
+from kcoord.spark.jobs.cause_column import cause_bytes
 from kcoord.spark.jobs.completeness import COMPLETE_FROM, with_history
 from kcoord.spark.jobs.rebalance_story import Rebalance, RebalanceStory, member_document
 from kcoord.spark.reader.slices import TIME_MS_MAX
@@ -176,11 +177,10 @@ def _milliseconds() -> Column:
 
 
 def _records(records: DataFrame) -> DataFrame:
-    headers = F.filter("headers", lambda header: header["key"] == CAUSE_HEADER)
     return records.where((F.col("log_topic") == OFFSETS_TOPIC) & F.col("record_type").isin(*RECORD_TYPES)).select(
         *GROUP, "log_offset", F.lit(0).alias("is_event"), F.lit(0).cast("bigint").alias("number"),
         F.coalesce(F.unix_millis("log_timestamp"), F.lit(-1)).alias("time_ms"), "key", "value",
-        F.get(headers, F.lit(0))["value"].alias("cause"),
+        cause_bytes().alias("cause"),
     )  # fmt: skip
 
 

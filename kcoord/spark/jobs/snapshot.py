@@ -19,6 +19,7 @@ from kcoord.core.outcome import OFFSETS_TOPIC
 from kcoord.log.record_plain import uuid_text
 from kcoord.log.serde import LEGACY_OFFSET_COMMIT, OFFSET_COMMIT
 from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
+from kcoord.spark.jobs.cause_column import cause_bytes
 from kcoord.spark.jobs.state import Offsets, committed_at, latest
 from kcoord.spark.tables.group_metadata import GroupMetadataTable
 from kcoord.spark.tables.members import MembersTable
@@ -96,9 +97,8 @@ def _decoded(state: DataFrame, table: type[DecodedTable]) -> DataFrame:
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return decode_rows(batches, table())
 
-    causes = F.filter("headers", lambda header: (header["key"] == CAUSE_HEADER) & header["value"].isNotNull())
     of_groups = state.where(F.col("log_topic") == OFFSETS_TOPIC)
-    rows = of_groups.withColumn("cause", F.get(causes, F.lit(0))["value"]).select(*RAW_COLUMNS)
+    rows = of_groups.withColumn("cause", cause_bytes()).select(*RAW_COLUMNS)
     return rows.mapInArrow(decode, spark_schema(table.NAME))
 
 

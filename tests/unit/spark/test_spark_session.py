@@ -43,12 +43,18 @@ def test_cores_of_a_master(master: str, cores: int) -> None:
     assert spark_session.cores_of(master) == cores
 
 
-def settings(monkeypatch: pytest.MonkeyPatch, size_bytes: int, master: str = "local[2]", **conf: str) -> dict[str, Any]:
+def settings(
+    monkeypatch: pytest.MonkeyPatch,
+    size_bytes: int,
+    master: str = "local[2]",
+    one_compiler_bytes: int = spark_session.SHORT_BYTES_MAX,
+    **conf: str,
+) -> dict[str, Any]:
     """What a session is asked for. `conf` has options of the JVM."""
     found: dict[str, Any] = {}
     given = {spark_session.JVM_OPTIONS: conf["jvm"]} if "jvm" in conf else {}
     monkeypatch.setattr("kcoord.spark.session.bare_session", lambda name, master, java, **asked: found.update(asked))
-    spark_session.open_session("lag", master, given, size_bytes)
+    spark_session.open_session("lag", master, given, size_bytes, one_compiler_bytes)
     return found
 
 
@@ -65,9 +71,7 @@ def test_a_job_may_need_the_second_compiler_sooner(
     monkeypatch: pytest.MonkeyPatch, size_bytes: int, is_kept: bool
 ) -> None:
     """The JVM takes the last one of two options."""
-    found: dict[str, Any] = {}
-    monkeypatch.setattr("kcoord.spark.session.bare_session", lambda name, master, java, **asked: found.update(asked))
-    spark_session.open_session("lag", "local[2]", {}, size_bytes, 1000)
+    found = settings(monkeypatch, size_bytes, one_compiler_bytes=1000)
     assert found[spark_session.JVM_OPTIONS].endswith(f" {spark_session.SECOND_COMPILER}") is is_kept
     assert found["spark.sql.shuffle.partitions"] == 2
 

@@ -89,7 +89,8 @@ def log_of(topic: str, steps: list[tuple[tuple[str, int], Pair]]) -> pa.RecordBa
             log.end(second, 9, COMMIT)
         else:
             log.put(second, *(gone(pair) if kind == "tombstone" else pair))
-    return log.batch().select(RECORD_COLUMNS) if log.next_offset and any(s[0][0] != "hole" for s in steps) else None
+    has_records = any(kind != "hole" for (kind, _), _ in steps)
+    return log.batch().select(RECORD_COLUMNS) if has_records else None
 
 
 def sorted_by_key(batches: list[pa.RecordBatch], ids: list[str]) -> pa.RecordBatch:
