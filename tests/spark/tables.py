@@ -5,10 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from kcoord.spark.tables.schemas import spark_schema
+from kcoord.spark.tables.schemas import arrow_schema, spark_schema
 
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 DAY = datetime(2026, 1, 31, tzinfo=UTC)
 
 
@@ -16,10 +18,28 @@ def at(seconds: float) -> datetime:
     return DAY + timedelta(seconds=seconds)
 
 
+def micros(time: datetime) -> int:
+    return (time - EPOCH) // timedelta(microseconds=1)
+
+
 def frame(spark: SparkSession, table: str, rows: list[dict[str, Any]]) -> DataFrame:
     schema = spark_schema(table)
     cells = [tuple({"log": ".", **row}.get(name) for name in schema.names) for row in rows]
     return spark.createDataFrame(cells, schema)
+
+
+def arrow(table: str, rows: list[dict[str, Any]]) -> pa.Table:
+    """The same as `frame`, for jobs without Spark."""
+    schema = arrow_schema(table)
+    return pa.Table.from_pylist([{"log": ".", **row} for row in rows], schema)
+
+
+def same_rows(found: DataFrame, short: pa.Table) -> None:
+    """Fail unless a job without Spark has the same columns and rows, in any order."""
+    rows = found.toArrow()
+    assert short.schema.names == rows.schema.names
+    assert [field.type for field in short.schema] == [field.type for field in rows.schema]
+    assert sorted(map(repr, short.to_pylist())) == sorted(map(repr, rows.to_pylist()))
 
 
 def commit(

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from kcoord.spark.jobs.brokers import one_cluster
+from kcoord.spark.jobs.completeness import LogHistory
 from kcoord.spark.jobs.lag import lag, log_starts
-from tests.spark.tables import at, commit, frame, message, seconds_of
+from kcoord.spark.short.lag import TooManySamples
+from kcoord.spark.short.lag import lag as short_lag
+from tests.spark.tables import arrow, at, commit, frame, message, micros, same_rows, seconds_of
 
 # A message each 10 s: offset 0 at 10 s, 9 at 100 s.
 STEADY = [message(offset, 10 + 10 * offset) for offset in range(10)]
@@ -19,9 +25,12 @@ STEADY = [message(offset, 10 + 10 * offset) for offset in range(10)]
 def measure(
     spark: SparkSession, commits: list[Any], messages: list[Any], assignments: list[Any] | None = None, **more: Any
 ) -> list[tuple[Any, ...]]:
-    """(group, topic-partition, seconds, committed, lag in records, in seconds), at commits and at the end."""
+    """(group, topic-partition, seconds, committed, lag in records, in seconds), at commits and at the end. The job
+    without Spark finds the same."""
     held = None if assignments is None else frame(spark, "assignments", assignments)
-    rows = lag(frame(spark, "offset_commits", commits), frame(spark, "messages", messages), held, **more).collect()
+    table = lag(frame(spark, "offset_commits", commits), frame(spark, "messages", messages), held, **more)
+    same_rows(table, measure_short(commits, messages, assignments, **more))
+    rows = table.collect()
     found = [
         (
             row.group_id, f"{row.topic}-{row.partition}", seconds_of(row.at), row.committed_offset, row.lag_records,
@@ -30,6 +39,22 @@ def measure(
         for row in rows
     ]  # fmt: skip
     return sorted(found)
+
+
+def measure_short(
+    commits: list[Any],
+    messages: list[Any],
+    assignments: list[Any] | None = None,
+    every_s: float = 0,
+    until: datetime | None = None,
+    now: datetime | None = None,
+    histories: Sequence[LogHistory] = (),
+) -> pa.Table:
+    held = None if assignments is None else arrow("assignments", assignments)
+    now_us = micros(now or datetime.now(UTC))
+    until_us = None if until is None else micros(until)
+    tables = (arrow("offset_commits", commits), arrow("messages", messages), held)
+    return short_lag(*tables, now_us, every_s, until_us, histories)
 
 
 def test_lag_at_each_commit_and_at_the_end(spark: SparkSession) -> None:
@@ -177,8 +202,12 @@ def test_topics_that_a_group_has_left(spark: SparkSession) -> None:
 
 
 def test_no_more_samples_than_anybody_can_want(spark: SparkSession) -> None:
+    commits, messages = [commit(1, 0, 1)], [message(0, 2000)]
+    rows = lag(frame(spark, "offset_commits", commits), frame(spark, "messages", messages), every_s=0.001)
     with pytest.raises(PySparkException, match="more than 1000000 samples"):
-        measure(spark, [commit(1, 0, 1)], [message(0, 2000)], every_s=0.001)
+        rows.collect()
+    with pytest.raises(TooManySamples, match="more than 1000000 samples"):
+        measure_short(commits, messages, every_s=0.001)
 
 
 def test_where_logs_begin(spark: SparkSession) -> None:

@@ -9,7 +9,9 @@ from pyspark.sql import SparkSession
 
 from kcoord.spark.jobs.brokers import one_cluster
 from kcoord.spark.jobs.offsets_history import offset_of, offsets_history
-from tests.spark.tables import at, commit, frame, seconds_of
+from kcoord.spark.short.offsets_history import offset_of as short_offset_of
+from kcoord.spark.short.offsets_history import offsets_history as short_history
+from tests.spark.tables import arrow, at, commit, frame, message, micros, same_rows, seconds_of
 
 COMMITS = [
     commit(10, 0, 100, metadata="first"),
@@ -34,6 +36,8 @@ COMMITS = [
 def rows(spark: SparkSession) -> list[Any]:
     starts = spark.createDataFrame([(".", "t", 0, 60)], "log string, topic string, partition int, log_start bigint")
     history = offsets_history(frame(spark, "offset_commits", COMMITS), starts)
+    messages = arrow("messages", [message(60, 0), message(70, 0)])
+    same_rows(history, short_history(arrow("offset_commits", COMMITS), messages))
     return history.where("group_id = 'g' and partition = 0").orderBy("log_offset").collect()
 
 
@@ -75,7 +79,9 @@ def test_rewinds_and_resets(rows: list[Any]) -> None:
 
 def test_without_log_starts_only_zero_is_one(spark: SparkSession) -> None:
     commits = [commit(1, 0, 100), commit(2, 1, 60), commit(3, 2, 0)]
-    rows = offsets_history(frame(spark, "offset_commits", commits)).collect()
+    history = offsets_history(frame(spark, "offset_commits", commits))
+    same_rows(history, short_history(arrow("offset_commits", commits)))
+    rows = history.collect()
     assert column(rows, "reset_reason") == {1: None, 2: None, 3: "log_start"}
 
 
@@ -93,9 +99,12 @@ def test_valid_from_and_to_follow_the_log_also_where_the_clock_does_not(rows: li
 
 def test_the_offset_as_of_a_time(spark: SparkSession) -> None:
     history = offsets_history(frame(spark, "offset_commits", COMMITS)).where("group_id = 'g'").cache()
+    short = short_history(arrow("offset_commits", [one for one in COMMITS if one["group_id"] == "g"]))
     wanted = {-1: [], 0: [(0, 100)], 10: [(0, 150)], 25: [(0, 130), (1, 5)], 35: [(1, 5)], 72: [(0, 10), (1, 5)]}
     for seconds, offsets in wanted.items():
-        found = offset_of(history, at(seconds)).select("partition", "committed_offset").collect()
+        table = offset_of(history, at(seconds))
+        same_rows(table, short_offset_of(short, micros(at(seconds))))
+        found = table.select("partition", "committed_offset").collect()
         assert sorted(tuple(row) for row in found) == offsets, seconds
     history.unpersist()
 
@@ -103,6 +112,7 @@ def test_the_offset_as_of_a_time(spark: SparkSession) -> None:
 def test_logs_are_apart_unless_they_are_replicas_of_one(spark: SparkSession) -> None:
     commits = [commit(1, 0, 1, log=log) for log in ("a", "b")] + [commit(2, 1, 2, log="a")]
     table = frame(spark, "offset_commits", commits)
+    same_rows(offsets_history(table), short_history(arrow("offset_commits", commits)))
     found = offsets_history(table).select("log", "log_offset", "offset_gap").collect()
     assert sorted(map(tuple, found), key=str) == [("a", 1, None), ("a", 2, 1), ("b", 1, None)]
     found = offsets_history(one_cluster(table)).select("log", "log_offset", "offset_gap").collect()

@@ -8,6 +8,7 @@ import click
 
 from kcoord.cli.pipeline.options import RunOptions, pipeline_options
 from kcoord.cli.pipeline.run import Result, Run
+from kcoord.cli.pipeline.short_run import ShortResult, ShortRun, run_short
 
 SHOWN = {
     "group_id": "GROUP", "topic": "TOPIC", "partition": "P", "at": "AT", "lag_records": "LAG", "lag_seconds": "LAG_S",
@@ -34,6 +35,31 @@ def lag(options: RunOptions, every: float, last: bool, assigned: bool) -> None:
     Example:
       kcoord pipeline lag data --every 60 --to lag
     """
+    every_s = 0 if last else every
+
+    def short(run: ShortRun) -> ShortResult:
+        import pyarrow.compute as pc
+
+        from kcoord.spark.jobs import lag as columns
+        from kcoord.spark.short import lag as job
+
+        rows = job.lag(
+            run.table("offset_commits", columns.COMMIT_COLUMNS),
+            run.table("messages", columns.MESSAGE_COLUMNS),
+            run.table("assignments", columns.ASSIGNMENT_COLUMNS),
+            run.now_us,
+            every_s,
+            run.until_us,
+            run.history(),
+        )
+        if last:
+            rows = rows.filter(rows.column("is_last"))
+        if assigned:
+            rows = rows.filter(pc.invert(pc.fill_null(rows.column("is_left"), False)))
+        return ShortResult("lag", rows.combine_chunks(), "at", SHOWN)
+
+    if run_short("lag", options, short):
+        return
     with Run("lag", options, reads_history=True, one_compiler_bytes=ONE_COMPILER_BYTES) as run:
         from kcoord.spark.jobs import lag as job
 
@@ -44,7 +70,7 @@ def lag(options: RunOptions, every: float, last: bool, assigned: bool) -> None:
             run.table("offset_commits", job.COMMIT_COLUMNS),
             run.table("messages", job.MESSAGE_COLUMNS),
             run.assignments(job.ASSIGNMENT_COLUMNS),
-            0 if last else every,
+            every_s,
             until,
             history=run.history(),
         )

@@ -7,6 +7,7 @@ import click
 from kcoord.cli.log.points import parse_time
 from kcoord.cli.pipeline.options import RunOptions, pipeline_options
 from kcoord.cli.pipeline.run import Result, Run
+from kcoord.cli.pipeline.short_run import ShortResult, ShortRun, run_short
 
 SHOWN = {
     "group_id": "GROUP", "topic": "TOPIC", "partition": "P", "valid_from": "FROM", "committed_offset": "OFFSET",
@@ -28,6 +29,19 @@ def offsets_history(options: RunOptions, at: int, log_starts: bool) -> None:
     Example:
       kcoord pipeline offsets-history data --group billing --at 2026-01-31T12:00
     """
+
+    def short(run: ShortRun) -> ShortResult:
+        from kcoord.spark.jobs import lag
+        from kcoord.spark.short import offsets_history as job
+
+        messages = run.table("messages", lag.MESSAGE_COLUMNS) if log_starts else None
+        history = job.offsets_history(run.table("offset_commits"), messages, run.history())
+        if at >= 0:
+            history = job.offset_of(history, at * 1000)
+        return ShortResult("offsets_history", history, "valid_from", SHOWN)
+
+    if run_short("offsets-history", options, short):
+        return
     with Run("offsets-history", options, reads_history=True, one_compiler_bytes=ONE_COMPILER_BYTES) as run:
         from pyspark.sql import functions as F
 

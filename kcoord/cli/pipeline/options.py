@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from kcoord.cli.log.points import parse_time
 from kcoord.cli.online.suggestions import suggestion
@@ -20,15 +21,16 @@ FORMATS: Final = (PARQUET, DELTA, ICEBERG)
 SHOWN_DEFAULT: Final = 20
 BUCKETS_DEFAULT: Final = 16
 
-# Fields of RunOptions about what is printed.
-PRINTED: Final = ("is_json", "is_csv", "shown")
+# Fields of RunOptions that are not options of the command line.
+DERIVED: Final = ("is_json", "is_csv", "shown", "output", "is_spark_wanted")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """The options of a run. Times are Unix times in ms, -1 for none; `output` is the directory to write to."""
+    """The options of a run. Times are Unix times in ms, -1 for none; `output` is the directory to write to.
+    `is_spark_wanted` is whether the command line names a master or settings of Spark."""
 
     path: str
     master: str
@@ -46,6 +48,7 @@ class RunOptions:
     shown: int
     is_json: bool
     is_csv: bool = False
+    is_spark_wanted: bool = False
 
 
 class Output(click.Choice[str]):
@@ -67,7 +70,10 @@ def parse_pair(_context: object, parameter: click.Parameter, texts: tuple[str, .
 
 _OPTIONS: Final[list[Any]] = [
     click.argument("path"),
-    click.option("--master", "-m", default="local[*]", show_default=True, metavar="URL", help="As for spark-submit."),
+    click.option(
+        "--master", "-m", default="local[*]", show_default=True, metavar="URL",
+        help="As for spark-submit. With it, or --conf, Spark reads short logs, too.",
+    ),
     click.option(
         "--conf", "-c", multiple=True, callback=parse_pair, metavar="NAME=VALUE",
         help="A setting of Spark, such as spark.driver.memory=4g; repeatable.",
@@ -129,14 +135,20 @@ def pipeline_options(command: F) -> F:
 
     @functools.wraps(command)
     def run(*args: Any, **kwargs: Any) -> Any:
-        names = [name for name in RunOptions.__dataclass_fields__ if name not in (*PRINTED, "output")]
+        names = [name for name in RunOptions.__dataclass_fields__ if name not in DERIVED]
         given = {name: kwargs.pop(name) for name in names}
         target, printed_as = destination(kwargs.pop("target"), kwargs.pop("output"))
         shown = kwargs.pop("shown")
         if shown is None:
             shown = 0 if target else SHOWN_DEFAULT
+        master = click.get_current_context().get_parameter_source("master")
         options = RunOptions(
-            **given, output=target, shown=shown, is_json=printed_as == "json", is_csv=printed_as == "csv"
+            **given,
+            output=target,
+            shown=shown,
+            is_json=printed_as == "json",
+            is_csv=printed_as == "csv",
+            is_spark_wanted=bool(given["conf"]) or master is not ParameterSource.DEFAULT,
         )
         return command(*args, options=options, **kwargs)
 

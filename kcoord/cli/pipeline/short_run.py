@@ -1,0 +1,195 @@
+"""A job over short logs without Spark, whose start would take longer than everything else."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, final
+
+from kcoord.cli.bar import Bar
+from kcoord.cli.log.common import note, plural
+from kcoord.cli.pipeline.options import PARQUET, RunOptions
+from kcoord.cli.pipeline.run import (
+    BUCKET,
+    DATE,
+    check_output,
+    check_path,
+    emit_results,
+    friendly,
+    history_options,
+    place_of,
+    table_options,
+)
+from kcoord.cli.pipeline.shown import plain, show
+from kcoord.cli.pipeline.spark_session import check_installed, is_short
+from kcoord.cli.pipeline.trace_file import TraceFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from kcoord.spark.jobs.completeness import LogHistory
+
+# Where Spark's own settings may be, which are to be used then.
+SETTINGS_FILE: Final = "spark-defaults.conf"
+# A place that is not simply a path, such as file:/tmp.
+URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+
+
+@final
+@dataclass(frozen=True)
+class ShortResult:
+    """A table that a job made; `time` is its time column, `titles` are the columns for a terminal."""
+
+    name: str
+    table: pa.Table
+    time: str
+    titles: dict[str, str]
+
+
+@final
+class ShortRun:
+    """What a job reads. `histories` are the logs of `__consumer_offsets`, if the job has asked for them."""
+
+    def __init__(self, options: RunOptions, bar: Bar) -> None:
+        self.options = options
+        self.now_us = time.time_ns() // 1000
+        self.histories: list[LogHistory] = []
+        self._bar = bar
+
+    @property
+    def until_us(self) -> int | None:
+        return self.options.until_ms * 1000 if self.options.until_ms >= 0 else None
+
+    def table(self, name: str, columns: Sequence[str] = ()) -> pa.Table:
+        """As `Run.table` does."""
+        from kcoord.spark.short.tables import only, read_table
+
+        options = self.options
+        found = read_table(options.path, table_options(options, name, columns), self._begin, self._bar.step)
+        if options.groups and "group_id" in found.column_names:
+            found = only(found, "group_id", options.groups)
+        if options.topics and name in ("offset_commits", "messages"):
+            found = only(found, "topic", options.topics)
+        return found
+
+    def history(self) -> list[LogHistory]:
+        from kcoord.spark.jobs.completeness import histories_of
+        from kcoord.spark.planned import read_history_here
+        from kcoord.spark.short.bounds import NotShort
+
+        found = read_history_here(self.options.path, history_options(self.options))
+        if found is None:
+            raise NotShort("the headers of the logs")
+        self.histories = histories_of(found)
+        return self.histories
+
+    def _begin(self, size_bytes: int) -> None:
+        self._bar.begin("Reading", size_bytes)
+
+
+def run_short(job: str, options: RunOptions, make: Callable[[ShortRun], ShortResult]) -> bool:
+    """Run a job in this process, if the logs are short and nothing that was asked for needs Spark. False if not: then
+    nothing was written or printed.
+    """
+    if needs_spark(options):
+        return False
+    check_installed()
+    check_output(options)
+    trace = TraceFile(job)
+    try:
+        with friendly(trace):
+            return _run(job, options, make)
+    finally:
+        trace.close()
+
+
+def needs_spark(options: RunOptions, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether the command line or the environment asks for what only Spark has, whatever the size of the logs."""
+    return (
+        options.is_spark_wanted
+        or options.one_cluster
+        or (bool(options.output) and (options.format != PARQUET or URL.match(options.output) is not None))
+        or _has_session()
+        or _has_settings(environment)
+    )
+
+
+def _has_session() -> bool:
+    """Whether this process was started by spark-submit, or has a session already."""
+    if "PYSPARK_GATEWAY_PORT" in os.environ:
+        return True
+    if "pyspark.sql" not in sys.modules:
+        return False
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession() is not None
+
+
+def _has_settings(environment: Mapping[str, str]) -> bool:
+    home = environment.get("SPARK_HOME", "")
+    folder = environment.get("SPARK_CONF_DIR", "") or (os.path.join(home, "conf") if home else "")
+    return bool(folder) and os.path.exists(os.path.join(folder, SETTINGS_FILE))
+
+
+def _run(job: str, options: RunOptions, make: Callable[[ShortRun], ShortResult]) -> bool:
+    from kcoord.cli.pipeline.history_notes import note_history
+    from kcoord.spark.reader.filesystem import HDFS_SCHEMES
+    from kcoord.spark.short.bounds import NotShort
+
+    # A process that has used hdfs-native could not start Spark any more.
+    if options.path.partition("://")[0] in HDFS_SCHEMES or not is_short(options.master, check_path(options)):
+        return False
+    with Bar() as bar:
+        run = ShortRun(options, bar)
+        try:
+            result = make(run)
+        except NotShort:
+            return False
+    note_history(run.histories, options)
+    _finish(job, options, result, run.histories)
+    return True
+
+
+def _finish(job: str, options: RunOptions, result: ShortResult, histories: Sequence[LogHistory]) -> None:
+    table = between(result.table, result.time, options.since_ms, options.until_ms)
+    document: dict[str, Any] = {}
+    if options.output:
+        from kcoord.spark.short.parquet import with_places, write_table
+
+        place = place_of(options, result.name)
+        table = with_places(table, result.time, options.buckets, DATE, BUCKET)
+        write_table(table, place, result.time, DATE, BUCKET)
+        document |= {"output": place, "written": table.num_rows}
+        if not options.is_json:
+            note(f"{plural(table.num_rows, 'row')} in {place}")
+    if options.shown:
+        rows = first_rows(table, result.time, options.shown + 1)
+        document |= show(options, result.name, table.column_names, rows, result.titles, True)
+    emit_results(job, options, {result.name: document}, histories)
+
+
+def between(table: pa.Table, time: str, since_ms: int, until_ms: int) -> pa.Table:
+    """The rows of these times; -1 is no limit. Rows without a time have none."""
+    if since_ms < 0 and until_ms < 0:
+        return table
+    from kcoord.spark.short.runs import MISSING, integers
+
+    times = integers(table.column(time))
+    keep = times != MISSING
+    if since_ms >= 0:
+        keep &= times // 1000 >= since_ms
+    if until_ms >= 0:
+        keep &= times // 1000 <= until_ms
+    return table.filter(keep).combine_chunks()
+
+
+def first_rows(table: pa.Table, time: str, count: int) -> list[Any]:
+    """The first rows by time, those without one before, as `rows_of` makes them."""
+    from kcoord.spark.short.runs import in_order, integers
+
+    rows = table.take(in_order(integers(table.column(time)))[:count])
+    return [plain(row) for row in rows.to_pylist()]

@@ -1,0 +1,12 @@
+"""How much a job without Spark may hold in memory."""
+
+from __future__ import annotations
+
+from typing import Final
+
+# Of a table as it is read. What a job makes of it takes three times as much again.
+TABLE_BYTES_MAX: Final = 512 << 20
+
+
+class NotShort(Exception):
+    """There are more rows than a job without Spark may have in memory: Spark, which may write to a disk, takes over."""

@@ -1,0 +1,101 @@
+"""A table as Parquet files, by day and bucket of groups, as Spark would write them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from datetime import date, timedelta
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import xxhash
+
+from kcoord.spark.short.runs import MISSING, in_order, integers
+
+# Spark's, for `xxhash64`.
+HASH_SEED: Final = 42
+DAY_US: Final = 86_400_000_000
+NO_DAY: Final = "__HIVE_DEFAULT_PARTITION__"
+COMPRESSION: Final = "snappy"
+# An empty file that says that a table is complete.
+SUCCESS: Final = "_SUCCESS"
+# A table that is being written has this at the end of its name.
+STAGED: Final = ".part"
+EPOCH: Final = date(1970, 1, 1)
+
+
+def with_places(table: pa.Table, time: str, buckets: int, date_name: str, bucket_name: str) -> pa.Table:
+    """The table with the columns that directories are named by: the day (UTC) of the column `time`, and a bucket for
+    the column `group_id`."""
+    times = integers(table.column(time))
+    days = pa.array((times // DAY_US).astype(np.int32), mask=times == MISSING).cast(pa.date32())
+    groups, names = _sorted_groups(table.column("group_id"))
+    bucket_of = np.array([bucket_of_group(name, buckets) for name in names], np.int32)
+    return table.append_column(date_name, days).append_column(bucket_name, pa.array(bucket_of[groups]))
+
+
+def write_table(table: pa.Table, place: str, time: str, date_name: str, bucket_name: str) -> None:
+    """Write all of a table that `with_places` has made to the directory `place`, which it replaces, or nothing. In a
+    file rows are sorted by group and time. Raises OSError.
+    """
+    staged = place.rstrip("/") + STAGED
+    shutil.rmtree(staged, ignore_errors=True)
+    os.makedirs(staged)
+    try:
+        _write_files(table, staged, time, date_name, bucket_name)
+        with open(os.path.join(staged, SUCCESS), "wb"):
+            pass
+        if os.path.lexists(place):
+            shutil.rmtree(place)
+        os.rename(staged, place)
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _write_files(table: pa.Table, staged: str, time: str, date_name: str, bucket_name: str) -> None:
+    days, buckets = integers(table.column(date_name).cast(pa.int32())), integers(table.column(bucket_name))
+    groups, _ = _sorted_groups(table.column("group_id"))
+    order = in_order(days, buckets, groups, integers(table.column(time)))
+    changes = (np.diff(days[order]) != 0) | (np.diff(buckets[order]) != 0)
+    begins = [0, *(np.flatnonzero(changes) + 1).tolist()]
+    ends = [*begins[1:], len(order)]
+    file_name = f"part-00000-{uuid.uuid4()}.c000.{COMPRESSION}.parquet"
+    stored = table.drop_columns([date_name, bucket_name])
+
+    def write(begin: int, end: int) -> None:
+        first = order[begin]
+        folder = os.path.join(staged, f"{date_name}={_day_text(days[first])}", f"{bucket_name}={buckets[first]}")
+        os.makedirs(folder, exist_ok=True)
+        rows = stored.take(pa.array(order[begin:end]))
+        pq.write_table(rows, os.path.join(folder, file_name), compression=COMPRESSION, store_schema=False)
+
+    # Arrow leaves the other threads alone while it works.
+    with ThreadPoolExecutor(os.cpu_count() or 1) as threads:
+        list(threads.map(write, begins, ends) if len(order) else ())
+
+
+def _sorted_groups(column: Any) -> tuple[Any, list[str]]:
+    """For each row the number of its group, in the order of their names, and the names."""
+    encoded = column.combine_chunks().dictionary_encode()
+    if isinstance(encoded, pa.ChunkedArray):
+        encoded = encoded.combine_chunks()
+    names = encoded.dictionary.to_pylist()
+    # Spark compares bytes of UTF-8; the order of code points is the same.
+    order = sorted(range(len(names)), key=names.__getitem__)
+    rank = np.zeros(len(names), np.int64)
+    rank[order] = np.arange(len(names))
+    return rank[encoded.indices.to_numpy()] if len(names) else np.zeros(0, np.int64), [names[one] for one in order]
+
+
+def bucket_of_group(group_id: str, buckets: int) -> int:
+    """Spark's `pmod(xxhash64(group_id), buckets)`."""
+    value = xxhash.xxh64_intdigest(group_id.encode(), seed=HASH_SEED)
+    return (value - (1 << 64) if value >> 63 else value) % buckets
+
+
+def _day_text(day: int) -> str:
+    return NO_DAY if day == MISSING else (EPOCH + timedelta(days=int(day))).isoformat()

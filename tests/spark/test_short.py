@@ -1,0 +1,178 @@
+"""Jobs without Spark find what the jobs of Spark find, and write what Spark would write."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from kcoord.cli.main import main
+from kcoord.cli.pipeline import short_run
+from kcoord.core.outcome import OFFSETS_TOPIC
+from kcoord.spark.jobs.completeness import LogHistory, history_table
+from kcoord.spark.jobs.lag import lag, log_starts
+from kcoord.spark.jobs.offsets_history import offsets_history
+from kcoord.spark.short.lag import lag as short_lag
+from kcoord.spark.short.offsets_history import offsets_history as short_history
+from kcoord.spark.short.parquet import bucket_of_group
+from tests.spark.tables import arrow, at, commit, frame, message, micros, same_rows
+from tests.spark.test_pipeline_command import data
+
+__all__ = ["data"]
+
+LOGS = ("a", "b")
+GROUPS = ("g", "h", "\ue000", "\U0001f600")
+TOPICS = ("t", "u")
+TABLES = ("offset_commits", "messages", "assignments")
+Rows = list[dict[str, Any]]
+
+
+def random_commits(rng: random.Random) -> Rows:
+    """Clocks jump, times and offsets are missing, groups come back, and a group's commits are in two partitions."""
+    found = []
+    for offset in range(rng.choice([1, 40, 300])):
+        committed = rng.choice([None, -1, 0, 0, *(rng.randrange(60) for _ in range(12))])
+        row = commit(offset, rng.randrange(offset + 20), committed, rng.choice(GROUPS), rng.choice(TOPICS))
+        row |= {"log": rng.choice(LOGS), "log_partition": rng.randrange(2), "partition": rng.randrange(2)}
+        if rng.random() < 0.1:
+            row["commit_timestamp"] = None
+        if rng.random() < 0.2:
+            row["log_timestamp"] = None
+        if rng.random() < 0.5:
+            row["topic_id"] = rng.choice(["A", "B"])
+        found.append(row)
+    return found
+
+
+def random_messages(rng: random.Random) -> Rows:
+    found = []
+    for log in LOGS:
+        for topic in TOPICS[: rng.randrange(3)]:
+            for offset in sorted(rng.sample(range(80), rng.randrange(60))):
+                row = message(offset, rng.randrange(offset * 4 + 1), topic, rng.randrange(2), log=log)
+                if rng.random() < 0.1:
+                    row["timestamp"] = rng.choice([None, at(100_000)])
+                found.append(row)
+    rng.shuffle(found)
+    return found
+
+
+def random_assignments(rng: random.Random) -> Rows:
+    return [
+        {
+            "log": rng.choice(LOGS), "log_offset": rng.randrange(40), "group_id": rng.choice(GROUPS),
+            "kind": rng.choice(["classic", "consumer"]), "role": rng.choice(["current", "current", "target"]),
+            "member_id": rng.choice([None, "m", "n"]), "topic": rng.choice([None, *TOPICS]),
+            "topic_id": rng.choice([None, "A"]), "partitions": rng.choice([None, [0]]),
+            "is_tombstone": rng.random() < 0.2,
+        }
+        for _ in range(rng.randrange(20))
+    ]  # fmt: skip
+
+
+def random_histories(rng: random.Random) -> list[LogHistory]:
+    found = []
+    for log in LOGS:
+        from_ms = rng.choice([None, micros(at(rng.randrange(100))) // 1000])
+        found.append(LogHistory(log, OFFSETS_TOPIC, rng.randrange(2), 400, rng.randrange(200), from_ms))
+        found.append(LogHistory(log, "__transaction_state", 0, 400, 7, 7))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_same_history_and_lag(spark: SparkSession, seed: int) -> None:
+    rng = random.Random(seed)
+    commits, messages, assignments = random_commits(rng), random_messages(rng), random_assignments(rng)
+    histories = random_histories(rng)
+    given = (commits, messages, assignments)
+    of_spark = [frame(spark, name, rows) for name, rows in zip(TABLES, given, strict=True)]
+    short = [arrow(name, rows) for name, rows in zip(TABLES, given, strict=True)]
+    history = history_table(spark, histories)
+
+    found = offsets_history(of_spark[0], log_starts(of_spark[1]), history)
+    same_rows(found, short_history(short[0], short[1], histories))
+
+    now = at(rng.randrange(100, 400))
+    every_s = rng.choice([0.0, 7.0, 30.0])
+    until: datetime | None = rng.choice([None, at(rng.randrange(150))])
+    rows = lag(of_spark[0], of_spark[1], of_spark[2], every_s, until, now, history)
+    until_us = None if until is None else micros(until)
+    same_rows(rows, short_lag(short[0], short[1], short[2], micros(now), every_s, until_us, histories))
+
+
+def test_nothing_at_all(spark: SparkSession) -> None:
+    of_spark = [frame(spark, name, []) for name in TABLES]
+    commits, messages, assignments = (arrow(name, []) for name in TABLES)
+    same_rows(offsets_history(of_spark[0]), short_history(commits, messages))
+    empty = lag(of_spark[0], of_spark[1], of_spark[2])
+    same_rows(empty, short_lag(commits, messages, assignments, 0))
+    same_rows(empty, short_lag(commits, messages, assignments, 0, 60, micros(at(0))))
+
+
+def test_groups_are_in_the_buckets_of_spark(spark: SparkSession) -> None:
+    names = [*GROUPS, "", "workers", "x" * 40, "ä" * 33]
+    table = spark.createDataFrame([(name,) for name in names], "name string")
+    for count in (1, 16, 1_000):
+        rows = table.select(F.pmod(F.xxhash64("name"), F.lit(count)).cast("int")).collect()
+        assert [bucket_of_group(name, count) for name in names] == [row[0] for row in rows]
+
+
+# --- the commands
+
+
+def run(job: str, *arguments: str | Path) -> Any:
+    words = ["pipeline", job, *map(str, arguments), "--output", "json"]
+    result = CliRunner().invoke(main, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["offsets-history"],
+        ["offsets-history", "--log-starts", "--group", "workers"],
+        ["offsets-history", "--at", "2025-10-09T08:53:28.500"],
+        ["offsets-history", "--since", "2025-10-09T08:53:28", "--until", "2025-10-09T08:53:30"],
+        ["lag"],
+        ["lag", "--last", "--assigned"],
+        ["lag", "--every", "0.5", "--topic", "orders", "--until", "2025-10-09T08:53:29"],
+    ],
+    ids=" ".join,
+)
+def test_commands_answer_the_same(
+    words: list[str], data: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, *options = words
+    name = job.replace("-", "_")
+    arguments: list[str | Path] = [data, *options, "--limit", "99", "--buckets", "4", "--to"]
+    of_spark = run(job, *arguments, tmp_path / "spark")
+    # Without the tests' session nothing asks for Spark.
+    monkeypatch.setattr(short_run, "_has_session", lambda: False)
+    monkeypatch.setattr("kcoord.cli.pipeline.run.Run.__enter__", no_spark)
+    short = run(job, *arguments, tmp_path / "short")
+
+    def told(found: Any) -> tuple[Any, ...]:
+        table = found["tables"][name]
+        return table["written"], sorted(map(repr, table["rows"])), found["history"]
+
+    assert told(short) == told(of_spark) and told(short)[0] > 0
+    written = [spark.read.parquet(str(tmp_path / where / name)) for where in ("spark", "short")]
+    same_rows(written[0], written[1].toArrow())
+    folders = [
+        {path.parent.relative_to(tmp_path / where) for path in (tmp_path / where).glob("*/*/*/*.parquet")}
+        for where in ("spark", "short")
+    ]
+    assert folders[0] == folders[1]
+    assert (tmp_path / "short" / name / "_SUCCESS").exists()
+
+
+def no_spark(_run: object) -> None:
+    raise AssertionError("Spark was started")
