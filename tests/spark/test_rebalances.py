@@ -12,7 +12,10 @@ from kcoord.core.groups.cause_header import CAUSE_HEADER, encode_cause
 from kcoord.log.serde import encode_record
 from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetadataValue, MemberMetadata
 from kcoord.spark.jobs.rebalances import ranking, rebalances
-from tests.spark.tables import at, frame, seconds_of
+from kcoord.spark.short.rebalances import RANKING, SCHEMA, table_of
+from kcoord.spark.short.rebalances import ranking as short_ranking
+from kcoord.spark.short.rebalances import rebalances as short_rebalances
+from tests.spark.tables import arrow, at, frame, micros, same_rows, seconds_of
 from tests.unit.cli.rig import assignment, subscription
 
 
@@ -67,6 +70,7 @@ def test_records_and_events_of_each_group_become_one_story(spark: SparkSession) 
         {**event(5), "value": b"\xff{"},
     ]  # fmt: skip
     found = rebalances(frame(spark, "records", records), frame(spark, "messages", events))
+    same_rows(found, table_of(short_rebalances(arrow("records", records), arrow("messages", events)), SCHEMA))
     rows = {(row.log, row.group_id, row.to_epoch): row for row in found.collect()}
     told = {
         key[1:] if key[0] == "." else key: (
@@ -105,6 +109,9 @@ def test_storms_and_flapping_members(spark: SparkSession) -> None:
             each: dict[str, Any] = {name.replace("b", client): part for name, part in names.items()}
             records.append(generation(number, pause * number, number, group, **each))
     found = rebalances(frame(spark, "records", records)).cache()
+    short = short_rebalances(arrow("records", records), arrow("messages", []))
+    for gap_s, least, flaps in ((60, 3, 2), (7200, 5, 3), (5, 1, 1)):
+        same_rows(ranking(found, gap_s, least, flaps), table_of(short_ranking(short, gap_s, least, flaps), RANKING))
     rows = [
         (row.finding, row.rank, row.group_id, row.member, seconds_of(row.first), row.duration_ms, row.rebalances,
          row.returns, row.partitions_moved)
@@ -120,3 +127,12 @@ def test_storms_and_flapping_members(spark: SparkSession) -> None:
         ("storm", 1, "h", 14_400_000), ("storm", 2, "g", 40_000)
     ]  # fmt: skip
     found.unpersist()
+
+
+def test_a_rebalance_whose_beginning_is_gone_has_no_cause(spark: SparkSession) -> None:
+    """Retention took the event with the cause, and compaction the records."""
+    ended = event(7, event="rebalance_finished", epoch=4, time_ms=micros(at(12)) // 1000, offset=3, members=1)
+    found = rebalances(frame(spark, "records", []), frame(spark, "messages", [ended]))
+    same_rows(found, table_of(short_rebalances(arrow("records", []), arrow("messages", [ended])), SCHEMA))
+    [row] = found.collect()
+    assert (row.to_epoch, row.cause, row.causes, seconds_of(row.finished)) == (4, None, [], 12)

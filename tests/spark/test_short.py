@@ -19,11 +19,16 @@ from kcoord.core.outcome import OFFSETS_TOPIC
 from kcoord.spark.jobs.completeness import LogHistory, history_table
 from kcoord.spark.jobs.lag import lag, log_starts
 from kcoord.spark.jobs.offsets_history import offsets_history
+from kcoord.spark.jobs.rebalances import ranking, rebalances
 from kcoord.spark.short.lag import lag as short_lag
 from kcoord.spark.short.offsets_history import offsets_history as short_history
 from kcoord.spark.short.parquet import bucket_of_group
+from kcoord.spark.short.rebalances import RANKING, SCHEMA, table_of
+from kcoord.spark.short.rebalances import ranking as short_ranking
+from kcoord.spark.short.rebalances import rebalances as short_rebalances
 from tests.spark.tables import arrow, at, commit, frame, message, micros, same_rows
 from tests.spark.test_pipeline_command import data
+from tests.spark.test_rebalances import event, generation
 
 __all__ = ["data"]
 
@@ -107,6 +112,56 @@ def test_the_same_history_and_lag(spark: SparkSession, seed: int) -> None:
     same_rows(rows, short_lag(short[0], short[1], short[2], micros(now), every_s, until_us, histories))
 
 
+def random_records(rng: random.Random) -> Rows:
+    """Generations of classic groups: members come and go, causes are stated or not, and compaction has left gaps."""
+    found = []
+    for log in LOGS:
+        for group in GROUPS[:3]:
+            offset, seconds = 0, 0.0
+            for number in range(1, rng.randrange(25)):
+                offset += rng.randrange(1, 4)
+                seconds += rng.choice([1, 5, 59, 61, 500])
+                names = rng.sample(["a1", "a2", "b1", "b2", "c1"], rng.randrange(4))
+                members = {name: tuple(rng.sample(range(4), rng.randrange(3))) for name in names}
+                row = generation(offset, seconds, number, group, rng.choice(["", "member_left", "stated"]), **members)
+                if rng.random() < 0.2:
+                    continue
+                if rng.random() < 0.1:
+                    row["log_timestamp"] = None
+                found.append(row | {"log": log})
+    rng.shuffle(found)
+    return found
+
+
+def random_events(rng: random.Random) -> Rows:
+    found = []
+    for number in range(rng.randrange(30)):
+        document = {
+            "epoch": rng.randrange(20), "time_ms": rng.choice([micros(at(rng.randrange(200))) // 1000, None]),
+            "offset": rng.choice([rng.randrange(50), None]),
+            "event": rng.choice(["epoch_changed", "rebalance_finished"]),
+            "group": rng.choice([*GROUPS, None]), "members": rng.randrange(3), "partitions": 1,
+            "log": rng.choice(["__consumer_offsets-0", "__consumer_offsets-x", None]), "cause": "session_timeout",
+        }  # fmt: skip
+        found.append(event(number, **document) | {"log": rng.choice(LOGS), "timestamp": at(rng.randrange(100))})
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_same_rebalances(spark: SparkSession, seed: int) -> None:
+    rng = random.Random(seed)
+    records, events, histories = random_records(rng), random_events(rng), random_histories(rng)
+    history = history_table(spark, histories)
+    found = rebalances(frame(spark, "records", records), frame(spark, "messages", events), history).cache()
+    short = short_rebalances(arrow("records", records), arrow("messages", events), histories)
+    same_rows(found, table_of(short, SCHEMA))
+    for gap_s, least, flaps in ((60, 3, 2), (6, 2, 1)):
+        ranked = table_of(short_ranking(short, gap_s, least, flaps), RANKING)
+        # Of two partitions with the same finding either may be the first.
+        same_rows(ranking(found, gap_s, least, flaps), ranked)
+    found.unpersist()
+
+
 def test_nothing_at_all(spark: SparkSession) -> None:
     of_spark = [frame(spark, name, []) for name in TABLES]
     commits, messages, assignments = (arrow(name, []) for name in TABLES)
@@ -142,6 +197,8 @@ def run(job: str, *arguments: str | Path) -> Any:
         ["offsets-history", "--at", "2025-10-09T08:53:28.500"],
         ["offsets-history", "--since", "2025-10-09T08:53:28", "--until", "2025-10-09T08:53:30"],
         ["lag"],
+        ["rebalances"],
+        ["rebalances", "--group", "workers", "--flaps", "1", "--storm-size", "1", "--since", "2025-10-09T08:53:28"],
         ["lag", "--last", "--assigned"],
         ["lag", "--every", "0.5", "--topic", "orders", "--until", "2025-10-09T08:53:29"],
     ],
@@ -159,11 +216,12 @@ def test_commands_answer_the_same(
     monkeypatch.setattr("kcoord.cli.pipeline.run.Run.__enter__", no_spark)
     short = run(job, *arguments, tmp_path / "short")
 
-    def told(found: Any) -> tuple[Any, ...]:
-        table = found["tables"][name]
-        return table["written"], sorted(map(repr, table["rows"])), found["history"]
+    def told(found: Any) -> list[Any]:
+        tables = found["tables"].items()
+        rows = [(name, table["written"], sorted(map(repr, table["rows"]))) for name, table in tables]
+        return [*rows, found["history"]]
 
-    assert told(short) == told(of_spark) and told(short)[0] > 0
+    assert told(short) == told(of_spark) and told(short)[0][1] > 0
     written = [spark.read.parquet(str(tmp_path / where / name)) for where in ("spark", "short")]
     same_rows(written[0], written[1].toArrow())
     folders = [

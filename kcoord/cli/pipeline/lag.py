@@ -37,7 +37,7 @@ def lag(options: RunOptions, every: float, last: bool, assigned: bool) -> None:
     """
     every_s = 0 if last else every
 
-    def short(run: ShortRun) -> ShortResult:
+    def short(run: ShortRun) -> list[ShortResult]:
         import pyarrow.compute as pc
 
         from kcoord.spark.jobs import lag as columns
@@ -56,7 +56,7 @@ def lag(options: RunOptions, every: float, last: bool, assigned: bool) -> None:
             rows = rows.filter(rows.column("is_last"))
         if assigned:
             rows = rows.filter(pc.invert(pc.fill_null(rows.column("is_left"), False)))
-        return ShortResult("lag", rows.combine_chunks(), "at", SHOWN)
+        return [ShortResult("lag", rows.combine_chunks(), "at", SHOWN)]
 
     if run_short("lag", options, short):
         return

@@ -30,7 +30,7 @@ def offsets_history(options: RunOptions, at: int, log_starts: bool) -> None:
       kcoord pipeline offsets-history data --group billing --at 2026-01-31T12:00
     """
 
-    def short(run: ShortRun) -> ShortResult:
+    def short(run: ShortRun) -> list[ShortResult]:
         from kcoord.spark.jobs import lag
         from kcoord.spark.short import offsets_history as job
 
@@ -38,7 +38,7 @@ def offsets_history(options: RunOptions, at: int, log_starts: bool) -> None:
         history = job.offsets_history(run.table("offset_commits"), messages, run.history())
         if at >= 0:
             history = job.offset_of(history, at * 1000)
-        return ShortResult("offsets_history", history, "valid_from", SHOWN)
+        return [ShortResult("offsets_history", history, "valid_from", SHOWN)]
 
     if run_short("offsets-history", options, short):
         return

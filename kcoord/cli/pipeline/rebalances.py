@@ -6,6 +6,7 @@ import click
 
 from kcoord.cli.pipeline.options import RunOptions, pipeline_options
 from kcoord.cli.pipeline.run import Result, Run
+from kcoord.cli.pipeline.short_run import ShortResult, ShortRun, run_short
 from kcoord.core.outcome import GROUP_EVENTS_TOPIC, OFFSETS_TOPIC
 
 SHOWN = {
@@ -31,6 +32,25 @@ def rebalances(options: RunOptions, storm_gap: float, storm_size: int, flaps: in
     Example:
       kcoord pipeline rebalances data --group billing -n 50
     """
+
+    def short(run: ShortRun) -> list[ShortResult]:
+        from kcoord.spark.jobs.rebalances import MESSAGE_COLUMNS, RECORD_COLUMNS, RECORD_TYPES
+        from kcoord.spark.short import rebalances as job
+        from kcoord.spark.short.runs import micros
+
+        records = run.table("records", RECORD_COLUMNS, {"record_type": RECORD_TYPES}, subscribe=OFFSETS_TOPIC)
+        events = run.table("messages", MESSAGE_COLUMNS, subscribe=GROUP_EVENTS_TOPIC)
+        found = job.rebalances(records, events, run.history())
+        if options.groups:
+            found = [row for row in found if row["group_id"] in options.groups]
+        ranked = job.ranking(found, storm_gap, storm_size, flaps)
+        return [
+            ShortResult("rebalances", job.table_of(found, job.SCHEMA), micros(map(job.begun, found)), SHOWN),
+            ShortResult("rebalance_ranking", job.table_of(ranked, job.RANKING), "first", RANKED),
+        ]
+
+    if run_short("rebalances", options, short):
+        return
     with Run("rebalances", options, reads_history=True) as run:
         from pyspark.sql import functions as F
 

@@ -35,19 +35,26 @@ if TYPE_CHECKING:
 
 # Where Spark's own settings may be, which are to be used then.
 SETTINGS_FILE: Final = "spark-defaults.conf"
-# A place that is not simply a path, such as file:/tmp.
+# A place that is not simply a path, such as file:/data.
 URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 @final
 @dataclass(frozen=True)
 class ShortResult:
-    """A table that a job made; `time` is its time column, `titles` are the columns for a terminal."""
+    """A table that a job made; `time` is its time column or, of rows, the time in microseconds; `titles` are the
+    columns for a terminal."""
 
     name: str
     table: pa.Table
-    time: str
+    time: str | Any
     titles: dict[str, str]
+
+    def times(self) -> Any:
+        """The time of each row, MISSING for null."""
+        from kcoord.spark.short.runs import integers
+
+        return integers(self.table.column(self.time)) if isinstance(self.time, str) else self.time
 
 
 @final
@@ -64,12 +71,15 @@ class ShortRun:
     def until_us(self) -> int | None:
         return self.options.until_ms * 1000 if self.options.until_ms >= 0 else None
 
-    def table(self, name: str, columns: Sequence[str] = ()) -> pa.Table:
+    def table(
+        self, name: str, columns: Sequence[str] = (), of: Mapping[str, Sequence[str | int]] | None = None, **more: str
+    ) -> pa.Table:
         """As `Run.table` does."""
         from kcoord.spark.short.tables import only, read_table
 
         options = self.options
-        found = read_table(options.path, table_options(options, name, columns), self._begin, self._bar.step)
+        wanted = table_options(options, name, columns, of, **more)
+        found = read_table(options.path, wanted, self._begin, self._bar.step)
         if options.groups and "group_id" in found.column_names:
             found = only(found, "group_id", options.groups)
         if options.topics and name in ("offset_commits", "messages"):
@@ -91,7 +101,10 @@ class ShortRun:
         self._bar.begin("Reading", size_bytes)
 
 
-def run_short(job: str, options: RunOptions, make: Callable[[ShortRun], ShortResult]) -> bool:
+Make = Callable[[ShortRun], Sequence[ShortResult]]
+
+
+def run_short(job: str, options: RunOptions, make: Make) -> bool:
     """Run a job in this process, if the logs are short and nothing that was asked for needs Spark. False if not: then
     nothing was written or printed.
     """
@@ -135,7 +148,7 @@ def _has_settings(environment: Mapping[str, str]) -> bool:
     return bool(folder) and os.path.exists(os.path.join(folder, SETTINGS_FILE))
 
 
-def _run(job: str, options: RunOptions, make: Callable[[ShortRun], ShortResult]) -> bool:
+def _run(job: str, options: RunOptions, make: Make) -> bool:
     from kcoord.cli.pipeline.history_notes import note_history
     from kcoord.spark.reader.filesystem import HDFS_SCHEMES
     from kcoord.spark.short.bounds import NotShort
@@ -146,50 +159,46 @@ def _run(job: str, options: RunOptions, make: Callable[[ShortRun], ShortResult])
     with Bar() as bar:
         run = ShortRun(options, bar)
         try:
-            result = make(run)
+            results = make(run)
         except NotShort:
             return False
     note_history(run.histories, options)
-    _finish(job, options, result, run.histories)
+    documents = {result.name: _present(options, result, result is results[0]) for result in results}
+    emit_results(job, options, documents, run.histories)
     return True
 
 
-def _finish(job: str, options: RunOptions, result: ShortResult, histories: Sequence[LogHistory]) -> None:
-    table = between(result.table, result.time, options.since_ms, options.until_ms)
+def _present(options: RunOptions, result: ShortResult, is_first: bool) -> dict[str, Any]:
+    """Write and print a table; returns the document for JSON."""
+    from kcoord.spark.short.runs import in_order
+
+    table, times = between(result.table, result.times(), options.since_ms, options.until_ms)
     document: dict[str, Any] = {}
     if options.output:
         from kcoord.spark.short.parquet import with_places, write_table
 
         place = place_of(options, result.name)
-        table = with_places(table, result.time, options.buckets, DATE, BUCKET)
-        write_table(table, place, result.time, DATE, BUCKET)
+        table = with_places(table, times, options.buckets, DATE, BUCKET)
+        write_table(table, times, place, DATE, BUCKET)
         document |= {"output": place, "written": table.num_rows}
         if not options.is_json:
             note(f"{plural(table.num_rows, 'row')} in {place}")
     if options.shown:
-        rows = first_rows(table, result.time, options.shown + 1)
-        document |= show(options, result.name, table.column_names, rows, result.titles, True)
-    emit_results(job, options, {result.name: document}, histories)
+        rows = table.take(in_order(times)[: options.shown + 1]).to_pylist()
+        documents = [plain(row) for row in rows]
+        document |= show(options, result.name, table.column_names, documents, result.titles, is_first)
+    return document
 
 
-def between(table: pa.Table, time: str, since_ms: int, until_ms: int) -> pa.Table:
-    """The rows of these times; -1 is no limit. Rows without a time have none."""
+def between(table: pa.Table, times: Any, since_ms: int, until_ms: int) -> tuple[pa.Table, Any]:
+    """The rows of these times, and their times; -1 is no limit. Rows without a time have none."""
     if since_ms < 0 and until_ms < 0:
-        return table
-    from kcoord.spark.short.runs import MISSING, integers
+        return table, times
+    from kcoord.spark.short.runs import MISSING
 
-    times = integers(table.column(time))
     keep = times != MISSING
     if since_ms >= 0:
         keep &= times // 1000 >= since_ms
     if until_ms >= 0:
         keep &= times // 1000 <= until_ms
-    return table.filter(keep).combine_chunks()
-
-
-def first_rows(table: pa.Table, time: str, count: int) -> list[Any]:
-    """The first rows by time, those without one before, as `rows_of` makes them."""
-    from kcoord.spark.short.runs import in_order, integers
-
-    rows = table.take(in_order(integers(table.column(time)))[:count])
-    return [plain(row) for row in rows.to_pylist()]
+    return table.filter(keep).combine_chunks(), times[keep]

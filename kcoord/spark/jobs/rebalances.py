@@ -7,7 +7,7 @@ current state of the group, never its whole history.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Column, DataFrame, Window
@@ -61,7 +61,8 @@ def rebalances(records: DataFrame, messages: DataFrame | None = None, history: D
         .sortWithinPartitions(*GROUP, "log_offset", "is_event", "number")
         .mapInArrow(_derive, COLUMNS)
     )
-    first = F.col("causes")[0]
+    # The beginning of a story may be gone, and the cause with it.
+    first = F.get("causes", F.lit(0))
     took = F.col("finished_ms") - F.col("started_ms")
     return with_history(told, history, messages).select(
         "log", "group_id", "protocol", "from_epoch", "to_epoch", "epochs",
@@ -220,20 +221,21 @@ def _derive(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             key = tuple(row[name] for name in GROUP)
             if key != group:
                 if group is not None:
-                    rows += [_row(group, one) for one in story.finish()]
+                    rows += [row_of(group, one) for one in story.finish()]
                 group, story = key, RebalanceStory()
-            _feed(story, row)
-            rows += [_row(key, one) for one in story.take()]
+            feed(story, row)
+            rows += [row_of(key, one) for one in story.take()]
             if len(rows) >= ROWS_MAX:
                 yield _batch(rows)
                 rows = []
     if group is not None:
-        rows += [_row(group, one) for one in story.finish()]
+        rows += [row_of(group, one) for one in story.finish()]
     if rows:
         yield _batch(rows)
 
 
-def _feed(story: RebalanceStory, row: dict[str, Any]) -> None:
+def feed(story: RebalanceStory, row: Mapping[str, Any]) -> None:
+    """Tell a group's story a record or an event: a row as `_records` and `_events` make them."""
     if not row["is_event"]:
         key, value = decode_record(row["key"], row["value"])
         if not isinstance(key, UnknownRecord):
@@ -248,7 +250,8 @@ def _feed(story: RebalanceStory, row: dict[str, Any]) -> None:
         story.event(document)
 
 
-def _row(group: tuple[Any, ...], one: Rebalance) -> dict[str, Any]:
+def row_of(group: tuple[Any, ...], one: Rebalance) -> dict[str, Any]:
+    """A rebalance of a group, whose GROUP is given, as a row of COLUMNS."""
     changes = one.changes
     return {
         **dict(zip(GROUP, group, strict=True)),

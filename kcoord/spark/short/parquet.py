@@ -28,17 +28,16 @@ STAGED: Final = ".part"
 EPOCH: Final = date(1970, 1, 1)
 
 
-def with_places(table: pa.Table, time: str, buckets: int, date_name: str, bucket_name: str) -> pa.Table:
-    """The table with the columns that directories are named by: the day (UTC) of the column `time`, and a bucket for
-    the column `group_id`."""
-    times = integers(table.column(time))
+def with_places(table: pa.Table, times: Any, buckets: int, date_name: str, bucket_name: str) -> pa.Table:
+    """The table with the columns that directories are named by: the day (UTC) of the rows' times, and a bucket for the
+    column `group_id`."""
     days = pa.array((times // DAY_US).astype(np.int32), mask=times == MISSING).cast(pa.date32())
     groups, names = _sorted_groups(table.column("group_id"))
     bucket_of = np.array([bucket_of_group(name, buckets) for name in names], np.int32)
     return table.append_column(date_name, days).append_column(bucket_name, pa.array(bucket_of[groups]))
 
 
-def write_table(table: pa.Table, place: str, time: str, date_name: str, bucket_name: str) -> None:
+def write_table(table: pa.Table, times: Any, place: str, date_name: str, bucket_name: str) -> None:
     """Write all of a table that `with_places` has made to the directory `place`, which it replaces, or nothing. In a
     file rows are sorted by group and time. Raises OSError.
     """
@@ -46,7 +45,7 @@ def write_table(table: pa.Table, place: str, time: str, date_name: str, bucket_n
     shutil.rmtree(staged, ignore_errors=True)
     os.makedirs(staged)
     try:
-        _write_files(table, staged, time, date_name, bucket_name)
+        _write_files(table, times, staged, date_name, bucket_name)
         with open(os.path.join(staged, SUCCESS), "wb"):
             pass
         if os.path.lexists(place):
@@ -56,10 +55,10 @@ def write_table(table: pa.Table, place: str, time: str, date_name: str, bucket_n
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def _write_files(table: pa.Table, staged: str, time: str, date_name: str, bucket_name: str) -> None:
+def _write_files(table: pa.Table, times: Any, staged: str, date_name: str, bucket_name: str) -> None:
     days, buckets = integers(table.column(date_name).cast(pa.int32())), integers(table.column(bucket_name))
     groups, _ = _sorted_groups(table.column("group_id"))
-    order = in_order(days, buckets, groups, integers(table.column(time)))
+    order = in_order(days, buckets, groups, times)
     changes = (np.diff(days[order]) != 0) | (np.diff(buckets[order]) != 0)
     begins = [0, *(np.flatnonzero(changes) + 1).tolist()]
     ends = [*begins[1:], len(order)]

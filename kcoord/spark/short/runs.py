@@ -5,7 +5,7 @@ Numbers and times (microseconds) are int64, and what is null in a table is MISSI
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +25,11 @@ def integers(column: Any) -> Any:
 def flags(column: Any) -> Any:
     """A column of booleans; null is False."""
     return pc.fill_null(column, False).to_numpy()
+
+
+def micros(times_ms: Iterable[int | None]) -> Any:
+    """Times in ms as microseconds, MISSING for None."""
+    return np.array([MISSING if time is None else time * 1000 for time in times_ms], np.int64)
 
 
 def nullable(values: Any, kind: Any) -> pa.Array:

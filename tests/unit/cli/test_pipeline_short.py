@@ -45,7 +45,7 @@ def pipeline(*words: str | Path) -> Result:
     "words",
     [
         ["--conf", "spark.driver.memory=2g"], ["--master", "local[*]"], ["--one-cluster"],
-        ["--to", "out", "--format", "delta"], ["--to", "s3://bucket/out"], ["--to", "file:/tmp/out"],
+        ["--to", "out", "--format", "delta"], ["--to", "s3://bucket/out"], ["--to", "file:/out"],
     ],
     ids=" ".join,
 )  # fmt: skip

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from kcoord.spark.short.parquet import with_places, write_table
+from kcoord.spark.short.runs import integers
 from kcoord.spark.tables.arrow import TIMESTAMP
 
 DAY_US = 86_400_000_000
@@ -17,11 +18,11 @@ DAY_US = 86_400_000_000
 def table(*rows: tuple[str, int | None]) -> pa.Table:
     groups, times = zip(*rows, strict=True)
     found = pa.table({"group_id": pa.array(groups), "at": pa.array(times, pa.int64()).cast(TIMESTAMP)})
-    return with_places(found, "at", 4, "date", "bucket")
+    return with_places(found, integers(found.column("at")), 4, "date", "bucket")
 
 
 def write(rows: pa.Table, place: Path) -> None:
-    write_table(rows, str(place), "at", "date", "bucket")
+    write_table(rows, integers(rows.column("at")), str(place), "date", "bucket")
 
 
 def test_days_and_buckets_are_directories_and_rows_are_sorted(tmp_path: Path) -> None:
