@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +13,11 @@ from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from kcoord.cli.main import main
+from kcoord.cli.pipeline import short_run
 from kcoord.spark.jobs.report import collect as module
 from kcoord.spark.jobs.report.data import Report
 from kcoord.spark.jobs.report.page import page
+from kcoord.spark.short import report as short_module
 from tests.spark.tables import at, commit, frame, message
 from tests.spark.test_rebalances import generation
 from tests.unit.spark.jobs.test_report_page import parsed, plots
@@ -31,7 +34,7 @@ def test_a_page_about_a_broker_s_logs(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answers: Any
 ) -> None:
     made: list[Report] = []
-    collect = module.collect
+    collect: Any = module.collect
 
     def watched(*arguments: Any) -> Report:
         made.append(collect(*arguments))
@@ -52,6 +55,15 @@ def test_a_page_about_a_broker_s_logs(
     content = " ".join(parsed(text).words)
     assert all(one.owner.group_id in content for one in report.listing)
     assert len([one for one in plots(text) if one.get("class") == "plot"]) == 4
+
+    # And without Spark.
+    collect = short_module.collect
+    monkeypatch.setattr(short_module, "collect", watched)
+    monkeypatch.setattr(short_run, "_has_session", lambda: False)
+    result = CliRunner().invoke(main, [*words, "--overwrite"], catch_exceptions=False)
+    assert result.exit_code == 0 and len(made) == 2, result.output
+    assert replace(made[1], made_ms=report.made_ms) == report
+    assert output.stat().st_size == json.loads(result.stdout)["bytes"]
 
 
 @pytest.mark.nightly

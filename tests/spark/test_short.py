@@ -20,12 +20,15 @@ from kcoord.spark.jobs.completeness import LogHistory, history_table
 from kcoord.spark.jobs.lag import lag, log_starts
 from kcoord.spark.jobs.offsets_history import offsets_history
 from kcoord.spark.jobs.rebalances import ranking, rebalances
+from kcoord.spark.jobs.report.collect import COMMIT_COLUMNS, collect
 from kcoord.spark.short.lag import lag as short_lag
 from kcoord.spark.short.offsets_history import offsets_history as short_history
 from kcoord.spark.short.parquet import bucket_of_group
 from kcoord.spark.short.rebalances import RANKING, SCHEMA, table_of
 from kcoord.spark.short.rebalances import ranking as short_ranking
 from kcoord.spark.short.rebalances import rebalances as short_rebalances
+from kcoord.spark.short.report import collect as short_report
+from kcoord.spark.short.tables import only
 from tests.spark.tables import arrow, at, commit, frame, message, micros, same_rows
 from tests.spark.test_pipeline_command import data
 from tests.spark.test_rebalances import event, generation
@@ -35,6 +38,7 @@ __all__ = ["data"]
 LOGS = ("a", "b")
 GROUPS = ("g", "h", "\ue000", "\U0001f600")
 TOPICS = ("t", "u")
+BROKER = Path(__file__).parents[1] / "data" / "broker"
 TABLES = ("offset_commits", "messages", "assignments")
 Rows = list[dict[str, Any]]
 
@@ -162,6 +166,43 @@ def test_the_same_rebalances(spark: SparkSession, seed: int) -> None:
     found.unpersist()
 
 
+@pytest.mark.parametrize("seed", [0, 5, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (6, 7, 8, 9))])
+def test_the_same_report(spark: SparkSession, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    given = (random_commits(rng), random_messages(rng), random_records(rng), random_events(rng))
+    histories = random_histories(rng)
+    names = ("offset_commits", "messages", "records", "messages")
+    of_spark = [frame(spark, name, rows) for name, rows in zip(names, given, strict=True)]
+    commits, messages, records, events = (arrow(name, rows) for name, rows in zip(names, given, strict=True))
+    now = at(rng.randrange(100, 400))
+    since = rng.choice([None, at(rng.randrange(100))])
+    until = rng.choice([None, at(rng.randrange(100, 150))])
+    groups = rng.choice([(), GROUPS[:2]])
+    # Several turns, and more of everything than a page has room for.
+    monkeypatch.setattr("kcoord.spark.short.report.SAMPLES_PER_TURN", 300)
+    for module in ("jobs.report.collect", "short.report"):
+        for limit, value in (("ROWS_MAX", 3), ("LANES_MAX", 2), ("LINES_MAX", 2)):
+            monkeypatch.setattr(f"kcoord.spark.{module}.{limit}", value)
+    history = history_table(spark, histories)
+    whole = collect(
+        of_spark[0], of_spark[1], of_spark[2], of_spark[3], "data", now, since, until, groups, history
+    )  # fmt: skip
+
+    commits = commits.select(COMMIT_COLUMNS)
+    found = short_rebalances(records, events, histories)
+    if groups:
+        commits = only(commits, "group_id", groups)
+        found = [row for row in found if row["group_id"] in groups]
+    times = [None if time is None else micros(time) // 1000 for time in (now, since, until)]
+    assert times[0] is not None
+    short = short_report(commits, messages, found, "data", times[0], times[1], times[2], in_order(histories))
+    assert vars(short) == vars(whole)
+
+
+def in_order(histories: list[LogHistory]) -> list[LogHistory]:
+    return sorted(histories, key=lambda one: (one.log, one.topic, one.partition))
+
+
 def test_nothing_at_all(spark: SparkSession) -> None:
     of_spark = [frame(spark, name, []) for name in TABLES]
     commits, messages, assignments = (arrow(name, []) for name in TABLES)
@@ -207,20 +248,26 @@ def run(job: str, *arguments: str | Path) -> Any:
 def test_commands_answer_the_same(
     words: list[str], data: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    check_command(words, data, spark, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("job", ["offsets-history", "lag", "rebalances"])
+def test_a_broker_s_logs(job: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_command([job], BROKER / "logs", spark, tmp_path, monkeypatch)
+
+
+def check_command(
+    words: list[str], data: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command prints and writes the same with Spark and without."""
     job, *options = words
     name = job.replace("-", "_")
-    arguments: list[str | Path] = [data, *options, "--limit", "99", "--buckets", "4", "--to"]
+    arguments: list[str | Path] = [data, *options, "--limit", "9999", "--buckets", "4", "--to"]
     of_spark = run(job, *arguments, tmp_path / "spark")
     # Without the tests' session nothing asks for Spark.
     monkeypatch.setattr(short_run, "_has_session", lambda: False)
     monkeypatch.setattr("kcoord.cli.pipeline.run.Run.__enter__", no_spark)
     short = run(job, *arguments, tmp_path / "short")
-
-    def told(found: Any) -> list[Any]:
-        tables = found["tables"].items()
-        rows = [(name, table["written"], sorted(map(repr, table["rows"]))) for name, table in tables]
-        return [*rows, found["history"]]
-
     assert told(short) == told(of_spark) and told(short)[0][1] > 0
     written = [spark.read.parquet(str(tmp_path / where / name)) for where in ("spark", "short")]
     same_rows(written[0], written[1].toArrow())
@@ -230,6 +277,12 @@ def test_commands_answer_the_same(
     ]
     assert folders[0] == folders[1]
     assert (tmp_path / "short" / name / "_SUCCESS").exists()
+
+
+def told(found: Any) -> list[Any]:
+    tables = found["tables"].items()
+    rows = [(name, table["written"], sorted(map(repr, table["rows"]))) for name, table in tables]
+    return [*rows, found["history"]]
 
 
 def no_spark(_run: object) -> None:

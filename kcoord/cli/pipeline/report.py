@@ -11,6 +11,7 @@ from kcoord.cli.log.common import emit_json, fail, note
 from kcoord.cli.pipeline.options import BUCKETS_DEFAULT, PARQUET, SHOWN_DEFAULT, RunOptions, pipeline_options
 from kcoord.cli.pipeline.progress import watch
 from kcoord.cli.pipeline.run import Run
+from kcoord.cli.pipeline.short_run import ShortRun, run_short_for
 from kcoord.core.outcome import GROUP_EVENTS_TOPIC, OFFSETS_TOPIC
 from kcoord.server.failures import EXIT_CONFIG
 
@@ -31,6 +32,34 @@ def report(options: RunOptions) -> None:
       kcoord pipeline report data --since 2025-10-01 --to groups.html
     """
     _check(options)
+
+    def short(run: ShortRun) -> str:
+        from kcoord.spark.jobs import lag, rebalances
+        from kcoord.spark.jobs.report.collect import COMMIT_COLUMNS
+        from kcoord.spark.jobs.report.page import page
+        from kcoord.spark.short import rebalances as job
+        from kcoord.spark.short.report import collect
+
+        of_rebalances = {"record_type": rebalances.RECORD_TYPES}
+        found = job.rebalances(
+            run.table("records", rebalances.RECORD_COLUMNS, of_rebalances, subscribe=OFFSETS_TOPIC),
+            run.table("messages", rebalances.MESSAGE_COLUMNS, subscribe=GROUP_EVENTS_TOPIC),
+            run.history(),
+        )
+        report = collect(
+            run.table("offset_commits", COMMIT_COLUMNS),
+            run.table("messages", lag.MESSAGE_COLUMNS),
+            [row for row in found if not options.groups or row["group_id"] in options.groups],
+            options.path,
+            run.now_us // 1000,
+            options.since_ms if options.since_ms >= 0 else None,
+            options.until_ms if options.until_ms >= 0 else None,
+            run.histories,
+        )
+        return page(report)
+
+    if run_short_for("report", options, short, lambda _run, text: _finish(options, text)):
+        return
     with Run("report", options, reads_history=True, one_compiler_bytes=ONE_COMPILER_BYTES) as run:
         from kcoord.spark.jobs import lag, rebalances
         from kcoord.spark.jobs.report.collect import COMMIT_COLUMNS, collect
@@ -50,7 +79,11 @@ def report(options: RunOptions) -> None:
                 options.groups,
                 run.history(),
             )
-        size = _write(options, page(found))
+        _finish(options, page(found))
+
+
+def _finish(options: RunOptions, text: str) -> None:
+    size = _write(options, text)
     if options.is_json:
         emit_json({"job": "report", "output": options.output, "bytes": size})
     else:

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from kcoord.cli.bar import Bar
 from kcoord.cli.log.common import note, plural
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from kcoord.spark.jobs.completeness import LogHistory
 
+T = TypeVar("T")
 # Where Spark's own settings may be, which are to be used then.
 SETTINGS_FILE: Final = "spark-defaults.conf"
 # A place that is not simply a path, such as file:/data.
@@ -101,12 +102,21 @@ class ShortRun:
         self._bar.begin("Reading", size_bytes)
 
 
-Make = Callable[[ShortRun], Sequence[ShortResult]]
+def run_short(job: str, options: RunOptions, make: Callable[[ShortRun], Sequence[ShortResult]]) -> bool:
+    """Run a job in this process, and write and print its tables. False as `run_short_for`."""
+
+    def finish(run: ShortRun, results: Sequence[ShortResult]) -> None:
+        documents = {result.name: _present(options, result, result is results[0]) for result in results}
+        emit_results(job, options, documents, run.histories)
+
+    return run_short_for(job, options, make, finish)
 
 
-def run_short(job: str, options: RunOptions, make: Make) -> bool:
-    """Run a job in this process, if the logs are short and nothing that was asked for needs Spark. False if not: then
-    nothing was written or printed.
+def run_short_for(
+    job: str, options: RunOptions, make: Callable[[ShortRun], T], finish: Callable[[ShortRun, T], None]
+) -> bool:
+    """Make the result of a job in this process, if the logs are short and nothing that was asked for needs Spark, and
+    finish with it. False if not: then nothing was written or printed.
     """
     if needs_spark(options):
         return False
@@ -115,7 +125,7 @@ def run_short(job: str, options: RunOptions, make: Make) -> bool:
     trace = TraceFile(job)
     try:
         with friendly(trace):
-            return _run(job, options, make)
+            return _run(options, make, finish)
     finally:
         trace.close()
 
@@ -148,7 +158,7 @@ def _has_settings(environment: Mapping[str, str]) -> bool:
     return bool(folder) and os.path.exists(os.path.join(folder, SETTINGS_FILE))
 
 
-def _run(job: str, options: RunOptions, make: Make) -> bool:
+def _run(options: RunOptions, make: Callable[[ShortRun], T], finish: Callable[[ShortRun, T], None]) -> bool:
     from kcoord.cli.pipeline.history_notes import note_history
     from kcoord.spark.reader.filesystem import HDFS_SCHEMES
     from kcoord.spark.short.bounds import NotShort
@@ -159,12 +169,11 @@ def _run(job: str, options: RunOptions, make: Make) -> bool:
     with Bar() as bar:
         run = ShortRun(options, bar)
         try:
-            results = make(run)
+            result = make(run)
         except NotShort:
             return False
     note_history(run.histories, options)
-    documents = {result.name: _present(options, result, result is results[0]) for result in results}
-    emit_results(job, options, documents, run.histories)
+    finish(run, result)
     return True
 
 

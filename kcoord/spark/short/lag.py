@@ -1,6 +1,6 @@
 """The lag of groups, as `kcoord.spark.jobs.lag` defines it.
 
-Each sample looks up the messages of its partition twice: how far the log went at that time, and when the first message
+Each sample looks the messages of its partition up twice: how far the log went at that time, and when the first message
 came that the group has not read.
 """
 
@@ -49,6 +49,27 @@ class Samples:
     committed_at: Any
     complete_from: Any
 
+    def only(self, keep: Any) -> Samples:
+        return Samples(*(getattr(self, name)[keep] for name in FIELDS))
+
+    def and_these(self, other: Samples) -> Samples:
+        return Samples(*(np.concatenate([getattr(self, name), getattr(other, name)]) for name in FIELDS))
+
+
+FIELDS: Final = tuple(Samples.__dataclass_fields__)
+
+
+@final
+@dataclass(frozen=True)
+class Lag:
+    """Of each sample; MISSING where it is not known. Seconds only count where `has_seconds`."""
+
+    log_start: Any
+    end: Any
+    records: Any
+    seconds: Any
+    has_seconds: Any
+
 
 def lag(
     commits: pa.Table,
@@ -63,127 +84,158 @@ def lag(
     microseconds. Raises TooManySamples, and NotShort for more than SAMPLES_MAX.
     """
     _, complete_from = completeness(commits, histories)
-    stamps = integers(messages.column("timestamp"))
-    believed = np.where(stamps <= now_us, stamps, MISSING)
+    times = commit_times(commits)
+    came = believed(messages, now_us)
     end = until_us
     if end is None:
-        times = (commit_times(commits), believed)
-        end = max((int(one.max()) for one in times if len(one)), default=MISSING)
-    samples = _samples(commits, complete_from, end, every_s, until_us is not None)
-    return _measured(commits, samples, messages, believed, until_us, assignments)
-
-
-# --- samples
-
-
-def _samples(commits: pa.Table, complete_from: Any, end: int, every_s: float, is_until: bool) -> Samples:
-    groups, count = keys_of(commits, KEYS)
-    first = first_rows(groups, count)
-    # States in the order of their logs: a group's commits for a partition may be in several.
-    places, _ = keys_of(commits, [*KEYS, "log_partition"])
-    order = in_order(places, integers(commits.column("log_offset")))
-    at = running_max(commit_times(commits)[order], begins_of(places[order]))
-    begin = np.full(count, np.iinfo(np.int64).max)
-    has_time = at != MISSING
-    np.minimum.at(begin, groups[order][has_time], at[has_time])
-    begin[begin == np.iinfo(np.int64).max] = MISSING
-    complete = np.full(count, MISSING)
-    np.maximum.at(complete, groups, complete_from)
-    if is_until:
-        is_within = has_time & (at <= end)
-        order, at = order[is_within], at[is_within]
-    # And now by time.
-    by_time = in_order(groups[order], at, integers(commits.column("log_offset"))[order])
-    states, at = order[by_time], at[by_time]
-    committed = committed_offsets(commits)[states]
-
-    wanted = np.flatnonzero(begin <= end)
-    ticked, ticks = _ticks(wanted, begin, end, every_s)
+        end = max((int(one.max()) for one in (times, came) if len(one)), default=MISSING)
+    states = States(commits, times, complete_from, end, until_us is not None)
+    wanted = states.that_began()
+    ticked, ticks = states.ticks(wanted, every_s, SAMPLES_MAX)
     of_group = np.concatenate([ticked, wanted])
     when = np.concatenate([ticks, np.full(len(wanted), end)])
     is_last = np.concatenate([np.zeros(len(ticks), bool), np.ones(len(wanted), bool)])
-    known = Sorted(groups[states], at, count)
-    last = known.after(of_group, when) - 1
-    has_state = last >= known.bounds[of_group]
-    of_group, when, is_last, last = of_group[has_state], when[has_state], is_last[has_state], last[has_state]
-    found = Samples(first[of_group], when, is_last, committed[last], at[last], complete[of_group])
+    samples = states.at_times(of_group, when, is_last)
     if every_s <= 0:
-        own = Samples(states, at, np.zeros(len(states), bool), committed, at, complete_from[states])
-        fields = Samples.__dataclass_fields__
-        found = Samples(*(np.concatenate([getattr(own, name), getattr(found, name)]) for name in fields))
-    has_offset = found.committed != MISSING
-    return Samples(*(getattr(found, name)[has_offset] for name in Samples.__dataclass_fields__))
+        samples = states.own().and_these(samples)
+    found = Messages(commits, messages, came, until_us).lag(samples)
+    return _table(commits, samples, found, assignments)
 
 
-def _ticks(groups: Any, begin: Any, end: int, every_s: float) -> tuple[Any, Any]:
-    """Multiples of `every_s` since 1970 from a group's beginning on and before the end: groups, and times."""
-    groups = groups[begin[groups] != MISSING]
-    if every_s <= 0 or not len(groups):
-        return np.zeros(0, np.int64), np.zeros(0, np.int64)
-    step = round(every_s * 1_000_000)
-    first = np.ceil(begin[groups] / step).astype(np.int64) * step
-    counts = np.maximum(np.floor((end - 1 - first) / step).astype(np.int64) + 1, 0)
-    if counts.max() > TICKS_MAX:
-        raise TooManySamples(
-            f"more than {TICKS_MAX} samples of one partition; ask for them less often than every {every_s:g} s"
-        )
-    total = int(counts.sum())
-    if total > SAMPLES_MAX:
-        raise NotShort(f"{total} samples")
-    numbers = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.repeat(groups, counts), np.repeat(first, counts) + numbers * step
+def believed(messages: pa.Table, now_us: int) -> Any:
+    """The timestamps of messages, MISSING if they are later than now."""
+    stamps = integers(messages.column("timestamp"))
+    return np.where(stamps <= now_us, stamps, MISSING)
 
 
-# --- side by side
-
-
-def _measured(
-    commits: pa.Table, samples: Samples, messages: pa.Table, believed: Any, until_us: int | None,
-    assignments: pa.Table | None,
-) -> pa.Table:  # fmt: skip
-    of_commits, of_messages, count = partitions_of(commits, messages)
-    offsets = integers(messages.column("offset"))
-    order = in_order(of_messages, offsets)
-    partitions, offsets = of_messages[order], offsets[order]
-    came = running_max(believed[order], begins_of(partitions))
-    if until_us is not None:
-        # Times never go back in a partition, so these are its first messages.
-        is_there = came <= until_us
-        partitions, offsets, came = partitions[is_there], offsets[is_there], came[is_there]
-    by_offset, by_time = Sorted(partitions, offsets, count), Sorted(partitions, came, count)
-    firsts, ends = by_offset.bounds[:-1], by_offset.bounds[1:]
-    # Nothing is known of when messages before these came.
-    timed = by_time.after(np.arange(count), np.full(count, MISSING))
-
-    mine = of_commits[samples.rows]
-    # A place that exists, for what has none.
-    padded_offsets, padded_came = np.append(offsets, MISSING), np.append(came, MISSING)
-    log_start = np.where(firsts < ends, padded_offsets[firsts], MISSING)[mine]
-    begin = np.maximum(samples.committed, log_start)
-    after = by_time.after(mine, samples.at)
-    is_known = after > firsts[mine]
-    end = np.where(is_known, padded_offsets[after - 1] + 1, np.where(log_start == 0, 0, MISSING))
-    records = np.where(end == MISSING, MISSING, np.maximum(end - begin, 0))
-    waiting = np.maximum(by_offset.first(mine, begin), timed[mine])
-    since = np.where(waiting < ends[mine], padded_came[waiting], MISSING)
-    has_seconds = (records > 0) & (samples.at != MISSING) & (since != MISSING)
-    seconds = np.where(has_seconds, (samples.at - np.where(has_seconds, since, 0)) / 1_000_000.0, 0.0)
-
+def _table(commits: pa.Table, samples: Samples, found: Lag, assignments: pa.Table | None) -> pa.Table:
     rows = pa.array(samples.rows)
+    has_none = found.records == 0
     columns = {name: commits.column(name).take(rows) for name in KEYS}
     columns |= {
         "at": nullable(samples.at, TIMESTAMP),
         "is_last": pa.array(samples.is_last),
         "committed_offset": nullable(samples.committed, BIGINT),
         "committed_at": nullable(samples.committed_at, TIMESTAMP),
-        "log_start": nullable(log_start, BIGINT),
-        "end_offset": nullable(end, BIGINT),
-        "lag_records": nullable(records, BIGINT),
-        "lag_seconds": pa.array(seconds, mask=~(has_seconds | (records == 0))),
+        "log_start": nullable(found.log_start, BIGINT),
+        "end_offset": nullable(found.end, BIGINT),
+        "lag_records": nullable(found.records, BIGINT),
+        "lag_seconds": pa.array(found.seconds, mask=~(found.has_seconds | has_none)),
         COMPLETE_FROM: nullable(samples.complete_from, TIMESTAMP),
         "is_left": _is_left(commits, samples.rows, assignments),
     }
     return pa.table(columns)
+
+
+@final
+class States:
+    """Every change of what groups have committed. Groups are numbers here: each is one for a partition of a topic.
+
+    `times` and `complete_from` are of the commits. `end` is the last time at which lag is measured, and with `is_until`
+    later commits are ignored.
+    """
+
+    def __init__(self, commits: pa.Table, times: Any, complete_from: Any, end: int, is_until: bool) -> None:
+        groups, count = keys_of(commits, KEYS)
+        self.end = end
+        # A commit of each group.
+        self.first = first_rows(groups, count)
+        # Changes in the order of their logs: a group's commits for a partition may be in several.
+        places, _ = keys_of(commits, [*KEYS, "log_partition"])
+        log_offsets = integers(commits.column("log_offset"))
+        order = in_order(places, log_offsets)
+        at = running_max(times[order], begins_of(places[order]))
+        has_time = at != MISSING
+        self.begin = np.full(count, np.iinfo(np.int64).max)
+        np.minimum.at(self.begin, groups[order][has_time], at[has_time])
+        self.begin[self.begin == np.iinfo(np.int64).max] = MISSING
+        self.complete = np.full(count, MISSING)
+        np.maximum.at(self.complete, groups, complete_from)
+        if is_until:
+            is_within = has_time & (at <= end)
+            order, at = order[is_within], at[is_within]
+        # And now by time.
+        by_time = in_order(groups[order], at, log_offsets[order])
+        self.rows, self.at = order[by_time], at[by_time]
+        self.committed = committed_offsets(commits)[self.rows]
+        self.complete_from = complete_from[self.rows]
+        self.known = Sorted(groups[self.rows], self.at, count)
+
+    def that_began(self) -> Any:
+        """The groups that have committed something up to the end."""
+        return np.flatnonzero(self.begin <= self.end)
+
+    def ticks(self, groups: Any, every_s: float, most: int) -> tuple[Any, Any]:
+        """Multiples of `every_s` since 1970 from a group's beginning on and before the end: groups, and times. Raises
+        TooManySamples, and NotShort for more than `most`."""
+        groups = groups[self.begin[groups] != MISSING]
+        if every_s <= 0 or not len(groups):
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        step = round(every_s * 1_000_000)
+        first = np.ceil(self.begin[groups] / step).astype(np.int64) * step
+        counts = np.maximum(np.floor((self.end - 1 - first) / step).astype(np.int64) + 1, 0)
+        if counts.max() > TICKS_MAX:
+            raise TooManySamples(
+                f"more than {TICKS_MAX} samples of one partition; ask for them less often than every {every_s:g} s"
+            )
+        total = int(counts.sum())
+        if total > most:
+            raise NotShort(f"{total} samples")
+        numbers = np.arange(total) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.repeat(groups, counts), np.repeat(first, counts) + numbers * step
+
+    def at_times(self, groups: Any, when: Any, is_last: Any) -> Samples:
+        """What groups had committed at these times, as far as it was something."""
+        last = self.known.after(groups, when) - 1
+        keep = last >= self.known.bounds[groups]
+        keep[keep] = self.committed[last[keep]] != MISSING
+        groups, last = groups[keep], last[keep]
+        committed, committed_at = self.committed[last], self.at[last]
+        return Samples(self.first[groups], when[keep], is_last[keep], committed, committed_at, self.complete[groups])
+
+    def own(self) -> Samples:
+        """At each change, as far as something was committed then."""
+        none_is = np.zeros(len(self.rows), bool)
+        every = Samples(self.rows, self.at, none_is, self.committed, self.at, self.complete_from)
+        return every.only(self.committed != MISSING)
+
+
+@final
+class Messages:
+    """When the messages came to the partitions of `commits`. `came` are their timestamps, as far as believed."""
+
+    def __init__(self, commits: pa.Table, messages: pa.Table, came: Any, until_us: int | None) -> None:
+        self.of_commits, of_messages, count = partitions_of(commits, messages)
+        offsets = integers(messages.column("offset"))
+        order = in_order(of_messages, offsets)
+        partitions, offsets = of_messages[order], offsets[order]
+        came = running_max(came[order], begins_of(partitions))
+        if until_us is not None:
+            # Times never go back in a partition, so these are its first messages.
+            is_there = came <= until_us
+            partitions, offsets, came = partitions[is_there], offsets[is_there], came[is_there]
+        self.by_offset, self.by_time = Sorted(partitions, offsets, count), Sorted(partitions, came, count)
+        self.firsts, self.ends = self.by_offset.bounds[:-1], self.by_offset.bounds[1:]
+        # Nothing is known of when messages before these came.
+        self.timed = self.by_time.after(np.arange(count), np.full(count, MISSING))
+        # With a place that exists, for what has none.
+        self.offsets, self.came = np.append(offsets, MISSING), np.append(came, MISSING)
+        self.starts = np.where(self.firsts < self.ends, self.offsets[self.firsts], MISSING)
+
+    def lag(self, samples: Samples) -> Lag:
+        mine = self.of_commits[samples.rows]
+        log_start = self.starts[mine]
+        begin = np.maximum(samples.committed, log_start)
+        after = self.by_time.after(mine, samples.at)
+        is_known = after > self.firsts[mine]
+        # A partition that begins with its first message ever was empty before it.
+        end = np.where(is_known, self.offsets[after - 1] + 1, np.where(log_start == 0, 0, MISSING))
+        records = np.where(end == MISSING, MISSING, np.maximum(end - begin, 0))
+        waiting = np.maximum(self.by_offset.first(mine, begin), self.timed[mine])
+        since = np.where(waiting < self.ends[mine], self.came[waiting], MISSING)
+        has_seconds = (records > 0) & (samples.at != MISSING) & (since != MISSING)
+        seconds = np.where(has_seconds, (samples.at - np.where(has_seconds, since, 0)) / 1_000_000.0, 0.0)
+        return Lag(log_start, end, records, seconds, has_seconds)
 
 
 # --- topics that a group has left

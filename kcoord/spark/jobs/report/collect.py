@@ -14,42 +14,40 @@ from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
-from kcoord.core.outcome import OFFSETS_TOPIC
-from kcoord.spark.jobs.completeness import COMPLETE_FROM, COMPLETE_FROM_OFFSET, collected, with_history
+from kcoord.spark.jobs.completeness import (
+    COMPLETE_FROM,
+    COMPLETE_FROM_OFFSET,
+    LogHistory,
+    collected,
+    with_history,
+)
 from kcoord.spark.jobs.lag import COMMIT_COLUMNS as LAG_COMMIT_COLUMNS
 from kcoord.spark.jobs.lag import MESSAGE_COLUMNS, lag
 from kcoord.spark.jobs.offsets_history import offsets_history
 from kcoord.spark.jobs.rebalances import begun, ranking, rebalances
+from kcoord.spark.jobs.report.assembly import OWNER, REASONS_MAX, Collector, owner_of, series_of
 from kcoord.spark.jobs.report.data import (
     GROUPS_MAX,
     LANES_MAX,
     LINES_MAX,
-    POINTS_MAX,
     ROWS_MAX,
     SLOTS_MAX,
     Bar,
     Finding,
-    Gone,
     GroupMoves,
     GroupSummary,
     Jumps,
-    LagPeak,
     LagSeries,
     Lane,
     MemberMoves,
     Owner,
     Report,
-    step_ms,
-    trend_of,
 )
 from kcoord.spark.jobs.report.text import time_of
 
-OWNER: Final = ("log", "group_id")
 # What is needed of the table of commits, and what its history shows otherwise.
 COMMIT_COLUMNS: Final = (*LAG_COMMIT_COLUMNS, "topic_id")
 NOT_NEEDED: Final = ("leader_epoch", "metadata", "expire_timestamp", "producer_id")
-# The most reasons for resets of one partition.
-REASONS_MAX: Final = 3
 
 
 def collect(
@@ -108,8 +106,8 @@ def _span(commits: DataFrame, messages: DataFrame, found: DataFrame, limit_ms: i
 
 
 @final
-class _Collector:
-    """One report on the way, from `begin_ms` to `end_ms`."""
+class _Collector(Collector):
+    """A report from Spark's tables."""
 
     def __init__(
         self,
@@ -123,75 +121,35 @@ class _Collector:
         history: DataFrame | None,
         since_ms: int | None,
     ) -> None:
+        super().__init__(path, _ms(now), begin_ms, end_ms, since_ms)
         self.all_commits = commits
         # Those without a time are nowhere on a plot, but offsets went on from them.
         self.commits = commits.where(_commit_ms().isNull() | (_commit_ms() <= end_ms))
         self.messages = messages
         self.rebalances = found.where((_begun_ms() <= end_ms) & (_over_ms() >= begin_ms))
         self.history = history
-        self.since_ms = since_ms
-        self.path = path
         self.now = now
-        self.begin_ms = begin_ms
-        self.end_ms = end_ms
-        self.step = step_ms(end_ms - begin_ms, POINTS_MAX)
-        self.trend_ms = trend_of(begin_ms, end_ms, self.step)
+        self._places: DataFrame | None = None
 
     def report(self) -> Report:
-        totals = self._totals()
-        places = self._jumping().persist()
-        jumps, rewinds, resets = self._jumps(places)
-        by_records, by_seconds, listing, listed = self._lag(places)
-        places.unpersist()
-        at_work = [one.lag for one in listing if not one.is_stopped and one.lag.partitions]
-        stopped = [one.lag for one in listing if one.is_stopped and one.lag.records_end]
-        return Report(
-            self.path, _ms(self.now), self.begin_ms, self.end_ms, self.step, self.trend_ms,
-            logs=totals.logs, groups=totals.groups, partitions=totals.partitions,
-            commits_total=totals.commits or 0, tombstones=totals.tombstones or 0, later=totals.later or 0,
-            rebalances_total=totals.rebalances or 0, rewinds_total=rewinds, resets_total=resets,
-            commits=self._commits(), lag_records=by_records, lag_seconds=by_seconds,
-            lag_peaks=tuple(at_work[:ROWS_MAX]), stopped=tuple(stopped[:ROWS_MAX]), lanes=self._lanes(),
-            by_rebalances=self._groups("rebalances", "moved"), by_partitions=self._groups("moved", "rebalances"),
-            members=self._members(), findings=self._findings(), jumps=jumps,
-            complete_ms=self._if_gone(totals.complete_ms),
-            rebalances_complete_ms=self._if_gone(totals.rebalances_complete_ms),
-            commits_left=totals.left or 0, gone=self._gone(),
-            listing=tuple(listing), listing_total=listed,
-        )  # fmt: skip
+        try:
+            return super().report()
+        finally:
+            if self._places is not None:
+                self._places.unpersist()
 
-    # --- missing history
-
-    def _if_gone(self, complete_ms: int | None) -> int | None:
-        """None where all of the time asked for is complete. Without `since` that is all there ever was.
-
-        Of the very millisecond in which history begins something may be gone.
-        """
-        if complete_ms is not None and self.since_ms is not None and complete_ms < self.since_ms:
-            return None
-        return complete_ms
-
-    def _gone(self) -> tuple[Gone, ...]:
-        """Logs that lack something of the report's time, those that begin last first."""
-        found = [] if self.history is None else collected(self.history)
-        gone = [
-            Gone(one.log, one.name, one.complete_from_offset, one.from_ms)
-            for one in found
-            if one.topic == OFFSETS_TOPIC
-            and one.complete_from_offset > 0
-            and (one.from_ms is None or self._if_gone(one.from_ms) is not None)
-        ]
-        return tuple(sorted(gone, key=lambda one: -(one.from_ms or 0)))
+    def histories(self) -> list[LogHistory]:
+        return [] if self.history is None else collected(self.history)
 
     # --- commits
 
-    def _totals(self) -> Any:
+    def totals(self) -> Any:
         # Partitions first, of which there are few: each count of different ones would make all rows once more.
         is_within = _commit_ms().between(self.begin_ms, self.end_ms)
         partitions = self.all_commits.groupBy(*OWNER, "topic", "partition").agg(
             F.count_if(is_within & ~_is_gone()).alias("commits"),
             F.count_if(is_within & _is_gone()).alias("tombstones"),
-            F.count_if(_commit_ms() > _ms(self.now)).alias("later"),
+            F.count_if(_commit_ms() > self.now_ms).alias("later"),
             F.count_if(is_within & ~_is_gone() & ~_is_complete()).alias("left"),
             _complete_ms("complete_ms"),
         )
@@ -209,7 +167,7 @@ class _Collector:
             *(F.max(name).alias(name) for name in ("complete_ms", "rebalances_complete_ms")),
         ).first()
 
-    def _commits(self) -> tuple[tuple[int, int], ...]:
+    def commits_in_time(self) -> tuple[tuple[int, int], ...]:
         bucket = (F.floor(_commit_ms() / self.step) * self.step).alias("at_ms")
         # Of incomplete history the last commit of each key is left. These are late, and would be a peak that never was.
         within = _commit_ms().between(self.begin_ms, self.end_ms) & ~_is_gone() & _is_complete()
@@ -229,14 +187,14 @@ class _Collector:
             F.slice(F.array_sort(F.collect_set("reset_reason")), 1, REASONS_MAX).alias("reasons"),
         )  # fmt: skip
 
-    def _jumps(self, places: DataFrame) -> tuple[tuple[Jumps, ...], int, int]:
-        """Those of partitions with the most, and how many rewinds and resets there are in all."""
+    def jumps(self) -> tuple[tuple[Jumps, ...], int, int]:
+        places = self._places = self._jumping().persist()
         totals = places.agg(F.sum("rewinds"), F.sum("resets")).first()
         most = F.desc(F.col("rewinds") + F.col("resets"))
         rows = places.orderBy(most, *OWNER, "topic", "partition").limit(ROWS_MAX).collect()
         jumps = tuple(
             Jumps(
-                _owner(row), row.topic, row.partition, row.rewinds, row.resets, row.farthest, row.last_ms,
+                owner_of(row), row.topic, row.partition, row.rewinds, row.resets, row.farthest, row.last_ms,
                 tuple(row.reasons),
             )
             for row in rows
@@ -245,8 +203,7 @@ class _Collector:
 
     # --- lag, and all groups
 
-    def _lag(self, places: DataFrame) -> tuple[tuple[LagSeries, ...], tuple[LagSeries, ...], list[GroupSummary], int]:
-        """Lag in records and in time, groups with all that is known of each, and how many groups there are."""
+    def lag(self) -> tuple[tuple[LagSeries, ...], tuple[LagSeries, ...], list[GroupSummary], int]:
         # Commits before the beginning are valid at the beginning, and are kept apart from those of the time.
         before = F.timestamp_millis(F.lit(self.begin_ms - 1))
         time = F.greatest(F.coalesce("commit_timestamp", "log_timestamp"), before)
@@ -272,7 +229,7 @@ class _Collector:
             F.max(F.when(is_before, F.col("records"))).alias("records_before"),
             F.max(committed).alias("committed_ms"),
         )  # fmt: skip
-        known = self._known(peaks, places).persist()
+        known = self._known(peaks).persist()
         series = []
         for name in ("records", "seconds"):
             # Lines of groups that stopped long ago only grow; they fill the places that are left.
@@ -282,14 +239,14 @@ class _Collector:
                 .select(*OWNER, F.unix_millis("at").alias("at_ms"), F.col(name).cast("double").alias("value"))
                 .collect()
             )
-            series.append(_series(points))
-        listing = self._listing(known)
+            series.append(series_of((owner_of(row), row.at_ms, row.value) for row in points))
+        listing = self.listing(self._ranked(known))
         listed = known.count()
         groups.unpersist()
         known.unpersist()
         return series[0], series[1], listing, listed
 
-    def _known(self, peaks: DataFrame, places: DataFrame) -> DataFrame:
+    def _known(self, peaks: DataFrame) -> DataFrame:
         """A row for each group that has an offset or a rebalance, with all numbers of it."""
         is_within = _commit_ms().between(self.begin_ms, self.end_ms)
         commits = self.commits.groupBy(*OWNER).agg(
@@ -305,6 +262,7 @@ class _Collector:
             F.max(_over_ms()).alias("last_rebalance_ms"),
             _complete_ms("rebalances_complete_ms"),
         )
+        places = self._jumping() if self._places is None else self._places
         jumps = places.groupBy(*OWNER).agg(F.sum("rewinds").alias("rewinds"), F.sum("resets").alias("resets"))
         rows = commits
         for other in (moves, peaks, jumps):
@@ -319,7 +277,7 @@ class _Collector:
         is_there = F.col("partitions").isNotNull() | F.col("rebalances").isNotNull() | (F.col("commits") > 0)
         return rows.where(is_there).withColumns({"last_ms": last, "is_stopped": ~is_at_work})
 
-    def _listing(self, known: DataFrame) -> list[GroupSummary]:
+    def _ranked(self, known: DataFrame) -> list[Any]:
         """Those at work with the most lag first, in records and in time by turns. Then those that stopped: with lag
         before the others, and the last to stop first."""
         of_kind = Window.partitionBy("is_stopped")
@@ -331,28 +289,11 @@ class _Collector:
         by_end = F.row_number().over(of_kind.orderBy(F.desc(has_lag), F.desc_nulls_last("last_ms"), *OWNER))
         rank = F.when(F.col("is_stopped"), by_end).otherwise(F.least(by_records, by_seconds))
         ranked = known.withColumn("rank", rank).where(F.col("rank") <= GROUPS_MAX)
-        rows = ranked.orderBy("is_stopped", "rank", F.desc_nulls_last("records_end"), *OWNER).collect()
-        at_work = [row for row in rows if not row.is_stopped]
-        # Of each kind as many as the other leaves, and half of all in any case.
-        stopped = [row for row in rows if row.is_stopped]
-        half = GROUPS_MAX // 2
-        at_work = at_work[: max(half, GROUPS_MAX - len(stopped))]
-        return [self._summary(row) for row in [*at_work, *stopped[: GROUPS_MAX - len(at_work)]]]
-
-    def _summary(self, row: Any) -> GroupSummary:
-        complete = [one for one in (row.complete_ms, row.rebalances_complete_ms) if one is not None]
-        return GroupSummary(
-            LagPeak(
-                _owner(row), row.partitions or 0, row.records, row.records_end, row.seconds, row.seconds_end,
-                row.records_before, row.committed_ms, row.rebalances or 0, bool(row.is_open), row.cause,
-            ),
-            row.commits or 0, row.moved, row.rewinds or 0, row.resets or 0, row.is_stopped,
-            self._if_gone(max(complete, default=None)),
-        )  # fmt: skip
+        return ranked.orderBy("is_stopped", "rank", F.desc_nulls_last("records_end"), *OWNER).collect()
 
     # --- rebalances
 
-    def _lanes(self) -> tuple[Lane, ...]:
+    def lanes(self) -> tuple[Lane, ...]:
         started, finished = _begun_ms(), F.unix_millis("finished")
         most = self.rebalances.groupBy(*OWNER).count().orderBy(F.desc("count"), *OWNER).limit(LANES_MAX)
         slot_ms = max((self.end_ms - self.begin_ms) / SLOTS_MAX, 1)
@@ -386,11 +327,11 @@ class _Collector:
                 row.begin_ms, None if row.is_open else row.end_ms, row["count"], row.cause, row.cause_member,
                 row.from_epoch, row.to_epoch, row.members_before, row.members_after, row.moved, not row.is_untimed,
             )  # fmt: skip
-            lanes.setdefault(_owner(row), []).append(bar)
-            complete[_owner(row)] = self._if_gone(row.complete_ms)
+            lanes.setdefault(owner_of(row), []).append(bar)
+            complete[owner_of(row)] = self.if_gone(row.complete_ms)
         return tuple(Lane(owner, tuple(bars), complete[owner]) for owner, bars in lanes.items())
 
-    def _groups(self, first: str, second: str) -> tuple[GroupMoves, ...]:
+    def group_moves(self, first: str, second: str) -> tuple[GroupMoves, ...]:
         rows = self.rebalances.groupBy(*OWNER).agg(
             F.count("*").alias("rebalances"), F.sum("partitions_moved").alias("moved"),
             F.sum("duration_ms").alias("duration_ms"), F.max("duration_ms").alias("longest_ms"),
@@ -403,11 +344,11 @@ class _Collector:
             .collect()
         )
         return tuple(
-            GroupMoves(_owner(row), row.rebalances, row.moved, row.duration_ms, row.longest_ms, row.cause)
+            GroupMoves(owner_of(row), row.rebalances, row.moved, row.duration_ms, row.longest_ms, row.cause)
             for row in top
         )
 
-    def _members(self) -> tuple[MemberMoves, ...]:
+    def member_moves(self) -> tuple[MemberMoves, ...]:
         went = [
             self.rebalances.select(
                 *OWNER,
@@ -426,15 +367,15 @@ class _Collector:
             F.count_if(F.col("way") == "members_left").alias("left"),
         )
         top = rows.orderBy(F.desc("rebalances"), F.desc("left"), *OWNER, "member").limit(ROWS_MAX).collect()
-        return tuple(MemberMoves(_owner(row), row.member, row.rebalances, row.joined, row.left) for row in top)
+        return tuple(MemberMoves(owner_of(row), row.member, row.rebalances, row.joined, row.left) for row in top)
 
-    def _findings(self) -> tuple[Finding, ...]:
+    def findings(self) -> tuple[Finding, ...]:
         rows = ranking(self.rebalances).where(F.col("rank") <= ROWS_MAX).orderBy(F.desc("finding"), "rank")
         first, last = F.unix_millis("first").alias("first_ms"), F.unix_millis("last").alias("last_ms")
         return tuple(
             Finding(
                 row.finding,
-                _owner(row),
+                owner_of(row),
                 row.member,
                 row.first_ms,
                 row.last_ms,
@@ -476,23 +417,3 @@ def _over_ms() -> Column:
 
 def _is_gone() -> Column:
     return F.coalesce("is_tombstone", F.lit(False)) | (F.col("committed_offset") < 0)
-
-
-def _owner(row: Any) -> Owner:
-    return Owner(row.log, row.group_id)
-
-
-def _series(rows: list[Any]) -> tuple[LagSeries, ...]:
-    """The highest first, as colours are given."""
-    points: dict[Owner, list[tuple[int, float | None]]] = {}
-    for row in sorted(rows, key=lambda row: row.at_ms):
-        points.setdefault(_owner(row), []).append((row.at_ms, row.value))
-
-    def rank(owner: Owner) -> tuple[float, str, str]:
-        return (
-            -max((value for _, value in points[owner] if value is not None), default=-1.0),
-            owner.log,
-            owner.group_id,
-        )
-
-    return tuple(LagSeries(owner, tuple(points[owner])) for owner in sorted(points, key=rank))
