@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from pyspark.sql import SparkSession
@@ -16,11 +18,16 @@ from pyspark.sql import functions as F
 from kcoord.cli.main import main
 from kcoord.cli.pipeline import short_run
 from kcoord.core.outcome import OFFSETS_TOPIC
+from kcoord.history.invariants import NEVER
+from kcoord.spark.jobs.compact import open_transactions
 from kcoord.spark.jobs.completeness import LogHistory, history_table
+from kcoord.spark.jobs.histories import ABOVE_FLOOR, ALWAYS, AT_END, AT_FLOOR, WHOLE
 from kcoord.spark.jobs.lag import lag, log_starts
 from kcoord.spark.jobs.offsets_history import offsets_history
 from kcoord.spark.jobs.rebalances import ranking, rebalances
 from kcoord.spark.jobs.report.collect import COMMIT_COLUMNS, collect
+from kcoord.spark.jobs.state import MARKERS, cluster_by, latest
+from kcoord.spark.jobs.verify import CHECKED, that_hold
 from kcoord.spark.short.lag import lag as short_lag
 from kcoord.spark.short.offsets_history import offsets_history as short_history
 from kcoord.spark.short.parquet import bucket_of_group
@@ -28,10 +35,14 @@ from kcoord.spark.short.rebalances import RANKING, SCHEMA, table_of
 from kcoord.spark.short.rebalances import ranking as short_ranking
 from kcoord.spark.short.rebalances import rebalances as short_rebalances
 from kcoord.spark.short.report import collect as short_report
-from kcoord.spark.short.tables import only
+from kcoord.spark.short.state import latest as short_latest
+from kcoord.spark.short.state import open_records
+from kcoord.spark.short.tables import only, read_table
+from kcoord.spark.short.verify import that_hold as short_that_hold
 from tests.spark.tables import arrow, at, commit, frame, message, micros, same_rows
 from tests.spark.test_pipeline_command import data
 from tests.spark.test_rebalances import event, generation
+from tests.unit.cli.rig import LogRig
 
 __all__ = ["data"]
 
@@ -283,6 +294,203 @@ def told(found: Any) -> list[Any]:
     tables = found["tables"].items()
     rows = [(name, table["written"], sorted(map(repr, table["rows"]))) for name, table in tables]
     return [*rows, found["history"]]
+
+
+# --- jobs about states
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two with one history, and a third that went on."""
+    root = tmp_path_factory.mktemp("clusters")
+    for name in ("east", "west", "south"):
+        rig = LogRig(root / name)
+        rig.history()
+        if name == "south":
+            rig.commit("report", 60, "by hand", orders_0=11)
+            rig.join(61)
+            rig.commit("workers", 62, orders_0=12)
+        rig.stop()
+    return root
+
+
+def both_ways(
+    job: str, words: Sequence[str | Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The JSON of a command with Spark and without, without the names of what they wrote."""
+    found = []
+    for where in ("spark", "short"):
+        if where == "short":
+            monkeypatch.setattr(short_run, "_has_session", lambda: False)
+            monkeypatch.setattr("kcoord.cli.pipeline.run.Run.__enter__", no_spark)
+        text = json.dumps(run(job, *(str(word).replace("OUT", str(tmp_path / where)) for word in words)))
+        found.append(json.loads(text.replace(str(tmp_path / where), "OUT")))
+    monkeypatch.undo()
+    return found[0], found[1]
+
+
+def random_state(rng: random.Random) -> Rows:
+    """Records of coordinators: commits with keys of both types, other keys, markers, transactions and tombstones."""
+    found = []
+    for log in ("a1", "a2", "b"):
+        for offset in range(rng.randrange(60)):
+            topic = rng.choice([OFFSETS_TOPIC, OFFSETS_TOPIC, "__transaction_state", "other"])
+            kind = rng.choice([0, 1, 1, 2, None])
+            is_tombstone = rng.random() < 0.2
+            found.append(
+                {
+                    "log": log, "log_topic": topic, "log_partition": rng.randrange(2), "log_offset": offset,
+                    "record_type": kind, "group_id": rng.choice([*GROUPS[:2], None]), "topic": rng.choice(TOPICS),
+                    "record_name": rng.choice(["x", "x", None, *MARKERS]), "partition": rng.randrange(2),
+                    "key": rng.choice([b"k", b"l", b"", None]), "value": None if is_tombstone else b"v%d" % offset,
+                    "producer_id": rng.choice([None, 1, 2]), "is_tombstone": is_tombstone,
+                }
+            )  # fmt: skip
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_same_newest_records(spark: SparkSession, seed: int) -> None:
+    rng = random.Random(seed)
+    rows = random_state(rng)
+    of_spark, short = frame(spark, "records", rows), arrow("records", rows)
+    same_rows(latest(of_spark), short_latest(short))
+    same_rows(latest(of_spark, None, GROUPS[:1]), short_latest(short, None, GROUPS[:1]))
+    same_rows(latest(of_spark, cluster_by(first_letter), GROUPS[:1]), short_latest(short, first_letter, GROUPS[:1]))
+    left = open_transactions(of_spark).selectExpr("coalesce(sum(records), 0) as records").collect()
+    assert open_records(short) == left[0].records
+
+
+def first_letter(log: str) -> str:
+    return log[0]
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--group", "workers", "--topic", "orders"], ["--group", "nobody"]], ids=" ".join
+)
+@pytest.mark.parametrize("of", ["clusters", "broker"])
+def test_the_same_snapshot(
+    of: str, words: list[str], clusters: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = clusters if of == "clusters" else BROKER / "logs"
+    arguments: list[str | Path] = [path, *words, "--to", "OUT", "--limit", "9999"]
+    of_spark, short = both_ways("snapshot", arguments, tmp_path, monkeypatch)
+    for name in ("offsets", "groups", "members"):
+        rows = [found["tables"][name].pop("rows") for found in (of_spark, short)]
+        # Several generations of a group's log are not in it, and several kinds of one group's records are.
+        assert sorted(map(repr, rows[1])) == sorted(map(repr, rows[0]))
+        written = [spark.read.parquet(str(tmp_path / where / name)) for where in ("spark", "short")]
+        same_rows(written[0], written[1].toArrow())
+    assert short == of_spark
+
+
+RULES = """
+[[cluster]]
+logs = "west|south"
+name = "down"
+[[group]]
+match = "report"
+rename = "daily"
+[[group]]
+match = "n.*"
+drop = true
+[[topic]]
+match = "orders"
+rename = "shop.orders"
+[[conflict]]
+match = ".*"
+winner = "newest"
+"""
+
+
+@pytest.mark.parametrize("words", [["--dry-run"], ["--csv", "OUT.csv"], ["--to", "OUT"]], ids=" ".join)
+@pytest.mark.parametrize("of", ["clusters", "broker"])
+def test_the_same_migration(
+    of: str, words: list[str], clusters: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = clusters if of == "clusters" else BROKER / "logs"
+    (tmp_path / "rules.toml").write_text(RULES)
+    arguments: list[str | Path] = [path, "--rules", tmp_path / "rules.toml", "--limit", "9999", *words]
+    of_spark, short = both_ways("migrate", arguments, tmp_path, monkeypatch)
+    assert short == of_spark and short["tables"]["plan"]["rows"]
+    if "--csv" in words:
+        lines = [(tmp_path / f"{where}.csv").read_bytes() for where in ("spark", "short")]
+        assert lines[1] == lines[0] and lines[0]
+    if "--to" in words:
+        assert records_in(tmp_path / "short") == records_in(tmp_path / "spark")
+
+
+@pytest.mark.parametrize("of", ["clusters", "broker"])
+def test_the_same_compacted_log(
+    of: str, clusters: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = clusters / "south" if of == "clusters" else BROKER / "logs"
+    of_spark, short = both_ways("compact", (path, "--to", "OUT"), tmp_path, monkeypatch)
+    assert short == of_spark and short["records"] > 0
+    assert records_in(tmp_path / "short", "log_offset") == records_in(tmp_path / "spark", "log_offset")
+
+
+@pytest.mark.parametrize(
+    "words", [[], ["--offsets-partitions", "2", "--group", "workers"], ["--offsets-partitions", "3"]], ids=" ".join
+)
+@pytest.mark.parametrize("of", ["clusters", "broker"])
+def test_the_same_violations(
+    of: str, words: list[str], clusters: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = clusters if of == "clusters" else BROKER / "logs"
+    found = []
+    for where in ("spark", "short"):
+        if where == "short":
+            monkeypatch.setattr(short_run, "_has_session", lambda: False)
+            monkeypatch.setattr("kcoord.cli.pipeline.run.Run.__enter__", no_spark)
+        arguments = ["pipeline", "verify", str(path), *words, "--limit", "9999", "--to", str(tmp_path / where)]
+        result = CliRunner().invoke(main, [*arguments, "-o", "json"], catch_exceptions=False)
+        document = json.loads(result.stdout.replace(str(tmp_path / where), "OUT"))
+        rows = document["tables"]["violations"].pop("rows")
+        found.append((result.exit_code, sorted(map(repr, rows)), document))
+    assert found[1] == found[0]
+    if of == "clusters":
+        assert found[0][0] == bool(words)
+    written = [spark.read.parquet(str(tmp_path / where / "violations")) for where in ("spark", "short")]
+    same_rows(written[0], written[1].toArrow())
+
+
+def test_violations_hold_for_the_same_logs(spark: SparkSession) -> None:
+    """Of whole logs, of some that are whole from somewhere on, of others, and of several tasks that saw one log."""
+    rng = random.Random(1)
+    rows = []
+    for number in range(60):
+        place = {"log": f"{number}", "log_topic": OFFSETS_TOPIC, "log_partition": 0}
+        for holds in (ALWAYS, WHOLE, ABOVE_FLOOR, AT_FLOOR, AT_END):
+            rows.append({**place, "kind": "group", "id": "g", "log_offset": 1, "rule": holds, "holds": holds})
+        for _ in range(rng.randrange(1, 3)):
+            counted, above, floor = rng.choice([5, 10]), rng.choice([0, 4, 8]), rng.choice([2, 6, 12, NEVER])
+            seen = {"counted": counted, "lowest": rng.choice([0, 0, 1]), "highest": rng.choice([9, 9, 19])}
+            rows.append({**place, **seen, "floor": floor, "above_floor": above})
+    checked = pa.Table.from_pylist(rows, CHECKED)
+    found = that_hold(spark.createDataFrame(checked))
+    short = short_that_hold(iter(checked.to_batches())).drop_columns(["file"])
+    same_rows(found, short)
+    assert len({*short.column("rule").to_pylist()}) == 5
+
+
+def records_in(path: Path, *more: str) -> list[str]:
+    columns = ("log_topic", "log_partition", "log_timestamp", "key", "value", "headers", *more)
+    wanted = {"table": "records", "columns": ",".join(columns)}
+    where = json.dumps({"log_topic": ["__consumer_offsets", "__transaction_state"]})
+    found = read_table(str(path), {**wanted, "where": where}, lambda _: None, lambda _: None)
+    rows = sorted(map(repr, found.to_pylist()))
+    assert rows
+    return rows
+
+
+def test_conflicts_are_refused(clusters: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(short_run, "_has_session", lambda: False)
+    monkeypatch.setattr("kcoord.cli.pipeline.run.Run.__enter__", no_spark)
+    words = ["pipeline", "migrate", str(clusters), "--to", str(tmp_path / "new")]
+    result = CliRunner().invoke(main, words, catch_exceptions=False)
+    assert result.exit_code == 2 and "3 groups would be workers" in result.stderr
+    assert not (tmp_path / "new").exists()
 
 
 def no_spark(_run: object) -> None:

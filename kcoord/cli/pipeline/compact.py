@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 
@@ -10,16 +11,23 @@ from kcoord.cli.log.common import emit_json, note, plural
 from kcoord.cli.log.points import Point, parse_point
 from kcoord.cli.pipeline.options import RunOptions, pipeline_options
 from kcoord.cli.pipeline.run import Run, where
+from kcoord.cli.pipeline.short_run import ShortRun, run_short_for
 from kcoord.cli.pipeline.states import (
     COMMITTED,
     UNCOMMITTED,
     cluster_of,
     one_log,
     read_records,
+    records_options,
     refuse,
+    refuse_format,
     write_log,
+    write_log_short,
 )
 from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @click.command("compact")
@@ -42,6 +50,28 @@ def compact(options: RunOptions, point: Point, offsets_partitions: int | None) -
     refuse(options, "since_ms", "until_ms", "topics")
     if not options.output:
         raise click.UsageError("--to DIR is required: the directory of the log")
+
+    def short(run: ShortRun) -> tuple[pa.Table, int, int]:
+        from kcoord.spark.jobs.compact import COLUMNS, OPEN_COLUMNS
+        from kcoord.spark.jobs.state import RECORD_COLUMNS
+        from kcoord.spark.short.state import latest, open_records
+
+        count = offsets_partitions or one_log(options)
+        records = run.read(records_options(options, COMMITTED, RECORD_COLUMNS, options.groups))
+        rows = latest(records, None, options.groups).select(COLUMNS)
+        order = [(name, "ascending") for name in COLUMNS[:3]]
+        everything = run.read(records_options(options, UNCOMMITTED, OPEN_COLUMNS), True)
+        return rows.sort_by(order), open_records(everything), count
+
+    def finish(_run: ShortRun, found: tuple[pa.Table, int, int]) -> None:
+        rows, left_out, count = found
+        refuse_format(options)
+        write_log_short(options, rows.column_names, iter(rows.to_batches()), count)
+        _emit(options, rows.num_rows, left_out)
+
+    # The state at other points depends on when transactions ended.
+    if point.is_end and run_short_for("compact", options, short, finish):
+        return
     with Run("compact", options) as run:
         from kcoord.spark.jobs import compact as job
         from kcoord.spark.jobs.state import RECORD_COLUMNS, committed_at, newest_replicas, one_cluster
@@ -70,6 +100,10 @@ def compact(options: RunOptions, point: Point, offsets_partitions: int | None) -
         of_coordinators = where(log_topic=(OFFSETS_TOPIC, TRANSACTION_TOPIC))
         table = {**run.spread(), "table": "records", "columns": "log_topic", "where": of_coordinators}
         written = read_table(run.spark, options.output, table).count()
+    _emit(options, written, left_out)
+
+
+def _emit(options: RunOptions, written: int, left_out: int) -> None:
     if options.is_json:
         emit_json({"job": "compact", "output": options.output, "records": written, "open": left_out})
         return

@@ -6,7 +6,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
@@ -76,16 +76,27 @@ class ShortRun:
         self, name: str, columns: Sequence[str] = (), of: Mapping[str, Sequence[str | int]] | None = None, **more: str
     ) -> pa.Table:
         """As `Run.table` does."""
-        from kcoord.spark.short.tables import only, read_table
+        from kcoord.spark.short.tables import only
 
         options = self.options
-        wanted = table_options(options, name, columns, of, **more)
-        found = read_table(options.path, wanted, self._begin, self._bar.step)
+        found = self.read(table_options(options, name, columns, of, **more))
         if options.groups and "group_id" in found.column_names:
             found = only(found, "group_id", options.groups)
         if options.topics and name in ("offset_commits", "messages"):
             found = only(found, "topic", options.topics)
         return found
+
+    def read(self, wanted: Mapping[str, str], has_producer: bool | None = None) -> pa.Table:
+        """What the reader reads with these options."""
+        from kcoord.spark.short.tables import read_table
+
+        return read_table(self.options.path, wanted, self._begin, self._bar.step, has_producer)
+
+    def read_logs(self, wanted: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
+        """The same, of one log after the other, as it is read."""
+        from kcoord.spark.short.tables import read_logs
+
+        return read_logs(self.options.path, wanted, self._begin, self._bar.step)
 
     def history(self) -> list[LogHistory]:
         from kcoord.spark.jobs.completeness import histories_of

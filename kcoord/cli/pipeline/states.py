@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from kcoord.cli.log.common import fail, note
-from kcoord.cli.pipeline.options import ICEBERG, RunOptions
+from kcoord.cli.pipeline.options import ICEBERG, PARQUET, RunOptions
 from kcoord.cli.pipeline.progress import watch
 from kcoord.cli.pipeline.run import Run, place_of, where
-from kcoord.cli.pipeline.shown import rows_of, show
+from kcoord.cli.pipeline.shown import plain, rows_of, show
 from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from kcoord.server.failures import EXIT_CONFIG
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
     from kcoord.spark.planned import BatchFunction
@@ -65,11 +66,18 @@ def read_logs(
 
 
 def _records_options(run: Run, isolation: str, columns: Sequence[str], groups: Sequence[str]) -> dict[str, str]:
+    return {**run.spread(), **records_options(run.options, isolation, columns, groups)}
+
+
+def records_options(
+    options: RunOptions, isolation: str, columns: Sequence[str], groups: Sequence[str] = ()
+) -> dict[str, str]:
+    """The reader's options for what `read_records` reads."""
     wanted: dict[str, Sequence[str]] = {"log_topic": (OFFSETS_TOPIC, TRANSACTION_TOPIC)}
     if groups:
         wanted["group_id"] = groups
     return {
-        "where": where(**wanted), **run.spread(), **dict(run.options.source),
+        "where": where(**wanted), **dict(options.source),
         "isolationLevel": isolation, "newest": str(isolation == COMMITTED), "table": "records",
         "columns": ",".join(columns),
     }  # fmt: skip
@@ -133,6 +141,32 @@ def present(
     return document
 
 
+def present_short(
+    options: RunOptions,
+    name: str,
+    rows: pa.Table,
+    titles: dict[str, str],
+    order: tuple[str, ...],
+    is_written: bool = True,
+    is_first: bool = True,
+) -> dict[str, Any]:
+    """The same for a table that was made without Spark."""
+    from kcoord.spark.short.parquet import write_one_file
+
+    document: dict[str, Any] = {}
+    rows = rows.sort_by([(column, "ascending") for column in order]) if order else rows
+    if options.output and is_written:
+        place = place_of(options, name)
+        document["output"] = place
+        write_one_file(rows, place)
+        if not options.is_json:
+            note(f"{name} in {place}")
+    if options.shown:
+        found = [plain(row) for row in rows.slice(0, options.shown + 1).to_pylist()]
+        document |= show(options, name, rows.column_names, found, titles, is_first)
+    return document
+
+
 def _write(run: Run, rows: DataFrame, place: str) -> None:
     options = run.options
     if options.format == ICEBERG:
@@ -151,12 +185,36 @@ def write_log(run: Run, rows: DataFrame, offsets_partitions: int) -> None:
     from kcoord.spark import register
 
     options = run.options
-    if options.format != "parquet":
-        raise click.UsageError("--format is for tables; a log is written as a log")
+    refuse_format(options)
     register(run.spark)
     mode = "overwrite" if options.overwrite else "append"
     writer = rows.write.format("kcoord").option("offsetsPartitions", offsets_partitions)
     with watch(run.spark, "Writing the log", options.is_json):
         writer.mode(mode).save(options.output)
+    if not options.is_json:
+        note(f"the log is in {options.output}: kcoord serve --data {options.output}")
+
+
+def refuse_format(options: RunOptions) -> None:
+    """Of jobs that write a log. Raises UsageError."""
+    if options.format != PARQUET:
+        raise click.UsageError("--format is for tables; a log is written as a log")
+
+
+def write_log_short(
+    options: RunOptions, columns: Sequence[str], batches: Iterator[pa.RecordBatch], offsets_partitions: int
+) -> None:
+    """A new log directory at --to, without Spark. Raises as the writer does."""
+    from kcoord.spark.writer.options import parse_write_options
+    from kcoord.spark.writer.sink import KcoordWriter
+
+    wanted = {"path": options.output, "offsetsPartitions": str(offsets_partitions)}
+    writer = KcoordWriter(columns, options.overwrite, parse_write_options(wanted))
+    try:
+        written = writer.write(batches)
+    except BaseException:
+        writer.abort([])
+        raise
+    writer.commit([written])
     if not options.is_json:
         note(f"the log is in {options.output}: kcoord serve --data {options.output}")

@@ -144,7 +144,7 @@ def write_lines(rows: Iterable[tuple[str, str, int, int]], file: TextIO) -> int:
 def rows(migration: Migration) -> DataFrame:
     """Records for `df.write.format("kcoord")`, which places them by their groups."""
     taken = _taken(migration).repartition("new_group").sortWithinPartitions("new_group", "kind", "new_topic")
-    return taken.select(*_DETAIL_NAMES).mapInArrow(encode_details, ROWS_SQL)
+    return taken.select(*_DETAIL_NAMES).mapInArrow(_encode, ROWS_SQL)
 
 
 _DETAIL_NAMES: Final = (
@@ -265,13 +265,17 @@ def _winner(new_group: str, sources: list[dict[str, Any]], rules: Rules) -> tupl
 # --- the records
 
 
-def encode_details(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Rows of the details that are taken over become records."""
+def _encode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    return encode_details(batch.to_pylist() for batch in batches)
+
+
+def encode_details(batches: Iterable[Sequence[dict[str, Any]]]) -> Iterator[pa.RecordBatch]:
+    """Rows of the details that are taken over become records: batches of ROWS."""
     for batch in batches:
         keys: list[bytes] = []
         values: list[bytes | None] = []
         times: list[int | None] = []
-        for row in batch.to_pylist():
+        for row in batch:
             for time_ms, key, value in detail_records(row):
                 key_bytes, value_bytes = encode_record(key, value)
                 keys.append(key_bytes)

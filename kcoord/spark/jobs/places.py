@@ -20,6 +20,8 @@ from kcoord.spark.tables.arrow import batch_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+# (log, log_topic, log_partition, first offset, the offset after it, file).
+SegmentPlace = tuple[str, str, int, int, int, str]
 SEGMENTS: Final = pa.schema(
     [
         ("log", pa.string()),
@@ -55,12 +57,7 @@ def with_files(rows: DataFrame, options: Mapping[str, str]) -> DataFrame:
 
     Raises BadOption and OSError.
     """
-    _, partitions = _partitions(options)
-    segments: list[tuple[Any, ...]] = []
-    for one in partitions:
-        ends = [segment.base_offset for segment in one.segments[1:]] + [INT64_MAX]
-        for segment, end in zip(one.segments, ends, strict=True):
-            segments.append((one.log, one.topic, one.partition, segment.base_offset, end, segment.path))
+    segments: list[tuple[Any, ...]] = list(segments_of(options))
     # As an Arrow table it is part of the plan; rows would be a job of Spark's.
     files = rows.sparkSession.createDataFrame(pa.Table.from_batches([batch_of(segments, SEGMENTS)]))
     place = ["log", "log_topic", "log_partition"]
@@ -68,6 +65,16 @@ def with_files(rows: DataFrame, options: Mapping[str, str]) -> DataFrame:
     same.append(rows["log_offset"] >= files["base_offset"])
     same.append(rows["log_offset"] < files["next_base_offset"])
     return rows.join(F.broadcast(files), same, "left").select(*(rows[name] for name in rows.columns), "file")
+
+
+def segments_of(options: Mapping[str, str]) -> list[SegmentPlace]:
+    """The files of the logs of coordinators. Raises BadOption and OSError."""
+    segments: list[SegmentPlace] = []
+    for one in partitions_of(options):
+        ends = [segment.base_offset for segment in one.segments[1:]] + [INT64_MAX]
+        for segment, end in zip(one.segments, ends, strict=True):
+            segments.append((one.log, one.topic, one.partition, segment.base_offset, end, segment.path))
+    return segments
 
 
 def partitions_of(options: Mapping[str, str]) -> list[LogPartition]:

@@ -90,7 +90,7 @@ def verify(
     def check(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return check_histories(batches, known, offsets_partitions)
 
-    return _that_hold(sorted_records.mapInArrow(check, CHECKED_SQL))
+    return that_hold(sorted_records.mapInArrow(check, CHECKED_SQL))
 
 
 def verify_short(
@@ -108,7 +108,7 @@ def verify_short(
         return check_logs(batches, known, offsets_partitions, ids)
 
     checked = read_logs(check, CHECKED_SQL)
-    return None if checked is None else _that_hold(checked)
+    return None if checked is None else that_hold(checked)
 
 
 def _by_history(records: DataFrame, ids: Sequence[str]) -> DataFrame:
@@ -133,7 +133,8 @@ def _by_history(records: DataFrame, ids: Sequence[str]) -> DataFrame:
     )
 
 
-def _that_hold(checked: DataFrame) -> DataFrame:
+def that_hold(checked: DataFrame) -> DataFrame:
+    """Of rows of CHECKED the violations that hold for their logs, by what is known of the gaps of each."""
     of_log = Window.partitionBy(*LOG_COLUMNS)
     end = F.max("highest").over(of_log) + 1
     is_whole = (F.min("lowest").over(of_log) == 0) & (F.sum("counted").over(of_log) == end)

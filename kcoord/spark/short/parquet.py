@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import uuid
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import date, timedelta
 from typing import Any, Final
 
@@ -41,11 +43,24 @@ def write_table(table: pa.Table, times: Any, place: str, date_name: str, bucket_
     """Write all of a table that `with_places` has made to the directory `place`, which it replaces, or nothing. In a
     file rows are sorted by group and time. Raises OSError.
     """
+    with _staged(place) as staged:
+        _write_files(table, times, staged, date_name, bucket_name)
+
+
+def write_one_file(table: pa.Table, place: str) -> None:
+    """The same for any table, without such directories and as it is sorted."""
+    with _staged(place) as staged:
+        pq.write_table(table, os.path.join(staged, _file_name()), compression=COMPRESSION, store_schema=False)
+
+
+@contextmanager
+def _staged(place: str) -> Iterator[str]:
+    """A directory that takes the place of another one, if what is done with it ends well."""
     staged = place.rstrip("/") + STAGED
     shutil.rmtree(staged, ignore_errors=True)
     os.makedirs(staged)
     try:
-        _write_files(table, times, staged, date_name, bucket_name)
+        yield staged
         with open(os.path.join(staged, SUCCESS), "wb"):
             pass
         if os.path.lexists(place):
@@ -55,6 +70,10 @@ def write_table(table: pa.Table, times: Any, place: str, date_name: str, bucket_
         shutil.rmtree(staged, ignore_errors=True)
 
 
+def _file_name() -> str:
+    return f"part-00000-{uuid.uuid4()}.c000.{COMPRESSION}.parquet"
+
+
 def _write_files(table: pa.Table, times: Any, staged: str, date_name: str, bucket_name: str) -> None:
     days, buckets = integers(table.column(date_name).cast(pa.int32())), integers(table.column(bucket_name))
     groups, _ = _sorted_groups(table.column("group_id"))
@@ -62,7 +81,7 @@ def _write_files(table: pa.Table, times: Any, staged: str, date_name: str, bucke
     changes = (np.diff(days[order]) != 0) | (np.diff(buckets[order]) != 0)
     begins = [0, *(np.flatnonzero(changes) + 1).tolist()]
     ends = [*begins[1:], len(order)]
-    file_name = f"part-00000-{uuid.uuid4()}.c000.{COMPRESSION}.parquet"
+    file_name = _file_name()
     stored = table.drop_columns([date_name, bucket_name])
 
     def write(begin: int, end: int) -> None:

@@ -15,11 +15,11 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kcoord.core.groups.cause_header import CAUSE_HEADER
 from kcoord.core.outcome import GROUP_EVENTS_TOPIC, OFFSETS_TOPIC
 from kcoord.spark.jobs.completeness import COMPLETE_FROM, LogHistory
 from kcoord.spark.jobs.rebalance_story import RebalanceStory
 from kcoord.spark.jobs.rebalances import FLAPPING, GROUP, RECORD_TYPES, STORM, feed, row_of
+from kcoord.spark.short.state import cause_of
 from kcoord.spark.tables.arrow import BIGINT, INT, STRING, TIMESTAMP
 
 Row = dict[str, Any]
@@ -164,14 +164,8 @@ def _records(records: pa.Table) -> Iterator[Row]:
             "is_event": False,
             "number": 0,
             "time_ms": time_ms,
-            "cause": next(_causes(row["headers"]), None),
+            "cause": cause_of(row["headers"]),
         }
-
-
-def _causes(headers: Sequence[Mapping[str, Any]] | None) -> Iterator[bytes]:
-    for header in headers or ():
-        if header["key"] == CAUSE_HEADER and header["value"] is not None:
-            yield header["value"]
 
 
 def _events(messages: pa.Table) -> Iterator[Row]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ import pyarrow.compute as pc
 
 from kcoord.spark.reader.batch_reader import plan_tasks
 from kcoord.spark.reader.filters import asked_for
-from kcoord.spark.reader.options import parse_options
+from kcoord.spark.reader.options import ReadOptions, parse_options
 from kcoord.spark.reader.tasks import Task, read_task
 from kcoord.spark.short.bounds import TABLE_BYTES_MAX, NotShort
 from kcoord.spark.tables.schemas import arrow_schema
@@ -20,25 +21,40 @@ Begin = Callable[[int], None]
 Step = Callable[[int], None]
 
 
-def read_table(path: str, options: Mapping[str, str], begin: Begin, step: Step) -> pa.Table:
+def read_table(
+    path: str, options: Mapping[str, str], begin: Begin, step: Step, has_producer: bool | None = None
+) -> pa.Table:
     """The table that `spark.read.format("kcoord").options(**options).load(path)` is. Each column is one piece.
+    `has_producer` as in `kcoord.spark.planned.read_table`.
 
     Raises NotShort, and BadOption, NothingToRead, DataLoss, CorruptLog and OSError.
     """
     parsed = parse_options({**options, "path": path})
-    rows = asked_for(parsed)
-    tasks = plan_tasks(parsed, rows)
-    begin(sum(map(_size, tasks)))
     batches = []
     held = 0
-    for task in tasks:
-        for batch in read_task(task, parsed, rows):
-            held += batch.nbytes
-            if held > TABLE_BYTES_MAX:
-                raise NotShort(f"the table {parsed.table.NAME} has more than {TABLE_BYTES_MAX} bytes")
-            batches.append(batch)
-        step(_size(task))
+    for batch in _read(parsed, begin, step, has_producer):
+        held += batch.nbytes
+        if held > TABLE_BYTES_MAX:
+            raise NotShort(f"the table {parsed.table.NAME} has more than {TABLE_BYTES_MAX} bytes")
+        batches.append(batch)
     return pa.Table.from_batches(batches, arrow_schema(parsed.table.NAME, parsed.columns)).combine_chunks()
+
+
+def read_logs(path: str, options: Mapping[str, str], begin: Begin, step: Step) -> Iterator[pa.RecordBatch]:
+    """The rows of the same, of one log after the other and each in its order. Raises as `read_table`, but NotShort."""
+    return _read(parse_options({**options, "path": path}), begin, step, None)
+
+
+def _read(options: ReadOptions, begin: Begin, step: Step, has_producer: bool | None) -> Iterator[pa.RecordBatch]:
+    rows = replace(asked_for(options), has_producer=has_producer)
+    of_log: dict[tuple[str, str, int], list[Task]] = {}
+    for task in plan_tasks(options, rows):
+        of_log.setdefault((task.part.log, task.part.topic, task.part.partition), []).append(task)
+    tasks = [task for of in of_log.values() for task in of]
+    begin(sum(map(_size, tasks)))
+    for task in tasks:
+        yield from read_task(task, options, rows)
+        step(_size(task))
 
 
 def only(table: pa.Table, name: str, values: Sequence[Any]) -> pa.Table:
