@@ -4,7 +4,7 @@ A data directory with many commits is decoded into Arrow by one process (interpr
 with one core and with two, and dumped by Kafka's own `kafka-dump-log --offsets-decoder`, all in the same run. Where
 Java 17 or Maven is missing, the dump's row is missing, too, and a line gives the reason.
 
-With `--jobs` or `--log-gb` long logs are measured instead, which takes hours: `bench.spark_jobs`.
+With `--jobs`, `--both-ways` or `--log-gb` long logs are measured instead, which takes hours: `bench.spark_jobs`.
 """
 
 from __future__ import annotations
@@ -69,24 +69,27 @@ def main() -> None:
     parser.add_argument("--history", type=int, default=4_000_000, help="records in the log")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     parser.add_argument("--jobs", type=int, metavar="N", help="all jobs over N commits, and over ten times as many")
-    parser.add_argument("--only", action="append", default=[], metavar="JOB", help="only these of --jobs; repeatable")
+    parser.add_argument("--both-ways", type=int, metavar="N", help="all jobs over N commits, with Spark and without")
+    parser.add_argument("--only", action="append", default=[], metavar="JOB", help="only these of the jobs; repeatable")
     parser.add_argument("--log-gb", type=float, metavar="N", help="memory of reading a log of N GB, and one of N/10 GB")
     parser.add_argument("--driver-memory", default="2g", help="the JVM's heap, for --jobs and --log-gb")
     parser.add_argument("--job-groups", type=int, default=5_000, help="groups in the logs of --jobs and --log-gb")
     parser.add_argument("--interpreted", action="store_true", help="--jobs and --log-gb without compiled modules")
     given = parser.parse_args()
     results: dict[str, Any] = {}
-    if given.jobs or given.log_gb:
+    if given.jobs or given.both_ways or given.log_gb:
         settings = (given.job_groups, given.driver_memory)
         if given.jobs:
             results["jobs"] = spark_jobs.jobs(not given.interpreted, given.jobs, *settings, given.only)
+        if given.both_ways:
+            results["both_ways"] = spark_jobs.both_ways(not given.interpreted, given.both_ways, *settings, given.only)
         if given.log_gb:
             results["reading"] = spark_jobs.long_log(not given.interpreted, given.log_gb, *settings)
     else:
         results = rows_per_second(given.offsets, given.groups, given.history)
     if given.json:
         given.json.write_text(json.dumps(results, indent=2))
-    problems = [one for part in ("jobs", "reading") for one in results.get(part, {}).get("problems", ())]
+    problems = [one for part in ("jobs", "both_ways", "reading") for one in results.get(part, {}).get("problems", ())]
     if problems:
         raise SystemExit("\n\n".join(["", *problems]))
 

@@ -1,8 +1,9 @@
 """The optional part of `make bench-spark` that takes hours: long logs.
 
 `--jobs N` runs every job of `kcoord pipeline` over a log with N commits and over one with ten times as many, and shows
-how its time and its memory grew. `--log-gb N` counts and aggregates a log of a tenth of N gigabytes and one of N: the
-memory of Python workers and the JVM must not depend on the length of the log. Both runs have a JVM of the same size.
+how its time and its memory grew. `--both-ways N` runs them over one log of N commits, with Spark and without.
+`--log-gb N` counts and aggregates a log of a tenth of N gigabytes and one of N: the memory of Python workers and the
+JVM must not depend on the length of the log. Both runs have a JVM of the same size.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def measure(compiled: bool, names: Sequence[str], sizes: Sequence[int], groups: 
             log = folder / "data"
             results["logs"].append(make_log(compiled, log, rows, groups, memory))
             print(
-                f"{'':20}{'s':>10}{'s CPU':>10}{'MiB: JVM':>12}{'workers':>10}{'largest':>10}{'driver':>10}",
+                f"{'':27}{'s':>10}{'s CPU':>10}{'MiB: JVM':>12}{'workers':>10}{'largest':>10}{'driver':>10}",
                 flush=True,
             )
             for name in names:
@@ -82,26 +83,26 @@ def measure(compiled: bool, names: Sequence[str], sizes: Sequence[int], groups: 
 
 def show(name: str, found: dict[str, Any]) -> None:
     if "error" in found:
-        print(f"{name:20}  failed: {found['error'].splitlines()[-1][:200]}", flush=True)
+        print(f"{name:27}  failed: {found['error'].splitlines()[-1][:200]}", flush=True)
         return
     memory = "".join(f"{found[one]:>{12 if one == 'jvm_mb' else 10},.0f}" for one in MEMORY)
-    print(f"{name:20}{found['seconds']:>10.1f}{found['cpu_s']:>10.1f}{memory}", flush=True)
+    print(f"{name:27}{found['seconds']:>10.1f}{found['cpu_s']:>10.1f}{memory}", flush=True)
 
 
 def show_growth(results: dict[str, Any]) -> None:
     """Print the figures of the second log relative to the first."""
     first, second = results["logs"]
     times = second["rows"] / first["rows"]
-    print(f"\n{'times as much, of':20}{'time':>10}{'CPU':>10}{'JVM':>12}{'workers':>10}{'largest':>10}{'driver':>10}")
-    print(f"{'rows in the log':20}{times:>10.1f}")
+    print(f"\n{'times as much, of':27}{'time':>10}{'CPU':>10}{'JVM':>12}{'workers':>10}{'largest':>10}{'driver':>10}")
+    print(f"{'rows in the log':27}{times:>10.1f}")
     for name, (small, large) in ((name, runs) for name, runs in results["runs"].items() if len(runs) == 2):
         if "error" in small or "error" in large:
-            print(f"{name:20}{'-':>10}")
+            print(f"{name:27}{'-':>10}")
             continue
         grown = {key: large[key] / max(small[key], 1e-9) for key in ("seconds", "cpu_s", *MEMORY)}
         cells = "".join(f"{grown[one]:>{12 if one == 'jvm_mb' else 10}.2f}" for one in MEMORY)
         note = "  more than the log" if max(grown["seconds"], grown["cpu_s"]) > LINEAR * times else ""
-        print(f"{name:20}{grown['seconds']:>10.1f}{grown['cpu_s']:>10.1f}{cells}{note}")
+        print(f"{name:27}{grown['seconds']:>10.1f}{grown['cpu_s']:>10.1f}{cells}{note}")
         large["growth"] = grown
 
 
@@ -111,6 +112,29 @@ def jobs(compiled: bool, commits: int, groups: int, memory: str, only: Sequence[
     sizes = [round(commits * size / spark_log.COMMITS_PART) for size in (1, GROWTH)]
     results = measure(compiled, names, sizes, groups, memory)
     show_growth(results)
+    results["problems"] = _failed(results)
+    return results
+
+
+def both_ways(compiled: bool, commits: int, groups: int, memory: str, only: Sequence[str] = ()) -> dict[str, Any]:
+    """Measure the jobs over a short log with Spark, and as they run by default (`--both-ways`)."""
+    scratch = servers.ROOT / "build" / "bench"
+    scratch.mkdir(parents=True, exist_ok=True)
+    results: dict[str, Any] = {"logs": [], "runs": {}}
+    with tempfile.TemporaryDirectory(dir=scratch) as name:
+        folder = Path(name)
+        results["logs"].append(
+            make_log(compiled, folder / "data", round(commits / spark_log.COMMITS_PART), groups, memory)
+        )
+        print(f"{'':27}{'s':>10}{'s CPU':>10}{'MiB: JVM':>12}{'workers':>10}{'largest':>10}{'driver':>10}", flush=True)
+        for job in [job for job in JOBS if not only or job.split(" ")[0] in only]:
+            for label, heap in ((f"{job}, Spark", memory), (job, "")):
+                output = folder / "output"
+                found = child(compiled, "spark_jobs_child", str(folder / "data"), heap, str(output), job)
+                results["runs"][label] = [found]
+                show(label, found)
+                shutil.rmtree(output, ignore_errors=True)
+                Path(f"{output}.html").unlink(missing_ok=True)
     results["problems"] = _failed(results)
     return results
 

@@ -1,5 +1,7 @@
 """Runs one job, or one way to read, in its own process: `spark_jobs_child LOG MEMORY OUTPUT NAME`. Prints JSON.
 
+With an empty MEMORY a job decides itself whether it needs Spark.
+
 A job is the whole command, with the start of Spark, whose settings depend on the length of the log. A way to read gets
 a session that has started before the measurement.
 """
@@ -54,7 +56,7 @@ READS: Final[dict[str, Callable[[SparkSession, str], int]]] = {"count": count, "
 def command(name: str, log: str, memory: str, output: str) -> list[str]:
     words = [word.format(output) for word in JOBS[name]]
     job = name.split(" ", maxsplit=1)[0]
-    spark = ["--master", f"local[{CORES}]", "--conf", f"spark.driver.memory={memory}"]
+    spark = ["--master", f"local[{CORES}]", "--conf", f"spark.driver.memory={memory}"] if memory else []
     return ["pipeline", job, log, *spark, "--output", "json", *words]
 
 

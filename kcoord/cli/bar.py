@@ -22,7 +22,8 @@ class Bar:
 
     is_drawn: ClassVar[bool] = False
 
-    def __init__(self) -> None:
+    def __init__(self, is_for_people: bool = True) -> None:
+        self._is_for_people = is_for_people
         self._stack = ExitStack()
         self._bar: Any = None
         self._left = 0
@@ -39,7 +40,7 @@ class Bar:
 
     def begin(self, label: str, total: int) -> None:
         context = click.get_current_context(silent=True)
-        is_for_people = context is None or context.params.get("output") not in ("json", "csv")
+        is_for_people = self._is_for_people and (context is None or context.params.get("output") not in ("json", "csv"))
         if not sys.stderr.isatty() or not is_for_people or total <= 0:
             return
         # Drawing the bar takes longer than most steps.

@@ -50,6 +50,13 @@ LOGS = ("a", "b")
 GROUPS = ("g", "h", "\ue000", "\U0001f600")
 TOPICS = ("t", "u")
 BROKER = Path(__file__).parents[1] / "data" / "broker"
+# What anybody may write to a topic.
+ODD_EVENTS = (
+    None, b"", b"[" * 100_000, b'{"a":' * 100_000, b"\xff", b"[]", b"7", b'{"group":null}',
+    b'{"group":"g","log":"__consumer_offsets-0","offset":100000000000000000000}',
+    b'{"group":"g","log":"__consumer_offsets-0","offset":"x"}',
+    '{"group":"g","log":"__consumer_offsets-\u0663","offset":1}'.encode(),
+)  # fmt: skip
 TABLES = ("offset_commits", "messages", "assignments")
 Rows = list[dict[str, Any]]
 
@@ -159,6 +166,8 @@ def random_events(rng: random.Random) -> Rows:
             "log": rng.choice(["__consumer_offsets-0", "__consumer_offsets-x", None]), "cause": "session_timeout",
         }  # fmt: skip
         found.append(event(number, **document) | {"log": rng.choice(LOGS), "timestamp": at(rng.randrange(100))})
+    for value in ODD_EVENTS:
+        found.append(event(100 + len(found)) | {"log": rng.choice(LOGS), "value": value})
     return found
 
 
@@ -234,6 +243,10 @@ def test_groups_are_in_the_buckets_of_spark(spark: SparkSession) -> None:
 # --- the commands
 
 
+# The session is shared: what is set here stays.
+WITH_SPARK = ("--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2")
+
+
 def run(job: str, *arguments: str | Path) -> Any:
     words = ["pipeline", job, *map(str, arguments), "--output", "json"]
     result = CliRunner().invoke(main, words, catch_exceptions=False)
@@ -274,7 +287,7 @@ def check_command(
     job, *options = words
     name = job.replace("-", "_")
     arguments: list[str | Path] = [data, *options, "--limit", "9999", "--buckets", "4", "--to"]
-    of_spark = run(job, *arguments, tmp_path / "spark")
+    of_spark = run(job, *arguments, tmp_path / "spark", *WITH_SPARK)
     # Without the tests' session nothing asks for Spark.
     monkeypatch.setattr(short_run, "_has_session", lambda: False)
     monkeypatch.setattr("kcoord.cli.pipeline.run.Run.__enter__", no_spark)
@@ -323,7 +336,8 @@ def both_ways(
         if where == "short":
             monkeypatch.setattr(short_run, "_has_session", lambda: False)
             monkeypatch.setattr("kcoord.cli.pipeline.run.Run.__enter__", no_spark)
-        text = json.dumps(run(job, *(str(word).replace("OUT", str(tmp_path / where)) for word in words)))
+        given = [str(word).replace("OUT", str(tmp_path / where)) for word in words]
+        text = json.dumps(run(job, *given, *(WITH_SPARK if where == "spark" else ())))
         found.append(json.loads(text.replace(str(tmp_path / where), "OUT")))
     monkeypatch.undo()
     return found[0], found[1]
@@ -444,7 +458,8 @@ def test_the_same_violations(
             monkeypatch.setattr(short_run, "_has_session", lambda: False)
             monkeypatch.setattr("kcoord.cli.pipeline.run.Run.__enter__", no_spark)
         arguments = ["pipeline", "verify", str(path), *words, "--limit", "9999", "--to", str(tmp_path / where)]
-        result = CliRunner().invoke(main, [*arguments, "-o", "json"], catch_exceptions=False)
+        more = WITH_SPARK if where == "spark" else ()
+        result = CliRunner().invoke(main, [*arguments, "-o", "json", *more], catch_exceptions=False)
         document = json.loads(result.stdout.replace(str(tmp_path / where), "OUT"))
         rows = document["tables"]["violations"].pop("rows")
         found.append((result.exit_code, sorted(map(repr, rows)), document))

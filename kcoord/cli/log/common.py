@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
 import click
 
@@ -85,9 +85,7 @@ def friendly(command: F) -> F:
         try:
             return command(*args, **kwargs)
         except BrokenPipeError:
-            # The reader of our output has closed the pipe. Python would write to it again at exit, and report that.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            sys.exit(0)
+            end_output()
         except FileNotFoundError as error:
             fail(f"{error.filename} disappeared while it was read: the log may have changed. Try again", EXIT_STORAGE)
         except (LogError, OSError) as error:
@@ -95,6 +93,13 @@ def friendly(command: F) -> F:
             fail(failure.message, failure.code)
 
     return run  # type: ignore[return-value]
+
+
+def end_output() -> NoReturn:
+    """End the process because the reader of its output has closed the pipe. Python would write to it again at exit, and
+    report that."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(0)
 
 
 def emit_counts(counters: list[tuple[str, dict[str, int]]]) -> None:

@@ -1,4 +1,5 @@
-"""`kcoord pipeline`: jobs on Spark over whole logs. A job is one small module; run.py has the shared parts."""
+"""`kcoord pipeline`: jobs over whole logs. A job is one small module; run.py has the shared parts of jobs with Spark,
+short_run.py those of jobs over short logs without it."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ JOBS: Final = {
     "lag": ("kcoord.cli.pipeline.lag:lag", "The lag of groups, in records and in seconds."),
     "migrate": ("kcoord.cli.pipeline.migrate:migrate", "Move groups and offsets of several clusters into one."),
     "offsets-history": ("kcoord.cli.pipeline.offsets_history:offsets_history", "Every commit, and what it changed."),
-    "prepare": ("kcoord.cli.pipeline.prepare:prepare", "Let jobs over short logs start sooner."),
+    "prepare": ("kcoord.cli.pipeline.prepare:prepare", "Let Spark start sooner."),
     "rebalances": ("kcoord.cli.pipeline.rebalances:rebalances", "Every rebalance: epochs, duration and cause."),
     "report": ("kcoord.cli.pipeline.report:report", "One HTML page with plots."),
     "snapshot": ("kcoord.cli.pipeline.snapshot:snapshot", "Offsets, groups and members at a point in time."),
@@ -23,7 +24,7 @@ JOBS: Final = {
 
 @click.group(cls=LazyGroup, lazy=JOBS, context_settings={"help_option_names": ["-h", "--help"]})
 def pipeline() -> None:
-    """Turn whole logs into tables and reports, with Spark.
+    """Turn whole logs into tables and reports, with Spark if they are long.
 
     PATH is a data directory of kcoord or of a stopped Kafka broker, or a directory of some, on a disk or wherever Arrow
     and fsspec can read (s3://, hdfs://, ...). Needs `pip install kcoord[spark]`; docs/pipeline.md has every column.

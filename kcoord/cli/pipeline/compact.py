@@ -50,22 +50,21 @@ def compact(options: RunOptions, point: Point, offsets_partitions: int | None) -
     refuse(options, "since_ms", "until_ms", "topics")
     if not options.output:
         raise click.UsageError("--to DIR is required: the directory of the log")
+    refuse_format(options)
 
     def short(run: ShortRun) -> tuple[pa.Table, int, int]:
         from kcoord.spark.jobs.compact import COLUMNS, OPEN_COLUMNS
         from kcoord.spark.jobs.state import RECORD_COLUMNS
         from kcoord.spark.short.state import latest, open_records
 
-        count = offsets_partitions or one_log(options)
         records = run.read(records_options(options, COMMITTED, RECORD_COLUMNS, options.groups))
         rows = latest(records, None, options.groups).select(COLUMNS)
         order = [(name, "ascending") for name in COLUMNS[:3]]
         everything = run.read(records_options(options, UNCOMMITTED, OPEN_COLUMNS), True)
-        return rows.sort_by(order), open_records(everything), count
+        return rows.sort_by(order), open_records(everything), _partitions(options, offsets_partitions)
 
     def finish(_run: ShortRun, found: tuple[pa.Table, int, int]) -> None:
         rows, left_out, count = found
-        refuse_format(options)
         write_log_short(options, rows.column_names, iter(rows.to_batches()), count)
         _emit(options, rows.num_rows, left_out)
 
@@ -77,7 +76,7 @@ def compact(options: RunOptions, point: Point, offsets_partitions: int | None) -
         from kcoord.spark.jobs.state import RECORD_COLUMNS, committed_at, newest_replicas, one_cluster
         from kcoord.spark.planned import read_table
 
-        count = offsets_partitions or one_log(options)
+        count = _partitions(options, offsets_partitions)
         time = datetime.fromtimestamp(point.time_ms / 1000, UTC) if point.time_ms >= 0 else None
         before = point.offset if point.offset >= 0 else None
         if point.is_end:
@@ -101,6 +100,12 @@ def compact(options: RunOptions, point: Point, offsets_partitions: int | None) -
         table = {**run.spread(), "table": "records", "columns": "log_topic", "where": of_coordinators}
         written = read_table(run.spark, options.output, table).count()
     _emit(options, written, left_out)
+
+
+def _partitions(options: RunOptions, wanted: int | None) -> int:
+    """How many partitions `__consumer_offsets` is to have. Refuses several clusters."""
+    found = one_log(options)
+    return wanted or found
 
 
 def _emit(options: RunOptions, written: int, left_out: int) -> None:

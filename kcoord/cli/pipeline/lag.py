@@ -16,6 +16,7 @@ SHOWN = {
 }  # fmt: skip
 # Above this size the JVM's second compiler pays: commits and messages are sorted five times.
 ONE_COMPILER_BYTES = 64 << 20
+SHORTEST_S = 0.000001
 
 
 @click.command("lag")
@@ -35,6 +36,8 @@ def lag(options: RunOptions, every: float, last: bool, assigned: bool) -> None:
     Example:
       kcoord pipeline lag data --every 60 --to lag
     """
+    if 0 < every < SHORTEST_S:
+        raise click.BadParameter(f"{every:g} is less than a microsecond", param_hint="--every")
     every_s = 0 if last else every
 
     def short(run: ShortRun) -> list[ShortResult]:

@@ -69,6 +69,7 @@ def migrate(options: RunOptions, rules_file: str, csv_file: str, dry_run: bool, 
         raise click.UsageError("--to and --csv are two ways; give one of them")
     if csv_file == STDOUT and (options.is_json or options.is_csv):
         raise click.UsageError("--csv - and --output json both want standard output")
+    refuse_format(options)
     is_dry = dry_run or not (options.output or csv_file)
     rules = _rules(rules_file)
     document: dict[str, Any] = {"job": "migrate", "dry_run": is_dry}
@@ -155,7 +156,6 @@ def _finish_short(
         document["offsets"] = _write_csv(lambda to: write_lines(job.committed(taken), to), csv_file)
         _note_csv(options, document, csv_file)
     elif not document["dry_run"]:
-        refuse_format(options)
         write_log_short(options, ROWS.names, job.records_of(taken), partitions)
         document["output"] = options.output
     if options.is_json:

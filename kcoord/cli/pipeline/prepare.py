@@ -30,11 +30,11 @@ END_DEADLINE_S: Final = 300.0
 @click.option("--remove", is_flag=True, help="Remove all archives instead.")
 @output_option
 def prepare(remove: bool, output: str) -> None:
-    """Let jobs over short logs start sooner, with an archive of Spark's classes.
+    """Let Spark start sooner for jobs over short logs, with an archive of its classes.
 
     It runs some jobs over a small log of its own, and Java writes the classes that they used to a file of about 200 MB
-    in the cache folder (~/.cache/kcoord). Jobs over local logs of up to 256 MiB then start with it. A new version of
-    PySpark or Java needs a new one.
+    in the cache folder (~/.cache/kcoord). Jobs over local logs of up to 256 MiB that use Spark, because of --master
+    for instance, then start with it. A new version of PySpark or Java needs a new one.
 
     \b
     Example:

@@ -55,6 +55,7 @@ OUR_ERRORS: Final = {
     "FileNotFoundError": EXIT_STORAGE,
     "PermissionError": EXIT_NOT_WRITABLE,
     "TooManySamples": EXIT_CONFIG,
+    "TableExists": EXIT_CONFIG,
     "OSError": EXIT_STORAGE,
 }
 # Spark's own errors that users can fix.
@@ -175,7 +176,7 @@ class Run:
         found = read_table(self.spark, self.options.path, options)
         if self.options.groups and "group_id" in found.columns:
             found = found.where(F.col("group_id").isin(*self.options.groups))
-        if self.options.topics and name in ("offset_commits", "messages"):
+        if is_by_topic(self.options, name, more):
             found = found.where(F.col("topic").isin(*self.options.topics))
         if self.options.one_cluster:
             from kcoord.spark.jobs.brokers import one_cluster
@@ -301,12 +302,17 @@ def table_options(
     wanted = dict(of or {})
     if options.groups and name not in ("messages", "_corrupt"):
         wanted["group_id"] = options.groups
-    if options.topics and name in ("offset_commits", "messages"):
+    if is_by_topic(options, name, more):
         wanted["topic"] = options.topics
     found = {"where": where(**wanted), **dict(options.source), **more, "table": name}
     if columns:
         found["columns"] = ",".join(columns)
     return found
+
+
+def is_by_topic(options: RunOptions, name: str, more: Mapping[str, str]) -> bool:
+    """Whether --topic applies to a table that is read with the options `more`. It does not to events of groups."""
+    return bool(options.topics) and name in ("offset_commits", "messages") and "subscribe" not in more
 
 
 def history_options(options: RunOptions) -> dict[str, str]:

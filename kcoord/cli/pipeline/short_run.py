@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 from kcoord.cli.bar import Bar
-from kcoord.cli.log.common import note, plural
+from kcoord.cli.log.common import end_output, note, plural
 from kcoord.cli.pipeline.options import PARQUET, RunOptions
 from kcoord.cli.pipeline.run import (
     BUCKET,
@@ -21,6 +23,7 @@ from kcoord.cli.pipeline.run import (
     emit_results,
     friendly,
     history_options,
+    is_by_topic,
     place_of,
     table_options,
 )
@@ -36,6 +39,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 # Where Spark's own settings may be, which are to be used then.
 SETTINGS_FILE: Final = "spark-defaults.conf"
+# Options for Spark, and where Hadoop's settings are, such as the filesystem that a path without a scheme means.
+SETTINGS_VARIABLES: Final = ("PYSPARK_SUBMIT_ARGS", "HADOOP_CONF_DIR", "YARN_CONF_DIR")
 # A place that is not simply a path, such as file:/data.
 URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
@@ -62,11 +67,10 @@ class ShortResult:
 class ShortRun:
     """What a job reads. `histories` are the logs of `__consumer_offsets`, if the job has asked for them."""
 
-    def __init__(self, options: RunOptions, bar: Bar) -> None:
+    def __init__(self, options: RunOptions) -> None:
         self.options = options
         self.now_us = time.time_ns() // 1000
         self.histories: list[LogHistory] = []
-        self._bar = bar
 
     @property
     def until_us(self) -> int | None:
@@ -82,21 +86,26 @@ class ShortRun:
         found = self.read(table_options(options, name, columns, of, **more))
         if options.groups and "group_id" in found.column_names:
             found = only(found, "group_id", options.groups)
-        if options.topics and name in ("offset_commits", "messages"):
+        if is_by_topic(options, name, more):
             found = only(found, "topic", options.topics)
         return found
+
+    def _bar(self) -> Bar:
+        return Bar(not self.options.is_json and not self.options.is_csv)
 
     def read(self, wanted: Mapping[str, str], has_producer: bool | None = None) -> pa.Table:
         """What the reader reads with these options."""
         from kcoord.spark.short.tables import read_table
 
-        return read_table(self.options.path, wanted, self._begin, self._bar.step, has_producer)
+        with self._bar() as bar:
+            return read_table(self.options.path, wanted, partial(bar.begin, "Reading"), bar.step, has_producer)
 
     def read_logs(self, wanted: Mapping[str, str]) -> Iterator[pa.RecordBatch]:
         """The same, of one log after the other, as it is read."""
         from kcoord.spark.short.tables import read_logs
 
-        return read_logs(self.options.path, wanted, self._begin, self._bar.step)
+        with self._bar() as bar:
+            yield from read_logs(self.options.path, wanted, partial(bar.begin, "Reading"), bar.step)
 
     def history(self) -> list[LogHistory]:
         from kcoord.spark.jobs.completeness import histories_of
@@ -108,9 +117,6 @@ class ShortRun:
             raise NotShort("the headers of the logs")
         self.histories = histories_of(found)
         return self.histories
-
-    def _begin(self, size_bytes: int) -> None:
-        self._bar.begin("Reading", size_bytes)
 
 
 def run_short(job: str, options: RunOptions, make: Callable[[ShortRun], Sequence[ShortResult]]) -> bool:
@@ -136,19 +142,25 @@ def run_short_for(
     trace = TraceFile(job)
     try:
         with friendly(trace):
-            return _run(options, make, finish)
+            try:
+                return _run(options, make, finish)
+            except BrokenPipeError:
+                end_output()
+            except ConnectionError as error:
+                # Of the storage: there is no JVM whose end it could mean.
+                raise OSError(str(error)) from error
     finally:
         trace.close()
 
 
-def needs_spark(options: RunOptions, environment: Mapping[str, str] = os.environ) -> bool:
+def needs_spark(options: RunOptions) -> bool:
     """Whether the command line or the environment asks for what only Spark has, whatever the size of the logs."""
     return (
         options.is_spark_wanted
         or options.one_cluster
         or (bool(options.output) and (options.format != PARQUET or URL.match(options.output) is not None))
         or _has_session()
-        or _has_settings(environment)
+        or _has_settings()
     )
 
 
@@ -163,10 +175,17 @@ def _has_session() -> bool:
     return SparkSession.getActiveSession() is not None
 
 
-def _has_settings(environment: Mapping[str, str]) -> bool:
-    home = environment.get("SPARK_HOME", "")
-    folder = environment.get("SPARK_CONF_DIR", "") or (os.path.join(home, "conf") if home else "")
-    return bool(folder) and os.path.exists(os.path.join(folder, SETTINGS_FILE))
+def _has_settings() -> bool:
+    """Whether there are settings for Spark or Hadoop outside of the command line."""
+    if any(os.environ.get(name) for name in SETTINGS_VARIABLES):
+        return True
+    home = os.environ.get("SPARK_HOME", "")
+    if not home:
+        # The package is the home of its Spark.
+        spec = importlib.util.find_spec("pyspark")
+        home = os.path.dirname(spec.origin or "") if spec is not None else ""
+    folder = os.environ.get("SPARK_CONF_DIR", "") or os.path.join(home, "conf")
+    return os.path.exists(os.path.join(folder, SETTINGS_FILE))
 
 
 def _run(options: RunOptions, make: Callable[[ShortRun], T], finish: Callable[[ShortRun, T], None]) -> bool:
@@ -177,12 +196,11 @@ def _run(options: RunOptions, make: Callable[[ShortRun], T], finish: Callable[[S
     # A process that has used hdfs-native could not start Spark any more.
     if options.path.partition("://")[0] in HDFS_SCHEMES or not is_short(options.master, check_path(options)):
         return False
-    with Bar() as bar:
-        run = ShortRun(options, bar)
-        try:
-            result = make(run)
-        except NotShort:
-            return False
+    run = ShortRun(options)
+    try:
+        result = make(run)
+    except NotShort:
+        return False
     note_history(run.histories, options)
     finish(run, result)
     return True
@@ -195,11 +213,12 @@ def _present(options: RunOptions, result: ShortResult, is_first: bool) -> dict[s
     table, times = between(result.table, result.times(), options.since_ms, options.until_ms)
     document: dict[str, Any] = {}
     if options.output:
-        from kcoord.spark.short.parquet import with_places, write_table
+        from kcoord.spark.short.parquet import check_place, with_places, write_table
 
         place = place_of(options, result.name)
+        check_place(place, options.overwrite, options.path)
         table = with_places(table, times, options.buckets, DATE, BUCKET)
-        write_table(table, times, place, DATE, BUCKET)
+        write_table(table, times, place, DATE, BUCKET, options.overwrite)
         document |= {"output": place, "written": table.num_rows}
         if not options.is_json:
             note(f"{plural(table.num_rows, 'row')} in {place}")

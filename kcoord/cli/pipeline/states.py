@@ -151,14 +151,15 @@ def present_short(
     is_first: bool = True,
 ) -> dict[str, Any]:
     """The same for a table that was made without Spark."""
-    from kcoord.spark.short.parquet import write_one_file
+    from kcoord.spark.short.parquet import check_place, write_one_file
 
     document: dict[str, Any] = {}
     rows = rows.sort_by([(column, "ascending") for column in order]) if order else rows
     if options.output and is_written:
         place = place_of(options, name)
+        check_place(place, options.overwrite, options.path)
         document["output"] = place
-        write_one_file(rows, place)
+        write_one_file(rows, place, options.overwrite)
         if not options.is_json:
             note(f"{name} in {place}")
     if options.shown:
@@ -185,7 +186,6 @@ def write_log(run: Run, rows: DataFrame, offsets_partitions: int) -> None:
     from kcoord.spark import register
 
     options = run.options
-    refuse_format(options)
     register(run.spark)
     mode = "overwrite" if options.overwrite else "append"
     writer = rows.write.format("kcoord").option("offsetsPartitions", offsets_partitions)

@@ -50,7 +50,7 @@ def verify(options: RunOptions, offsets_partitions: int | None) -> None:
       kcoord pipeline verify /archive --option onCorrupt=collect --to found
     """
     refuse(options, "since_ms", "until_ms", "topics", "one_cluster")
-    collects = {name.lower(): value for name, value in options.source}.get("oncorrupt") == "collect"
+    collects = {name.lower(): value for name, value in options.source}.get("oncorrupt", "").lower() == "collect"
     told: list[int] = []
 
     def short(run: ShortRun) -> pa.Table:

@@ -235,7 +235,7 @@ def _derive(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def feed(story: RebalanceStory, row: Mapping[str, Any]) -> None:
-    """Tell a group's story a record or an event: a row as `_records` and `_events` make them."""
+    """Add a record or an event to the story of its group: a row as `_records` and `_events` make them."""
     if not row["is_event"]:
         key, value = decode_record(row["key"], row["value"])
         if not isinstance(key, UnknownRecord):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-# Of a table as it is read. What a job makes of it takes three times as much again.
+# Of a table as it is read. Jobs have several tables, and what they make of them is as large again, or larger.
 TABLE_BYTES_MAX: Final = 512 << 20
 
 

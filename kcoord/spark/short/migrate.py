@@ -22,6 +22,7 @@ from kcoord.spark.jobs.migrate import (
 )
 from kcoord.spark.jobs.migration_details import OFFSET, details_of
 from kcoord.spark.jobs.migration_rules import Rules
+from kcoord.spark.short.bounds import NotShort
 from kcoord.spark.short.rebalances import largest
 from kcoord.spark.short.state import latest
 from kcoord.spark.tables.arrow import BIGINT, STRING, TIMESTAMP
@@ -54,14 +55,19 @@ COUNTS: Final = pa.schema(
 )
 # Records are made of so many details at a time.
 DETAILS_PER_BATCH: Final = 10_000
+# They are Python objects, of some 3 KB each.
+DETAILS_MAX: Final = 500_000
 
 
 def details(records: pa.Table, rules: Rules, groups: Sequence[str]) -> list[Row]:
-    """A row for each offset and each group's record, with what the rules make of it."""
+    """A row for each offset and each group's record, with what the rules make of it. Raises NotShort."""
     cluster_of = rules.cluster_of if rules.clusters else None
     offsets = records.filter(pc.equal(records.column("log_topic"), OFFSETS_TOPIC))
     newest = latest(offsets, cluster_of, groups).select(["log", "log_timestamp", "key", "value"])
-    return [row for batch in details_of(iter(newest.to_batches()), rules) for row in batch.to_pylist()]
+    if newest.num_rows > DETAILS_MAX:
+        raise NotShort(f"{newest.num_rows} records of the state")
+    batches = newest.to_batches(DETAILS_PER_BATCH)
+    return [row for batch in details_of(iter(batches), rules) for row in batch.to_pylist()]
 
 
 def plan_of(rows: Sequence[Row], rules: Rules) -> list[Row]:

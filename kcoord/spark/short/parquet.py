@@ -25,8 +25,8 @@ NO_DAY: Final = "__HIVE_DEFAULT_PARTITION__"
 COMPRESSION: Final = "snappy"
 # An empty file that says that a table is complete.
 SUCCESS: Final = "_SUCCESS"
-# A table that is being written has this at the end of its name.
-STAGED: Final = ".part"
+# What names in the directory of a table begin with, besides those of columns (`date=`).
+OF_TABLES: Final = ("part-", "_", ".")
 EPOCH: Final = date(1970, 1, 1)
 
 
@@ -39,35 +39,78 @@ def with_places(table: pa.Table, times: Any, buckets: int, date_name: str, bucke
     return table.append_column(date_name, days).append_column(bucket_name, pa.array(bucket_of[groups]))
 
 
-def write_table(table: pa.Table, times: Any, place: str, date_name: str, bucket_name: str) -> None:
-    """Write all of a table that `with_places` has made to the directory `place`, which it replaces, or nothing. In a
-    file rows are sorted by group and time. Raises OSError.
+def write_table(
+    table: pa.Table, times: Any, place: str, date_name: str, bucket_name: str, overwrite: bool = False
+) -> None:
+    """Write all of a table that `with_places` has made to the directory `place`, or nothing. In a file rows are sorted
+    by group and time. With `overwrite` a table that is there is replaced. Raises TableExists and OSError.
     """
-    with _staged(place) as staged:
+    with _staged(place, overwrite) as staged:
         _write_files(table, times, staged, date_name, bucket_name)
 
 
-def write_one_file(table: pa.Table, place: str) -> None:
+def write_one_file(table: pa.Table, place: str, overwrite: bool = False) -> None:
     """The same for any table, without such directories and as it is sorted."""
-    with _staged(place) as staged:
+    with _staged(place, overwrite) as staged:
         pq.write_table(table, os.path.join(staged, _file_name()), compression=COMPRESSION, store_schema=False)
 
 
+class TableExists(ValueError):
+    """Something is where a table is to be."""
+
+
+def check_place(place: str, overwrite: bool, read: str) -> None:
+    """Whether a table may be written to `place`, if the logs are in or below `read`. Raises TableExists."""
+    at, logs = os.path.realpath(place), os.path.realpath(read)
+    if os.path.commonpath([at, logs]) == at:
+        raise TableExists(f"{place} has the logs that were read: a table is written somewhere else")
+    _refuse(place, overwrite)
+
+
+def _refuse(place: str, overwrite: bool) -> None:
+    if not os.path.lexists(place):
+        return
+    if not overwrite:
+        raise TableExists(f"{place} exists; --overwrite replaces it")
+    if os.path.isdir(place) and not os.path.islink(place):
+        foreign = [name for name in os.listdir(place) if not _is_of_table(name)]
+        if foreign:
+            raise TableExists(f"{place} is no table, since it has {min(foreign)}: nothing is removed")
+
+
+def _is_of_table(name: str) -> bool:
+    return name.startswith(OF_TABLES) or "=" in name
+
+
 @contextmanager
-def _staged(place: str) -> Iterator[str]:
-    """A directory that takes the place of another one, if what is done with it ends well."""
-    staged = place.rstrip("/") + STAGED
-    shutil.rmtree(staged, ignore_errors=True)
-    os.makedirs(staged)
+def _staged(place: str, overwrite: bool) -> Iterator[str]:
+    """A directory that takes the place of what is there, if what is done with it ends well. Otherwise nothing changes.
+
+    A crash between the two renames leaves the table that was there in the hidden directory as `replaced`.
+    """
+    place = place.rstrip("/")
+    parent, name = os.path.split(os.path.abspath(place))
+    if os.path.exists(parent) and not os.path.isdir(parent):
+        raise TableExists(f"{parent} is not a directory")
+    # Hidden from readers of the directory above, and of this run alone.
+    staging = os.path.join(parent, f".{name}.staging-{uuid.uuid4().hex[:12]}")
+    made, replaced = os.path.join(staging, "table"), os.path.join(staging, "replaced")
+    os.makedirs(made)
     try:
-        yield staged
-        with open(os.path.join(staged, SUCCESS), "wb"):
+        yield made
+        with open(os.path.join(made, SUCCESS), "wb"):
             pass
+        _refuse(place, overwrite)
         if os.path.lexists(place):
-            shutil.rmtree(place)
-        os.rename(staged, place)
+            os.rename(place, replaced)
+        try:
+            os.rename(made, place)
+        except BaseException:
+            if os.path.lexists(replaced):
+                os.rename(replaced, place)
+            raise
     finally:
-        shutil.rmtree(staged, ignore_errors=True)
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def _file_name() -> str:

@@ -24,7 +24,10 @@ from kcoord.spark.tables.arrow import BIGINT, INT, STRING, TIMESTAMP
 
 Row = dict[str, Any]
 
-EVENT_LOG: Final = re.compile(rf"{OFFSETS_TOPIC}-(\d{{1,9}})")
+EVENT_LOG: Final = re.compile(rf"{OFFSETS_TOPIC}-([0-9]{{1,9}})")
+OFFSET_MAX: Final = (1 << 63) - 1
+# Rows that are Python objects at a time.
+ROWS_AT_A_TIME: Final = 10_000
 MEMBERS: Final = pa.list_(
     pa.field(
         "element", pa.struct([(name, STRING) for name in ("member_id", "instance_id", "client_id", "client_host")])
@@ -158,7 +161,7 @@ def _records(records: pa.Table) -> Iterator[Row]:
         pc.is_in(records.column("record_type"), value_set=pa.array(RECORD_TYPES, records.column("record_type").type)),
     )
     wanted = records.filter(is_wanted)
-    for row, time_ms in zip(wanted.to_pylist(), _millis(wanted.column("log_timestamp")), strict=True):
+    for row, time_ms in _rows(wanted, "log_timestamp"):
         yield {
             **{name: row[name] for name in (*GROUP, "log_offset", "key", "value")},
             "is_event": False,
@@ -168,25 +171,36 @@ def _records(records: pa.Table) -> Iterator[Row]:
         }
 
 
+def _rows(table: pa.Table, time: str) -> Iterator[tuple[Row, int]]:
+    """Rows with their times in ms, -1 for null."""
+    for batch in table.to_batches(ROWS_AT_A_TIME):
+        yield from zip(batch.to_pylist(), _millis(batch.column(time)), strict=True)
+
+
 def _events(messages: pa.Table) -> Iterator[Row]:
     """The events with their own group, partition and offset."""
     events = messages.filter(pc.equal(messages.column("topic"), GROUP_EVENTS_TOPIC))
-    for row, time_ms in zip(events.to_pylist(), _millis(events.column("timestamp")), strict=True):
+    for row, time_ms in _rows(events, "timestamp"):
         try:
             document = json.loads((row["value"] or b"").decode("utf-8", "replace"))
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if not isinstance(document, dict):
             continue
         group_id, log, offset = (document.get(name) for name in ("group", "log", "offset"))
         number = EVENT_LOG.fullmatch(log) if isinstance(log, str) else None
-        if number is None or not isinstance(group_id, str) or type(offset) is not int:
+        if number is None or not _is_text(group_id) or type(offset) is not int or abs(offset) > OFFSET_MAX:
             continue
         yield {
             "log": row["log"], "log_partition": int(number[1]), "group_id": group_id, "log_offset": offset,
             "key": row["key"], "value": row["value"], "is_event": True, "number": row["offset"], "time_ms": time_ms,
             "cause": None,
         }  # fmt: skip
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is a string that UTF-8 can hold."""
+    return isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)
 
 
 def _millis(times: Any) -> list[int]:

@@ -72,7 +72,8 @@ def collect(
 
 def _span(times: Any, messages: pa.Table, found: Sequence[Row], limit: int) -> tuple[int, int] | None:
     """From the first commit or rebalance to the last one or the last message; None if there is none."""
-    known = times[(times != MISSING) & (times <= limit)].tolist()
+    within = times[(times != MISSING) & (times <= limit)]
+    known = [int(within.min()), int(within.max())] if len(within) else []
     known += [at for row in found for at in (begun(row), row["finished"]) if at is not None and at <= limit]
     if not known:
         return None
@@ -326,7 +327,7 @@ class _OwnersLag:
         self.part_of = np.zeros(commits.table.num_rows, np.int64)
         self.part_of[self.states.first] = np.arange(len(self.states.first))
         self.row_of = np.zeros(len(self.states.first), np.int64)
-        # Parts are what `States` calls groups, for a partition each: in the order of the groups that they belong to.
+        # A part is a group for one partition, which is what `States` calls a group. Parts of a group come together.
         wanted = self.states.that_began()
         of = commits.owners[self.states.first[wanted]]
         order = np.argsort(of, kind="stable")

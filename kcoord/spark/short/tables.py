@@ -16,7 +16,7 @@ from kcoord.spark.reader.tasks import Task, read_task
 from kcoord.spark.short.bounds import TABLE_BYTES_MAX, NotShort
 from kcoord.spark.tables.schemas import arrow_schema
 
-# Told how many bytes of logs a table takes, before they are read, and then again and again how many were read.
+# Called with the bytes of logs that a table takes before they are read, and then with the bytes that were read.
 Begin = Callable[[int], None]
 Step = Callable[[int], None]
 
@@ -41,7 +41,7 @@ def read_table(
 
 
 def read_logs(path: str, options: Mapping[str, str], begin: Begin, step: Step) -> Iterator[pa.RecordBatch]:
-    """The rows of the same, of one log after the other and each in its order. Raises as `read_table`, but NotShort."""
+    """The rows of the same, one log after the other and each in its order. Raises as `read_table`, except NotShort."""
     return _read(parse_options({**options, "path": path}), begin, step, None)
 
 

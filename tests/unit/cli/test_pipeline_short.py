@@ -27,7 +27,7 @@ def no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("kcoord.cli.pipeline.run.Run.__enter__", enter)
     monkeypatch.setattr(short_run, "_has_session", lambda: False)
-    for name in ("SPARK_HOME", "SPARK_CONF_DIR"):
+    for name in ("SPARK_HOME", "SPARK_CONF_DIR", *short_run.SETTINGS_VARIABLES):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -67,6 +67,19 @@ def test_settings_of_spark_are_used(data: Path, tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("no_spark")
+@pytest.mark.parametrize("name", short_run.SETTINGS_VARIABLES)
+def test_settings_in_variables_are_used(name: str, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, "x")
+    with pytest.raises(SparkWanted):
+        pipeline("lag", data)
+
+
+def test_a_process_of_spark_submit_uses_its_session(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    assert short_run._has_session()
+
+
+@pytest.mark.usefixtures("no_spark")
 def test_more_than_fits_in_memory_goes_to_spark(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kcoord.spark.short.tables.TABLE_BYTES_MAX", 100)
     with pytest.raises(SparkWanted):
@@ -78,7 +91,7 @@ def test_more_samples_than_fit_go_to_spark(data: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("kcoord.spark.short.lag.SAMPLES_MAX", 3)
     with pytest.raises(SparkWanted):
         pipeline("lag", data, "--every", "0.01")
-    many = pipeline("lag", data, "--every", "0.000001")
+    many = pipeline("lag", data, "--every", "0.000002")
     assert many.exit_code == 2 and "more than 1000000 samples" in many.stderr
 
 
@@ -91,15 +104,27 @@ def test_long_logs_go_to_spark(data: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.usefixtures("no_spark")
 def test_mistakes_are_one_line(data: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
     for words, code, text in (
         ((tmp_path / "none",), 2, "does not exist"),
         ((tmp_path,), 2, "no logs in it"),
         ((data, "--option", "nothing=1"), 2, "nothing"),
         ((data, "--to", data), 2, "--overwrite"),
+        ((data, "--to", tmp_path / "file", "--overwrite"), 2, "is not a directory"),
     ):
         result = pipeline("offsets-history", *map(str, words))
         assert result.exit_code == code and text in result.stderr, result.output
         assert len(result.stderr.splitlines()) == 1
+
+
+def test_a_reader_that_stops_reading_ends_it_quietly(data: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-P", "-m", "kcoord.cli.main", "pipeline", "offsets-history", str(data), "-o", "csv"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        assert process.stdout is not None and process.stderr is not None
+        process.stdout.close()
+        said = process.stderr.read()
+        assert (process.wait(60), said, list(tmp_path.iterdir())) == (0, b"", [])
 
 
 def test_no_java_and_no_jvm(data: Path, tmp_path: Path) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kcoord.spark.short.parquet import with_places, write_table
+from kcoord.spark.short.parquet import TableExists, check_place, with_places, write_table
 from kcoord.spark.short.runs import integers
 from kcoord.spark.tables.arrow import TIMESTAMP
 
@@ -22,7 +23,7 @@ def table(*rows: tuple[str, int | None]) -> pa.Table:
 
 
 def write(rows: pa.Table, place: Path) -> None:
-    write_table(rows, integers(rows.column("at")), str(place), "date", "bucket")
+    write_table(rows, integers(rows.column("at")), str(place), "date", "bucket", overwrite=True)
 
 
 def test_days_and_buckets_are_directories_and_rows_are_sorted(tmp_path: Path) -> None:
@@ -63,8 +64,61 @@ def test_a_full_disk_leaves_the_table_that_was_there(tmp_path: Path, monkeypatch
 
 def test_a_table_is_replaced_as_a_whole(tmp_path: Path) -> None:
     write(table(("old", 1)), tmp_path / "t")
-    # What a run that was killed has left.
-    (tmp_path / "t.part" / "date=2000-01-01").mkdir(parents=True)
     write(table(("new", DAY_US)), tmp_path / "t")
     assert {path.name for path in (tmp_path / "t").iterdir()} == {"_SUCCESS", "date=1970-01-02"}
     assert [path.name for path in tmp_path.iterdir()] == ["t"]
+
+
+def test_what_is_no_table_is_not_removed(tmp_path: Path) -> None:
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t" / "precious").touch()
+    with pytest.raises(TableExists, match="precious"):
+        write(table(("a", 1)), tmp_path / "t")
+    assert [path.name for path in tmp_path.rglob("*")] == ["t", "precious"]
+
+
+def test_nor_is_a_table_that_nobody_asked_to_replace(tmp_path: Path) -> None:
+    write(table(("old", 1)), tmp_path / "t")
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    rows = table(("new", DAY_US))
+    with pytest.raises(TableExists, match="--overwrite"):
+        write_table(rows, integers(rows.column("at")), str(tmp_path / "t"), "date", "bucket")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_the_old_table_comes_back_if_the_new_one_cannot_take_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(table(("old", 1)), tmp_path / "t")
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    rename = os.rename
+
+    def fail(old: str, new: str) -> None:
+        if old.endswith("/table"):
+            raise PermissionError(13, "Permission denied")
+        rename(old, new)
+
+    monkeypatch.setattr(os, "rename", fail)
+    with pytest.raises(PermissionError):
+        write(table(("new", DAY_US)), tmp_path / "t")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_links_and_files_are_replaced(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "kept").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "file").touch()
+    for name in ("link", "file"):
+        write(table(("new", DAY_US)), tmp_path / name)
+        assert (tmp_path / name / "_SUCCESS").exists() and not (tmp_path / name).is_symlink()
+    assert (tmp_path / "real" / "kept").exists()
+
+
+def test_the_logs_that_were_read_are_never_replaced(tmp_path: Path) -> None:
+    logs = tmp_path / "lag" / "data"
+    logs.mkdir(parents=True)
+    for place in (logs, tmp_path / "lag"):
+        with pytest.raises(TableExists, match="the logs that were read"):
+            check_place(str(place), True, str(logs))
+    check_place(str(logs / "out"), True, str(logs))
