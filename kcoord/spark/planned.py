@@ -22,7 +22,7 @@ from kcoord.spark.reader.history import HistoryTask, plan_history, read_history
 from kcoord.spark.reader.options import ReadOptions, parse_options
 from kcoord.spark.reader.row_filter import RowFilter
 from kcoord.spark.reader.slices import INT64_MAX
-from kcoord.spark.reader.tasks import Task, read_task
+from kcoord.spark.reader.tasks import Task, by_log, read_task
 from kcoord.spark.tables.schemas import arrow_schema, spark_schema
 
 if TYPE_CHECKING:
@@ -78,10 +78,7 @@ def read_whole_logs(
     tasks = plan_tasks(parsed, rows)
     if len(tasks) > TASKS_MAX:
         return None
-    logs: dict[tuple[str, str, int], list[Task]] = {}
-    for task in tasks:
-        logs.setdefault((task.part.log, task.part.topic, task.part.partition), []).append(task)
-    shares = in_shares(list(logs.values()), _share_count(spark), INT64_MAX)
+    shares = in_shares(by_log(tasks), _share_count(spark), INT64_MAX)
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         return function(_read(batches, shares, parsed, rows))

@@ -61,6 +61,11 @@ TABLES = ("offset_commits", "messages", "assignments")
 Rows = list[dict[str, Any]]
 
 
+def nightly(begin: int, end: int) -> list[Any]:
+    """Seeds that `make nightly` tries as well."""
+    return [pytest.param(seed, marks=pytest.mark.nightly) for seed in range(begin, end)]
+
+
 def random_commits(rng: random.Random) -> Rows:
     """Clocks jump, times and offsets are missing, groups come back, and a group's commits are in two partitions."""
     found = []
@@ -113,7 +118,7 @@ def random_histories(rng: random.Random) -> list[LogHistory]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [0, 1, 2, *nightly(3, 10)])
 def test_the_same_history_and_lag(spark: SparkSession, seed: int) -> None:
     rng = random.Random(seed)
     commits, messages, assignments = random_commits(rng), random_messages(rng), random_assignments(rng)
@@ -171,7 +176,7 @@ def random_events(rng: random.Random) -> Rows:
     return found
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", [0, 1, 2, *nightly(3, 10)])
 def test_the_same_rebalances(spark: SparkSession, seed: int) -> None:
     rng = random.Random(seed)
     records, events, histories = random_records(rng), random_events(rng), random_histories(rng)
@@ -186,7 +191,7 @@ def test_the_same_rebalances(spark: SparkSession, seed: int) -> None:
     found.unpersist()
 
 
-@pytest.mark.parametrize("seed", [0, 5, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (6, 7, 8, 9))])
+@pytest.mark.parametrize("seed", [0, 5, *nightly(6, 10)])
 def test_the_same_report(spark: SparkSession, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
     given = (random_commits(rng), random_messages(rng), random_records(rng), random_events(rng))
@@ -201,8 +206,9 @@ def test_the_same_report(spark: SparkSession, seed: int, monkeypatch: pytest.Mon
     # Several turns, and more of everything than a page has room for.
     monkeypatch.setattr("kcoord.spark.short.report.SAMPLES_PER_TURN", 300)
     for module in ("jobs.report.collect", "short.report"):
-        for limit, value in (("ROWS_MAX", 3), ("LANES_MAX", 2), ("LINES_MAX", 2)):
+        for limit, value in (("ROWS_MAX", 3), ("LANES_MAX", 2), ("LINES_MAX", 2), ("GROUPS_MAX", 3)):
             monkeypatch.setattr(f"kcoord.spark.{module}.{limit}", value)
+    monkeypatch.setattr("kcoord.spark.jobs.report.assembly.GROUPS_MAX", 3)
     history = history_table(spark, histories)
     whole = collect(
         of_spark[0], of_spark[1], of_spark[2], of_spark[3], "data", now, since, until, groups, history
@@ -278,6 +284,22 @@ def test_commands_answer_the_same(
 @pytest.mark.parametrize("job", ["offsets-history", "lag", "rebalances"])
 def test_a_broker_s_logs(job: str, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_command([job], BROKER / "logs", spark, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("job", ["offsets-history", "lag", "rebalances", "snapshot"])
+@pytest.mark.parametrize("words", [["-o", "csv"], ["-n", "50"]], ids=" ".join)
+def test_what_is_printed(
+    job: str, words: list[str], data: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    found = []
+    for where in (WITH_SPARK, ()):
+        result = CliRunner().invoke(main, ["pipeline", job, str(data), *words, *where], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        found.append((sorted(result.stdout.splitlines()), result.stderr))
+        monkeypatch.setattr(short_run, "_has_session", lambda: False)
+        monkeypatch.setattr("kcoord.cli.pipeline.run.Run.__enter__", no_spark)
+    assert found[1] == found[0]
 
 
 def check_command(
@@ -363,7 +385,7 @@ def random_state(rng: random.Random) -> Rows:
     return found
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, 1, *nightly(2, 10)])
 def test_the_same_newest_records(spark: SparkSession, seed: int) -> None:
     rng = random.Random(seed)
     rows = random_state(rng)

@@ -48,8 +48,8 @@ URL: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 @final
 @dataclass(frozen=True)
 class ShortResult:
-    """A table that a job made; `time` is its time column or, of rows, the time in microseconds; `titles` are the
-    columns for a terminal."""
+    """A table that a job made. `time` is the name of its time column, or an array with the time of each row in
+    microseconds; `titles` are the columns for a terminal."""
 
     name: str
     table: pa.Table
@@ -108,6 +108,7 @@ class ShortRun:
             yield from read_logs(self.options.path, wanted, partial(bar.begin, "Reading"), bar.step)
 
     def history(self) -> list[LogHistory]:
+        """The rows of the table `_history`, which `histories` has from now on."""
         from kcoord.spark.jobs.completeness import histories_of
         from kcoord.spark.planned import read_history_here
         from kcoord.spark.short.bounds import NotShort

@@ -112,7 +112,11 @@ def counts(plan: DataFrame) -> DataFrame:
 
 def refuse_conflicts(plan: DataFrame) -> None:
     """Raises Conflicts if there are some."""
-    found = plan.where(F.col("action") == CONFLICT).orderBy("new_group", *SOURCE).limit(NAMED_MAX + 1).collect()
+    refuse_rows(plan.where(F.col("action") == CONFLICT).orderBy("new_group", *SOURCE).limit(NAMED_MAX + 1).collect())
+
+
+def refuse_rows(found: Sequence[Any]) -> None:
+    """Raises Conflicts if there are rows of a plan; the message names the first ones."""
     if found:
         lines = [f"{row['group_id']} of {row['cluster']}: {row['reason']}" for row in found[:NAMED_MAX]]
         more = ["..."] if len(found) > NAMED_MAX else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,14 @@ class Task:
 
     part: Slice
     names_from: LogPartition | None = None
+
+
+def by_log(tasks: Iterable[Task]) -> list[list[Task]]:
+    """The tasks of each partition's log, in their order."""
+    found: dict[tuple[str, str, int], list[Task]] = {}
+    for task in tasks:
+        found.setdefault((task.part.log, task.part.topic, task.part.partition), []).append(task)
+    return list(found.values())
 
 
 class Sink:

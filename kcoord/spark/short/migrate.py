@@ -14,11 +14,10 @@ from kcoord.spark.jobs.migrate import (
     CONFLICT,
     DROPPED,
     KEPT,
-    NAMED_MAX,
     RENAMED,
-    Conflicts,
     decide,
     encode_details,
+    refuse_rows,
 )
 from kcoord.spark.jobs.migration_details import OFFSET, details_of
 from kcoord.spark.jobs.migration_rules import Rules
@@ -133,11 +132,7 @@ def counts(plan: Sequence[Row]) -> list[Row]:
 
 def refuse_conflicts(plan: Sequence[Row]) -> None:
     """Raises Conflicts if there are some."""
-    found = [one for one in plan if one["action"] == CONFLICT]
-    if found:
-        lines = [f"{one['group_id']} of {one['cluster']}: {one['reason']}" for one in found[:NAMED_MAX]]
-        more = ["..."] if len(found) > NAMED_MAX else []
-        raise Conflicts("; ".join(lines + more))
+    refuse_rows([one for one in plan if one["action"] == CONFLICT])
 
 
 def taken(rows: Sequence[Row], plan: Sequence[Row]) -> list[Row]:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from kcoord.core.outcome import OFFSETS_TOPIC
 from kcoord.spark.jobs.completeness import COMPLETE_FROM, PLACE, LogHistory
+from kcoord.spark.jobs.lag import PARTITION
 from kcoord.spark.jobs.offsets_history import KEYS, LOG_START, TOMBSTONE, TOPIC_RECREATED
 from kcoord.spark.short.runs import (
     MISSING,
@@ -24,7 +25,6 @@ from kcoord.spark.short.runs import (
 )
 from kcoord.spark.tables.arrow import BIGINT, STRING, TIMESTAMP
 
-PARTITION: Final = ("log", "topic", "partition")
 REASONS: Final = (LOG_START, TOPIC_RECREATED, TOMBSTONE)
 NO_REASON: Final = -1
 NO_TOPIC: Final = -1

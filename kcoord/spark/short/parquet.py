@@ -86,7 +86,8 @@ def _is_of_table(name: str) -> bool:
 def _staged(place: str, overwrite: bool) -> Iterator[str]:
     """A directory that takes the place of what is there, if what is done with it ends well. Otherwise nothing changes.
 
-    A crash between the two renames leaves the table that was there in the hidden directory as `replaced`.
+    A crash between the two renames, or a disk that fails then, leaves the table that was there in the hidden directory
+    as `replaced`.
     """
     place = place.rstrip("/")
     parent, name = os.path.split(os.path.abspath(place))
@@ -110,7 +111,9 @@ def _staged(place: str, overwrite: bool) -> Iterator[str]:
                 os.rename(replaced, place)
             raise
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        # Unless it has the only copy of the table that was there.
+        if os.path.lexists(place) or not os.path.lexists(replaced):
+            shutil.rmtree(staging, ignore_errors=True)
 
 
 def _file_name() -> str:

@@ -31,7 +31,8 @@ from kcoord.spark.jobs.report.data import (
     Owner,
     Report,
 )
-from kcoord.spark.short.lag import Messages, States, believed
+from kcoord.spark.short.bounds import NotShort
+from kcoord.spark.short.lag import SAMPLES_MAX, Messages, States, believed
 from kcoord.spark.short.offsets_history import (
     commit_times,
     committed_offsets,
@@ -42,7 +43,7 @@ from kcoord.spark.short.offsets_history import (
 from kcoord.spark.short.rebalances import Row, begun, largest, mode, name_of, over, ranking, smallest, total
 from kcoord.spark.short.runs import MISSING, integers, keys_of
 
-# Lag is measured at so many places at a time, or for one group.
+# Lag is measured at so many places at a time, or for one group, which may have SAMPLES_MAX.
 SAMPLES_PER_TURN: Final = 1_000_000
 NO_LIMIT: Final = 1 << 62
 UNKNOWN: Final = -np.inf
@@ -59,7 +60,7 @@ def collect(
     histories: Sequence[LogHistory] = (),
 ) -> Report:
     """`commits` and `messages` have the columns that the job of Spark names, and `found` are the rebalances. All of
-    them are only of the groups that are asked for."""
+    them are only of the groups that are asked for. Raises NotShort if one group has too many partitions."""
     limit = now_ms if until_ms is None else min(until_ms, now_ms)
     times = _millis(commit_times(commits))
     span = _span(times, messages, found, limit)
@@ -342,6 +343,9 @@ class _OwnersLag:
             # As many groups as one turn may have, and one at least.
             fits = np.searchsorted(ends, begins[at] + SAMPLES_PER_TURN // self.columns, "right")
             to = max(int(fits), at + 1)
+            samples = int(ends[to - 1] - begins[at]) * self.columns
+            if samples > SAMPLES_MAX:
+                raise NotShort(f"{samples} samples of one group")
             table = self._measure(self.parts[begins[at] : ends[to - 1]], self.owners[begins[at] : ends[to - 1]])
             for row, owner in enumerate(distinct[at:to].tolist()):
                 if table.partitions[row].any():

@@ -12,15 +12,14 @@ import pyarrow.compute as pc
 from kcoord.core.groups.cause_header import CAUSE_HEADER
 from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from kcoord.log.serde import LEGACY_OFFSET_COMMIT, OFFSET_COMMIT
-from kcoord.log.typed_records import CONTROL_TYPES
 from kcoord.spark.jobs.snapshot import RAW_COLUMNS, decode_rows
 from kcoord.spark.jobs.state import LOG_COLUMNS, MARKERS
+from kcoord.spark.jobs.verify import CONTROL_NAMES
 from kcoord.spark.short.runs import begins_of, flags, in_order, integers, keys_of
 from kcoord.spark.tables.rows import DecodedTable
 from kcoord.spark.tables.schemas import arrow_schema
 
 COORDINATORS: Final = pa.array([OFFSETS_TOPIC, TRANSACTION_TOPIC])
-CONTROL: Final = pa.array(list(CONTROL_TYPES.values()))
 COMMIT: Final = ("group_id", "topic", "partition")
 
 
@@ -29,7 +28,7 @@ def latest(records: pa.Table, cluster_of: Callable[[str], str] | None = None, gr
     `cluster_of` returns the cluster of a log."""
     if groups and cluster_of is None:
         records = records.filter(pc.is_in(records.column("group_id"), value_set=pa.array(groups)))
-    is_control = pc.is_in(records.column("record_name"), value_set=CONTROL)
+    is_control = pc.is_in(records.column("record_name"), value_set=CONTROL_NAMES)
     is_counted = pc.and_(
         pc.is_in(records.column("log_topic"), value_set=COORDINATORS),
         pc.and_(records.column("key").is_valid(), pc.invert(is_control)),

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from kcoord.spark.reader.batch_reader import plan_tasks
 from kcoord.spark.reader.filters import asked_for
 from kcoord.spark.reader.options import ReadOptions, parse_options
-from kcoord.spark.reader.tasks import Task, read_task
+from kcoord.spark.reader.tasks import Task, by_log, read_task
 from kcoord.spark.short.bounds import TABLE_BYTES_MAX, NotShort
 from kcoord.spark.tables.schemas import arrow_schema
 
@@ -47,10 +47,7 @@ def read_logs(path: str, options: Mapping[str, str], begin: Begin, step: Step) -
 
 def _read(options: ReadOptions, begin: Begin, step: Step, has_producer: bool | None) -> Iterator[pa.RecordBatch]:
     rows = replace(asked_for(options), has_producer=has_producer)
-    of_log: dict[tuple[str, str, int], list[Task]] = {}
-    for task in plan_tasks(options, rows):
-        of_log.setdefault((task.part.log, task.part.topic, task.part.partition), []).append(task)
-    tasks = [task for of in of_log.values() for task in of]
+    tasks = [task for of_log in by_log(plan_tasks(options, rows)) for task in of_log]
     begin(sum(map(_size, tasks)))
     for task in tasks:
         yield from read_task(task, options, rows)
