@@ -137,6 +137,14 @@ def test_stamps_from_the_future_are_not_believed(spark: SparkSession) -> None:
         ]  # fmt: skip
 
 
+def test_how_long_is_unknown_if_nobody_knows_when_messages_came(spark: SparkSession) -> None:
+    """The first message that has a time came after the sample, and there was one to wait for."""
+    messages = [message(0, 5000 * 365 * 86400.0), message(1, 50)]
+    assert measure(spark, [commit(1, 20, 0)], messages, now=at(86400)) == [
+        ("g", "t-0", 20, 0, 1, None), ("g", "t-0", 50, 0, 2, 0.0)
+    ]  # fmt: skip
+
+
 def test_offsets_that_compaction_took_are_passed_over(spark: SparkSession) -> None:
     messages = [message(0, 10), message(7, 20), message(9, 30)]
     rows = measure(spark, [commit(1, 30, 3)], messages)

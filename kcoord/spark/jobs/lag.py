@@ -205,7 +205,8 @@ def _measured(samples: DataFrame, found: DataFrame) -> DataFrame:
         *KEYS, "at", "is_last", "committed_offset", "committed_at", "log_start",
         end.alias("end_offset"),
         records.alias("lag_records"),
-        F.when(records == 0, F.lit(0.0)).when(records > 0, seconds).alias("lag_seconds"),
+        # Where the first message with a time came later, those before it came at an unknown one.
+        F.when(records == 0, F.lit(0.0)).when((records > 0) & (seconds >= 0), seconds).alias("lag_seconds"),
         COMPLETE_FROM,
     )  # fmt: skip
 

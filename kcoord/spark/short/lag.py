@@ -233,7 +233,8 @@ class Messages:
         records = np.where(end == MISSING, MISSING, np.maximum(end - begin, 0))
         waiting = np.maximum(self.by_offset.first(mine, begin), self.timed[mine])
         since = np.where(waiting < self.ends[mine], self.came[waiting], MISSING)
-        has_seconds = (records > 0) & (samples.at != MISSING) & (since != MISSING)
+        # Where the first message with a time came later, those before it came at an unknown one.
+        has_seconds = (records > 0) & (samples.at != MISSING) & (since != MISSING) & (since <= samples.at)
         seconds = np.where(has_seconds, (samples.at - np.where(has_seconds, since, 0)) / 1_000_000.0, 0.0)
         return Lag(log_start, end, records, seconds, has_seconds)
 
