@@ -21,10 +21,21 @@ from kcoord.spark.short.offsets_history import (
     commit_times,
     committed_offsets,
     completeness,
-    first_rows,
     partitions_of,
 )
-from kcoord.spark.short.runs import MISSING, Sorted, begins_of, in_order, integers, keys_of, nullable, running_max
+from kcoord.spark.short.runs import (
+    MISSING,
+    Sorted,
+    begins_of,
+    first_rows,
+    in_order,
+    integers,
+    keys_of,
+    largest_of,
+    least_of,
+    nullable,
+    running_max,
+)
 from kcoord.spark.tables.arrow import BIGINT, TIMESTAMP
 
 # More samples than that at regular times are left to Spark.
@@ -146,11 +157,8 @@ class States:
         order = in_order(places, log_offsets)
         at = running_max(times[order], begins_of(places[order]))
         has_time = at != MISSING
-        self.begin = np.full(count, np.iinfo(np.int64).max)
-        np.minimum.at(self.begin, groups[order][has_time], at[has_time])
-        self.begin[self.begin == np.iinfo(np.int64).max] = MISSING
-        self.complete = np.full(count, MISSING)
-        np.maximum.at(self.complete, groups, complete_from)
+        self.begin = least_of(groups[order][has_time], at[has_time], count)
+        self.complete = largest_of(groups, complete_from, count)
         if is_until:
             is_within = has_time & (at <= end)
             order, at = order[is_within], at[is_within]

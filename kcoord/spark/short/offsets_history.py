@@ -16,10 +16,13 @@ from kcoord.spark.short.runs import (
     MISSING,
     back_in_place,
     begins_of,
+    ends_of,
+    first_rows,
     flags,
     in_order,
     integers,
     keys_of,
+    least_of,
     nullable,
     running_max,
 )
@@ -40,7 +43,7 @@ def offsets_history(
     offsets = integers(commits.column("log_offset"))
     order = in_order(keys, offsets)
     begins = begins_of(keys[order])
-    ends = np.append(begins[1:], True)[: len(begins)]
+    ends = ends_of(keys[order])
 
     times = commit_times(commits)[order]
     committed = committed_offsets(commits)[order]
@@ -144,20 +147,10 @@ def completeness(commits: pa.Table, histories: Sequence[LogHistory]) -> tuple[An
     return offsets[places], times[places]
 
 
-def first_rows(keys: Any, count: int) -> Any:
-    """The index of the first row of each key."""
-    found = np.zeros(count, np.int64)
-    found[keys[::-1]] = np.arange(len(keys))[::-1]
-    return found
-
-
 def log_starts(commits: pa.Table, messages: pa.Table) -> Any:
     """For each commit the first offset of its partition."""
     of_commits, of_messages, count = partitions_of(commits, messages)
-    starts = np.full(count, np.iinfo(np.int64).max)
-    np.minimum.at(starts, of_messages, integers(messages.column("offset")))
-    starts[starts == np.iinfo(np.int64).max] = MISSING
-    return starts[of_commits]
+    return least_of(of_messages, integers(messages.column("offset")), count)[of_commits]
 
 
 def partitions_of(commits: pa.Table, messages: pa.Table) -> tuple[Any, Any, int]:

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import xxhash
 
-from kcoord.spark.short.runs import MISSING, in_order, integers
+from kcoord.spark.short.runs import MISSING, encoded_column, in_order, integers
+from kcoord.spark.writer.staging import staging_folder, take_place
 
 # Spark's, for `xxhash64`.
 HASH_SEED: Final = 42
@@ -90,11 +91,11 @@ def _staged(place: str, overwrite: bool) -> Iterator[str]:
     as `replaced`.
     """
     place = place.rstrip("/")
-    parent, name = os.path.split(os.path.abspath(place))
+    parent = os.path.dirname(os.path.abspath(place))
     if os.path.exists(parent) and not os.path.isdir(parent):
         raise TableExists(f"{parent} is not a directory")
     # Hidden from readers of the directory above, and of this run alone.
-    staging = os.path.join(parent, f".{name}.staging-{uuid.uuid4().hex[:12]}")
+    staging = staging_folder(os.path.abspath(place))
     made, replaced = os.path.join(staging, "table"), os.path.join(staging, "replaced")
     os.makedirs(made)
     try:
@@ -103,13 +104,9 @@ def _staged(place: str, overwrite: bool) -> Iterator[str]:
             pass
         _refuse(place, overwrite)
         if os.path.lexists(place):
-            os.rename(place, replaced)
-        try:
+            take_place(made, place, replaced)
+        else:
             os.rename(made, place)
-        except BaseException:
-            if os.path.lexists(replaced):
-                os.rename(replaced, place)
-            raise
     finally:
         # Unless it has the only copy of the table that was there.
         if os.path.lexists(place) or not os.path.lexists(replaced):
@@ -144,9 +141,7 @@ def _write_files(table: pa.Table, times: Any, staged: str, date_name: str, bucke
 
 def _sorted_groups(column: Any) -> tuple[Any, list[str]]:
     """For each row the number of its group, in the order of their names, and the names."""
-    encoded = column.combine_chunks().dictionary_encode()
-    if isinstance(encoded, pa.ChunkedArray):
-        encoded = encoded.combine_chunks()
+    encoded = encoded_column(column)
     names = encoded.dictionary.to_pylist()
     # Spark compares bytes of UTF-8; the order of code points is the same.
     order = sorted(range(len(names)), key=names.__getitem__)

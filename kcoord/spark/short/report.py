@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from kcoord.spark.jobs.completeness import COMPLETE_FROM, LogHistory
 from kcoord.spark.jobs.report.assembly import OWNER, REASONS_MAX, Collector, owner_of, series_of
+from kcoord.spark.jobs.report.collect import NOT_NEEDED
 from kcoord.spark.jobs.report.data import (
     GROUPS_MAX,
     LANES_MAX,
@@ -37,11 +38,11 @@ from kcoord.spark.short.offsets_history import (
     commit_times,
     committed_offsets,
     completeness,
-    first_rows,
     offsets_history,
 )
 from kcoord.spark.short.rebalances import Row, begun, largest, mode, name_of, over, ranking, smallest, total
-from kcoord.spark.short.runs import MISSING, integers, keys_of
+from kcoord.spark.short.runs import MISSING, first_rows, integers, keys_of, largest_of
+from kcoord.spark.tables.schemas import arrow_schema
 
 # Lag is measured at so many places at a time, or for one group, which may have SAMPLES_MAX.
 SAMPLES_PER_TURN: Final = 1_000_000
@@ -158,12 +159,11 @@ class ShortCollector(Collector):
         history = offsets_history(with_nulls(self.own.table))
         times = _millis(integers(history.column("valid_from")))
         is_jump = pc.or_(history.column("is_rewind"), history.column("is_reset")).to_numpy()
-        found = history.filter(is_jump & (times >= self.begin_ms) & (times <= self.end_ms))
-        columns = (*OWNER, "topic", "partition", "is_rewind", "is_reset", "reset_reason", "offset_gap", "valid_from")
+        is_within = is_jump & (times >= self.begin_ms) & (times <= self.end_ms)
+        columns = (*OWNER, "topic", "partition", "is_rewind", "is_reset", "reset_reason", "offset_gap")
+        found = history.select(columns).filter(is_within)
         of_partition: dict[tuple[Any, ...], list[tuple[Any, ...]]] = defaultdict(list)
-        values = [found.column(name) for name in columns[:-1]]
-        lists = [*(column.to_pylist() for column in values), _millis(integers(found.column("valid_from"))).tolist()]
-        for row in zip(*lists, strict=True):
+        for row in zip(*(column.to_pylist() for column in found.columns), times[is_within].tolist(), strict=True):
             of_partition[row[:4]].append(row[4:])
         self.jumping = [_jumps(key, rows) for key, rows in of_partition.items()]
         self.jumping.sort(key=lambda one: (-one.rewinds - one.resets, *_name(one.owner), one.topic, one.partition))
@@ -300,10 +300,8 @@ class Commits:
         """Of each group how many commits are within the report's time, the last one's, and from when on all are there;
         these two are None if there is none."""
         counts = np.bincount(self.owners[self.is_commit], minlength=self.owners_count)
-        last = np.full(self.owners_count, MISSING)
-        np.maximum.at(last, self.owners[self.is_within], self.at_ms[self.is_within])
-        complete = np.full(self.owners_count, MISSING)
-        np.maximum.at(complete, self.owners, _millis(self.complete_from))
+        last = largest_of(self.owners[self.is_within], self.at_ms[self.is_within], self.owners_count)
+        complete = largest_of(self.owners, _millis(self.complete_from), self.owners_count)
         columns = (counts.tolist(), map(_or_none, last.tolist()), map(_or_none, complete.tolist()))
         return {Owner(*name): row for name, row in zip(self.names, zip(*columns, strict=True), strict=True)}
 
@@ -411,9 +409,7 @@ class _Measured:
         has_seconds = lag.has_seconds | (lag.records == 0)
         np.maximum.at(seconds, cell[has_seconds], lag.seconds[has_seconds])
         self.seconds = seconds.reshape(shape)
-        committed = np.full(size, MISSING)
-        np.maximum.at(committed, cell, committed_at)
-        self.committed = committed.reshape(shape)
+        self.committed = largest_of(cell, committed_at, size).reshape(shape)
 
 
 def _ranked(known: Sequence[Any]) -> list[Any]:
@@ -434,11 +430,8 @@ def _ranked(known: Sequence[Any]) -> list[Any]:
 
 def with_nulls(commits: pa.Table) -> pa.Table:
     """With the columns that a history of offsets has and a report does not read."""
-    for name, kind in (
-        ("leader_epoch", pa.int32()), ("metadata", pa.string()), ("expire_timestamp", pa.timestamp("us", "UTC")),
-        ("producer_id", pa.int64()),
-    ):  # fmt: skip
-        commits = commits.append_column(name, pa.nulls(commits.num_rows, kind))
+    for field in arrow_schema("offset_commits", NOT_NEEDED):
+        commits = commits.append_column(field, pa.nulls(commits.num_rows, field.type))
     return commits
 
 

@@ -43,15 +43,19 @@ def keys_of(table: pa.Table, names: Sequence[str]) -> tuple[Any, int]:
     found = np.zeros(table.num_rows, np.int64)
     count = 1
     for name in names:
-        encoded = pc.dictionary_encode(table.column(name).combine_chunks(), null_encoding="encode")
-        if isinstance(encoded, pa.ChunkedArray):
-            encoded = encoded.combine_chunks()
+        encoded = encoded_column(table.column(name))
         size = max(len(encoded.dictionary), 1)
         if count > NUMBERS_MAX // size:
             found, count = _renumbered(found)
         found = found * size + encoded.indices.to_numpy().astype(np.int64)
         count *= size
     return _renumbered(found)
+
+
+def encoded_column(column: Any) -> Any:
+    """A column as one dictionary array, with null as a value of its own."""
+    encoded = pc.dictionary_encode(column.combine_chunks(), null_encoding="encode")
+    return encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
 
 
 def _renumbered(numbers: Any) -> tuple[Any, int]:
@@ -69,6 +73,33 @@ def begins_of(keys: Any) -> Any:
     begins = np.ones(len(keys), bool)
     begins[1:] = keys[1:] != keys[:-1]
     return begins
+
+
+def ends_of(keys: Any) -> Any:
+    """Whether a row is the last with its key. Rows are in the order of keys."""
+    return np.append(begins_of(keys)[1:], True)[: len(keys)]
+
+
+def first_rows(keys: Any, count: int) -> Any:
+    """The index of the first row of each key."""
+    found = np.zeros(count, np.int64)
+    found[keys[::-1]] = np.arange(len(keys))[::-1]
+    return found
+
+
+def least_of(keys: Any, values: Any, count: int) -> Any:
+    """The least value of each key, MISSING if it has none. No value is MISSING."""
+    most = np.iinfo(np.int64).max
+    found = np.full(count, most)
+    np.minimum.at(found, keys, values)
+    return np.where(found == most, MISSING, found)
+
+
+def largest_of(keys: Any, values: Any, count: int) -> Any:
+    """The largest value of each key, MISSING if it has none."""
+    found = np.full(count, MISSING)
+    np.maximum.at(found, keys, values)
+    return found
 
 
 def running_max(values: Any, begins: Any) -> Any:

@@ -15,7 +15,7 @@ from kcoord.log.serde import LEGACY_OFFSET_COMMIT, OFFSET_COMMIT
 from kcoord.spark.jobs.snapshot import RAW_COLUMNS, decode_rows
 from kcoord.spark.jobs.state import LOG_COLUMNS, MARKERS
 from kcoord.spark.jobs.verify import CONTROL_NAMES
-from kcoord.spark.short.runs import begins_of, flags, in_order, integers, keys_of
+from kcoord.spark.short.runs import ends_of, flags, in_order, integers, keys_of, largest_of
 from kcoord.spark.tables.rows import DecodedTable
 from kcoord.spark.tables.schemas import arrow_schema
 
@@ -36,9 +36,7 @@ def latest(records: pa.Table, cluster_of: Callable[[str], str] | None = None, gr
     counted = records.filter(is_counted).combine_chunks()
     keys = _keys(counted)
     order = in_order(keys, integers(counted.column("log_offset")))
-    # The first of the next key comes after the last one of a key.
-    is_last = np.append(begins_of(keys[order])[1:], True)[: len(order)]
-    state = counted.take(np.sort(order[is_last]))
+    state = counted.take(np.sort(order[ends_of(keys[order])]))
     if cluster_of is not None:
         state = _of_furthest(state, cluster_of)
         if groups:
@@ -99,6 +97,5 @@ def open_records(records: pa.Table) -> int:
     producers, count = keys_of(seen, [*LOG_COLUMNS, "producer_id"])
     is_marker = flags(pc.is_in(seen.column("record_name"), value_set=pa.array(MARKERS)))
     offsets = integers(seen.column("log_offset"))
-    ended = np.full(count, -1)
-    np.maximum.at(ended, producers[is_marker], offsets[is_marker])
+    ended = largest_of(producers[is_marker], offsets[is_marker], count)
     return int((~is_marker & (offsets > ended[producers])).sum())

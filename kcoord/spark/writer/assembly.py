@@ -44,7 +44,7 @@ from kcoord.log.storage import DiskStorage
 from kcoord.protocol.records.producer_ids_record import ProducerIdsRecord
 from kcoord.spark.tables.offset_commits import OffsetCommitsTable
 from kcoord.spark.writer.options import WriteOptions
-from kcoord.spark.writer.staging import LOG, REPLACED, StagedLog, StagedTask
+from kcoord.spark.writer.staging import LOG, REPLACED, StagedLog, StagedTask, take_place
 from kcoord.wire.record_batch import NO_TIMESTAMP, Record, encode_batch, with_offsets
 
 METADATA_TOPIC_ID: Final = b"\x00" * 15 + b"\x01"
@@ -270,12 +270,7 @@ def put_in_place(folder: str, path: str, overwrite: bool) -> None:
     before.lock()
     replaced = os.path.join(folder, REPLACED)
     try:
-        os.rename(path, replaced)
-        try:
-            os.rename(made, path)
-        except BaseException:
-            os.rename(replaced, path)
-            raise
+        take_place(made, path, replaced)
         above.sync_dir("")
     finally:
         before.unlock()

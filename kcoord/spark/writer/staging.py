@@ -59,6 +59,16 @@ def staging_folder(path: str) -> str:
     return os.path.join(parent, f".{name}.staging-{uuid.uuid4().hex[:12]}")
 
 
+def take_place(made: str, path: str, replaced: str) -> None:
+    """Rename `made` to `path`, and what was there to `replaced`. If that fails, it is there again. Raises OSError."""
+    os.rename(path, replaced)
+    try:
+        os.rename(made, path)
+    except BaseException:
+        os.rename(replaced, path)
+        raise
+
+
 def remove_staging(folder: str) -> None:
     """An abandoned task may still write there: it fails at its next batch."""
     shutil.rmtree(folder, ignore_errors=True)
