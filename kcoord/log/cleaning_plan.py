@@ -2,7 +2,8 @@
 
 Only closed segments are cleaned. Segments with records younger than `min_lag_ms` wait. The newest segments stay
 uncleaned for `history_ms`, as long as they and everything after them have at most `history_bytes`, so that users can
-look up past states in them. A log is cleaned if more than `dirty_ratio` of its cleanable bytes were never cleaned, or
+look up past states in them. If a log grows quickly, they have less, by what is written in `room_ms`: this is room for
+what comes while the cleaner works, so the whole log has about `history_bytes`. A log is cleaned if more than `dirty_ratio` of its cleanable bytes were never cleaned, or
 if a record that was never cleaned is older than `max_lag_ms`. The active segment is closed for this once it is old
 enough, even without traffic.
 
@@ -21,6 +22,8 @@ from kcoord.wire.record_batch import NO_TIMESTAMP
 
 # A piece has at least a quarter of what waits.
 PIECES_WAITING: Final = 4
+# At least this part of `history_bytes` is history, however quickly the log grows.
+HISTORY_SHARE_MIN: Final = 0.5
 
 
 class CleaningPolicy:
@@ -35,6 +38,7 @@ class CleaningPolicy:
         history_ms: int = 0,
         history_bytes: int = 0,
         piece_bytes: int = 0,
+        room_ms: int = 0,
     ) -> None:
         self.dirty_ratio = dirty_ratio
         self.min_lag_ms = min_lag_ms
@@ -43,6 +47,7 @@ class CleaningPolicy:
         self.history_ms = history_ms
         self.history_bytes = history_bytes
         self.piece_bytes = piece_bytes
+        self.room_ms = room_ms
 
 
 class CleaningPlan:
@@ -106,7 +111,7 @@ def _cleanable_count(log: PartitionLog, closed: list[Segment], policy: CleaningP
         if policy.min_lag_ms and newest != NO_TIMESTAMP and now_ms - newest < policy.min_lag_ms:
             break
         count += 1
-    kept_bytes = log.size_bytes - sum(segment.size for segment in closed)
+    kept_bytes = log.size_bytes - sum(segment.size for segment in closed) + _room_bytes(log, policy, now_ms)
     for i in range(len(closed) - 1, -1, -1):
         newest = closed[i].max_timestamp
         kept_bytes += closed[i].size
@@ -114,6 +119,19 @@ def _cleanable_count(log: PartitionLog, closed: list[Segment], policy: CleaningP
         if not policy.history_ms or not is_recent or kept_bytes > policy.history_bytes:
             return min(count, i + 1)
     return 0
+
+
+def _room_bytes(log: PartitionLog, policy: CleaningPolicy, now_ms: int) -> int:
+    """How much is written in `room_ms` at the rate of the newest two segments. 0 if their timestamps do not tell."""
+    closed = log.closed_segments
+    if not policy.room_ms or not closed:
+        return 0
+    since = first_timestamp_of(closed[-1])
+    if since == NO_TIMESTAMP or since >= now_ms:
+        return 0
+    written = closed[-1].size + log.segments[-1].size
+    most = policy.history_bytes - int(policy.history_bytes * HISTORY_SHARE_MIN)
+    return min(written * policy.room_ms // (now_ms - since), most)
 
 
 def first_timestamp_of(segment: Segment) -> int:

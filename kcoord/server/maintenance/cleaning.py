@@ -41,6 +41,9 @@ PIECE_BYTES: Final = 128 << 20
 # After so much growth the cleaner does not wait for the end of its backoff. It looks at the size this often.
 HURRY_BYTES: Final = PIECE_BYTES
 LOOK_S: Final = 0.5
+# The history leaves room for what is written in this time: about what passes between the closing of a segment and its
+# cleaning.
+ROOM_MS: Final = 2000
 # The more there is to clean, the more of a processor's time the child may use even beside a busy server: this part for
 # each piece that waits, up to all of one. Its priority rises, too (see clean_worker).
 SHARE_PER_PIECE: Final = 0.5
@@ -147,6 +150,7 @@ class Cleaner:
         now_ms = self.now().wall_ms
         try:
             policy = cleaning_policy(topics, tp.topic, self.config)
+            policy.room_ms = ROOM_MS
             if key in self.held_back:
                 policy.piece_bytes = 0
             plan = plan_cleaning(tp.log, policy, self.first_dirty.get(key, 0), now_ms)

@@ -81,6 +81,30 @@ def test_recent_history_stays_up_to_its_size() -> None:
     assert rig.plan(2, history_ms=600, history_bytes=enough).bases == []
 
 
+def test_history_leaves_room_for_what_comes_while_the_cleaner_works() -> None:
+    # The newest closed segment and the active one were written within 300 ms.
+    rig = Rig(900, 800, 700, 600, 500, 400, 300, 100)
+    settings = {"history_ms": 1000, "history_bytes": 6 * rig.one}
+    assert rig.plan(**settings).bases == [0, 1]
+    assert rig.plan(**settings, room_ms=150).bases == [0, 1, 2]
+    assert rig.plan(**settings, room_ms=300).bases == [0, 1, 2, 3]
+    # However quickly a log grows, half of the history stays.
+    assert rig.plan(**settings, room_ms=1_000_000).bases == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("age", [0, -5_000, NEVER // 2])
+def test_times_that_tell_no_rate_need_no_room(age: int) -> None:
+    """Records of this moment, of the future (the clock was set back), and of long ago (an imported log)."""
+    rig = Rig(900, 800, 700, 600, min(age, NOW_MS), 0)
+    settings = {"history_ms": NOW_MS, "history_bytes": 4 * rig.one}
+    assert rig.plan(**settings, room_ms=100).bases == rig.plan(**settings).bases == [0, 1]
+
+
+def test_a_log_without_closed_segments_needs_no_room() -> None:
+    rig = Rig(5)
+    assert rig.plan(history_ms=1000, history_bytes=rig.one // 2, room_ms=2000).bases == []
+
+
 def test_what_another_log_of_that_name_left_is_not_believed() -> None:
     assert Rig(5, 5, 5).plan(100).first_dirty == 0
 
