@@ -3,9 +3,9 @@
 Only closed segments are cleaned. Segments with records younger than `min_lag_ms` wait. The newest segments stay
 uncleaned for `history_ms`, as long as they and everything after them have at most `history_bytes`, so that users can
 look up past states in them. If a log grows quickly, they have less, by what is written in `room_ms`: this is room for
-what comes while the cleaner works, so the whole log has about `history_bytes`. A log is cleaned if more than `dirty_ratio` of its cleanable bytes were never cleaned, or
-if a record that was never cleaned is older than `max_lag_ms`. The active segment is closed for this once it is old
-enough, even without traffic.
+what comes while the cleaner works, so the whole log has about `history_bytes`. A log is cleaned if more than
+`dirty_ratio` of its cleanable bytes were never cleaned, or if a record that was never cleaned is older than
+`max_lag_ms`. The active segment is closed for this once it is old enough, even without traffic.
 
 A log with much to clean is cleaned in pieces of about `piece_bytes` of uncleaned segments (0: all at once), or of as
 many bytes as there are cleaned ones: each piece rewrites these. If very much waits, pieces are larger, since each has

@@ -9,15 +9,37 @@ from typing import Any, Final, final
 
 import click
 
+from kcoord.cli.output import TIME_MS_MAX
+
 AGO: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
 UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+# Timestamps of records have 64 bits.
+LATEST_MS: Final = (1 << 63) - 1
 TIME_HELP: Final = "2026-01-31T12:00 (UTC, or with a zone), 15m (ago; ms, s, m, h, d), @1769860800000, now"
 
 
 def parse_time(text: str | int) -> int:
-    """Unix time in milliseconds. Raises BadParameter. A number (a default) is returned unchanged."""
+    """Unix time in milliseconds, not before 1970. Raises BadParameter. A number (a default) is returned unchanged."""
     if isinstance(text, int):
         return text
+    wall_ms = _parse_time(text)
+    if wall_ms < 0:
+        # Negative numbers are for what is not given.
+        raise click.BadParameter(f"{text!r} is before 1970, where the times of records begin")
+    if wall_ms > LATEST_MS:
+        raise click.BadParameter(f"{text!r} is later than any time of a record")
+    return wall_ms
+
+
+def parse_table_time(text: str | int) -> int:
+    """Like `parse_time`, for times in tables, which end with the year 9999. Raises BadParameter."""
+    wall_ms = parse_time(text)
+    if wall_ms > TIME_MS_MAX:
+        raise click.BadParameter(f"{text!r} is after the year 9999, where the times of tables end")
+    return wall_ms
+
+
+def _parse_time(text: str) -> int:
     if text == "now":
         return time.time_ns() // 1_000_000
     match = AGO.fullmatch(text)
@@ -74,6 +96,14 @@ def parse_point(text: str) -> Point:
     if text.isdecimal():
         return Point(text, int(text), -1)
     return Point(text, -1, parse_time(text))
+
+
+def parse_table_point(text: str) -> Point:
+    """Like `parse_point`, with the times of tables. Raises BadParameter."""
+    point = parse_point(text)
+    if point.time_ms >= 0:
+        parse_table_time(text)
+    return point
 
 
 @final

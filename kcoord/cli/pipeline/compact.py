@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kcoord.cli.log.common import emit_json, note, plural
-from kcoord.cli.log.points import Point, parse_point
+from kcoord.cli.log.points import Point, parse_table_point
 from kcoord.cli.pipeline.options import RunOptions, pipeline_options
 from kcoord.cli.pipeline.run import Run, where
 from kcoord.cli.pipeline.short_run import ShortRun, run_short_for
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @click.command("compact")
 @pipeline_options
-@click.option("--as-of", "point", type=parse_point, default="end", metavar="POINT", help="OFFSET, TIME or end.")
+@click.option("--as-of", "point", type=parse_table_point, default="end", metavar="POINT", help="OFFSET, TIME or end.")
 @click.option(
     "--offsets-partitions", type=click.IntRange(1), default=None, metavar="N",
     help="How many partitions __consumer_offsets is to have; as many as in PATH if not given.",

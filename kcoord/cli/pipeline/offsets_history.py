@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kcoord.cli.log.points import parse_time
+from kcoord.cli.log.points import parse_table_time
 from kcoord.cli.pipeline.options import RunOptions, pipeline_options
 from kcoord.cli.pipeline.run import Result, Run
 from kcoord.cli.pipeline.short_run import ShortResult, ShortRun, run_short
@@ -19,7 +19,7 @@ ONE_COMPILER_BYTES = 128 << 20
 
 @click.command("offsets-history")
 @pipeline_options
-@click.option("--at", type=parse_time, default=-1, metavar="TIME", help="Only which offsets groups had at TIME.")
+@click.option("--at", type=parse_table_time, default=-1, metavar="TIME", help="Only which offsets groups had at TIME.")
 @click.option("--log-starts", is_flag=True, help="Read messages, too: a rewind to a log's start is a reset.")
 def offsets_history(options: RunOptions, at: int, log_starts: bool) -> None:
     """Every commit in PATH: what it changed since the one before, its rate, rewinds and resets, and until when it was

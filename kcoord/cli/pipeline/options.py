@@ -10,7 +10,7 @@ from typing import Any, Final, TypeVar
 import click
 from click.core import ParameterSource
 
-from kcoord.cli.log.points import parse_time
+from kcoord.cli.log.points import parse_table_time
 from kcoord.cli.online.suggestions import suggestion
 from kcoord.cli.options import OUTPUTS, AliasedOption
 
@@ -84,8 +84,12 @@ _OPTIONS: Final[list[Any]] = [
     ),
     click.option("--group", "-g", "groups", multiple=True, metavar="ID", help="Of this group; repeatable."),
     click.option("--topic", "-t", "topics", multiple=True, metavar="NAME", help="Of this topic; repeatable."),
-    click.option("--since", "since_ms", type=parse_time, default=-1, metavar="TIME", help="Rows not older than TIME."),
-    click.option("--until", "until_ms", type=parse_time, default=-1, metavar="TIME", help="Rows not newer than TIME."),
+    click.option(
+        "--since", "since_ms", type=parse_table_time, default=-1, metavar="TIME", help="Rows not older than TIME.",
+    ),
+    click.option(
+        "--until", "until_ms", type=parse_table_time, default=-1, metavar="TIME", help="Rows not newer than TIME.",
+    ),
     click.option(
         "--one-cluster", is_flag=True,
         help="The data directories below PATH are brokers of one cluster: replicas count once.",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from kcoord.cli.log.common import emit_json
-from kcoord.cli.log.points import Point, parse_point
+from kcoord.cli.log.points import Point, parse_table_point
 from kcoord.cli.pipeline.options import RunOptions, pipeline_options
 from kcoord.cli.pipeline.run import Run
 from kcoord.cli.pipeline.short_run import ShortRun, run_short_for
@@ -51,7 +51,7 @@ SHOWN = (
 
 @click.command("snapshot")
 @pipeline_options
-@click.option("--as-of", "point", type=parse_point, default="end", metavar="POINT", help="OFFSET, TIME or end.")
+@click.option("--as-of", "point", type=parse_table_point, default="end", metavar="POINT", help="OFFSET, TIME or end.")
 def snapshot(options: RunOptions, point: Point) -> None:
     """Offsets, groups and members in PATH as they were at a point: three tables.
 

@@ -287,8 +287,8 @@ LOG_SETTINGS: Final = (
     ),
     Setting(
         "log.history.bytes", "server.history_bytes", 1024 * MIB, "bytes",
-        "The maximum size that `log.history` keeps per partition. While a log grows quickly, less is kept (at least half), "
-        "so that with what waits for compaction it has about this size.", minimum=0,
+        "The maximum size that `log.history` keeps per partition. While a log grows quickly, less is kept (at least "
+        "half), so that with what waits for compaction it has about this size.", minimum=0,
     ),
     Setting(
         "metadata.log.max.record.bytes.between.snapshots", "server.metadata_snapshot_bytes", 20 * MIB, "bytes",

@@ -41,6 +41,8 @@ def test_names_of_snapshots(tmp_path: Path) -> None:
         (["--type", "ofset_commit"], "did you mean offset_commit?"),
         (["--offset", "9..2"], "ends before it begins"),
         (["--limit", "-3"], "not in the range"),
+        (["--until", "1969-12-31"], "'1969-12-31' is before 1970"),
+        (["--since", f"@{1 << 63}"], "is later than any time of a record"),
         (["-g", "nosuch"], "has no record of a group or transactional id nosuch"),
     ],
 )
