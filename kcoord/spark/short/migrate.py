@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,13 +21,11 @@ from kcoord.spark.jobs.migrate import (
 )
 from kcoord.spark.jobs.migration_details import OFFSET, details_of
 from kcoord.spark.jobs.migration_rules import Rules
+from kcoord.spark.short.aggregates import Row, largest
 from kcoord.spark.short.bounds import NotShort
-from kcoord.spark.short.rebalances import largest
 from kcoord.spark.short.state import latest
 from kcoord.spark.tables.arrow import BIGINT, STRING, TIMESTAMP
 from kcoord.spark.tables.rows import CLASSIC, CONSUMER
-
-Row = dict[str, Any]
 
 PLAN: Final = pa.schema(
     [

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import Any, Final
@@ -19,10 +18,9 @@ from kcoord.core.outcome import GROUP_EVENTS_TOPIC, OFFSETS_TOPIC
 from kcoord.spark.jobs.completeness import COMPLETE_FROM, LogHistory
 from kcoord.spark.jobs.rebalance_story import RebalanceStory
 from kcoord.spark.jobs.rebalances import FLAPPING, GROUP, RECORD_TYPES, STORM, feed, row_of
+from kcoord.spark.short.aggregates import Row, largest, mode, smallest, total
 from kcoord.spark.short.state import cause_of
 from kcoord.spark.tables.arrow import BIGINT, INT, STRING, TIMESTAMP
-
-Row = dict[str, Any]
 
 EVENT_LOG: Final = re.compile(rf"{OFFSETS_TOPIC}-([0-9]{{1,9}})")
 OFFSET_MAX: Final = (1 << 63) - 1
@@ -307,22 +305,3 @@ def _span(firsts: Iterable[int | None], lasts: Iterable[int | None]) -> Row:
 
 
 # --- what Spark's aggregates make of columns with nulls
-
-
-def smallest(values: Iterable[int | None]) -> int | None:
-    return min((value for value in values if value is not None), default=None)
-
-
-def largest(values: Iterable[int | None]) -> int | None:
-    return max((value for value in values if value is not None), default=None)
-
-
-def total(values: Iterable[int | None]) -> int | None:
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
-
-
-def mode(rows: Iterable[Row], name: str) -> str | None:
-    """The most frequent value; of several the least one."""
-    counts = Counter(row[name] for row in rows if row[name] is not None)
-    return min(counts, key=lambda value: (-counts[value], value), default=None)

@@ -32,6 +32,7 @@ from kcoord.spark.jobs.report.data import (
     Owner,
     Report,
 )
+from kcoord.spark.short.aggregates import Row, largest, mode, smallest, total
 from kcoord.spark.short.bounds import NotShort
 from kcoord.spark.short.lag import SAMPLES_MAX, Messages, States, believed
 from kcoord.spark.short.offsets_history import (
@@ -40,7 +41,7 @@ from kcoord.spark.short.offsets_history import (
     completeness,
     offsets_history,
 )
-from kcoord.spark.short.rebalances import Row, begun, largest, mode, name_of, over, ranking, smallest, total
+from kcoord.spark.short.rebalances import begun, name_of, over, ranking
 from kcoord.spark.short.runs import MISSING, first_rows, integers, keys_of, largest_of
 from kcoord.spark.tables.schemas import arrow_schema
 
