@@ -32,7 +32,7 @@ from kcoord.log.errors import JournalFailed, LogError, SyncFailed, WriteFailed
 from kcoord.log.log_write import LogWrite
 from kcoord.log.open_files import Owner
 from kcoord.log.partition_log import PartitionLog
-from kcoord.log.storage import DirectorySync, SharedDescriptor, Syncable
+from kcoord.log.storage import DirectorySync, DiskFile, SharedDescriptor, Syncable
 from kcoord.wire.causes import caused_by
 
 SYNC_ALWAYS: Final = "always"
@@ -62,13 +62,25 @@ class CommitTicket:
         for item in self.syncs:
             sync_one(item)
 
+    def only_descriptor(self) -> int:
+        """The descriptor of the file if all there is to sync is one file on disk; -1 otherwise."""
+        if len(self.syncs) == 1:
+            item = self.syncs[0]
+            if isinstance(item, DiskFile):
+                return item.descriptor
+        return -1
+
 
 def sync_one(item: Syncable) -> None:
     """Sync one item of a ticket; several items may be synced in parallel. Raises SyncFailed."""
     try:
         item.datasync()
     except OSError as error:
-        raise caused_by(SyncFailed(f"sync failed: {error}"), error) from error
+        raise caused_by(sync_error(error), error) from error
+
+
+def sync_error(error: OSError) -> SyncFailed:
+    return SyncFailed(f"sync failed: {error}")
 
 
 def _once(syncs: list[Syncable]) -> list[Syncable]:

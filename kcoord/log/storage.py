@@ -264,6 +264,11 @@ class DiskFile:
     def size(self) -> int:
         return self._size
 
+    @property
+    def descriptor(self) -> int:
+        """-1 if the file is closed."""
+        return self._fd
+
     def append(self, data: bytes) -> int:
         start = self._size
         written = os.pwrite(self._fd, data, start)

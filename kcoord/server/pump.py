@@ -275,8 +275,10 @@ class Pump:
         ready = self.engine.take_ready()
         if ticket is not None:
             self.in_flight = ticket
-            work = [partial(sync_one, item) for item in ticket.syncs]
-            self.threads.run(work, self._synced, len(ready) >= MANY_ANSWERS)
+            descriptor = ticket.only_descriptor()
+            if descriptor < 0 or not self.threads.sync_in_kernel(descriptor, self._synced):
+                work = [partial(sync_one, item) for item in ticket.syncs]
+                self.threads.run(work, self._synced, len(ready) >= MANY_ANSWERS)
         elif self._hold_timer is None and self.in_flight is None and self.engine.has_unwritten():
             self._hold_timer = self.loop.call_later(HOLD_S, self._write_held)
         if not self._is_syncing_ahead:

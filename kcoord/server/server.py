@@ -16,6 +16,7 @@ from kcoord.log.storage import DiskStorage, MemoryStorage, Storage
 from kcoord.server.assembly import Assembly, open_assembly
 from kcoord.server.control import Control
 from kcoord.server.failures import EXIT_DISK_FULL, EXIT_INTERNAL, EXIT_LISTEN, ServerError, classify
+from kcoord.server.kernel_syncs import kernel_syncs
 from kcoord.server.late_imports import import_late
 from kcoord.server.listen.accept import Acceptor
 from kcoord.server.listen.connection import Host
@@ -30,7 +31,7 @@ from kcoord.server.maintenance.upkeep import Upkeep
 from kcoord.server.pump import SWEEP_MS, Pump, read_clocks
 from kcoord.server.settings.listeners import Listener, format_address
 from kcoord.server.settings.load import Config
-from kcoord.server.settings.table import SYNC_MEMORY
+from kcoord.server.settings.table import SYNC_ALWAYS, SYNC_MEMORY
 from kcoord.wire import primitives
 
 # A second signal within this time does not count: some supervisors signal a process and then its group.
@@ -202,7 +203,12 @@ class Server:
             self._control = Control(config.server.data_dir, self.log, lambda: self.assembly, self.maintenance)
             await self._control.start()
         self._spawn(self.maintenance.cleaner.run())
-        self._spawn(import_late())
+        self._spawn(self._import_late())
+
+    async def _import_late(self) -> None:
+        await import_late()
+        if self.config.server.log_sync == SYNC_ALWAYS:
+            self.pump.threads.kernel = kernel_syncs(self.loop)
 
     def listen(self, listener: Listener) -> None:
         """Listen on another address while the server runs; it is the last one of `addresses`. Raises ServerError."""

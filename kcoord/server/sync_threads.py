@@ -10,7 +10,10 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
+
+if TYPE_CHECKING:
+    from kcoord.server.kernel_syncs import KernelSyncs
 
 # More concurrent syncs do not make a disk faster.
 THREADS_MAX: Final = 8
@@ -60,6 +63,8 @@ class SyncThreads:
         self._queue: SimpleQueue[tuple[Work, Round] | None] = SimpleQueue()
         self._threads = 0
         self._under_way = 0
+        # What syncs a file without a thread, if there is such a thing.
+        self.kernel: KernelSyncs | None = None
 
     def run(self, work: Sequence[Work], done: Done, waits_for_begin: bool = False) -> None:
         """Run all of `work`, in any order; then `done(first error or None)` on the loop.
@@ -73,18 +78,32 @@ class SyncThreads:
         if not work:
             self.loop.call_soon(done, None)
             return
-        self._under_way += 1
-
-        def over(error: BaseException | None) -> None:
-            self._under_way -= 1
-            done(error)
-
+        over = self._begin(done)
         together = Round(len(work), over)
         for item in work:
             self._queue.put((item, together))
         if waits_for_begin:
             with suppress(Empty):
                 together.begun.get(timeout=BEGIN_DEADLINE_S)
+
+    def _begin(self, done: Done) -> Done:
+        self._under_way += 1
+
+        def over(error: BaseException | None) -> None:
+            self._under_way -= 1
+            done(error)
+
+        return over
+
+    def sync_in_kernel(self, fd: int, done: Done) -> bool:
+        """Sync one file without a thread, then `done(error or None)` on the loop. False: take a thread instead."""
+        if self.kernel is None:
+            return False
+        over = self._begin(done)
+        if not self.kernel.submit(fd, over):
+            self._under_way -= 1
+            return False
+        return True
 
     async def rest(self, is_too_late: Callable[[], bool]) -> None:
         """Wait until all threads are idle: a thread continues its work even if the task that awaits it is cancelled."""
@@ -96,6 +115,9 @@ class SyncThreads:
         for _ in range(self._threads):
             self._queue.put(None)
         self._threads = 0
+        if self.kernel is not None:
+            self.kernel.stop()
+            self.kernel = None
 
     def _run(self) -> None:
         while True:
