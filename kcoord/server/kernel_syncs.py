@@ -28,7 +28,7 @@ from kcoord.wire.causes import caused_by
 
 # How many syncs may be under way. The pump has one at a time.
 SLOTS: Final = 4
-# The numbers of io_setup, io_destroy, io_getevents and io_submit.
+# The numbers of io_setup, io_destroy, io_getevents and io_submit, with 64 bits.
 CALLS: Final = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
 # struct iocb (64 bytes, little-endian): data, key, flags, command, priority, file, buffer, size, offset, reserved,
 # flags, and the descriptor that is told of the end.
@@ -52,8 +52,11 @@ class KernelSyncs:
         setup, destroy, getevents, submit = CALLS[platform.machine()]
         self._call: Any = ctypes.CDLL(None, use_errno=True).syscall
         self._call.restype = ctypes.c_long
+        # The kernel's sign that a sync has ended.
+        self._told = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         context = ctypes.c_ulong(0)
         if self._call(ctypes.c_long(setup), ctypes.c_long(SLOTS), ctypes.byref(context)) != 0:
+            os.close(self._told)
             raise OSError(ctypes.get_errno(), "io_setup")
         # The memory that the kernel reads and writes, and the calls with their arguments.
         self._requests: Any = ctypes.create_string_buffer(IOCB.size * SLOTS)
@@ -67,8 +70,6 @@ class KernelSyncs:
         least, most = ctypes.c_long(0), ctypes.c_long(SLOTS)
         self._getevents: Any = (ctypes.c_long(getevents), context, least, most, self._events, None)
         self._destroy: Any = (ctypes.c_long(destroy), context)
-        # The kernel's sign that a sync has ended.
-        self._told = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         # Who waits for the sync in each slot.
         self._waiting: list[Done | None] = [None] * SLOTS
         self.is_usable = True
@@ -131,7 +132,7 @@ def failure_of(result: int) -> BaseException | None:
 
 def kernel_syncs(loop: asyncio.AbstractEventLoop) -> KernelSyncs | None:
     """None if this system does not have it."""
-    if sys.platform != "linux" or sys.byteorder != "little":
+    if sys.platform != "linux" or sys.byteorder != "little" or sys.maxsize != (1 << 63) - 1:
         return None
     try:
         return KernelSyncs(loop)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import platform
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -15,7 +16,7 @@ import pytest
 from kcoord.log.errors import SyncFailed
 from kcoord.log.storage import DiskFile
 from kcoord.protocol import apis
-from kcoord.server.kernel_syncs import SLOTS, KernelSyncs, failure_of, kernel_syncs
+from kcoord.server.kernel_syncs import CALLS, SLOTS, KernelSyncs, failure_of, kernel_syncs
 from kcoord.server.sync_threads import SyncThreads
 from tests.unit.server.test_server import commit, serving, topic, until
 
@@ -132,6 +133,25 @@ async def test_a_server_that_always_syncs_has_it(tmp_path: Path) -> None:
         # Whatever creates files or closes a segment is for a thread.
         assert kernel.begun >= 15
     assert not kernel.is_usable
+
+
+async def test_a_system_without_it_takes_threads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "pdp11")
+    before = os.listdir("/proc/self/fd")
+    assert kernel_syncs(asyncio.get_running_loop()) is None
+    # Calls that do not exist, as in a sandbox that forbids them.
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setitem(CALLS, "x86_64", (100_000, 100_001, 100_002, 100_003))
+    assert kernel_syncs(asyncio.get_running_loop()) is None
+    assert len(os.listdir("/proc/self/fd")) == len(before)
+    async with serving(tmp_path, "log.sync=always", "log.reserve.bytes=0") as rig:
+        peer = await rig.connect()
+        await peer.ask(apis.CREATE_TOPICS, 5, topic())
+        for offset in range(5):
+            await asyncio.sleep(0.2)
+            answer = await peer.ask(apis.OFFSET_COMMIT, 8, commit(offset))
+            assert answer.topics[0].partitions[0].error_code == 0
+        assert rig.server.pump.threads.kernel is None
 
 
 async def test_a_server_that_does_not_sync_does_without(tmp_path: Path) -> None:
