@@ -122,16 +122,22 @@ def _cleanable_count(log: PartitionLog, closed: list[Segment], policy: CleaningP
 
 
 def _room_bytes(log: PartitionLog, policy: CleaningPolicy, now_ms: int) -> int:
-    """How much is written in `room_ms` at the rate of the newest two segments. 0 if their timestamps do not tell."""
-    closed = log.closed_segments
-    if not policy.room_ms or not closed:
+    """How much was written in the last `room_ms`, by the timestamps, but not more than a part of the history."""
+    if not policy.room_ms or not log.closed_segments:
         return 0
-    since = first_timestamp_of(closed[-1])
-    if since == NO_TIMESTAMP or since >= now_ms:
-        return 0
-    written = closed[-1].size + log.segments[-1].size
+    begin = now_ms - policy.room_ms
     most = policy.history_bytes - int(policy.history_bytes * HISTORY_SHARE_MIN)
-    return min(written * policy.room_ms // (now_ms - since), most)
+    written = 0
+    for segment in reversed(log.segments):
+        first, last = first_timestamp_of(segment), segment.max_timestamp
+        if not segment.size and written == 0:
+            continue  # just begun
+        if first == NO_TIMESTAMP or first > now_ms or last <= begin:
+            break
+        if first < begin:
+            return min(written + segment.size * (last - begin) // (last - first), most)
+        written += segment.size
+    return min(written, most)
 
 
 def first_timestamp_of(segment: Segment) -> int:

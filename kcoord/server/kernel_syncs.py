@@ -15,12 +15,14 @@ takes tens of milliseconds of the event loop.
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import platform
 import struct
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Final, final
 
 from kcoord.log.journal import sync_error
@@ -70,6 +72,10 @@ class KernelSyncs:
         least, most = ctypes.c_long(0), ctypes.c_long(SLOTS)
         self._getevents: Any = (ctypes.c_long(getevents), context, least, most, self._events, None)
         self._destroy: Any = (ctypes.c_long(destroy), context)
+        if self._call(*self._getevents) != 0:
+            # A sandbox may allow some calls and forbid others.
+            os.close(self._told)
+            raise OSError(ctypes.get_errno(), "io_getevents")
         # Who waits for the sync in each slot.
         self._waiting: list[Done | None] = [None] * SLOTS
         self.is_usable = True
@@ -101,7 +107,14 @@ class KernelSyncs:
         except BlockingIOError:
             return
         ended: list[tuple[Done, int]] = []
-        for number in range(self._call(*self._getevents)):
+        count: int = self._call(*self._getevents)
+        if count < 0:
+            # Nobody will ever tell how these syncs ended, so they count as failed.
+            count = 0
+            self.is_usable = False
+            ended = [(done, -errno.EIO) for done in self._waiting if done is not None]
+            self._waiting = [None] * SLOTS
+        for number in range(count):
             slot, _, result, _ = EVENT.unpack_from(self._events, EVENT.size * number)
             done = self._waiting[slot]
             self._waiting[slot] = None
@@ -118,8 +131,9 @@ class KernelSyncs:
         self.loop.remove_reader(self._told)
         os.close(self._told)
         self._told = -1
-        # The kernel takes some milliseconds for it, and for ever if the disk hangs.
-        threading.Thread(target=self._call, args=self._destroy, name="kcoord-sync-end", daemon=True).start()
+        # The kernel takes some milliseconds for it, and for ever if the disk hangs. The process's end does it, too.
+        with suppress(RuntimeError):
+            threading.Thread(target=self._call, args=self._destroy, name="kcoord-sync-end", daemon=True).start()
 
 
 def failure_of(result: int) -> BaseException | None:

@@ -1,8 +1,9 @@
 """Drives the engine: one turn of it per turn of the event loop.
 
-The requests that arrive during a turn of the event loop are handled and written together, synced by threads, and
-answered with one write per connection. Timers fire only after the sockets were drained. After a stall of the server (a
-slow disk, a stopped process) heartbeats wait in the kernel, and they must be handled before a member's session expires.
+The requests that arrive during a turn of the event loop are handled and written together, synced by the kernel or by
+threads, and answered with one write per connection. Timers fire only after the sockets were drained. After a stall of
+the server (a slow disk, a stopped process) heartbeats wait in the kernel, and they must be handled before a member's
+session expires.
 
 The engine bounds the work of a turn, and the pump bounds the input that it passes on. While the engine's budget is
 spent or sessions queue for it, larger input waits here as bytes, and each of these connections passes one piece to the

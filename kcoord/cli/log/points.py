@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, final
 
 import click
@@ -13,6 +13,7 @@ from kcoord.cli.output import TIME_MS_MAX
 
 AGO: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
 UNITS_MS: Final = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # Timestamps of records have 64 bits.
 LATEST_MS: Final = (1 << 63) - 1
 TIME_HELP: Final = "2026-01-31T12:00 (UTC, or with a zone), 15m (ago; ms, s, m, h, d), @1769860800000, now"
@@ -53,7 +54,7 @@ def _parse_time(text: str) -> int:
         raise click.BadParameter(f"{text!r} is not a time; use one of: {TIME_HELP}") from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
+    return (moment - EPOCH) // timedelta(milliseconds=1)
 
 
 def parse_offsets(value: str | tuple[int, int]) -> tuple[int, int]:

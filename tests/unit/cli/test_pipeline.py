@@ -94,6 +94,7 @@ def test_an_unknown_scheme() -> None:
         (["--conf", "=1"], "'=1' is not name=value"),
         (["--since", "whenever"], "'whenever' is not a time"),
         (["--until", "@253402300800000"], "is after the year 9999"),
+        (["--until", "9999-12-31T23:59:59.999999", "--every", "-1"], "not in the range"),
         (["--since", "1969-12-31"], "'1969-12-31' is before 1970"),
         (["--since", "99999d"], "'99999d' is before 1970"),
         (["--format", "csv"], "'csv' is not one of"),

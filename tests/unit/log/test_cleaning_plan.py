@@ -82,20 +82,31 @@ def test_recent_history_stays_up_to_its_size() -> None:
 
 
 def test_history_leaves_room_for_what_comes_while_the_cleaner_works() -> None:
-    # The newest closed segment and the active one were written within 300 ms.
-    rig = Rig(900, 800, 700, 600, 500, 400, 300, 100)
+    rig = Rig(900, 800, 700, 600, 500, 300, 200, 100)
     settings = {"history_ms": 1000, "history_bytes": 6 * rig.one}
     assert rig.plan(**settings).bases == [0, 1]
+    # Nothing was written in this time, then one segment, then two.
+    assert rig.plan(**settings, room_ms=50).bases == [0, 1]
     assert rig.plan(**settings, room_ms=150).bases == [0, 1, 2]
-    assert rig.plan(**settings, room_ms=300).bases == [0, 1, 2, 3]
+    assert rig.plan(**settings, room_ms=250).bases == [0, 1, 2, 3]
     # However quickly a log grows, half of the history stays.
     assert rig.plan(**settings, room_ms=1_000_000).bases == [0, 1, 2, 3, 4]
 
 
-@pytest.mark.parametrize("age", [0, -5_000, NEVER // 2])
+def test_room_of_a_slow_log_is_a_part_of_its_segment() -> None:
+    """So a burst takes no more of the history than it has written."""
+    rig = Rig(5000, 4000, 3000, 2000, 0)
+    rig.log.segments[-1].first_timestamp = NOW_MS - 1000
+    half = rig.one // 2
+    settings = {"history_ms": 10_000, "history_bytes": 5 * rig.one + half}
+    assert rig.plan(**settings, room_ms=400).bases == []
+    assert rig.plan(**settings, room_ms=600).bases == [0]
+
+
+@pytest.mark.parametrize("age", [-5_000, NOW_MS])
 def test_times_that_tell_no_rate_need_no_room(age: int) -> None:
-    """Records of this moment, of the future (the clock was set back), and of long ago (an imported log)."""
-    rig = Rig(900, 800, 700, 600, min(age, NOW_MS), 0)
+    """Records of the future (the clock was set back), and of long ago (an imported log)."""
+    rig = Rig(900, 800, 700, 600, 500, age)
     settings = {"history_ms": NOW_MS, "history_bytes": 4 * rig.one}
     assert rig.plan(**settings, room_ms=100).bases == rig.plan(**settings).bases == [0, 1]
 

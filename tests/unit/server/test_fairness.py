@@ -16,7 +16,7 @@ from kcoord.protocol import apis
 from kcoord.protocol.heartbeat import HeartbeatRequest
 from kcoord.protocol.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from kcoord.protocol.metadata import MetadataRequest
-from kcoord.server.listen.connection import PIECE_BYTES, UNREAD_BYTES_MAX, Connection
+from kcoord.server.listen.connection import UNREAD_BYTES_MAX, Connection
 from kcoord.server.listen.reading import RESUMED_PER_TURN
 from kcoord.server.logs import ServerLog
 from kcoord.server.server import Server
@@ -143,7 +143,7 @@ async def test_a_large_request_is_not_cut_to_pieces(rig: Rig) -> None:
     rig.pump.engine = Noting()
     streams[1].write(large)
     assert await asyncio.wait_for(streams[0].readexactly(4), WAIT_S)
-    assert sum(pieces) == len(large) and len(pieces) < len(large) / PIECE_BYTES / 4
+    assert sum(pieces) == len(large) and len(pieces) < len(large) / 8192
 
 
 async def test_large_requests_take_turns_in_being_read(rig: Rig) -> None:
