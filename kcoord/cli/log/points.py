@@ -34,7 +34,10 @@ def parse_time(text: str | int) -> int:
 
 def parse_table_time(text: str | int) -> int:
     """Like `parse_time`, for times in tables, which end with the year 9999. Raises BadParameter."""
-    wall_ms = parse_time(text)
+    return _in_tables(text, parse_time(text))
+
+
+def _in_tables(text: str | int, wall_ms: int) -> int:
     if wall_ms > TIME_MS_MAX:
         raise click.BadParameter(f"{text!r} is after the year 9999, where the times of tables end")
     return wall_ms
@@ -102,8 +105,7 @@ def parse_point(text: str) -> Point:
 def parse_table_point(text: str) -> Point:
     """Like `parse_point`, with the times of tables. Raises BadParameter."""
     point = parse_point(text)
-    if point.time_ms >= 0:
-        parse_table_time(text)
+    _in_tables(text, point.time_ms)
     return point
 
 

@@ -302,6 +302,3 @@ def name_of(member: Mapping[str, str | None]) -> str:
 def _span(firsts: Iterable[int | None], lasts: Iterable[int | None]) -> Row:
     first, last = smallest(firsts), largest(lasts)
     return {"first": first, "last": last, "duration_ms": None if first is None or last is None else last - first}
-
-
-# --- what Spark's aggregates make of columns with nulls
