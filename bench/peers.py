@@ -29,6 +29,8 @@ RECORDS: Final = ("produce", "fetch")
 JOINS: Final = ("join-classic", "join-consumer")
 RESTARTS: Final = ("restart-classic", "restart-consumer")
 GROUPS: Final = (*JOINS, *RESTARTS)
+# `log.sync=always` and `log.preallocate=true`.
+PREALLOCATED: Final = "preallocated"
 # Kafka's names of the pauses, with the prefix that a setting of kcoord has none of.
 NO_PAUSES: Final = {"group.initial.rebalance.delay.ms": "0", "group.consumer.assignment.interval.ms": "0"}
 MANY_MEMBERS: Final = {"group.consumer.max.size": "20000", "group.max.size": "20000"}
@@ -56,7 +58,11 @@ def members(peer: str, count: int, workloads: tuple[str, ...], *options: str) ->
 CASES: Final = (
     *(steady("kfake", "os", *load, REQUESTS) for load in ((8, 1), (8, 32), (64, 1), (64, 32))),
     *(steady("kafka", "os", *load, REQUESTS) for load in ((8, 1), (8, 32), (64, 1))),
-    *(steady("kafka", "always", *load, ("commit-5",)) for load in ((8, 32), (64, 1), (64, 32))),
+    *(
+        steady("kafka", sync, *load, ("commit-5",))
+        for sync in ("always", PREALLOCATED)
+        for load in ((8, 1), (8, 32), (64, 1), (64, 32))
+    ),
     *(steady("kafka", "os", *load, RECORDS) for load in ((8, 1), (8, 4))),
     *(members(peer, 1000, JOINS) for peer in ("kfake", "kafka")),
     # All 1,000 would take 50 times as long; the time for each is the same.
@@ -83,7 +89,10 @@ def serving(name: str, sync: str, settings: dict[str, str]) -> Iterator[str]:
             run(["go", "build", "-o", str(program), "./kfake"], folder=DOUBLES / "go")
             server = servers.Server([str(program)], {})
         else:
-            pairs = (f"{key}={value}" for key, value in settings.items())
+            pairs = [f"{key}={value}" for key, value in settings.items()]
+            if sync == PREALLOCATED:
+                sync = "always"
+                pairs.append("log.preallocate=true")
             server = servers.kcoord(True, Path(folder), sync, *pairs)
         with server:
             yield f"{server.host}:{server.port}"
@@ -121,7 +130,7 @@ def measure(
 
 
 def print_row(row: dict[str, Any]) -> None:
-    head = f"{row['peer']:<7}{row['sync']:<8}{row['load']:<14}{row['workload']:<20}{row['figure']:<14}"
+    head = f"{row['peer']:<7}{row['sync']:<13}{row['load']:<14}{row['workload']:<20}{row['figure']:<14}"
     if row.get("ratio") is None:
         print(f"{head}{row['note'] or 'not measured'}", flush=True)
         return

@@ -21,6 +21,7 @@ class CoreConfig:
 
     # Log.
     log_segment_bytes: int = 1073741824
+    log_preallocate: bool = False
     log_roll_ms: int = 604800000
     log_retention_ms: int = 604800000
     log_retention_bytes: int = -1

@@ -29,7 +29,8 @@ from kcoord.engine.partitions import PartitionTable
 from kcoord.engine.producer_state import load_producers
 from kcoord.log.directory import DeletedLog, LogDirectory
 from kcoord.log.journal import Journal
-from kcoord.log.partition_log import LogConfig, PartitionLog
+from kcoord.log.log_config import PREALLOCATED_BYTES, LogConfig
+from kcoord.log.partition_log import PartitionLog
 
 # The work of one turn. A unit is a partition that is opened, or deleted before it was ever written: about 20 µs.
 TURN_STEPS: Final = 500
@@ -324,6 +325,7 @@ class TopicFollower:
             int(self.topics.config_value(topic, "index.interval.bytes")),
             own.tail_bytes_max,
             own.decompressed_bytes_max,
+            PREALLOCATED_BYTES if self.topics.config_value(topic, "preallocate").strip().lower() == "true" else 0,
         )
 
     def _refresh(self, name: str) -> None:

@@ -513,8 +513,7 @@ class LogDirectory:
         try:
             if clean:
                 self.allow_commits(self._logs.values())
-            self.files.retire()
-            if clean:
+                self.files.retire()
                 self._run([partial(log.close, True) for log in self._logs.values()], "closing")
                 for sync in self.take_pending_syncs():
                     sync.datasync()

@@ -37,7 +37,10 @@ PARTITION_METADATA: Final = "partition.metadata"
 
 @final
 class SegmentWrite:
-    """The work on one segment. `data` must still be written; `file` is set if the loop wrote unsynced bytes to it."""
+    """The work on one segment. `data` must still be written; `file` is set if the loop wrote unsynced bytes to it.
+
+    A file that was preallocated is always synced, so that a closed segment does not end in zeros after a crash.
+    """
 
     def __init__(self, segment: Segment, data: bytes, file: File | None) -> None:
         self.segment = segment
@@ -45,6 +48,7 @@ class SegmentWrite:
         self.file = file
         self.name = segment_name(segment.base_offset)
         self.snapshot = segment.producer_snapshot
+        self.was_preallocated = segment.was_preallocated
 
 
 @final
@@ -90,11 +94,12 @@ class LogWrite:
                 self.folder.open(write.name + kind).close()
         if write.file is not None:
             write.file.datasync()
-        if write.data:
+        if write.data or write.was_preallocated:
             # The file is closed again, because one commit may write many logs.
             file = self.folder.open(f"{write.name}.log")
             try:
-                file.append(write.data)
+                if write.data:
+                    file.append(write.data)
                 file.datasync()
             finally:
                 file.close()

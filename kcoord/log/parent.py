@@ -103,6 +103,12 @@ class MeteredFile:
     def truncate(self, size: int) -> None:
         self._file.truncate(size)
 
+    def preallocate(self, size_bytes: int) -> None:
+        self._file.preallocate(size_bytes)
+
+    def trim(self) -> None:
+        self._file.trim()
+
     def datasync(self) -> None:
         self._file.datasync()
         self._meter.units += 1

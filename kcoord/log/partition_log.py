@@ -18,6 +18,7 @@ from typing import Final
 from kcoord.log.aborted import collect_aborted, has_aborted, index_of, rebuild_index
 from kcoord.log.errors import LogDamaged, OffsetOutOfRange
 from kcoord.log.exchange import DELETED_SUFFIX, SWAP_SUFFIX, settle
+from kcoord.log.log_config import PREALLOCATED_BYTES, LogConfig
 from kcoord.log.log_write import PARTITION_METADATA, LogWrite, SegmentWrite
 from kcoord.log.open_files import OpenFiles
 from kcoord.log.reader import Window
@@ -36,25 +37,6 @@ EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
 FILE_RANGE_BYTES_MIN: Final = 64 << 10
 INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
 INT64_DIGITS: Final = 19
-
-
-class LogConfig:
-    """Settings of one log; the defaults are Kafka's."""
-
-    def __init__(
-        self,
-        segment_bytes: int = 1 << 30,
-        segment_ms: int = 7 * 24 * 3600 * 1000,
-        index_interval_bytes: int = 4096,
-        tail_bytes_max: int = 256 * 1024,
-        decompressed_bytes_max: int = 64 << 20,
-    ) -> None:
-        self.segment_bytes = segment_bytes
-        self.segment_ms = segment_ms
-        self.index_interval_bytes = index_interval_bytes
-        # The newest batches stay in memory, so that consumers at the end of the log do not need the disk.
-        self.tail_bytes_max = tail_bytes_max
-        self.decompressed_bytes_max = decompressed_bytes_max
 
 
 class RecoveryEvent:
@@ -268,10 +250,13 @@ class PartitionLog:
         if commit_bytes_max is not None:
             self._refuse_batch_after(segment, found, commit_bytes_max)
         cut = segment.size - found.position
+        reason = found.reason
+        if cut <= PREALLOCATED_BYTES and segment.file().read_at(found.position, cut).count(0) == cut:
+            reason = "zeros: preallocated, or the contents did not reach the disk"
         segment.file().truncate(found.position)
         self.unsettled.append(FileSync(self.storage, segment.log_path))
         segment.size = segment.end_position = found.position
-        events.append(RecoveryEvent(self.name, segment.log_path, found.position, cut, found.reason))
+        events.append(RecoveryEvent(self.name, segment.log_path, found.position, cut, reason))
         self._rebuild_transactions(segment, survey)
         return found.next_offset
 
@@ -384,8 +369,11 @@ class PartitionLog:
         self._is_syncing = sync
         may_hold = first.may_hold()
         if first.pending and may_hold:
+            size_bytes = first.end_position - first.size
             if first.write_pending() and not rolls:
                 syncs.append(self.folder)
+            if sync and not rolls and self.config.preallocated_bytes:
+                self._preallocate(size_bytes)
             self.written_end = self._bases[self._first_dirty + 1] if rolls else self.end_offset
         if not rolls and may_hold:
             syncs.append(first.file())
@@ -393,6 +381,18 @@ class PartitionLog:
             self._write = self._begin_write()
             syncs.append(self._write)
         return syncs
+
+    def _preallocate(self, written_bytes: int) -> None:
+        """Write zeros behind the end, if the log has some size and grows by small writes. Raises OSError.
+
+        A small log may never be written again. After a large write the time of a sync is that of its bytes, and zeros
+        would only be more of them.
+        """
+        active = self._active
+        most = self.config.preallocated_bytes
+        size_bytes = min(most, self.config.segment_bytes - active.size)
+        if 4 * written_bytes <= most and 4 * active.size >= most and size_bytes > 0:
+            active.preallocate(size_bytes)
 
     def write_plainly(self) -> bool:
         """`write_pending` and `end_write` in one, without a sync, if there is nothing to do but to append to the newest
@@ -417,6 +417,9 @@ class PartitionLog:
     def _begin_write(self) -> LogWrite:
         """Prepare for a thread: write the remaining bytes and close all segments but the last."""
         segments = self._segments[self._first_dirty :]
+        for segment in segments:
+            # The thread appends at the end of the file.
+            segment.trim()
         for segment in segments[:-1]:
             segment.seal()
         writes = [SegmentWrite(segment, segment.take_pending(), segment.held_file) for segment in segments]
@@ -736,12 +739,15 @@ class PartitionLog:
     def close(self, save: bool) -> None:
         """Close the files. With `save` everything, including the indexes, is written and synced first.
 
+        Otherwise nothing is changed any more: the log has failed, or was deleted.
+
         May run in any thread if nothing else uses the log.
         """
         if save:
             self.flush()
             if self.unsaved and self.has_files:
                 if self._active.size:
+                    self._active.trim()
                     self._active.file().datasync()
                     self._active.save_indexes()
                 self._save_producers()
@@ -752,7 +758,7 @@ class PartitionLog:
                 self.unsaved = False
             self.durable_end = self.synced_end = self.end_offset
         for segment in self._segments:
-            segment.close()
+            segment.close(save)
 
 
 def encode_epochs(epochs: list[tuple[int, int]]) -> bytes:

@@ -90,6 +90,8 @@ class Segment:
         self.size = 0
         self.end_position = 0
         self.pending: list[bytes] = []
+        # Whether zeros were ever written behind its end. Also if they were removed, that may not be durable.
+        self.was_preallocated = False
         self._file: File | None = None
         # The index entries. They grow with the batches; for a closed segment they are loaded on first use.
         self._indexed = True
@@ -131,8 +133,12 @@ class Segment:
     def is_open(self) -> bool:
         return self._file is not None
 
-    def close(self) -> None:
+    def close(self, trims: bool = True) -> None:
+        """Close the file, if it is open. Without `trims` it may end in zeros, which the next start removes."""
         if self._file is not None:
+            if trims:
+                # If this fails, the file stays open: whoever opened it again would append behind the zeros.
+                self._file.trim()
             self._file.close()
             self._file = None
             if self.files is not None:
@@ -216,6 +222,19 @@ class Segment:
             self.files.hold(self)
         self.size += len(data)
         return created
+
+    def preallocate(self, size_bytes: int) -> None:
+        """After a write that will be synced: prepare the file for the next ones (see File.preallocate)."""
+        self.was_preallocated = True
+        self.file().preallocate(size_bytes)
+
+    def trim(self) -> None:
+        """Remove what was preallocated, because others are to write to the file, or nobody will. Raises OSError.
+
+        The caller sees to it that the file is synced: otherwise a crash may bring the zeros back.
+        """
+        if self._file is not None:
+            self._file.trim()
 
     def take_pending(self) -> bytes:
         """Return the appended batches; the caller writes them."""

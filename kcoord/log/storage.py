@@ -21,6 +21,8 @@ from kcoord.log.errors import DirectoryLocked, DirectoryNotWritable
 LOCK_FILE: Final = ".lock"
 # The errors for a lack of descriptors, in the process or in the system.
 SHORTAGE: Final = (errno.EMFILE, errno.ENFILE)
+# The errors for a lack of space: on the volume, in a quota, for a file.
+NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 # How often opening a file is retried after other files were closed, or may be closed soon (see OpenFiles.relieve).
 SHORTAGE_TRIES: Final = 100
 
@@ -46,6 +48,18 @@ class File(Protocol):
         ...
 
     def truncate(self, size: int) -> None: ...
+
+    def preallocate(self, size_bytes: int) -> None:
+        """Write zeros behind the end, unless some are left. Later appends overwrite them, and a sync of these has less
+        to do, because the file keeps its size on disk. They do not count in `size`.
+
+        Does nothing if there is no room. Who opens the file takes the zeros for contents, so `trim` must come first.
+        """
+        ...
+
+    def trim(self) -> None:
+        """Remove what `preallocate` wrote and nobody overwrote."""
+        ...
 
     def datasync(self) -> None: ...
 
@@ -255,6 +269,8 @@ class DiskFile:
     """An open file on disk."""
 
     _shared: SharedDescriptor | None = None
+    # The end of the zeros that `preallocate` wrote; what lies before `_size` is overwritten.
+    _zeros_end = 0
 
     def __init__(self, path: str, create: bool = True, on_shortage: Callable[[], bool] | None = None) -> None:
         self._fd = open_descriptor(path, os.O_RDWR | os.O_CREAT if create else os.O_RDWR, on_shortage)
@@ -287,6 +303,24 @@ class DiskFile:
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
         self._size = size
+        self._zeros_end = 0
+
+    def preallocate(self, size_bytes: int) -> None:
+        start = self._size
+        if self._zeros_end > start:
+            return
+        # Also if only a part is written: `trim` cuts at the end of the contents.
+        self._zeros_end = start + size_bytes
+        try:
+            os.pwrite(self._fd, bytes(size_bytes), start)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+
+    def trim(self) -> None:
+        if self._zeros_end > self._size:
+            os.ftruncate(self._fd, self._size)
+        self._zeros_end = 0
 
     def datasync(self) -> None:
         _sync_fd(self._fd)
@@ -427,6 +461,12 @@ class MemoryFile:
         if size > len(self.data):
             self.data += bytes(size - len(self.data))
         del self.data[size:]
+
+    def preallocate(self, size_bytes: int) -> None:
+        return
+
+    def trim(self) -> None:
+        return
 
     def datasync(self) -> None:
         return

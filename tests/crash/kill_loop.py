@@ -157,7 +157,9 @@ class Loop:
                 acknowledged = {client.topic: client.acknowledged() for client in self.clients}
                 server.kill()
                 server.__exit__(None)
-                server = ServerProcess(self.data, *SETTINGS, listen=self.listen)
+                # Every other one writes zeros behind the ends of its logs.
+                preallocates = f"--set=log.preallocate={str(cycle % 2 == 0).lower()}"
+                server = ServerProcess(self.data, *SETTINGS, preallocates, listen=self.listen)
                 self.check(acknowledged, f"cycle {cycle + 1}")
                 if cycle % 10 == 9 or cycle == cycles - 1:
                     # Clients come back at their own pace; each has to get on now and then.

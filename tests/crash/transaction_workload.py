@@ -16,7 +16,7 @@ from typing import Any, Final
 from kcoord.core.outcome import Now
 from kcoord.log.errors import LogError, SyncFailed
 from kcoord.log.journal import sync_one
-from tests.crash.workload import SEGMENT_BYTES
+from tests.crash.workload import PREALLOCATED_BYTES, SEGMENT_BYTES
 from tests.explore.transaction_checks import CommittedReader, Verdict, broken, read_logs
 from tests.explore.transaction_client import Txn
 from tests.explore.transaction_world import WALL_MS, Violation, World
@@ -97,6 +97,7 @@ class TransactionWorkload(World):
     def end_turn(self) -> None:
         for log in self.engine.directory:
             log.config.segment_bytes = SEGMENT_BYTES
+            log.config.preallocated_bytes = PREALLOCATED_BYTES
         super().end_turn()
 
     def sync(self) -> None:

@@ -50,6 +50,7 @@ VERSIONS = {
 }
 WALL_MS = 1_700_000_000_000
 SEGMENT_BYTES = 700
+PREALLOCATED_BYTES = 160
 PARTITIONS = 2
 KEEPS_ALL = 1 << 20
 LIMITS = frame_limits(load_config().server)
@@ -78,7 +79,8 @@ def open_small(storage: Storage, now: Now, rng: random.Random) -> Engine:
 class Reference:
     """Runs the workload on a storage. The same seed does the same things.
 
-    A `busy` one has commits that overlap with new requests; the other waits for every answer.
+    A `busy` one has commits that overlap with new requests, and preallocates its logs. The other waits for every
+    answer.
     """
 
     def __init__(
@@ -242,6 +244,7 @@ class Reference:
         self.mono_ms += 1
         for log in self.engine.directory:
             log.config.segment_bytes = SEGMENT_BYTES
+            log.config.preallocated_bytes = PREALLOCATED_BYTES if self.busy else 0
         ticket = self.engine.end_turn(self.now())
         if ticket is not None:
             self.ticket = ticket

@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable
 from typing import Final, final
 
 from kcoord.log.errors import DirectoryLocked
-from kcoord.log.storage import parent_of
+from kcoord.log.storage import NO_ROOM, parent_of
 
 SECTOR_BYTES: Final = 512
 
@@ -214,21 +214,42 @@ class FaultyFile:
         self._storage = storage
         self._path = path
         self._node = node
+        # Where the contents end, if preallocated zeros follow.
+        self._end = -1
 
     @property
     def size(self) -> int:
-        return len(self._node.data)
+        return len(self._node.data) if self._end < 0 else self._end
 
     def append(self, data: bytes) -> int:
-        start = len(self._node.data)
-        self._storage.write(self._path, self._node, data)
+        start = self.size
+        self._storage.write(self._path, self._node, data, start)
+        if self._end >= 0:
+            self._end = start + len(data)
         return start
+
+    def preallocate(self, size_bytes: int) -> None:
+        start = self.size
+        if start < len(self._node.data):
+            return
+        self._end = start
+        try:
+            self._storage.write(self._path, self._node, bytes(size_bytes), start)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+
+    def trim(self) -> None:
+        if self._end >= 0:
+            self._storage.truncate(self._path, self._node, self._end)
+            self._end = -1
 
     def read_at(self, position: int, size: int) -> bytes:
         return bytes(self._node.data[position : position + size])
 
     def truncate(self, size: int) -> None:
         self._storage.truncate(self._path, self._node, size)
+        self._end = -1
 
     def datasync(self) -> None:
         self._storage.datasync(self._path, self._node)
@@ -276,14 +297,15 @@ class FaultyStorage:
             raise OSError(fault.code, os.strerror(fault.code), path)
         return None
 
-    def write(self, path: str, node: FileNode, data: bytes) -> None:
+    def write(self, path: str, node: FileNode, data: bytes, position: int) -> None:
         with self._mutex:
             while data:
                 fault = self._begin("write", path)
                 part = data if fault is None else data[: len(data) // 2]
                 if part:
-                    self._note(Write(node, len(node.data), bytes(part)))
-                    node.data += part
+                    self._note(Write(node, position, bytes(part)))
+                    _put(node.data, position, part)
+                    position += len(part)
                 data = data[len(part) :]
                 if fault is not None and fault.code:
                     raise OSError(fault.code, os.strerror(fault.code), path)

@@ -55,6 +55,8 @@ class BrokerConfigs:
                 value = str(config.log_segment_bytes)
             elif broker_name == "log.roll.ms":
                 value = str(config.log_roll_ms)
+            elif broker_name == "log.preallocate":
+                value = "true" if config.log_preallocate else "false"
             else:
                 value = config.static_values.get(broker_name, value)
             self.by_name[broker_name] = BrokerDef(broker_name, definition.kind, value, True, definition.doc)

@@ -298,7 +298,8 @@ _TOPIC_DEFS: Final = (
         broker_names=("min.insync.replicas",),
     ),
     ConfigDef(
-        "preallocate", BOOLEAN, "false", "Whether a new segment's file is given its full size at once.",
+        "preallocate", BOOLEAN, "false",
+        "Whether zeros are written behind the end of the log, so that its files are synced faster.",
         broker_names=("log.preallocate",),
     ),
     ConfigDef(

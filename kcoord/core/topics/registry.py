@@ -317,6 +317,8 @@ class TopicRegistry:
             return str(config.log_segment_bytes)
         if name == "segment.ms":
             return str(config.log_roll_ms)
+        if name == "preallocate":
+            return "true" if config.log_preallocate else "false"
         definition = TOPIC_CONFIGS[name]
         if definition.broker_names:
             value = config.static_values.get(definition.broker_names[0])

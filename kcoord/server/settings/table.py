@@ -246,6 +246,12 @@ LOG_SETTINGS: Final = (
         "The maximum size of a segment; a larger one is closed before it.", minimum=14, maximum=INT32_MAX,
     ),
     Setting(
+        "log.preallocate", "core.log_preallocate", False, "",
+        "With `log.sync=always`, write zeros behind the end of logs that grow by small writes: 256 KiB at a time, not "
+        "the whole segment as Kafka does. A sync then takes less time, and the newest segment ends in zeros until the "
+        "server is stopped cleanly. For topics that do not set `preallocate`.",
+    ),
+    Setting(
         "log.roll.ms", "core.log_roll_ms", 7 * DAY_MS, "ms",
         "The maximum age of a segment before it is closed.", minimum=1,
         aliases=(("log.roll.hours", HOUR_MS),),
@@ -692,7 +698,7 @@ WITHOUT_EFFECT: Final = frozenset(
 PREFIXES_WITHOUT_EFFECT: Final = (
     "controller.", "group.coordinator.", "group.share.", "group.streams.", "fetch.purgatory.",
     "log.cleaner.", "log.flush.", "log.message.", "log.index.", "log.cleanup.", "log.initial.", "log.local.",
-    "log.segment.delete.", "log.roll.jitter.", "log.preallocate", "metrics.", "metadata.",
+    "log.segment.delete.", "log.roll.jitter.", "metrics.", "metadata.",
     "producer.purgatory.", "delete.records.purgatory.", "producer.id.expiration.check.", "quota.", "remote.log.",
     "replica.", "replication.", "controlled.shutdown.", "telemetry.", "share.coordinator.",
     "errors.deadletterqueue.", "transaction.abort.timed.", "transaction.remove.expired.", "zookeeper.",
