@@ -37,15 +37,15 @@ from kcoord.log.errors import (
     UnknownFormat,
     WrongNode,
 )
+from kcoord.log.log_config import LogConfig
 from kcoord.log.metadata_checkpoint import METADATA_LOG, newest_end
 from kcoord.log.open_files import OPEN_FILES_MAX, OpenFiles
 from kcoord.log.parallel import run_parallel, threads_for
+from kcoord.log.partition_files import decode_partition_metadata
 from kcoord.log.partition_log import (
     PARTITION_METADATA,
-    LogConfig,
     PartitionLog,
     RecoveryEvent,
-    decode_partition_metadata,
 )
 from kcoord.log.record_format import (
     ENDS_KEY,

@@ -33,7 +33,8 @@ from kcoord.log.directory import (
 from kcoord.log.errors import DirectoryLocked, ForeignDirectory, LogDamaged, StorageError
 from kcoord.log.import_logs import OFFSET_TYPES, records_of
 from kcoord.log.inspect import DataDirectory, PartitionFiles, inspect_directory
-from kcoord.log.partition_log import EPOCH_CHECKPOINT, PARTITION_METADATA, encode_partition_metadata
+from kcoord.log.partition_files import encode_partition_metadata
+from kcoord.log.partition_log import EPOCH_CHECKPOINT, PARTITION_METADATA
 from kcoord.log.reader import DamagedBytes, read_batches
 from kcoord.log.record_format import OFFSETS_TOPIC, batch_in_format_2
 from kcoord.log.segment import segment_name

@@ -20,7 +20,8 @@ from kcoord.log.directory import Checkpoint
 from kcoord.log.import_logs import is_commit
 from kcoord.log.import_report import ImportReport
 from kcoord.log.inspect import PartitionFiles, lost_end
-from kcoord.log.partition_log import EPOCH_CHECKPOINT, PARTITION_METADATA, encode_partition_metadata
+from kcoord.log.partition_files import encode_partition_metadata
+from kcoord.log.partition_log import EPOCH_CHECKPOINT, PARTITION_METADATA
 from kcoord.log.reader import StoredBatch
 from kcoord.log.segment import Segment
 from kcoord.log.steps import Step, watched

@@ -48,8 +48,8 @@ from kcoord.log.import_report import ImportReport
 from kcoord.log.import_topics import TopicWriter, end_offset_of, scan
 from kcoord.log.inspect import DataDirectory, PartitionFiles, inspect_directory
 from kcoord.log.journal import SYNC_OS, Journal
+from kcoord.log.log_config import LogConfig
 from kcoord.log.lost_logs import LostLog, is_missed
-from kcoord.log.partition_log import LogConfig
 from kcoord.log.serde import encode_metadata_record
 from kcoord.log.steps import Steps
 from kcoord.log.storage import DiskStorage

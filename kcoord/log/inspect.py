@@ -14,11 +14,11 @@ from typing import Final, final
 
 from kcoord.log.directory import CLEAN_SHUTDOWN, LOG_START_OFFSETS, META_PROPERTIES, RECOVERY_POINTS
 from kcoord.log.errors import ForeignDirectory, LogDamaged, StorageError, missing_directory
+from kcoord.log.partition_files import decode_partition_metadata
 from kcoord.log.partition_log import (
     EPOCH_CHECKPOINT,
     INT64_MAX,
     PARTITION_METADATA,
-    decode_partition_metadata,
 )
 from kcoord.log.reader import (
     DamagedBytes,
@@ -235,6 +235,16 @@ class DataDirectory:
         except ValueError:
             raise StorageError(f"{META_PROPERTIES} of {self.root} is damaged: its format cannot be read") from None
 
+    def is_unwritten(self, files: PartitionFiles, item: DamagedBytes) -> bool:
+        """Whether these are only zeros behind the end of a log that was not closed cleanly, above its durable mark.
+
+        They were preallocated, or a crash kept the contents from the disk. Opening the log removes them.
+        """
+        if not item.zeros or self.was_clean or not files.segments or item.next_offset < self.mark_of(files):
+            return False
+        last = files.segments[-1]
+        return item.file == last.path and item.position + item.size_bytes >= last.size_bytes
+
     def readable_end(self, files: PartitionFiles) -> int:
         """The end offset for readers: the durable mark of a running server's log, otherwise the end of the log."""
         return self.mark_of(files) if self.in_use and not self.unsynced else INT64_MAX
@@ -242,14 +252,14 @@ class DataDirectory:
     def batches(
         self, files: PartitionFiles, from_offset: int = 0, upto_offset: int = INT64_MAX
     ) -> Iterator[StoredBatch | DamagedBytes]:
-        """Like PartitionFiles.batches, up to the readable end. Raises OSError."""
+        """Like PartitionFiles.batches, up to the readable end, and without what is_unwritten. Raises OSError."""
         mark = self.mark_of(files)
         format_1_end = self.format_1_end(files)
         for item in files.batches(from_offset, min(upto_offset, self.readable_end(files))):
             if isinstance(item, StoredBatch):
                 item.format_1_end = format_1_end
-            elif self.in_use and item.next_offset >= mark:
-                # The server is writing it.
+            elif (self.in_use and item.next_offset >= mark) or self.is_unwritten(files, item):
+                # The server is writing it, or has not.
                 return
             yield item
 

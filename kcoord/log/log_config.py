@@ -6,6 +6,8 @@ from typing import Final, final
 
 # How much is preallocated at a time, with the topic config `preallocate`.
 PREALLOCATED_BYTES: Final = 256 << 10
+# With less free space than this, nothing is preallocated: zeros must not take the room of contents.
+PREALLOCATING_FREE_MIN: Final = 1 << 30
 
 
 @final

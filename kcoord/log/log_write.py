@@ -39,7 +39,7 @@ PARTITION_METADATA: Final = "partition.metadata"
 class SegmentWrite:
     """The work on one segment. `data` must still be written; `file` is set if the loop wrote unsynced bytes to it.
 
-    A file that was preallocated is always synced, so that a closed segment does not end in zeros after a crash.
+    A file that may end in zeros is always synced, so that a closed segment does not do so after a crash.
     """
 
     def __init__(self, segment: Segment, data: bytes, file: File | None) -> None:
@@ -48,7 +48,7 @@ class SegmentWrite:
         self.file = file
         self.name = segment_name(segment.base_offset)
         self.snapshot = segment.producer_snapshot
-        self.was_preallocated = segment.was_preallocated
+        self.may_end_in_zeros = segment.may_end_in_zeros
 
 
 @final
@@ -94,7 +94,7 @@ class LogWrite:
                 self.folder.open(write.name + kind).close()
         if write.file is not None:
             write.file.datasync()
-        if write.data or write.was_preallocated:
+        if write.data or (write.may_end_in_zeros and write.file is None):
             # The file is closed again, because one commit may write many logs.
             file = self.folder.open(f"{write.name}.log")
             try:

@@ -119,9 +119,17 @@ class OpenFiles:
     def _close_oldest(self) -> bool:
         if self._is_retired:
             return False
-        for segment in self._open:
-            segment.close()
-            return True
+        failure: OSError | None = None
+        for segment in list(self._open):
+            try:
+                segment.close()
+            except OSError as error:
+                # It stays open. Others may be closed.
+                failure = error
+            else:
+                return True
+        if failure is not None:
+            raise failure
         return False
 
     # --- shortage

@@ -106,6 +106,9 @@ class MeteredFile:
     def preallocate(self, size_bytes: int) -> None:
         self._file.preallocate(size_bytes)
 
+    def is_preallocated(self) -> bool:
+        return self._file.is_preallocated()
+
     def trim(self) -> None:
         self._file.trim()
 

@@ -10,7 +10,6 @@ exist. So only the last segment can have a torn tail. A thread executes these st
 
 from __future__ import annotations
 
-import base64
 from bisect import bisect_right
 from collections.abc import Callable
 from typing import Final
@@ -18,9 +17,10 @@ from typing import Final
 from kcoord.log.aborted import collect_aborted, has_aborted, index_of, rebuild_index
 from kcoord.log.errors import LogDamaged, OffsetOutOfRange
 from kcoord.log.exchange import DELETED_SUFFIX, SWAP_SUFFIX, settle
-from kcoord.log.log_config import PREALLOCATED_BYTES, LogConfig
+from kcoord.log.log_config import PREALLOCATING_FREE_MIN, LogConfig
 from kcoord.log.log_write import PARTITION_METADATA, LogWrite, SegmentWrite
 from kcoord.log.open_files import OpenFiles
+from kcoord.log.partition_files import encode_epochs, encode_partition_metadata
 from kcoord.log.reader import Window
 from kcoord.log.segment import LOOKUP_CHUNK_BYTES, RELATIVE_OFFSET_MAX, BadBatch, Segment, segment_name
 from kcoord.log.snapshot_files import SnapshotFiles, offsets_of_files
@@ -29,7 +29,6 @@ from kcoord.log.tail import Tail
 from kcoord.log.time_lookup import TimeLookup
 from kcoord.log.transaction_index import AbortedTransaction, TransactionSurvey
 from kcoord.wire.file_range import FileRange
-from kcoord.wire.primitives import ZERO_UUID
 from kcoord.wire.record_batch import NO_TIMESTAMP
 
 EPOCH_CHECKPOINT: Final = "leader-epoch-checkpoint"
@@ -238,6 +237,8 @@ class PartitionLog:
     def _recover_active(self, recovery_point: int, commit_bytes_max: int | None, events: list[RecoveryEvent]) -> int:
         segment = self._active
         self.unsaved = True
+        # A killed process may have removed them without syncing that.
+        segment.may_end_in_zeros = True
         survey = TransactionSurvey()
         try:
             end = segment.rescan(contiguous=True, epochs=self._epochs, survey=survey)
@@ -251,7 +252,7 @@ class PartitionLog:
             self._refuse_batch_after(segment, found, commit_bytes_max)
         cut = segment.size - found.position
         reason = found.reason
-        if cut <= PREALLOCATED_BYTES and segment.file().read_at(found.position, cut).count(0) == cut:
+        if self._window_of(segment).is_zero(found.position, segment.size):
             reason = "zeros: preallocated, or the contents did not reach the disk"
         segment.file().truncate(found.position)
         self.unsettled.append(FileSync(self.storage, segment.log_path))
@@ -264,10 +265,13 @@ class PartitionLog:
         earlier = [one for one in self._segments if one.base_offset < segment.base_offset]
         segment.set_transactions(rebuild_index(survey, earlier, self.snapshots, segment.base_offset))
 
+    def _window_of(self, segment: Segment) -> Window:
+        file = segment.file()
+        return Window(lambda size, position: file.read_at(position, size), segment.size)
+
     def _refuse_batch_after(self, segment: Segment, bad: BadBatch, commit_bytes_max: int) -> None:
         """Raise LogDamaged if a valid batch lies farther after the bad one than one commit can reach."""
-        file = segment.file()
-        window = Window(lambda size, position: file.read_at(position, size), segment.size)
+        window = self._window_of(segment)
         further = window.next_valid(bad.position + commit_bytes_max, bad.next_offset)
         if further < window.size:
             reason = f"{bad.reason}, but a valid batch follows at byte {further}"
@@ -344,12 +348,13 @@ class PartitionLog:
         self._bases.append(base_offset)
         return self._active
 
-    def write_pending(self, sync: bool = True) -> list[Syncable]:
+    def write_pending(self, sync: bool = True, is_last: bool = False) -> list[Syncable]:
         """Write everything appended, with one call per segment. Returns the items to sync, which any thread may do.
 
         Call `end_write` after the last sync. With `sync` false only a LogWrite among the items must be executed: it is
         returned if a segment is closed or no more files can be held open, and writes the remaining bytes. In this case
-        `written_end` moves in `end_write`, not here. Raises OSError and LogDamaged.
+        `written_end` moves in `end_write`, not here. With `is_last` nothing is preallocated. Raises OSError and
+        LogDamaged.
         """
         first = self._segments[self._first_dirty]
         rolls = first is not self._active
@@ -372,7 +377,7 @@ class PartitionLog:
             size_bytes = first.end_position - first.size
             if first.write_pending() and not rolls:
                 syncs.append(self.folder)
-            if sync and not rolls and self.config.preallocated_bytes:
+            if sync and not rolls and self.config.preallocated_bytes and not is_last:
                 self._preallocate(size_bytes)
             self.written_end = self._bases[self._first_dirty + 1] if rolls else self.end_offset
         if not rolls and may_hold:
@@ -386,12 +391,17 @@ class PartitionLog:
         """Write zeros behind the end, if the log has some size and grows by small writes. Raises OSError.
 
         A small log may never be written again. After a large write the time of a sync is that of its bytes, and zeros
-        would only be more of them.
+        would only be more of them. If files are closed for others, each of them would be preallocated again and again.
+        The volume keeps room for contents.
         """
         active = self._active
         most = self.config.preallocated_bytes
         size_bytes = min(most, self.config.segment_bytes - active.size)
-        if 4 * written_bytes <= most and 4 * active.size >= most and size_bytes > 0:
+        if 4 * written_bytes > most or 4 * active.size < most or size_bytes <= 0 or active.is_preallocated():
+            return
+        if self.files is not None and self.files.is_scarce:
+            return
+        if self.storage.free_bytes() >= PREALLOCATING_FREE_MIN:
             active.preallocate(size_bytes)
 
     def write_plainly(self) -> bool:
@@ -451,7 +461,7 @@ class PartitionLog:
 
     def flush(self) -> None:
         """Write and sync everything appended, and wait for it. Raises OSError and LogDamaged."""
-        for sync in self.write_pending():
+        for sync in self.write_pending(is_last=True):
             sync.datasync()
         self.end_write()
 
@@ -761,37 +771,9 @@ class PartitionLog:
             segment.close(save)
 
 
-def encode_epochs(epochs: list[tuple[int, int]]) -> bytes:
-    """Kafka's leader epoch checkpoint: version, number of entries, then `epoch first-offset` lines."""
-    lines = ["0", str(len(epochs))]
-    lines += [f"{epoch} {start}" for epoch, start in epochs]
-    return ("\n".join(lines) + "\n").encode()
-
-
-def encode_partition_metadata(topic_id: bytes) -> bytes:
-    text = base64.urlsafe_b64encode(topic_id).decode("ascii").rstrip("=")
-    return f"version: 0\ntopic_id: {text}".encode()
-
-
-def decode_partition_metadata(data: bytes) -> bytes:
-    """The topic id; the zero id if the file has none (a crash may leave it empty)."""
-    for line in data.decode("ascii", "replace").split("\n"):
-        name, _, value = line.partition(":")
-        if name.strip() == "topic_id":
-            try:
-                topic_id = base64.urlsafe_b64decode(value.strip() + "==")
-            except ValueError:
-                return ZERO_UUID
-            return topic_id if len(topic_id) == 16 else ZERO_UUID
-    return ZERO_UUID
-
-
 __all__ = [
     "PARTITION_METADATA",
-    "LogConfig",
     "PartitionLog",
     "RecoveryEvent",
-    "decode_partition_metadata",
-    "encode_partition_metadata",
     "segment_name",
 ]

@@ -90,8 +90,8 @@ class Segment:
         self.size = 0
         self.end_position = 0
         self.pending: list[bytes] = []
-        # Whether zeros were ever written behind its end. Also if they were removed, that may not be durable.
-        self.was_preallocated = False
+        # Zeros were written behind its end. Also if they were removed, that may not be durable.
+        self.may_end_in_zeros = False
         self._file: File | None = None
         # The index entries. They grow with the batches; for a closed segment they are loaded on first use.
         self._indexed = True
@@ -225,8 +225,12 @@ class Segment:
 
     def preallocate(self, size_bytes: int) -> None:
         """After a write that will be synced: prepare the file for the next ones (see File.preallocate)."""
-        self.was_preallocated = True
+        self.may_end_in_zeros = True
         self.file().preallocate(size_bytes)
+
+    def is_preallocated(self) -> bool:
+        """Whether the next append will overwrite zeros."""
+        return self.file().is_preallocated()
 
     def trim(self) -> None:
         """Remove what was preallocated, because others are to write to the file, or nobody will. Raises OSError.

@@ -36,11 +36,11 @@ from kcoord.log.import_logs import LogWriter
 from kcoord.log.inspect import inspect_directory, read_properties
 from kcoord.log.journal import SYNC_OS, Journal
 from kcoord.log.metadata_checkpoint import METADATA_LOG, CheckpointName, list_checkpoints
+from kcoord.log.partition_files import encode_partition_metadata
 from kcoord.log.partition_log import (
     EPOCH_CHECKPOINT,
     PARTITION_METADATA,
     PartitionLog,
-    encode_partition_metadata,
 )
 from kcoord.log.reader import DamagedBytes, read_batches
 from kcoord.log.segment import Segment, segment_name

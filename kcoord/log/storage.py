@@ -50,11 +50,16 @@ class File(Protocol):
     def truncate(self, size: int) -> None: ...
 
     def preallocate(self, size_bytes: int) -> None:
-        """Write zeros behind the end, unless some are left. Later appends overwrite them, and a sync of these has less
-        to do, because the file keeps its size on disk. They do not count in `size`.
+        """Write zeros behind the end. They do not count in `size`.
+
+        Later appends overwrite them, and a sync of these has less to do, because the file keeps its size on disk.
 
         Does nothing if there is no room. Who opens the file takes the zeros for contents, so `trim` must come first.
         """
+        ...
+
+    def is_preallocated(self) -> bool:
+        """Whether the next append will overwrite zeros."""
         ...
 
     def trim(self) -> None:
@@ -307,8 +312,6 @@ class DiskFile:
 
     def preallocate(self, size_bytes: int) -> None:
         start = self._size
-        if self._zeros_end > start:
-            return
         # Also if only a part is written: `trim` cuts at the end of the contents.
         self._zeros_end = start + size_bytes
         try:
@@ -316,6 +319,9 @@ class DiskFile:
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
+
+    def is_preallocated(self) -> bool:
+        return self._zeros_end > self._size
 
     def trim(self) -> None:
         if self._zeros_end > self._size:
@@ -464,6 +470,9 @@ class MemoryFile:
 
     def preallocate(self, size_bytes: int) -> None:
         return
+
+    def is_preallocated(self) -> bool:
+        return False
 
     def trim(self) -> None:
         return

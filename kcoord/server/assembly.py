@@ -11,7 +11,7 @@ from typing import final
 from kcoord.engine.engine import Engine
 from kcoord.log.directory import COMMIT_BYTES_MAX, LogDirectory, open_directory
 from kcoord.log.journal import Journal
-from kcoord.log.partition_log import LogConfig
+from kcoord.log.log_config import LogConfig
 from kcoord.log.storage import DiskStorage, MemoryStorage, Storage
 from kcoord.server.assignors import load_assignors
 from kcoord.server.listen.descriptors import descriptors_now

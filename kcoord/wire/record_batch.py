@@ -154,9 +154,12 @@ def parse_header(buf: bytes, pos: i64 = 0, partial: bool = False) -> BatchHeader
     if pos < 0 or left < HEADER_BYTES:
         raise DecodeError(f"batch header of {HEADER_BYTES} bytes expected, {left} left")
     magic: i64 = i64(buf[pos + 16])
-    if magic != MAGIC_V2:
-        raise DecodeError(f"batch of format version {magic}")
     length: i64 = i64(read_i32_be(buf, pos + 8))
+    if magic != MAGIC_V2:
+        if magic == 0 and length == 0:
+            # No format has such a batch. A crash may leave zeros instead of the first bytes.
+            raise DecodeError("zeros where a batch begins")
+        raise DecodeError(f"batch of format version {magic}")
     if length < BATCH_LENGTH_MIN:
         raise DecodeError(f"batch length {length}")
     if not partial and length > left - LENGTH_OVERHEAD:

@@ -24,7 +24,8 @@ import sys
 import time
 
 from kcoord.log.errors import LogDamaged
-from kcoord.log.partition_log import EPOCH_CHECKPOINT, LogConfig, PartitionLog
+from kcoord.log.log_config import LogConfig
+from kcoord.log.partition_log import EPOCH_CHECKPOINT, PartitionLog
 from kcoord.log.storage import MemoryStorage
 from kcoord.wire.compression import CODEC_GZIP, CODEC_LZ4, CODEC_NONE, CODEC_SNAPPY, CODEC_ZSTD
 from kcoord.wire.record_batch import BatchBuilder, decode_records

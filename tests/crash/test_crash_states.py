@@ -11,6 +11,7 @@ from kcoord.log.journal import sync_one
 from kcoord.log.log_write import LogWrite
 from kcoord.log.storage import Syncable
 from tests.crash.states import Explorer, TransactionExplorer, record, record_transactions
+from tests.crash.workload import Reference
 from tests.harness.faulty_storage import FaultyStorage
 
 
@@ -64,6 +65,23 @@ def test_the_workload_rolls_segments() -> None:
     logs = {moment.next_operation for moment in moments if moment.next_operation.endswith(".log")}
     for log in ("a-0/", "__consumer_offsets-0/", "__cluster_metadata-0/"):
         assert sum(f" {log}" in name for name in logs) > 2, log
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_the_busy_workload_preallocates(busy: bool) -> None:
+    storage = FaultyStorage()
+    zeros: list[int] = []
+
+    def note(kind: str, path: str) -> None:
+        if kind == "sync" and path.endswith(".log"):
+            data = storage.read_bytes(path)
+            zeros.append(len(data) - len(data.rstrip(b"\0")))
+
+    workload = Reference(storage, 1, busy)
+    storage.on_operation = note
+    workload.run()
+    assert (sum(count > 50 for count in zeros) >= 5) is busy
+    assert zeros
 
 
 def test_some_crash_states_of_transactions() -> None:

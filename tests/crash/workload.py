@@ -20,7 +20,7 @@ from kcoord.engine.engine import Engine
 from kcoord.log.directory import open_directory
 from kcoord.log.errors import SyncFailed
 from kcoord.log.journal import SYNC_ALWAYS, CommitTicket, Journal, sync_one
-from kcoord.log.partition_log import LogConfig
+from kcoord.log.log_config import LogConfig
 from kcoord.log.storage import Storage
 from kcoord.protocol import apis
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
@@ -50,7 +50,8 @@ VERSIONS = {
 }
 WALL_MS = 1_700_000_000_000
 SEGMENT_BYTES = 700
-PREALLOCATED_BYTES = 160
+# Of at most a fourth, a write makes a log preallocate.
+PREALLOCATED_BYTES = 800
 PARTITIONS = 2
 KEEPS_ALL = 1 << 20
 LIMITS = frame_limits(load_config().server)

@@ -229,15 +229,15 @@ class FaultyFile:
         return start
 
     def preallocate(self, size_bytes: int) -> None:
-        start = self.size
-        if start < len(self._node.data):
-            return
-        self._end = start
+        start = self._end = self.size
         try:
             self._storage.write(self._path, self._node, bytes(size_bytes), start)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
+
+    def is_preallocated(self) -> bool:
+        return self.size < len(self._node.data)
 
     def trim(self) -> None:
         if self._end >= 0:

@@ -14,7 +14,7 @@ from confluent_kafka import Producer
 
 from kcoord.core.producers import PartitionProducers
 from kcoord.engine.producer_state import rebuild_batch
-from kcoord.log.partition_log import LogConfig
+from kcoord.log.log_config import LogConfig
 from kcoord.log.reader import StoredBatch, find_partitions, read_batches
 from kcoord.log.segment import Segment
 from kcoord.log.serde import encode_record

@@ -113,7 +113,7 @@ def _survey_last(directory: DataDirectory, row: Row) -> None:
     newest = -1
     for item in read_batches(segment.path):
         if isinstance(item, DamagedBytes):
-            if not directory.in_use or end < upto:
+            if not directory.is_unwritten(files, item) and (not directory.in_use or end < upto):
                 row.damage = item
                 mark = directory.mark_of(files)
                 row.state = "damaged" if end < mark or directory.was_clean else "torn"

@@ -37,7 +37,8 @@ from kcoord.log.import_logs import LogWriter
 from kcoord.log.import_report import ImportReport
 from kcoord.log.import_topics import TopicWriter
 from kcoord.log.journal import SYNC_OS, Journal
-from kcoord.log.partition_log import LogConfig, PartitionLog
+from kcoord.log.log_config import LogConfig
+from kcoord.log.partition_log import PartitionLog
 from kcoord.log.serde import encode_metadata_record
 from kcoord.log.steps import ignore_step
 from kcoord.log.storage import DiskStorage

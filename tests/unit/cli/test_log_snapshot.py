@@ -19,7 +19,7 @@ from kcoord.cli.main import main
 from kcoord.core.outcome import Now
 from kcoord.engine.engine import Engine
 from kcoord.log.errors import LogDamaged, StorageError
-from kcoord.log.partition_log import LogConfig
+from kcoord.log.log_config import LogConfig
 from kcoord.log.snapshot import begin_snapshot, restore_snapshot
 from kcoord.log.storage import DiskStorage
 from kcoord.protocol import apis

@@ -84,7 +84,7 @@ def test_nor_with_one_that_runs_or_was_killed(tmp_path: Path) -> None:
     rig.commit("late", 8, orders_0=1)
     segment = tmp_path / OFFSETS / SEGMENT
     whole = segment.read_bytes()
-    segment.write_bytes(whole + b"\0\0\0")
+    segment.write_bytes(whole + b"\0\0\1")
     assert verify(tmp_path, "--strict")["problems"] == []
     rig.kill()
     assert problems(tmp_path) == []

@@ -9,7 +9,8 @@ from kcoord.engine.coordinator_log import CoordinatorLog
 from kcoord.engine.partitions import TopicPartition
 from kcoord.log.directory import open_directory
 from kcoord.log.journal import Journal
-from kcoord.log.partition_log import LogConfig, PartitionLog
+from kcoord.log.log_config import LogConfig
+from kcoord.log.partition_log import PartitionLog
 from kcoord.log.storage import MemoryStorage
 from kcoord.log.transaction_index import ABORT, COMMIT
 from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue

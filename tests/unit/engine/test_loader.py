@@ -11,7 +11,8 @@ from kcoord.core.coordinator import Core
 from kcoord.core.outcome import LogId
 from kcoord.engine.loader import LogLoader
 from kcoord.log.errors import LogDamaged
-from kcoord.log.partition_log import LogConfig, PartitionLog
+from kcoord.log.log_config import LogConfig
+from kcoord.log.partition_log import PartitionLog
 from kcoord.log.serde import decode_record, encode_record
 from kcoord.log.storage import MemoryStorage
 from kcoord.protocol.records.consumer_group_metadata import (

@@ -15,6 +15,7 @@ from kcoord.engine.engine import Engine
 from kcoord.engine.metadata_snapshot import MetadataState
 from kcoord.engine.metadata_writer import SnapshotNotWritten, SnapshotPlan, WrittenSnapshot, write_snapshot
 from kcoord.log.errors import LogDamaged
+from kcoord.log.log_config import LogConfig
 from kcoord.log.metadata_checkpoint import (
     BadCheckpoint,
     CheckpointName,
@@ -23,7 +24,7 @@ from kcoord.log.metadata_checkpoint import (
     parse_checkpoint,
     read_checkpoint_file,
 )
-from kcoord.log.partition_log import LogConfig, PartitionLog
+from kcoord.log.partition_log import PartitionLog
 from kcoord.log.serde import decode_metadata_record, encode_metadata_record
 from kcoord.log.storage import DiskStorage, MemoryStorage, Storage
 from kcoord.protocol import apis

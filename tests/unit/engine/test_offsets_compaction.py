@@ -9,7 +9,8 @@ import pytest
 from kcoord.core.coordinator import Core
 from kcoord.engine.loader import LogLoader
 from kcoord.log.cleaner import CleanConfig
-from kcoord.log.partition_log import LogConfig, PartitionLog
+from kcoord.log.log_config import LogConfig
+from kcoord.log.partition_log import PartitionLog
 from kcoord.log.storage import MemoryStorage
 from tests.harness.log import compact
 from tests.unit.engine.transaction_logs import LOG, TOPIC_ID, RandomLog, Typed, commit, new_core, new_log

@@ -11,7 +11,8 @@ from kcoord.core.producers import PartitionProducers, decode_snapshot
 from kcoord.engine import producer_state
 from kcoord.engine.engine import Engine
 from kcoord.engine.producer_state import load_producers
-from kcoord.log.partition_log import LogConfig, PartitionLog
+from kcoord.log.log_config import LogConfig
+from kcoord.log.partition_log import PartitionLog
 from kcoord.log.storage import MemoryFile
 from kcoord.protocol import apis
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest

@@ -14,7 +14,8 @@ from kcoord.engine import state_checkpoint
 from kcoord.engine.engine import Engine
 from kcoord.engine.loader import LogLoader
 from kcoord.engine.state_checkpoint import LogState, StateNotWritten, StatePlan, write_state
-from kcoord.log.partition_log import LogConfig, PartitionLog
+from kcoord.log.log_config import LogConfig
+from kcoord.log.partition_log import PartitionLog
 from kcoord.log.serde import encode_record
 from kcoord.log.state_file import FOOTER, BadStateFile, read_state_file, state_path
 from kcoord.log.storage import MemoryStorage, Storage

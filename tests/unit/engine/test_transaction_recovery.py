@@ -11,7 +11,7 @@ from kcoord.core.outcome import Now
 from kcoord.engine.engine import Engine
 from kcoord.engine.markers import open_transactions
 from kcoord.engine.partitions import TopicPartition
-from kcoord.log.partition_log import LogConfig
+from kcoord.log.log_config import LogConfig
 from kcoord.log.storage import Storage
 from kcoord.log.transaction_index import ENTRY, marker_type
 from kcoord.protocol import apis

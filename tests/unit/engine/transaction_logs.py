@@ -8,7 +8,8 @@ from kcoord.core.config import CoreConfig
 from kcoord.core.coordinator import Core
 from kcoord.core.outcome import OFFSETS_TOPIC, LogId, Marker
 from kcoord.engine.markers import marker_batch
-from kcoord.log.partition_log import LogConfig, PartitionLog
+from kcoord.log.log_config import LogConfig
+from kcoord.log.partition_log import PartitionLog
 from kcoord.log.serde import encode_record
 from kcoord.log.storage import MemoryStorage, Storage
 from kcoord.protocol.records.group_metadata import GroupMetadataKey, GroupMetadataValue

@@ -6,7 +6,8 @@ from typing import Any
 
 from kcoord.log.directory import LogDirectory, open_directory
 from kcoord.log.journal import Journal
-from kcoord.log.partition_log import LogConfig, PartitionLog
+from kcoord.log.log_config import LogConfig
+from kcoord.log.partition_log import PartitionLog
 from kcoord.log.storage import Storage
 from kcoord.wire.record_batch import BatchBuilder, decode_records
 from tests.harness.record_batches import parse_batches

@@ -6,7 +6,7 @@ import pytest
 
 from kcoord.log.cleaning_plan import CleaningPlan, CleaningPolicy, plan_cleaning
 from kcoord.log.journal import Journal
-from kcoord.log.partition_log import LogConfig
+from kcoord.log.log_config import LogConfig
 from kcoord.log.storage import MemoryStorage
 from tests.unit.log.batches import TOPIC_ID, add, reopen
 

@@ -19,7 +19,7 @@ from kcoord.log.errors import (
     WrongNode,
 )
 from kcoord.log.journal import Journal
-from kcoord.log.partition_log import LogConfig
+from kcoord.log.log_config import LogConfig
 from kcoord.log.storage import DiskStorage, MemoryStorage
 from tests.harness.faulty_storage import FaultyStorage
 from tests.harness.log import checkpoint

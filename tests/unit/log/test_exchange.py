@@ -11,7 +11,8 @@ from kcoord.log.cleaner import CleanConfig, clean
 from kcoord.log.directory import LogDirectory
 from kcoord.log.exchange import demote, promote
 from kcoord.log.journal import Journal
-from kcoord.log.partition_log import LogConfig, PartitionLog
+from kcoord.log.log_config import LogConfig
+from kcoord.log.partition_log import PartitionLog
 from kcoord.log.reader import Window, next_offset_in
 from kcoord.log.recovery import recover_files
 from kcoord.log.segment import segment_name

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from kcoord.log.directory import COMMIT_BYTES_MIN
 from kcoord.log.errors import JournalFailed, LogDamaged, SyncFailed, WriteFailed
 from kcoord.log.journal import AHEAD_BYTES, Journal
-from kcoord.log.partition_log import LogConfig, PartitionLog
+from kcoord.log.log_config import LogConfig
+from kcoord.log.partition_log import PartitionLog
 from kcoord.log.storage import DiskStorage, MemoryStorage, SharedDescriptor, Storage
 from kcoord.testing.state.disk import ForgetfulFile, ForgetfulStorage
 from kcoord.wire.record_batch import parse_header

@@ -9,7 +9,8 @@ import pytest
 
 from kcoord.log.errors import SyncFailed
 from kcoord.log.journal import CommitTicket, Journal
-from kcoord.log.partition_log import LogConfig, PartitionLog
+from kcoord.log.log_config import LogConfig
+from kcoord.log.partition_log import PartitionLog
 from tests.harness.faulty_storage import Fault, FaultyStorage
 from tests.harness.present import present
 from tests.unit.log.batches import TOPIC_ID, add, offsets, reopen

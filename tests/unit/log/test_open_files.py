@@ -11,8 +11,9 @@ import pytest
 
 from kcoord.log.directory import LogDirectory
 from kcoord.log.journal import Journal
+from kcoord.log.log_config import LogConfig
 from kcoord.log.log_write import LogWrite
-from kcoord.log.partition_log import LogConfig, PartitionLog
+from kcoord.log.partition_log import PartitionLog
 from kcoord.log.storage import DiskStorage, Storage
 from kcoord.testing.state.disk import ForgetfulStorage
 from tests.unit.log.batches import TOPIC_ID, add, offsets, reopen
@@ -41,6 +42,35 @@ def test_the_least_recently_used_file_is_closed_first(tmp_path: Path) -> None:
     assert opened(logs) == [0, 4, 6, 7]
     journal.close()
     assert len(directory.files) == 0
+
+
+def test_a_file_that_cannot_be_closed_does_not_keep_others_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = LogConfig(tail_bytes_max=0, preallocated_bytes=400)
+    directory = reopen(DiskStorage(str(tmp_path)), config, open_files_max=6)
+    journal = Journal(directory, "always")
+    logs = [directory.create_log("t", number, TOPIC_ID) for number in range(8)]
+    for _ in range(5):
+        add(journal, logs[0])
+        journal.commit()
+    assert logs[0]._active.is_preallocated()
+
+    def fail(fd: int, size: int) -> None:
+        raise OSError(errno.EIO, "no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "ftruncate", fail)
+        for log in logs[1:]:
+            add(journal, log)
+            journal.commit()
+        assert opened(logs) == [0, 3, 4, 5, 6, 7]
+        for log in logs[3:]:
+            log._active.close()
+        with pytest.raises(OSError, match="no"):
+            directory.files._close_oldest()
+    assert offsets(logs[0].read(0, 1000, 5)) == [0, 1, 2, 3, 4]
+    journal.close()
 
 
 def test_a_file_with_bytes_that_are_not_synced_stays_open(tmp_path: Path) -> None:

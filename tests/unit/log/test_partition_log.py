@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from kcoord.log.directory import LogDirectory
 from kcoord.log.errors import LogDamaged, OffsetOutOfRange
 from kcoord.log.journal import Journal
-from kcoord.log.partition_log import FILE_RANGE_BYTES_MIN, LogConfig, PartitionLog
+from kcoord.log.log_config import LogConfig
+from kcoord.log.partition_log import FILE_RANGE_BYTES_MIN, PartitionLog
 from kcoord.log.storage import DiskStorage, MemoryFile, MemoryStorage
 from tests.harness.log import batches_of, checkpoint
 from tests.harness.log_start import advance_log_start

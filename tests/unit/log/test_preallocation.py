@@ -12,7 +12,8 @@ import pytest
 from kcoord.log.directory import LogDirectory
 from kcoord.log.errors import WriteFailed
 from kcoord.log.journal import Journal
-from kcoord.log.partition_log import LogConfig, PartitionLog
+from kcoord.log.log_config import PREALLOCATING_FREE_MIN, LogConfig
+from kcoord.log.partition_log import PartitionLog
 from kcoord.log.reader import DamagedBytes, read_batches
 from kcoord.log.storage import DiskFile, DiskStorage, Storage
 from tests.harness.faulty_storage import FaultyStorage
@@ -56,12 +57,13 @@ def test_a_file_with_zeros_behind_its_end(tmp_path: Path) -> None:
     file.append(b"abc")
     file.preallocate(10)
     assert (file.size, path.stat().st_size) == (3, 13)
+    assert file.is_preallocated()
     assert file.append(b"defg") == 3
-    file.preallocate(10)
     assert (file.size, path.read_bytes()) == (7, b"abcdefg" + bytes(6))
     # Beyond the zeros, and then new ones.
     file.append(b"h" * 8)
     assert (file.size, path.stat().st_size) == (15, 15)
+    assert not file.is_preallocated()
     file.preallocate(10)
     assert path.stat().st_size == 25
     file.trim()
@@ -124,7 +126,10 @@ def test_a_log_that_has_failed_or_was_deleted_is_left_as_it_is(tmp_path: Path) -
     assert not (tmp_path / FIRST).exists()
 
 
-@pytest.mark.parametrize(("code", "is_tolerated"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EIO, False)])
+@pytest.mark.parametrize(
+    ("code", "is_tolerated"),
+    [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EFBIG, True), (errno.EIO, False)],
+)
 def test_no_room_for_zeros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, is_tolerated: bool) -> None:
     path = tmp_path / "file"
     file = DiskFile(str(path))
@@ -180,6 +185,92 @@ def test_no_zeros_without_syncs_or_the_setting(tmp_path: Path, mode: str, config
     written = fill(journal, log, 40)
     assert (tmp_path / FIRST).stat().st_size == written
     journal.close()
+
+
+def test_no_zeros_where_two_logs_are_written_without_a_sync(tmp_path: Path) -> None:
+    directory = reopen(DiskStorage(str(tmp_path)), CONFIG)
+    journal = Journal(directory, "os")
+    logs = [directory.create_log("t", number, TOPIC_ID) for number in range(2)]
+    written = [0, 0]
+    for _ in range(30):
+        for log in logs:
+            written[log.partition] += len(add(journal, log))
+        journal.commit()
+    assert [(tmp_path / log.segments[0].log_path).stat().st_size for log in logs] == written
+    journal.close()
+
+
+def count_zeros(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The descriptors that zeros were written to, from now on."""
+    write = os.pwrite
+    found: list[int] = []
+
+    def count(fd: int, data: bytes, position: int) -> int:
+        if len(data) == ZEROS:
+            found.append(fd)
+        return write(fd, data, position)
+
+    monkeypatch.setattr(os, "pwrite", count)
+    return found
+
+
+@pytest.mark.parametrize(("files_max", "is_preallocating"), [(4, False), (128, True)])
+def test_no_zeros_where_files_are_closed_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files_max: int, is_preallocating: bool
+) -> None:
+    directory = reopen(DiskStorage(str(tmp_path)), CONFIG, open_files_max=files_max)
+    journal = Journal(directory, "always")
+    logs = [directory.create_log("t", number, TOPIC_ID) for number in range(8)]
+    zeros = count_zeros(monkeypatch)
+    for _ in range(40):
+        for log in logs:
+            fill(journal, log, 1)
+    assert (len(zeros) >= len(logs)) is is_preallocating
+    # Only the first files that were open, if files are scarce.
+    assert is_preallocating or len(zeros) <= files_max
+    journal.close()
+
+
+def test_no_zeros_on_a_volume_that_is_nearly_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = DiskStorage(str(tmp_path))
+    free = PREALLOCATING_FREE_MIN - 1
+    monkeypatch.setattr(storage, "free_bytes", lambda: free)
+    _, journal, log = make(storage)
+    zeros = count_zeros(monkeypatch)
+    fill(journal, log, 100)
+    assert not zeros
+    free += 1
+    fill(journal, log, 1)
+    assert zeros
+    journal.close()
+
+
+def test_a_clean_stop_writes_no_zeros() -> None:
+    storage = FaultyStorage()
+    _, journal, log = make(storage)
+    while 4 * log.size_bytes < ZEROS:
+        add(journal, log)
+    storage.trace = []
+    journal.close()
+    assert [kind for kind, path in storage.trace if path == FIRST and kind == "write"] == ["write"]
+    again = reopen(storage.crash(), CONFIG)
+    assert again.was_clean and again.events == []
+    found = again.get("t", 0)
+    assert found is not None and all_offsets(found) == list(range(log.end_offset))
+
+
+@pytest.mark.parametrize("is_pending", [False, True])
+def test_what_was_cut_off_in_a_clean_stop_does_not_come_back(is_pending: bool) -> None:
+    storage = FaultyStorage()
+    _, journal, log = make(storage)
+    fill(journal, log, 30)
+    if is_pending:
+        add(journal, log)
+    journal.close()
+    again = reopen(storage.crash(), CONFIG)
+    assert again.was_clean
+    found = again.get("t", 0)
+    assert found is not None and all_offsets(found) == list(range(log.end_offset))
 
 
 def test_no_zeros_after_large_writes_and_beyond_the_end_of_a_segment(tmp_path: Path) -> None:
@@ -301,6 +392,26 @@ def test_what_was_acknowledged_survives_a_crash(seed: int) -> None:
         before, found = again.get("t", log.partition), once_more.get("t", log.partition)
         assert before is not None and found is not None and found.end_offset == before.end_offset
         assert all_offsets(found) == list(range(found.end_offset))
+
+
+def test_zeros_that_were_cut_off_before_a_kill_do_not_come_back_after_a_roll() -> None:
+    storage = FaultyStorage()
+    directory, journal, log = make(storage)
+    fill(journal, log, 30)
+    directory.write_recovery_points()
+    # As for another file.
+    log.segments[0].close()
+    # The process is killed: what it wrote stays, and is not synced.
+    directory.storage.unlock()
+    again = reopen(storage, CONFIG)
+    found = again.get("t", 0)
+    assert found is not None
+    journal = Journal(again, "always")
+    journal.roll(found)
+    journal.commit()
+    fill(journal, found, 3)
+    once_more = reopen(storage.crash(), CONFIG).get("t", 0)
+    assert once_more is not None and all_offsets(once_more) == list(range(33))
 
 
 def test_zeros_after_a_kill_are_named_as_what_they_are(tmp_path: Path) -> None:

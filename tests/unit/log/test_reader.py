@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kcoord.log.journal import Journal
-from kcoord.log.partition_log import LogConfig
+from kcoord.log.log_config import LogConfig
 from kcoord.log.reader import (
     READ_BYTES,
     DamagedBytes,

@@ -6,7 +6,8 @@ import pytest
 
 from kcoord.log.directory import LogDirectory
 from kcoord.log.journal import Journal
-from kcoord.log.partition_log import LogConfig, PartitionLog
+from kcoord.log.log_config import LogConfig
+from kcoord.log.partition_log import PartitionLog
 from kcoord.log.retention import RetentionPlan, RetentionPolicy, plan_retention
 from kcoord.log.segment import segment_name
 from kcoord.testing.state.disk import ForgetfulStorage

@@ -105,6 +105,9 @@ class _Survey:
         walk = BatchWalk(self.storage, Extent(segment.path, 0, segment.size_bytes))
         try:
             while True:
+                if self.end >= self.upto:
+                    # What follows is not needed, and the newest segment may end in zeros.
+                    return
                 header = walk.advance()
                 if header is None or header.base_offset >= self.upto:
                     return

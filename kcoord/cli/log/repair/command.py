@@ -39,7 +39,7 @@ from kcoord.log.directory import RECOVERY_POINTS
 from kcoord.log.errors import ForeignDirectory, missing_directory
 from kcoord.log.exchange import settle
 from kcoord.log.inspect import Checkpoint, DataDirectory, inspect_directory, read_properties
-from kcoord.log.partition_log import LogConfig
+from kcoord.log.log_config import LogConfig
 from kcoord.log.reader import find_partitions
 from kcoord.log.storage import DiskStorage
 

@@ -26,8 +26,8 @@ from kcoord.log.inspect import (
     SegmentFile,
     read_checkpoint,
 )
+from kcoord.log.log_config import LogConfig
 from kcoord.log.lost_logs import lost_logs
-from kcoord.log.partition_log import LogConfig
 from kcoord.log.reader import DamagedBytes
 from kcoord.log.segment import segment_name
 from kcoord.log.storage import DiskStorage, File
@@ -128,6 +128,8 @@ def plan_log(directory: DataDirectory, files: PartitionFiles, step: Step) -> tup
             indexes = IndexChecks(files.name, current, findings) if is_trusted else None
             epoch = -1
         if isinstance(item, DamagedBytes):
+            if directory.is_unwritten(files, item):
+                continue
             cut = _cut_at(files, current, item.position, max(item.next_offset, end), item.reason)
             continue
         header = item.header

@@ -136,8 +136,7 @@ class LogCheck:
             return
         is_torn = not is_inside and not self.directory.was_clean
         if is_torn and damage.next_offset >= self.directory.mark_of(self.files):
-            why = "they were preallocated, or a crash" if damage.zeros else "a crash"
-            text += f"; {why} cut the last write short, and opening the log removes it"
+            text += "; a crash cut the last write short, and opening the log removes it"
             self.findings.warning("torn end", self.files.name, text, *place)
         else:
             self.findings.error("checksum", self.files.name, text, *place)

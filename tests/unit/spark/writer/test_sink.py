@@ -19,7 +19,7 @@ from kcoord.core.hashing import coordinator_partition
 from kcoord.log.cluster_image import read_cluster_image, sound_batches
 from kcoord.log.directory import open_directory
 from kcoord.log.errors import DirectoryLocked, LogDamaged
-from kcoord.log.partition_log import LogConfig
+from kcoord.log.log_config import LogConfig
 from kcoord.log.reader import segment_files
 from kcoord.log.serde import encode_record
 from kcoord.log.storage import DiskStorage
