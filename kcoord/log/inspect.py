@@ -250,16 +250,21 @@ class DataDirectory:
         return self.mark_of(files) if self.in_use and not self.unsynced else INT64_MAX
 
     def batches(
-        self, files: PartitionFiles, from_offset: int = 0, upto_offset: int = INT64_MAX
+        self, files: PartitionFiles, from_offset: int = 0, upto_offset: int = INT64_MAX, has_unwritten: bool = False
     ) -> Iterator[StoredBatch | DamagedBytes]:
-        """Like PartitionFiles.batches, up to the readable end, and without what is_unwritten. Raises OSError."""
+        """Like PartitionFiles.batches, up to the readable end. What is_unwritten is left out, unless `has_unwritten`.
+
+        Raises OSError.
+        """
         mark = self.mark_of(files)
         format_1_end = self.format_1_end(files)
         for item in files.batches(from_offset, min(upto_offset, self.readable_end(files))):
             if isinstance(item, StoredBatch):
                 item.format_1_end = format_1_end
-            elif (self.in_use and item.next_offset >= mark) or self.is_unwritten(files, item):
-                # The server is writing it, or has not.
+            elif self.in_use and item.next_offset >= mark:
+                # The server is writing it.
+                return
+            elif not has_unwritten and self.is_unwritten(files, item):
                 return
             yield item
 
@@ -277,7 +282,9 @@ def inspect_directory(root: str, damage: list[StorageError] | None = None) -> Da
         key = (single.topic, single.partition)
         known = _read_or_note(parent, RECOVERY_POINTS, damage if damage is not None else [])
         marks = {key: known[key]} if key in known else {}
-        found = DataDirectory(root, {}, [PartitionFiles(single)], marks, {}, {}, is_locked(parent), True)
+        is_alone = not os.path.exists(os.path.join(parent, META_PROPERTIES))
+        was_clean = is_alone or os.path.exists(os.path.join(parent, CLEAN_SHUTDOWN))
+        found = DataDirectory(root, {}, [PartitionFiles(single)], marks, {}, {}, is_locked(parent), was_clean)
         found.format_properties = read_properties(parent)
         return found
     properties = read_properties(root)

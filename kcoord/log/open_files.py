@@ -120,11 +120,13 @@ class OpenFiles:
         if self._is_retired:
             return False
         failure: OSError | None = None
-        for segment in list(self._open):
+        for segment in self._open:
             try:
                 segment.close()
             except OSError as error:
-                # It stays open. Others may be closed.
+                if segment not in self._open:
+                    raise
+                # It could not be trimmed and stays open. Others may be closed.
                 failure = error
             else:
                 return True
@@ -145,8 +147,12 @@ class OpenFiles:
             time.sleep(SHORTAGE_WAIT_S)
             return True
         before = len(self)
-        for _ in range(max(len(self._open) // 2, 1)):
-            self._close_oldest()
+        try:
+            for _ in range(max(len(self._open) // 2, 1)):
+                self._close_oldest()
+        except OSError:
+            if len(self) == before:
+                raise
         return len(self) < before
 
     def ease(self) -> None:

@@ -139,10 +139,10 @@ class Segment:
             if trims:
                 # If this fails, the file stays open: whoever opened it again would append behind the zeros.
                 self._file.trim()
-            self._file.close()
-            self._file = None
+            file, self._file = self._file, None
             if self.files is not None:
                 self.files.forget(self)
+            file.close()
 
     def may_hold(self) -> bool:
         """Whether the file may stay open until the next write to it is synced (see open_files)."""

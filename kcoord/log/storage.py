@@ -332,11 +332,11 @@ class DiskFile:
         _sync_fd(self._fd)
 
     def close(self) -> None:
-        if self._fd >= 0:
-            if self._shared is None:
-                os.close(self._fd)
-            self._shared = None
-            self._fd = -1
+        fd, self._fd = self._fd, -1
+        shared, self._shared = self._shared, None
+        if fd >= 0 and shared is None:
+            # Also if this fails, the descriptor is gone, and may soon be another file's.
+            os.close(fd)
 
     def share(self) -> SharedDescriptor:
         """The descriptor, for readers that may outlive this object."""

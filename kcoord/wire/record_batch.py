@@ -158,7 +158,7 @@ def parse_header(buf: bytes, pos: i64 = 0, partial: bool = False) -> BatchHeader
     if magic != MAGIC_V2:
         if magic == 0 and length == 0:
             # No format has such a batch. A crash may leave zeros instead of the first bytes.
-            raise DecodeError("zeros where a batch begins")
+            raise DecodeError("zeros instead of a length")
         raise DecodeError(f"batch of format version {magic}")
     if length < BATCH_LENGTH_MIN:
         raise DecodeError(f"batch length {length}")

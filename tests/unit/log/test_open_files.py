@@ -73,6 +73,36 @@ def test_a_file_that_cannot_be_closed_does_not_keep_others_open(
     journal.close()
 
 
+def test_a_descriptor_whose_close_failed_is_used_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system closes it nevertheless, and gives its number to the next file."""
+    directory, logs = make(DiskStorage(str(tmp_path)), 12, 6)
+    journal = Journal(directory, "always")
+    close = os.close
+    failures = 1
+
+    def fail_once(fd: int) -> None:
+        nonlocal failures
+        close(fd)
+        if failures:
+            failures -= 1
+            raise OSError(errno.EIO, "no")
+
+    for log in logs[:6]:
+        add(journal, log)
+        journal.commit()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", fail_once)
+        with pytest.raises(OSError, match="no"):
+            logs[6]._active.file()
+        assert not failures and opened(logs) == [1, 2, 3, 4, 5]
+    for log in logs:
+        add(journal, log)
+        journal.commit()
+    for log in logs:
+        assert offsets(log.read(0, 1000, 9)) == list(range(log.end_offset))
+    journal.close()
+
+
 def test_a_file_with_bytes_that_are_not_synced_stays_open(tmp_path: Path) -> None:
     directory, logs = make(DiskStorage(str(tmp_path)), 8, 4)
     journal = Journal(directory, "always")

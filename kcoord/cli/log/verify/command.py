@@ -90,9 +90,12 @@ class LogCheck:
     def run(self, step: Callable[[int], None]) -> None:
         """Raises OSError."""
         self._check_interrupted()
-        for item in self.directory.batches(self.files):
+        for item in self.directory.batches(self.files, has_unwritten=True):
             if isinstance(item, DamagedBytes):
                 step(item.size_bytes)
+                if self.directory.is_unwritten(self.files, item):
+                    self._note_zeros(item)
+                    continue
                 self._settle_damage(True)
                 self._enter(item.file)
                 self._damage = item
@@ -118,6 +121,13 @@ class LogCheck:
             return
         for reason, names in interrupted(self.files.recovered):
             self.findings.warning("interrupted", self.files.name, f"{names}: {reason}")
+
+    def _note_zeros(self, zeros: DamagedBytes) -> None:
+        """Zeros where nothing durable was. A broker preallocates, too."""
+        if self.directory.is_kcoord:
+            text = f"{plural(zeros.size_bytes, 'zero')} behind the end: preallocated, or a crash kept the contents "
+            text += "from the disk; opening the log removes them"
+            self.findings.warning("torn end", self.files.name, text, zeros.file, zeros.position, zeros.next_offset)
 
     def _settle_damage(self, is_inside: bool) -> None:
         """Report unreadable bytes: an error if valid batches follow or the bytes were durable, else a torn end."""
