@@ -81,8 +81,26 @@ class EngineLike(Protocol):
     def has_failed(self) -> bool: ...
 
 
+@final
+class Clocks:
+    """See `read_clocks`. All calls of a millisecond return the same object: there is one for each small request."""
+
+    def __init__(self) -> None:
+        self._last = Now(-1, 0)
+
+    def read(self) -> Now:
+        mono_ms = time.monotonic_ns() // 1_000_000
+        last = self._last
+        if mono_ms != last.mono_ms:
+            last = self._last = Now(mono_ms, time.time_ns() // 1_000_000)
+        return last
+
+
+_CLOCKS: Final = Clocks()
+
+
 def read_clocks() -> Now:
-    return Now(time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000)
+    return _CLOCKS.read()
 
 
 @final

@@ -14,7 +14,7 @@ from kcoord.core.outcome import Job, Now, StepJob
 from kcoord.engine.session import Session
 from kcoord.protocol import apis
 from kcoord.server.listen.limits import TokenBucket
-from kcoord.server.pump import read_clocks
+from kcoord.server.pump import Clocks, read_clocks
 from kcoord.wire.frame import FrameLimits
 from tests.unit.server.pump_rig import (
     BIG,
@@ -534,3 +534,14 @@ async def test_a_turn_that_takes_long_is_reported_with_its_api() -> None:
             for line in found:
                 assert (line["api"], line["client"]) == ("OffsetCommit", "127.0.0.1")
                 assert int(str(line["cpu_ms"])) >= 20 and line["request_bytes"]
+
+
+def test_the_clocks_are_read_anew_each_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = [5_000_000, 5_999_999, 6_000_000, 90_000_000]
+    walls = iter([70_000_000, 71_000_000, 20_000_000])
+    monkeypatch.setattr("time.monotonic_ns", lambda: times.pop(0))
+    monkeypatch.setattr("time.time_ns", lambda: next(walls))
+    clocks = Clocks()
+    found = [clocks.read() for _ in range(4)]
+    assert [(now.mono_ms, now.wall_ms) for now in found] == [(5, 70), (5, 70), (6, 71), (90, 20)]
+    assert found[0] is found[1]
