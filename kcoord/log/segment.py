@@ -138,7 +138,7 @@ class Segment:
         if self._file is not None:
             if trims:
                 # If this fails, the file stays open: whoever opened it again would append behind the zeros.
-                self._file.trim()
+                self.trim()
             file, self._file = self._file, None
             if self.files is not None:
                 self.files.forget(self)
