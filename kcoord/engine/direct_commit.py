@@ -92,16 +92,15 @@ PLAIN_START_WITH_ID: Final = value_start(VALUE_BYTES + 1 + TOPIC_ID_BYTES)
 
 @final
 class TopicCommit:
-    """One topic of a request. `stored` and `metadata` have an element for each partition, in the request's order."""
+    """One topic of a request. `stored` has an element for each partition, in the request's order."""
 
     def __init__(self, topic: Topic, key: KeyStart, start: i64) -> None:
         self.topic = topic
         self.key = key
-        # What ends the value and its record: the tags, with that of the topic id if there is one, and no headers.
-        self.tail = b"\x00\x00" if topic.topic_id == ZERO_UUID else TOPIC_ID_TAG + topic.topic_id + b"\x00"
         # Where the partitions start in the request.
         self.start = start
         self.stored: list[StoredOffset] = []
+        # An element for each partition, too, unless `is_plain`.
         self.metadata: list[str] = []
         # Whether no partition has metadata or tags, in a version in which that takes two bytes.
         self.is_plain = True
@@ -222,8 +221,9 @@ class DirectCommits:
         if count == 0:
             return None
         key = head.key_starts.get(topic.name)
-        if key is None:
-            key = make_key_start(head.group_id, topic.name)
+        # A topic that was deleted and created again has another id.
+        if key is None or key.topic_id != topic.topic_id:
+            key = make_key_start(head.group_id, topic)
             head.add_key_start(topic.name, key)
         one = TopicCommit(topic, key, reader.pos)
         one.is_plain = is_compact
@@ -245,9 +245,12 @@ class DirectCommits:
                 reader.pos = at + PLAIN_BYTES
                 self.records_bytes += record_bytes + 1
                 one.stored.append(stored)
-                one.metadata.append("")
+                if not one.is_plain:
+                    one.metadata.append("")
                 continue
-            one.is_plain = False
+            if one.is_plain:
+                one.is_plain = False
+                one.metadata = [""] * len(one.stored)
             metadata = ""
             size = metadata_size(reader, is_compact)
             if size > 0:
@@ -317,6 +320,7 @@ class DirectCommits:
         builder = log.builder
         records = builder.records
         key_start = one.key.encoded
+        tail = one.key.tail
         # Values without metadata.
         plain_start = PLAIN_START
         plain_size: i64 = VALUE_BYTES + 1
@@ -350,7 +354,7 @@ class DirectCommits:
                 if is_compact:
                     reader.skip_tags()
                 p = reader.pos
-            metadata = one.metadata[number]
+            metadata = "" if is_plain else one.metadata[number]
             if size > 0:
                 value_size: i64 = plain_size - 1 + compact_size(size)
                 builder.begin_encoded(timestamp, key_bytes + varint_size(value_size) + value_size + NO_HEADERS_BYTES)
@@ -369,7 +373,7 @@ class DirectCommits:
             else:
                 records.append(1)
             write_i64_be(records, timestamp)
-            records.write(one.tail)
+            records.write(tail)
             builder.end_record(timestamp)
             stored.replace(int(committed_offset), int(leader_epoch), metadata, wall_ms, topic_id, offset)
             offset += 1
@@ -379,16 +383,18 @@ class DirectCommits:
         log.next_offset = offset
 
 
-def make_key_start(group_id: str, topic: str) -> KeyStart:
+def make_key_start(group_id: str, topic: Topic) -> KeyStart:
     prefix = BytesWriter()
     write_i16_be(prefix, OFFSET_COMMIT)
     write_string(prefix, group_id)
-    write_string(prefix, topic)
+    write_string(prefix, topic.name)
     key_size: i64 = len(prefix) + PARTITION_INDEX_BYTES
     w = BytesWriter()
     write_varint(w, key_size)
     w.write(prefix.getvalue())
-    return KeyStart(w.getvalue(), key_size)
+    # The tags, with that of the topic id if there is one, and no headers.
+    tail = b"\x00\x00" if topic.topic_id == ZERO_UUID else TOPIC_ID_TAG + topic.topic_id + b"\x00"
+    return KeyStart(w.getvalue(), key_size, topic.topic_id, tail)
 
 
 def metadata_size(reader: Reader, is_compact: bool) -> i64:

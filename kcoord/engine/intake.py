@@ -41,10 +41,12 @@ from kcoord.engine.produce import ProduceHandler
 from kcoord.engine.session import OPEN, Session
 from kcoord.engine.turn import Turn
 from kcoord.protocol import apis, server_codec
-from kcoord.wire.frame import FrameError, FrameTooLarge
+from kcoord.wire.frame import COMMON_KEYS, FrameError, FrameTooLarge
 from kcoord.wire.primitives import DecodeError, Reader, TooManyElements, i64, read_i16_be, read_i32_be
 
 ENTROPY_BYTES: Final = 16
+# `apis.APIS` as a list, which is faster, for keys below COMMON_KEYS.
+COMMON_APIS: Final = [apis.APIS.get(key) for key in range(COMMON_KEYS)]
 
 
 @final
@@ -69,6 +71,8 @@ class Intake:
         self.produce = produce
         self.entropy = entropy
         self.next_request_id = 1
+        # Of the most frequent APIs, whose requests keep no reader.
+        self.reader = Reader(b"")
 
     def receive(self, session: Session, data: bytes, now: Now) -> None:
         """Handle the frames that have just arrived, unless they have to wait."""
@@ -141,7 +145,7 @@ class Intake:
         api_key = int(read_i16_be(frame, 0))
         version = int(read_i16_be(frame, 2))
         correlation_id = int(read_i32_be(frame, 4))
-        api = apis.APIS.get(api_key)
+        api = COMMON_APIS[api_key] if 0 <= api_key < COMMON_KEYS else apis.APIS.get(api_key)
         if api is None or not api.served:
             self.outbox.close(session, f"unknown api key {api_key}", PEER)
             return
@@ -152,14 +156,15 @@ class Intake:
                 self.outbox.close(session, f"{api.name} version {version} is not supported", PEER)
             return
         try:
-            most = elements_max(self.config, api_key)
-            reader = read_header(session, frame, version >= api.flexible_version, most)
             is_frequent = api_key in (
                 apis.OFFSET_COMMIT,
                 apis.OFFSET_FETCH,
                 apis.HEARTBEAT,
                 apis.CONSUMER_GROUP_HEARTBEAT,
             )
+            reader = self.reader if is_frequent else Reader(b"")
+            reader.begin(frame, elements_max(self.config, api_key))
+            read_header(session, reader, version >= api.flexible_version)
             if is_frequent and self.turn.handle_directly(
                 session, correlation_id, api_key, version, reader, len(frame), now
             ):
@@ -195,8 +200,12 @@ class Intake:
         self.turn.handle_request(session, correlation_id, request, len(frame), now)
 
 
-def read_header(session: Session, frame: bytes, flexible: bool, elements_max: int) -> Reader:
-    """Return a reader positioned after the request header; the session gets the client id. Raises DecodeError."""
+def read_header(session: Session, reader: Reader, flexible: bool) -> None:
+    """Move the reader from the frame's beginning past the request header; the session gets the client id.
+
+    Raises DecodeError.
+    """
+    frame = reader.buf
     size: i64 = i64(read_i16_be(frame, 8))
     end: i64 = 10
     if size > 0:
@@ -213,10 +222,9 @@ def read_header(session: Session, frame: bytes, flexible: bool, elements_max: in
     elif session.client_id_bytes:
         session.client_id_bytes = b""
         session.client_id = ""
-    reader = Reader(frame, end, elements_max)
+    reader.pos = end
     if flexible:
         reader.skip_tags()
-    return reader
 
 
 def why_unreadable(error: DecodeError, api_key: int) -> str:

@@ -18,11 +18,17 @@ KEY_STARTS_MAX: Final = 16
 
 @final
 class KeyStart:
-    """How the key of a committed offset begins in its record, up to the partition. `encoded` has its size, too."""
+    """What the records of commits for one topic have in common.
 
-    def __init__(self, encoded: bytes, key_size: i64) -> None:
+    `encoded` is how the key begins, up to the partition, with its size. `tail` is how the value ends, for a topic with
+    this id.
+    """
+
+    def __init__(self, encoded: bytes, key_size: i64, topic_id: bytes, tail: bytes) -> None:
         self.encoded = encoded
         self.key_size = key_size
+        self.topic_id = topic_id
+        self.tail = tail
 
 
 @final
@@ -43,7 +49,7 @@ class RequestHead:
         self.key_starts: dict[str, KeyStart] = {}
 
     def add_key_start(self, topic: str, start: KeyStart) -> None:
-        if len(self.key_starts) < KEY_STARTS_MAX:
+        if len(self.key_starts) < KEY_STARTS_MAX or topic in self.key_starts:
             self.key_starts[topic] = start
 
 

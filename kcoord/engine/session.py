@@ -23,6 +23,8 @@ BACKLOG_FRAMES_MAX: Final = 1000
 BACKLOG_BYTES_MAX: Final = 1024 * 1024
 # Chunks larger than this are closed, so that a writer does not grow without end within one turn.
 CHUNK_BYTES_MAX: Final = 1024 * 1024
+# A session keeps its last chunk for the next answer if that had no more bytes than this.
+SPARE_BYTES_MAX: Final = 512
 # Free bytes of a pool without a limit.
 UNLIMITED_BYTES: Final = 1 << 62
 
@@ -83,9 +85,7 @@ class Chunk:
 
     def cut(self, size: int) -> None:
         """Take back what was written after the first `size` bytes of the writer."""
-        kept = self.writer.getvalue()[:size]
-        self.writer = BytesWriter()
-        self.writer.write(kept)
+        self.writer.truncate(size)
         if self.splices is not None:
             self.splices.cut(size)
 
@@ -104,6 +104,8 @@ class Session:
         pool: OutputPool | None = None,
     ) -> None:
         self.id = session_id
+        # The server's connection, which writes the answers. The engine does not use it.
+        self.owner: object | None = None
         self.client_host = client_host
         # The form that groups show and store: Java prints addresses with a leading slash.
         self.member_host = f"/{client_host}"
@@ -115,6 +117,10 @@ class Session:
         self.backlog_bytes = 0
         self.parked_request_id = 0
         self.chunks: list[Chunk] = []
+        # An empty chunk, for the next answer.
+        self.spare: Chunk | None = None
+        # What may be written: first `answer`, which is all that most turns have for a session, then `output`.
+        self.answer = b""
         self.output: list[bytes | FileRange] = []
         # Whether `take_pieces` may contain parts of files. The server decides, when the session begins.
         self.takes_files = False
@@ -172,13 +178,29 @@ class Session:
                 return last
             if last.wait_seq > wait_seq:
                 wait_seq = last.wait_seq
-        chunk = Chunk(wait_seq)
+        chunk = self.spare
+        if chunk is None:
+            chunk = Chunk(wait_seq)
+        else:
+            self.spare = None
+            chunk.wait_seq = wait_seq
         chunks.append(chunk)
         return chunk
 
     def release(self, durable_seq: int) -> bool:
         """Move the chunks that wait for nothing any more to the output; whether there were any."""
         chunks = self.chunks
+        if len(chunks) == 1 and not self.answer and not self.output:
+            chunk = chunks[0]
+            if chunk.wait_seq > durable_seq:
+                return False
+            if chunk.splices is None:
+                self.answer = chunk.writer.getvalue()
+                chunks.clear()
+                if len(chunk.writer) <= SPARE_BYTES_MAX:
+                    chunk.writer.truncate(0)
+                    self.spare = chunk
+                return True
         count = 0
         for chunk in chunks:
             if chunk.wait_seq > durable_seq:
@@ -195,12 +217,28 @@ class Session:
         self.owed_bytes += size
         self.pool.held_bytes += size
 
+    def has_output(self) -> bool:
+        """Whether something may be written now."""
+        return len(self.answer) > 0 or len(self.output) > 0
+
+    def take_answer(self) -> bytes:
+        """What `take_pieces` takes, if that is one piece of bytes. Otherwise b"", and nothing is taken."""
+        answer = self.answer
+        if not answer or self.output:
+            return b""
+        self.answer = b""
+        self.owe(-len(answer))
+        return answer
+
     def take_pieces(self) -> list[bytes | FileRange]:
         """Take everything that may be written now. The caller reports to note_buffered what the client has not read.
 
         All pieces are bytes unless `takes_files`.
         """
         output = self.output
+        if self.answer:
+            output.insert(0, self.answer)
+            self.answer = b""
         if not output:
             return output
         self.output = []
@@ -223,6 +261,7 @@ class Session:
     def drop_output(self) -> None:
         """The connection is closed: drop its answers."""
         self.chunks.clear()
+        self.answer = b""
         self.output.clear()
         self.owe(-self.owed_bytes)
         self.note_buffered(0)

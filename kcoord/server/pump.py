@@ -159,11 +159,15 @@ class Pump:
         """Open a session for a new connection. If this raises, the connection is closed."""
         connection.last_heard_ms = self.now().mono_ms
         connection.is_draining = self.is_draining
-        connection.session = self.engine.open_session(connection.client_host, host, port)
-        self.connections[connection.session.id] = connection
+        self._own(connection, self.engine.open_session(connection.client_host, host, port))
         self.shares.begin(connection)
         if self.has_failed:
             connection.abort()
+
+    def _own(self, connection: Connection, session: Session) -> None:
+        connection.session = session
+        session.owner = connection
+        self.connections[session.id] = connection
 
     def received(self, connection: Connection, data: bytes) -> None:
         if self.has_failed:
@@ -226,6 +230,7 @@ class Pump:
         connection.forget_unread()
         self.shares.forget(connection)
         session = connection.session
+        session.owner = None
         # After `replace_engine` another connection may have the same session id.
         if self.connections.get(session.id) is not connection:
             return
@@ -365,8 +370,8 @@ class Pump:
 
     def _flush(self, ready: list[Session]) -> None:
         for session in ready:
-            connection = self.connections.get(session.id)
-            if connection is not None:
+            connection = session.owner
+            if isinstance(connection, Connection):
                 connection.flush()
                 if session.backlog:
                     self.resume(connection)
@@ -486,8 +491,7 @@ class Pump:
             if old.parked_request_id or old.backlog or old.chunks or connection.held_bytes:
                 connection.abort()
                 continue
-            connection.session = engine.open_session(connection.client_host, old.host, old.port)
-            self.connections[connection.session.id] = connection
+            self._own(connection, engine.open_session(connection.client_host, old.host, old.port))
         self.schedule_turn()
 
     # ---- the end

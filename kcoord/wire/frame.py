@@ -16,6 +16,8 @@ SIZE_BYTES: Final = 4
 HEAD_BYTES: Final = 6
 # api key, api version, correlation id, length of the client id
 REQUEST_BYTES_MIN: Final = 10
+# The keys of Kafka's APIs are smaller.
+COMMON_KEYS: Final = 128
 _HTTP_METHODS: Final = (b"GET ", b"POST", b"PUT ", b"HEAD", b"OPTI", b"DELE", b"CONN", b"PATC", b"PRI ")
 
 
@@ -34,6 +36,14 @@ class FrameLimits:
 
     def __init__(self, bytes_max: dict[int, int]) -> None:
         self.bytes_max = bytes_max
+        # The same as a list, which is faster, for the keys of Kafka's APIs; -1 for unlisted ones.
+        self.by_key = [bytes_max.get(key, -1) for key in range(COMMON_KEYS)]
+
+    def limit(self, api_key: i64) -> int:
+        """The largest frame of this API; -1 if it is not listed."""
+        if 0 <= api_key < COMMON_KEYS:
+            return self.by_key[api_key]
+        return self.bytes_max.get(int(api_key), -1)
 
 
 @final
@@ -76,7 +86,7 @@ class FrameSplitter:
             if size < REQUEST_BYTES_MIN:
                 raise FrameError(f"frame of {size} bytes")
             api_key = read_i16_be(buf, pos + 4)
-            limit = self.limits.bytes_max.get(int(api_key), -1)
+            limit = self.limits.limit(i64(api_key))
             if limit < 0 or size > limit:
                 self._refuse(buf[pos : pos + HEAD_BYTES], size, int(api_key), limit)
             wanted = size + SIZE_BYTES

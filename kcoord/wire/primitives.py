@@ -85,6 +85,13 @@ class Reader:
         # How many more elements all arrays together may have.
         self.elements_left: i64 = elements_max
 
+    def begin(self, buf: bytes, elements_max: int) -> None:
+        """Read another message, from its beginning."""
+        self.buf = buf
+        self.pos = 0
+        self.end = len(buf)
+        self.elements_left = elements_max
+
     def take(self, size: i64) -> i64:
         """Skip `size` bytes and return the position where they start."""
         pos = self.pos

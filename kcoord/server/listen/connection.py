@@ -262,26 +262,43 @@ class Connection:
 
     def _flush(self) -> None:
         session = self.session
-        owed = session.owed_bytes
-        pieces = session.take_pieces()
-        if pieces and not self.transport.is_closing():
-            self.written_bytes += owed - session.owed_bytes
-            if self.requests is not None:
-                self.requests.sent(cast(list[bytes], pieces), self.pump.now().mono_ms)
-            if session.takes_files and (self.sends_files() or (len(pieces) > 1 and has_file(pieces))):
-                self._begin_files(pieces)
-            elif len(pieces) == 1:
-                self.transport.write(cast(bytes, pieces[0]))
-            else:
-                self.transport.writelines(cast(list[bytes], pieces))
-            buffered = self.unsent_bytes()
-            session.note_buffered(buffered)
-            if buffered > self.config.output_bytes_max:
-                self.drop("the client does not read its responses")
-                return
+        # Most turns have one answer for a connection, and it needs no list.
+        answer = b"" if self.requests is not None or self.sends_files() else session.take_answer()
+        if answer:
+            if not self.transport.is_closing():
+                self.written_bytes += len(answer)
+                self.transport.write(answer)
+                self._note_unsent()
+        else:
+            self._flush_pieces()
+        if self.is_dropped:
+            return
         if session.close_reason and not session.chunks:
             self._close()
         self._update_reading()
+
+    def _flush_pieces(self) -> None:
+        session = self.session
+        owed = session.owed_bytes
+        pieces = session.take_pieces()
+        if not pieces or self.transport.is_closing():
+            return
+        self.written_bytes += owed - session.owed_bytes
+        if self.requests is not None:
+            self.requests.sent(cast(list[bytes], pieces), self.pump.now().mono_ms)
+        if session.takes_files and (self.sends_files() or (len(pieces) > 1 and has_file(pieces))):
+            self._begin_files(pieces)
+        elif len(pieces) == 1:
+            self.transport.write(cast(bytes, pieces[0]))
+        else:
+            self.transport.writelines(cast(list[bytes], pieces))
+        self._note_unsent()
+
+    def _note_unsent(self) -> None:
+        buffered = self.unsent_bytes()
+        self.session.note_buffered(buffered)
+        if buffered and buffered > self.config.output_bytes_max:
+            self.drop("the client does not read its responses")
 
     # ---- answers with parts of files
 

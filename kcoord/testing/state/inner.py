@@ -47,7 +47,7 @@ class InnerClient:
         frame = self._encode(api_key, version, body)
 
         def look() -> None:
-            is_over = self._session.output or self._session.close_reason or self._pump.engine is not self.engine
+            is_over = self._session.has_output() or self._session.close_reason or self._pump.engine is not self.engine
             if is_over and not answered.done():
                 answered.set_result(None)
 

@@ -6,6 +6,9 @@ import random
 
 import pytest
 
+from kcoord.protocol import apis
+from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
+from kcoord.protocol.delete_topics import DeleteTopicsRequest
 from kcoord.protocol.offset_commit import MAX_VERSION, MIN_VERSION
 from tests.harness.engine import finish_turn, open_engine, take_output
 from tests.harness.engine_twins import Twin, frame_of, usual
@@ -78,3 +81,22 @@ def test_a_failure_to_write_ends_the_engine() -> None:
     with pytest.raises(Exception, match="batch is full"):
         twin.engine.receive(twin.client.session, frame_of(twin, "simple", 8, 2), twin.now())
     assert twin.engine.has_failed()
+
+
+def test_a_topic_that_was_created_again_has_its_new_id_in_the_records() -> None:
+    """A session remembers how the records of its commits end, and that contains the id of the topic."""
+    twins = [Twin(1, is_direct, 1) for is_direct in (True, False)]
+    for twin in twins:
+        for offset in (1, 2):
+            twin.engine.receive(twin.client.session, frame_of(twin, "simple", 9, offset), twin.now())
+        twin.send(apis.DELETE_TOPICS, 4, DeleteTopicsRequest(topic_names=["a"]))
+        finish_turn(twin.engine, twin.now())
+        twin.send(apis.CREATE_TOPICS, 5, CreateTopicsRequest([CreatableTopic("a", 4, 1)]))
+        finish_turn(twin.engine, twin.now())
+        for offset in (3, 4):
+            twin.engine.receive(twin.client.session, frame_of(twin, "simple", 9, offset), twin.now())
+        twin.end()
+    direct, generic = twins
+    assert direct.commits.handled >= 2
+    assert direct.said == generic.said
+    assert direct.state() == generic.state()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from kcoord.engine.request_head import KEY_STARTS_MAX, KeyStart, RequestHead, read_head
 from kcoord.wire.primitives import (
+    ZERO_UUID,
     BytesWriter,
     DecodeError,
     Reader,
@@ -82,5 +83,5 @@ def test_the_same_bytes_of_another_version_are_read_anew() -> None:
 def test_few_keys_are_remembered() -> None:
     head, _ = read(b"..." + encode(8, "g", 1, "m", None), None, 8)
     for number in range(2 * KEY_STARTS_MAX):
-        head.add_key_start(f"topic-{number}", KeyStart(b"key", 7))
+        head.add_key_start(f"topic-{number}", KeyStart(b"key", 7, ZERO_UUID, b""))
     assert len(head.key_starts) == KEY_STARTS_MAX

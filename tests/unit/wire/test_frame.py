@@ -77,3 +77,16 @@ def test_a_large_frame_is_put_together_once() -> None:
     tracemalloc.stop()
     assert [len(one) for one in found] == [LARGE, 20] and found[0] == whole[4:]
     assert peak < 1.1 * LARGE, "there is one copy beside the chunks"
+
+
+@pytest.mark.parametrize("key", [-32768, -1, 0, 127, 128, 10_000, 32767])
+def test_each_key_has_its_own_limit(key: int) -> None:
+    listed = FrameSplitter(FrameLimits({key: 50}))
+    found: list[bytes] = []
+    listed.feed((50).to_bytes(4, "big") + key.to_bytes(2, "big", signed=True) + bytes(48), found)
+    assert len(found) == 1
+    with pytest.raises(FrameError, match="at most 50 allowed"):
+        listed.feed((51).to_bytes(4, "big") + key.to_bytes(2, "big", signed=True), found)
+    unlisted = FrameSplitter(FrameLimits({5: 50}))
+    with pytest.raises(FrameError, match=f"unknown api key {key}$"):
+        unlisted.feed((50).to_bytes(4, "big") + key.to_bytes(2, "big", signed=True), found)
