@@ -23,15 +23,15 @@ from kcoord.core.groups.errors import GroupError
 from kcoord.core.groups.members import ConsumerMember
 from kcoord.core.offsets.commit import NO_RETENTION_TIME, TOPIC_ID_VERSION, is_metadata_too_large
 from kcoord.core.offsets.fences import check_commit, check_partition
-from kcoord.core.offsets.stored_offset import StoredOffset
 from kcoord.core.outcome import Now
 from kcoord.core.topics.registry import Topic
 from kcoord.engine.commits import Commits
 from kcoord.engine.coordinator_log import RECORD_OVERHEAD_BYTES, CoordinatorLog
 from kcoord.engine.outbox import Outbox
-from kcoord.engine.request_head import HEAD_BYTES_MAX, KeyStart, RequestHead, read_head
+from kcoord.engine.request_head import HEAD_BYTES_MAX, RequestHead, read_head
 from kcoord.engine.session import Session
-from kcoord.log.serde import OFFSET_COMMIT, OFFSET_COMMIT_VERSION
+from kcoord.engine.topic_commit import NO_REQUEST, PARTITION_INDEX_BYTES, TopicCommit
+from kcoord.log.serde import OFFSET_COMMIT_VERSION
 from kcoord.protocol.errors import NONE
 from kcoord.protocol.offset_commit import FLEXIBLE_VERSION
 from kcoord.wire.primitives import (
@@ -63,13 +63,12 @@ THROTTLE_VERSION: Final = 3
 # The least bytes of a topic and of a partition in a request.
 TOPIC_BYTES_MIN: Final = 3
 PARTITION_BYTES_MIN: Final = 14
+# Nothing is remembered of a topic with more partitions in a request.
+PARTITIONS_MAX: Final = 100
 # A value: version, offset, leader epoch, timestamp, number of tags; the tag of the topic id.
 VALUE_BYTES: Final = 2 + 8 + 4 + 8 + 1
 TOPIC_ID_BYTES: Final = 2 + 16
-PARTITION_INDEX_BYTES: Final = 4
 NO_HEADERS_BYTES: Final = 1
-# One tag: number 0, 16 bytes.
-TOPIC_ID_TAG: Final = b"\x01\x00\x10"
 # The bytes of a partition without metadata and tags, after its numbers: no string or an empty one, and no tags.
 PLAIN_BYTES: Final = 2
 # The answer for a partition after its index: no error; and no tags in flexible versions.
@@ -88,22 +87,6 @@ def value_start(size: i64) -> bytes:
 # Those of values without metadata.
 PLAIN_START: Final = value_start(VALUE_BYTES + 1)
 PLAIN_START_WITH_ID: Final = value_start(VALUE_BYTES + 1 + TOPIC_ID_BYTES)
-
-
-@final
-class TopicCommit:
-    """One topic of a request. `stored` has an element for each partition, in the request's order."""
-
-    def __init__(self, topic: Topic, key: KeyStart, start: i64) -> None:
-        self.topic = topic
-        self.key = key
-        # Where the partitions start in the request.
-        self.start = start
-        self.stored: list[StoredOffset] = []
-        # An element for each partition, too, unless `is_plain`.
-        self.metadata: list[str] = []
-        # Whether no partition has metadata or tags, in a version in which that takes two bytes.
-        self.is_plain = True
 
 
 @final
@@ -127,6 +110,10 @@ class DirectCommits:
         self.member: ConsumerMember | None = None
         self.epoch = 0
         self.records_bytes: i64 = 0
+        # The metadata of all partitions of topics that are not plain, in the request's order.
+        self.metadata: list[str] = []
+        # The number of the request.
+        self.request = NO_REQUEST
 
     def handle(self, session: Session, reader: Reader, version: int, correlation_id: int, now: Now) -> bool:
         """Handle a request whose body is next in `reader`. False: nothing has changed, the reader is where it was, and
@@ -166,11 +153,13 @@ class DirectCommits:
         group_id = head.group_id
         if version <= RETENTION_VERSION_MAX and reader.int64() != NO_RETENTION_TIME:
             return None
-        of_group = self.offsets.by_group.get(group_id)
-        if of_group is None or not group_id or not self._check_group(head, version):
+        if not group_id or not self._check_group(head, version):
             return None
         topics: list[TopicCommit] = []
         self.records_bytes = 0
+        self.request += 1
+        if self.metadata:
+            self.metadata = []
         count = reader.compact_array_len(TOPIC_BYTES_MIN) if is_compact else reader.array_len(TOPIC_BYTES_MIN)
         for _ in range(count):
             if version >= TOPIC_ID_VERSION:
@@ -179,10 +168,7 @@ class DirectCommits:
                 topic = self.topics.get(reader.compact_string() if is_compact else reader.string())
             if topic is None:
                 return None
-            of_topic = of_group.get(topic.name)
-            if of_topic is None:
-                return None
-            one = self._check_topic(reader, version, head, topic, of_topic)
+            one = self._check_topic(reader, version, head, topic)
             if one is None:
                 return None
             topics.append(one)
@@ -211,32 +197,27 @@ class DirectCommits:
         self.member = check_commit(consumer_group, member_id, epoch, version)
         return True
 
-    def _check_topic(
-        self, reader: Reader, version: int, head: RequestHead, topic: Topic, of_topic: dict[int, StoredOffset]
-    ) -> TopicCommit | None:
+    def _check_topic(self, reader: Reader, version: int, head: RequestHead, topic: Topic) -> TopicCommit | None:
         """The partitions of a topic, or None. Raises GroupError for one that the member does not own."""
         is_compact = version >= FLEXIBLE_VERSION
         fixed: i64 = 16 if version >= LEADER_EPOCH_VERSION else 12
         count = reader.compact_array_len(PARTITION_BYTES_MIN) if is_compact else reader.array_len(PARTITION_BYTES_MIN)
         if count == 0:
             return None
-        key = head.key_starts.get(topic.name)
-        # A topic that was deleted and created again has another id.
-        if key is None or key.topic_id != topic.topic_id:
-            key = make_key_start(head.group_id, topic)
-            head.add_key_start(topic.name, key)
-        one = TopicCommit(topic, key, reader.pos)
+        one = self._topic_commit(head, topic, count)
+        one.start = reader.pos
+        one.count = count
         one.is_plain = is_compact
+        one.metadata_at = len(self.metadata)
         buf = reader.buf
         member = self.member
         partition_count = topic.partition_count
-        record_bytes: i64 = RECORD_OVERHEAD_BYTES + key.key_size + VALUE_BYTES
+        record_bytes: i64 = RECORD_OVERHEAD_BYTES + one.key_size + VALUE_BYTES
         if topic.topic_id != ZERO_UUID:
             record_bytes += TOPIC_ID_BYTES
-        for _ in range(count):
+        for number in range(count):
             index = int(read_i32_be(buf, reader.take(fixed)))
-            stored = of_topic.get(index)
-            if stored is None or index < 0 or index >= partition_count:
+            if index < 0 or index >= partition_count or not self._find(one, number, index):
                 return None
             if member is not None:
                 check_partition(member, self.epoch, topic.topic_id, index)
@@ -244,13 +225,12 @@ class DirectCommits:
             if is_compact and at + PLAIN_BYTES <= reader.end and buf[at] <= 1 and buf[at + 1] == 0:
                 reader.pos = at + PLAIN_BYTES
                 self.records_bytes += record_bytes + 1
-                one.stored.append(stored)
                 if not one.is_plain:
-                    one.metadata.append("")
+                    self.metadata.append("")
                 continue
             if one.is_plain:
                 one.is_plain = False
-                one.metadata = [""] * len(one.stored)
+                self.metadata.extend([""] * number)
             metadata = ""
             size = metadata_size(reader, is_compact)
             if size > 0:
@@ -262,9 +242,38 @@ class DirectCommits:
             if is_compact:
                 reader.skip_tags()
             self.records_bytes += record_bytes + compact_size(size)
-            one.stored.append(stored)
-            one.metadata.append(metadata)
+            self.metadata.append(metadata)
         return one
+
+    def _topic_commit(self, head: RequestHead, topic: Topic, count: int) -> TopicCommit:
+        """What the head remembers of this topic, or a new one."""
+        one = head.topic_commits.get(topic.name)
+        if one is not None and one.request == self.request:
+            # A second array for the same topic.
+            return TopicCommit(head.group_id, topic)
+        # A topic that was deleted and created again is another one.
+        if one is None or one.topic is not topic or count > PARTITIONS_MAX:
+            one = TopicCommit(head.group_id, topic)
+            if count <= PARTITIONS_MAX:
+                head.remember(one)
+        one.request = self.request
+        return one
+
+    def _find(self, one: TopicCommit, number: int, index: int) -> bool:
+        """Find the committed offset of the partition at this place of the request; whether there is one."""
+        is_known = number < len(one.indexes)
+        if is_known and one.indexes[number] == index and one.stored[number].is_current:
+            return True
+        stored = self.offsets.get(self.group_id, one.topic.name, index)
+        if stored is None:
+            return False
+        if is_known:
+            one.indexes[number] = index
+            one.stored[number] = stored
+        else:
+            one.indexes.append(index)
+            one.stored.append(stored)
+        return True
 
     # --- second pass -----------------------------------------------------------------------------------------
 
@@ -294,7 +303,7 @@ class DirectCommits:
                 write_compact_string(w, one.topic.name)
             else:
                 write_string(w, one.topic.name)
-            write_array_len(w, len(one.stored), is_compact)
+            write_array_len(w, one.count, is_compact)
             reader.pos = one.start
             self._write_topic(w, reader, version, one, log, now)
             if is_compact:
@@ -317,10 +326,11 @@ class DirectCommits:
         wall_ms = now.wall_ms
         timestamp: i64 = wall_ms
         topic_id = one.topic.topic_id
+        all_stored = one.stored
         builder = log.builder
         records = builder.records
-        key_start = one.key.encoded
-        tail = one.key.tail
+        key_start = one.key_start
+        tail = one.tail
         # Values without metadata.
         plain_start = PLAIN_START
         plain_size: i64 = VALUE_BYTES + 1
@@ -334,7 +344,8 @@ class DirectCommits:
         offset = log.next_offset
         buf = reader.buf
         p = reader.pos
-        for number, stored in enumerate(one.stored):
+        for number in range(one.count):
+            stored = all_stored[number]
             index = read_i32_be(buf, p)
             committed_offset = read_i64_be(buf, p + 4)
             leader_epoch: i32 = -1
@@ -354,7 +365,7 @@ class DirectCommits:
                 if is_compact:
                     reader.skip_tags()
                 p = reader.pos
-            metadata = "" if is_plain else one.metadata[number]
+            metadata = "" if is_plain else self.metadata[one.metadata_at + number]
             if size > 0:
                 value_size: i64 = plain_size - 1 + compact_size(size)
                 builder.begin_encoded(timestamp, key_bytes + varint_size(value_size) + value_size + NO_HEADERS_BYTES)
@@ -381,20 +392,6 @@ class DirectCommits:
             w.write(accepted)
         reader.pos = p
         log.next_offset = offset
-
-
-def make_key_start(group_id: str, topic: Topic) -> KeyStart:
-    prefix = BytesWriter()
-    write_i16_be(prefix, OFFSET_COMMIT)
-    write_string(prefix, group_id)
-    write_string(prefix, topic.name)
-    key_size: i64 = len(prefix) + PARTITION_INDEX_BYTES
-    w = BytesWriter()
-    write_varint(w, key_size)
-    w.write(prefix.getvalue())
-    # The tags, with that of the topic id if there is one, and no headers.
-    tail = b"\x00\x00" if topic.topic_id == ZERO_UUID else TOPIC_ID_TAG + topic.topic_id + b"\x00"
-    return KeyStart(w.getvalue(), key_size, topic.topic_id, tail)
 
 
 def metadata_size(reader: Reader, is_compact: bool) -> i64:

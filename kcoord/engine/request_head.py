@@ -9,26 +9,12 @@ from __future__ import annotations
 
 from typing import Final, final
 
+from kcoord.engine.topic_commit import TopicCommit
 from kcoord.wire.primitives import Reader, i64
 
-# What a connection remembers at most: a head of so many bytes, and keys of so many topics.
+# What a connection remembers at most: a head of so many bytes, and commits of so many topics.
 HEAD_BYTES_MAX: Final = 512
-KEY_STARTS_MAX: Final = 16
-
-
-@final
-class KeyStart:
-    """What the records of commits for one topic have in common.
-
-    `encoded` is how the key begins, up to the partition, with its size. `tail` is how the value ends, for a topic with
-    this id.
-    """
-
-    def __init__(self, encoded: bytes, key_size: i64, topic_id: bytes, tail: bytes) -> None:
-        self.encoded = encoded
-        self.key_size = key_size
-        self.topic_id = topic_id
-        self.tail = tail
+TOPICS_MAX: Final = 16
 
 
 @final
@@ -46,11 +32,11 @@ class RequestHead:
         self.member_id = member_id
         self.instance_id = instance_id
         # By topic name.
-        self.key_starts: dict[str, KeyStart] = {}
+        self.topic_commits: dict[str, TopicCommit] = {}
 
-    def add_key_start(self, topic: str, start: KeyStart) -> None:
-        if len(self.key_starts) < KEY_STARTS_MAX or topic in self.key_starts:
-            self.key_starts[topic] = start
+    def remember(self, one: TopicCommit) -> None:
+        if len(self.topic_commits) < TOPICS_MAX or one.topic.name in self.topic_commits:
+            self.topic_commits[one.topic.name] = one
 
 
 def read_head(

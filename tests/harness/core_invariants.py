@@ -17,7 +17,7 @@ from kcoord.core.offsets.pending import PendingOffsets, Producer
 from kcoord.core.offsets.state import OffsetState
 from kcoord.core.offsets.stored_offset import StoredOffset
 from kcoord.engine.engine import Engine
-from kcoord.engine.session import CLOSED
+from kcoord.engine.session import CLOSED, Session
 
 # Engines with more than so many members and offsets are checked less often: each check looks at all of them.
 SMALL_SIZE_MAX = 500
@@ -176,6 +176,10 @@ def offset_problems(offsets: OffsetState) -> list[str]:
         for group_id in [*offsets.by_group, *offsets.pending.by_group]
         if not offsets.groups.is_known(group_id)
     ]
+    for group_id, of_group in offsets.by_group.items():
+        for topic, of_topic in of_group.items():
+            gone = [index for index, stored in of_topic.items() if not stored.is_current]
+            found += [f"offsets: {group_id} {topic} {index} is committed and not current" for index in gone]
     return found + _pending_problems(offsets.pending)
 
 
@@ -190,6 +194,17 @@ def _pending_problems(pending: PendingOffsets) -> list[str]:
             of_group = index.setdefault(group_id, {})
             of_group.setdefault(topic, {}).setdefault(partition, {})[producer] = stored
     return found + [f"pending: {text}" for text in _different("by_group", pending.by_group, index)]
+
+
+def _remembered_problems(session: Session, offsets: OffsetState) -> list[str]:
+    """Committed offsets that a session remembers as current, and that are not those of their partitions."""
+    head = session.commit_head
+    found: list[str] = []
+    for topic, one in head.topic_commits.items() if head is not None else ():
+        for index, stored in zip(one.indexes, one.stored, strict=True):
+            if head is not None and stored.is_current and offsets.get(head.group_id, topic, index) is not stored:
+                found.append(f"session {session.id} remembers another offset of {topic}-{index}")
+    return found
 
 
 def engine_problems(engine: Engine) -> list[str]:
@@ -208,6 +223,7 @@ def engine_problems(engine: Engine) -> list[str]:
         numbers = [chunk.wait_seq for chunk in session.chunks]
         if numbers != sorted(numbers):
             found.append(f"session {session.id} has chunks that wait for {numbers}")
+        found += _remembered_problems(session, engine.core.offsets)
     found += _different("held_bytes", engine.pool.held_bytes, held)
     commits = engine.commits
     in_flight = commits.in_flight is not None

@@ -284,9 +284,13 @@ class OffsetState:
                 groups = {}
                 self.groups_by_topic[topic] = groups
             groups[group_id] = True
-        if partition not in of_topic:
+        before = of_topic.get(partition)
+        if before is None:
             self.count += 1
+        else:
+            before.is_current = False
         of_topic[partition] = stored
+        stored.is_current = True
 
     def _remove(self, group_id: str, topic: str, partition: int) -> None:
         # The value may be unknown: compaction removes values before their tombstones.
@@ -294,8 +298,10 @@ class OffsetState:
         if of_group is None:
             return
         of_topic = of_group.get(topic)
-        if of_topic is None or partition not in of_topic:
+        stored = None if of_topic is None else of_topic.get(partition)
+        if of_topic is None or stored is None:
             return
+        stored.is_current = False
         del of_topic[partition]
         self.count -= 1
         if not of_topic:

@@ -10,7 +10,8 @@ class StoredOffset:
     """One committed offset. There are many of these: they have plain numbers, and share strings and ids.
 
     `expire_timestamp_ms` is -1 unless the commit had a retention time (OffsetCommit up to v4, record value v1).
-    `topic_id` is zero if the record had none. `record_offset` is the offset of the record in the log.
+    `topic_id` is zero if the record had none. `record_offset` is the offset of the record in the log. `is_current`: it
+    is the committed offset of its partition, so whoever remembers it need not look it up again.
     """
 
     __slots__ = (
@@ -21,6 +22,7 @@ class StoredOffset:
         "expire_timestamp_ms",
         "topic_id",
         "record_offset",
+        "is_current",
     )
 
     def __init__(
@@ -40,6 +42,7 @@ class StoredOffset:
         self.expire_timestamp_ms = expire_timestamp_ms
         self.topic_id = topic_id
         self.record_offset = record_offset
+        self.is_current = False
 
     def replace(
         self,

@@ -6,11 +6,23 @@ import random
 
 import pytest
 
+from kcoord.engine.direct_commit import PARTITIONS_MAX
 from kcoord.protocol import apis
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
 from kcoord.protocol.delete_topics import DeleteTopicsRequest
-from kcoord.protocol.offset_commit import MAX_VERSION, MIN_VERSION
-from tests.harness.engine import finish_turn, open_engine, take_output
+from kcoord.protocol.offset_commit import (
+    MAX_VERSION,
+    MIN_VERSION,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
+from kcoord.protocol.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteRequestPartition,
+    OffsetDeleteRequestTopic,
+)
+from tests.harness.engine import finish_turn, open_engine, request_frame, take_output
 from tests.harness.engine_twins import Twin, frame_of, usual
 
 STEPS = 80
@@ -100,3 +112,46 @@ def test_a_topic_that_was_created_again_has_its_new_id_in_the_records() -> None:
     assert direct.commits.handled >= 2
     assert direct.said == generic.said
     assert direct.state() == generic.state()
+
+
+def test_a_remembered_offset_that_was_deleted_is_looked_up_again() -> None:
+    """Otherwise a commit after it would change an offset that nobody sees any more."""
+    twins = [Twin(1, is_direct, 1) for is_direct in (True, False)]
+    for twin in twins:
+        session, engine = twin.client.session, twin.engine
+        for offset in (1, 2, 3):
+            engine.receive(session, frame_of(twin, "simple", 9, offset), twin.now())
+        deleted = OffsetDeleteRequestTopic("a", [OffsetDeleteRequestPartition(2)])
+        twin.send(apis.OFFSET_DELETE, 0, OffsetDeleteRequest("simple", [deleted]))
+        for offset in (4, 5):
+            engine.receive(session, frame_of(twin, "simple", 9, offset), twin.now())
+        found = [engine.core.offsets.get("simple", "a", index) for index in range(4)]
+        assert [stored.committed_offset for stored in found if stored is not None] == [5, 5, 5, 5]
+        twin.end()
+    direct, generic = twins
+    assert direct.commits.handled == 3
+    assert direct.said == generic.said
+    assert direct.state() == generic.state()
+
+
+def test_many_partitions_and_a_topic_twice_are_not_remembered() -> None:
+    twin = usual()
+    count = PARTITIONS_MAX + 1
+    for log in twin.engine.commits.logs.values():
+        log.batch_bytes_max = 1 << 20
+    twin.send(apis.CREATE_TOPICS, 5, CreateTopicsRequest([CreatableTopic("wide", count, 1)]))
+    finish_turn(twin.engine, twin.now())
+    take_output(twin.client.session)
+    for rounds, counts in ((1, [count]), (2, [count]), (3, [4, 3]), (4, [4, 3])):
+        partitions = [
+            [OffsetCommitRequestPartition(index, rounds, 0, "m" * rounds) for index in range(n)] for n in counts
+        ]
+        topics = [OffsetCommitRequestTopic("wide", b"", some) for some in partitions]
+        frame = request_frame(apis.OFFSET_COMMIT, 9, OffsetCommitRequest("simple", -1, "", topics=topics))
+        before = twin.commits.handled
+        twin.engine.receive(twin.client.session, frame, twin.now())
+        assert twin.commits.handled == before + (rounds > 1)
+        stored = [twin.engine.core.offsets.get("simple", "wide", index) for index in range(4)]
+        assert [(one.committed_offset, one.metadata) for one in stored if one] == [(rounds, "m" * rounds)] * 4
+    head = twin.client.session.commit_head
+    assert head is not None and len(head.topic_commits["wide"].stored) == 4

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kcoord.engine.request_head import KEY_STARTS_MAX, KeyStart, RequestHead, read_head
+from kcoord.core.topics.registry import Topic
+from kcoord.engine.request_head import TOPICS_MAX, RequestHead, read_head
+from kcoord.engine.topic_commit import TopicCommit
 from kcoord.wire.primitives import (
     ZERO_UUID,
     BytesWriter,
@@ -80,8 +82,11 @@ def test_the_same_bytes_of_another_version_are_read_anew() -> None:
     assert head is not known and head.instance_id is None and end < 3 + len(raw)
 
 
-def test_few_keys_are_remembered() -> None:
+def test_few_topics_are_remembered() -> None:
     head, _ = read(b"..." + encode(8, "g", 1, "m", None), None, 8)
-    for number in range(2 * KEY_STARTS_MAX):
-        head.add_key_start(f"topic-{number}", KeyStart(b"key", 7, ZERO_UUID, b""))
-    assert len(head.key_starts) == KEY_STARTS_MAX
+    for number in range(2 * TOPICS_MAX):
+        head.remember(TopicCommit("g", Topic(f"topic-{number}", ZERO_UUID)))
+    assert len(head.topic_commits) == TOPICS_MAX
+    again = TopicCommit("g", Topic("topic-0", bytes(range(16))))
+    head.remember(again)
+    assert head.topic_commits["topic-0"] is again

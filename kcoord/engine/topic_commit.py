@@ -1,0 +1,49 @@
+"""What the commits of one session for one topic have in common, from request to request."""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from kcoord.core.offsets.stored_offset import StoredOffset
+from kcoord.core.topics.registry import Topic
+from kcoord.log.serde import OFFSET_COMMIT
+from kcoord.wire.primitives import ZERO_UUID, BytesWriter, i64, write_i16_be, write_string, write_varint
+
+PARTITION_INDEX_BYTES: Final = 4
+# One tag: number 0, 16 bytes.
+TOPIC_ID_TAG: Final = b"\x01\x00\x10"
+NO_REQUEST: Final = 0
+
+
+@final
+class TopicCommit:
+    """The commits for one topic in requests with the same head, so of one group. It may be used for one topic of a
+    request at a time: `request` is the number of the last request that uses it.
+    """
+
+    def __init__(self, group_id: str, topic: Topic) -> None:
+        self.topic = topic
+        prefix = BytesWriter()
+        write_i16_be(prefix, OFFSET_COMMIT)
+        write_string(prefix, group_id)
+        write_string(prefix, topic.name)
+        self.key_size: i64 = len(prefix) + PARTITION_INDEX_BYTES
+        w = BytesWriter()
+        write_varint(w, self.key_size)
+        w.write(prefix.getvalue())
+        # How the key of a record begins, up to the partition, with its size.
+        self.key_start = w.getvalue()
+        # What ends the value and its record: the tags, with that of the topic id if there is one, and no headers.
+        self.tail = b"\x00\x00" if topic.topic_id == ZERO_UUID else TOPIC_ID_TAG + topic.topic_id + b"\x00"
+        # Partitions of this request and earlier ones, in the order of a request, and the committed offset of each. One
+        # that is not current any more has to be looked up again.
+        self.indexes: list[int] = []
+        self.stored: list[StoredOffset] = []
+        self.request = NO_REQUEST
+        # Of that request: where the partitions start in it, how many there are, and whether none of them has metadata
+        # or tags, in a version in which that takes two bytes.
+        self.start: i64 = 0
+        self.count: i64 = 0
+        self.is_plain = True
+        # Unless it is plain, where its partitions begin in `DirectCommits.metadata`.
+        self.metadata_at: i64 = 0
