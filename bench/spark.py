@@ -4,7 +4,9 @@ A data directory with many commits is decoded into Arrow by one process (interpr
 with one core and with two, and dumped by Kafka's own `kafka-dump-log --offsets-decoder`, all in the same run. Where
 Java 17 or Maven is missing, the dump's row is missing, too, and a line gives the reason.
 
-With `--jobs`, `--both-ways` or `--log-gb` long logs are measured instead, which takes hours: `bench.spark_jobs`.
+`--scaling` compares one core and two in several rounds, and measures nothing else: over short logs, the start of tasks
+takes part of the time, so a longer `--history` shows more. With `--jobs`, `--both-ways` or `--log-gb` long logs are
+measured instead, which takes hours: `bench.spark_jobs`.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ import shutil
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from bench import open as bench_open
@@ -68,6 +73,7 @@ def main() -> None:
     parser.add_argument("--groups", type=int, default=10_000)
     parser.add_argument("--history", type=int, default=4_000_000, help="records in the log")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
+    parser.add_argument("--scaling", type=int, metavar="ROUNDS", help="only Spark with one core and with two, in turn")
     parser.add_argument("--jobs", type=int, metavar="N", help="all jobs over N commits, and over ten times as many")
     parser.add_argument("--both-ways", type=int, metavar="N", help="all jobs over N commits, with Spark and without")
     parser.add_argument("--only", action="append", default=[], metavar="JOB", help="only these of the jobs; repeatable")
@@ -85,6 +91,8 @@ def main() -> None:
             results["both_ways"] = spark_jobs.both_ways(not given.interpreted, given.both_ways, *settings, given.only)
         if given.log_gb:
             results["reading"] = spark_jobs.long_log(not given.interpreted, given.log_gb, *settings)
+    elif given.scaling:
+        results = scaling(given.offsets, given.groups, given.history, given.scaling)
     else:
         results = rows_per_second(given.offsets, given.groups, given.history)
     if given.json:
@@ -94,15 +102,37 @@ def main() -> None:
         raise SystemExit("\n\n".join(["", *problems]))
 
 
-def rows_per_second(offsets: int, groups: int, history: int) -> dict[str, Any]:
+@contextmanager
+def built_log(offsets: int, groups: int, history: int) -> Iterator[Path]:
+    """A data directory with so many commits, and the head of the table."""
     scratch = servers.ROOT / "build" / "bench"
     scratch.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(dir=scratch))
-    results: dict[str, Any] = {}
     try:
-        data = folder / "data"
-        bench_open.build(data, offsets, groups, PER_COMMIT, history)
+        bench_open.build(folder / "data", offsets, groups, PER_COMMIT, history)
         print(f"{'':34}{'rows':>12}{'s':>10}{'rows/s':>14}{'MiB':>10}")
+        yield folder / "data"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def scaling(offsets: int, groups: int, history: int, rounds: int) -> dict[str, Any]:
+    """Rounds of Spark with one core and with two, and the median of their ratios."""
+    figures: dict[str, list[dict[str, Any]]] = {"1 core": [], "2 cores": []}
+    with built_log(offsets, groups, history) as data:
+        for _ in range(rounds):
+            for label, found in figures.items():
+                found.append(child(True, "session", str(data), TABLE, label[0]))
+                show(f"through Spark, {label}, compiled", found[-1])
+    pairs = zip(figures["1 core"], figures["2 cores"], strict=True)
+    ratios = sorted(one["seconds"] / two["seconds"] for one, two in pairs)
+    print(f"from 1 core to 2: {median(ratios):.2f} times as fast ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+    return {**figures, "ratios": ratios}
+
+
+def rows_per_second(offsets: int, groups: int, history: int) -> dict[str, Any]:
+    results: dict[str, Any] = {}
+    with built_log(offsets, groups, history) as data:
         runs = [
             ("into Arrow, interpreted", False, ("decode", str(data), TABLE)),
             ("into Arrow, compiled", True, ("decode", str(data), TABLE)),
@@ -119,8 +149,6 @@ def rows_per_second(offsets: int, groups: int, history: int) -> dict[str, Any]:
             show("kafka-dump-log", results["kafka-dump-log"])
         except ToolchainMissing as error:
             print(f"kafka-dump-log was not measured: {error}")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     one, two = (results[f"through Spark, {cores}, compiled"]["seconds"] for cores in ("1 core", "2 cores"))
     print(f"from 1 core to 2: {one / two:.2f} times as fast")
     return results

@@ -63,7 +63,7 @@ THROTTLE_VERSION: Final = 3
 # The least bytes of a topic and of a partition in a request.
 TOPIC_BYTES_MIN: Final = 3
 PARTITION_BYTES_MIN: Final = 14
-# Nothing is remembered of a topic with more partitions in a request.
+# A request with more partitions of a topic does not change what is remembered of it.
 PARTITIONS_MAX: Final = 100
 # A value: version, offset, leader epoch, timestamp, number of tags; the tag of the topic id.
 VALUE_BYTES: Final = 2 + 8 + 4 + 8 + 1
@@ -129,18 +129,21 @@ class DirectCommits:
         except (DecodeError, EncodeError, GroupError):
             topics = None
         if topics is not None:
-            log = self.commits.logs[self.offsets.log_of(self.group_id)]
-            if self.records_bytes <= log.batch_bytes_max:
-                try:
-                    self._write(session, reader, version, correlation_id, topics, log, now)
-                except Exception as error:
-                    self.commits.journal.fail(error)
-                    raise
-                self.handled += 1
-                return True
+            try:
+                self._write(session, reader, version, correlation_id, topics, self._log(), now)
+            except Exception as error:
+                self.commits.journal.fail(error)
+                raise
+            self.handled += 1
+            return True
         reader.pos = start
         reader.elements_left = elements_left
         return False
+
+    def _log(self) -> CoordinatorLog:
+        """The log of the group, once it is known."""
+        classic = self.classic
+        return self.commits.logs[self.offsets.log_of(self.group_id) if classic is None else classic.log]
 
     # --- first pass ------------------------------------------------------------------------------------------
 
@@ -155,6 +158,7 @@ class DirectCommits:
             return None
         if not group_id or not self._check_group(head, version):
             return None
+        bytes_max: i64 = self._log().batch_bytes_max
         topics: list[TopicCommit] = []
         self.records_bytes = 0
         self.request += 1
@@ -169,7 +173,8 @@ class DirectCommits:
             if topic is None:
                 return None
             one = self._check_topic(reader, version, head, topic)
-            if one is None:
+            # Records that may not fit are counted topic by topic: what is made for a topic has the length of its key.
+            if one is None or self.records_bytes > bytes_max:
                 return None
             topics.append(one)
             if is_compact:
@@ -205,6 +210,8 @@ class DirectCommits:
         if count == 0:
             return None
         one = self._topic_commit(head, topic, count)
+        if one is None:
+            return None
         one.start = reader.pos
         one.count = count
         one.is_plain = is_compact
@@ -245,14 +252,13 @@ class DirectCommits:
             self.metadata.append(metadata)
         return one
 
-    def _topic_commit(self, head: RequestHead, topic: Topic, count: int) -> TopicCommit:
-        """What the head remembers of this topic, or a new one."""
+    def _topic_commit(self, head: RequestHead, topic: Topic, count: int) -> TopicCommit | None:
+        """What the head remembers of this topic, or a new one. None for a second array of the same topic."""
         one = head.topic_commits.get(topic.name)
         if one is not None and one.request == self.request:
-            # A second array for the same topic.
-            return TopicCommit(head.group_id, topic)
-        # A topic that was deleted and created again is another one.
-        if one is None or one.topic is not topic or count > PARTITIONS_MAX:
+            return None
+        # A topic that was deleted and created again has another id.
+        if one is None or one.topic_id != topic.topic_id or count > PARTITIONS_MAX:
             one = TopicCommit(head.group_id, topic)
             if count <= PARTITIONS_MAX:
                 head.remember(one)
@@ -264,7 +270,7 @@ class DirectCommits:
         is_known = number < len(one.indexes)
         if is_known and one.indexes[number] == index and one.stored[number].is_current:
             return True
-        stored = self.offsets.get(self.group_id, one.topic.name, index)
+        stored = self.offsets.get(self.group_id, one.name, index)
         if stored is None:
             return False
         if is_known:
@@ -298,11 +304,11 @@ class DirectCommits:
         write_array_len(w, len(topics), is_compact)
         for one in topics:
             if version >= TOPIC_ID_VERSION:
-                w.write(one.topic.topic_id)
+                w.write(one.topic_id)
             elif is_compact:
-                write_compact_string(w, one.topic.name)
+                write_compact_string(w, one.name)
             else:
-                write_string(w, one.topic.name)
+                write_string(w, one.name)
             write_array_len(w, one.count, is_compact)
             reader.pos = one.start
             self._write_topic(w, reader, version, one, log, now)
@@ -312,9 +318,12 @@ class DirectCommits:
             w.append(0)
         self.outbox.end_answer(session, chunk, 0)
         self.outbox.touch(session)
-        self.groups.touch(self.group_id, log.next_offset)
-        if self.classic is not None:
-            self.groups.touch_member(self.classic, self.member_id, now.mono_ms)
+        classic = self.classic
+        if classic is None:
+            self.groups.touch(self.group_id, log.next_offset)
+        else:
+            self.groups.touch_classic(classic, log.next_offset)
+            self.groups.touch_member(classic, self.member_id, now.mono_ms)
 
     def _write_topic(
         self, w: BytesWriter, reader: Reader, version: int, one: TopicCommit, log: CoordinatorLog, now: Now
@@ -325,12 +334,10 @@ class DirectCommits:
         fixed: i64 = 16 if has_epoch else 12
         wall_ms = now.wall_ms
         timestamp: i64 = wall_ms
-        topic_id = one.topic.topic_id
-        all_stored = one.stored
+        topic_id = one.topic_id
         builder = log.builder
         records = builder.records
         key_start = one.key_start
-        tail = one.tail
         # Values without metadata.
         plain_start = PLAIN_START
         plain_size: i64 = VALUE_BYTES + 1
@@ -345,7 +352,7 @@ class DirectCommits:
         buf = reader.buf
         p = reader.pos
         for number in range(one.count):
-            stored = all_stored[number]
+            stored = one.stored[number]
             index = read_i32_be(buf, p)
             committed_offset = read_i64_be(buf, p + 4)
             leader_epoch: i32 = -1
@@ -366,17 +373,16 @@ class DirectCommits:
                     reader.skip_tags()
                 p = reader.pos
             metadata = "" if is_plain else self.metadata[one.metadata_at + number]
+            record_bytes = plain_bytes
+            start = plain_start
             if size > 0:
                 value_size: i64 = plain_size - 1 + compact_size(size)
-                builder.begin_encoded(timestamp, key_bytes + varint_size(value_size) + value_size + NO_HEADERS_BYTES)
-                records.write(key_start)
-                write_i32_be(records, index)
-                records.write(value_start(value_size))
-            else:
-                builder.begin_encoded(timestamp, plain_bytes)
-                records.write(key_start)
-                write_i32_be(records, index)
-                records.write(plain_start)
+                record_bytes = key_bytes + varint_size(value_size) + value_size + NO_HEADERS_BYTES
+                start = value_start(value_size)
+            builder.begin_encoded(timestamp, record_bytes)
+            records.write(key_start)
+            write_i32_be(records, index)
+            records.write(start)
             write_i64_be(records, committed_offset)
             write_i32_be(records, leader_epoch)
             if size > 0:
@@ -384,7 +390,7 @@ class DirectCommits:
             else:
                 records.append(1)
             write_i64_be(records, timestamp)
-            records.write(tail)
+            records.write(one.tail)
             builder.end_record(timestamp)
             stored.replace(int(committed_offset), int(leader_epoch), metadata, wall_ms, topic_id, offset)
             offset += 1

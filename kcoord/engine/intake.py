@@ -71,7 +71,7 @@ class Intake:
         self.produce = produce
         self.entropy = entropy
         self.next_request_id = 1
-        # Of the most frequent APIs, whose requests keep no reader.
+        # Reads the requests of the most frequent APIs. What decodes those keeps no reference to it.
         self.reader = Reader(b"")
 
     def receive(self, session: Session, data: bytes, now: Now) -> None:

@@ -1,8 +1,8 @@
 """The beginning of a member's requests, which is the same in each: the group, the member and its epoch or generation.
 
 A session remembers the last one of an API, decoded. If its next request of that API begins with the same bytes in the
-same version, nothing has to be decoded, and the strings have been hashed already. Equal bytes mean the same, so what a
-session remembers never becomes wrong.
+same version, nothing has to be decoded, and the strings have been hashed already. Equal bytes mean the same, so a head
+never becomes wrong. What is remembered with it of topics and their offsets (topic_commit.py) may, and is checked.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class RequestHead:
         self.topic_commits: dict[str, TopicCommit] = {}
 
     def remember(self, one: TopicCommit) -> None:
-        if len(self.topic_commits) < TOPICS_MAX or one.topic.name in self.topic_commits:
-            self.topic_commits[one.topic.name] = one
+        if len(self.topic_commits) < TOPICS_MAX or one.name in self.topic_commits:
+            self.topic_commits[one.name] = one
 
 
 def read_head(

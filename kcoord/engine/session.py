@@ -117,7 +117,7 @@ class Session:
         self.backlog_bytes = 0
         self.parked_request_id = 0
         self.chunks: list[Chunk] = []
-        # An empty chunk, for the next answer.
+        # An empty chunk, to be the next one.
         self.spare: Chunk | None = None
         # What may be written: first `answer`, which is all that most turns have for a session, then `output`.
         self.answer = b""
@@ -125,7 +125,7 @@ class Session:
         # Whether `take_pieces` may contain parts of files. The server decides, when the session begins.
         self.takes_files = False
         self.pool = OutputPool() if pool is None else pool
-        # Bytes in chunks and output, and the bytes that the server has taken and not sent yet.
+        # Bytes in chunks, answer and output, and the bytes that the server has taken and not sent yet.
         self.owed_bytes = 0
         self.buffered_bytes = 0
         self.state = OPEN
@@ -140,7 +140,7 @@ class Session:
         self.is_queued = False
         self.client_id_bytes = b""
         self.client_id = ""
-        # How its last OffsetCommit and Heartbeat began.
+        # How its last OffsetCommit and Heartbeat began, and what is remembered with that.
         self.commit_head: RequestHead | None = None
         self.heartbeat_head: RequestHead | None = None
 
@@ -188,7 +188,7 @@ class Session:
         return chunk
 
     def release(self, durable_seq: int) -> bool:
-        """Move the chunks that wait for nothing any more to the output; whether there were any."""
+        """Move the chunks that wait for nothing any more to what may be written; whether there were any."""
         chunks = self.chunks
         if len(chunks) == 1 and not self.answer and not self.output:
             chunk = chunks[0]
@@ -222,7 +222,7 @@ class Session:
         return len(self.answer) > 0 or len(self.output) > 0
 
     def take_answer(self) -> bytes:
-        """What `take_pieces` takes, if that is one piece of bytes. Otherwise b"", and nothing is taken."""
+        """Take `answer` if it is all that may be written. Otherwise b"", and nothing is taken."""
         answer = self.answer
         if not answer or self.output:
             return b""

@@ -17,12 +17,13 @@ NO_REQUEST: Final = 0
 
 @final
 class TopicCommit:
-    """The commits for one topic in requests with the same head, so of one group. It may be used for one topic of a
-    request at a time: `request` is the number of the last request that uses it.
+    """One topic of requests with the same head, so of one group: what they have in common, and what is read of the
+    current one. A request uses it for one array of partitions only.
     """
 
     def __init__(self, group_id: str, topic: Topic) -> None:
-        self.topic = topic
+        self.name = topic.name
+        self.topic_id = topic.topic_id
         prefix = BytesWriter()
         write_i16_be(prefix, OFFSET_COMMIT)
         write_string(prefix, group_id)
@@ -39,11 +40,11 @@ class TopicCommit:
         # that is not current any more has to be looked up again.
         self.indexes: list[int] = []
         self.stored: list[StoredOffset] = []
+        # The number of the last request that uses it; where the partitions start in that one, and how many there are.
         self.request = NO_REQUEST
-        # Of that request: where the partitions start in it, how many there are, and whether none of them has metadata
-        # or tags, in a version in which that takes two bytes.
         self.start: i64 = 0
         self.count: i64 = 0
+        # Whether the version is a flexible one and no partition has metadata or tags. Their ends take two bytes then.
         self.is_plain = True
         # Unless it is plain, where its partitions begin in `DirectCommits.metadata`.
         self.metadata_at: i64 = 0

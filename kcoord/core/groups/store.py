@@ -70,16 +70,22 @@ class GroupStore:
     def touch(self, group_id: str, end_offset: int) -> None:
         """A record that concerns the group was replayed, if the group exists; `end_offset` is the offset after it."""
         group = self.groups.get(group_id)
-        consumer_group = self.consumer_groups.get(group_id)
         if group is not None:
-            group.end_offset = end_offset
-            self.last_log = group.log
-        elif consumer_group is not None:
+            self.touch_classic(group, end_offset)
+            return
+        consumer_group = self.consumer_groups.get(group_id)
+        if consumer_group is not None:
             consumer_group.end_offset = end_offset
             self.last_log = consumer_group.log
         else:
             # The log follows from the hash of the group id.
             self.last_log = self.log_of(group_id)
+        self.last_end_offset = end_offset
+
+    def touch_classic(self, group: ClassicGroup, end_offset: int) -> None:
+        """The same, for a group that needs no lookup."""
+        group.end_offset = end_offset
+        self.last_log = group.log
         self.last_end_offset = end_offset
 
     def touch_transactions(self, group_id: str, end_offset: int) -> None:

@@ -288,7 +288,7 @@ class OffsetState:
         if before is None:
             self.count += 1
         else:
-            before.is_current = False
+            before.retire()
         of_topic[partition] = stored
         stored.is_current = True
 
@@ -301,7 +301,7 @@ class OffsetState:
         stored = None if of_topic is None else of_topic.get(partition)
         if of_topic is None or stored is None:
             return
-        stored.is_current = False
+        stored.retire()
         del of_topic[partition]
         self.count -= 1
         if not of_topic:

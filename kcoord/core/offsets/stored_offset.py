@@ -62,6 +62,11 @@ class StoredOffset:
         self.topic_id = topic_id
         self.record_offset = record_offset
 
+    def retire(self) -> None:
+        """Another offset is committed for the partition, or none. What is still remembered of this one is small."""
+        self.is_current = False
+        self.metadata = ""
+
     def digest_text(self) -> str:
         """All fields as text, for the digest of the hard state."""
         return (

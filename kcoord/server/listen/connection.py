@@ -297,6 +297,7 @@ class Connection:
     def _note_unsent(self) -> None:
         buffered = self.unsent_bytes()
         self.session.note_buffered(buffered)
+        # The usual answer is taken at once, and needs no look at the limit.
         if buffered and buffered > self.config.output_bytes_max:
             self.drop("the client does not read its responses")
 

@@ -106,7 +106,10 @@ class EchoEngine:
 
     def _answer(self) -> None:
         for session, frame in self.committing:
-            session.output.append(frame * self.copies)
+            answer = frame * self.copies
+            session.chunk_for(0).writer.write(answer)
+            session.owe(len(answer))
+            session.release(0)
             self.ready.append(session)
         self.committing = []
 

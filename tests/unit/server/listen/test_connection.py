@@ -10,11 +10,14 @@ from typing import Any
 
 import pytest
 
-from kcoord.core.outcome import Now
+from kcoord.core.outcome import Fact, Now
 from kcoord.engine.session import Session
+from kcoord.protocol import apis
 from kcoord.server.listen.accept import Acceptor
 from kcoord.server.listen.connection import Connection
 from kcoord.server.listen.limits import TokenBucket
+from kcoord.server.listen.request_log import RequestLog
+from kcoord.wire.frame import FrameLimits
 from tests.unit.server.pump_rig import BIG, FRAME, WAIT_S, EchoEngine, Rig, exchange, running, until_left
 
 pytestmark = pytest.mark.both_event_loops
@@ -210,3 +213,38 @@ async def test_a_socket_that_the_loop_does_not_take_costs_one_place_once(error: 
             assert ours.fileno() == -1
             theirs.close()
             assert (rig.pump.counts.total, rig.failures) == (0, [])
+
+
+async def test_answers_that_leave_count_as_progress_although_as_much_is_unsent() -> None:
+    """Otherwise a client that reads as fast as it is answered could be closed as one that reads nothing."""
+
+    class Constant(Faulty):
+        def get_write_buffer_size(self) -> int:
+            return 5000
+
+    async with running(EchoEngine()) as rig:
+        streams = await rig.connect()
+        await exchange(streams)
+        (connection,) = rig.pump.connections.values()
+        connection.transport = Constant(connection.transport, (), 0)  # type: ignore[assignment]
+        for now_ms in (1000, 2000, 3000):
+            assert await exchange(streams) == FRAME
+            assert connection._takes_nothing(now_ms) == 0
+            assert connection.session.buffered_bytes == 5000
+        assert connection._takes_nothing(4000) == 1000
+
+
+async def test_a_single_answer_is_in_the_log_of_requests() -> None:
+    engine = EchoEngine()
+    engine.limits = FrameLimits({apis.HEARTBEAT: 1000})
+    # What comes back begins with the correlation id.
+    frame = (12).to_bytes(4, "big") + (apis.HEARTBEAT.to_bytes(2, "big") + bytes(2)) * 2 + bytes(4)
+    async with running(engine) as rig:
+        streams = await rig.connect()
+        await exchange(streams, frame)
+        (connection,) = rig.pump.connections.values()
+        facts: list[Fact] = []
+        connection.requests = RequestLog(facts, connection.session.id, "127.0.0.1:1", 0)
+        assert await exchange(streams, frame) == frame
+        assert [fact.event for fact in facts] == ["connection_opened", "request"]
+        assert connection.requests.sent_bytes == len(frame)
