@@ -106,6 +106,14 @@ class MixedGroup(Rolling):
         super().__init__(bootstrap, begin)
         self.work_s = WORK_S
 
+    def wait_settled(self) -> None:
+        """As in the base class, and every member has processed something: on a busy machine that may take longer."""
+        super().wait_settled()
+        end = time.monotonic() + DEADLINE_S
+        while not {one.name for one in self.members} <= {one.member for one in self.notes.intervals if one.processed}:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
     def assignor(self) -> str:
         """The assignor that the group uses; it has none during a rebalance."""
         end = time.monotonic() + DEADLINE_S
