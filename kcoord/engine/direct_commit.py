@@ -106,6 +106,7 @@ class DirectCommits:
         # What the first pass has found, for the second one.
         self.group_id = ""
         self.member_id = ""
+        self.log: CoordinatorLog
         self.classic: ClassicGroup | None = None
         self.member: ConsumerMember | None = None
         self.epoch = 0
@@ -130,7 +131,7 @@ class DirectCommits:
             topics = None
         if topics is not None:
             try:
-                self._write(session, reader, version, correlation_id, topics, self._log(), now)
+                self._write(session, reader, version, correlation_id, topics, now)
             except Exception as error:
                 self.commits.journal.fail(error)
                 raise
@@ -139,11 +140,6 @@ class DirectCommits:
         reader.pos = start
         reader.elements_left = elements_left
         return False
-
-    def _log(self) -> CoordinatorLog:
-        """The log of the group, once it is known."""
-        classic = self.classic
-        return self.commits.logs[self.offsets.log_of(self.group_id) if classic is None else classic.log]
 
     # --- first pass ------------------------------------------------------------------------------------------
 
@@ -158,7 +154,9 @@ class DirectCommits:
             return None
         if not group_id or not self._check_group(head, version):
             return None
-        bytes_max: i64 = self._log().batch_bytes_max
+        classic = self.classic
+        self.log = self.commits.logs[self.offsets.log_of(group_id) if classic is None else classic.log]
+        bytes_max: i64 = self.log.batch_bytes_max
         topics: list[TopicCommit] = []
         self.records_bytes = 0
         self.request += 1
@@ -290,10 +288,10 @@ class DirectCommits:
         version: int,
         correlation_id: int,
         topics: list[TopicCommit],
-        log: CoordinatorLog,
         now: Now,
     ) -> None:
         """Append the records, change the stored offsets, extend the member's session, and answer."""
+        log = self.log
         is_compact = version >= FLEXIBLE_VERSION
         self.commits.open_bytes += int(self.records_bytes)
         log.make_room()
@@ -311,7 +309,7 @@ class DirectCommits:
                 write_string(w, one.name)
             write_array_len(w, one.count, is_compact)
             reader.pos = one.start
-            self._write_topic(w, reader, version, one, log, now)
+            self._write_topic(w, reader, version, one, now)
             if is_compact:
                 w.append(0)
         if is_compact:
@@ -325,9 +323,7 @@ class DirectCommits:
             self.groups.touch_classic(classic, log.next_offset)
             self.groups.touch_member(classic, self.member_id, now.mono_ms)
 
-    def _write_topic(
-        self, w: BytesWriter, reader: Reader, version: int, one: TopicCommit, log: CoordinatorLog, now: Now
-    ) -> None:
+    def _write_topic(self, w: BytesWriter, reader: Reader, version: int, one: TopicCommit, now: Now) -> None:
         """For each partition of a topic: its record, its stored offset, its answer."""
         is_compact = version >= FLEXIBLE_VERSION
         has_epoch = version >= LEADER_EPOCH_VERSION
@@ -335,7 +331,7 @@ class DirectCommits:
         wall_ms = now.wall_ms
         timestamp: i64 = wall_ms
         topic_id = one.topic_id
-        builder = log.builder
+        builder = self.log.builder
         records = builder.records
         key_start = one.key_start
         # Values without metadata.
@@ -348,7 +344,7 @@ class DirectCommits:
         plain_bytes = key_bytes + varint_size(plain_size) + plain_size + NO_HEADERS_BYTES
         is_plain = one.is_plain
         accepted = ACCEPTED_COMPACT if is_compact else ACCEPTED
-        offset = log.next_offset
+        offset = self.log.next_offset
         buf = reader.buf
         p = reader.pos
         for number in range(one.count):
@@ -397,7 +393,7 @@ class DirectCommits:
             write_i32_be(w, index)
             w.write(accepted)
         reader.pos = p
-        log.next_offset = offset
+        self.log.next_offset = offset
 
 
 def metadata_size(reader: Reader, is_compact: bool) -> i64:
