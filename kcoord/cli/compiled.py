@@ -22,9 +22,9 @@ COMMANDS: Final = ("kcoord", "main.py")
 
 
 def is_compiled() -> bool:
-    from kcoord.wire import primitives
+    from kcoord.wire import native
 
-    return not str(primitives.__file__).endswith(".py")
+    return native.is_compiled()
 
 
 def compiled_tree(root: Path) -> str:

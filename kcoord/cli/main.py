@@ -187,9 +187,9 @@ def _own_address() -> str:
 @output_option
 def version(output: str) -> None:
     """Print the version, and whether the hot modules are native code."""
-    from kcoord.wire import primitives
+    from kcoord.wire.native import is_compiled
 
-    code = "interpreted" if str(primitives.__file__).endswith(".py") else "compiled"
+    code = "compiled" if is_compiled() else "interpreted"
     python = sys.version.split()[0]
     if output == "json":
         import json

@@ -40,6 +40,7 @@ from kcoord.log.state_file import (
 from kcoord.log.storage import Storage
 from kcoord.log.transaction_index import COMMIT
 from kcoord.wire.compression import DecompressionError
+from kcoord.wire.native import is_compiled
 from kcoord.wire.primitives import (
     BytesWriter,
     DecodeError,
@@ -63,8 +64,14 @@ from kcoord.wire.record_batch import (
     skip_headers,
 )
 
-# Replaying fewer records than these takes no noticeable time.
+# A checkpoint is not worth a process for fewer records than these of a log.
 RECORDS_MIN: Final = 100_000
+# While the server runs, a checkpoint waits until a start after a crash would have to replay so many records of all logs
+# together, which takes about half a second, or to read so many bytes. A round for fewer records would only begin sooner
+# and more often, and at the highest rates its process takes a part of a processor that clients could use.
+REPLAY_RECORDS: Final = 250_000
+REPLAY_RECORDS_COMPILED: Final = 4_000_000
+REPLAY_BYTES: Final = 512 << 20
 # At a stop a checkpoint is made when the log has grown this much less than it must while the server runs.
 AT_STOP: Final = 8
 BATCH_BYTES: Final = 1 << 20
@@ -95,6 +102,16 @@ class StatePlan:
         self.from_offset = from_offset
         self.end_offset = end_offset
         self.extents = extents
+
+    def records(self) -> int:
+        """How many records a start replays without it, at most."""
+        return self.end_offset - max(self.from_offset, self.start_offset)
+
+    def size_bytes(self) -> int:
+        size = 0
+        for extent in self.extents:
+            size += extent.end - extent.start
+        return size
 
 
 @final
@@ -155,7 +172,7 @@ class LogState:
         return found
 
     def plan(self, at_stop: bool) -> StatePlan | None:
-        """What to write now; None if too few records were added since the last time. Raises LogDamaged."""
+        """What could be written now; None if too few records were added since the last time. Raises LogDamaged."""
         log = self.log
         end = log.durable_end
         if self.events is not None:
@@ -166,7 +183,6 @@ class LogState:
             wanted //= AT_STOP
         if end - max(self.tried_at, start) < wanted:
             return None
-        self.tried_at = end
         extents = log.extents(max(self.end_offset, start), end)
         return StatePlan(log.name, start, self.end_offset, end, extents)
 
@@ -178,6 +194,8 @@ class StateCheckpoints:
     def __init__(self) -> None:
         # By the name of the log.
         self.logs: dict[str, LogState] = {}
+        self.replay_records = REPLAY_RECORDS_COMPILED if is_compiled() else REPLAY_RECORDS
+        self.replay_bytes = REPLAY_BYTES
 
     def load(self, core: Core, log_id: LogId, log: PartitionLog, events: GroupEvents | None = None) -> list[Fact]:
         """Replay a log, starting from its checkpoint if it is valid. Raises LogDamaged and OSError.
@@ -197,10 +215,18 @@ class StateCheckpoints:
         LogDamaged.
         """
         plans: list[StatePlan] = []
+        records = 0
+        size = 0
         for state in self.logs.values():
             plan = state.plan(at_stop)
             if plan is not None:
                 plans.append(plan)
+                records += plan.records()
+                size += plan.size_bytes()
+        if not at_stop and records < self.replay_records and size < self.replay_bytes:
+            return []
+        for plan in plans:
+            self.logs[plan.log_name].tried_at = plan.end_offset
         return plans
 
     def written(self, plan: StatePlan, records: int) -> Fact:
@@ -252,12 +278,24 @@ def write_state(storage: Storage, plan: StatePlan) -> int:
 
 
 @final
+class _Key:
+    """A key and its newest record. `newest` is the offset of that, doubled; plus one if it is not a tombstone."""
+
+    def __init__(self, key: bytes, newest: i64) -> None:
+        self.key = key
+        self.newest: i64 = newest
+        # The key that came after this one the last time. Most clients commit the same partitions again, in one order.
+        self.following: _Key | None = None
+
+
+@final
 class _Survey:
     """The newest record of each key, and the state of each group."""
 
     def __init__(self) -> None:
-        # The offset of the newest record, doubled; plus one if it is not a tombstone.
-        self.newest: dict[bytes, int] = {}
+        self.keys: dict[bytes, _Key] = {}
+        # The key of the last record that counted at once.
+        self.last: _Key | None = None
         # For groups with a tombstone: the offset of the group's last record, and whether it has records other than
         # tombstones.
         self.group_end: dict[bytes, int] = {}
@@ -268,7 +306,10 @@ class _Survey:
 
     def see(self, key: bytes, has_value: bool, offset: int) -> None:
         """A record that counts at once."""
-        self.newest[key] = offset * 2 + 1 if has_value else offset * 2
+        found = self._note(key, offset * 2 + 1 if has_value else offset * 2)
+        if self.last is not None:
+            self.last.following = found
+        self.last = found
         if not has_value:
             group = group_of(key)
             if group:
@@ -277,6 +318,31 @@ class _Survey:
             if producers is not None:
                 for producer_id in producers:
                     del self.pending[producer_id][key]
+
+    def sees_again(self, key: bytes, offset: i64) -> bool:
+        """The same for a record with a value, if its key is the expected one: that takes no lookup. Otherwise False."""
+        last = self.last
+        if last is None:
+            return False
+        expected = last.following
+        if expected is None or expected.key != key:
+            return False
+        expected.newest = offset * 2 + 1
+        self.last = expected
+        return True
+
+    def _note(self, key: bytes, newest: i64) -> _Key:
+        found = self.keys.get(key)
+        if found is None:
+            found = self.keys[key] = _Key(key, newest)
+        else:
+            found.newest = newest
+        return found
+
+    def newest_of(self, key: bytes) -> i64:
+        """The offset of the key's newest record; -1 if it has none."""
+        found = self.keys.get(key)
+        return -1 if found is None else found.newest >> 1
 
     def see_pending(self, key: bytes, offset: int, producer_id: int) -> None:
         """An offset that a transaction commits."""
@@ -298,27 +364,29 @@ class _Survey:
             del producers[producer_id]
             if not producers:
                 del self.producers[key]
-            if is_commit and offset > self.newest.get(key, -1) // 2:
-                self.newest[key] = offset * 2 + 1
+            if is_commit and offset > self.newest_of(key):
+                self._note(key, offset * 2 + 1)
 
     def conclude(self) -> None:
         """All records were visited: determine the groups that exist, and those that end with a tombstone."""
         ends = self.group_end
-        for key, newest in self.newest.items():
-            if newest & 1 == 0:
+        for found in self.keys.values():
+            # Nothing is expected any more, and no key refers to itself in a circle.
+            found.following = None
+            if found.newest & 1 == 0:
                 continue
-            group = group_of(key)
+            group = group_of(found.key)
             end = ends.get(group)
             if end is not None:
                 self.is_alive[group] = True
-                if newest // 2 > end:
-                    ends[group] = newest // 2
+                if found.newest >> 1 > end:
+                    ends[group] = int(found.newest >> 1)
 
     def survivors(self) -> Survivors | None:
         """The offsets of all records that may stay; None if they are too many to sort."""
-        if len(self.newest) > SURVIVORS_MAX:
+        if len(self.keys) > SURVIVORS_MAX:
             return None
-        offsets: list[int] = [newest // 2 for newest in self.newest.values()]
+        offsets: list[int] = [int(found.newest >> 1) for found in self.keys.values()]
         for of_producer in self.pending.values():
             offsets.extend(of_producer.values())
         offsets.sort()
@@ -330,8 +398,7 @@ class _Survey:
         return of_producer is not None and of_producer.get(key, -1) == offset
 
     def keeps(self, key: bytes, has_value: bool, offset: int) -> bool:
-        newest = self.newest.get(key, -1)
-        if newest // 2 != offset:
+        if self.newest_of(key) != offset:
             return False
         if has_value:
             return True
@@ -438,6 +505,8 @@ class _Pass:
             if r.pos != end:
                 raise DecodeError("record does not match its size")
             if offset < from_offset or key is None:
+                continue
+            if copy is None and producer_id < 0 and has_value and survey.sees_again(key, offset):
                 continue
             identity = same_key(key)
             if copy is None:

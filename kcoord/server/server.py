@@ -32,7 +32,7 @@ from kcoord.server.pump import SWEEP_MS, Pump, read_clocks
 from kcoord.server.settings.listeners import Listener, format_address
 from kcoord.server.settings.load import Config
 from kcoord.server.settings.table import SYNC_ALWAYS, SYNC_MEMORY
-from kcoord.wire import primitives
+from kcoord.wire.native import is_compiled
 
 # A second signal within this time does not count: some supervisors signal a process and then its group.
 HURRY_AFTER_S: Final = 1.0
@@ -44,11 +44,6 @@ _LISTEN_REASONS: Final = {
     errno.EADDRNOTAVAIL: "it is not an address of this machine",
     errno.EACCES: "ports below 1024 require a privilege",
 }
-
-
-def is_compiled() -> bool:
-    """Whether the hot modules run as native code."""
-    return not str(primitives.__file__).endswith(".py")
 
 
 def bind(listener: Listener, backlog: int) -> list[socket.socket]:

@@ -28,7 +28,7 @@ from kcoord.codegen.schema import Message
 from kcoord.log.storage import MemoryStorage
 from kcoord.protocol import apis
 from kcoord.server.pump import read_clocks
-from tests.stall.report import is_native
+from kcoord.wire.native import is_compiled
 from tests.stall.rig import Cost, measure_apart
 from tests.stall.shapes import STRING_CHARS_MAX, Shape, ShapeEncoder, array_paths, requests
 from tests.stall.worlds import (
@@ -270,7 +270,7 @@ def make_search_world(scale: float) -> World:
 
 
 def problem_of(found: Found) -> str:
-    limit = TURN_MS_MAX if is_native() else INTERPRETED_TURN_MS_MAX
+    limit = TURN_MS_MAX if is_compiled() else INTERPRETED_TURN_MS_MAX
     if found.cost.error:
         return found.cost.error.strip().splitlines()[-1]
     if found.cost.close_reason.startswith("internal error"):

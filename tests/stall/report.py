@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kcoord.wire import primitives
+from kcoord.wire.native import is_compiled
 from tests.stall.crowd import Held
 from tests.stall.rig import Cost
 from tests.stall.server_rig import Visit
@@ -20,12 +20,8 @@ NAME_CHARS: Final = 60
 OK: Final = "ok"
 
 
-def is_native() -> bool:
-    return not str(primitives.__file__).endswith(".py")
-
-
 def turn_ms_max() -> float:
-    return TURN_MS_MAX if is_native() else INTERPRETED_TURN_MS_MAX
+    return TURN_MS_MAX if is_compiled() else INTERPRETED_TURN_MS_MAX
 
 
 class Row:
@@ -127,7 +123,7 @@ def _size(count: int) -> str:
 
 
 def header() -> str:
-    tree = "native" if is_native() else "interpreted"
+    tree = "native" if is_compiled() else "interpreted"
     limits = f"{tree} code; at most {turn_ms_max():.0f} ms of CPU in one turn, {PING_MS_MAX:.0f} ms for a ping"
     times = " ".join(f"{name:>7}" for name in ("CPU ms", "turn ms", "burst", "jobs ms"))
     return f"{limits}\n{'frame':<{NAME_CHARS}} {'bytes':>6} {times} {'answer':>6} {'ping ms':>7}"

@@ -32,14 +32,14 @@ def document(bootstrap: str, options: Options, workloads: list[Document], is_com
     """The results of one cluster, as `--output json` and `--save` write them."""
     from datetime import UTC, datetime
 
-    from kcoord.wire import primitives
+    from kcoord.wire.native import is_compiled
 
     now = datetime.now(UTC).replace(tzinfo=None, microsecond=0)
     return {
         "format": FORMAT,
         "version": FORMAT_VERSION,
         "kcoord": __version__,
-        "code": "interpreted" if str(primitives.__file__).endswith(".py") else "compiled",
+        "code": "compiled" if is_compiled() else "interpreted",
         "time": f"{now.isoformat()}Z",
         "bootstrap": bootstrap,
         "complete": is_complete,

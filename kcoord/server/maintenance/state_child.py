@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 from kcoord.engine.state_checkpoint import StatePlan, write_state
@@ -31,6 +32,8 @@ def decode_plan(data: dict[str, Any]) -> StatePlan:
 
 
 def main() -> None:
+    # Millions of keys would be looked through again and again. The process ends before that matters.
+    gc.disable()
     parent = Parent()
     storage = LogFiles(parent.work["root"], (TEMPORARY_SUFFIX,), parent.meter)
     for plan in parent.work["plans"]:

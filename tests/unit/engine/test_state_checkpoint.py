@@ -13,7 +13,7 @@ from kcoord.core.outcome import LogId, Now
 from kcoord.engine import state_checkpoint
 from kcoord.engine.engine import Engine
 from kcoord.engine.loader import LogLoader
-from kcoord.engine.state_checkpoint import LogState, StateNotWritten, StatePlan, write_state
+from kcoord.engine.state_checkpoint import LogState, StateCheckpoints, StateNotWritten, StatePlan, write_state
 from kcoord.log.log_config import LogConfig
 from kcoord.log.partition_log import PartitionLog
 from kcoord.log.serde import encode_record
@@ -82,10 +82,11 @@ def random_record(rng: random.Random, number: int) -> KeyValue:
     return rng.choice([b"\x00\x63x", b"\x00\x0b\x00\x01a"]), rng.choice([None, b"\x00\x00?"])
 
 
-def new_log(storage: Storage | None = None, segment_bytes: int = 700) -> PartitionLog:
+def new_log(storage: Storage | None = None, segment_bytes: int = 700, partition: int = 0) -> PartitionLog:
     storage = storage or MemoryStorage()
-    storage.make_dir(NAME)
-    return PartitionLog(storage, "__consumer_offsets", 0, b"\x01" * 16, LogConfig(segment_bytes=segment_bytes))
+    storage.make_dir(f"__consumer_offsets-{partition}")
+    config = LogConfig(segment_bytes=segment_bytes)
+    return PartitionLog(storage, "__consumer_offsets", partition, b"\x01" * 16, config)
 
 
 def append(log: PartitionLog, records: list[KeyValue], wall_ms: int = 1000, **kind: Any) -> None:
@@ -269,6 +270,7 @@ def test_when_to_write() -> None:
     plan = state.plan(False)
     assert plan is not None and (plan.from_offset, plan.end_offset) == (0, least)
     # While it is being written, and when that failed, no other one is due until as much came again.
+    state.tried_at = least
     assert state.plan(False) is None
     state.end_offset, state.records = least, 3 * least
     grow(3 * least)
@@ -277,6 +279,76 @@ def test_when_to_write() -> None:
     grow(4 * least)
     plan = state.plan(False)
     assert plan is not None and (plan.from_offset, plan.end_offset) == (least, 4 * least)
+
+
+def test_a_round_waits_until_a_start_would_replay_much() -> None:
+    """The records of all logs count together, and so do their bytes. A stop does not wait."""
+    states = StateCheckpoints()
+    logs = {number: new_log(partition=number) for number in range(3)}
+    for number, log in logs.items():
+        states.load(new_core(), LogId("__consumer_offsets", number), log)
+        states.logs[log.name].records_min = 8
+
+    def grow(number: int, count: int) -> None:
+        for _ in range(count):
+            append(logs[number], [commit("g", 0, 1)])
+
+    def due(at_stop: bool = False) -> list[tuple[str, int]]:
+        return [(plan.log_name, plan.records()) for plan in states.plans(at_stop)]
+
+    states.replay_records = 20
+    states.replay_bytes = 1 << 20
+    grow(0, 12)
+    assert due() == []
+    # Too few records of a log are not worth a file, and do not count.
+    grow(1, 7)
+    grow(2, 7)
+    assert due() == []
+    grow(2, 1)
+    assert due() == [("__consumer_offsets-0", 12), ("__consumer_offsets-2", 8)]
+    # They are under way, or have failed: as much again has to come.
+    grow(0, 7)
+    assert due() == []
+    states.replay_bytes = sum(extent.end - extent.start for extent in logs[1].extents(0, 7))
+    assert due() == []
+    grow(1, 1)
+    assert due() == [("__consumer_offsets-1", 8)]
+    grow(1, 1)
+    assert due(at_stop=True) == [("__consumer_offsets-0", 19), ("__consumer_offsets-1", 9)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_keys_that_come_again_in_one_order(seed: int) -> None:
+    """As clients commit, with now and then another order, a tombstone, a new key and one in an old form."""
+    rng = random.Random(seed)
+    log = new_log()
+    cycle = [("a", 0), ("a", 1), ("a", 2), ("b", 0), ("b", 1)]
+    number = 0
+    for _ in range(60):
+        for group, partition in cycle:
+            number += 1
+            choice = rng.randrange(40)
+            if choice == 0:
+                append(log, [commit(group, partition, None)])
+            elif choice == 1:
+                append(log, [old_commit(group, partition, True)])
+            elif choice == 2:
+                append(log, [commit("c", rng.randrange(3), number)])
+            elif choice == 3:
+                rng.shuffle(cycle)
+                break
+            else:
+                append(log, [commit(group, partition, number)])
+    # At the end the expected key is removed, while its group lives on.
+    first, second = ("a", 0), ("a", 1)
+    for _ in range(2):
+        append(log, [commit(*first, 1), commit(*second, 1)])
+    append(log, [commit(*first, 1), commit(*second, None)])
+    for end in (log.end_offset // 3, log.end_offset):
+        write_state(log.storage, plan_at(log, 0, end))
+        core, reason = loaded(log)
+        assert not reason
+        assert_same(core, whole(log))
 
 
 # --- whole engines
@@ -289,7 +361,7 @@ def offset_commit(group: str, number: int) -> OffsetCommitRequest:
 
 def checkpoint(engine: Engine) -> int:
     """Write what is due, as the server has it written; how many."""
-    engine.states.logs[NAME].records_min = 5
+    engine.states.logs[NAME].records_min = engine.states.replay_records = 5
     plans = engine.states.plans(False)
     for plan in plans:
         engine.states.written(plan, write_state(engine.directory.storage, plan))

@@ -319,7 +319,7 @@ def test_restarts_power_cuts_and_checkpoints_change_no_offset(seed: int, sync: s
                 rig.end(rng.random() < 0.7, rng.randrange(3))
         engine = rig.engine
         name = f"{OFFSETS_TOPIC}-0"
-        engine.states.logs[name].records_min = 5
+        engine.states.logs[name].records_min = engine.states.replay_records = 5
         for plan in engine.states.plans(False):
             engine.states.written(plan, write_state(engine.directory.storage, plan))
         expected = [rig.fetch(partition, stable) for partition in range(3) for stable in (True, False)]

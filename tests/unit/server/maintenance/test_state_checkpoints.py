@@ -41,7 +41,7 @@ WAIT_S = 60.0
 
 def open_at(folder: Path) -> Engine:
     engine = open_engine(DiskStorage(str(folder)), NOW, random.Random(1), "os")
-    engine.states.logs[NAME].records_min = 16
+    engine.states.logs[NAME].records_min = engine.states.replay_records = 16
     return engine
 
 
@@ -208,7 +208,7 @@ async def test_they_are_written_where_the_storage_is(tmp_path: Path) -> None:
     await server.start()
     assert server.assembly is not None
     engine = server.assembly.engine
-    engine.states.logs[NAME].records_min = 16
+    engine.states.logs[NAME].records_min = engine.states.replay_records = 16
     commit(engine, 20)
     server.request_stop()
     await asyncio.wait_for(server.wait(), WAIT_S)
@@ -224,7 +224,7 @@ async def test_no_process_looks_for_a_storage_without_files(tmp_path: Path) -> N
     await server.start()
     assert server.assembly is not None
     engine = server.assembly.engine
-    engine.states.logs[NAME].records_min = 16
+    engine.states.logs[NAME].records_min = engine.states.replay_records = 16
     commit(engine, 20)
     server.request_stop()
     await asyncio.wait_for(server.wait(), WAIT_S)

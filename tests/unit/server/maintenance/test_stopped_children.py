@@ -145,7 +145,8 @@ async def test_a_stop_with_a_stopped_child_is_in_time(tmp_path: Path, replace: R
             await fill(peer, "c")
         elif user == "states":
             assert rig.server.assembly is not None
-            rig.server.assembly.engine.states.logs["__consumer_offsets-0"].records_min = 1
+            states = rig.server.assembly.engine.states
+            states.logs["__consumer_offsets-0"].records_min = states.replay_records = 1
             await create(peer, "t")
             commit(rig.server.assembly.engine, 20)
         else:
