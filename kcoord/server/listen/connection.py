@@ -18,6 +18,7 @@ The life cycle, and why its order matters:
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol, cast, final
 
@@ -80,6 +81,8 @@ class Connection:
         self.listener = listener
         self.client_host = client_host
         self.transport: asyncio.Transport
+        # The socket that the transport owns, if answers may be written to it directly; -1 otherwise.
+        self.fd = -1
         # Set while the connection is open.
         self.session: Session
         # Whether `ConnectionCounts` counts it, and whether it has a session.
@@ -253,7 +256,12 @@ class Connection:
             self._log_requests()
         else:
             # Not if something stands between the pump and the socket, as in tests.
-            self.session.takes_files = IS_AVAILABLE and self.transport is transport
+            self._write_directly(self.transport is transport)
+
+    def _write_directly(self, may_write: bool) -> None:
+        if IS_AVAILABLE and may_write:
+            self.fd = self.transport.get_extra_info("socket").fileno()
+            self.session.takes_files = True
 
     def _log_requests(self) -> None:
         address = self.transport.get_extra_info("peername")
@@ -267,8 +275,7 @@ class Connection:
         if answer:
             if not self.transport.is_closing():
                 self.written_bytes += len(answer)
-                self.transport.write(answer)
-                self._note_unsent()
+                self._write(answer)
         else:
             self._flush_pieces()
         if self.is_dropped:
@@ -276,6 +283,20 @@ class Connection:
         if session.close_reason and not session.chunks:
             self._close()
         self._update_reading()
+
+    def _write(self, answer: bytes) -> None:
+        """Write an answer to the socket, which takes it at once in most cases. The transport gets what is left."""
+        sent = 0
+        if self.fd >= 0 and self.session.buffered_bytes == 0:
+            try:
+                sent = os.write(self.fd, answer)
+            except OSError:
+                # The socket takes nothing now, or the connection has ended: the transport finds out.
+                sent = 0
+            if sent == len(answer):
+                return
+        self.transport.write(answer[sent:])
+        self._note_unsent()
 
     def _flush_pieces(self) -> None:
         session = self.session
@@ -310,7 +331,7 @@ class Connection:
     def _begin_files(self, pieces: list[bytes | FileRange]) -> None:
         sender = self.sender
         if sender is None:
-            sender = self.sender = FileSender(self.transport, self.transport.get_extra_info("socket").fileno())
+            sender = self.sender = FileSender(self.transport, self.fd)
         if not sender.pieces:
             # The transport is to report whenever it has written everything.
             self.transport.set_write_buffer_limits(high=0)

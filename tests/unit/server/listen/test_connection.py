@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
@@ -227,12 +228,87 @@ async def test_answers_that_leave_count_as_progress_although_as_much_is_unsent()
         await exchange(streams)
         (connection,) = rig.pump.connections.values()
         connection.transport = Constant(connection.transport, (), 0)  # type: ignore[assignment]
+        connection.fd = -1
         for now_ms in (1000, 2000, 3000):
             assert await exchange(streams) == FRAME
             assert connection.session.buffered_bytes == 5000
             assert connection._takes_nothing(now_ms) == 0
             connection.session.note_buffered(0)
         assert connection._takes_nothing(4000) == 1000
+
+
+@pytest.mark.parametrize("taken", ["all", "half", "nothing", "broken"])
+async def test_what_the_socket_does_not_take_is_sent_by_the_transport(taken: str) -> None:
+    """In order and once, whatever a direct write does."""
+    write = os.write
+    calls: list[int] = []
+
+    def some(fd: int, data: bytes) -> int:
+        if fd != own:
+            return write(fd, data)
+        calls.append(len(data))
+        if taken == "nothing":
+            raise BlockingIOError
+        if taken == "broken":
+            raise ConnectionResetError
+        return write(fd, data if taken == "all" else data[: len(data) // 2])
+
+    async with running(EchoEngine()) as rig:
+        streams = await rig.connect()
+        await exchange(streams)
+        (connection,) = rig.pump.connections.values()
+        own = connection.fd
+        frames = [(12).to_bytes(4, "big") + bytes(8) + number.to_bytes(4, "big") for number in range(1, 50)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("os.write", some)
+            for frame in frames:
+                assert await exchange(streams, frame) == frame
+        assert calls == [16] * len(frames)
+        assert connection.session.owed_bytes == rig.pump.engine.pool.held_bytes == 0
+
+
+async def test_answers_stay_in_order_while_the_client_does_not_read() -> None:
+    """Some are written directly, and some by the transport after others that wait."""
+    size, count = 5004, 3000
+    head = (size - 4).to_bytes(4, "big") + bytes(8)
+    frames = [head + number.to_bytes(4, "big") + bytes(size - 16) for number in range(count)]
+    async with running(EchoEngine()) as rig:
+        with socket.create_connection(("127.0.0.1", rig.port)) as raw:
+            raw.setblocking(False)
+            while not rig.pump.connections:
+                await asyncio.sleep(0)
+            (connection,) = rig.pump.connections.values()
+            got = bytearray()
+            for number, frame in enumerate(frames):
+                connection.data_received(frame)
+                await asyncio.sleep(0)
+                if number == count // 2:
+                    assert connection.unsent_bytes() > 0
+                if number > count // 2:
+                    with suppress(BlockingIOError):
+                        got += raw.recv(3 * size)
+            while len(got) < size * count:
+                got += await asyncio.wait_for(asyncio.get_running_loop().sock_recv(raw, 1 << 20), WAIT_S)
+            assert got == b"".join(frames)
+
+
+async def test_nothing_is_written_to_the_socket_of_a_transport_that_closes() -> None:
+    """Its number may belong to another connection already."""
+    async with running(EchoEngine()) as rig:
+        streams = await rig.connect()
+        await exchange(streams)
+        (connection,) = rig.pump.connections.values()
+        connection.fd = os.open(os.devnull, os.O_RDONLY)
+        try:
+            connection.transport.close()
+            connection.session.chunk_for(0).writer.write(b"late")
+            connection.session.owe(4)
+            connection.session.release(0)
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("os.write", lambda *_: pytest.fail("written"))
+                connection.flush()
+        finally:
+            os.close(connection.fd)
 
 
 async def test_a_single_answer_is_in_the_log_of_requests() -> None:
