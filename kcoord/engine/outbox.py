@@ -57,9 +57,13 @@ class Outbox:
         self.ranges = ranges
         # Facts for the server's log, until the engine hands them over.
         self.facts: list[Fact] = []
-        # Sessions with output, and sessions with chunks that wait for a commit.
+        # Sessions with output.
         self.ready: list[Session] = []
-        self.waiting: list[Session] = []
+        # Sessions that the next release looks at, and those of which the last one left something that waits for a
+        # commit. These have nothing to release before `durable_seq` has moved. `is_waiting` is set for both.
+        self.touched: list[Session] = []
+        self.held: list[Session] = []
+        self.released_seq = 0
         # Tests want bugs to surface.
         self.strict = False
 
@@ -157,13 +161,22 @@ class Outbox:
         """Look at the session at the next release."""
         if not session.is_waiting:
             session.is_waiting = True
-            self.waiting.append(session)
+            self.touched.append(session)
 
     def release(self) -> None:
         """Move answers that wait for nothing any more to their sessions' output."""
-        still: list[Session] = []
         durable = self.commits.durable_seq
-        for session in self.waiting:
+        sessions = self.touched
+        if durable != self.released_seq:
+            self.released_seq = durable
+            if self.held:
+                sessions = self.held + sessions
+                self.held = []
+        if not sessions:
+            return
+        self.touched = []
+        held = self.held
+        for session in sessions:
             if session.state == CLOSED:
                 session.is_waiting = False
                 continue
@@ -171,10 +184,9 @@ class Outbox:
                 session.is_ready = True
                 self.ready.append(session)
             if session.chunks:
-                still.append(session)
+                held.append(session)
             else:
                 session.is_waiting = False
-        self.waiting = still
 
     def _release_one(self, session: Session, durable_seq: int) -> bool:
         """Move what may go out to the session's output; whether the server has to look at the session."""

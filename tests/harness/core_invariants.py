@@ -207,6 +207,21 @@ def _remembered_problems(session: Session, offsets: OffsetState) -> list[str]:
     return found
 
 
+def _release_problems(engine: Engine) -> list[str]:
+    """Whether every session with answers is looked at by the release that may let them go."""
+    outbox = engine.outbox
+    touched = {session.id for session in outbox.touched}
+    held = {session.id for session in outbox.held}
+    found = _different("sessions to look at", len(touched | held), len(outbox.touched) + len(outbox.held))
+    for session in engine.sessions.values():
+        is_listed = session.id in touched or session.id in held
+        if session.is_waiting != is_listed or (session.chunks and not is_listed):
+            found.append(f"session {session.id} is listed for a release: {is_listed}, chunks: {len(session.chunks)}")
+        if session.id in held and (not session.chunks or session.chunks[0].wait_seq <= outbox.released_seq):
+            found.append(f"session {session.id} is held, and waits for nothing")
+    return found
+
+
 def engine_problems(engine: Engine) -> list[str]:
     """What is wrong with an engine between two of its calls: sessions, parked requests, commits; the core if small."""
     found: list[str] = []
@@ -224,6 +239,7 @@ def engine_problems(engine: Engine) -> list[str]:
         if numbers != sorted(numbers):
             found.append(f"session {session.id} has chunks that wait for {numbers}")
         found += _remembered_problems(session, engine.core.offsets)
+    found += _release_problems(engine)
     found += _different("held_bytes", engine.pool.held_bytes, held)
     commits = engine.commits
     in_flight = commits.in_flight is not None

@@ -41,6 +41,7 @@ from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicP
 from kcoord.protocol.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from kcoord.testing.state.disk import ForgetfulStorage
 from kcoord.wire.record_batch import BatchBuilder
+from tests.harness.core_invariants import engine_problems
 from tests.harness.engine import (
     Client,
     decode_answer,
@@ -139,6 +140,30 @@ def test_nothing_is_answered_before_its_commit() -> None:
     rig.synced()
     assert taken(client) == [sent]
     assert rig.ticket is None
+
+
+def test_turns_look_at_waiting_answers_only_after_a_commit() -> None:
+    rig = Rig()
+    clients = [rig.client() for _ in range(5)]
+    outbox = rig.engine.outbox
+    for number, client in enumerate(clients):
+        client.send(apis.OFFSET_COMMIT, 8, commit(number), NOW)
+        rig.turn()
+        assert (len(outbox.touched), len(outbox.held)) == (0, number + 1)
+    # An answer that waits for nothing leaves at once, beside those that wait.
+    other = rig.client()
+    sent = other.send(apis.API_VERSIONS, 0, ApiVersionsRequest(), NOW)
+    clients[0].send(apis.API_VERSIONS, 0, ApiVersionsRequest(), NOW)
+    rig.turn()
+    assert taken(other) == [sent] and taken(clients[0]) == []
+    assert not engine_problems(rig.engine)
+    rig.engine.close_session(clients[1].session, NOW)
+    rig.synced()
+    assert len(taken(clients[0])) == 2 and len(outbox.held) == 3
+    rig.synced()
+    assert [len(taken(client)) for client in clients] == [0, 0, 1, 1, 1]
+    assert not outbox.held and not outbox.touched
+    assert not engine_problems(rig.engine)
 
 
 def test_pipelined_requests_are_answered_in_order_over_several_commits() -> None:
