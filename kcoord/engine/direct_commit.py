@@ -163,17 +163,27 @@ class DirectCommits:
         if self.metadata:
             self.metadata = []
         count = reader.compact_array_len(TOPIC_BYTES_MIN) if is_compact else reader.array_len(TOPIC_BYTES_MIN)
-        for _ in range(count):
-            if version >= TOPIC_ID_VERSION:
-                topic = self.topics.by_id(reader.uuid())
+        for place in range(count):
+            known = head.at(place, reader)
+            topic: Topic | None
+            wire = b""
+            if known is not None:
+                topic = known.topic
             else:
-                topic = self.topics.get(reader.compact_string() if is_compact else reader.string())
-            if topic is None:
-                return None
-            one = self._check_topic(reader, version, head, topic)
+                start = reader.pos
+                if version >= TOPIC_ID_VERSION:
+                    topic = self.topics.by_id(reader.uuid())
+                else:
+                    topic = self.topics.get(reader.compact_string() if is_compact else reader.string())
+                if topic is None:
+                    return None
+                wire = reader.buf[start : reader.pos]
+            one = self._check_topic(reader, version, head, topic, known)
             # Records that may not fit are counted topic by topic: what is made for a topic has the length of its key.
             if one is None or self.records_bytes > bytes_max:
                 return None
+            if known is None:
+                head.put(place, one, wire)
             topics.append(one)
             if is_compact:
                 reader.skip_tags()
@@ -200,14 +210,16 @@ class DirectCommits:
         self.member = check_commit(consumer_group, member_id, epoch, version)
         return True
 
-    def _check_topic(self, reader: Reader, version: int, head: RequestHead, topic: Topic) -> TopicCommit | None:
+    def _check_topic(
+        self, reader: Reader, version: int, head: RequestHead, topic: Topic, known: TopicCommit | None
+    ) -> TopicCommit | None:
         """The partitions of a topic, or None. Raises GroupError for one that the member does not own."""
         is_compact = version >= FLEXIBLE_VERSION
         fixed: i64 = 16 if version >= LEADER_EPOCH_VERSION else 12
         count = reader.compact_array_len(PARTITION_BYTES_MIN) if is_compact else reader.array_len(PARTITION_BYTES_MIN)
         if count == 0:
             return None
-        one = self._topic_commit(head, topic, count)
+        one = self._topic_commit(head, topic, count, known)
         if one is None:
             return None
         one.start = reader.pos
@@ -250,13 +262,15 @@ class DirectCommits:
             self.metadata.append(metadata)
         return one
 
-    def _topic_commit(self, head: RequestHead, topic: Topic, count: int) -> TopicCommit | None:
+    def _topic_commit(
+        self, head: RequestHead, topic: Topic, count: int, known: TopicCommit | None
+    ) -> TopicCommit | None:
         """What the head remembers of this topic, or a new one. None for a second array of the same topic."""
-        one = head.topic_commits.get(topic.name)
+        one = head.topic_commits.get(topic.name) if known is None else known
         if one is not None and one.request == self.request:
             return None
-        # A topic that was deleted and created again has another id.
-        if one is None or one.topic_id != topic.topic_id or count > PARTITIONS_MAX:
+        # A topic that was deleted and created again is another one.
+        if one is None or one.topic is not topic or count > PARTITIONS_MAX:
             one = TopicCommit(head.group_id, topic)
             if count <= PARTITIONS_MAX:
                 head.remember(one)
@@ -271,6 +285,7 @@ class DirectCommits:
         stored = self.offsets.get(self.group_id, one.name, index)
         if stored is None:
             return False
+        one.answer = b""
         if is_known:
             one.indexes[number] = index
             one.stored[number] = stored
@@ -301,17 +316,11 @@ class DirectCommits:
             write_i32_be(w, 0)
         write_array_len(w, len(topics), is_compact)
         for one in topics:
-            if version >= TOPIC_ID_VERSION:
-                w.write(one.topic_id)
-            elif is_compact:
-                write_compact_string(w, one.name)
-            else:
-                write_string(w, one.name)
-            write_array_len(w, one.count, is_compact)
             reader.pos = one.start
-            self._write_topic(w, reader, version, one, now)
-            if is_compact:
-                w.append(0)
+            self._write_records(reader, version, one, now)
+            if not one.answer or one.answer_count != one.count:
+                encode_answer(one, version)
+            w.write(one.answer)
         if is_compact:
             w.append(0)
         self.outbox.end_answer(session, chunk, 0)
@@ -323,8 +332,8 @@ class DirectCommits:
             self.groups.touch_classic(classic, log.next_offset)
             self.groups.touch_member(classic, self.member_id, now.mono_ms)
 
-    def _write_topic(self, w: BytesWriter, reader: Reader, version: int, one: TopicCommit, now: Now) -> None:
-        """For each partition of a topic: its record, its stored offset, its answer."""
+    def _write_records(self, reader: Reader, version: int, one: TopicCommit, now: Now) -> None:
+        """For each partition of a topic: its record, and its stored offset."""
         is_compact = version >= FLEXIBLE_VERSION
         has_epoch = version >= LEADER_EPOCH_VERSION
         fixed: i64 = 16 if has_epoch else 12
@@ -343,7 +352,6 @@ class DirectCommits:
         key_bytes: i64 = len(key_start) + PARTITION_INDEX_BYTES
         plain_bytes = key_bytes + varint_size(plain_size) + plain_size + NO_HEADERS_BYTES
         is_plain = one.is_plain
-        accepted = ACCEPTED_COMPACT if is_compact else ACCEPTED
         offset = self.log.next_offset
         buf = reader.buf
         p = reader.pos
@@ -390,10 +398,29 @@ class DirectCommits:
             builder.end_record(timestamp)
             stored.replace(int(committed_offset), int(leader_epoch), metadata, wall_ms, topic_id, offset)
             offset += 1
-            write_i32_be(w, index)
-            w.write(accepted)
         reader.pos = p
         self.log.next_offset = offset
+
+
+def encode_answer(one: TopicCommit, version: int) -> None:
+    """What the answer says of a topic whose partitions are all accepted. It is the same for the same partitions."""
+    is_compact = version >= FLEXIBLE_VERSION
+    accepted = ACCEPTED_COMPACT if is_compact else ACCEPTED
+    w = BytesWriter()
+    if version >= TOPIC_ID_VERSION:
+        w.write(one.topic_id)
+    elif is_compact:
+        write_compact_string(w, one.name)
+    else:
+        write_string(w, one.name)
+    write_array_len(w, one.count, is_compact)
+    for number in range(one.count):
+        write_i32_be(w, i32(one.indexes[number]))
+        w.write(accepted)
+    if is_compact:
+        w.append(0)
+    one.answer = w.getvalue()
+    one.answer_count = one.count
 
 
 def metadata_size(reader: Reader, is_compact: bool) -> i64:

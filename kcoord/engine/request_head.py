@@ -33,10 +33,36 @@ class RequestHead:
         self.instance_id = instance_id
         # By topic name.
         self.topic_commits: dict[str, TopicCommit] = {}
+        # Those of the last requests, by the place of the topic in them.
+        self.places: list[TopicCommit] = []
 
     def remember(self, one: TopicCommit) -> None:
         if len(self.topic_commits) < TOPICS_MAX or one.name in self.topic_commits:
             self.topic_commits[one.name] = one
+
+    def put(self, place: int, one: TopicCommit, wire: bytes) -> None:
+        """A request named the topic by these bytes, at this place."""
+        if self.topic_commits.get(one.name) is not one:
+            return
+        one.wire = wire
+        if place < len(self.places):
+            self.places[place] = one
+        elif place == len(self.places):
+            self.places.append(one)
+
+    def at(self, place: int, reader: Reader) -> TopicCommit | None:
+        """The one at this place, with the reader behind the topic's name or id; None, and the reader stays where it is,
+        if another topic is next.
+        """
+        if place >= len(self.places):
+            return None
+        one = self.places[place]
+        start = reader.pos
+        end: i64 = start + len(one.wire)
+        if end > reader.end or one.topic.is_deleted or reader.buf[start:end] != one.wire:
+            return None
+        reader.pos = end
+        return one
 
 
 def read_head(

@@ -22,8 +22,11 @@ class TopicCommit:
     """
 
     def __init__(self, group_id: str, topic: Topic) -> None:
+        self.topic = topic
         self.name = topic.name
         self.topic_id = topic.topic_id
+        # The bytes that name the topic in requests with this head.
+        self.wire = b""
         prefix = BytesWriter()
         write_i16_be(prefix, OFFSET_COMMIT)
         write_string(prefix, group_id)
@@ -40,6 +43,9 @@ class TopicCommit:
         # that is not current any more has to be looked up again.
         self.indexes: list[int] = []
         self.stored: list[StoredOffset] = []
+        # What the answer says of the first `answer_count` of these, if all are accepted; empty if it has to be encoded.
+        self.answer = b""
+        self.answer_count: i64 = 0
         # The number of the last request that uses it; where the partitions start in that one, and how many there are.
         self.request = NO_REQUEST
         self.start: i64 = 0

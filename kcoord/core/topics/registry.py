@@ -94,6 +94,8 @@ class Topic:
         self.partition_count = 0
         # By partition.
         self.leader_epochs: list[int] = []
+        # Whoever remembers it has to look it up again.
+        self.is_deleted = False
 
     def leader_epoch(self, partition: int) -> int:
         return self.leader_epochs[partition] if partition < len(self.leader_epochs) else 0
@@ -411,6 +413,9 @@ class TopicRegistry:
 
     def _replay_topic(self, record: TopicRecord) -> None:
         topic = Topic(record.name, record.topic_id)
+        before = self.topics.get(topic.name)
+        if before is not None:
+            before.is_deleted = True
         self.topics[topic.name] = topic
         self.topics_by_id[topic.topic_id] = topic
         self.new_topics_version = self.version
@@ -464,6 +469,7 @@ class TopicRegistry:
         if topic is None:
             return
         name = topic.name
+        topic.is_deleted = True
         self.total_partitions -= topic.partition_count
         del self.topics[name]
         self._names = None
