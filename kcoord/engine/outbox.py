@@ -60,7 +60,8 @@ class Outbox:
         # Sessions with output.
         self.ready: list[Session] = []
         # Sessions that the next release looks at, and those of which the last one left something that waits for a
-        # commit. These have nothing to release before `durable_seq` has moved. `is_waiting` is set for both.
+        # commit. These have nothing to release before `durable_seq` has moved; those that were closed meanwhile are
+        # forgotten then. `is_waiting` is set for both.
         self.touched: list[Session] = []
         self.held: list[Session] = []
         self.released_seq = 0

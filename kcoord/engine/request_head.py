@@ -42,7 +42,7 @@ class RequestHead:
 
     def put(self, place: int, one: TopicCommit, wire: bytes) -> None:
         """A request named the topic by these bytes, at this place."""
-        if self.topic_commits.get(one.name) is not one:
+        if place >= TOPICS_MAX or self.topic_commits.get(one.name) is not one:
             return
         one.wire = wire
         if place < len(self.places):

@@ -159,6 +159,9 @@ class Session:
         self._transition_to(CLOSED)
         self.backlog.clear()
         self.drop_output()
+        # The outbox may know the session for as long as a sync takes.
+        self.commit_head = None
+        self.heartbeat_head = None
 
     @property
     def paused(self) -> bool:

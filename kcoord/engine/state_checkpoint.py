@@ -25,7 +25,7 @@ from kcoord.engine.batch_walk import BatchWalk
 from kcoord.engine.control_batch import NO_MARKER, marker_type
 from kcoord.engine.group_events import GroupEvents
 from kcoord.engine.loader import DECOMPRESSED_BYTES_MAX, LogLoader
-from kcoord.log.errors import StorageError
+from kcoord.log.errors import LogError, StorageError
 from kcoord.log.partition_log import Extent, PartitionLog
 from kcoord.log.sieve import SURVIVORS_MAX, Survivors
 from kcoord.log.state_file import (
@@ -66,9 +66,10 @@ from kcoord.wire.record_batch import (
 
 # A checkpoint is not worth a process for fewer records than these of a log.
 RECORDS_MIN: Final = 100_000
-# While the server runs, a checkpoint waits until a start after a crash would have to replay so many records of all logs
-# together, which takes about half a second, or to read so many bytes. A round for fewer records would only begin sooner
-# and more often, and at the highest rates its process takes a part of a processor that clients could use.
+# While the server runs, a checkpoint waits until a start after a crash would have to replay so many records, which
+# takes about half a second, or to read so many bytes: of all logs together that have enough of them for a file. A round
+# for fewer would only begin sooner and more often, and at the highest rates its process takes a part of a processor
+# that clients could use.
 REPLAY_RECORDS: Final = 250_000
 REPLAY_RECORDS_COMPILED: Final = 4_000_000
 REPLAY_BYTES: Final = 512 << 20
@@ -183,7 +184,12 @@ class LogState:
             wanted //= AT_STOP
         if end - max(self.tried_at, start) < wanted:
             return None
-        extents = log.extents(max(self.end_offset, start), end)
+        try:
+            extents = log.extents(max(self.end_offset, start), end)
+        except LogError:
+            # The next call is for the other logs.
+            self.tried_at = end
+            raise
         return StatePlan(log.name, start, self.end_offset, end, extents)
 
 
@@ -279,11 +285,12 @@ def write_state(storage: Storage, plan: StatePlan) -> int:
 
 @final
 class _Key:
-    """A key and its newest record. `newest` is the offset of that, doubled; plus one if it is not a tombstone."""
+    """A key and its newest record: the offset, and whether it is a tombstone."""
 
-    def __init__(self, key: bytes, newest: i64) -> None:
+    def __init__(self, key: bytes, offset: i64, is_tombstone: bool) -> None:
         self.key = key
-        self.newest: i64 = newest
+        self.offset: i64 = offset
+        self.is_tombstone = is_tombstone
         # The key that came after this one the last time. Most clients commit the same partitions again, in one order.
         self.following: _Key | None = None
 
@@ -306,7 +313,7 @@ class _Survey:
 
     def see(self, key: bytes, has_value: bool, offset: int) -> None:
         """A record that counts at once."""
-        found = self._note(key, offset * 2 + 1 if has_value else offset * 2)
+        found = self._note(key, offset, not has_value)
         if self.last is not None:
             self.last.following = found
         self.last = found
@@ -327,22 +334,24 @@ class _Survey:
         expected = last.following
         if expected is None or expected.key != key:
             return False
-        expected.newest = offset * 2 + 1
+        expected.offset = offset
+        expected.is_tombstone = False
         self.last = expected
         return True
 
-    def _note(self, key: bytes, newest: i64) -> _Key:
+    def _note(self, key: bytes, offset: i64, is_tombstone: bool) -> _Key:
         found = self.keys.get(key)
         if found is None:
-            found = self.keys[key] = _Key(key, newest)
+            found = self.keys[key] = _Key(key, offset, is_tombstone)
         else:
-            found.newest = newest
+            found.offset = offset
+            found.is_tombstone = is_tombstone
         return found
 
     def newest_of(self, key: bytes) -> i64:
         """The offset of the key's newest record; -1 if it has none."""
         found = self.keys.get(key)
-        return -1 if found is None else found.newest >> 1
+        return -1 if found is None else found.offset
 
     def see_pending(self, key: bytes, offset: int, producer_id: int) -> None:
         """An offset that a transaction commits."""
@@ -365,7 +374,7 @@ class _Survey:
             if not producers:
                 del self.producers[key]
             if is_commit and offset > self.newest_of(key):
-                self._note(key, offset * 2 + 1)
+                self._note(key, offset, False)
 
     def conclude(self) -> None:
         """All records were visited: determine the groups that exist, and those that end with a tombstone."""
@@ -373,20 +382,20 @@ class _Survey:
         for found in self.keys.values():
             # Nothing is expected any more, and no key refers to itself in a circle.
             found.following = None
-            if found.newest & 1 == 0:
+            if found.is_tombstone:
                 continue
             group = group_of(found.key)
             end = ends.get(group)
             if end is not None:
                 self.is_alive[group] = True
-                if found.newest >> 1 > end:
-                    ends[group] = int(found.newest >> 1)
+                if found.offset > end:
+                    ends[group] = int(found.offset)
 
     def survivors(self) -> Survivors | None:
         """The offsets of all records that may stay; None if they are too many to sort."""
         if len(self.keys) > SURVIVORS_MAX:
             return None
-        offsets: list[int] = [int(found.newest >> 1) for found in self.keys.values()]
+        offsets: list[int] = [int(found.offset) for found in self.keys.values()]
         for of_producer in self.pending.values():
             offsets.extend(of_producer.values())
         offsets.sort()

@@ -52,8 +52,6 @@ SWEEP_MS: Final = 500
 HOLD_S: Final = 0.02
 # Answering so many connections takes longer than to wait until a thread has begun a sync.
 MANY_ANSWERS: Final = 8
-# How many small reads share a look at the clock: those of less than a millisecond.
-SHARED_NOW_MAX: Final = 16
 
 
 class EngineLike(Protocol):
@@ -145,9 +143,6 @@ class Pump:
         # Ends the wait of records that may wait for the next commit.
         self._hold_timer: asyncio.TimerHandle | None = None
         self._heard = False
-        # See `_shared_now`.
-        self._now = clocks()
-        self._now_uses = 0
         # The CPU time of this thread at the end of the last turn.
         self._used_ns = time.thread_time_ns()
         # Connections with waiting input, the next one first.
@@ -162,7 +157,7 @@ class Pump:
 
     def connected(self, connection: Connection, host: str, port: int) -> None:
         """Open a session for a new connection. If this raises, the connection is closed."""
-        connection.last_heard_ms = self._read_now().mono_ms
+        connection.last_heard_ms = self.now().mono_ms
         connection.is_draining = self.is_draining
         self._own(connection, self.engine.open_session(connection.client_host, host, port))
         self.shares.begin(connection)
@@ -172,16 +167,18 @@ class Pump:
     def _own(self, connection: Connection, session: Session) -> None:
         connection.session = session
         session.owner = connection
+        # What an earlier session of the connection left to the transport is sent before the answers of this one.
+        session.note_buffered(connection.unsent_bytes())
         self.connections[session.id] = connection
 
     def received(self, connection: Connection, data: bytes) -> None:
         if self.has_failed:
             return
         self._heard = True
+        now = self.now()
         if len(data) <= SMALL_READ_BYTES and not connection.unread:
-            self._handle(connection, data, self._shared_now())
+            self._handle(connection, data, now)
         else:
-            now = self._read_now()
             is_waiting = bool(connection.unread)
             connection.keep(data)
             if not is_waiting:
@@ -192,18 +189,6 @@ class Pump:
         self.shares.note(connection, len(data), connection.lacks_bytes())
         connection.update_reading()
         self.schedule_turn()
-
-    def _read_now(self) -> Now:
-        self._now_uses = 0
-        self._now = self.now()
-        return self._now
-
-    def _shared_now(self) -> Now:
-        """The time for one of several small reads of a turn: a look at the clock costs as much as a heartbeat."""
-        self._now_uses += 1
-        if self._now_uses > SHARED_NOW_MAX or not self._turn_scheduled:
-            return self._read_now()
-        return self._now
 
     def _handle(self, connection: Connection, data: bytes | None, now: Now) -> None:
         """Let the engine handle new input, or the next piece of the waiting input if `data` is None."""
@@ -255,7 +240,7 @@ class Pump:
         if self.has_failed:
             return
         try:
-            self.engine.close_session(session, self._read_now())
+            self.engine.close_session(session, self.now())
         except Exception as error:
             self._fault(connection, error)
         self.schedule_turn()
@@ -301,7 +286,7 @@ class Pump:
         if self.has_failed:
             return
         try:
-            self._end_turn(self._read_now())
+            self._end_turn(self.now())
         except Exception as error:
             self.fail(error)
             return
@@ -309,7 +294,7 @@ class Pump:
             self.schedule_turn()
         if self._unread:
             self.schedule_turn()
-            self._handle_unread(self._read_now())
+            self._handle_unread(self.now())
 
     def _end_turn(self, now: Now, may_hold: bool = True) -> None:
         ticket = self.engine.end_turn(now, may_hold and not self.is_draining)
@@ -348,7 +333,7 @@ class Pump:
         if self.has_failed:
             return
         try:
-            self._end_turn(self._read_now(), may_hold=False)
+            self._end_turn(self.now(), may_hold=False)
         except Exception as error:
             self.fail(error)
 
@@ -374,7 +359,7 @@ class Pump:
             self.fail(error)
             return
         try:
-            now = self._read_now()
+            now = self.now()
             self.engine.commit_done(ticket, now)
             self._end_turn(now)
         except Exception as failure:
@@ -436,7 +421,7 @@ class Pump:
         if self.has_failed:
             return
         try:
-            self.engine.job_done(job, result, error, self._read_now())
+            self.engine.job_done(job, result, error, self.now())
         except Exception as failure:
             self.fail(failure)
             return
@@ -474,7 +459,7 @@ class Pump:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        now = self._read_now()
+        now = self.now()
         try:
             self.engine.fire_timers(now)
             self._end_turn(now)
@@ -484,7 +469,7 @@ class Pump:
     def sweep(self) -> None:
         """Close overdue connections. Called every SWEEP_MS."""
         self.log.note_left_out()
-        now_ms = self._read_now().mono_ms
+        now_ms = self.now().mono_ms
         for connection in list(self.connections.values()):
             reason = connection.overdue(now_ms)
             if reason:

@@ -413,9 +413,9 @@ class TopicRegistry:
 
     def _replay_topic(self, record: TopicRecord) -> None:
         topic = Topic(record.name, record.topic_id)
-        before = self.topics.get(topic.name)
-        if before is not None:
-            before.is_deleted = True
+        for before in (self.topics.get(topic.name), self.topics_by_id.get(topic.topic_id)):
+            if before is not None:
+                before.is_deleted = True
         self.topics[topic.name] = topic
         self.topics_by_id[topic.topic_id] = topic
         self.new_topics_version = self.version
@@ -471,9 +471,12 @@ class TopicRegistry:
         name = topic.name
         topic.is_deleted = True
         self.total_partitions -= topic.partition_count
+        self._note_change(name)
+        if self.topics.get(name) is not topic:
+            # A foreign log: another topic has the name now.
+            return
         del self.topics[name]
         self._names = None
-        self._note_change(name)
         names = self.names_by_unified.get(unified_name(name))
         if names is not None and name in names:
             names.remove(name)

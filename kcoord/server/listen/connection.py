@@ -81,7 +81,8 @@ class Connection:
         self.listener = listener
         self.client_host = client_host
         self.transport: asyncio.Transport
-        # The socket that the transport owns, if answers may be written to it directly; -1 otherwise.
+        # The socket that the transport owns, if answers may be written to it directly; -1 otherwise. They are only
+        # while the transport holds nothing, which `Session.buffered_bytes` tells.
         self.fd = -1
         # Set while the connection is open.
         self.session: Session

@@ -24,9 +24,8 @@ from kcoord.server.pump import read_clocks
 CHILD: Final = "kcoord.server.maintenance.state_child"
 POLL_S: Final = 0.01
 NICENESS: Final = 10
-# After a successful round comes a pause of this many times its length: at the highest rates the next one would be due
-# at once, and its process would take a part of a processor that the clients could use. What arrives in the pause costs
-# a start after a crash about a second at most.
+# After a successful round comes a pause of this many times its length: at the highest rates, or on a slow machine, the
+# next one may be due soon, and its process takes a part of a processor that the clients could use.
 PAUSES: Final = 4
 PAUSE_MS_MAX: Final = 2000
 

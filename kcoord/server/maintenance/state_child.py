@@ -32,7 +32,7 @@ def decode_plan(data: dict[str, Any]) -> StatePlan:
 
 
 def main() -> None:
-    # Millions of keys would be looked through again and again. The process ends before that matters.
+    # It would look through millions of keys again and again, and find nothing.
     gc.disable()
     parent = Parent()
     storage = LogFiles(parent.work["root"], (TEMPORARY_SUFFIX,), parent.meter)
@@ -41,6 +41,8 @@ def main() -> None:
             parent.answer({"records": write_state(storage, decode_plan(plan))})
         except Exception as error:
             parent.answer({"error": f"{type(error).__name__}: {error}"})
+            # What was surveyed so far refers to itself in circles.
+            gc.collect()
     parent.end()
 
 

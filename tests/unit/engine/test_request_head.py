@@ -90,3 +90,9 @@ def test_few_topics_are_remembered() -> None:
     again = TopicCommit("g", Topic("topic-0", bytes(range(16))))
     head.remember(again)
     assert head.topic_commits["topic-0"] is again
+    # So are their places, wherever they are named.
+    for place in range(2 * TOPICS_MAX):
+        head.put(place, again, b"wire")
+    assert len(head.places) == TOPICS_MAX
+    head.put(0, TopicCommit("g", Topic("topic-0", ZERO_UUID)), b"other")
+    assert head.places[0] is again and again.wire == b"wire"

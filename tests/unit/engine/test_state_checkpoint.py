@@ -14,6 +14,7 @@ from kcoord.engine import state_checkpoint
 from kcoord.engine.engine import Engine
 from kcoord.engine.loader import LogLoader
 from kcoord.engine.state_checkpoint import LogState, StateCheckpoints, StateNotWritten, StatePlan, write_state
+from kcoord.log.errors import LogDamaged
 from kcoord.log.log_config import LogConfig
 from kcoord.log.partition_log import PartitionLog
 from kcoord.log.serde import encode_record
@@ -315,6 +316,30 @@ def test_a_round_waits_until_a_start_would_replay_much() -> None:
     assert due() == [("__consumer_offsets-1", 8)]
     grow(1, 1)
     assert due(at_stop=True) == [("__consumer_offsets-0", 19), ("__consumer_offsets-1", 9)]
+
+
+def test_a_damaged_log_does_not_keep_the_others_from_their_checkpoints() -> None:
+    states = StateCheckpoints()
+    states.replay_records = 8
+    for number in range(3):
+        log = new_log(partition=number)
+        states.load(new_core(), LogId("__consumer_offsets", number), log)
+        states.logs[log.name].records_min = 8
+        for _ in range(20):
+            append(log, [commit("g", 0, 1)])
+    # The position of the last checkpoint's end is looked up in a file that has something else now.
+    damaged = states.logs["__consumer_offsets-1"]
+    damaged.end_offset = damaged.tried_at = 1
+    segment = damaged.log.segments[0]
+    segment._indexed = False
+    file = damaged.log.storage.open(segment.log_path)
+    size = damaged.log.storage.size_of(segment.log_path)
+    file.truncate(0)
+    file.append(b"\xff" * size)
+    with pytest.raises(LogDamaged):
+        states.plans(False)
+    assert [plan.log_name for plan in states.plans(False)] == ["__consumer_offsets-0", "__consumer_offsets-2"]
+    assert states.plans(False) == []
 
 
 @pytest.mark.parametrize("seed", range(4))

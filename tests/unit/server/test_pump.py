@@ -536,46 +536,6 @@ async def test_a_turn_that_takes_long_is_reported_with_its_api() -> None:
                 assert int(str(line["cpu_ms"])) >= 20 and line["request_bytes"]
 
 
-async def test_small_reads_of_a_turn_share_a_look_at_the_clock() -> None:
-    looks = 0
-
-    def look() -> Now:
-        nonlocal looks
-        looks += 1
-        return Now(looks, looks)
-
-    engine = EchoEngine()
-    async with running(engine, clocks=look) as rig:
-        streams = await rig.connect()
-        await exchange(streams)
-        (connection,) = rig.pump.connections.values()
-        times: list[int] = []
-        receive = engine.receive
-
-        def note(session: Session, data: bytes, now: Now) -> None:
-            times.append(now.mono_ms)
-            receive(session, data, now)
-
-        engine.receive = note  # type: ignore[method-assign]
-        while rig.pump._turn_scheduled:
-            await asyncio.sleep(0)
-        began = looks
-        for _ in range(40):
-            connection.data_received(FRAME)
-        assert looks == began + 3
-        assert times == sorted(times) and len(set(times)) == 3
-        # A large read is handled at its own time, and what comes after it at a time that is not earlier.
-        connection.data_received(BIG)
-        assert looks == began + 4
-        connection.data_received(FRAME)
-        assert times[-1] == looks == began + 4
-        # Nor does another turn begin with an old time.
-        while rig.pump._turn_scheduled:
-            await asyncio.sleep(0)
-        connection.data_received(FRAME)
-        assert times[-1] == looks > began + 4
-
-
 def test_the_clocks_are_read_anew_each_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
     times = [5_000_000, 5_999_999, 6_000_000, 90_000_000]
     walls = iter([70_000_000, 71_000_000, 20_000_000])

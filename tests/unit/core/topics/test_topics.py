@@ -265,3 +265,24 @@ def test_bad_configurations_are_refused(version: int) -> None:
     assert create(rig, "t", version=version, no_such="1") == [errors.INVALID_CONFIG]
     assert create(rig, "t", version=version, retention_ms="soon") == [errors.INVALID_CONFIG]
     assert rig.topics.get("t") is None
+
+
+def test_whoever_remembers_a_topic_learns_that_it_is_gone() -> None:
+    """Also in logs that no controller writes: a name or an id that is given twice."""
+    topics = TopicRegistry(CoreConfig())
+    ids = [bytes([number]) * 16 for number in range(3)]
+    topics.replay_metadata(TopicRecord("a", ids[0]), 0)
+    first = topics.get("a")
+    topics.replay_metadata(TopicRecord("a", ids[1]), 1)
+    second = topics.get("a")
+    assert first is not None and second is not None
+    assert (first.is_deleted, second.is_deleted) == (True, False)
+    # The name belongs to the second one, whatever happens to the first.
+    topics.replay_metadata(RemoveTopicRecord(ids[0]), 2)
+    assert topics.get("a") is second and topics.by_id(ids[0]) is None
+    topics.replay_metadata(TopicRecord("b", ids[1]), 3)
+    third = topics.by_id(ids[1])
+    assert third is topics.get("b") and third is not None
+    assert (second.is_deleted, third.is_deleted) == (True, False)
+    topics.replay_metadata(RemoveTopicRecord(ids[1]), 4)
+    assert third.is_deleted and topics.get("b") is None

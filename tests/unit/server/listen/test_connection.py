@@ -292,6 +292,31 @@ async def test_answers_stay_in_order_while_the_client_does_not_read() -> None:
             assert got == b"".join(frames)
 
 
+async def test_answers_of_another_engine_come_after_those_that_wait() -> None:
+    big = [(9000).to_bytes(4, "big") + bytes(8) + bytes([number]) * 8992 for number in range(3)]
+    async with running(EchoEngine(copies=COPIES)) as rig:
+        with socket.create_connection(("127.0.0.1", rig.port)) as raw:
+            raw.setblocking(False)
+            while not rig.pump.connections:
+                await asyncio.sleep(0)
+            (connection,) = rig.pump.connections.values()
+            for frame in big[:2]:
+                connection.data_received(frame)
+                while rig.pump._turn_scheduled:
+                    await asyncio.sleep(0)
+            unsent = connection.unsent_bytes()
+            assert unsent > 0
+            engine = EchoEngine()
+            rig.pump.replace_engine(engine)
+            assert connection.session.buffered_bytes == engine.pool.held_bytes + unsent == unsent
+            connection.data_received(big[2])
+            got = bytearray()
+            expected = big[0] * COPIES + big[1] * COPIES + big[2]
+            while len(got) < len(expected):
+                got += await asyncio.wait_for(asyncio.get_running_loop().sock_recv(raw, 1 << 20), WAIT_S)
+            assert got == expected
+
+
 async def test_nothing_is_written_to_the_socket_of_a_transport_that_closes() -> None:
     """Its number may belong to another connection already."""
     async with running(EchoEngine()) as rig:
