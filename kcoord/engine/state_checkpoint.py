@@ -66,13 +66,14 @@ from kcoord.wire.record_batch import (
 
 # A checkpoint is not worth a process for fewer records than these of a log.
 RECORDS_MIN: Final = 100_000
-# While the server runs, a checkpoint waits until a start after a crash would have to replay so many records, which
-# takes about half a second, or to read so many bytes: of all logs together that have enough of them for a file. A round
-# for fewer would only begin sooner and more often, and at the highest rates its process takes a part of a processor
-# that clients could use.
+# For some seconds after the last round, a checkpoint waits until a start after a crash would have to replay so many
+# records, which takes about half a second, or to read so many bytes: of all logs together that have enough of them for
+# a file. A round for fewer would only begin more often, and at the highest rates its process takes a part of a
+# processor that clients could use. It may not wait for long: compaction removes old tombstones, and a checkpoint from
+# before a tombstone still has what that removed.
 REPLAY_RECORDS: Final = 250_000
 REPLAY_RECORDS_COMPILED: Final = 4_000_000
-REPLAY_BYTES: Final = 512 << 20
+REPLAY_BYTES: Final = 256 << 20
 # At a stop a checkpoint is made when the log has grown this much less than it must while the server runs.
 AT_STOP: Final = 8
 BATCH_BYTES: Final = 1 << 20
@@ -216,9 +217,9 @@ class StateCheckpoints:
         fields: dict[str, object] = {"file": state_path(log.name), "reason": reason}
         return [Fact(WARNING, "state_checkpoint_not_used", fields)]
 
-    def plans(self, at_stop: bool) -> list[StatePlan]:
-        """The plans that are worth writing now. Another process or thread passes them to `write_state`. Raises
-        LogDamaged.
+    def plans(self, at_stop: bool, may_wait: bool = False) -> list[StatePlan]:
+        """The plans that are worth writing now; with `may_wait` none while a start would not replay much. Another
+        process or thread passes them to `write_state`. Raises LogDamaged.
         """
         plans: list[StatePlan] = []
         records = 0
@@ -229,7 +230,7 @@ class StateCheckpoints:
                 plans.append(plan)
                 records += plan.records()
                 size += plan.size_bytes()
-        if not at_stop and records < self.replay_records and size < self.replay_bytes:
+        if may_wait and not at_stop and records < self.replay_records and size < self.replay_bytes:
             return []
         for plan in plans:
             self.logs[plan.log_name].tried_at = plan.end_offset

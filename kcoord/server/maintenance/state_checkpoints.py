@@ -28,6 +28,8 @@ NICENESS: Final = 10
 # next one may be due soon, and its process takes a part of a processor that the clients could use.
 PAUSES: Final = 4
 PAUSE_MS_MAX: Final = 2000
+# For so long after it, a round waits until a start would replay much.
+WAIT_MS: Final = 10_000
 
 
 @final
@@ -58,6 +60,7 @@ class StateRounds:
         # By the monotonic clock.
         self._began_ms = 0
         self._not_before_ms = 0
+        self._may_wait_until_ms = 0
 
     def sweep(self) -> None:
         """Begin a round if one is due and none is running."""
@@ -83,7 +86,7 @@ class StateRounds:
 
     def _begin(self, at_stop: bool) -> bool:
         try:
-            plans = self._states.plans(at_stop)
+            plans = self._states.plans(at_stop, read_clocks().mono_ms < self._may_wait_until_ms)
         except (LogError, OSError) as error:
             # Damage in a part of the log that the server does not use now. The next start reports it.
             self._note_failure(error)
@@ -130,6 +133,7 @@ class StateRounds:
         else:
             self._backoff.succeeded()
             self._not_before_ms = now_ms + min((now_ms - self._began_ms) * PAUSES, PAUSE_MS_MAX)
+            self._may_wait_until_ms = now_ms + WAIT_MS
 
     def _note_failure(self, error: Exception) -> None:
         self._backoff.failed(read_clocks().mono_ms)

@@ -295,7 +295,7 @@ def test_a_round_waits_until_a_start_would_replay_much() -> None:
             append(logs[number], [commit("g", 0, 1)])
 
     def due(at_stop: bool = False) -> list[tuple[str, int]]:
-        return [(plan.log_name, plan.records()) for plan in states.plans(at_stop)]
+        return [(plan.log_name, plan.records()) for plan in states.plans(at_stop, True)]
 
     states.replay_records = 20
     states.replay_bytes = 1 << 20
@@ -314,6 +314,11 @@ def test_a_round_waits_until_a_start_would_replay_much() -> None:
     assert due() == []
     grow(1, 1)
     assert due() == [("__consumer_offsets-1", 8)]
+    # Without a round for some time, no more is waited for.
+    states.replay_bytes = 1 << 20
+    grow(2, 8)
+    assert due() == []
+    assert [plan.log_name for plan in states.plans(False)] == ["__consumer_offsets-2"]
     grow(1, 1)
     assert due(at_stop=True) == [("__consumer_offsets-0", 19), ("__consumer_offsets-1", 9)]
 

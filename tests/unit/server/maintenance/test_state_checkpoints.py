@@ -24,7 +24,7 @@ from kcoord.protocol.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from kcoord.server.logs import ServerLog
-from kcoord.server.maintenance.state_checkpoints import PAUSE_MS_MAX, StateRounds
+from kcoord.server.maintenance.state_checkpoints import PAUSE_MS_MAX, WAIT_MS, StateRounds
 from kcoord.server.pump import read_clocks
 from kcoord.server.server import Server
 from kcoord.server.settings.load import load
@@ -157,7 +157,13 @@ async def test_a_pause_follows_a_successful_round(tmp_path: Path) -> None:
     commit(engine, 20)
     rounds.sweep()
     assert not rounds.is_busy
+    # After the pause, a round still waits for some seconds, unless a start would replay much.
     rounds._not_before_ms = ended_ms
+    assert ended_ms < rounds._may_wait_until_ms <= ended_ms + WAIT_MS
+    engine.states.replay_records = 1000
+    rounds.sweep()
+    assert not rounds.is_busy
+    rounds._may_wait_until_ms = ended_ms
     rounds.sweep()
     assert rounds.is_busy
     await until_done(rounds)
@@ -183,7 +189,7 @@ async def test_a_removed_segment_is_not_recreated(tmp_path: Path) -> None:
 class Damaged:
     """State checkpoints of a log that cannot be looked through."""
 
-    def plans(self, at_stop: bool) -> list[StatePlan]:
+    def plans(self, at_stop: bool, may_wait: bool) -> list[StatePlan]:
         raise LogDamaged("a file", 3, 7, "bad")
 
 
