@@ -230,7 +230,7 @@ class StateCheckpoints:
                 plans.append(plan)
                 records += plan.records()
                 size += plan.size_bytes()
-        if may_wait and not at_stop and records < self.replay_records and size < self.replay_bytes:
+        if may_wait and records < self.replay_records and size < self.replay_bytes:
             return []
         for plan in plans:
             self.logs[plan.log_name].tried_at = plan.end_offset

@@ -255,13 +255,9 @@ class Connection:
         self.is_open = True
         if self.pump.log.has_debug:
             self._log_requests()
-        else:
+        elif IS_AVAILABLE and self.transport is transport:
             # Not if something stands between the pump and the socket, as in tests.
-            self._write_directly(self.transport is transport)
-
-    def _write_directly(self, may_write: bool) -> None:
-        if IS_AVAILABLE and may_write:
-            self.fd = self.transport.get_extra_info("socket").fileno()
+            self.fd = transport.get_extra_info("socket").fileno()
             self.session.takes_files = True
 
     def _log_requests(self) -> None:

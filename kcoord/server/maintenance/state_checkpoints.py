@@ -66,12 +66,12 @@ class StateRounds:
         """Begin a round if one is due and none is running."""
         now_ms = read_clocks().mono_ms
         if not self.is_busy and now_ms >= self._not_before_ms and self._backoff.is_due(now_ms):
-            self._begin(False)
+            self._begin(False, now_ms < self._may_wait_until_ms)
 
     async def finish(self, is_too_late: Callable[[], bool]) -> None:
         """At a clean stop, after the last commit, run a last round if it pays and there is time."""
         await self._wait(is_too_late)
-        if not self.is_busy and self._begin(True):
+        if not self.is_busy and self._begin(True, False):
             await self._wait(is_too_late)
         self.kill()
 
@@ -84,9 +84,9 @@ class StateRounds:
         self._is_killed = True
         self._leash.kill()
 
-    def _begin(self, at_stop: bool) -> bool:
+    def _begin(self, at_stop: bool, may_wait: bool) -> bool:
         try:
-            plans = self._states.plans(at_stop, read_clocks().mono_ms < self._may_wait_until_ms)
+            plans = self._states.plans(at_stop, may_wait)
         except (LogError, OSError) as error:
             # Damage in a part of the log that the server does not use now. The next start reports it.
             self._note_failure(error)

@@ -295,7 +295,7 @@ def test_a_round_waits_until_a_start_would_replay_much() -> None:
             append(logs[number], [commit("g", 0, 1)])
 
     def due(at_stop: bool = False) -> list[tuple[str, int]]:
-        return [(plan.log_name, plan.records()) for plan in states.plans(at_stop, True)]
+        return [(plan.log_name, plan.records()) for plan in states.plans(at_stop, not at_stop)]
 
     states.replay_records = 20
     states.replay_bytes = 1 << 20
