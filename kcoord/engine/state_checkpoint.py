@@ -69,8 +69,7 @@ RECORDS_MIN: Final = 100_000
 # For some seconds after the last round, a checkpoint waits until a start after a crash would have to replay so many
 # records, which takes about half a second, or to read so many bytes: of all logs together that have enough of them for
 # a file. A round for fewer would only begin more often, and at the highest rates its process takes a part of a
-# processor that clients could use. It may not wait for long: compaction removes old tombstones, and a checkpoint from
-# before a tombstone still has what that removed.
+# processor that clients could use.
 REPLAY_RECORDS: Final = 250_000
 REPLAY_RECORDS_COMPILED: Final = 4_000_000
 REPLAY_BYTES: Final = 256 << 20

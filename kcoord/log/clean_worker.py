@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from kcoord.log.cleaner import CLEANED_SUFFIX, CleanConfig, CleanedGroup, CleanResult, clean
+from kcoord.log.cleaner import CleanConfig, CleanedGroup, CleanResult, clean
 from kcoord.log.errors import LogDamaged
+from kcoord.log.exchange import CLEANED_SUFFIX
 from kcoord.log.pace import SHARE_MIN, GentlePace, find_processors
 from kcoord.log.parent import LogFiles, Parent
 

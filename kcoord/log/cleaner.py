@@ -12,6 +12,8 @@ the files (exchange.py). The rules are those of Kafka's cleaner:
   The key of a marker is never compared with the keys of records (KAFKA-14055).
 - The last batch of each producer is kept, empty if necessary, for its epoch and sequence. A producer with only markers
   left keeps the last marker (KAFKA-9144).
+- Tombstones and markers after the end of the log's state checkpoint are kept: the next start replays them after the
+  checkpoint, which still has what they ended.
 - The last batch of each group of segments is kept, empty if necessary. So the new segment ends where the old ones
   ended, and recovery can determine which old segments it replaces.
 
@@ -24,9 +26,11 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from kcoord.log.errors import LogDamaged
+from kcoord.log.exchange import CLEANED_SUFFIX
 from kcoord.log.pace import Pace
 from kcoord.log.segment import RELATIVE_OFFSET_MAX, Segment
 from kcoord.log.sieve import NO_OFFSET, SURVIVORS_MAX, NewestOffsets, Sieve, Survivors, cut_out, cut_out_shifted
+from kcoord.log.state_file import known_end, state_path
 from kcoord.log.storage import Storage
 from kcoord.log.transaction_index import ABORT, COMMIT, AbortedTransaction
 from kcoord.wire.compression import CODEC_NONE, DecompressionError, compress
@@ -44,7 +48,6 @@ from kcoord.wire.record_batch import (
     records_reader,
 )
 
-CLEANED_SUFFIX: Final = ".cleaned"
 WRITE_BYTES: Final = 1 << 18
 # Output is synced each time this much was written, so a commit never waits for the write-back of a large file.
 SYNC_BYTES: Final = 1 << 18
@@ -239,6 +242,8 @@ class _Cleaning:
         self.met: set[int] = set()
         self.kept_aborted: list[AbortedTransaction] = []
         self.result = CleanResult(first_offset_of(segments))
+        # Tombstones and markers from here on must stay. A later checkpoint would only have a higher end.
+        self.checkpoint_end = known_end(storage, state_path(directory))
 
     def run(self, first_dirty: int) -> CleanResult:
         result = self.result
@@ -361,7 +366,8 @@ class _Cleaning:
         has_passed = horizon != NO_TIMESTAMP and horizon <= self.now_ms
         if header.is_control:
             can_go = self._marker_can_go(segment, header, data)
-            drop_all = can_go and (has_passed or header.count == 0)
+            is_known = header.last_offset < self.checkpoint_end
+            drop_all = can_go and (header.count == 0 or (has_passed and is_known))
             wants_horizon = can_go and header.count > 0
         else:
             drop_all = self._is_aborted(header)
@@ -373,11 +379,13 @@ class _Cleaning:
         r = reader_of(segment, header, data, self.config.decompressed_bytes_max)
         sieve = Sieve()
         end = self.result.end
+        # Where tombstones stay again.
+        deleted_end = min(end, self.checkpoint_end) if has_passed else NO_OFFSET
         try:
             if header.is_control:
                 sieve.take_all(r, header.count)
             else:
-                sieve.take_newest(r, header.base_offset, header.count, self.newest, end, has_passed, self.pace)
+                sieve.take_newest(r, header.base_offset, header.count, self.newest, end, deleted_end, self.pace)
                 wants_horizon = sieve.has_tombstone
         except DecodeError as error:
             raise LogDamaged(segment.log_path, header.base_offset, 0, str(error)) from None

@@ -18,11 +18,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from kcoord.log.cleaner import CLEANED_SUFFIX
 from kcoord.log.errors import LogDamaged
 from kcoord.log.segment import INDEX_KINDS, BadBatch, Segment
 from kcoord.log.storage import Storage
 
+CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
 DELETED_SUFFIX: Final = ".deleted"
 BASE_DIGITS: Final = 20

@@ -114,11 +114,11 @@ class Sieve:
         count: i64,
         newest: NewestOffsets,
         end_offset: i64,
-        has_passed: bool,
+        deleted_end: i64,
         pace: Pace,
     ) -> None:
         """Keep, of the next `count` records in `r`, those from `end_offset` on, and before it those that are the newest
-        of their key. Tombstones go if the delete horizon `has_passed`. Raises DecodeError.
+        of their key. Tombstones before `deleted_end` go. Raises DecodeError.
         """
         by_key = newest.by_key
         buf = r.buf
@@ -141,7 +141,7 @@ class Sieve:
                     found = by_key.get(short_key(buf[at : at + size]))
                     stays = found is None or found <= int(offset)
             if stays and r.varint() < 0:
-                if has_passed and offset < end_offset:
+                if offset < deleted_end:
                     stays = False
                 else:
                     self.has_tombstone = True

@@ -15,7 +15,7 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from kcoord.log.partition_log import Extent
+from kcoord.log.partition_log import INT64_MAX, Extent
 from kcoord.log.storage import Storage, parent_of
 from kcoord.wire.crc import crc32c
 
@@ -74,6 +74,27 @@ def read_state_file(storage: Storage, path: str) -> StateFile | None:
     if version != VERSION and version != TRANSACTIONS_VERSION:
         raise BadStateFile(f"version {version}")
     return StateFile(Extent(path, 0, size - FOOTER.size), records, end_offset)
+
+
+def known_end(storage: Storage, path: str) -> int:
+    """The end of what the log's next start may take from the file: INT64_MAX if there is no file, 0 if it cannot be
+    determined. Only the footer is read.
+    """
+    if not storage.exists(path):
+        return INT64_MAX
+    try:
+        size = storage.size_of(path)
+        if size < FOOTER.size:
+            return 0
+        file = storage.open(path)
+        try:
+            footer = file.read_at(size - FOOTER.size, FOOTER.size)
+        finally:
+            file.close()
+        magic, version, _records, end_offset, _crc = FOOTER.unpack(footer)
+    except (OSError, struct.error):
+        return 0
+    return int(end_offset) if magic == MAGIC and version in (VERSION, TRANSACTIONS_VERSION) else 0
 
 
 def remove_state_file(storage: Storage, path: str) -> None:

@@ -1,13 +1,15 @@
-"""Logs read and marked in one call, which the server does in steps."""
+"""Logs read, compacted and marked in one call, which the server does in steps."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from kcoord.engine.state_checkpoint import StatePlan, write_state
 from kcoord.log.cleaner import CleanConfig, CleanResult, clean
 from kcoord.log.exchange import promote
 from kcoord.log.journal import Journal
 from kcoord.log.partition_log import PartitionLog
+from kcoord.log.state_file import read_state_file, state_path
 
 
 def batches_of(log: PartitionLog, from_offset: int, upto_offset: int) -> Iterator[tuple[int, bytes]]:
@@ -53,3 +55,11 @@ def compact(
         for segment in old:
             segment.remove()
     return result
+
+
+def write_checkpoint(log: PartitionLog) -> None:
+    """A state checkpoint at the end of the log, from the last one and the log after it."""
+    last = read_state_file(log.storage, state_path(log.name))
+    start = 0 if last is None else last.end_offset
+    end = log.durable_end
+    write_state(log.storage, StatePlan(log.name, log.log_start_offset, start, end, log.extents(start, end)))

@@ -40,11 +40,12 @@ def rebuilt(count: int, records: bytes, base_timestamp: int, number_of_offsets: 
     return decode_records(batch, 0, parse_header(batch), 1 << 20)
 
 
-@given(some_pairs, some_pairs, st.integers(0, 30), st.integers(0, 30), st.booleans())
-def test_what_stays(pairs: Pairs, later: Pairs, dirty: int, beyond: int, has_passed: bool) -> None:
+@given(some_pairs, some_pairs, st.integers(0, 30), st.integers(0, 30), st.integers(0, 30))
+def test_what_stays(pairs: Pairs, later: Pairs, dirty: int, beyond: int, deleted: int) -> None:
     """The map is that of a later batch with the same offsets: what counts is which offset is larger."""
     first_dirty = BASE_OFFSET + dirty
     end_offset = BASE_OFFSET + beyond
+    deleted_end = min(BASE_OFFSET + deleted, end_offset)
     newest = noted(later, first_dirty)
     by_key = {key: BASE_OFFSET + i for i, (key, _) in enumerate(later) if key is not None and i >= dirty}
     assert newest.by_key == {short_key(key): offset for key, offset in by_key.items()}
@@ -57,12 +58,12 @@ def test_what_stays(pairs: Pairs, later: Pairs, dirty: int, beyond: int, has_pas
         elif record.key is None or by_key.get(record.key, -1) > record.offset:
             stays = False
         else:
-            stays = record.value is not None or not has_passed
+            stays = record.value is not None or record.offset >= deleted_end
         if stays:
             expected.append(record)
 
     sieve = Sieve()
-    sieve.take_newest(reader_of(batch), BASE_OFFSET, len(pairs), newest, end_offset, has_passed, Pace())
+    sieve.take_newest(reader_of(batch), BASE_OFFSET, len(pairs), newest, end_offset, deleted_end, Pace())
     base_timestamp = int(parse_header(batch).base_timestamp)
     assert sieve.kept == len(expected)
     assert sieve.has_tombstone == any(record.value is None for record in expected)
