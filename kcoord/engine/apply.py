@@ -199,6 +199,9 @@ class Applier(MarkerLog):
             offset += 1
         core.settle(outcome, now)
         if log.is_metadata:
+            if outcome.once_durable is not None:
+                # A power cut that takes back a block of producer ids may leave records with these ids in other logs.
+                self.commits.journal.sync_next(log.log)
             # A small request may create many partitions.
             self.budget.spent += encoded.size_bytes
             self.follow_topics(now)

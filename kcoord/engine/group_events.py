@@ -79,6 +79,8 @@ class GroupEvents:
         self._timelines: dict[int, GroupTimeline] = {}
         # The offset up to which each log is projected: the events of all records below it are written.
         self.marks: dict[int, int] = {}
+        # The topic had marks, and they were removed with all of its events.
+        self.has_lost_marks = False
         # Events before this time are not written at start-up: the topic would not retain them.
         self.oldest_ms = 0
         self._waiting: list[_Pending] = []
@@ -110,6 +112,9 @@ class GroupEvents:
                 walk.close()
         if last is not None:
             self._read_marks_of(buf, last)
+        elif log.end_offset > 0:
+            # All events were removed, and the marks with them. What happened before is not written again.
+            self.has_lost_marks = True
 
     def _read_marks_of(self, buf: bytes, header: BatchHeader) -> None:
         try:
@@ -126,8 +131,8 @@ class GroupEvents:
     def begin(self, partition: int, end_offset: int) -> None:
         """A coordinator log that ends at `end_offset` is replayed next."""
         mark = self.marks.get(partition, 0)
-        if mark > end_offset:
-            # The log was restored to an earlier state: its next records at these offsets are new.
+        if mark > end_offset or self.has_lost_marks:
+            # The log was restored to an earlier state: its next records at these offsets are new. Or nobody knows.
             self.marks[partition] = end_offset
 
     def loaded(

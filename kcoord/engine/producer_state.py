@@ -44,7 +44,8 @@ def load_producers(
             recent = PartitionProducers(config.producer_id_expiration_ms)
             _rebuild(recent, log, max(log.offset_before(offset, REPEATS_BYTES), start), offset)
             producers.add_repeats(recent)
-        start = max(start, offset)
+        # Also below the log's start: DeleteRecords removes records, and the state that producers have stays.
+        start = offset
         break
     _rebuild(producers, log, start, log.end_offset)
     return producers

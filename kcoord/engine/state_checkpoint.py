@@ -268,11 +268,12 @@ def write_state(storage: Storage, plan: StatePlan) -> int:
             file.datasync()
         finally:
             file.close()
-    survey = _Survey()
-    _Pass(storage, plan, extents, survey, None).run()
-    survey.conclude()
+    # The file must be there before the log is read: it tells the cleaner that a first checkpoint is being written.
     writer = StateFileWriter(storage, path)
     try:
+        survey = _Survey()
+        _Pass(storage, plan, extents, survey, None).run()
+        survey.conclude()
         copy = _Copy(writer)
         _Pass(storage, plan, extents, survey, copy).run()
         copy.close_batch()

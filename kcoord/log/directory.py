@@ -179,10 +179,19 @@ class LogDirectory:
         # The contents of the file, and whether the next commit must rewrite it.
         self._durable_starts: Checkpoint = {}
         self.starts_moved = False
+        # The starts of deleted logs: a crash may take a deletion back. A new log of the same name ends that.
+        self._deleted_starts: Checkpoint = {}
+        # The offsets up to which logs are cleaned, as the file has them.
+        self._cleaned_lock = threading.Lock()
+        self._cleaned_taken = 0
+        self._cleaned_done = 0
+        self._cleaned: Checkpoint = {}
         # The largest commit of each log that exceeds the default; None if there is no such file.
         self._commit_bytes: Checkpoint | None = None
         # Hints that a clean close could not write: the file's name and the reason.
         self.unwritten: list[tuple[str, str]] = []
+        # What a clean close leaves to the next start, which must then begin as after a crash.
+        self.has_unfinished_work = False
         self._closed = False
 
     # --- logs
@@ -222,12 +231,7 @@ class LogDirectory:
         point = self._missing.get(key, 0)
         if point:
             raise LogDamaged(f"{topic}-{partition}", 0, 0, f"its directory is missing, {point} offsets were synced")
-        # A log of this name existed before. Its marks must not apply to the new log, so the checkpoints are rewritten
-        # without them. The version in `Marks` keeps an older write, still in progress in a thread, from undoing this.
-        if key in self._written_points or self._marks_taken != self._marks_written:
-            self.write_recovery_points()
-        if key in self._written_starts:
-            self._write_start_offsets()
+        self._forget_marks(key)
         log = PartitionLog(self.storage, topic, partition, topic_id, config or self.config, self.files)
         log.begin()
         if with_files:
@@ -235,6 +239,21 @@ class LogDirectory:
             self._sync_new(log)
         self._logs[key] = log
         return log
+
+    def _forget_marks(self, key: tuple[str, int]) -> None:
+        """If a log of this name existed before, its marks must not apply to the new log: rewrite the checkpoints
+        without them. The version in `Marks` keeps an older write, still in progress in a thread, from undoing this.
+        """
+        self._deleted_starts.pop(key, None)
+        if key in self._written_points or self._marks_taken != self._marks_written:
+            self.write_recovery_points()
+        # The starts that were taken last may be those without the old log, and not be written yet.
+        if key in self._written_starts or key in self._durable_starts:
+            self._write_start_offsets()
+        if key in self._cleaned or self._cleaned_taken != self._cleaned_done:
+            known = dict(self._cleaned)
+            known.pop(key, None)
+            self.write_cleaned_ends(self.take_cleaned_ends(known))
 
     def check_identity(self, log: PartitionLog) -> None:
         """Refuse a log that has durable records but no topic id. Raises LogDamaged.
@@ -270,6 +289,8 @@ class LogDirectory:
         the log's files later, because a sync may still use them.
         """
         log = self._logs.pop((topic, partition))
+        if log.log_start_offset:
+            self._deleted_starts[(topic, partition)] = log.log_start_offset
         if close:
             log.close(save=False)
         if not log.has_files:
@@ -296,6 +317,7 @@ class LogDirectory:
         if deleted not in self.deleted:
             return False
         self.deleted.remove(deleted)
+        self._deleted_starts.pop((deleted.topic, deleted.partition), None)
         key = (deleted.topic_id, deleted.partition)
         if self._deleted_by_id.get(key) is deleted:
             del self._deleted_by_id[key]
@@ -312,7 +334,9 @@ class LogDirectory:
         self.storage.rename(deleted.path, name)
         self.storage.sync_dir("")
         self.forget_deleted(deleted)
-        log = self._open_log(topic, deleted.partition, 0, 0, False, False)
+        key = (topic, deleted.partition)
+        point, start = self._written_points.get(key, 0), self._durable_starts.get(key, 0)
+        log = self._open_log(topic, deleted.partition, point, start, False, False)
         log.settle_tail()
         if log.topic_id != deleted.topic_id:
             # Created and deleted in the same commit: the name reached the disk, the contents did not.
@@ -357,6 +381,8 @@ class LogDirectory:
     def take_starts(self) -> Marks:
         """A copy of the log starts, which a thread can write with write_start_offsets."""
         starts = {key: log.log_start_offset for key, log in self._logs.items() if log.log_start_offset}
+        for key, start in self._deleted_starts.items():
+            starts.setdefault(key, start)
         # From now on, creating a new log with one of these names must remove the old entry from the file.
         self._written_starts = starts
         self._starts_taken += 1
@@ -372,6 +398,19 @@ class LogDirectory:
 
     def _write_start_offsets(self) -> None:
         self.write_start_offsets(self.take_starts())
+
+    def take_cleaned_ends(self, ends: Checkpoint) -> Marks:
+        """The offsets up to which logs are cleaned, which a thread can write with write_cleaned_ends."""
+        self._cleaned_taken += 1
+        return Marks(self._cleaned_taken, ends)
+
+    def write_cleaned_ends(self, ends: Marks) -> None:
+        """Write the cleaner's checkpoint, unless a later one is written. May run in any thread. Raises OSError."""
+        with self._cleaned_lock:
+            if ends.version > self._cleaned_done:
+                self.storage.write_atomic(CLEANER_OFFSETS, encode_checkpoint(ends.points))
+                self._cleaned_done = ends.version
+                self._cleaned = ends.points
 
     # --- the bytes that a power cut may tear
 
@@ -455,6 +494,8 @@ class LogDirectory:
         self._written_points = read_checkpoint(storage, RECOVERY_POINTS)
         self._written_starts = read_checkpoint(storage, LOG_START_OFFSETS)
         self._durable_starts = self._written_starts
+        # An unreadable file counts as missing; the cleaner reports it.
+        self._cleaned, _reason = read_hint(storage, CLEANER_OFFSETS)
         self._read_commit_bytes()
         names = storage.list_dir("")
         for number, name in enumerate(names):
@@ -476,13 +517,27 @@ class LogDirectory:
                     # A snapshot is written only after the log up to its end offset was synced.
                     point = max(point, newest_end(storage, name))
                 self._open_log(key[0], key[1], point, start, self.was_clean, verify)
+        for deleted in self.deleted:
+            key = (deleted.topic, deleted.partition)
+            if key not in self._logs and key in self._durable_starts:
+                self._deleted_starts[key] = self._durable_starts[key]
         self._settle_tails()
+        self._settle_starts()
         self._missing = {key: point for key, point in self._written_points.items() if key not in self._logs}
         if self.was_clean:
             storage.remove(CLEAN_SHUTDOWN)
             if storage.exists(HIGH_WATERMARKS) and not storage.is_dir(HIGH_WATERMARKS):
                 storage.remove(HIGH_WATERMARKS)
             storage.sync_dir("")
+
+    def _settle_starts(self) -> None:
+        """After a power cut a log may end below its start, and then begins at its end. The file must not keep a start
+        that would apply to the records that the log gets next.
+        """
+        for key, log in self._logs.items():
+            if log.log_start_offset < self._durable_starts.get(key, 0):
+                self._write_start_offsets()
+                return
 
     def _settle_tails(self) -> None:
         """Sync the bytes found above the marks, of many logs in parallel, and the root once for all of them."""
@@ -523,7 +578,8 @@ class LogDirectory:
                 watermarks = {key: log.durable_end for key, log in self._logs.items()}
                 self._write_hint(HIGH_WATERMARKS, encode_checkpoint(watermarks))
                 # Kafka reads the broker epoch from this file; -1 means none.
-                self._write_hint(CLEAN_SHUTDOWN, b'{"version":0,"brokerEpoch":-1}')
+                if not self.has_unfinished_work:
+                    self._write_hint(CLEAN_SHUTDOWN, b'{"version":0,"brokerEpoch":-1}')
         finally:
             # Also after a failure: the next start determines what the files contain.
             for log in self._logs.values():

@@ -14,10 +14,11 @@ The order of a commit, and why:
 4. `complete` moves the durable ends only after every sync of the ticket has returned. The engine releases responses
    after that, so an acknowledged record is on disk.
 
-Under `os` and `memory` the durable ends move with the write. There are two exceptions under `os`. A write that closes a
-segment returns a ticket, because the old segment must be synced before the files of the new one exist (see log_write).
-So does a write that changes log starts: their file replaces the old one, so it is always synced. A thread syncs what
-a log writes every AHEAD_BYTES, so that the ticket of a closed segment takes milliseconds.
+Under `os` and `memory` the durable ends move with the write. There are three exceptions under `os`. A write that closes
+a segment returns a ticket, because the old segment must be synced before the files of the new one exist (see
+log_write). So does a write that changes log starts: their file replaces the old one, so it is always synced. And so
+does one with records that a power cut must not take back while it keeps others (`sync_next`). A thread syncs what a log
+writes every AHEAD_BYTES, so that the ticket of a closed segment takes milliseconds.
 
 Fail-stop: after a failed write or sync nothing is written, acknowledged or retried. The operating system may have
 dropped the pages, so a second sync that succeeds would prove nothing. The next start determines what the disk holds.
@@ -107,6 +108,8 @@ class Journal:
         self._checkpoint_at_ms: int | None = None
         self._unmarked = False
         self._rolled = False
+        # Under `os`: the logs that the next write syncs.
+        self._synced_next: dict[PartitionLog, None] = {}
         self._ahead: SharedDescriptor | None = None
 
     @property
@@ -145,6 +148,11 @@ class Journal:
             log.dirty = True
             self._dirty[log] = None
 
+    def sync_next(self, log: PartitionLog) -> None:
+        """Let the next write sync this log also under `os`."""
+        if self.sync_mode == SYNC_OS:
+            self._synced_next[log] = None
+
     def write(self) -> CommitTicket | None:
         """Write everything appended. Returns the ticket to sync and complete, or None if it is durable already.
 
@@ -154,18 +162,22 @@ class Journal:
             raise JournalFailed(self.failure)
         if self._in_flight is not None:
             raise ValueError("a commit is in flight")
-        if self.sync_mode != SYNC_ALWAYS and self._write_plainly():
+        if self.sync_mode != SYNC_ALWAYS and not self._synced_next and self._write_plainly():
             return None
         if not self.has_pending:
             return None
         syncs = self.directory.take_pending_syncs()
+        wanted: list[Syncable] = []
         ends: list[tuple[PartitionLog, int]] = []
         try:
             if self.sync_mode == SYNC_ALWAYS:
                 # Before the first byte: recovery needs the bound if a crash tears this very write.
                 self.directory.allow_commits(self._dirty)
             for log in self._dirty:
-                syncs += log.write_pending(self.sync_mode == SYNC_ALWAYS)
+                if log in self._synced_next:
+                    wanted += log.write_pending()
+                else:
+                    syncs += log.write_pending(self.sync_mode == SYNC_ALWAYS)
                 # The end as of this write: batches appended while the ticket is in flight belong to the next commit.
                 ends.append((log, log.end_offset))
                 log.dirty = False
@@ -177,10 +189,11 @@ class Journal:
             self._fail(fault)
             raise
         self._dirty = {}
+        self._synced_next = {}
         self._pending_bytes = 0
         ticket = CommitTicket(syncs, ends)
         if self.sync_mode != SYNC_ALWAYS:
-            ticket.syncs = [item for item in syncs if isinstance(item, LogWrite | StartsWrite)]
+            ticket.syncs = [item for item in syncs if isinstance(item, LogWrite | StartsWrite)] + wanted
             if self.sync_mode == SYNC_MEMORY:
                 ticket.sync()
                 ticket.syncs = []

@@ -77,11 +77,14 @@ def read_state_file(storage: Storage, path: str) -> StateFile | None:
 
 
 def known_end(storage: Storage, path: str) -> int:
-    """The end of what the log's next start may take from the file: INT64_MAX if there is no file, 0 if it cannot be
-    determined. Only the footer is read.
+    """The end of what the log's next start may take from the file; 0 if it cannot be determined.
+
+    INT64_MAX if there is no file, and none is being written. Only the footer is read.
     """
+    # In this order: the new file gets its name when it is complete.
+    is_being_written = storage.exists(path + TEMPORARY_SUFFIX)
     if not storage.exists(path):
-        return INT64_MAX
+        return 0 if is_being_written else INT64_MAX
     try:
         size = storage.size_of(path)
         if size < FOOTER.size:

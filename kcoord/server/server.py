@@ -347,6 +347,7 @@ class Server:
         if not drained:
             self.log.warning("not_drained", reason="responses were still pending after shutdown.deadline.ms")
         await self.pump.disconnect_all()
+        await self._finish_deletions(is_too_late)
         await self._finish_commits()
         if self._error is not None or self.assembly is None:
             return
@@ -373,6 +374,17 @@ class Server:
             self.log.warning("file_not_written", file=file, reason=reason)
         self.log.note_left_out(is_end=True)
         self.log.info("stopped")
+
+    async def _finish_deletions(self, is_too_late: Callable[[], bool]) -> None:
+        """Wait until the offsets of deleted topics are deleted. If that takes too long, the next start continues it.
+        Then the directory is not marked as cleanly closed: tools take such a mark for the end of all deletions.
+        """
+        if self.assembly is None:
+            return
+        deletes = self.assembly.engine.core.offset_deletes
+        while deletes.is_busy and not self.pump.has_failed and not is_too_late():
+            await asyncio.sleep(0.002)
+        self.assembly.directory.has_unfinished_work = deletes.is_busy
 
     async def _finish_commits(self) -> None:
         """Commit everything that was appended, without a time limit."""

@@ -33,6 +33,11 @@ class OffsetDeletes:
         self.groups_left: list[str] | None = None
         self.steps_left = 0
 
+    @property
+    def is_busy(self) -> bool:
+        """Whether offsets of deleted topics remain. Until the deletion is complete only the metadata log tells that."""
+        return len(self.topics_left) > 0
+
     def handle_offset_delete(self, request: Request, body: OffsetDeleteRequest) -> Outcome:
         """Errors of the group are at the top level, without topics. Topics that the group uses are refused by
         partition.
@@ -118,9 +123,9 @@ class OffsetDeletes:
         """
         if not event.topics:
             return self._step(now)
-        is_busy = bool(self.topics_left)
+        was_busy = self.is_busy
         self.topics_left.update(event.topics)
-        if is_busy:
+        if was_busy:
             return Outcome()
         self.steps_left = STEP_ITEMS_MAX
         return self._step(now)

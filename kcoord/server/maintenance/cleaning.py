@@ -18,7 +18,7 @@ from kcoord.engine.partitions import TopicPartition
 from kcoord.log.clean_worker import CleanFailed, CleanRequest, decode_result
 from kcoord.log.cleaner import CleanConfig, CleanResult
 from kcoord.log.cleaning_plan import CleaningPlan, CleaningPolicy, plan_cleaning
-from kcoord.log.directory import CLEANER_OFFSETS, encode_checkpoint, read_hint
+from kcoord.log.directory import CLEANER_OFFSETS, read_hint
 from kcoord.log.errors import LogDamaged
 from kcoord.log.exchange import demote, promote
 from kcoord.log.partition_log import PartitionLog
@@ -291,7 +291,8 @@ class Cleaner:
             for log in assembly.directory
             if (log.topic_id, log.partition) in known
         }
-        work = partial(assembly.directory.storage.write_atomic, CLEANER_OFFSETS, encode_checkpoint(offsets))
+        directory = assembly.directory
+        work = partial(directory.write_cleaned_ends, directory.take_cleaned_ends(offsets))
         try:
             await in_thread(self.threads, work)
         except OSError as error:

@@ -2,12 +2,13 @@
 
 The order of a round, and why:
 
-1. It begins a new segment, so that everything below the snapshot lies in closed segments.
-2. It waits for the commit of that moment. By then the offsets of deleted topics are deleted durably, too. The snapshot
+1. It waits until the offsets of deleted topics are deleted, which takes several commits if there are many. The snapshot
    no longer has these topics, so nothing else would trigger this after a restart.
-3. The snapshot becomes durable before the log's start moves: it must replace the records below the start.
-4. The new start becomes durable before segments are removed: a log must not start below its first record.
-5. Older snapshots are removed last.
+2. It begins a new segment, so that everything below the snapshot lies in closed segments.
+3. It waits for the commit of that moment. By then those deletions are durable, too.
+4. The snapshot becomes durable before the log's start moves: it must replace the records below the start.
+5. The new start becomes durable before segments are removed: a log must not start below its first record.
+6. Older snapshots are removed last.
 
 A failure before the first file is removed only costs a log message.
 """
@@ -85,6 +86,8 @@ class MetadataRounds:
         engine = assembly.engine
         state = engine.metadata
         assert state is not None
+        while engine.core.offset_deletes.is_busy:
+            await asyncio.sleep(POLL_S)
         log = state.log
         end = log.end_offset
         assembly.journal.roll(log)
@@ -100,6 +103,8 @@ class MetadataRounds:
         """At a clean stop, after the last commit, write a snapshot if it pays and there is time."""
         state = assembly.engine.metadata
         if state is None or not state.has_news or not isinstance(assembly.directory.storage, DiskStorage):
+            return
+        if assembly.directory.has_unfinished_work:
             return
         if state.grown_bytes() < max(self.config.metadata_snapshot_bytes // AT_STOP, 1):
             return

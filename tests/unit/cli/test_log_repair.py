@@ -11,6 +11,7 @@ import pytest
 
 from kcoord.log.directory import open_directory
 from kcoord.log.errors import LogDamaged, StorageError
+from kcoord.log.state_file import STATE_FILE, StateFileWriter
 from kcoord.log.storage import DiskStorage
 from tests.harness.engine import CLUSTER_ID
 from tests.unit.cli.rig import METADATA, OFFSETS, LogRig, batches_of, run, run_json, split_segment, stopped
@@ -341,3 +342,19 @@ def test_the_mark_of_a_deleted_topic_is_no_loss(tmp_path: Path) -> None:
     points.write_text("\n".join(["0", str(int(lines[1]) + 1), *lines[2:], "gone 0 7"]) + "\n")
     assert planned(tmp_path) == []
     LogRig(tmp_path).stop()
+
+
+@pytest.mark.parametrize("ends_at_cut", [True, False])
+def test_a_state_checkpoint_stays_unless_it_is_ahead_of_the_cut(tmp_path: Path, ends_at_cut: bool) -> None:
+    """Compaction may have removed what it has, because of later records that the cut removes."""
+    stopped(tmp_path)
+    segment = tmp_path / OFFSETS / SEGMENT
+    cut_at = 0
+    for batch in batches_of(segment)[:-1]:
+        cut_at = int.from_bytes(batch[:8], "big") + int.from_bytes(batch[23:27], "big") + 1
+    data = bytearray(segment.read_bytes())
+    data[-1] ^= 1
+    segment.write_bytes(data)
+    StateFileWriter(DiskStorage(str(tmp_path)), f"{OFFSETS}/{STATE_FILE}").finish(0, cut_at + (0 if ends_at_cut else 1))
+    assert [repair["offset"] for repair in executed(tmp_path)] == [cut_at]
+    assert segment.with_name(STATE_FILE).exists() == ends_at_cut

@@ -19,7 +19,7 @@ from kcoord.log.storage import DiskStorage
 from kcoord.wire.record_batch import BatchBuilder
 from tests.harness.log import compact, write_checkpoint
 from tests.unit.engine.test_offsets_compaction import NewKeys
-from tests.unit.engine.transaction_logs import NAME, NO_PRODUCER, commit, new_log
+from tests.unit.engine.transaction_logs import NAME, NO_PRODUCER, RandomLog, commit, new_log
 
 SEGMENT_BYTES = 600
 
@@ -81,3 +81,13 @@ def test_other_records_that_the_log_does_not_have_are_still_reported(tmp_path: P
     assert with_checkpoint((2, 0, 2), (3, 1, 3)) == []
     assert with_checkpoint((2, 0, 2), (3, 1, 9)) == [newest.format(3)]
     assert with_checkpoint((1, 1, 1), (2, 0, 2)) == [newest.format(1)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_keys_of_both_formats_are_the_same_key(tmp_path: Path, seed: int) -> None:
+    """Records of Kafka 0.8 and newer ones, without compaction."""
+    random_log = RandomLog(random.Random(seed), new_log(DiskStorage(str(tmp_path)), SEGMENT_BYTES))
+    for _ in range(60):
+        random_log.grow()
+    write_checkpoint(random_log.log)
+    assert found_in(tmp_path, random_log.log) == []

@@ -16,7 +16,7 @@ from kcoord.engine.state_checkpoint import LogState
 from kcoord.log.cleaner import CleanConfig
 from kcoord.log.log_config import LogConfig
 from kcoord.log.partition_log import PartitionLog
-from kcoord.log.state_file import FOOTER, state_path
+from kcoord.log.state_file import FOOTER, StateFileWriter, state_path
 from kcoord.log.storage import MemoryStorage
 from tests.harness.log import compact, write_checkpoint
 from tests.unit.engine.test_offsets_compaction import NewKeys
@@ -138,3 +138,20 @@ def test_a_file_of_unknown_contents_keeps_tombstones() -> None:
     storage.remove(path)
     result = compact(made.log, 3, config_of(made.log), 1000 + DELETE_RETENTION_MS)
     assert result.records_after == 1
+
+
+def test_the_cleaner_knows_that_a_first_checkpoint_is_being_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = MemoryStorage()
+    made = log_with(storage, [commit(PLACE, 7)])
+    finish = StateFileWriter.finish
+
+    def late(writer: StateFileWriter, records: int, end_offset: int, has_transactions: bool = False) -> None:
+        """The log was read; before the file has its name, a client deletes the offset, and the cleaner comes."""
+        made.append(NO_PRODUCER, [commit(PLACE, None)])
+        made.append(NO_PRODUCER, [commit(("b", "t", 0), 1)])
+        clean_all(made.log)
+        finish(writer, records, end_offset, has_transactions)
+
+    monkeypatch.setattr(StateFileWriter, "finish", late)
+    write_checkpoint(made.log)
+    made.model.check(restarted(storage, made.log.end_offset))

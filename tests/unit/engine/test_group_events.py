@@ -26,6 +26,7 @@ from kcoord.protocol.consumer_group_heartbeat import (
     OwnedTopicPartitions,
 )
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
+from kcoord.protocol.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
 from kcoord.protocol.delete_topics import DeleteTopicsRequest
 from kcoord.protocol.errors import INVALID_TOPIC_EXCEPTION, NONE, UNKNOWN_TOPIC_OR_PARTITION
 from kcoord.protocol.join_group import JoinGroupRequest, JoinGroupRequestProtocol
@@ -407,3 +408,21 @@ def test_too_much_that_waits_is_left_to_the_next_start() -> None:
     groups.open()
     finish_turn(groups.engine, at(groups.ms))
     assert [record.value for record in records_of(groups.engine, TOPIC)] == projected(groups.engine) != []
+
+
+def test_events_that_a_client_removed_are_not_written_again() -> None:
+    storage = ForgetfulStorage()
+    groups = Groups(storage)
+    story(groups)
+    log = groups.engine.directory.get(TOPIC, 0)
+    assert log is not None and log.end_offset > 0
+    end = log.end_offset
+    body = DeleteRecordsRequest([DeleteRecordsTopic(TOPIC, [DeleteRecordsPartition(0, -1)])], 5000)
+    assert groups.ask(apis.DELETE_RECORDS, 2, body).topics[0].partitions[0].error_code == NONE
+    groups.storage = storage.crash()
+    groups.open()
+    log = groups.engine.directory.get(TOPIC, 0)
+    assert log is not None and (log.log_start_offset, log.end_offset) == (end, end)
+    # What happens from now on is.
+    groups.beat("g", "later", ["t"])
+    assert log.end_offset > end

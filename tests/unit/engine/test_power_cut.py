@@ -18,6 +18,7 @@ from kcoord.protocol import apis
 from kcoord.protocol.api_versions import ApiVersionsRequest
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
 from kcoord.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
+from kcoord.protocol.init_producer_id import InitProducerIdRequest
 from kcoord.protocol.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
@@ -232,3 +233,23 @@ def test_an_answer_waits_for_the_sync() -> None:
     answers = read_answers(take_output(reader.session))
     found = decode_answer(apis.OFFSET_FETCH, 7, answers[0][1])
     assert found.topics[0].partitions[0].committed_offset == 5
+
+
+def test_producer_ids_are_given_out_once_also_without_syncs() -> None:
+    """Under `os` a power cut may keep a partition's records and lose the block of ids that they are from.
+
+    Then another producer would get the same id, and its first batch would count as a repeat of one that is stored.
+    """
+    now = Now(0, 1_700_000_000_000)
+    storage = ForgetfulStorage()
+    engine = open_engine(storage, now, sync="os")
+    client = Client(engine)
+    client.ask(apis.CREATE_TOPICS, 5, CreateTopicsRequest([CreatableTopic("t", 1, 1)]), now)
+    engine.stop()
+    ids: list[int] = []
+    for _ in range(3):
+        engine = open_engine(storage, now, sync="os")
+        client = Client(engine)
+        ids.append(client.ask(apis.INIT_PRODUCER_ID, 4, InitProducerIdRequest(None, 1000, -1, -1), now).producer_id)
+        storage = storage.crash()
+    assert len(set(ids)) == 3

@@ -16,7 +16,8 @@ from kcoord.log.partition_log import PartitionLog
 from kcoord.log.storage import MemoryFile
 from kcoord.protocol import apis
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
-from kcoord.protocol.errors import NONE, OUT_OF_ORDER_SEQUENCE_NUMBER
+from kcoord.protocol.delete_records import DeleteRecordsPartition, DeleteRecordsRequest, DeleteRecordsTopic
+from kcoord.protocol.errors import INVALID_PRODUCER_EPOCH, NONE, OUT_OF_ORDER_SEQUENCE_NUMBER
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from kcoord.testing.state.disk import ForgetfulStorage
 from kcoord.wire.record_batch import (
@@ -246,3 +247,28 @@ def test_a_marker_of_nonsense_ends_the_transaction() -> None:
     data = encode_batch(0, 0, CONTROL_FLAG | TRANSACTIONAL_FLAG, 0, 5, 5, 3, 1, -1, 1, b"nonsense")
     producer_state.rebuild_batch(producers, data, parse_header(data))
     assert (producers.entries[3].coordinator_epoch, producers.entries[3].txn_first_offset) == (-1, -1)
+
+
+def cleared() -> Rig:
+    """A snapshot after the first batch, two more batches, and no record that is left."""
+    rig = Rig()
+    rig.log.config = LogConfig()
+    assert rig.send(5, 0) == (NONE, 0)
+    rig.restart(clean=True)
+    rig.log.config = LogConfig()
+    assert rig.send(5, 1) == (NONE, 1)
+    assert rig.send(5, 0, epoch=1) == (NONE, 2)
+    body = DeleteRecordsRequest([DeleteRecordsTopic("t", [DeleteRecordsPartition(0, -1)])], 5000)
+    assert rig.client.ask(apis.DELETE_RECORDS, 2, body, NOW).topics[0].partitions[0].error_code == NONE
+    return rig
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_removed_records_leave_the_state_of_their_producer(restarts: bool) -> None:
+    rig = cleared()
+    if restarts:
+        rig.restart(clean=False)
+    # A repeat, the older epoch, the next one.
+    assert rig.send(5, 0, epoch=1) == (NONE, 2)
+    assert rig.send(5, 2, epoch=0)[0] == INVALID_PRODUCER_EPOCH
+    assert rig.send(5, 1, epoch=1) == (NONE, 3)

@@ -422,3 +422,72 @@ def test_two_deleted_logs_whose_ids_were_lost_share_a_name() -> None:
     directory.purge(first)
     assert directory.deleted == []
     directory.close(True)
+
+
+def test_a_start_whose_write_is_late_does_not_reach_a_new_log_of_the_name() -> None:
+    storage, journal = filled()
+    directory = journal.directory
+    advance_log_start(directory, present(directory.get("t", 0)), 4)
+    directory.purge(present(journal.delete_log("t", 0)))
+    # Retention of another log: a thread is to write these.
+    late = directory.take_starts()
+    log = directory.create_log("t", 0, TOPIC_ID[::-1])
+    directory.write_start_offsets(late)
+    add(journal, log)
+    journal.commit()
+    storage.unlock()
+    log = present(reopen(storage).get("t", 0))
+    assert (log.log_start_offset, log.end_offset) == (0, 1)
+
+
+@pytest.mark.parametrize("writes_starts", [False, True])
+def test_a_deletion_that_is_taken_back_keeps_the_start(writes_starts: bool) -> None:
+    storage, journal = filled()
+    directory = journal.directory
+    advance_log_start(directory, present(directory.get("t", 0)), 4)
+    journal.delete_log("t", 0)
+    if writes_starts:
+        directory.write_start_offsets(directory.take_starts())
+    storage.unlock()
+    directory = reopen(storage)
+    if writes_starts:
+        directory.write_start_offsets(directory.take_starts())
+    log = directory.create_log("t", 0, TOPIC_ID)
+    assert (log.log_start_offset, log.end_offset) == (4, 10)
+
+
+def test_the_start_of_a_purged_log_is_forgotten() -> None:
+    _storage, journal = filled()
+    directory = journal.directory
+    advance_log_start(directory, present(directory.get("t", 0)), 4)
+    directory.purge(present(journal.delete_log("t", 0)))
+    assert directory.take_starts().points == {}
+
+
+def test_a_start_beyond_the_end_does_not_apply_to_later_records() -> None:
+    """A power cut under `os`: the start was synced, the records below it were not."""
+    storage, journal = filled()
+    storage.write_atomic("log-start-offset-checkpoint", b"0\n1\nt 0 20\n")
+    storage.unlock()
+    directory = reopen(storage)
+    assert present(directory.get("t", 0)).log_start_offset == 10
+    journal = Journal(directory, "always")
+    for _ in range(15):
+        add(journal, present(directory.get("t", 0)))
+    journal.commit()
+    storage.unlock()
+    log = present(reopen(storage).get("t", 0))
+    assert (log.log_start_offset, log.end_offset) == (10, 25)
+
+
+def test_what_was_cleaned_of_a_deleted_log_says_nothing_about_a_new_one() -> None:
+    storage, journal = filled()
+    directory = journal.directory
+    directory.write_cleaned_ends(directory.take_cleaned_ends({("t", 0): 8, ("u", 0): 3}))
+    storage.unlock()
+    directory = reopen(storage)
+    late = directory.take_cleaned_ends({("t", 0): 9})
+    directory.purge(present(directory.delete_log("t", 0)))
+    directory.create_log("t", 0, TOPIC_ID[::-1])
+    directory.write_cleaned_ends(late)
+    assert storage.read_bytes("cleaner-offset-checkpoint") == b"0\n1\nu 0 3\n"

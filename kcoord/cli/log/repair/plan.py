@@ -30,10 +30,10 @@ from kcoord.log.log_config import LogConfig
 from kcoord.log.lost_logs import lost_logs
 from kcoord.log.reader import DamagedBytes
 from kcoord.log.segment import segment_name
+from kcoord.log.state_file import STATE_FILE, known_end, state_path
 from kcoord.log.storage import DiskStorage, File
 
 CHECKPOINTS: Final = (RECOVERY_POINTS, LOG_START_OFFSETS, CLEANER_OFFSETS, HIGH_WATERMARKS)
-STATE_CHECKPOINT: Final = "state-checkpoint"
 SEGMENT_SUFFIXES: Final = (".index", ".timeindex", ".txnindex", ".snapshot")
 TEMPORARY_SUFFIX: Final = ".repaired"
 COPY_BYTES: Final = 1 << 20
@@ -229,7 +229,9 @@ class Repairer:
             if repair.later and repair.position:
                 # A closed segment may have gaps from compaction; the active one must not have any.
                 self._make_empty(name, repair.offset)
-        self._put_aside(name, STATE_CHECKPOINT, 0, repair)
+        if not 0 < known_end(self.storage, state_path(name)) <= repair.offset:
+            # Otherwise it stays: compaction may have removed what it has, because of records that are cut off now.
+            self._put_aside(name, STATE_FILE, 0, repair)
         self.storage.sync_dir(name)
 
     def _begin_at(self, repair: Repair) -> None:

@@ -13,6 +13,7 @@ import os
 from typing import Final, final
 
 from kcoord.cli.log.verify.findings import Findings
+from kcoord.engine.state_checkpoint import same_key
 from kcoord.log.inspect import PartitionFiles
 from kcoord.log.reader import DamagedBytes, read_batches
 from kcoord.log.serde import LEGACY_OFFSET_COMMIT, OFFSET_COMMIT
@@ -90,21 +91,23 @@ class StateCheck:
         if record.key is None or self.end_offset < 0:
             return
         producer_id = int(header.producer_id)
+        # The key of a marker is never one of a record.
+        key = record.key if header.is_control else same_key(record.key)
         if record.offset >= self.end_offset:
             if header.is_control:
                 self.later_markers.add(producer_id)
             else:
-                self.later_keys.add(record.key)
+                self.later_keys.add(key)
         elif header.is_control:
-            self._end(producer_id, int.from_bytes(record.key[2:4], "big"))
+            self._end(producer_id, int.from_bytes(key[2:4], "big"))
         elif record.value is None:
-            self.newest.pop(record.key, None)
+            self.newest.pop(key, None)
             for of_producer in self.pending.values():
-                of_producer.pop(record.key, None)
-        elif _is_pending(producer_id, record.key):
-            self.pending.setdefault(producer_id, {})[record.key] = (record.offset, crc32c(record.value))
+                of_producer.pop(key, None)
+        elif _is_pending(producer_id, key):
+            self.pending.setdefault(producer_id, {})[key] = (record.offset, crc32c(record.value))
         else:
-            self.newest[record.key] = (record.offset, crc32c(record.value))
+            self.newest[key] = (record.offset, crc32c(record.value))
 
     def _end(self, producer_id: int, kind: int) -> None:
         """The marker of a transaction. Of two records for one key the newer one counts."""
@@ -165,7 +168,7 @@ class StateCheck:
             for record in records:
                 # Some tombstones are kept, because they still carry information about a group.
                 if record.key is not None and record.value is not None:
-                    found[record.key] = (record.offset, crc32c(record.value))
+                    found[same_key(record.key)] = (record.offset, crc32c(record.value))
         return count
 
 

@@ -14,8 +14,10 @@ import pytest
 from kcoord.log.metadata_checkpoint import parse_checkpoint
 from kcoord.log.storage import DiskStorage
 from kcoord.protocol import apis
+from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
 from kcoord.protocol.delete_topics import DeleteTopicsRequest
 from kcoord.protocol.metadata import MetadataRequest
+from kcoord.protocol.offset_commit import OffsetCommitRequest, OffsetCommitRequestPartition, OffsetCommitRequestTopic
 from kcoord.server.maintenance import metadata_rounds
 from tests.unit.server.maintenance.test_rounds import create, files
 from tests.unit.server.test_server import Peer, Rig, event, serving, until
@@ -214,3 +216,46 @@ async def test_a_child_that_is_killed(tmp_path: Path, monkeypatch: pytest.Monkey
         await until(lambda: bool(event(rig, "metadata_snapshot_not_written")), "the line")
         while not written(rig):
             await create_and_delete(peer, 5)
+
+
+async def delete_with_offsets(peer: Peer, groups: int) -> None:
+    """Delete a topic of which 400 offsets are committed for each group: far more than one step deletes."""
+    made = await peer.ask(apis.CREATE_TOPICS, 5, CreateTopicsRequest([CreatableTopic("gone", 400, 1)]))
+    assert made.topics[0].error_code == 0
+    partitions = [OffsetCommitRequestPartition(index, 7, -1, "") for index in range(400)]
+    for number in range(groups):
+        topics = [OffsetCommitRequestTopic("gone", bytes(16), partitions)]
+        await peer.ask(apis.OFFSET_COMMIT, 8, OffsetCommitRequest(f"g{number}", -1, "", None, -1, topics))
+    answer = await peer.ask(apis.DELETE_TOPICS, 5, DeleteTopicsRequest(topic_names=["gone"]))
+    assert answer.responses[0].error_code == 0
+
+
+def offsets_of(rig: Rig) -> int:
+    assembly = rig.server.assembly
+    assert assembly is not None
+    return assembly.engine.core.offsets.count
+
+
+async def test_a_snapshot_waits_until_the_offsets_of_deleted_topics_are_deleted(tmp_path: Path) -> None:
+    """It does not have the topic, so that a start from it would not delete them."""
+    async with serving(tmp_path, SMALL + "00") as rig:
+        peer = await rig.connect()
+        await delete_with_offsets(peer, 200)
+        rounds, assembly = rig.server._metadata, rig.server.assembly
+        assert rounds is not None and assembly is not None
+        assert await rounds.round(assembly)
+        assert offsets_of(rig) == 0
+
+
+@pytest.mark.parametrize("deadline_ms", [30_000, 1])
+async def test_a_stop_that_leaves_offsets_of_deleted_topics_is_not_a_clean_one(
+    tmp_path: Path, deadline_ms: int
+) -> None:
+    clean = tmp_path / ".kafka_cleanshutdown"
+    async with serving(tmp_path, f"shutdown.deadline.ms={deadline_ms}") as rig:
+        await delete_with_offsets(await rig.connect(), 200)
+    left = offsets_of(rig)
+    assert left == 0 if deadline_ms > 1 or clean.exists() else not checkpoints(tmp_path)
+    async with serving(tmp_path) as rig:
+        await until(lambda: offsets_of(rig) == 0, "the rest to be deleted")
+    assert clean.exists()
