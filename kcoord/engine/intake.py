@@ -135,7 +135,9 @@ class Intake:
         if not is_full and not is_crowded:
             return False
         api_key = int(read_i16_be(frame, 0))
-        if not (is_full and api_key in APPENDING_APIS) and not (is_crowded and api_key == apis.PRODUCE):
+        if not (is_full and api_key in APPENDING_APIS) and (
+            not is_crowded or api_key != apis.PRODUCE or self.produce.has_room_for(len(frame))
+        ):
             return False
         self.backlogs.stall(session)
         return True

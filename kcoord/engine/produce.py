@@ -103,9 +103,12 @@ APPEND_COST: Final = 128
 APPEND_BYTES_PER_COST: Final = 8
 # Records of requests that wait for a check or for their append. They do not count for queued.max.request.bytes, because
 # closing their connections would not free them. Above this limit no Produce of any connection is handled; it waits in
-# its connection's backlog, which does count. With one request more, and what the threads decompress, this is all the
-# memory that such requests may use.
+# its connection's backlog, which does count. With one request more, those below, and what the threads decompress, this
+# is all the memory that such requests may use.
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
+# Requests of up to this size have room of their own: a few large ones do not hold up everybody's.
+SMALL_REQUEST_BYTES: Final = 64 * 1024
+SMALL_WAITING_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
 def refused(index: int, error_code: int, message: str | None = None) -> PartitionProduceResponse:
@@ -217,6 +220,8 @@ class ProduceHandler:
         # How many requests wait for a check or for their append, and their memory.
         self.waiting = 0
         self.waiting_bytes = 0
+        # Of these, the memory of small ones.
+        self.small_waiting_bytes = 0
 
     def begin_turn(self) -> None:
         self.appends = 0
@@ -243,6 +248,8 @@ class ProduceHandler:
                 return work.answer()
         self.waiting += 1
         self.waiting_bytes += work.records_bytes
+        if work.records_bytes <= SMALL_REQUEST_BYTES:
+            self.small_waiting_bytes += work.records_bytes
         if is_checked:
             self.ready.append(work)
         else:
@@ -256,8 +263,14 @@ class ProduceHandler:
 
     @property
     def is_crowded(self) -> bool:
-        """Whether waiting requests use so much memory that no more may be added."""
-        return self.waiting_bytes > WAITING_BYTES_MAX
+        """Whether waiting requests use so much memory that some have to stay in the backlogs of their connections."""
+        return self.waiting_bytes > WAITING_BYTES_MAX or self.small_waiting_bytes > SMALL_WAITING_BYTES_MAX
+
+    def has_room_for(self, request_bytes: int) -> bool:
+        """Whether another request of this size may be added to those that wait."""
+        if request_bytes <= SMALL_REQUEST_BYTES:
+            return self.small_waiting_bytes <= SMALL_WAITING_BYTES_MAX
+        return self.waiting_bytes <= WAITING_BYTES_MAX
 
     def job_done(self, job: CheckJob, error: str | None) -> None:
         """The job is done or has timed out: its request continues in append_more."""
@@ -315,6 +328,8 @@ class ProduceHandler:
         """The request does not wait any more."""
         self.waiting -= 1
         self.waiting_bytes -= work.records_bytes
+        if work.records_bytes <= SMALL_REQUEST_BYTES:
+            self.small_waiting_bytes -= work.records_bytes
 
     # --- the request
 

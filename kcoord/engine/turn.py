@@ -262,6 +262,8 @@ class Turn:
         while work is not None:
             try:
                 if produce.append_more(work, self.disk_full, now):
+                    # The sessions that wait for the room come before the one that gets its answer and may fill it again.
+                    self._unstall_producers()
                     self._give_produced(work)
             except Exception as error:
                 produce.drop(work)
@@ -272,7 +274,10 @@ class Turn:
                 self.applier.fault_parked(work.request_id, "Produce", error)
             work = None if self.commits.is_full() else produce.next_ready()
         self.applier.take_up(self.data_plane.take_jobs())
-        if not produce.is_crowded and not self.commits.is_full():
+        self._unstall_producers()
+
+    def _unstall_producers(self) -> None:
+        if not self.data_plane.produce.is_crowded and not self.commits.is_full():
             self.backlogs.unstall()
 
     def _give_produced(self, work: ProduceWork) -> None:

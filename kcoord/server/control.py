@@ -137,7 +137,7 @@ class Control:
                     writer.write(_frame(frame))
             writer.write(_frame(answer.result()))
             await asyncio.wait_for(writer.drain(), REQUEST_DEADLINE_S)
-        except (TimeoutError, ValueError, OSError, asyncio.IncompleteReadError):
+        except (TimeoutError, ValueError, OSError, RecursionError, asyncio.IncompleteReadError):
             pass  # not a kcoord tool, or it disconnected
         finally:
             self._connections -= 1

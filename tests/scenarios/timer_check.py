@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from kcoord.core.groups.classic import COMPLETING_REBALANCE, PREPARING_REBALANCE, STABLE, ClassicGroup
 from kcoord.core.groups.consumer import ConsumerGroup
-from kcoord.core.groups.members import UNREVOKED_PARTITIONS
+from kcoord.core.groups.members import STATIC_LEAVE_EPOCH, UNREVOKED_PARTITIONS
 from kcoord.core.groups.store import GroupStore
 from kcoord.core.groups.timers import NO_TOKEN, NOT_ARMED, MemberTimers
 from kcoord.core.outcome import (
@@ -72,7 +72,8 @@ class _Check:
             self._session(group.group_id, member_id, timers, False)
             if timers is None:
                 continue
-            must_revoke = member.classic is None and member.state == UNREVOKED_PARTITIONS
+            is_away = member.member_epoch == STATIC_LEAVE_EPOCH
+            must_revoke = member.classic is None and member.state == UNREVOKED_PARTITIONS and not is_away
             if must_revoke != (timers.rebalance_token != NO_TOKEN):
                 self.problems.append(f"{group.group_id} {member_id}: revokes is {must_revoke}, its timer is not")
             if must_revoke and timers.rebalance_epoch != member.member_epoch:

@@ -165,7 +165,7 @@ class ClassicRebalance:
         group.note_cause(cause)
         if group.state == COMPLETING_REBALANCE:
             # This generation will have no assignment: answer the parked SyncGroups before the state changes.
-            self.fail_sync(group, errors.REBALANCE_IN_PROGRESS, out)
+            self.fail_sync(group, errors.REBALANCE_IN_PROGRESS, now, out)
         # The sync timer of the generation that ends must not remove members of the next one.
         self.cancel_sync_timer(group)
         is_initial = group.state == EMPTY
@@ -328,10 +328,12 @@ class ClassicRebalance:
         if not group.pending_sync:
             group.sync_token = NO_TOKEN
 
-    def fail_sync(self, group: ClassicGroup, error_code: int, out: Outcome) -> None:
+    def fail_sync(self, group: ClassicGroup, error_code: int, now: Now, out: Outcome) -> None:
         """Discard the assignments of the generation and answer all parked SyncGroups with an error."""
         for member in group.members.values():
             member.assignment = b""
+            if member.is_awaiting_sync():
+                self.store.timers.start_session(group.group_id, member.member_id, member.session_timeout_ms, now, out)
             answer_sync(member, error_code, out)
 
     # ---- removing members

@@ -98,7 +98,7 @@ class ClassicSync:
         if value_bytes_max(group.group_id, value) > self.config.coordinator_batch_bytes_max:
             out.facts.append(Fact(WARNING, "group_record_too_large", {"group": group.group_id}, LIMIT))
             # A broker answers the same for a record beyond its batch limit.
-            self.rebalance.fail_sync(group, errors.UNKNOWN_SERVER_ERROR, out)
+            self.rebalance.fail_sync(group, errors.UNKNOWN_SERVER_ERROR, now, out)
             reason = "the assignment is too large to store"
             cause = Cause(ASSIGNMENT_TOO_LARGE, body.member_id, reason)
             self.rebalance.prepare_or_complete(group, reason, now, out, cause)

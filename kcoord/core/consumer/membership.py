@@ -163,7 +163,8 @@ class ConsumerMembership:
         if timers.armed_ms == NOT_ARMED:
             timeout_ms = self.session_timeout_ms(group, member)
             self.store.timers.start_session(group.group_id, member.member_id, timeout_ms, now, out)
-        if member.classic is not None or member.state != UNREVOKED_PARTITIONS:
+        is_away = member.member_epoch == STATIC_LEAVE_EPOCH
+        if member.classic is not None or member.state != UNREVOKED_PARTITIONS or is_away:
             timers.rebalance_token = NO_TOKEN
         elif timers.rebalance_token == NO_TOKEN or timers.rebalance_epoch != member.member_epoch:
             self.schedule_rebalance(group, member, now, out)

@@ -437,6 +437,9 @@ class ClassicGroup(MadeGroup):
             self.leader_id = new_member_id
         if self.pending_sync.pop(old.member_id, False):
             self.pending_sync[new_member_id] = True
+        held = self.held.pop(old.member_id, None)
+        if held is not None:
+            self.held[new_member_id] = held
         return member
 
     def remove_keeping_order(self, member: ClassicMember) -> None:

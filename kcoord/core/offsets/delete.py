@@ -27,9 +27,9 @@ CHARS_PER_TOMBSTONE: Final = 256
 class OffsetDeletes:
     def __init__(self, state: OffsetState) -> None:
         self.state = state
-        # Deleted topics whose offsets remain, names by id, and the remaining groups of the first one. Soft state: a
-        # restart starts again from the metadata log.
-        self.topics_left: dict[bytes, str] = {}
+        # Soft state: a restart starts again from the metadata log.
+        self.topics_left = state.topics_left
+        # The remaining groups of the first one.
         self.groups_left: list[str] | None = None
         self.steps_left = 0
 

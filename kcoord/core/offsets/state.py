@@ -53,6 +53,8 @@ class OffsetState:
         # Topics with committed offsets, with their groups as keys: the index for the deletion of a topic.
         self.groups_by_topic: dict[str, dict[str, bool]] = {}
         self.pending = PendingOffsets()
+        # Deleted topics whose offsets remain, names by id (see delete.py).
+        self.topics_left: dict[bytes, str] = {}
         self.count = 0
 
     def get(self, group_id: str, topic: str, partition: int) -> StoredOffset | None:

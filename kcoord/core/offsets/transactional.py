@@ -138,6 +138,8 @@ class TransactionalCommits:
             return _refuse(step, errors.GROUP_AUTHORIZATION_FAILED, outcome)
         transactional_id, producer_id, epoch = body.transactional_id, body.producer_id, body.producer_epoch
         partition = self.state.log_of(body.group_id).partition
+        if self._is_being_deleted(accepted):
+            return _refuse(step, error_of_version(errors.COORDINATOR_LOAD_IN_PROGRESS, request.version), outcome)
         if request.version >= IMPLICIT_ADD_VERSION:
             outcome, error = self.add_implicitly(
                 transactional_id, producer_id, epoch, [(OFFSETS_TOPIC, partition)], now
@@ -154,6 +156,14 @@ class TransactionalCommits:
             outcome.follow_ups.append(step)
             return outcome
         return self._commit(step, now, outcome)
+
+    def _is_being_deleted(self, accepted: list[AcceptedTopic]) -> bool:
+        """Whether offsets of an earlier topic of the same name remain: their tombstones would delete these, too."""
+        left = self.state.topics_left
+        if not left:
+            return False
+        names = dict.fromkeys(left.values(), True)
+        return any(topic.topic.name in names for topic in accepted)
 
     def handle_step(self, step: TxnOffsetCommitStep, now: Now) -> Outcome:
         """Commit after the partition of the group was added to the transaction."""

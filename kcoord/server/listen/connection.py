@@ -440,6 +440,8 @@ class Connection:
             return "the client does not read its responses (output.deadline.ms)"
         if self.is_output_full and now_ms - self.output_full_since_ms > config.idle_ms:
             return "the client does not read its responses (connections.max.idle.ms)"
+        if self.is_at_end and session.buffered_bytes and self._takes_nothing(now_ms) > config.idle_ms:
+            return "the client does not read its responses (connections.max.idle.ms)"
         if not self.is_reading or self.unread:
             return ""
         if self.frame_started_ms >= 0 and now_ms - self.frame_started_ms > config.frame_deadline_ms:

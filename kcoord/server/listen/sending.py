@@ -48,7 +48,8 @@ class FileSender:
         """
         pieces = self.pieces
         while pieces:
-            if self.transport.get_write_buffer_size():
+            # A write of the transport may have failed, and the descriptor may belong to another file by now.
+            if self.transport.get_write_buffer_size() or self.transport.is_closing():
                 return False
             piece = pieces[0]
             try:

@@ -557,3 +557,50 @@ def test_a_job_gives_the_same_answers_as_a_turn(seed: int) -> None:
         errors_of = [[(e.batch_index, e.batch_index_error_message) for e in p.record_errors] for p in parts]
         found.append((facts, errors_of, [rig.values(index) for index in (0, 1)]))
     assert found[0] == found[1]
+
+
+def crowded(count: int) -> tuple[Rig, list[Client], bytes]:
+    """So many clients, each with a request of 5 MiB that a thread is to check: more than may wait."""
+    rig = Rig()
+    builder = BatchBuilder()
+    builder.append(NOW.wall_ms, b"k", bytes(5 * MIB), [("", None)] * (produce.TURN_ELEMENTS + 1))
+    records = builder.build(0, -1)
+    rig.configure("max.message.bytes", str(8 * MIB))
+    clients = [Client(rig.engine) for _ in range(count)]
+    for client in clients:
+        rig.send(client, request((0, records)))
+    assert rig.engine.data_plane.produce.is_crowded
+    return rig, clients, records
+
+
+def test_small_requests_have_room_beside_large_ones() -> None:
+    rig, _, _ = crowded(20)
+    handler = rig.engine.data_plane.produce
+    other = Client(rig.engine)
+    rig.send(other, request((1, small())))
+    assert codes(other) == [errors.NONE]
+    # Small ones that need a thread have their own limit.
+    bombs = [Client(rig.engine) for _ in range(40)]
+    waiting = handler.waiting
+    for client in bombs:
+        rig.send(client, request((1, bomb())))
+    assert handler.waiting == waiting + len(bombs) and handler.small_waiting_bytes > 0
+    while rig.engine.applier.jobs_in_flight:
+        rig.engine.job_done(rig.job(), None, "MemoryError: ", NOW)
+        finish_turn(rig.engine, NOW)
+    assert (handler.waiting, handler.waiting_bytes, handler.small_waiting_bytes) == (0, 0, 0)
+
+
+def test_room_goes_to_those_that_waited_for_it() -> None:
+    """Clients that send one large request after the other do not keep it among themselves."""
+    rig, greedy, records = crowded(20)
+    other = Client(rig.engine)
+    rig.send(other, request((0, records)))
+    for client in greedy * 2:
+        client.send(apis.PRODUCE, VERSION, request((0, records)), NOW)
+    done = 0
+    while not codes(other):
+        rig.engine.job_done(rig.job(), None, "MemoryError: ", NOW)
+        finish_turn(rig.engine, NOW)
+        done += 1
+    assert done <= len(greedy) + 1

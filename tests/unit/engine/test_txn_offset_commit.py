@@ -16,6 +16,7 @@ from kcoord.protocol import apis, errors
 from kcoord.protocol.add_offsets_to_txn import AddOffsetsToTxnRequest
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
 from kcoord.protocol.delete_groups import DeleteGroupsRequest
+from kcoord.protocol.delete_topics import DeleteTopicsRequest
 from kcoord.protocol.end_txn import EndTxnRequest
 from kcoord.protocol.find_coordinator import FindCoordinatorRequest
 from kcoord.protocol.init_producer_id import InitProducerIdRequest
@@ -332,3 +333,28 @@ def test_restarts_power_cuts_and_checkpoints_change_no_offset(seed: int, sync: s
             rig.restart()
         assert [rig.fetch(partition, stable) for partition in range(3) for stable in (True, False)] == expected
         assert rig.engine.core.digest() == digest
+
+
+@pytest.mark.parametrize("version", [VERSION_1, VERSION_2])
+def test_offsets_of_a_new_topic_wait_until_those_of_the_old_one_are_deleted(version: int) -> None:
+    """Their tombstones would take back what the transaction has committed for the topic that is created again."""
+    rig = Rig(version=version)
+    partitions = [OffsetCommitRequestPartition(index, 1, -1, "m") for index in range(3)]
+    for number in range(1000):
+        topics = [OffsetCommitRequestTopic("t", bytes(16), partitions)]
+        rig.client.ask(apis.OFFSET_COMMIT, 8, OffsetCommitRequest(f"f{number}", -1, "", None, -1, topics), NOW)
+    rig.plain(1)
+    rig.client.ask(apis.DELETE_TOPICS, 5, DeleteTopicsRequest(topic_names=["t"]), NOW)
+    rig.client.ask(apis.CREATE_TOPICS, 5, CreateTopicsRequest([CreatableTopic("t", 3, 1)]), NOW)
+    deletes = rig.engine.core.offset_deletes
+    assert deletes.is_busy and rig.commit(7) == errors.COORDINATOR_LOAD_IN_PROGRESS
+    turns = 0
+    while deletes.is_busy:
+        turns += 1
+        rig.engine.fire_timers(NOW)
+        finish_turn(rig.engine, NOW)
+    assert turns > 1 and rig.commit(7) == errors.NONE
+    rig.end(True)
+    assert rig.fetch() == 7
+    rig.restart()
+    assert rig.fetch() == 7

@@ -237,6 +237,25 @@ async def test_answers_that_leave_count_as_progress_although_as_much_is_unsent()
         assert connection._takes_nothing(4000) == 1000
 
 
+async def test_a_client_that_has_sent_everything_and_reads_nothing_is_closed() -> None:
+    mono_ms = 1000
+    limits = ("output.buffer.high.bytes=100000000", "connections.max.idle.ms=1000")
+    async with running(EchoEngine(copies=COPIES), *limits, clocks=lambda: Now(mono_ms, mono_ms)) as rig:
+        with socket.create_connection(("127.0.0.1", rig.port)) as raw:
+            raw.sendall(BIG * 4)
+            raw.shutdown(socket.SHUT_WR)
+            while not any(one.is_at_end and one.session.buffered_bytes for one in rig.pump.connections.values()):
+                await asyncio.sleep(0.002)
+            rig.pump.sweep()
+            mono_ms += 1000
+            rig.pump.sweep()
+            assert len(rig.pump.connections) == 1
+            mono_ms += 1
+            rig.pump.sweep()
+            await until_left(rig, 0)
+        assert "does not read its responses" in str(rig.log.recent[0])
+
+
 @pytest.mark.parametrize("taken", ["all", "half", "nothing", "broken"])
 async def test_what_the_socket_does_not_take_is_sent_by_the_transport(taken: str) -> None:
     """In order and once, whatever a direct write does."""
