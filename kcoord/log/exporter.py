@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import os
 from collections import Counter
-from collections.abc import Iterator
 from typing import Final, final
 
 from kcoord.log.cluster_image import (
@@ -24,6 +23,7 @@ from kcoord.log.cluster_image import (
     read_cluster_image,
     sound_batches,
 )
+from kcoord.log.committed_offsets import Commit, CommittedOffsets, Place
 from kcoord.log.directory import (
     LOG_START_OFFSETS,
     META_PROPERTIES,
@@ -31,11 +31,11 @@ from kcoord.log.directory import (
     encode_checkpoint,
 )
 from kcoord.log.errors import DirectoryLocked, ForeignDirectory, LogDamaged, StorageError
-from kcoord.log.import_logs import OFFSET_TYPES, records_of
+from kcoord.log.import_logs import OFFSET_TYPES, is_commit, records_of
 from kcoord.log.inspect import DataDirectory, PartitionFiles, inspect_directory
 from kcoord.log.partition_files import encode_partition_metadata
 from kcoord.log.partition_log import EPOCH_CHECKPOINT, PARTITION_METADATA
-from kcoord.log.reader import DamagedBytes, read_batches
+from kcoord.log.reader import DamagedBytes, StoredBatch, read_batches
 from kcoord.log.record_format import OFFSETS_TOPIC, batch_in_format_2
 from kcoord.log.segment import segment_name
 from kcoord.log.serde import decode_record, encode_metadata_record
@@ -92,40 +92,51 @@ def open_own_directory(path: str, running_too: bool = False) -> DataDirectory:
 def committed_offsets(source: DataDirectory, groups: set[str], steps: Steps) -> list[CommittedOffset]:
     """Committed offsets sorted by group, topic and partition; of all groups if `groups` is empty.
 
-    For a running server, those below the durable mark. Raises LogDamaged and OSError.
+    Those of open transactions are left out. For a running server, the state at the durable mark. Raises LogDamaged and
+    OSError.
     """
-    found: dict[tuple[str, str, int], int] = {}
+    found: dict[Place, Commit] = {}
     logs = source.of_topic(OFFSETS_TOPIC)
     steps.begin("Reading", sum(files.size_bytes for files in logs))
     for files in logs:
-        end = source.readable_end(files)
-        for key, value in _offset_records(files, source.start_of(files), end, steps.step):
-            place = (key.group, key.topic, key.partition)
-            if groups and key.group not in groups:
-                continue
-            if value is None:
-                found.pop(place, None)
-            else:
-                found[place] = value.offset
-    return [(*place, found[place]) for place in sorted(found)]
+        offsets = _offsets_of(files, source.start_of(files), source.readable_end(files), groups, steps.step)
+        found.update(offsets.by_place)
+    return [(*place, found[place][1]) for place in sorted(found)]
 
 
-def _offset_records(
-    files: PartitionFiles, start: int, end: int, step: Step
-) -> Iterator[tuple[OffsetCommitKey, OffsetCommitValue | None]]:
+def _offsets_of(files: PartitionFiles, start: int, end: int, groups: set[str], step: Step) -> CommittedOffsets:
+    """The committed offsets of one log, from what it has at `start` up to `end`. Raises LogDamaged and OSError."""
+    offsets = CommittedOffsets()
     for batch in watched(sound_batches(files.path, start), step):
-        if batch.header.is_control:
+        header = batch.header
+        if header.base_offset >= end:
+            break
+        if header.is_control:
+            outcome = is_commit(batch)
+            if outcome is not None:
+                offsets.end_transaction(int(header.producer_id), outcome)
             continue
-        if batch.header.base_offset >= end:
-            return
         for record in records_of(batch):
             if record.offset < start or record.key is None:
                 continue
             if int.from_bytes(record.key[:2], "big") not in OFFSET_TYPES:
                 continue
-            key, value = decode_record(record.key, record.value)
-            if isinstance(key, OffsetCommitKey):
-                yield key, value if isinstance(value, OffsetCommitValue) else None
+            key, value = _decode(batch, record.key, record.value)
+            if not isinstance(key, OffsetCommitKey) or (groups and key.group not in groups):
+                continue
+            place = (key.group, key.topic, key.partition)
+            if isinstance(value, OffsetCommitValue):
+                offsets.commit(place, (record.offset, value.offset), int(header.producer_id))
+            else:
+                offsets.remove(place)
+    return offsets
+
+
+def _decode(batch: StoredBatch, key: bytes, value: bytes | None) -> tuple[Message, Message | None]:
+    try:
+        return decode_record(key, value)
+    except DecodeError as error:
+        raise LogDamaged(batch.file, batch.header.base_offset, batch.position, str(error)) from None
 
 
 # --- a broker's directory

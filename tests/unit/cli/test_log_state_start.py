@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 
 from kcoord.cli.log.past import replay
 from kcoord.cli.log.past.replay import PastState, coordinator_logs, replay_until
@@ -13,7 +15,9 @@ from kcoord.cli.log.past.state_start import Start, start_for
 from kcoord.cli.log.points import Point, parse_point
 from kcoord.engine.state_checkpoint import write_state
 from kcoord.log.inspect import inspect_directory
+from kcoord.log.storage import DiskStorage
 from tests.unit.cli.rig import OFFSETS, START_MS, LogRig, batches_of, run, run_json, split_segment
+from tests.unit.engine.test_txn_offset_commit import Rig as TransactionRig
 
 SEGMENT = f"{0:020d}.log"
 CHECKPOINT = "state-checkpoint"
@@ -165,3 +169,95 @@ def test_nothing_is_written(data: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert run("state", data).exit_code == 0
     inside = [flags for path, flags in opened if path.startswith(str(data))]
     assert inside and all(flags & 3 == 0 for flags in inside)
+
+
+def compact(path: Path) -> None:
+    assert run("compact", path, "--roll", "--history", "0").exit_code == 0
+
+
+def commits(path: Path, *times: int) -> LogRig:
+    """Of group `a`, each at its time, with the time as the offset."""
+    rig = LogRig(path)
+    rig.create("orders", 2, 0)
+    for when in times:
+        rig.commit("a", when, orders_0=when)
+    return rig
+
+
+def at_time(path: Path, when: int) -> Result:
+    return run("state", path, "--as-of", f"@{START_MS + when * 1000}", "-o", "json")
+
+
+def offsets_at(path: Path, when: int) -> dict[str, int]:
+    result = at_time(path, when)
+    assert result.exit_code == 0, result.output
+    return {group["group"]: group["offsets"][0]["offset"] for group in json.loads(result.stdout)["groups"]}
+
+
+def test_a_record_that_compaction_removed_from_the_log_still_counts(tmp_path: Path) -> None:
+    rig = commits(tmp_path, 1)
+    rig.commit("b", 2, orders_0=2)
+    rig.commit("a", 9, orders_0=9)
+    assert write_checkpoint(rig) == 3
+    rig.commit("a", 20, orders_0=20)
+    rig.commit("b", 21, orders_0=21)
+    rig.stop()
+    assert offsets_at(tmp_path, 5) == {"a": 1, "b": 2}
+    compact(tmp_path)
+    # The log has no record below the checkpoint's end any more. The checkpoint has one of 9 s.
+    result = at_time(tmp_path, 5)
+    assert result.exit_code == 1 and "was compacted below offset 5" in " ".join(result.stderr.split())
+    assert "with records up to 2025-10-09T08:53:29.000Z" in start(tmp_path, f"@{START_MS + 5000}").reason
+    result = run("diff", tmp_path, f"@{START_MS + 5000}", "end")
+    assert result.exit_code == 1 and "was compacted" in result.stderr
+    # From the checkpoint's last record on, the state is known.
+    for when in (9, 19):
+        assert offsets_at(tmp_path, when) == {"a": 9, "b": 2}
+    assert run_json("state", tmp_path, "--as-of", "3")["groups"][0]["offsets"][0]["offset"] == 9
+    assert offsets_at(tmp_path, 21) == {"a": 20, "b": 21}
+
+
+def test_a_deletion_that_neither_the_log_nor_the_checkpoint_has(tmp_path: Path) -> None:
+    rig = commits(tmp_path, 1)
+    rig.commit("b", 2, orders_0=2)
+    rig.delete_group("b", 9)
+    end = write_checkpoint(rig)
+    rig.commit("a", 20, orders_0=20)
+    rig.commit("a", 21, orders_0=21)
+    rig.stop()
+    assert offsets_at(tmp_path, 5) == {"a": 1, "b": 2}
+    # The checkpoint has no tombstones, and compaction removes them later.
+    segment = tmp_path / OFFSETS / SEGMENT
+    tombstones = tuple(int.from_bytes(batch[:8], "big") for batch in batches_of(segment)[2:-2])
+    assert end == max(tombstones) + 2 > 3
+    split_segment(tmp_path / OFFSETS, end + 1, without=(0, 1, *tombstones, end))
+    (tmp_path / "cleaner-offset-checkpoint").write_text(f"0\n1\n__consumer_offsets 0 {end + 1}\n")
+    assert at_time(tmp_path, 5).exit_code == 1
+    reason = f"its state checkpoint is at offset {end}, and compaction removed the last record before it"
+    assert start(tmp_path, f"@{START_MS + 5000}").reason == reason
+    # A later record that is not after the point shows that the checkpoint is not either.
+    assert used(tmp_path, f"@{START_MS + 21000}")
+    assert offsets_at(tmp_path, 21) == {"a": 21}
+
+
+def test_compaction_ahead_of_a_marker(tmp_path: Path) -> None:
+    """It may remove what a transaction replaced, though the transaction was still open at the point."""
+    rig = TransactionRig(DiskStorage(str(tmp_path)))
+    rig.plain(5)
+    rig.commit(7)
+    rig.commit(8, partition=1, number=1)
+    rig.plain(1, partition=2)
+    rig.end(True)
+    rig.engine.stop()
+
+    def offset_of_partition_0(point: int) -> int:
+        return int(run_json("state", tmp_path, "--as-of", str(point))["groups"][0]["offsets"][0]["offset"])
+
+    assert [offset_of_partition_0(point) for point in (2, 3, 4, 5)] == [5, 5, 5, 7]
+    compact(tmp_path)
+    directory = inspect_directory(str(tmp_path))
+    assert directory.cleaned[("__consumer_offsets", 0)] == 2
+    for point in (2, 3, 4):
+        result = run("state", tmp_path, "--as-of", str(point))
+        assert result.exit_code == 1 and "was compacted below offset 2" in " ".join(result.stderr.split())
+    assert offset_of_partition_0(5) == 7

@@ -124,7 +124,7 @@ def replay_until(
             end.has_gaps = True
         if point.offset > end.offset:
             fail(f"{files.name} ends at offset {end.offset}, before {point.offset}", EXIT_CONFIG)
-        _check_held(directory, end, point, inexact)
+        _check_held(directory, end, past, point, inexact)
     return past
 
 
@@ -306,7 +306,7 @@ class _Run:
         return True
 
 
-def _check_held(directory: DataDirectory, end: LogEnd, point: Point, inexact: bool) -> None:
+def _check_held(directory: DataDirectory, end: LogEnd, past: PastState, point: Point, inexact: bool) -> None:
     """Check that the log still holds the state at the point: compaction removes records that were replaced later."""
     files = end.files
     if point.offset >= 0 and point.offset < directory.start_of(files):
@@ -315,13 +315,26 @@ def _check_held(directory: DataDirectory, end: LogEnd, point: Point, inexact: bo
         return
     # Without a cleaner checkpoint, any segment but the last may have been cleaned.
     floor = directory.cleaned.get((files.topic, files.partition), files.segments[-1].base_offset)
-    if end.offset >= floor:
+    if end.offset >= floor and not _has_pending_below(past, files, floor):
         return
     text = f"{files.name} was compacted below offset {floor}{_time_at(directory, files, floor)}: "
     text += f"the state at {end.offset} lacks records that were replaced later"
     if not inexact:
         fail(f"{text}. --inexact shows what is left", EXIT_NOT_HELD)
     note(text)
+
+
+def _has_pending_below(past: PastState, files: PartitionFiles, floor: int) -> bool:
+    """Whether a transaction that is open at the point has an offset in the compacted part.
+
+    If it was committed later, compaction has removed the offset that counted until then.
+    """
+    return any(
+        stored.record_offset < floor
+        for (partition, _), of_producer in past.core.offsets.pending.by_producer.items()
+        if partition == files.partition
+        for stored in of_producer.values()
+    )
 
 
 def _time_at(directory: DataDirectory, files: PartitionFiles, offset: int) -> str:
