@@ -176,12 +176,15 @@ async def read(consumer: Consumer, within: Range, writer: Writer, group: Group |
     while within.limit is None or writer.count < within.limit:
         left = POLL_RECORDS if within.limit is None else min(POLL_RECORDS, within.limit - writer.count)
         records = await consumer.poll(POLL_S, left)
+        if group is not None:
+            group.note_unwritten(records)
         await within.note_ends(consumer, set(consumer.assignment()))
         for record in records:
             if within.is_within(record):
                 writer.write(record)
         writer.flush()
         if group is not None:
+            group.note_written()
             await group.tick(loop.time())
         if await within.is_over(consumer):
             return
@@ -199,6 +202,19 @@ class Group(RebalanceListener):
         self._consumer = consumer
         self._within = within
         self._next_s = 0.0
+        # The position of each partition when it was taken over, or a lower one to which the consumer was reset.
+        self._starts: dict[TopicPartition, int] = {}
+        # The first record of each partition that was received but is not written yet.
+        self._unwritten: dict[TopicPartition, int] = {}
+
+    def note_unwritten(self, records: list[ConsumerRecord]) -> None:
+        for record in records:
+            self._unwritten.setdefault(TopicPartition(record.topic, record.partition), record.offset)
+        for partition, offset in self._unwritten.items():
+            self._starts[partition] = min(offset, self._starts.get(partition, offset))
+
+    def note_written(self) -> None:
+        self._unwritten.clear()
 
     async def tick(self, now_s: float) -> None:
         if now_s >= self._next_s:
@@ -211,8 +227,9 @@ class Group(RebalanceListener):
 
         offsets: dict[TopicPartition, int] = {}
         for partition in self._consumer.assignment():
-            position = await self._consumer.position(partition)
-            offsets[partition] = min(position, self._within.ends.get(partition, position))
+            offset = await self._offset_of(partition)
+            if offset is not None:
+                offsets[partition] = offset
         try:
             if offsets:
                 await self._consumer.commit(offsets)
@@ -221,11 +238,34 @@ class Group(RebalanceListener):
                 raise
             warn(f"not committed: {error}")
 
+    async def _offset_of(self, partition: TopicPartition) -> int | None:
+        """What to commit for a partition; None for one that was taken over beyond the end of the range.
+
+        Nothing of it is printed, and the end would move the group back.
+        """
+        position = await self._consumer.position(partition)
+        start = self._starts.get(partition)
+        end = self._within.ends.get(partition, position)
+        if start is None or start > end:
+            return None
+        return min(position, end, self._unwritten.get(partition, position))
+
+    async def on_partitions_assigned(self, assigned: Collection[TopicPartition]) -> None:
+        for partition in assigned:
+            self._starts[partition] = await self._consumer.position(partition)
+
     async def on_partitions_revoked(self, revoked: Collection[TopicPartition]) -> None:
         await self.commit()
+        self._forget(revoked)
 
     def on_partitions_lost(self, lost: Collection[TopicPartition]) -> None:
         """Others have them already."""
+        self._forget(lost)
+
+    def _forget(self, partitions: Collection[TopicPartition]) -> None:
+        for partition in partitions:
+            self._starts.pop(partition, None)
+            self._unwritten.pop(partition, None)
 
 
 @click.command()

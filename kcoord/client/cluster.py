@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final, TypeVar, final
@@ -83,7 +84,8 @@ def parse_bootstrap(servers: str | Iterable[str]) -> list[tuple[str, int]]:
             host, port = address, str(DEFAULT_PORT)
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
-        if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        # A number of a few digits: `int` takes other digits than these as well, and refuses thousands of them.
+        if not host or re.fullmatch(r"[0-9]{1,5}", port) is None or not 0 < int(port) < 65536:
             raise InvalidConfiguration(f"bootstrap_servers: {address!r} is not HOST:PORT")
         found.append((host, int(port)))
     if not found:

@@ -9,12 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import struct
 from collections import deque
 from dataclasses import dataclass
 from typing import Final, TypeVar, cast, final
 
 from kcoord import __version__
-from kcoord.client.errors import ConnectionLost, KafkaError, RequestTimedOut, UnsupportedVersion, check
+from kcoord.client.errors import (
+    ConnectionLost,
+    InvalidConfiguration,
+    KafkaError,
+    RequestTimedOut,
+    UnsupportedVersion,
+    check,
+)
 from kcoord.protocol import apis
 from kcoord.protocol.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kcoord.protocol.errors import UNSUPPORTED_VERSION
@@ -22,6 +30,7 @@ from kcoord.wire.message import Message
 from kcoord.wire.primitives import (
     BytesWriter,
     DecodeError,
+    EncodeError,
     Reader,
     write_i16_be,
     write_i32_be,
@@ -43,6 +52,8 @@ SPACE_BYTES: Final = 64 * 1024
 KEPT_BYTES: Final = 8 * 1024 * 1024
 CORRELATION_ID_MAX: Final = 2**31 - 1
 VERSION_LIMIT: Final = 32767
+# How much of a wrong text a message shows, in characters.
+SHOWN_MAX: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +103,10 @@ class Connection(asyncio.BufferedProtocol):
 
     @classmethod
     async def open(cls, host: str, port: int, options: ConnectionOptions) -> Connection:
-        """Connect, and ask for the versions of the broker. Raises ConnectionLost or RequestTimedOut."""
+        """Connect, and ask for the versions of the broker.
+
+        Raises ConnectionLost or RequestTimedOut, and InvalidConfiguration for a host that cannot be one.
+        """
         connection = cls(f"{host}:{port}", options)
         try:
             async with asyncio.timeout(options.request_timeout_s):
@@ -103,8 +117,11 @@ class Connection(asyncio.BufferedProtocol):
             raise ConnectionLost(str(connection._error)) from None
         except OSError as error:
             raise ConnectionLost(f"{connection.address}: {error.strerror or error}") from error
-        except BaseException:
+        except BaseException as error:
             connection.abort(ConnectionLost(f"{connection.address}: given up"))
+            if isinstance(error, ValueError) and not isinstance(error, KafkaError):
+                # Such as an empty label, which the encoding of host names refuses.
+                raise InvalidConfiguration(f"{host!r} is not the name of a host: {error}") from None
             raise
         return connection
 
@@ -191,17 +208,22 @@ class Connection(asyncio.BufferedProtocol):
                 raise self._lost()
 
     def _frame(self, api_key: int, version: int, request: Message) -> bytes:
-        """Raises what the codec raises for a value that the version cannot carry."""
+        """Raises InvalidConfiguration for a value that the version cannot carry, such as a name that is too long."""
         correlation_id = 0 if self._correlation_id >= CORRELATION_ID_MAX else self._correlation_id + 1
         writer = BytesWriter()
         write_i32_be(writer, 0)
         write_i16_be(writer, api_key)
         write_i16_be(writer, version)
         write_i32_be(writer, correlation_id)
-        write_nullable_string(writer, self.options.client_id)
-        if apis.APIS[api_key].request_header_version(version) == 2:
-            writer.append(0)
-        apis.encode_request(writer, api_key, request, version)
+        try:
+            write_nullable_string(writer, self.options.client_id)
+            if apis.APIS[api_key].request_header_version(version) == 2:
+                writer.append(0)
+            apis.encode_request(writer, api_key, request, version)
+        except UnicodeEncodeError as error:
+            raise InvalidConfiguration(f"{_shortened(error.object)} cannot be sent: it is not UTF-8") from None
+        except (EncodeError, ValueError, OverflowError, struct.error) as error:
+            raise InvalidConfiguration(f"{apis.APIS[api_key].name} cannot be sent: {error}") from None
         self._correlation_id = correlation_id
         data = writer.getvalue()
         return (len(data) - 4).to_bytes(4, "big") + data[4:]
@@ -335,3 +357,8 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not waiting.future.done():
             waiting.future.set_result(answer)
+
+
+def _shortened(text: str) -> str:
+    """A text for a message."""
+    return repr(text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "...")

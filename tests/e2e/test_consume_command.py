@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 
 from kcoord.cli.main import main
 from kcoord.client import Admin, Producer, TopicPartition
+from kcoord.client.admin.spread import only
 from kcoord.testing.fixture import KcoordServer
 from tests.client.producing import create_topic
 from tests.e2e.process import END_SECONDS, foreground_command
@@ -107,6 +108,57 @@ def test_a_group(bootstrap: str, protocol: str) -> None:
     assert len(asyncio.run(committed())) == 3
 
 
+def committed_of(bootstrap: str, group: str) -> dict[int, int]:
+    async def find() -> dict[int, int]:
+        async with Admin(bootstrap) as admin:
+            found = await admin.list_group_offsets(group)
+            return {one.partition: only(found, one).offset for one in found}
+
+    return asyncio.run(find())
+
+
+def commit(bootstrap: str, group: str, offsets: dict[int, int]) -> None:
+    async def change() -> None:
+        async with Admin(bootstrap) as admin:
+            wanted = {TopicPartition("orders", partition): offset for partition, offset in offsets.items()}
+            await admin.alter_group_offsets(group, wanted)
+
+    asyncio.run(change())
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_an_end_before_the_offset_of_the_group_moves_nothing_back(bootstrap: str, protocol: str) -> None:
+    """Partition 0 is read by the group beyond --until, 1 is not, and 2 has no offset."""
+    commit(bootstrap, "billing", {0: 9, 1: 2})
+    found = run(bootstrap, "-g", "billing", "--protocol", protocol, "--until", f"@{TIME_MS + 15_000}")
+    assert sorted(numbers(found)) == [2, 5, 7, 8, 10, 11, 13, 14]
+    assert committed_of(bootstrap, "billing") == {0: 9, 1: 5, 2: 5}
+
+
+def test_an_open_transaction_moves_no_group_back(bootstrap: str) -> None:
+    """A group that reads uncommitted records is beyond the last stable offset."""
+
+    async def read_beside_a_transaction() -> Result:
+        async with Producer(bootstrap_servers=bootstrap, transactional_id="t") as producer:
+            await producer.init_transactions()
+            await producer.begin_transaction()
+            for _ in range(3):
+                await producer.send("orders", b"open 99", partition=0)
+            await asyncio.to_thread(commit, bootstrap, "billing", {0: 12, 1: 10, 2: 10})
+            result = await asyncio.to_thread(run, bootstrap, "-g", "billing")
+            await producer.abort_transaction()
+            return result
+
+    assert numbers(asyncio.run(read_beside_a_transaction())) == []
+    assert committed_of(bootstrap, "billing") == {0: 12, 1: 10, 2: 10}
+
+
+def test_a_group_that_begins_at_the_end_is_committed_there(bootstrap: str) -> None:
+    """Otherwise it would miss what is written before its next start."""
+    assert numbers(run(bootstrap, "-g", "late", "--from", "end")) == []
+    assert committed_of(bootstrap, "late") == {0: 10, 1: 10, 2: 10}
+
+
 def test_mistakes(bootstrap: str) -> None:
     assert "does not exist" in run(bootstrap, "other", code=1).stderr
     assert "only 0 to 2" in run(bootstrap, "-p", "3", code=1).stderr
@@ -115,6 +167,10 @@ def test_mistakes(bootstrap: str) -> None:
     for mistake in mistakes.split("; "):
         run(bootstrap, *mistake.split(), code=2)
     run(bootstrap, "-g", "", code=2)
+    assert "string of 40000 bytes" in run(bootstrap, "-g", "g" * 40_000, code=2).stderr
+    assert "it is not UTF-8" in run(bootstrap, "g\udcff", code=2).stderr
+    host = CliRunner().invoke(main, ["consume", "-b", "..:9092", "orders"])
+    assert host.exit_code == 2 and "'..' is not the name of a host" in host.output
     closed = CliRunner().invoke(main, ["consume", "-b", "127.0.0.1:1", "--timeout", "0.5", "orders"])
     assert closed.exit_code == 3, closed.output
 

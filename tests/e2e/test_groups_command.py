@@ -189,6 +189,53 @@ def test_undo_removes_offsets_that_were_not_there(bootstrap: str, home: Path) ->
     assert committed(bootstrap) == {1: 4}
 
 
+def test_an_error_of_one_group_hides_nothing_of_the_others(kcoord: KcoordServer, bootstrap: str, home: Path) -> None:
+    """The undo file is named, the other groups are reset, and the table says what was not."""
+    for name in ("audit", "twin"):
+        run(bootstrap, "copy", "billing", name, "--execute")
+    kcoord.fail("OffsetCommit", error="GROUP_AUTHORIZATION_FAILED", group="audit", times=None)
+    undo = str(home / "undo.csv")
+    groups = ("billing", "audit", "twin")
+    arguments = ("--all-topics", "--to-earliest", "--execute", "--undo-file", undo, "-o", "json")
+    result = run(bootstrap, "reset", *groups, *arguments, code=3)
+    notes = {(row["group"], row["partition"]): row["note"] for row in json.loads(result.stdout)}
+    assert {key for key, note in notes.items() if note == "refused"} == {("audit", 0), ("audit", 1)}
+    assert not any(note for (group, _), note in notes.items() if group != "audit")
+    assert f"undo with: kcoord groups reset --from-file {undo} --execute" in result.stderr
+    assert [committed(bootstrap, name) for name in groups] == [{0: 0, 1: 0}, {0: 3, 1: 4}, {0: 0, 1: 0}]
+
+
+def test_a_timeout_while_offsets_are_set_hides_nothing(kcoord: KcoordServer, bootstrap: str, home: Path) -> None:
+    for name in ("audit", "twin"):
+        run(bootstrap, "copy", "billing", name, "--execute")
+    kcoord.fail("OffsetCommit", error="COORDINATOR_LOAD_IN_PROGRESS", group="audit", times=None)
+    undo = str(home / "undo.csv")
+    arguments = ("--topic", "orders:0", "--to-earliest", "--execute", "--undo-file", undo, "-o", "json")
+    result = run(bootstrap, "reset", "billing", "audit", "twin", *arguments, "--timeout", "3", code=3)
+    assert f"undo with: kcoord groups reset --from-file {undo} --execute" in result.stderr
+    billing, audit, _twin = json.loads(result.stdout)
+    assert billing["note"] == "" and audit["note"].startswith("not confirmed")
+    assert (committed(bootstrap)[0], committed(bootstrap, "audit")[0]) == (0, 3)
+
+
+def test_files_of_excel_begin_with_a_byte_order_mark(bootstrap: str, home: Path) -> None:
+    (home / "plan.csv").write_bytes(b"\xef\xbb\xbfbilling,orders,0,7\r\n")
+    run(bootstrap, "reset", "--from-file", str(home / "plan.csv"), "--execute")
+    assert committed(bootstrap) == {0: 7, 1: 4}
+    assert [row["group"] for row in rows(bootstrap, "list")] == ["billing"]
+    (home / "plan.csv").write_bytes(b"billing,orders,0,\xff\n")
+    wrong = run(bootstrap, "reset", "--from-file", str(home / "plan.csv"), code=2)
+    assert "the file is not UTF-8" in wrong.stderr
+
+
+@pytest.mark.parametrize("duration", ["30000d", "99999999999999999d", "P1000000D"])
+def test_a_duration_that_begins_before_1970_means_the_first_record(bootstrap: str, duration: str) -> None:
+    found = json.loads(
+        run(bootstrap, "reset", "billing", "--all-topics", "--by-duration", duration, "-o", "json").stdout
+    )
+    assert [row["new_offset"] for row in found] == [0, 0]
+
+
 def test_export_and_copy(bootstrap: str, home: Path) -> None:
     plan = run(bootstrap, "reset", "billing", "--all-topics", "--shift-by", "-1", "--export").stdout
     assert plan == "orders,0,2\norders,1,3\n"
@@ -229,6 +276,16 @@ def test_delete(bootstrap: str) -> None:
         (["reset", "billing", "--from-file", "no-such-file"], 2, "does not exist"),
         (["delete", "billin"], 1, "did you mean 'billing'?"),
         (["copy", "bill", "other"], 1, "group 'bill' does not exist"),
+        (["copy", "billing", "billing", "--execute"], 2, "the same group 'billing'"),
+        (["reset", "billing", "--all-topics", "--to-group", "billing"], 2, "name another one"),
+        (["reset", "billing", "--all-topics", "--by-duration", "9" * 5000 + "d"], 2, "at most 19 digits"),
+        (["reset", "billing", "--topic", "orders:" + "9" * 5000, "--to-latest"], 2, "give TOPIC or TOPIC:PARTITION"),
+        (["describe", "b" * 40_000], 2, "string of 40000 bytes"),
+        (["describe", "b\udcff"], 2, "it is not UTF-8"),
+        (["delete", "b\udcff", "--execute"], 2, "it is not UTF-8"),
+        (["copy", "billing", "b\udcff", "--execute"], 2, "it is not UTF-8"),
+        (["list", "--watch", "1e18"], 2, "give at most 86400 seconds"),
+        (["list", "--watch", "nan"], 2, "give at most 86400 seconds"),
         (["descibe"], 2, "did you mean 'describe'?"),
         (["describe", "billing", "--context", "prod"], 2, "not both"),
     ],

@@ -92,3 +92,16 @@ def test_errors_are_one_line(bootstrap: str) -> None:
     stranger = run("127.0.0.1:1", "list", "--timeout", "5")
     assert stranger.exit_code == 3 and stranger.output.startswith("kcoord: 127.0.0.1:1: cannot connect")
     assert run("nowhere", "list").exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["-i", "x" * 40_000], "string of 40000 bytes"),
+        (["-i", "x\udcff"], "utf-8"),
+        (["-i", "x", "--timeout", "1e18"], ""),
+    ],
+)
+def test_values_that_cannot_be_sent(bootstrap: str, arguments: list[str], text: str) -> None:
+    result = run(bootstrap, "describe", *arguments)
+    assert result.exit_code == 2 and text in result.stderr, result.output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,7 @@ def parse_topics(given: Iterable[str]) -> dict[str, set[int] | None]:
     for text in given:
         name, colon, numbers = text.partition(":")
         parts = numbers.split(",")
-        if not name or (colon and not all(part.isdecimal() for part in parts)):
+        if not name or (colon and not all(re.fullmatch(r"\d{1,10}", part) for part in parts)):
             raise click.UsageError(f"--topic {text!r}: give TOPIC or TOPIC:PARTITION,...")
         some = found.setdefault(name, set())
         if not colon or some is None:

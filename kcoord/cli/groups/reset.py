@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, final
 from urllib.parse import quote
 
 import click
@@ -43,9 +43,11 @@ from kcoord.cli.groups.reset_plan import (
 from kcoord.cli.log.points import parse_time
 from kcoord.cli.online.contexts import state_directory
 from kcoord.cli.online.run import (
+    EXIT_CLUSTER,
     EXIT_PROBLEMS,
     CommandProblem,
     cluster_options,
+    complain,
     execute_option,
     friendly,
     online,
@@ -53,7 +55,7 @@ from kcoord.cli.online.run import (
     warn,
 )
 from kcoord.cli.output import Column, csv_text, emit, plural
-from kcoord.client.errors import KafkaError
+from kcoord.client.errors import BrokerError, KafkaError, may_retry
 from kcoord.client.partition import TopicPartition
 from kcoord.protocol.errors import GROUP_ID_NOT_FOUND
 
@@ -66,6 +68,10 @@ COLUMNS: Final = [
     Column("old_offset", "OLD OFFSET", True), Column("new_offset", "NEW OFFSET", True), Column("note", "NOTE"),
 ]  # fmt: skip
 INACTIVE: Final = ("Empty", "Dead")
+# Notes of changes that an executed reset has not made, or may not have made.
+REFUSED: Final = "refused"
+NOT_CONFIRMED: Final = "not confirmed: the offset may be set or not"
+NOT_REACHED: Final = "not set: the command ended before"
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,13 +147,16 @@ def reset(
         if name == "from_file":
             if topics or all_topics or all_groups:
                 raise click.UsageError("--from-file names the topics itself")
-            with click.open_file(value, encoding="utf-8") as file:
+            # Excel begins its files with a byte order mark, which must not become a part of a name.
+            with click.open_file(value, encoding="utf-8-sig") as file:
                 plan = read_plan(file, list(groups))
             _finish(bootstrap, timeout, options, lambda admin: _plan_given(admin, plan))
             return
         if bool(topics) == all_topics:
             raise click.UsageError("give --topic or --all-topics")
         if name == "to_group":
+            if set(groups) == {value}:
+                raise click.UsageError(f"--to-group {value!r} is the group to reset: name another one")
             _finish(bootstrap, timeout, options, lambda admin: _plan_copy(admin, value, scope))
             return
         wish = _wish(name, value)
@@ -176,6 +185,8 @@ def copy(
     Example:
       kcoord groups copy billing billing-test --execute
     """
+    if source == target:
+        raise click.UsageError(f"FROM and TO are the same group {source!r}: name two")
     scope = Scope((target,), False, parse_topics(topics))
     options = Options(execute, export, undo_file, output)
     _finish(bootstrap, timeout, options, lambda admin: _plan_copy(admin, source, scope))
@@ -183,7 +194,8 @@ def copy(
 
 def _wish(name: str, value: Any) -> Wish:
     if name == "by_duration":
-        return Wish(TIME, time.time_ns() // 1_000_000 - parse_duration_ms(value))
+        # Negative times have meanings of their own in ListOffsets.
+        return Wish(TIME, max(time.time_ns() // 1_000_000 - parse_duration_ms(value), 0))
     kind = {
         "to_earliest": EARLIEST, "to_latest": LATEST, "to_current": CURRENT, "to_offset": OFFSET,
         "shift_by": SHIFT, "to_datetime": TIME,
@@ -297,20 +309,46 @@ async def _changes(
 # --- printing and executing
 
 
+@final
+class Outcome:
+    """What was done with a plan, also when an error has ended it."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self.is_begun = False
+        self.code = 0
+        # What happened to changes that were not made.
+        self.notes: dict[tuple[str, TopicPartition], str] = {}
+
+    def note(self, changes: list[Change], text: str) -> None:
+        for one in changes:
+            self.notes[one.group_id, one.partition] = text
+
+    def shown(self) -> list[Change]:
+        return [replace(one, note=self.notes.get((one.group_id, one.partition), one.note)) for one in self.changes]
+
+
 def _finish(bootstrap: str, timeout_s: float, options: Options, plan: Any) -> None:
-    """Make the plan, print it, and carry it out with --execute."""
-    undo = ""
-    has_failed = False
+    """Make the plan, carry it out with --execute, and print it."""
+    outcome = Outcome()
 
-    async def work(admin: Admin) -> list[Change]:
-        nonlocal undo, has_failed
-        changes: list[Change] = await plan(admin)
-        if options.execute and changes:
-            undo = _write_undo(changes, options.undo_file)
-            has_failed = await _execute(admin, changes)
-        return changes
+    async def work(admin: Admin) -> None:
+        outcome.changes = await plan(admin)
+        if options.execute and outcome.changes:
+            undo = _write_undo(outcome.changes, options.undo_file)
+            # At once: whatever happens next, the user must know the file.
+            warn(f"undo with: kcoord groups reset --from-file {undo} --execute")
+            outcome.is_begun = True
+            await _execute(admin, outcome)
 
-    changes = online(bootstrap, timeout_s, work)
+    try:
+        online(bootstrap, timeout_s, work)
+    except KafkaError as error:
+        if not outcome.is_begun:
+            raise
+        complain(str(error))
+        outcome.code = EXIT_CLUSTER
+    changes = outcome.shown()
     if options.export:
         with_group = len({one.group_id for one in changes}) > 1
         click.echo(csv_text(export_rows(changes, with_group)), nl=False)
@@ -321,12 +359,10 @@ def _finish(bootstrap: str, timeout_s: float, options: Options, plan: Any) -> No
             warn(f"partition {one.partition} of group {one.group_id!r}: {one.note}")
     if not changes:
         warn("there is nothing to reset: no committed offset")
-    elif undo:
-        warn(f"undo with: kcoord groups reset --from-file {undo} --execute")
-    else:
+    elif not options.execute:
         warn(f"dry run: {plural(len(changes), 'offset')} would be set; --execute sets them")
-    if has_failed:
-        click.get_current_context().exit(EXIT_PROBLEMS)
+    if outcome.code:
+        click.get_current_context().exit(outcome.code)
 
 
 def _row(change: Change) -> dict[str, Any]:
@@ -355,15 +391,38 @@ def _write_undo(changes: list[Change], given: str | None) -> str:
     return str(path)
 
 
-async def _execute(admin: Admin, changes: list[Change]) -> bool:
-    """Set the offsets, group by group; whether any was refused."""
-    has_failed = False
-    for name in dict.fromkeys(one.group_id for one in changes):
-        own = [one for one in changes if one.group_id == name]
-        kept = {one.partition: one.new for one in own if one.new != NO_OFFSET}
-        dropped = [one.partition for one in own if one.new == NO_OFFSET and one.old is not None]
-        if kept:
-            has_failed |= print_failures(await admin.alter_group_offsets(name, kept))
-        if dropped:
-            has_failed |= print_failures(await admin.delete_group_offsets(name, dropped))
-    return has_failed
+async def _execute(admin: Admin, outcome: Outcome) -> None:
+    """Set the offsets, group by group. An error of one group does not end the others."""
+    kept = [one for one in outcome.changes if one.new != NO_OFFSET]
+    dropped = [one for one in outcome.changes if one.new == NO_OFFSET and one.old is not None]
+    outcome.note([*kept, *dropped], NOT_REACHED)
+    for name in dict.fromkeys(one.group_id for one in outcome.changes):
+        for some in (kept, dropped):
+            own = [one for one in some if one.group_id == name]
+            if own:
+                await _change(admin, name, own, outcome)
+
+
+async def _change(admin: Admin, name: str, own: list[Change], outcome: Outcome) -> None:
+    """Set the offsets of a group, or delete them."""
+    # Until the answers are there, and if there are none.
+    outcome.note(own, NOT_CONFIRMED)
+    results: dict[TopicPartition, KafkaError | None]
+    try:
+        if own[0].new == NO_OFFSET:
+            results = await admin.delete_group_offsets(name, [one.partition for one in own])
+        else:
+            results = await admin.alter_group_offsets(name, {one.partition: one.new for one in own})
+    except KafkaError as error:
+        complain(f"group {name!r}: {error}")
+        outcome.code = EXIT_CLUSTER
+        if isinstance(error, BrokerError) and not may_retry(error):
+            outcome.note(own, REFUSED)
+        return
+    if print_failures(results):
+        outcome.code = outcome.code or EXIT_PROBLEMS
+    for one in own:
+        if isinstance(results.get(one.partition), KafkaError):
+            outcome.note([one], REFUSED)
+        else:
+            del outcome.notes[name, one.partition]

@@ -25,6 +25,11 @@ ISO_DURATION: Final = re.compile(
     r"P(?:(\d+)W)?(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)(?:\.(\d{1,9}))?S)?)?", re.IGNORECASE
 )
 UNITS_MS: Final = (604_800_000, 86_400_000, 3_600_000, 60_000, 1000)
+# As many digits as the largest offset or time has.
+DIGITS_MAX: Final = 19
+TOO_LONG: Final = re.compile(rf"\d{{{DIGITS_MAX + 1}}}")
+PARTITION: Final = re.compile(r"\d{1,10}")
+OFFSET_IN_FILE: Final = re.compile(rf"-?\d{{1,{DIGITS_MAX}}}")
 
 
 class PlanProblem(Exception):
@@ -99,6 +104,8 @@ def _wanted(partition: TopicPartition, wish: Wish, facts: Facts) -> int:
 
 def parse_duration_ms(text: str) -> int:
     """`P1DT2H30M`, or `90s`, `15m`, `2h`, `7d`. Raises PlanProblem."""
+    if TOO_LONG.search(text) is not None:
+        raise PlanProblem(f"a number of a duration has at most {DIGITS_MAX} digits")
     short = re.fullmatch(r"(\d+)(ms|s|m|h|d)", text)
     if short is not None:
         return int(short.group(1)) * {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}[short.group(2)]
@@ -122,12 +129,14 @@ def read_plan(lines: Iterable[str], groups: list[str]) -> dict[str, dict[TopicPa
         for number, row in enumerate(csv.reader(lines, strict=True), 1):
             if not row or (number == 1 and row[-1].strip().lower() in ("offset", "new_offset")):
                 continue
-            group_id, partition, offset = _parse_row([cell.strip() for cell in row], number, groups)
+            group_id, partition, offset = _parse_row(row, number, groups)
             if partition in found.setdefault(group_id, {}):
                 raise PlanProblem(f"line {number}: partition {partition} is there twice")
             found[group_id][partition] = offset
     except csv.Error as error:
         raise PlanProblem(f"not a CSV file: {error}") from None
+    except UnicodeDecodeError as error:
+        raise PlanProblem(f"the file is not UTF-8 ({error.reason} at byte {error.start}): save it as UTF-8") from None
     if not found:
         raise PlanProblem("the file has no offsets")
     return found
@@ -138,11 +147,18 @@ def _parse_row(row: list[str], number: int, groups: list[str]) -> tuple[str, Top
         if len(groups) != 1:
             raise PlanProblem(f"line {number} names no group: give one group, or a file with a column for it")
         row = [groups[0], *row]
-    if len(row) != 4 or not row[2].isdecimal() or not row[3].lstrip("-").isdecimal() or int(row[3]) < NO_OFFSET:
+    # The group stays as it is: the id of a group may begin or end with spaces.
+    group_id, *cells = row[:1] + [cell.strip() for cell in row[1:]]
+    if (
+        len(cells) != 3
+        or PARTITION.fullmatch(cells[1]) is None
+        or OFFSET_IN_FILE.fullmatch(cells[2]) is None
+        or int(cells[2]) < NO_OFFSET
+    ):
         raise PlanProblem(f"line {number}: expected topic,partition,offset or group,topic,partition,offset")
-    if groups and row[0] not in groups:
-        raise PlanProblem(f"line {number} is about group {row[0]!r}, which the command does not name")
-    return row[0], TopicPartition(row[1], int(row[2])), int(row[3])
+    if groups and group_id not in groups:
+        raise PlanProblem(f"line {number} is about group {group_id!r}, which the command does not name")
+    return group_id, TopicPartition(cells[0], int(cells[1])), int(cells[2])
 
 
 def export_rows(changes: Iterable[Change], with_group: bool) -> list[list[str | int]]:

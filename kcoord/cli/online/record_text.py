@@ -79,6 +79,13 @@ def _literal(match: re.Match[str], text: str) -> bytes:
 def parse_json(line: bytes, is_base64: bool = False) -> GivenRecord:
     """The record of one JSON object; with `is_base64`, texts are bytes in base64. Raises RecordProblem."""
     try:
+        return _parse_json(line, is_base64)
+    except RecursionError:
+        raise RecordProblem("not a JSON object: too many lists and objects inside each other") from None
+
+
+def _parse_json(line: bytes, is_base64: bool) -> GivenRecord:
+    try:
         document = json.loads(line)
     except ValueError as error:
         raise RecordProblem(f"not JSON: {error}") from None

@@ -24,6 +24,8 @@ EXIT_PROBLEMS: Final = 1
 EXIT_CLUSTER: Final = 3
 EXIT_INTERRUPTED: Final = 130
 TIMEOUT_S: Final = 30.0
+# A day: `sleep` takes no time of any size, and nobody waits longer for a table.
+WATCH_S_MAX: Final = 86_400.0
 CONTEXT_KEY: Final = "kcoord.context"
 
 __all__ = ["output_option"]
@@ -157,6 +159,9 @@ def watching(watch: float | None, times: int | None, show: Callable[[], None]) -
             raise click.UsageError("--times is for --watch only")
         show()
         return
+    # Not the range of the option: that lets NaN pass.
+    if not watch <= WATCH_S_MAX:
+        raise click.UsageError(f"--watch {watch:g}: give at most {WATCH_S_MAX:g} seconds")
     import time
 
     done = 0

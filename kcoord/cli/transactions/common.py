@@ -14,6 +14,7 @@ from kcoord.cli.log.points import UNITS_MS
 from kcoord.cli.online.run import EXIT_CLUSTER, complain
 from kcoord.cli.online.run import friendly as online_friendly
 from kcoord.cli.transactions.cluster import ClusterError
+from kcoord.wire.primitives import EncodeError
 
 DURATION: Final = re.compile(r"(\d+)(ms|s|m|h|d)?")
 
@@ -30,7 +31,7 @@ def friendly(command: F) -> F:
         except ClusterError as error:
             complain(str(error))
             sys.exit(EXIT_CLUSTER)
-        except ValueError as error:
+        except (ValueError, OverflowError, EncodeError) as error:
             raise click.UsageError(str(error)) from None
 
     return online_friendly(run)  # type: ignore[return-value]

@@ -60,6 +60,8 @@ def test_base64_is_for_every_text() -> None:
         (b'{"timestamp_ms": "now"}', 'timestamp: "now" is not a number'),
         (b'{"timestamp": "soon"}', "timestamp: 'soon' is not a time"),
         (b'{"headers": ["a"]}', "headers: give"),
+        (b"[" * 100_000 + b"]" * 100_000, "too many lists"),
+        (b'{"value":' + b"[" * 100_000 + b"]" * 100_000 + b"}", "too many lists"),
     ],
 )
 def test_wrong_json(line: bytes, message: str) -> None:

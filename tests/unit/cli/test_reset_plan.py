@@ -74,6 +74,12 @@ def test_durations(text: str, ms: int) -> None:
     assert parse_duration_ms(text) == ms
 
 
+@pytest.mark.parametrize("text", ["9" * 20 + "d", "9" * 5000 + "s", "P" + "9" * 5000 + "D", "PT0." + "9" * 20 + "S"])
+def test_durations_with_too_many_digits(text: str) -> None:
+    with pytest.raises(PlanProblem, match="at most 19 digits"):
+        parse_duration_ms(text)
+
+
 @pytest.mark.parametrize("text", ["", "P", "PT", "P1DT", "1H", "P1H", "-PT1H", "5", "soon"])
 def test_texts_that_are_no_durations(text: str) -> None:
     with pytest.raises(PlanProblem):
@@ -81,9 +87,9 @@ def test_texts_that_are_no_durations(text: str) -> None:
 
 
 def test_an_undo_file_puts_the_old_offsets_back() -> None:
-    changes = [Change("g", A, 7, 5), Change("g", B, None, 5), Change("h,x", A, 1, 2)]
+    changes = [Change("g", A, 7, 5), Change("g", B, None, 5), Change("h,x", A, 1, 2), Change(" g ", A, 3, 4)]
     text = csv_text(undo_rows(changes))
-    assert read_plan(text.splitlines(), []) == {"g": {A: 7, B: NO_OFFSET}, "h,x": {A: 1}}
+    assert read_plan(text.splitlines(), []) == {"g": {A: 7, B: NO_OFFSET}, "h,x": {A: 1}, " g ": {A: 3}}
 
 
 def test_exports_are_as_kafka_writes_them() -> None:
@@ -102,6 +108,9 @@ def test_exports_are_as_kafka_writes_them() -> None:
         (["a,0,x"], ["g"], "line 1: expected"),
         (["a,0,5", "a,zero,5"], ["g"], "line 2: expected"),
         (["a,0,-2"], ["g"], "line 1: expected"),
+        (["a,0,--5"], ["g"], "line 1: expected"),
+        (["a,0," + "9" * 5000], ["g"], "line 1: expected"),
+        (["a," + "9" * 5000 + ",5"], ["g"], "line 1: expected"),
         (["a,0,5", "a,0,6"], ["g"], "line 2: partition a-0 is there twice"),
         (["topic,partition,offset"], ["g"], "no offsets"),
         ([], ["g"], "no offsets"),

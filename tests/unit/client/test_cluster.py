@@ -53,7 +53,7 @@ def test_bootstrap_servers(given: str | list[str], found: list[tuple[str, int]])
     assert parse_bootstrap(given) == found
 
 
-@pytest.mark.parametrize("given", ["", ",", "a:", "a:x", ":1", "a:0", "a:65536", []])
+@pytest.mark.parametrize("given", ["", ",", "a:", "a:x", ":1", "a:0", "a:65536", "a:²", "a:" + "1" * 5000, []])
 def test_bootstrap_servers_that_are_none(given: str | list[str]) -> None:
     with pytest.raises(InvalidConfiguration):
         parse_bootstrap(given)

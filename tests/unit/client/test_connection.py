@@ -7,11 +7,17 @@ import asyncio
 import pytest
 
 from kcoord.client.connection import Connection, ConnectionOptions
-from kcoord.client.errors import ConnectionLost, RequestTimedOut, UnsupportedVersion
+from kcoord.client.errors import ConnectionLost, InvalidConfiguration, RequestTimedOut, UnsupportedVersion
 from kcoord.protocol import apis
 from kcoord.protocol.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from kcoord.protocol.errors import UNSUPPORTED_VERSION
-from kcoord.protocol.metadata import MetadataRequest, MetadataResponse, MetadataResponseBroker
+from kcoord.protocol.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+)
 from kcoord.testing.fixture import KcoordServer
 from kcoord.wire.primitives import Reader
 from tests.unit.client.peers import answer_frame, peer, versions_answer
@@ -56,6 +62,38 @@ async def test_an_old_broker_answers_in_the_first_version() -> None:
         assert asked == [3, 0]
         assert connection.version(apis.METADATA) == 5
         await connection.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "reason"),
+    [("x" * 40_000, "Metadata cannot be sent"), ("a\udcff", r"'a\\udcff' cannot be sent: it is not UTF-8")],
+)
+async def test_a_name_that_cannot_be_sent(kcoord: KcoordServer, name: str, reason: str) -> None:
+    """The user's mistake is reported, and other requests are not affected."""
+    connection = await Connection.open(kcoord.host, kcoord.port, LONG)
+    version = connection.version(apis.METADATA)
+    with pytest.raises(InvalidConfiguration, match=reason):
+        await connection.ask(
+            apis.METADATA, version, MetadataRequest([MetadataRequestTopic(name=name)]), MetadataResponse
+        )
+    await connection.ask(apis.METADATA, version, MetadataRequest(None), MetadataResponse)
+    assert connection.in_flight == 0
+    await connection.close()
+
+
+@pytest.mark.parametrize("count", [2**31, 2**40])
+async def test_a_number_that_cannot_be_sent(kcoord: KcoordServer, count: int) -> None:
+    connection = await Connection.open(kcoord.host, kcoord.port, LONG)
+    request = CreateTopicsRequest([CreatableTopic("t", count, 1)])
+    with pytest.raises(InvalidConfiguration, match="CreateTopics cannot be sent"):
+        await connection.ask(apis.CREATE_TOPICS, 5, request, CreateTopicsResponse)
+    await connection.close()
+
+
+@pytest.mark.parametrize("host", ["..", "a" * 70, "a\udcff", "a\0b"])
+async def test_a_host_that_cannot_be_one(host: str) -> None:
+    with pytest.raises(InvalidConfiguration, match="is not the name of a host"):
+        await Connection.open(host, 9092, SHORT)
 
 
 async def test_nobody_listens() -> None:
