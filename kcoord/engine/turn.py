@@ -262,7 +262,7 @@ class Turn:
         while work is not None:
             try:
                 if produce.append_more(work, self.disk_full, now):
-                    # The sessions that wait for the room come before the one that gets its answer and may fill it again.
+                    # Sessions that wait for the room come before the one that gets its answer, and may fill it again.
                     self._unstall_producers()
                     self._give_produced(work)
             except Exception as error:

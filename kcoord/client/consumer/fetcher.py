@@ -152,6 +152,7 @@ class Fetcher:
             return None
         record = chunk.take_one()
         if record is not None:
+            # The epoch stays the same: `take` has handed out the first record of this batch.
             state.position = chunk.next_offset
         return record
 

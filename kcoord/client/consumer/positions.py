@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from kcoord.client.admin.group_offsets import list_offsets_of_groups
 from kcoord.client.admin.results import CommittedOffset
 from kcoord.client.admin.spread import Spread, only
 from kcoord.client.admin.topics import list_offsets
+from kcoord.client.cluster import MOVED
 from kcoord.client.connection import Connection
 from kcoord.client.consumer.membership import end_tasks
 from kcoord.client.consumer.options import EARLIEST, NONE, ConsumerOptions
@@ -40,6 +41,14 @@ UNDEFINED: Final = -1
 Partitions = dict[TopicPartition, PartitionState]
 
 
+class _EpochEnd(NamedTuple):
+    """Where a leader's log ends an epoch, and what the partition's epochs were when it was asked."""
+
+    asked: tuple[int, int]
+    epoch: int
+    end: int
+
+
 @final
 class Positions:
     """`found` is called after each step; `error` is for the next `poll`."""
@@ -56,6 +65,10 @@ class Positions:
 
     def check(self) -> None:
         """Start looking for positions if partitions need that."""
+        for name, state in self._subscription.partitions.items():
+            if state.has_position and state.leader_epoch == NO_EPOCH:
+                # The user's own position. Without its epoch, nothing would be compared after the next election.
+                self._note_epoch(name, state)
         if self._task is not None and not self._task.done():
             return
         for state in self._subscription.partitions.values():
@@ -181,11 +194,15 @@ class Positions:
     # --- KIP-320
 
     async def _validate(self, partitions: Partitions, rounds: dict[TopicPartition, int]) -> list[KafkaError]:
-        """Compare the epoch of the last record with the leader's log: it may have been cut off there."""
+        """Compare the epoch of the last record with the leader's log: it may have been cut off there.
+
+        Meanwhile the leader may change again, and the user may take records that were fetched before. An answer for
+        other epochs than the present ones says nothing about the position, which stays to be validated (as in Kafka).
+        """
 
         async def ask(
             connection: Connection, part: list[TopicPartition]
-        ) -> dict[TopicPartition, tuple[int, int] | KafkaError]:
+        ) -> dict[TopicPartition, _EpochEnd | KafkaError]:
             return await self._ask_epochs(connection, {name: partitions[name] for name in part})
 
         found = await self._spread.over_leaders(self._deadline("the epochs of partitions"), partitions, ask)
@@ -197,13 +214,14 @@ class Positions:
             if isinstance(one, KafkaError):
                 problems.append(one)
                 continue
-            epoch, end = one
+            if one.asked != _epochs(state):
+                continue
             state.must_validate = False
-            if end == UNDEFINED or epoch == NO_EPOCH:
+            if one.end == UNDEFINED or one.epoch == NO_EPOCH:
                 # The leader knows nothing of the epoch any more.
                 self._truncated(name, state, None, problems)
-            elif end < state.position:
-                self._truncated(name, state, (end, epoch), problems)
+            elif one.end < state.position:
+                self._truncated(name, state, (one.end, one.epoch), problems)
         return problems
 
     def _truncated(
@@ -219,22 +237,32 @@ class Positions:
 
     async def _ask_epochs(
         self, connection: Connection, part: Partitions
-    ) -> dict[TopicPartition, tuple[int, int] | KafkaError]:
+    ) -> dict[TopicPartition, _EpochEnd | KafkaError]:
         topics: dict[str, OffsetForLeaderTopic] = {}
-        metadata = self._spread.cluster.metadata
+        cluster = self._spread.cluster
+        asked = {name: _epochs(state) for name, state in part.items()}
         for name, state in part.items():
             topic = topics.setdefault(name.topic, OffsetForLeaderTopic(name.topic))
             topic.partitions.append(
-                OffsetForLeaderPartition(name.partition, metadata.leader_epoch(name), state.fetched_epoch)
+                OffsetForLeaderPartition(name.partition, cluster.metadata.leader_epoch(name), state.fetched_epoch)
             )
         version = connection.version(apis.OFFSET_FOR_LEADER_EPOCH)
         request = OffsetForLeaderEpochRequest(CONSUMER, list(topics.values()))
         answer = await connection.ask(apis.OFFSET_FOR_LEADER_EPOCH, version, request, OffsetForLeaderEpochResponse)
-        found: dict[TopicPartition, tuple[int, int] | KafkaError] = {}
+        found: dict[TopicPartition, _EpochEnd | KafkaError] = {}
         for answered in answer.topics:
             for one in answered.partitions:
                 name = TopicPartition(answered.topic, one.partition)
-                found[name] = (one.leader_epoch, one.end_offset)
                 if one.error_code:
                     found[name] = error_for(one.error_code, f"partition {name}")
+                elif name in asked:
+                    found[name] = _EpochEnd(asked[name], one.leader_epoch, one.end_offset)
+                if one.error_code in MOVED:
+                    # The next attempt needs the new leader epoch, and no Fetch of the partition finds out meanwhile.
+                    cluster.want_refresh()
         return found
+
+
+def _epochs(state: PartitionState) -> tuple[int, int]:
+    """What a validation depends on."""
+    return state.leader_epoch, state.fetched_epoch

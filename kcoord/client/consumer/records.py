@@ -122,6 +122,8 @@ def scan(buf: bytes) -> list[BatchHeader]:
 class Chunk:
     """What one Fetch has brought for a partition. `next_offset` is the position after what was taken.
 
+    `leader_epoch` is that of the batch before this position, -1 as long as nothing was taken.
+
     With `aborted`, pairs of producer id and first offset in order of offsets, records of aborted transactions are left
     out. Control batches always are. So are offsets that compaction has removed: the position goes on past them.
     """
@@ -174,6 +176,7 @@ class Chunk:
                 part = self._records[at : at + count - len(taken)]
                 self._at = at + len(part)
                 self.next_offset = part[-1].offset + 1
+                self.leader_epoch = part[-1].leader_epoch
                 taken.extend(part)
                 continue
             if self._error is not None and not taken:

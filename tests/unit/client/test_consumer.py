@@ -272,6 +272,50 @@ async def test_a_log_that_was_cut_off_without_a_policy() -> None:
             await take(consumer, 100)
 
 
+async def test_an_election_while_a_position_is_validated() -> None:
+    """The answer of the leader before says nothing: the log was cut off by the second election only."""
+    async with reading() as (consumer, log):
+        assert await offsets(consumer, 60) == list(range(60))
+
+        def epoch_end(node: int, version: int, request: Message) -> Message | None:
+            answer = log.epoch_end(node, version, request)
+            if log.brokers.epochs["t"] == 1:
+                log.brokers.epochs["t"] = 2
+                log.end_of_epoch = (0, 40)
+                log.batches[4:] = [batch(first, 10, epoch=2) for first in range(40, 100, 10)]
+                # The client receives the news before this answer.
+                assert consumer._parts is not None
+                consumer._parts.cluster.note_leader(T, 1, 2, [])
+            return answer
+
+        log.brokers.handlers[apis.OFFSET_FOR_LEADER_EPOCH] = epoch_end
+        log.brokers.epochs["t"] = 1
+        log.instead[1] = [errors.FENCED_LEADER_EPOCH] * 3
+        async with asyncio.timeout(DEADLINE_S):
+            while (found := await take(consumer, 1))[0].leader_epoch == 0:
+                pass
+        assert found[0].offset == 40
+        assert log.brokers.count(apis.OFFSET_FOR_LEADER_EPOCH) == 2
+
+
+async def test_a_log_that_was_cut_off_after_a_seek() -> None:
+    """The position is the user's own, in a topic that the client knows already."""
+    async with reading() as (consumer, log):
+        await take(consumer, 1)
+        consumer.assign([])
+        consumer.assign([T])
+        consumer.seek(T, 0)
+        assert await offsets(consumer, 60) == list(range(60))
+        log.brokers.epochs["t"] = 1
+        log.end_of_epoch = (0, 40)
+        log.batches[4:] = [batch(first, 10, epoch=1) for first in range(40, 100, 10)]
+        log.instead[1] = [errors.FENCED_LEADER_EPOCH] * 3
+        async with asyncio.timeout(DEADLINE_S):
+            while (found := await take(consumer, 1))[0].leader_epoch == 0:
+                pass
+        assert found[0].offset == 40
+
+
 async def test_a_follower_that_the_leader_names() -> None:
     """KIP-392: records come from the follower as long as it has them."""
     async with reading(client_rack="here") as (consumer, log):

@@ -30,6 +30,7 @@ from kcoord.client.errors import (
     AssignorFailed,
     BrokerError,
     ConnectionLost,
+    InvalidConfiguration,
     KafkaError,
     UnsupportedVersion,
     error_for,
@@ -157,15 +158,20 @@ class Computing:
                 await self._compute(deadline)
         except TimeoutError:
             log.warning("group %s: no assignment within max_poll_interval", self._host.group_id)
+        except InvalidConfiguration as error:
+            # What the assignor returned cannot be sent.
+            self._report_as_failed(error)
         except KafkaError as error:
             log.warning("group %s: no assignment computed: %s", self._host.group_id, error)
             if isinstance(error, AssignorFailed):
                 self._report(error)
         except Exception as error:
-            # What the assignor returned cannot be encoded.
-            failure = AssignorFailed(f"group {self._host.group_id}: {error!r}")
-            failure.__cause__ = error
-            self._report(failure)
+            self._report_as_failed(error)
+
+    def _report_as_failed(self, error: Exception) -> None:
+        failure = AssignorFailed(f"group {self._host.group_id}: {error!r}")
+        failure.__cause__ = error
+        self._report(failure)
 
     async def _compute(self, deadline: Deadline) -> None:
         group = await self._ask(
