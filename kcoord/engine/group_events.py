@@ -132,7 +132,8 @@ class GroupEvents:
         """A coordinator log that ends at `end_offset` is replayed next."""
         mark = self.marks.get(partition, 0)
         if mark > end_offset or self.has_lost_marks:
-            # The log was restored to an earlier state: its next records at these offsets are new. Or nobody knows.
+            # The log was restored to an earlier state: its next records at these offsets are new. Without marks all of
+            # its records count as projected.
             self.marks[partition] = end_offset
 
     def loaded(

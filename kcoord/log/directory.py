@@ -533,11 +533,13 @@ class LogDirectory:
     def _settle_starts(self) -> None:
         """After a power cut a log may end below its start, and then begins at its end. The file must not keep a start
         that would apply to the records that the log gets next.
+
+        A metadata log that ends below its start has lost what its snapshots do not have: it is refused, unchanged.
         """
-        for key, log in self._logs.items():
-            if log.log_start_offset < self._durable_starts.get(key, 0):
-                self._write_start_offsets()
-                return
+        starts = self._durable_starts
+        lowered = [log.name for key, log in self._logs.items() if log.log_start_offset < starts.get(key, 0)]
+        if lowered and METADATA_LOG not in lowered:
+            self._write_start_offsets()
 
     def _settle_tails(self) -> None:
         """Sync the bytes found above the marks, of many logs in parallel, and the root once for all of them."""

@@ -491,3 +491,18 @@ def test_what_was_cleaned_of_a_deleted_log_says_nothing_about_a_new_one() -> Non
     directory.create_log("t", 0, TOPIC_ID[::-1])
     directory.write_cleaned_ends(late)
     assert storage.read_bytes("cleaner-offset-checkpoint") == b"0\n1\nu 0 3\n"
+
+
+def test_the_start_of_a_metadata_log_that_ends_below_it_stays() -> None:
+    """Such a log is refused later, and nothing may be changed before."""
+    storage = MemoryStorage()
+    directory = reopen(storage)
+    log = directory.create_log("__cluster_metadata", 0, TOPIC_ID)
+    journal = Journal(directory, "always")
+    add(journal, log, 3)
+    journal.commit()
+    starts = b"0\n1\n__cluster_metadata 0 20\n"
+    storage.write_atomic("log-start-offset-checkpoint", starts)
+    storage.unlock()
+    reopen(storage)
+    assert storage.read_bytes("log-start-offset-checkpoint") == starts
