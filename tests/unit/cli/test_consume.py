@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -33,9 +33,7 @@ class Positions:
 
 
 def record(offset: int) -> ConsumerRecord:
-    found: Any = ConsumerRecord.__new__(ConsumerRecord)
-    found.topic, found.partition, found.offset = A.topic, A.partition, offset
-    return cast(ConsumerRecord, found)
+    return ConsumerRecord(A.topic, A.partition, offset, 0, 0, None, b"v", [], 0)
 
 
 @pytest.fixture
