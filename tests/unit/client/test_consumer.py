@@ -245,6 +245,14 @@ async def test_stop_does_not_wait_for_a_fetch() -> None:
             assert await consumer.poll(0.1) == []
 
 
+async def first_of_new_epoch(consumer: Consumer) -> int:
+    """Read on, and return the offset of the first record after epoch 0."""
+    async with asyncio.timeout(DEADLINE_S):
+        while (found := await take(consumer, 1))[0].leader_epoch == 0:
+            pass
+    return found[0].offset
+
+
 async def test_a_log_that_was_cut_off() -> None:
     """KIP-320: the new leader has lost records that were read."""
     async with reading() as (consumer, log):
@@ -254,10 +262,7 @@ async def test_a_log_that_was_cut_off() -> None:
         log.batches[4:] = [batch(first, 10, epoch=1) for first in range(40, 100, 10)]
         log.instead[1] = [errors.FENCED_LEADER_EPOCH] * 3
         # What was fetched ahead is of no use: reading goes on where the old epoch ends.
-        async with asyncio.timeout(DEADLINE_S):
-            while (found := await take(consumer, 1))[0].leader_epoch == 0:
-                pass
-        assert found[0].offset == 40
+        assert await first_of_new_epoch(consumer) == 40
         assert await offsets(consumer, 59) == list(range(41, 100))
 
 
@@ -291,10 +296,7 @@ async def test_an_election_while_a_position_is_validated() -> None:
         log.brokers.handlers[apis.OFFSET_FOR_LEADER_EPOCH] = epoch_end
         log.brokers.epochs["t"] = 1
         log.instead[1] = [errors.FENCED_LEADER_EPOCH] * 3
-        async with asyncio.timeout(DEADLINE_S):
-            while (found := await take(consumer, 1))[0].leader_epoch == 0:
-                pass
-        assert found[0].offset == 40
+        assert await first_of_new_epoch(consumer) == 40
         assert log.brokers.count(apis.OFFSET_FOR_LEADER_EPOCH) == 2
 
 
@@ -310,10 +312,7 @@ async def test_a_log_that_was_cut_off_after_a_seek() -> None:
         log.end_of_epoch = (0, 40)
         log.batches[4:] = [batch(first, 10, epoch=1) for first in range(40, 100, 10)]
         log.instead[1] = [errors.FENCED_LEADER_EPOCH] * 3
-        async with asyncio.timeout(DEADLINE_S):
-            while (found := await take(consumer, 1))[0].leader_epoch == 0:
-                pass
-        assert found[0].offset == 40
+        assert await first_of_new_epoch(consumer) == 40
 
 
 async def test_a_follower_that_the_leader_names() -> None:

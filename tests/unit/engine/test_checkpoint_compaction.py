@@ -83,23 +83,25 @@ def log_with(storage: MemoryStorage, records: list[Typed], producer_id: int = NO
     return made
 
 
-def test_a_deleted_offset_does_not_come_back() -> None:
-    storage = MemoryStorage()
+def deleted_after_checkpoint(storage: MemoryStorage) -> NewKeys:
+    """The checkpoint has an offset that is deleted after it, and everything is cleaned."""
     made = log_with(storage, [commit(PLACE, 7)])
     write_checkpoint(made.log)
     made.append(NO_PRODUCER, [commit(PLACE, None)])
     made.append(NO_PRODUCER, [commit(("b", "t", 0), 1)])
     clean_all(made.log)
+    return made
+
+
+def test_a_deleted_offset_does_not_come_back() -> None:
+    storage = MemoryStorage()
+    made = deleted_after_checkpoint(storage)
     made.model.check(restarted(storage, made.log.end_offset))
 
 
 def test_the_tombstone_goes_once_a_checkpoint_knows_it() -> None:
     storage = MemoryStorage()
-    made = log_with(storage, [commit(PLACE, 7)])
-    write_checkpoint(made.log)
-    made.append(NO_PRODUCER, [commit(PLACE, None)])
-    made.append(NO_PRODUCER, [commit(("b", "t", 0), 1)])
-    clean_all(made.log)
+    made = deleted_after_checkpoint(storage)
     write_checkpoint(made.log)
     made.append(NO_PRODUCER, [commit(("b", "t", 1), 1)])
     made.log.roll()
