@@ -432,12 +432,13 @@ class Consumer:
         before the first commit would be skipped after an aborted transaction.
         """
         found = await self.committed(list(partitions or self._subscription.partitions))
+        parts = self._running()
         for partition, committed in found.items():
             if committed is None:
                 self._state(partition).forget_position()
             else:
-                self._state(partition).seek(committed.offset, committed.leader_epoch)
-        self._running().moved()
+                parts.positions.seek(partition, self._state(partition), committed.offset, committed.leader_epoch)
+        parts.moved()
         return found
 
     def _seek_by(self, strategy: str, partitions: tuple[TopicPartition, ...]) -> None:

@@ -56,6 +56,12 @@ class _Queued(NamedTuple):
     chunk: Chunk
 
 
+class _Failed(NamedTuple):
+    state: PartitionState
+    round: int
+    error: KafkaError
+
+
 @final
 class Fetcher:
     """`take` hands out records. `arrived` is set when there may be more, or an error."""
@@ -71,7 +77,7 @@ class Fetcher:
         self.buffered_bytes = 0
         self._queue: deque[_Queued] = deque()
         # Errors that the user must know, by partition.
-        self._errors: dict[TopicPartition, KafkaError] = {}
+        self._errors: dict[TopicPartition, _Failed] = {}
         # Where each partition is fetched next, if it differs from its position.
         self._tails: dict[TopicPartition, tuple[PartitionState, int, int]] = {}
         self._counts: Counter[TopicPartition] = Counter()
@@ -163,11 +169,20 @@ class Fetcher:
 
     def _raise_error(self) -> None:
         for partition in list(self._errors):
-            error = self._errors.pop(partition)
-            if partition in self.subscription.partitions:
+            failed = self._errors.pop(partition)
+            if self._still_failed(partition, failed):
                 # The next poll tries again.
                 self.wake()
-                raise error
+                raise failed.error
+
+    def _still_failed(self, partition: TopicPartition, failed: _Failed) -> bool:
+        """Whether an error is still of interest: not after a seek, nor after the partition was lost and came back."""
+        state = self.subscription.partitions.get(partition)
+        return state is failed.state and state.round == failed.round
+
+    def _note_error(self, partition: TopicPartition, state: PartitionState, error: KafkaError) -> None:
+        self._errors[partition] = _Failed(state, state.round, error)
+        self.arrived.set()
 
     # --- the queue
 
@@ -191,6 +206,10 @@ class Fetcher:
                 self._discard(one)
         for partition in [one for one in self._tails if one not in self.subscription.partitions]:
             del self._tails[partition]
+        for partition in [one for one in self._not_before if one not in self.subscription.partitions]:
+            del self._not_before[partition]
+        for partition in [one for one, failed in self._errors.items() if not self._still_failed(one, failed)]:
+            del self._errors[partition]
 
     # --- requests
 
@@ -391,8 +410,7 @@ class Fetcher:
             self._out_of_range(partition, question)
             return
         if code in FATAL:
-            self._errors[partition] = error_for(code, f"partition {partition}")
-            self.arrived.set()
+            self._note_error(partition, state, error_for(code, f"partition {partition}"))
             return
         if state.preferred_replica != NO_NODE:
             state.preferred_replica = NO_NODE
@@ -414,7 +432,7 @@ class Fetcher:
             self._not_before[partition] = self._loop.time() + self.options.retry_backoff_s
         elif self.options.auto_offset_reset == NONE:
             detail = f"offset {question.offset}; auto_offset_reset is none"
-            self._errors[partition] = error_for(errors.OFFSET_OUT_OF_RANGE, f"partition {partition}", detail)
+            self._note_error(partition, state, error_for(errors.OFFSET_OUT_OF_RANGE, f"partition {partition}", detail))
         else:
             state.seek_by(self.options.auto_offset_reset or LATEST)
         self.arrived.set()
@@ -423,7 +441,7 @@ class Fetcher:
         """An error of the whole request, such as a version that the broker does not have."""
         for partition, state in self.subscription.partitions.items():
             if self._node(partition, state) == node:
-                self._errors[partition] = error
+                self._note_error(partition, state, error)
         self.arrived.set()
 
 

@@ -1,8 +1,8 @@
 """Finds where to read partitions that have no position, and checks positions after a change of leader (KIP-320).
 
 A partition starts at the group's committed offset. Without one, and without a group (KIP-289), `auto_offset_reset`
-decides. One task does this for all partitions; it ends when all have positions, and at errors, which the next `poll`
-raises. The poll after that tries again.
+decides. A committed offset with a leader epoch is checked at once. One task does this for all partitions; it ends when
+all have positions, and at errors, which the next `poll` raises. The poll after that tries again.
 """
 
 from __future__ import annotations
@@ -76,6 +76,15 @@ class Positions:
                 self._task = asyncio.create_task(self._run(), name="kcoord positions")
                 return
 
+    def seek(self, name: TopicPartition, state: PartitionState, offset: int, epoch: int) -> None:
+        """Continue at an offset that was committed with the epoch of the record before it.
+
+        The log may have been cut off below it since, so the leader is asked first, as in Kafka.
+        """
+        state.seek(offset, epoch)
+        self._note_epoch(name, state)
+        state.must_validate = NO_EPOCH not in _epochs(state)
+
     def leaders_changed(self) -> None:
         """Have positions checked that were found under an older leader epoch."""
         metadata = self._spread.cluster.metadata
@@ -135,7 +144,7 @@ class Positions:
             problems += await self._reset(resets, {name: state.round for name, state in resets.items()})
         checked = {name: state for name, state in partitions.items() if state.must_validate}
         if checked:
-            problems += await self._validate(checked, rounds)
+            problems += await self._validate(checked, {name: state.round for name, state in checked.items()})
         final = [error for error in problems if not may_retry(error)]
         return next(iter(final or problems), None)
 
@@ -160,8 +169,7 @@ class Positions:
             if isinstance(found, KafkaError):
                 problems.append(found)
             elif found is not None:
-                state.seek(found.offset, found.leader_epoch)
-                self._note_epoch(name, state)
+                self.seek(name, state, found.offset, found.leader_epoch)
             elif self._options.auto_offset_reset == NONE:
                 where = f"group {group}" if group else "a consumer without a group"
                 problems.append(NoCommittedOffset(f"partition {name}: {where} has no offset, and no reset policy"))
@@ -228,6 +236,8 @@ class Positions:
         self, name: TopicPartition, state: PartitionState, end: tuple[int, int] | None, problems: list[KafkaError]
     ) -> None:
         if self._options.auto_offset_reset == NONE:
+            # Each poll says so until the user seeks: records would be left out in silence otherwise.
+            state.must_validate = True
             detail = f"the log was truncated below {state.position}"
             problems.append(error_for(errors.OFFSET_OUT_OF_RANGE, f"partition {name}", detail))
         elif end is None:

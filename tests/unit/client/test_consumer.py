@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from kcoord.client import Consumer, ConsumerRecord, TopicPartition
+from kcoord.client.consumer.fetcher import TURN_S
 from kcoord.client.errors import (
     AuthorizationFailed,
     CorruptRecord,
@@ -31,6 +32,12 @@ from kcoord.protocol.list_offsets import (
     ListOffsetsResponse,
     ListOffsetsTopicResponse,
 )
+from kcoord.protocol.offset_fetch import (
+    OffsetFetchResponse,
+    OffsetFetchResponseGroup,
+    OffsetFetchResponsePartitions,
+    OffsetFetchResponseTopics,
+)
 from kcoord.protocol.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -39,7 +46,7 @@ from kcoord.protocol.offset_for_leader_epoch import (
 )
 from kcoord.wire.message import Message
 from kcoord.wire.record_batch import BatchBuilder
-from tests.unit.client.brokers import Brokers, two_brokers
+from tests.unit.client.brokers import Brokers, Handler, two_brokers
 
 DEADLINE_S = 10.0
 T = TopicPartition("t", 0)
@@ -273,8 +280,69 @@ async def test_a_log_that_was_cut_off_without_a_policy() -> None:
         log.brokers.epochs["t"] = 1
         log.end_of_epoch = (0, 40)
         log.instead[1] = [errors.FENCED_LEADER_EPOCH] * 3
-        with pytest.raises(OffsetOutOfRange, match="truncated"):
-            await take(consumer, 100)
+        # Nothing is left out in silence by those who go on.
+        for _ in range(2):
+            with pytest.raises(OffsetOutOfRange, match="truncated"):
+                await take(consumer, 100)
+        log.batches[4:] = [batch(first, 10, epoch=1) for first in range(40, 100, 10)]
+        consumer.seek(T, 40)
+        assert await offsets(consumer, 60) == list(range(40, 100))
+
+
+def committed(offset: int, epoch: int) -> Handler:
+    """The group has committed this offset of t-0."""
+
+    def answer(_node: int, version: int, _request: Message) -> OffsetFetchResponse:
+        assert version < 10
+        partition = OffsetFetchResponsePartitions(0, offset, epoch, "", 0)
+        topic = OffsetFetchResponseTopics("t", partitions=[partition])
+        return OffsetFetchResponse(groups=[OffsetFetchResponseGroup("g", [topic])])
+
+    return answer
+
+
+@pytest.mark.parametrize("how", ["assigned", "sought"])
+async def test_a_log_that_was_cut_off_after_a_commit(how: str) -> None:
+    """A new consumer of the group finds out before it reads: there are other records at the committed offset."""
+    async with reading(group_id="g", enable_auto_commit=False) as (consumer, log):
+        log.brokers.version_max = {apis.OFFSET_FETCH: 9}
+        log.brokers.handlers[apis.OFFSET_FETCH] = committed(60, 0)
+        log.brokers.epochs["t"] = 1
+        log.end_of_epoch = (0, 40)
+        log.batches[4:] = [batch(first, 10, epoch=1) for first in range(40, 100, 10)]
+        if how == "sought":
+            consumer.seek(T, 90)
+            assert await offsets(consumer, 1) == [90]
+            await consumer.seek_to_committed()
+        assert await offsets(consumer, 60) == list(range(40, 100))
+
+
+async def test_an_error_of_an_earlier_position() -> None:
+    """It came before the seek, and is of no interest after it."""
+    async with reading(auto_offset_reset="none") as (consumer, log):
+        consumer.seek(T, 500)
+        log.instead[1] = [errors.OFFSET_OUT_OF_RANGE]
+        assert consumer._parts is not None
+        async with asyncio.timeout(DEADLINE_S):
+            while not consumer._parts.fetcher._errors:
+                await asyncio.sleep(0.01)
+        consumer.seek(T, 7)
+        assert await offsets(consumer, 1) == [7]
+
+
+async def test_a_lost_partition_leaves_no_pause_behind() -> None:
+    """The task of its broker would look for work a thousand times a second."""
+    async with reading() as (consumer, log):
+        log.brokers.topics["u"] = [1]
+        log.instead[1] = [errors.OFFSET_NOT_AVAILABLE] * 1000
+        await consumer.poll(0.01)
+        assert consumer._parts is not None
+        fetcher = consumer._parts.fetcher
+        async with asyncio.timeout(DEADLINE_S):
+            while not fetcher._not_before:
+                await asyncio.sleep(0.001)
+        consumer.assign([TopicPartition("u", 0)])
+        assert fetcher._pause_s() == TURN_S
 
 
 async def test_an_election_while_a_position_is_validated() -> None:
