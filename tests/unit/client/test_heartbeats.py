@@ -10,6 +10,7 @@ from typing import Any, final
 import pytest
 
 from kcoord.client.consumer.consumer_group.assignor import ClientAssignor, GroupSpec, MemberAssignment
+from kcoord.client.consumer.consumer_group.state import MemberState
 from kcoord.client.deadline import Deadline
 from kcoord.client.errors import (
     AuthorizationFailed,
@@ -395,6 +396,32 @@ async def test_what_is_given_up_is_reported_before_the_new_is_taken() -> None:
         await until(lambda: [one.partitions for one in coordinator.requests[-1].topic_partitions or ()] == [[2, 3]])
         member.subscription.listener = None
         await member.stop_polling()
+
+
+async def test_nothing_is_taken_after_a_report_without_an_answer() -> None:
+    """The coordinator has given the partition to somebody else by then, since the report did not name it."""
+    zero, one = TopicPartition("orders", 0), TopicPartition("orders", 1)
+    async with coordinated(request_timeout_s=0.3) as (_, coordinator, member):
+        coordinator.target = {TOPIC_ID: [0]}
+        start(member)
+        await until(lambda: member.held() == {zero}, member)
+        await member.stop_polling()
+        coordinator.move({TOPIC_ID: [0, 1]})
+        await until(lambda: member.membership._member.target == {TOPIC_ID: frozenset([0, 1])})
+
+        def lose_the_answer(request: ConsumerGroupHeartbeatRequest) -> None:
+            assert request.topic_partitions and request.topic_partitions[0].partitions == [0]
+            coordinator.move({TOPIC_ID: [0]})
+            member.start_polling()
+
+        # After the error the next heartbeat says everything.
+        coordinator.script = [errors.COORDINATOR_LOAD_IN_PROGRESS, lose_the_answer]
+        await until(lambda: member.membership.group_metadata().generation_id == coordinator.epoch == 3, member)
+        await until(lambda: member.membership._member.state is MemberState.STABLE, member)
+        assert member.held() == {zero}
+        assert all(one not in partitions for _, partitions in member.books.calls)
+        coordinator.move({TOPIC_ID: [0, 1]})
+        await until(lambda: member.held() == {zero, one}, member)
 
 
 async def test_targets_that_change_before_the_user_polls() -> None:

@@ -6,6 +6,9 @@
 coordinator hears of it at once, then the new ones are taken. So no partition belongs to two members at a time, whatever
 is delayed or lost.
 
+**Reports.** The coordinator may give a partition of the target to another member as soon as a heartbeat reports that it
+is not owned. So after such a report nothing is taken until its answer is here, which has the target of that moment.
+
 **Acknowledgement.** The coordinator moves a member on when a heartbeat reports the partitions that it owns. They are
 reported when they have changed, and after each new target, also if it changes nothing here.
 
@@ -120,6 +123,8 @@ class Member:
         self._owned_number = 0
         self._sent_owned = -1
         self._sent: Wanted | None = None
+        # Whether no heartbeat was answered since the last report of the partitions that are owned.
+        self.awaits_answer = False
 
     def enter(self, state: MemberState) -> None:
         """Raises IllegalState for a change that is not foreseen: a fault of this client."""
@@ -147,6 +152,7 @@ class Member:
 
     def _forget(self) -> None:
         self.target = None
+        self.awaits_answer = False
         self.assignor_answer = self._last_answer = None
         self._acknowledged_target = self._target_number
         self._sent = None
@@ -178,6 +184,7 @@ class Member:
             request.client_assignors = [ClientAssignor(*offer) for offer in wanted.assignors]
         if sent is None or self._sent_owned != self._owned_number or self.state is MemberState.ACKNOWLEDGING:
             request.topic_partitions = _by_topic(self.owned)
+            self.awaits_answer = True
         self._sent = wanted
         self._sent_owned = self._owned_number
         if version >= CLIENT_IDS_FROM:
@@ -203,6 +210,7 @@ class Member:
         if answer.member_id:
             self.member_id = answer.member_id
         self.is_known = True
+        self.awaits_answer = False
         self.epoch = answer.member_epoch
         if answer.assignment is not None and self.state is not MemberState.PREPARE_LEAVING:
             self._take(answer.assignment)

@@ -173,6 +173,8 @@ class ConsumerGroupMembership:
             if self._member.state is MemberState.RECONCILING and self._committed.issuperset(plan.revoked):
                 await self._revoke(plan.revoked)
             return True
+        if plan.added and self._member.awaits_answer:
+            return False
         if plan.added or self._member.has_new_target:
             try:
                 await self._assign(plan)
