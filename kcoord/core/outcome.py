@@ -147,6 +147,13 @@ class Job:
         self.deadline_ms = deadline_ms
         # Set when the result is not needed any more. Long jobs check it between their steps.
         self.is_abandoned = False
+        # The kind of job, and the client that waits for it: kinds take turns, and so do clients. Connection 0 is no
+        # client's.
+        self.kind = ""
+        self.client_host = ""
+        self.connection_id = 0
+        # Whether the job is still needed if the connection is closed before the job begins.
+        self.outlives_connection = True
 
     def run(self) -> object:
         """Compute the result. Any exception becomes the error of JobDone. May be called in any thread."""

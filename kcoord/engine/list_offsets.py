@@ -128,8 +128,12 @@ class Lookup:
 class SearchJob(StepJob):
     """Searches a batch in a thread."""
 
-    def __init__(self, request_id: int, search: RecordSearch, content_bytes_max: int) -> None:
-        super().__init__(f"list-offsets-{request_id}", SEARCH_DEADLINE_MS)
+    def __init__(self, work: ListOffsetsWork, search: RecordSearch, content_bytes_max: int) -> None:
+        super().__init__(f"list-offsets-{work.request_id}", SEARCH_DEADLINE_MS)
+        self.kind = "list-offsets"
+        self.client_host = work.client_host
+        self.connection_id = work.connection_id
+        self.outlives_connection = False
         self.search = search
         self.content_bytes_max = content_bytes_max
         # The problem of the batch, if it is damaged.
@@ -157,6 +161,7 @@ class ListOffsetsWork:
     def __init__(self, request: Request, isolation_level: int) -> None:
         self.request_id = request.request_id
         self.connection_id = request.connection_id
+        self.client_host = request.client_host
         self.version = request.version
         self.isolation_level = isolation_level
         self.response = ListOffsetsResponse()
@@ -291,7 +296,7 @@ class ListOffsetsHandler:
         if time is not None:
             self.budget.spent += time.content_bytes // CONTENT_BYTES_PER_COST
             if time.search is not None:
-                job = SearchJob(work.request_id, time.search, time.decompressed_bytes_max)
+                job = SearchJob(work, time.search, time.decompressed_bytes_max)
                 self.searching[job.key] = work
                 self.jobs.append(job)
                 return False

@@ -3,6 +3,9 @@
 Checking a batch reads only its bytes, so it may run in any thread. Appending runs in a turn, after the check, and reads
 everything that may have changed meanwhile. A request whose check takes more than a turn's budget becomes a job, and its
 connection waits: later requests of that connection are handled after it, as in Kafka.
+
+If the connection is closed before its job begins, the job is dropped, unless the producer wants no answer (acks=0). A
+broker would store the records. But a producer that waits for an answer and gets none cannot know whether it did.
 """
 
 from __future__ import annotations
@@ -49,6 +52,8 @@ class ProduceWork:
 
     def __init__(self, request: Request, acks: int, transactional_id: str | None) -> None:
         self.request_id = request.request_id
+        self.connection_id = request.connection_id
+        self.client_host = request.client_host
         self.version = request.version
         self.acks = acks
         self.transactional_id = transactional_id
@@ -103,6 +108,12 @@ class CheckJob(StepJob):
 
     def __init__(self, work: ProduceWork, content_bytes_max: int) -> None:
         super().__init__(f"produce-{work.request_id}", CHECK_DEADLINE_MS)
+        self.kind = "produce"
+        self.client_host = work.client_host
+        self.connection_id = work.connection_id
+        # A producer with acks=0 may close its connection right after the request. Others know that a request without
+        # an answer may not be in the log.
+        self.outlives_connection = work.acks == 0
         self.work = work
         self.budget = CheckBudget(content_bytes_max)
         self.is_over_budget = False

@@ -1,5 +1,8 @@
 """Runs the core's jobs in a few threads and reports the results to the event loop.
 
+Jobs of clients wait in the order of job_queue.py. When a connection is closed, those of its jobs that nobody needs any
+more are dropped.
+
 A job that misses its deadline is abandoned: the loop gets an error, and a late result is dropped. A thread cannot be
 stopped, so another thread replaces the late one until it returns, up to a limit. The threads are daemons, because the
 interpreter waits for the threads of an executor at exit: a job that never ends (in a plug-in) must not prevent the
@@ -11,12 +14,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Final, final
 
 from kcoord.core.outcome import Job, StepJob
+from kcoord.server.job_queue import JobQueue, Task
 
 # The number of concurrent jobs. More would only compete with the event loop.
 JOBS_MAX: Final = 2
@@ -41,17 +44,6 @@ def _run(job: Job) -> object:
 
 
 @final
-class Task:
-    """A started job. Everything except running it happens on the loop."""
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
-        self.has_begun = False
-        self.is_late = False
-        self.deadline: asyncio.TimerHandle | None = None
-
-
-@final
 class JobThreads:
     """`done` is called on the loop, once for each job, until `stop`."""
 
@@ -59,7 +51,7 @@ class JobThreads:
         self.loop = loop
         self.done = done
         self._queue: SimpleQueue[Task | None] = SimpleQueue()
-        self._waiting: deque[Task] = deque()
+        self._waiting = JobQueue()
         # The jobs that run within their deadline, and the abandoned ones. (Dicts serve as ordered sets.)
         self._running: dict[Task, bool] = {}
         self._late: dict[Task, bool] = {}
@@ -72,7 +64,7 @@ class JobThreads:
             return
         task = Task(job)
         task.deadline = self.loop.call_later(job.deadline_ms / 1000, self._give_up, task)
-        self._waiting.append(task)
+        self._waiting.add(task)
         self._begin()
 
     @property
@@ -80,22 +72,35 @@ class JobThreads:
         """Whether jobs run or wait for a thread."""
         return bool(self._waiting or self._running)
 
+    def forget(self, connection_id: int) -> None:
+        """The connection is closed: drop its jobs that have not begun, except those that outlive it."""
+        for task in self._waiting.of_connection(connection_id):
+            if task.job.outlives_connection:
+                continue
+            self._waiting.remove(task)
+            task.job.is_abandoned = True
+            if task.deadline is not None:
+                task.deadline.cancel()
+            self.done(task.job, None, "its connection is closed")
+
     def stop(self) -> None:
         """Start and report no more jobs. The threads end after their current job."""
         if self._is_stopped:
             return
         self._is_stopped = True
-        for task in [*self._waiting, *self._running]:
+        for task in [*self._waiting.waiting(), *self._running]:
             task.job.is_abandoned = True
             if task.deadline is not None:
                 task.deadline.cancel()
-        self._waiting.clear()
+        self._waiting = JobQueue()
         for _ in range(self._threads):
             self._queue.put(None)
 
     def _begin(self) -> None:
-        while self._waiting and len(self._running) < JOBS_MAX and len(self._late) < LATE_THREADS_MAX:
-            task = self._waiting.popleft()
+        while len(self._running) < JOBS_MAX and len(self._late) < LATE_THREADS_MAX:
+            task = self._waiting.take()
+            if task is None:
+                break
             task.has_begun = True
             self._running[task] = True
             if self._threads < len(self._running) + len(self._late):
@@ -115,9 +120,10 @@ class JobThreads:
         self._begin()
         self.done(task.job, None, f"not done within {task.job.deadline_ms} ms")
 
-    def _ended(self, task: Task, result: object | None, error: str | None) -> None:
+    def _ended(self, task: Task, result: object | None, error: str | None, cpu_ms: float) -> None:
         if self._is_stopped:
             return
+        self._waiting.ended(task, cpu_ms)
         if task.is_late:
             del self._late[task]
             if self._threads > JOBS_MAX + len(self._late):
@@ -138,11 +144,13 @@ class JobThreads:
                 return
             result: object | None = None
             error: str | None = None
+            start_ns = time.thread_time_ns()
             try:
                 result = _run(task.job)
             except BaseException as failure:  # every exception is reported: a job may run a plug-in
                 error = f"{type(failure).__name__}: {failure}"
+            cpu_ms = (time.thread_time_ns() - start_ns) / 1_000_000
             try:
-                self.loop.call_soon_threadsafe(self._ended, task, result, error)
+                self.loop.call_soon_threadsafe(self._ended, task, result, error, cpu_ms)
             except RuntimeError:
                 return  # the loop is closed: the server has stopped

@@ -243,6 +243,9 @@ class Pump:
             self.engine.close_session(session, self.now())
         except Exception as error:
             self._fault(connection, error)
+        # Those that came up in this turn as well.
+        self._start_jobs()
+        self.checks.forget(session.id)
         self.schedule_turn()
 
     def _fault(self, connection: Connection, error: Exception) -> None:
@@ -313,11 +316,7 @@ class Pump:
                 self._is_syncing_ahead = True
                 self.ahead_threads.run([partial(sync_one, ahead)], self._synced_ahead)
         self._flush(ready)
-        for job in self.engine.take_jobs():
-            if isinstance(job, StepJob):
-                self.checks.start(job)
-            else:
-                self.jobs.start(job)
+        self._start_jobs()
         self._arm_timer(now)
         if self.engine.has_more():
             self.schedule_turn()
@@ -326,6 +325,13 @@ class Pump:
         if self.after_turn:
             for look in list(self.after_turn):
                 look()
+
+    def _start_jobs(self) -> None:
+        for job in self.engine.take_jobs():
+            if isinstance(job, StepJob):
+                self.checks.start(job)
+            else:
+                self.jobs.start(job)
 
     def _write_held(self) -> None:
         """Nothing came that the held records could be written with."""
@@ -490,6 +496,8 @@ class Pump:
             self._timer = None
         for connection in connections:
             old = connection.session
+            # The new engine numbers its sessions anew, and has no jobs yet.
+            self.checks.forget(old.id)
             if old.parked_request_id or old.backlog or old.chunks or connection.held_bytes:
                 connection.abort()
                 continue

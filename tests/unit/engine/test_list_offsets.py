@@ -409,6 +409,20 @@ def test_records_that_a_search_cannot_read() -> None:
     assert [code for code, _, _ in times.answer()] == [KAFKA_STORAGE_ERROR]
 
 
+def test_a_search_is_not_needed_after_the_end_of_its_connection() -> None:
+    times = Times(large(4))
+    times.ask(BASE_TIME_MS + 1500)
+    (job,) = times.engine.applier.jobs_in_flight.values()
+    session = times.client.session
+    assert (job.client_host, job.connection_id, job.kind) == (session.member_host, session.id, "list-offsets")
+    assert not job.outlives_connection
+    times.engine.close_session(session, NOW)
+    job.is_abandoned = True
+    times.engine.job_done(job, None, "its connection is closed", NOW)
+    finish_turn(times.engine, NOW)
+    assert times.engine.applier.jobs_in_flight == {} and not times.engine.has_more()
+
+
 def test_a_search_goes_in_steps() -> None:
     search = RecordSearch(large(4, 50, 0), BASE_TIME_MS + 45_000, 0)
     assert search.open(1_000_000, 1_000_000)

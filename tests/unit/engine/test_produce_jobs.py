@@ -264,6 +264,30 @@ def test_the_request_of_a_closed_connection_is_still_written() -> None:
     assert rig.engine.applier.parked == {} and not rig.engine.is_checking()
 
 
+def test_a_job_that_is_dropped_with_its_connection_frees_what_it_holds() -> None:
+    rig = Rig()
+    client = Client(rig.engine, "10.0.0.1")
+    rig.send(client, request((0, many()), (1, small())))
+    job = rig.job()
+    assert (job.client_host, job.connection_id, job.kind) == ("/10.0.0.1", client.session.id, "produce")
+    assert not job.outlives_connection
+    rig.engine.close_session(client.session, NOW)
+    job.is_abandoned = True
+    rig.engine.job_done(job, None, "its connection is closed", NOW)
+    finish_turn(rig.engine, NOW)
+    produce_handler = rig.engine.data_plane.produce
+    assert (produce_handler.waiting, produce_handler.waiting_bytes) == (0, 0) and not produce_handler.ready
+    assert not rig.engine.applier.parked and not rig.engine.applier.jobs_in_flight
+    assert rig.log().end_offset == rig.log(1).end_offset == 0
+
+
+def test_what_a_producer_without_acks_sent_is_needed_after_its_end() -> None:
+    rig = Rig()
+    client = Client(rig.engine)
+    rig.send(client, request((0, many()), acks=0))
+    assert rig.job().outlives_connection
+
+
 def test_a_job_that_is_late_and_one_that_fails() -> None:
     rig = Rig()
     client = Client(rig.engine)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 
 import pytest
 
 from kcoord.core.outcome import Job, StepJob
+from kcoord.server import job_queue
 from kcoord.server.jobs import JOBS_MAX, LATE_THREADS_MAX, JobThreads
 
 LONG_MS = 600_000
@@ -157,6 +159,68 @@ async def test_threads_are_bounded(rig: Rig) -> None:
     rig.gate.set()
     await rig.until(LATE_THREADS_MAX + 2)
     assert rig.done[LATE_THREADS_MAX + 1] == ("has time", 8, None)
+
+
+def of_client(job: Work, connection_id: int, outlives: bool = False) -> Work:
+    job.client_host = "10.0.0.1"
+    job.connection_id = connection_id
+    job.outlives_connection = outlives
+    return job
+
+
+async def test_jobs_of_a_closed_connection_that_have_not_begun_are_dropped(rig: Rig) -> None:
+    running = [of_client(Work(f"running-{number}", rig.stick), 1) for number in range(JOBS_MAX)]
+    dropped = of_client(Work("dropped", lambda: 7), 1)
+    needed = of_client(Work("needed", lambda: 7), 1, outlives=True)
+    other = of_client(Work("other", lambda: 7), 2)
+    for job in (*running, dropped, needed, other):
+        rig.threads.start(job)
+    for _ in running:
+        assert await asyncio.to_thread(rig.begun.acquire, timeout=TEST_S)
+    rig.threads.forget(1)
+    rig.threads.forget(1)
+    rig.threads.forget(3)
+    assert rig.done == [("dropped", None, "its connection is closed")] and dropped.is_abandoned
+    assert not any(job.is_abandoned for job in (*running, needed, other))
+    rig.gate.set()
+    await rig.until(5)
+    assert sorted(rig.done[1:]) == [
+        ("needed", 7, None), ("other", 7, None), ("running-0", "late", None), ("running-1", "late", None)
+    ]  # fmt: skip
+    assert not rig.threads.is_busy
+    rig.threads.stop()
+    rig.threads.forget(2)
+
+
+async def test_a_dropped_job_misses_no_deadline(rig: Rig) -> None:
+    for number in range(JOBS_MAX):
+        rig.start(f"running-{number}", rig.stick)
+    rig.threads.start(of_client(Work("dropped", lambda: 7, 20), 1))
+    rig.threads.forget(1)
+    await asyncio.sleep(0.05)
+    assert [key for key, _, _ in rig.done] == ["dropped"]
+
+
+async def test_a_long_job_leaves_a_thread_to_others(rig: Rig) -> None:
+    """How long a job took is its CPU time, and it counts for the next job of its connection."""
+
+    def work() -> None:
+        until_ns = time.thread_time_ns() + (job_queue.LONG_MS + 20) * 1_000_000
+        while time.thread_time_ns() < until_ns:
+            pass
+
+    rig.threads.start(of_client(Work("first-3", lambda: 7), 3))
+    await rig.until(1)
+    for number in (1, 2):
+        rig.threads.start(of_client(Work(f"first-{number}", work), number))
+    await rig.until(3)
+    for number in (1, 2):
+        rig.threads.start(of_client(Work(f"second-{number}", rig.stick), number))
+    rig.threads.start(of_client(Work("second-3", lambda: 7), 3))
+    await rig.until(4)
+    assert rig.done[3] == ("second-3", 7, None)
+    rig.gate.set()
+    await rig.until(6)
 
 
 async def test_stop_does_not_wait_and_reports_nothing_more(rig: Rig) -> None:

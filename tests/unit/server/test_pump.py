@@ -116,6 +116,50 @@ async def test_producers_get_their_answers_before_the_end() -> None:
         gate.set()
 
 
+async def test_the_end_of_a_connection_drops_its_jobs() -> None:
+    """Also those that the engine began in the same turn, and none of the jobs of others."""
+    gate = threading.Event()
+
+    class Checks(StepJob):
+        def __init__(self, key: str, connection_id: int) -> None:
+            super().__init__(key, 60_000)
+            self.client_host = "127.0.0.1"
+            self.connection_id = connection_id
+            self.outlives_connection = False
+
+        def step(self) -> bool:
+            return gate.wait(300)
+
+    engine = EchoEngine()
+    try:
+        async with running(engine) as rig:
+            one, two = await rig.connect(), await rig.connect()
+            assert await exchange(one) == await exchange(two) == FRAME
+            running_jobs = [Checks(f"running-{number}", 2) for number in range(2)]
+            dropped, also_dropped, other = Checks("1", 1), Checks("2", 1), Checks("3", 2)
+            engine.jobs.extend([*running_jobs, dropped, other])
+            rig.pump.schedule_turn()
+            await until(lambda: not engine.jobs, "jobs to be taken")
+            engine.jobs.append(also_dropped)
+            rig.pump.connections[1].abort()
+            await until(lambda: len(engine.done) == 2, "jobs to be dropped")
+            closed = "its connection is closed"
+            assert engine.done == [(dropped, None, closed), (also_dropped, None, closed)]
+            assert not rig.failures and rig.pump.has_jobs()
+            # Another engine does not need them.
+            engine.jobs.append(Checks("4", 2))
+            rig.pump.schedule_turn()
+            await until(lambda: not engine.jobs, "jobs to be taken")
+            following = EchoEngine()
+            rig.pump.replace_engine(following)
+            assert [(job.key, error) for job, _, error in following.done] == [("3", closed), ("4", closed)]
+            gate.set()
+            await until(lambda: len(following.done) == 4, "the running jobs")
+            assert {job.key for job, _, error in following.done[2:] if error is None} == {"running-0", "running-1"}
+    finally:
+        gate.set()
+
+
 async def test_groups_do_not_wait_for_producers() -> None:
     gate = threading.Event()
 
