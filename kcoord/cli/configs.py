@@ -37,7 +37,7 @@ def configs() -> None:
     settings of kcoord itself.
 
     \b
-    Exit codes: 0 success; 1 something that was named does not exist;
+    Exit codes: 0 success; 1 a topic, config or group does not exist;
     2 wrong usage; 3 no response in time, or the cluster refused the request.
     """
 
@@ -70,13 +70,13 @@ def _row(entry: ConfigEntry) -> dict[str, Any]:
 @click.argument("kind", type=click.Choice(KINDS))
 @click.argument("name")
 @click.argument("configs", metavar="[CONFIG]...", nargs=-1)
-@click.option("--all", "is_all", is_flag=True, help="Defaults too, not only what was set.")
+@click.option("--all", "is_all", is_flag=True, help="Print defaults, too.")
 @output_option
 @friendly
 def describe(
     bootstrap: str, timeout: float, kind: str, name: str, configs: tuple[str, ...], is_all: bool, output: str
 ) -> None:
-    """Print the configs of a topic, broker or group that differ from the defaults, or those that are named.
+    """Print the configs of a topic, broker or group: those that differ from the defaults, or the named ones.
 
     \b
     Examples:
@@ -115,7 +115,7 @@ def _change(bootstrap: str, timeout_s: float, kind: str, name: str, values: dict
     online(bootstrap, timeout_s, work)
 
 
-dry_run_option = click.option("--dry-run", is_flag=True, help="Only ask the broker whether it would do it.")
+dry_run_option = click.option("--dry-run", is_flag=True, help="Validate the change without making it.")
 
 
 @configs.command("set", short_help="Set configs.")
@@ -128,7 +128,7 @@ dry_run_option = click.option("--dry-run", is_flag=True, help="Only ask the brok
 def set_command(
     bootstrap: str, timeout: float, kind: str, name: str, assignments: tuple[str, ...], dry_run: bool
 ) -> None:
-    """Set configs of a topic, broker or group, and leave the others as they are.
+    """Set configs of a topic, broker or group. The others stay as they are.
 
     \b
     Example:
@@ -145,7 +145,7 @@ def set_command(
 @dry_run_option
 @friendly
 def unset(bootstrap: str, timeout: float, kind: str, name: str, configs: tuple[str, ...], dry_run: bool) -> None:
-    """Set configs of a topic, broker or group back to their defaults.
+    """Reset configs of a topic, broker or group to their defaults.
 
     \b
     Example:

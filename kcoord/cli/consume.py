@@ -279,17 +279,22 @@ class Group(RebalanceListener):
 )  # fmt: skip
 @click.option(
     "--from", "start", type=parse_start, metavar="START",
-    help="beginning (default), end, an offset, or -N: the last N of each partition. With --group: without an offset.",
+    help="beginning (default), end, an offset, or -N: the last N of each partition. With --group, beginning or end: "
+    "for partitions without a committed offset.",
 )  # fmt: skip
 @click.option("--since", type=parse_time, default=-1, metavar="TIME", help="Begin with the first record at TIME.")
 @click.option("--until", type=parse_time, default=-1, metavar="TIME", help="End before the first record at TIME.")
 @click.option("--limit", "-n", type=click.IntRange(min=0), metavar="N", help="End after N records.")
-@click.option("--follow", is_flag=True, help="Go on at the end, until Ctrl-C.")
+@click.option("--follow", is_flag=True, help="Wait for new records, until Ctrl-C.")
 @click.option("--json", "is_json", is_flag=True, help="A JSON object for each record, as `produce --json` reads it.")
 @click.option("--format", "-f", "format_", type=parse_format, metavar="TEXT", help=r"As in kcat: '%t %p %o %k %s\n'.")
-@click.option("--key-delimiter", "-k", metavar="TEXT", default="", type=parse_delimiter, help="Print keys, too.")
-@click.option("--delimiter", metavar="TEXT", default="\\n", type=parse_delimiter, help=r"Ends a record (\n).")
-@click.option("--uncommitted", is_flag=True, help="Also records of open and aborted transactions.")
+@click.option(
+    "--key-delimiter", "-k", metavar="TEXT", default="", type=parse_delimiter, help="Print the key and this first."
+)
+@click.option(
+    "--delimiter", metavar="TEXT", default="\\n", type=parse_delimiter, help=r"Printed after each record (\n)."
+)
+@click.option("--uncommitted", is_flag=True, help="Print records of open and aborted transactions, too.")
 @click.option(
     "--timeout", type=click.FloatRange(min=0, min_open=True), default=TIMEOUT_S, show_default=True, metavar="SECONDS",
     help="How long the cluster may take to answer.",
@@ -300,7 +305,7 @@ def consume(
     start: str | int | None, since: int, until: int, limit: int | None, follow: bool, is_json: bool,
     format_: RecordFormat | None, key_delimiter: bytes, delimiter: bytes, uncommitted: bool, timeout: float,
 ) -> None:  # fmt: skip
-    """Print the records of topics, up to their end at the start of the command.
+    """Print the records of topics, up to the end that they have when the command starts.
 
     \b
     Examples:

@@ -64,5 +64,5 @@ class LazyGroup(click.Group):
         if not ctx.resilient_parsing and name not in known and not name.startswith("-"):
             from kcoord.cli.online.suggestions import suggestion
 
-            ctx.fail(f"No such command {name!r}{suggestion(name, known)}.")
+            ctx.fail(f"No such command {name!r}{suggestion(name, known) or '.'}")
         return super().resolve_command(ctx, args)

@@ -38,7 +38,7 @@ output_option = click.option(
 @click.group(
     cls=LazyGroup,
     lazy={
-        "bench": ("kcoord.cli.bench:bench", "Measure any cluster that speaks the protocol of Kafka."),
+        "bench": ("kcoord.cli.bench:bench", "Measure kcoord or a Kafka cluster."),
         "configs": ("kcoord.cli.configs:configs", "Print and change configs of topics, brokers and groups."),
         "consume": ("kcoord.cli.consume:consume", "Print the records of topics."),
         "groups": ("kcoord.cli.groups:groups", "List, describe, reset and delete groups."),
@@ -46,25 +46,25 @@ output_option = click.option(
         "pipeline": ("kcoord.cli.pipeline:pipeline", "Turn whole logs into tables and reports, with Spark."),
         "produce": ("kcoord.cli.produce:produce", "Write lines or JSON as records to a topic."),
         "topics": ("kcoord.cli.topics:topics", "List, describe, create, change and delete topics."),
-        "trace": ("kcoord.cli.trace.command:trace", "Print the requests and answers of clients, decoded."),
+        "trace": ("kcoord.cli.trace.command:trace", "Decode the requests of clients and the responses."),
         "transactions": ("kcoord.cli.transactions:transactions", "List, describe and abort transactions."),
     },
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, prog_name="kcoord", message="%(prog)s %(version)s")
 def main() -> None:
-    """A Kafka group coordinator you can hold in your hand."""
+    """A small Kafka-compatible broker, and tools for Kafka clusters and their logs."""
 
 
 @main.command(short_help="Run the server.")
-@click.option("--listen", "-l", multiple=True, metavar=ADDRESS, help="Address to listen on; repeatable. Port 0: any.")
+@click.option("--listen", "-l", multiple=True, metavar=ADDRESS, help="Address to listen on; repeatable. Port 0 is any.")
 @click.option("--advertise", multiple=True, metavar=ADDRESS, help="Address to advertise to clients, per listener.")
 @click.option("--data", "-d", default=None, metavar="DIR", help="The data directory (default: data).")
 @settings_options
 @click.option("--profile", default="", metavar="NAME", help="A set of predefined settings: test.")
 @click.option("--control", default="", metavar="HOST:PORT", help="An HTTP listener for tests (docs/testing.md).")
-@click.option("--exit-with-parent", is_flag=True, help="Stop when the process ends that has started the server.")
-@click.option("--seed", default="", metavar="FILE", help="YAML or JSON: topics, records and offsets to begin with.")
+@click.option("--exit-with-parent", is_flag=True, help="Stop when the parent process ends.")
+@click.option("--seed", default="", metavar="FILE", help="YAML or JSON: initial topics, records and offsets.")
 def serve(
     listen: tuple[str, ...],
     advertise: tuple[str, ...],
@@ -80,8 +80,8 @@ def serve(
 
     With --control it first prints `kcoord control URL TOKEN`.
 
-    --seed creates the topics of a file that do not exist yet, with their records, and commits offsets of groups that
-    have none, before the server accepts connections. docs/testing.md has an example.
+    --seed creates topics with records and commits offsets of groups before the server accepts connections. It leaves
+    existing topics alone, and groups that have offsets. docs/testing.md has an example.
     """
     # Until the server has started.
     gc.disable()

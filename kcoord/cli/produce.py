@@ -16,7 +16,8 @@ from kcoord.cli.online.run import (
     EXIT_CLUSTER,
     EXIT_INTERRUPTED,
     EXIT_PROBLEMS,
-    cluster_options,
+    TIMEOUT_S,
+    bootstrap_options,
     complain,
     friendly,
     online,
@@ -211,22 +212,34 @@ def report(done: Progress, output: str) -> None:
 
 
 @click.command()
-@cluster_options
+@bootstrap_options
+@click.option(
+    "--timeout", type=click.FloatRange(min=0, min_open=True), default=TIMEOUT_S, show_default=True, metavar="SECONDS",
+    help="Time limit of each record.",
+)  # fmt: skip
 @click.argument("topic")
 @click.argument("files", metavar="[FILE]...", nargs=-1, type=click.Path(exists=True, dir_okay=False, allow_dash=True))
-@click.option("--key-delimiter", "-k", metavar="TEXT", default="", type=parse_delimiter, help="Ends the key of a line.")
+@click.option(
+    "--key-delimiter", "-k", metavar="TEXT", default="", type=parse_delimiter, help="Separates key and value."
+)
 @click.option("--key", metavar="KEY", help="The key of all records that have none of their own.")
 @click.option("--partition", "-p", type=click.IntRange(min=0), metavar="N", help="Write to this partition.")
 @click.option("--header", "-H", "headers", multiple=True, type=parse_header, metavar="NAME=VALUE", help="Repeatable.")
 @click.option("--json", "is_json", is_flag=True, help="Each line is a JSON object with key, value, headers, ...")
 @click.option("--base64", "is_base64", is_flag=True, help="With --json: keys and values are in base64.")
-@click.option("--null-value", is_flag=True, help="An empty value is null, which deletes the key by compaction.")
-@click.option("--delimiter", metavar="TEXT", default="\\n", type=parse_delimiter, help=r"Ends a record (\n).")
+@click.option("--null-value", is_flag=True, help="Write an empty value as null: a tombstone.")
+@click.option("--delimiter", metavar="TEXT", default="\\n", type=parse_delimiter, help=r"Separates records (\n).")
 @click.option("--whole", is_flag=True, help="Each file is one record.")
 @click.option(
-    "--acks", type=click.Choice(["all", "1", "0"]), default="all", show_default=True, help="Who confirms a record."
+    "--acks",
+    type=click.Choice(["all", "1", "0"]),
+    default="all",
+    show_default=True,
+    help="As acks of Kafka's producer.",
 )
-@click.option("--compression", "-z", type=click.Choice(CODECS), default="none", show_default=True, help="Of batches.")
+@click.option(
+    "--compression", "-z", type=click.Choice(CODECS), default="none", show_default=True, help="Of the batches."
+)
 @click.option(
     "--max-request-size", type=click.IntRange(min=1), default=MAX_REQUEST_SIZE, show_default=True, metavar="BYTES",
     help="A larger record is refused.",
@@ -243,10 +256,10 @@ def produce(
 ) -> None:  # fmt: skip
     """Write records to TOPIC: the lines of standard input, or of the FILEs.
 
-    Prints the offsets of what was written. The first line that is no record, or is too large, ends the command with
-    exit code 1; the records before it are written. Ctrl-C ends the input. --timeout is the time for each record.
+    It prints the offsets of the records. At a line that is invalid or too large it stops with exit code 1; the records
+    before that line are written. Ctrl-C ends the input.
 
-    JSON may have the fields key, value, headers, partition and timestamp_ms. A key or value is a text, null,
+    JSON may have the fields key, value, headers, partition and timestamp_ms. A key or value is a string, null,
     {"base64": ...} for bytes, or any other JSON, which is written as it is.
 
     \b

@@ -43,12 +43,13 @@ RESULTS: Final = [Column("topic", "TOPIC"), Column("partitions", "PARTITIONS", T
 def topics() -> None:
     """List, describe, create, change and delete topics.
 
-    The commands talk to a running kcoord or to any Kafka cluster from version 2.1 on. `delete` prints what it would
-    delete; --execute deletes it.
+    The commands talk to a running kcoord or to any Kafka cluster from version 2.1 on. `delete` only prints the topics;
+    --execute deletes them.
 
     \b
-    Exit codes: 0 success; 1 something that was named does not exist, or a part of the work was refused;
-    2 wrong usage; 3 no response in time, or the cluster refused the request.
+    Exit codes: 0 success; 1 something does not exist, or part of the work was
+    refused; 2 wrong usage; 3 no response in time, or the cluster refused the
+    request.
     """
 
 
@@ -90,7 +91,7 @@ def _exit_unless(is_complete: bool) -> None:
 @output_option
 @friendly
 def list_command(bootstrap: str, timeout: float, pattern: str | None, internal: bool, output: str) -> None:
-    """List topics, only those that match PATTERN (with * and ?), if it is given.
+    """List all topics, or those that match PATTERN (with * and ?).
 
     \b
     Example:
@@ -162,8 +163,8 @@ def describe(bootstrap: str, timeout: float, names: tuple[str, ...], output: str
 )  # fmt: skip
 @click.option("--replication-factor", type=click.IntRange(min=1), default=None, help="Default: the broker's.")
 @click.option("--config", "-c", "configs", multiple=True, metavar="NAME=VALUE", help="A config; repeatable.")
-@click.option("--if-not-exists", is_flag=True, help="Leave topics alone that exist.")
-@click.option("--dry-run", is_flag=True, help="Only ask the broker whether it would create them.")
+@click.option("--if-not-exists", is_flag=True, help="Leave existing topics alone.")
+@click.option("--dry-run", is_flag=True, help="Validate the request without creating topics.")
 @output_option
 @friendly
 def create(
@@ -206,11 +207,11 @@ def create(
     "--partitions", cls=AliasedOption, aliases=("-p",), type=click.IntRange(min=1), metavar="N", required=True,
     help="The new number, larger than now.",
 )  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Only ask the broker whether it would do it.")
+@click.option("--dry-run", is_flag=True, help="Validate the change without making it.")
 @output_option
 @friendly
 def alter(bootstrap: str, timeout: float, name: str, partitions: int, dry_run: bool, output: str) -> None:
-    """Raise the number of partitions of a topic. Keys may go to other partitions from then on.
+    """Raise the number of partitions of a topic. Keys may then go to other partitions than before.
 
     \b
     Example:
@@ -264,5 +265,5 @@ def delete(bootstrap: str, timeout: float, names: tuple[str, ...], execute: bool
     ]
     emit(RESULTS, rows, output)
     if not execute:
-        warn(f"dry run: {plural(len(found), 'topic')} would be deleted; --execute deletes them")
+        warn(f"dry run: {plural(len(found), 'topic')} would be deleted; add --execute to do it")
     _exit_unless(not print_failures(results) and is_complete)

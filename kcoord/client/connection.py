@@ -8,6 +8,8 @@ request without an answer at its deadline: nobody knows then which answer would 
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 import ssl
 import struct
 from collections import deque
@@ -66,6 +68,13 @@ class ConnectionOptions:
     answer_bytes_max: int = ANSWER_BYTES_MAX
 
 
+def reason_of(error: OSError) -> str:
+    """Why a connection could not be made. asyncio names the address instead of what the system has reported."""
+    if isinstance(error, (ssl.SSLError, socket.gaierror)) or error.errno is None:
+        return error.strerror or str(error)
+    return os.strerror(error.errno)
+
+
 @final
 class _Waiting:
     """A request without its answer."""
@@ -116,7 +125,7 @@ class Connection(asyncio.BufferedProtocol):
             connection.abort(ConnectionLost(f"{connection.address}: not connected in {options.request_timeout_s:g} s"))
             raise ConnectionLost(str(connection._error)) from None
         except OSError as error:
-            raise ConnectionLost(f"{connection.address}: {error.strerror or error}") from error
+            raise ConnectionLost(f"{connection.address}: {reason_of(error)}") from error
         except BaseException as error:
             connection.abort(ConnectionLost(f"{connection.address}: given up"))
             if isinstance(error, ValueError) and not isinstance(error, KafkaError):

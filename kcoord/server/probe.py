@@ -38,7 +38,7 @@ class Probe:
             self._socket = socket.create_connection((host, port), timeout_s)
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
-            raise ProbeError(f"cannot connect: {error}") from None
+            raise ProbeError(f"cannot connect: {error.strerror or error}") from None
 
     def __enter__(self) -> Probe:
         return self

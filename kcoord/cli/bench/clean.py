@@ -25,10 +25,10 @@ COLUMNS: Final = [Column("kind", "KIND"), Column("name", "NAME"), Column("result
 @output_option
 @friendly
 def clean(bootstrap: str, timeout: float, execute: bool, output: str) -> None:
-    """Remove the topics and groups that a benchmark has left because it was killed.
+    """Remove the topics and groups that a killed benchmark has left behind.
 
-    They are those whose names begin with kcoord-bench-. Do not use it while a benchmark runs. Without --execute it only
-    lists them. A group with members is refused until their sessions have expired.
+    Their names begin with kcoord-bench-. Do not run this during a benchmark. Without --execute it only lists them. It
+    cannot remove a group before the sessions of its members have expired.
 
     \b
     Example:
@@ -54,7 +54,7 @@ def clean(bootstrap: str, timeout: float, execute: bool, output: str) -> None:
     rows = online(bootstrap, timeout, work)
     emit(COLUMNS, rows, output)
     if not execute and rows:
-        warn("dry run: --execute removes them")
+        warn("dry run: add --execute to remove them")
     sys.exit(EXIT_PROBLEMS if any(row["result"] not in ("removed", "would be removed") for row in rows) else 0)
 
 

@@ -38,8 +38,8 @@ def measuring_options(command: F) -> F:
             _option("--connections", _COUNT, DEFAULTS.connections, "N", "Connections of a steady workload."),
             _option("--in-flight", _COUNT, DEFAULTS.in_flight, "D", "Requests in flight on each connection."),
             _option("--rounds", _COUNT, DEFAULTS.rounds, "N", "Rounds of each workload."),
-            _option("--seconds", _POSITIVE, DEFAULTS.seconds, "SECONDS", "The time of a round of a steady workload."),
-            _option("--warm-up", _NOT_NEGATIVE, DEFAULTS.warm_up_s, "SECONDS", "Not measured, before the rounds."),
+            _option("--seconds", _POSITIVE, DEFAULTS.seconds, "SECONDS", "Duration of a round of a steady workload."),
+            _option("--warm-up", _NOT_NEGATIVE, DEFAULTS.warm_up_s, "SECONDS", "Load before the rounds, not measured."),
             _option("--members", _COUNT, DEFAULTS.members, "N", "Members of the group in a group workload."),
             click.option(
                 "--restarts", type=_COUNT, metavar="N", help="How many members restart in a round (default: all)."
@@ -47,15 +47,15 @@ def measuring_options(command: F) -> F:
             _option("--heartbeat", _POSITIVE, DEFAULTS.heartbeat_s, "SECONDS", "Pause between a member's heartbeats."),
             _option("--record-bytes", _COUNT, DEFAULTS.record_bytes, "BYTES", "The size of a record's value."),
             _option("--batch-records", _COUNT, DEFAULTS.batch_records, "N", "Records in a batch that is produced."),
-            _option("--fetch-bytes", _COUNT, DEFAULTS.fetch_bytes, "BYTES", "What a Fetch may return."),
+            _option("--fetch-bytes", _COUNT, DEFAULTS.fetch_bytes, "BYTES", "The most that a Fetch may return."),
             click.option(
                 "--processes", type=_COUNT, metavar="N",
                 help="Processes of the load generator (default: half of the cores, at most 4).",
             ),
             click.option(
-                "--replication-factor", type=_COUNT, metavar="N", help="Of the topics (default: the broker's default)."
+                "--replication-factor", type=_COUNT, metavar="N", help="Of the topics (default: the broker's)."
             ),
-            _option("--timeout", _POSITIVE, DEFAULTS.timeout_s, "SECONDS", "Limit of each preparation and rebalance."),
+            _option("--timeout", _POSITIVE, DEFAULTS.timeout_s, "SECONDS", "Time limit of a preparation or rebalance."),
             click.option("--save", metavar="FILE", default="", help="Write the results as JSON, also for `compare`."),
         ]
     ):  # fmt: skip

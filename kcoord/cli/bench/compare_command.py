@@ -30,9 +30,9 @@ def compare(
 ) -> None:  # fmt: skip
     """Compare two clusters, or two files that `kcoord bench --save` has written.
 
-    A and B are addresses (HOST:PORT) or files. Clusters are measured in turn, round by round, so that what disturbs the
-    machine disturbs both. A ratio is A divided by B: the median over the rounds, the least and the largest. For files
-    it is over all pairs of rounds. --save writes the results of A and B to FILE.a.json and FILE.b.json.
+    A and B are addresses (HOST:PORT) or files. The rounds of two clusters alternate, so that other load on the machine
+    affects both. A ratio is A divided by B: its median, minimum and maximum over the rounds, or over all pairs of
+    rounds for files. --save writes the results of A and B to FILE.a.json and FILE.b.json.
 
     \b
     Examples:

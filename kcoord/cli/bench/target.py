@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final, Self, TypeVar
 
 from kcoord.cli.bench.options import PREFIX
+from kcoord.cli.online.run import note_later
 from kcoord.client.admin.admin import Admin
 from kcoord.client.admin.results import CLASSIC, NewTopic
 from kcoord.client.cluster import GROUP, TRANSACTION, Cluster, ClusterOptions, parse_bootstrap
@@ -75,12 +76,15 @@ class Target:
         self.left_over: list[str] = []
 
     async def __aenter__(self) -> Self:
+        note = note_later(self.bootstrap, self.timeout_s)
         try:
             await self.cluster.start(self.timeout_s)
             await self.admin.start()
         except BaseException:
             await self.close()
             raise
+        finally:
+            note.cancel()
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -25,10 +25,11 @@ COMMANDS: Final = {
 def groups() -> None:
     """List, describe, reset and delete groups, with their members, offsets and lag.
 
-    The commands talk to a running kcoord or to any Kafka cluster from version 2.1 on. Those that change something
-    print what they would change; --execute changes it.
+    The commands talk to a running kcoord or to any Kafka cluster from version 2.1 on. Commands that change something
+    only print the changes; --execute makes them.
 
     \b
-    Exit codes: 0 success; 1 something that was named does not exist, or a part of the work was refused;
-    2 wrong usage; 3 no response in time, or the cluster refused the request.
+    Exit codes: 0 success; 1 something does not exist, or part of the work was
+    refused; 2 wrong usage; 3 no response in time, or the cluster refused the
+    request.
     """

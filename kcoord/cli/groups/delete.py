@@ -52,7 +52,7 @@ def _end(execute: bool, is_complete: bool, results: dict[Any, Any], what: str, c
     """Report what was refused, and that nothing was done; set the exit code."""
     has_failed = print_failures(results)
     if not execute:
-        warn(f"dry run: {plural(count, what)} would be removed; --execute removes them")
+        warn(f"dry run: {plural(count, what)} would be removed; add --execute to do it")
     if has_failed or not is_complete:
         click.get_current_context().exit(EXIT_PROBLEMS)
 
@@ -144,7 +144,9 @@ def delete_offsets(
 @click.argument("group", metavar="GROUP")
 @click.option("--member", "members", multiple=True, metavar="ID", help="This member id; repeatable.")
 @click.option("--all-members", is_flag=True, help="All members.")
-@click.option("--reason", default="removed with kcoord groups", metavar="TEXT", help="What the coordinator logs.")
+@click.option(
+    "--reason", default="removed with kcoord groups", metavar="TEXT", help="The reason that the coordinator logs."
+)
 @execute_option
 @output_option
 @friendly

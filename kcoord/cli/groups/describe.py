@@ -49,7 +49,11 @@ MEMBERS: Final = [
 @cluster_options
 @click.option("--state", "-s", "states", multiple=True, metavar="STATE", help="Only this state: Empty, Stable, ...")
 @click.option(
-    "--type", "types", multiple=True, type=click.Choice(["classic", "consumer", "share", "streams"]), help="Only this."
+    "--type",
+    "types",
+    multiple=True,
+    type=click.Choice(["classic", "consumer", "share", "streams"]),
+    help="Only this type.",
 )
 @watch_options
 @output_option
@@ -81,9 +85,11 @@ def list_command(
 @click.option("--all-groups", is_flag=True, help="All groups.")
 @click.option("--topic", "-t", "topics", multiple=True, metavar="TOPIC[:PARTITIONS]", help=TOPICS_HELP)
 @click.option("--assigned", is_flag=True, help="Only partitions that a member owns.")
-@click.option("--read-committed", is_flag=True, help="Lag to the last stable offset, as transactional readers see it.")
-@click.option("--no-time", is_flag=True, help="Leave out the lag in seconds, for which records are read.")
-@click.option("--state", "is_summary", is_flag=True, help="One line for each group: state, members, sums.")
+@click.option(
+    "--read-committed", is_flag=True, help="Count lag up to the last stable offset, as read_committed consumers see it."
+)
+@click.option("--no-time", is_flag=True, help="Leave out the lag in seconds, and read no records.")
+@click.option("--state", "is_summary", is_flag=True, help="Print one line per group: state, members, totals.")
 @watch_options
 @output_option
 @friendly

@@ -101,18 +101,20 @@ class Options:
 @click.option("--all-topics", is_flag=True, help="All partitions with a committed offset.")
 @click.option("--to-earliest", is_flag=True, help="To the first offset of the log.")
 @click.option("--to-latest", is_flag=True, help="To the end of the log.")
-@click.option("--to-current", is_flag=True, help="To the committed offset; to the end of the log where there is none.")
+@click.option("--to-current", is_flag=True, help="To the committed offset, or to the end of the log if there is none.")
 @click.option("--to-offset", type=click.IntRange(min=0), metavar="N", help="To this offset.")
-@click.option("--shift-by", type=int, metavar="N", help="N records on, or back with a negative number.")
+@click.option("--shift-by", type=int, metavar="N", help="Forward by N records, or back if N is negative.")
 @click.option("--to-datetime", type=parse_time, metavar="TIME", help="To the first record of this time or later: "
               "2026-01-31T12:00 (UTC, or with a zone), 15m (ago), @1769860800000.")  # fmt: skip
-@click.option("--by-duration", metavar="DURATION", help="The same, so long ago: P1DT2H30M, 90s, 15m, 2h, 7d.")
+@click.option(
+    "--by-duration", metavar="DURATION", help="The same, for a time this long ago: P1DT2H30M, 90s, 15m, 2h, 7d."
+)
 @click.option("--to-group", metavar="GROUP", help="To the committed offsets of another group.")
 @click.option("--from-file", type=click.Path(exists=True, dir_okay=False, allow_dash=True), metavar="FILE",
               help="To the offsets of a CSV file: topic,partition,offset or group,topic,partition,offset.")  # fmt: skip
 @execute_option
-@click.option("--dry-run", is_flag=True, help="Change nothing, which is the default.")
-@click.option("--export", is_flag=True, help="Print the plan as CSV that --from-file takes.")
+@click.option("--dry-run", is_flag=True, help="Change nothing (the default).")
+@click.option("--export", is_flag=True, help="Print the plan as CSV for --from-file.")
 @click.option("--undo-file", type=click.Path(dir_okay=False), metavar="FILE", help="With --execute: where to write "
               "the old offsets (default: a new file in ~/.local/state/kcoord/undo).")  # fmt: skip
 @output_option
@@ -123,8 +125,8 @@ def reset(
 ) -> None:  # fmt: skip
     """Set the committed offsets of groups without members.
 
-    Without --execute nothing is changed: the plan is printed. An executed reset writes the old offsets to a file
-    first, which --from-file takes to undo it. Offsets outside a log become its first or last one.
+    Without --execute it only prints the plan. With it, it first writes the old offsets to a file, and prints the
+    command that undoes the reset with that file. An offset outside the log becomes its start or end.
 
     \b
     Examples:
@@ -171,7 +173,7 @@ def reset(
 @click.argument("target", metavar="TO")
 @click.option("--topic", "-t", "topics", multiple=True, metavar="TOPIC[:PARTITIONS]", help=TOPICS_HELP)
 @execute_option
-@click.option("--export", is_flag=True, help="Print the plan as CSV that `kcoord groups reset --from-file` takes.")
+@click.option("--export", is_flag=True, help="Print the plan as CSV for `kcoord groups reset --from-file`.")
 @click.option("--undo-file", type=click.Path(dir_okay=False), metavar="FILE", help="As for `kcoord groups reset`.")
 @output_option
 @friendly
@@ -179,7 +181,7 @@ def copy(
     bootstrap: str, timeout: float, source: str, target: str, topics: tuple[str, ...], execute: bool, export: bool,
     undo_file: str | None, output: str,
 ) -> None:  # fmt: skip
-    """Copy the committed offsets of group FROM to group TO, which has no members.
+    """Copy the committed offsets of group FROM to group TO, which must have no members.
 
     \b
     Example:
@@ -360,7 +362,7 @@ def _finish(bootstrap: str, timeout_s: float, options: Options, plan: Any) -> No
     if not changes:
         warn("there is nothing to reset: no committed offset")
     elif not options.execute:
-        warn(f"dry run: {plural(len(changes), 'offset')} would be set; --execute sets them")
+        warn(f"dry run: {plural(len(changes), 'offset')} would be set; add --execute to do it")
     if outcome.code:
         click.get_current_context().exit(outcome.code)
 

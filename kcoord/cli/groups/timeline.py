@@ -113,12 +113,12 @@ async def read_group(admin: Admin, epochs: Epochs, source: str) -> tuple[str, Hi
 @click.command()
 @cluster_options
 @click.argument("group")
-@click.option("--since", type=parse_time, default=-1, metavar="TIME", help="Epochs not older than TIME.")
-@click.option("--until", type=parse_time, default=-1, metavar="TIME", help="Epochs not newer than TIME.")
-@limit_option("The last N epochs only.")
+@click.option("--since", type=parse_time, default=-1, metavar="TIME", help="Only epochs since TIME.")
+@click.option("--until", type=parse_time, default=-1, metavar="TIME", help="Only epochs until TIME.")
+@limit_option("Only the last N epochs.")
 @click.option(
     "--source", type=click.Choice([AUTO, EVENTS, LOG]), default=AUTO, show_default=True,
-    help="The topic __group_events, the group's partition of __consumer_offsets, or that if the topic has no events.",
+    help="events: the topic __group_events. log: __consumer_offsets. auto: the log if there are no events.",
 )  # fmt: skip
 @watch_options
 @output_option
@@ -130,8 +130,8 @@ def timeline(
     """Print every epoch of a group: when it began and why, how long the rebalance took, and the members and partitions
     before and after.
 
-    The history is read from the cluster: from kcoord's topic of group events, or else from the group's partition of
-    __consumer_offsets, which every Kafka cluster has, without causes. A question mark is a value that is not there.
+    It reads the history from kcoord's topic __group_events. If there is none, as in other clusters, it reads the
+    group's partition of __consumer_offsets, which has no causes. A question mark means that a value is missing.
     `kcoord log timeline` reads the same from a data directory. TIME is 2026-01-31T12:00, 15m (ago), @MILLISECONDS.
 
     \b

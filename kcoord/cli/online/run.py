@@ -18,12 +18,16 @@ from kcoord.cli.online.contexts import DEFAULT_BOOTSTRAP, ContextProblem, bootst
 from kcoord.cli.options import output_option
 
 if TYPE_CHECKING:
+    import asyncio
+
     from kcoord.client.admin.admin import Admin
 
 EXIT_PROBLEMS: Final = 1
 EXIT_CLUSTER: Final = 3
 EXIT_INTERRUPTED: Final = 130
 TIMEOUT_S: Final = 30.0
+# A cluster that answers does so sooner. After this time somebody at a terminal wonders what the command is doing.
+PATIENCE_S: Final = 2.0
 # A day: `sleep` takes no time of any size, and nobody waits longer for a table.
 WATCH_S_MAX: Final = 86_400.0
 CONTEXT_KEY: Final = "kcoord.context"
@@ -60,11 +64,11 @@ def bootstrap_options(command: F) -> F:
     """--bootstrap and --context, as the argument `bootstrap`."""
     bootstrap = click.option(
         "--bootstrap", "--bootstrap-server", "-b", "bootstrap", callback=_resolve, metavar="HOST:PORT",
-        help=f"A broker; several with commas between (default: {DEFAULT_BOOTSTRAP}, or the current context).",
+        help=f"A broker, or several separated by commas (default: the current context, or {DEFAULT_BOOTSTRAP}).",
     )  # fmt: skip
     context = click.option(
         "--context", callback=_note_context, is_eager=True, expose_value=False, metavar="NAME",
-        help="A cluster of ~/.config/kcoord/config.toml.",
+        help="A cluster that is named in ~/.config/kcoord/config.toml.",
     )  # fmt: skip
     return bootstrap(context(command))
 
@@ -73,13 +77,13 @@ def cluster_options(command: F) -> F:
     """The same and --timeout, as the arguments `bootstrap` and `timeout`."""
     timeout = click.option(
         "--timeout", type=click.FloatRange(min=0, min_open=True), default=TIMEOUT_S, show_default=True,
-        metavar="SECONDS", help="How long the whole command may take.",
+        metavar="SECONDS", help="Time limit of the whole command.",
     )  # fmt: skip
     return bootstrap_options(timeout(command))
 
 
 def execute_option(command: F) -> F:
-    return click.option("--execute", is_flag=True, help="Do it; without this nothing is changed.")(command)
+    return click.option("--execute", is_flag=True, help="Make the changes. Without it they are only shown.")(command)
 
 
 def warn(message: str) -> None:
@@ -133,20 +137,32 @@ def online(bootstrap: str, timeout_s: float, work: Callable[[Admin], Awaitable[T
 
     async def run() -> T:
         admin = Admin(bootstrap, default_api_timeout=timeout_s, request_timeout=timeout_s)
+        note = note_later(bootstrap, timeout_s)
         try:
             async with asyncio.timeout(timeout_s), admin:
+                note.cancel()
                 return await work(admin)
         except TimeoutError:
             raise RequestTimedOut(f"no result within {timeout_s:g} s (--timeout)") from None
+        finally:
+            note.cancel()
 
     return asyncio.run(run())
+
+
+def note_later(bootstrap: str, timeout_s: float) -> asyncio.TimerHandle:
+    """Print after PATIENCE_S that no broker has answered yet. Cancel it when one has."""
+    import asyncio
+
+    text = f"no answer from {bootstrap} yet; still trying (--timeout {timeout_s:g})"
+    return asyncio.get_running_loop().call_later(PATIENCE_S, warn, text)
 
 
 def watch_options(command: F) -> F:
     """--watch and --times, as the arguments `watch` and `times`."""
     watch = click.option(
         "--watch", "-w", type=click.FloatRange(min=0, min_open=True), metavar="SECONDS",
-        help="Print again after so many seconds, until Ctrl-C.",
+        help="Print again every SECONDS, until Ctrl-C.",
     )  # fmt: skip
     times = click.option("--times", type=click.IntRange(min=1), metavar="N", help="With --watch: print N times.")
     return watch(times(command))

@@ -26,8 +26,9 @@ JOBS: Final = {
 def pipeline() -> None:
     """Turn whole logs into tables and reports, with Spark if they are long.
 
-    PATH is a data directory of kcoord or of a stopped Kafka broker, or a directory of some, on a disk or wherever Arrow
-    and fsspec can read (s3://, hdfs://, ...). Needs `pip install kcoord[spark]`; docs/pipeline.md has every column.
+    PATH is a data directory of kcoord or of a stopped Kafka broker, or a directory that contains several. Arrow and
+    fsspec read it, so it may be on a disk or elsewhere (s3://, hdfs://, ...). The jobs need kcoord's extra `spark`.
+    docs/pipeline.md describes every column.
 
     \b
     Exit codes: 0 success; 2 wrong usage, or something is not installed; 4 not

@@ -35,13 +35,13 @@ if TYPE_CHECKING:
 @click.option("--as-of", "point", type=parse_table_point, default="end", metavar="POINT", help="OFFSET, TIME or end.")
 @click.option(
     "--offsets-partitions", type=click.IntRange(1), default=None, metavar="N",
-    help="How many partitions __consumer_offsets is to have; as many as in PATH if not given.",
+    help="Partitions of __consumer_offsets (default: as in PATH).",
 )  # fmt: skip
 def compact(options: RunOptions, point: Point, offsets_partitions: int | None) -> None:
     """Write the shortest log with the same groups, offsets and transactional ids as PATH to --to.
 
-    Of every key the newest record. Open transactions are left out. `kcoord log compact` compacts a directory of
-    kcoord's in place instead.
+    It keeps the newest record of every key, and leaves out open transactions. `kcoord log compact` compacts a
+    directory of kcoord in place.
 
     \b
     Example:

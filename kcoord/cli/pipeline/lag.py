@@ -23,14 +23,15 @@ SHORTEST_S = 0.000001
 @pipeline_options
 @click.option(
     "--every", type=click.FloatRange(0), default=0.0, metavar="SECONDS",
-    help="Measure so often, instead of at each commit.",
+    help="Measure every SECONDS instead of at each commit.",
 )  # fmt: skip
 @click.option("--last", is_flag=True, help="Only lag at the end, or at --until.")
 @click.option("--assigned", is_flag=True, help="Leave out topics that a group with members has left.")
 def lag(options: RunOptions, every: float, last: bool, assigned: bool) -> None:
     """The lag of groups in PATH, in records and in seconds, at each commit and at the end of the log.
 
-    Includes groups that have stopped. Lag counts from the log's start; a group without an offset has none.
+    It includes stopped groups. Records that retention has deleted are no lag, and a partition without a committed
+    offset has none.
 
     \b
     Example:

@@ -47,10 +47,10 @@ STDOUT = "-"
 @click.option("--rules", "rules_file", default="", metavar="FILE", help="Rules for names and conflicts (TOML, JSON).")
 @click.option("--csv", "csv_file", default="", metavar="FILE",
               help="Write offsets for kafka-consumer-groups --reset-offsets --from-file (- is stdout).")  # fmt: skip
-@click.option("--dry-run", is_flag=True, help="Only show what would become of which group.")
+@click.option("--dry-run", is_flag=True, help="Only show what would happen to each group.")
 @click.option(
     "--offsets-partitions", type=click.IntRange(1), default=1, show_default=True, metavar="N",
-    help="How many partitions __consumer_offsets is to have.",
+    help="Partitions of __consumer_offsets.",
 )  # fmt: skip
 def migrate(options: RunOptions, rules_file: str, csv_file: str, dry_run: bool, offsets_partitions: int) -> None:
     """Migrate offsets and groups of all clusters below PATH to one log at --to, or to CSV.

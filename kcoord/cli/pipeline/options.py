@@ -72,38 +72,38 @@ _OPTIONS: Final[list[Any]] = [
     click.argument("path"),
     click.option(
         "--master", "-m", default="local[*]", show_default=True, metavar="URL",
-        help="As for spark-submit. With it, or --conf, Spark reads short logs, too.",
+        help="Spark's master, as for spark-submit. With it, or --conf, Spark reads short logs, too.",
     ),
     click.option(
         "--conf", "-c", multiple=True, callback=parse_pair, metavar="NAME=VALUE",
-        help="A setting of Spark, such as spark.driver.memory=4g; repeatable.",
+        help="A Spark setting, such as spark.driver.memory=4g; repeatable.",
     ),
     click.option(
         "--option", "source", multiple=True, callback=parse_pair, metavar="NAME=VALUE",
         help="An option of the reader, such as onCorrupt=collect; repeatable.",
     ),
-    click.option("--group", "-g", "groups", multiple=True, metavar="ID", help="Of this group; repeatable."),
-    click.option("--topic", "-t", "topics", multiple=True, metavar="NAME", help="Of this topic; repeatable."),
+    click.option("--group", "-g", "groups", multiple=True, metavar="ID", help="Only this group; repeatable."),
+    click.option("--topic", "-t", "topics", multiple=True, metavar="NAME", help="Only this topic; repeatable."),
     click.option(
-        "--since", "since_ms", type=parse_table_time, default=-1, metavar="TIME", help="Rows not older than TIME.",
+        "--since", "since_ms", type=parse_table_time, default=-1, metavar="TIME", help="Only rows since TIME.",
     ),
     click.option(
-        "--until", "until_ms", type=parse_table_time, default=-1, metavar="TIME", help="Rows not newer than TIME.",
+        "--until", "until_ms", type=parse_table_time, default=-1, metavar="TIME", help="Only rows until TIME.",
     ),
     click.option(
         "--one-cluster", is_flag=True,
         help="The data directories below PATH are brokers of one cluster: replicas count once.",
     ),
-    click.option("--to", "target", default="", metavar="DIR", help="Write there, each table to its own directory."),
+    click.option("--to", "target", default="", metavar="DIR", help="Write each table to its own directory in DIR."),
     click.option(
         "--format", type=click.Choice(FORMATS), default=PARQUET, show_default=True,
-        help="What is written. Delta and Iceberg if Spark has them; for Iceberg DIR is CATALOG.DATABASE.",
+        help="The table format. Spark must have Delta or Iceberg. For Iceberg, DIR is CATALOG.DATABASE.",
     ),
     click.option(
         "--buckets", type=click.IntRange(1), default=BUCKETS_DEFAULT, show_default=True,
-        help="Groups are written to so many.",
+        help="Number of buckets, by group, in each table.",
     ),
-    click.option("--overwrite", is_flag=True, help="Replace tables that are there."),
+    click.option("--overwrite", is_flag=True, help="Replace existing tables."),
     click.option(
         "--limit", "-n", "shown", cls=AliasedOption, aliases=("--show",), type=click.IntRange(0), metavar="N",
         help=f"Print N rows of each table ({SHOWN_DEFAULT} without --to).",

@@ -32,9 +32,9 @@ END_DEADLINE_S: Final = 300.0
 def prepare(remove: bool, output: str) -> None:
     """Let Spark start sooner for jobs over short logs, with an archive of its classes.
 
-    It runs some jobs over a small log of its own, and Java writes the classes that they used to a file of about 200 MB
-    in the cache folder (~/.cache/kcoord). Jobs over local logs of up to 256 MiB that use Spark, because of --master
-    for instance, then start with it. A new version of PySpark or Java needs a new one.
+    It runs some jobs over a small log. Java writes the classes that they used to a file of about 200 MB in the cache
+    folder (~/.cache/kcoord). Spark jobs over local logs of up to 256 MiB then start with this file. Run it again after
+    an upgrade of PySpark or Java.
 
     \b
     Example:

@@ -21,9 +21,17 @@ RANKED = {
 
 @click.command("rebalances")
 @pipeline_options
-@click.option("--storm-gap", default=60.0, show_default=True, metavar="SECONDS", help="Less apart: one storm.")
-@click.option("--storm-size", default=3, show_default=True, metavar="N", help="So many rebalances are a storm.")
-@click.option("--flaps", default=2, show_default=True, metavar="N", help="Who comes back so often flaps.")
+@click.option(
+    "--storm-gap",
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Rebalances closer together than this are one storm.",
+)
+@click.option("--storm-size", default=3, show_default=True, metavar="N", help="How many rebalances make a storm.")
+@click.option(
+    "--flaps", default=2, show_default=True, metavar="N", help="A member that comes back this often is flapping."
+)
 def rebalances(options: RunOptions, storm_gap: float, storm_size: int, flaps: int) -> None:
     """Every rebalance in PATH: its epochs, duration and cause, members that joined and left, and how many partitions
     moved. A second table ranks storms of rebalances and members that come and go.

@@ -24,8 +24,8 @@ ONE_COMPILER_BYTES = 8 << 20
 def report(options: RunOptions) -> None:
     """One HTML page about PATH, with plots: commits, lag, rebalances, who causes them, rewinds and resets.
 
-    --to is the page's file. It needs no network, and can be sent by mail. Plots are
-    grey where compaction removed history.
+    --to names its file. The page needs no network, so it can be sent by mail. Plots are grey where compaction removed
+    history.
 
     \b
     Example:

@@ -55,8 +55,8 @@ SHOWN = (
 def snapshot(options: RunOptions, point: Point) -> None:
     """Offsets, groups and members in PATH as they were at a point: three tables.
 
-    Transactions that were open then count as not committed. In the compacted part of a log, records that later ones
-    replaced are gone; `kcoord log state` refuses that, this job shows what is left.
+    Transactions that were open at that point count as not committed. Compaction may have removed records from before
+    the point: `kcoord log state` then refuses, and this job shows what is left.
 
     \b
     Example:

@@ -48,7 +48,7 @@ def check_installed() -> None:
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         fail(
-            f"the pipeline needs {' and '.join(missing)}: pip install 'kcoord[spark]'",
+            f"the pipeline needs {', '.join(missing)}: install kcoord with its extra 'spark' (docs/pipeline.md)",
             EXIT_CONFIG,
         )
 

@@ -37,13 +37,13 @@ CORRUPT_ORDER = ("log", "log_topic", "log_partition", "position")
 @pipeline_options
 @click.option(
     "--offsets-partitions", type=click.IntRange(1), default=None, metavar="N",
-    help="__consumer_offsets has N partitions: check that groups are where they belong.",
+    help="Partitions of __consumer_offsets: check that each group is in the right one.",
 )  # fmt: skip
 def verify(options: RunOptions, offsets_partitions: int | None) -> None:
-    """Replay every group's and transaction's history in PATH and check what must be true of it.
+    """Replay the history of every group and transaction in PATH, and check that it is consistent.
 
-    Epochs never go back, a partition has one owner, no offsets are left without their group, every transaction ends
-    once. Exit code 1 if there are violations. `kcoord log verify` checks the bytes of one data directory as well.
+    Epochs never go back, a partition has one owner, no offsets are left without their group, and every transaction
+    ends once. The exit code is 1 if a rule is violated. `kcoord log verify` also checks the bytes of a data directory.
 
     \b
     Example:

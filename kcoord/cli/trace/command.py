@@ -12,13 +12,11 @@ LISTEN = "127.0.0.1:19092"
 
 @click.command()
 @bootstrap_options
-@click.option(
-    "--listen", "-l", default=LISTEN, show_default=True, metavar="HOST:PORT", help="Where clients connect instead."
-)
+@click.option("--listen", "-l", default=LISTEN, show_default=True, metavar="HOST:PORT", help="Where clients connect.")
 @click.option("--api", "apis", multiple=True, metavar="NAME", help="Only this API: JoinGroup, ...; repeatable.")
 @click.option("--client-id", "client_ids", multiple=True, metavar="ID", help="Only this client; repeatable.")
-@click.option("--errors-only", is_flag=True, help="Only what was answered with an error, or cannot be decoded.")
-@click.option("--full", is_flag=True, help="All fields, however long, and the bytes of records.")
+@click.option("--errors-only", is_flag=True, help="Only responses with an error, and frames that cannot be decoded.")
+@click.option("--full", is_flag=True, help="Print all fields in full, and the bytes of records.")
 @limit_option("End after N lines; 0: no limit.")
 @output_option
 @friendly
@@ -26,11 +24,11 @@ def trace(
     bootstrap: str, listen: str, apis: tuple[str, ...], client_ids: tuple[str, ...], errors_only: bool, full: bool,
     limit: int | None, output: str,
 ) -> None:  # fmt: skip
-    """Print the requests and answers between clients and a cluster, decoded, until Ctrl-C.
+    """Decode and print the requests and responses between clients and a cluster, until Ctrl-C.
 
-    Clients connect to --listen instead of to the cluster. Each broker gets a listener of its own at one of the next
-    ports, and its address is replaced in answers, so that clients stay. Nothing else is changed, and frames that
-    cannot be decoded are passed on. TLS cannot be decoded.
+    Clients connect to --listen instead of to the cluster. Each broker gets a listener of its own on one of the next
+    ports. Responses name this listener instead of the broker, so that clients stay. Nothing else is changed. Frames
+    that cannot be decoded, such as TLS, are passed on.
 
     \b
     Examples:

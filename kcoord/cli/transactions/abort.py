@@ -25,8 +25,12 @@ from kcoord.protocol.write_txn_markers import (
 @click.option("--topic", "-t", required=True, metavar="TOPIC", help="The topic.")
 @click.option("--partition", "-p", required=True, type=click.IntRange(min=0), metavar="N", help="The partition.")
 @click.option("--start-offset", type=click.IntRange(min=0), metavar="N", help="The first offset of the transaction.")
-@click.option("--producer-id", type=click.IntRange(min=0), metavar="ID", help="Or its producer,")
-@click.option("--producer-epoch", type=click.IntRange(0, 32767), metavar="N", help="and the epoch of that.")
+@click.option(
+    "--producer-id", type=click.IntRange(min=0), metavar="ID", help="The producer id, instead of --start-offset."
+)
+@click.option(
+    "--producer-epoch", type=click.IntRange(0, 32767), metavar="N", help="The producer epoch, with --producer-id."
+)
 @click.option("--force", is_flag=True, help="Also abort a transaction that its coordinator still knows.")
 @output_option
 @friendly
@@ -36,8 +40,9 @@ def abort(
 ) -> None:  # fmt: skip
     """Abort a hanging transaction in one partition. `kcoord transactions list --hanging` finds them.
 
-    Name it by its first offset, or by its producer. A transaction that its coordinator still knows is refused: it
-    ends at its timeout at the latest, and an abort of one partition would break it. --force aborts it anyway.
+    Identify it by its first offset or by its producer. The command refuses a transaction that its coordinator still
+    knows: that one ends at its timeout at the latest, and an abort in one partition would break it. --force aborts it
+    anyway.
 
     \b
     Example:

@@ -21,7 +21,7 @@ from kcoord.cli.transactions.hanging import describe_with_coordinator
 def describe(bootstrap: str, timeout: float, transactional_id: str, output: str) -> None:
     """Print the coordinator, producer, state, timeout, start and partitions of a transactional id.
 
-    While a transaction ends, the partitions are those that may still lack their marker.
+    While a transaction is ending, it prints only the partitions that may still lack their marker.
 
     \b
     Example:

@@ -54,10 +54,14 @@ HANGING_FIELDS: Final = [
     type=parse_duration,
     default=-1,
     metavar="DURATION",
-    help="Only those that began longer ago: 30s, 15m.",
+    help="Only transactions open for longer than this: 30s, 15m.",
 )
 @click.option(
-    "--pattern", cls=AliasedOption, aliases=("-p",), metavar="REGEX", help="Only ids that match as a whole (RE2)."
+    "--pattern",
+    cls=AliasedOption,
+    aliases=("-p",),
+    metavar="REGEX",
+    help="Only ids that match this RE2 expression as a whole.",
 )
 @click.option("--hanging", "is_hanging", is_flag=True, help="Hanging transactions instead, by partition.")
 @click.option("--topic", "-t", metavar="TOPIC", help="With --hanging: only this topic.")
@@ -73,9 +77,9 @@ def list_command(
 ) -> None:  # fmt: skip
     """List transactional ids with their coordinator, producer id and state.
 
-    With --hanging, list transactions that are open in a partition although no coordinator will end them: readers with
-    read_committed wait there for good. Each line has what `kcoord transactions abort` needs. The exit code is 1 if
-    there are any.
+    With --hanging, list transactions that are open in a partition and that no coordinator will end. They block
+    read_committed consumers of the partition for good. Each line has what `kcoord transactions abort` needs. The exit
+    code is 1 if there are any.
 
     \b
     Examples:

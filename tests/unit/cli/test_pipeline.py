@@ -52,7 +52,7 @@ def test_without_pyspark_it_names_the_package(job: str) -> None:
         "import sys\nsys.modules['pyspark'] = None\nfrom kcoord.cli.main import main\n"
         f"main(['pipeline', {job!r}, 'data'])"
     )
-    wanted = "kcoord: the pipeline needs pyspark: pip install 'kcoord[spark]'\n"
+    wanted = "kcoord: the pipeline needs pyspark: install kcoord with its extra 'spark' (docs/pipeline.md)\n"
     assert (done.stderr, done.returncode) == (wanted, 2)
 
 

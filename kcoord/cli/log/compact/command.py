@@ -280,10 +280,10 @@ def compact_command(
     delete.retention.ms apply. Offsets never change. If the command is interrupted, either the old or the new segments
     are valid.
 
-    The metadata log, which has no keys, gets a snapshot. Its start moves to the end of a snapshot as far as --history
-    and metadata.max.retention.bytes allow.
+    The metadata log has no keys, so it gets a snapshot. It then begins at a snapshot, as far as --history and
+    metadata.max.retention.bytes allow.
 
-    Settings are those of the server: if you set log.history, log.history.bytes or log.segment.bytes for `kcoord serve`,
+    Use the settings of the server: if you set log.history, log.history.bytes or log.segment.bytes for `kcoord serve`,
     pass the same --config, --set or KCOORD_* variables.
 
     \b

@@ -63,12 +63,12 @@ class Story:
 @directory_argument
 @click.option("--group", "-g", metavar="ID", help="The group.")
 @click.option("--transactional-id", metavar="ID", help="A transactional id instead of a group.")
-@click.option("--since", type=parse_time, default=-1, metavar="TIME", help="Epochs not older than TIME.")
-@click.option("--until", type=parse_time, default=-1, metavar="TIME", help="Epochs not newer than TIME.")
-@limit_option("The last N epochs only.")
+@click.option("--since", type=parse_time, default=-1, metavar="TIME", help="Only epochs since TIME.")
+@click.option("--until", type=parse_time, default=-1, metavar="TIME", help="Only epochs until TIME.")
+@limit_option("Only the last N epochs.")
 @click.option(
     "--source", type=click.Choice([AUTO, EVENTS, LOG]), default=AUTO, show_default=True,
-    help="The topic __group_events, the coordinator log, or the log if the topic has no events of the group.",
+    help="events: the topic __group_events. log: the coordinator's log. auto: the log if there are no events.",
 )  # fmt: skip
 @unsynced_option
 @output_option
