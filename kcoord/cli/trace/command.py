@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from kcoord.cli.online.run import bootstrap_options, friendly, output_option, warn
+from kcoord.cli.online.run import CommandProblem, bootstrap_options, friendly, output_option, warn
 from kcoord.cli.options import limit_option
 
 LISTEN = "127.0.0.1:19092"
@@ -41,6 +41,7 @@ def trace(
     from kcoord.cli.trace.printer import Printer
     from kcoord.cli.trace.proxy import Proxy
     from kcoord.client.cluster import parse_bootstrap
+    from kcoord.client.connection import reason_of
     from kcoord.server.settings.listeners import format_address, split_address
 
     try:
@@ -53,7 +54,10 @@ def trace(
     async def run() -> None:
         printer = Printer(output, wanted, frozenset(client_ids), errors_only, full, limit or 0)
         proxy = Proxy(host, port, brokers, printer)
-        await proxy.start()
+        try:
+            await proxy.start()
+        except OSError as error:
+            raise CommandProblem(f"cannot listen on {listen}: {reason_of(error)}") from None
         address = format_address(host or "0.0.0.0", proxy.port)
         warn(f"{address} is in front of {bootstrap}; clients connect with bootstrap.servers={address}")
         await proxy.serve()

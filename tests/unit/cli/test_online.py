@@ -50,6 +50,14 @@ def test_health_names_the_reason(unused: str) -> None:
     assert result.exit_code == 1
 
 
+def test_trace_names_a_port_that_is_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        result = run("trace", "--listen", address)
+    assert result.stderr == f"kcoord: cannot listen on {address}: Address already in use\n"
+    assert result.exit_code == online.EXIT_PROBLEMS
+
+
 @pytest.mark.parametrize(("name", "end"), [("grops", "; did you mean 'groups'?\n"), ("xyzzy", ".\n")])
 def test_an_unknown_command(name: str, end: str) -> None:
     result = run(name)
