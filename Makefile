@@ -20,7 +20,7 @@ SLOW := --ignore=tests/interop --ignore=tests/image --ignore=tests/dist
 FAST := tests/scenarios $(addprefix tests/unit/,wire protocol core history engine log server)
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 15
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' Makefile | expand -t 22
 
 # An interpreter that is named on the command line gets an environment of its own: the one that is there is replaced.
 OTHER_PYTHON := $(if $(filter command line,$(origin PYTHON)),$(shell $(PYTHON) tools/make_env.py $(VENV) compare))
