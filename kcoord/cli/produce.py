@@ -195,7 +195,7 @@ def report(done: Progress, output: str) -> None:
     emit(COLUMNS, done.rows(), output)
     written = plural(sum(row[0] for row in done.written.values()), "record")
     if done.is_aborted:
-        warn("the transaction was aborted: readers of committed records see none of its records")
+        warn("the transaction was aborted: read_committed consumers see none of its records")
     code = 0
     if done.failures:
         where, error = done.failures[0]

@@ -126,8 +126,8 @@ def test_migrate(spark: SparkSession, clusters: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("verify", "--since", "1h"), "this job has no use for --since"),
-        (("migrate", "--csv", "-", "--to", "x"), "give one of them"),
+        (("verify", "--since", "1h"), "this job does not support --since"),
+        (("migrate", "--csv", "-", "--to", "x"), "give --to or --csv, not both"),
         (("migrate", "--rules", "none.toml"), "none.toml"),
     ],
 )

@@ -188,7 +188,7 @@ def copy(
       kcoord groups copy billing billing-test --execute
     """
     if source == target:
-        raise click.UsageError(f"FROM and TO are the same group {source!r}: name two")
+        raise click.UsageError(f"FROM and TO are the same group {source!r}")
     scope = Scope((target,), False, parse_topics(topics))
     options = Options(execute, export, undo_file, output)
     _finish(bootstrap, timeout, options, lambda admin: _plan_copy(admin, source, scope))

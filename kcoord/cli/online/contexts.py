@@ -60,7 +60,7 @@ def bootstrap_of(context: str | None) -> str:
             raise ContextProblem(f"{path}: context {name!r}: unknown key {key!r}")
     bootstrap = found.get("bootstrap", DEFAULT_BOOTSTRAP)
     if not isinstance(bootstrap, str):
-        raise ContextProblem(f"{path}: context {name!r}: bootstrap is not a text")
+        raise ContextProblem(f"{path}: context {name!r}: bootstrap is not a string")
     return bootstrap
 
 

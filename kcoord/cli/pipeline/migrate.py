@@ -66,9 +66,9 @@ def migrate(options: RunOptions, rules_file: str, csv_file: str, dry_run: bool, 
     """
     refuse(options, "since_ms", "until_ms", "topics")
     if options.output and csv_file:
-        raise click.UsageError("--to and --csv are two ways; give one of them")
+        raise click.UsageError("give --to or --csv, not both")
     if csv_file == STDOUT and (options.is_json or options.is_csv):
-        raise click.UsageError("--csv - and --output json both want standard output")
+        raise click.UsageError("--csv - and --output json both write to standard output")
     refuse_format(options)
     is_dry = dry_run or not (options.output or csv_file)
     rules = _rules(rules_file)

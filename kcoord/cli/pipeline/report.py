@@ -87,7 +87,7 @@ def _finish(options: RunOptions, text: str) -> None:
     if options.is_json:
         emit_json({"job": "report", "output": options.output, "bytes": size})
     else:
-        note(f"the page is {options.output}")
+        note(f"the page is in {options.output}")
 
 
 def _check(options: RunOptions) -> None:
@@ -97,7 +97,7 @@ def _check(options: RunOptions) -> None:
     if options.format != PARQUET or options.buckets != BUCKETS_DEFAULT or options.shown not in (0, SHOWN_DEFAULT):
         raise click.UsageError("a page has no --format, --buckets or --limit")
     if "://" in options.output:
-        fail(f"{options.output}: the page is written to a file of this machine", EXIT_CONFIG)
+        fail(f"{options.output}: --to must be a local file", EXIT_CONFIG)
     if os.path.isdir(options.output):
         fail(
             f"{options.output} is a directory; --to must be a file, groups.html for instance",

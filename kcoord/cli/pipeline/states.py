@@ -33,7 +33,7 @@ def refuse(options: RunOptions, *names: str) -> None:
         value = getattr(options, name)
         if value not in (-1, (), False, ""):
             shown = GIVEN.get(name, "--" + name.replace("_", "-"))
-            raise click.UsageError(f"this job has no use for {shown}")
+            raise click.UsageError(f"this job does not support {shown}")
 
 
 def source_of(options: RunOptions) -> dict[str, str]:

@@ -73,5 +73,5 @@ def known_api(given: str) -> str:
     if given.lower() not in names:
         from kcoord.cli.online.suggestions import suggestion
 
-        raise click.BadParameter(f"{given!r} is no API{suggestion(given, names.values())}", param_hint="--api")
+        raise click.BadParameter(f"{given!r} is not an API{suggestion(given, names.values())}", param_hint="--api")
     return names[given.lower()]

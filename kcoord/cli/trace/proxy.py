@@ -236,7 +236,7 @@ class Tunnel:
 
     def _go_blind(self, reason: str) -> None:
         self.is_opaque = True
-        complain(f"connection {self.number}: {reason}; the rest is passed on unseen")
+        complain(f"connection {self.number}: {reason}; the rest is passed on without decoding")
 
     def _show(self, one: Request | Answer) -> None:
         printer = self.proxy.printer

@@ -25,7 +25,7 @@ def test_a_page_needs_a_file_to_be_in(tmp_path: Path) -> None:
         (tmp_path, "is a directory"),
         (tmp_path / "there.html", "exists; --overwrite replaces it"),
         (tmp_path / "none" / "groups.html", "none does not exist"),
-        ("s3://bucket/groups.html", "a file of this machine"),
+        ("s3://bucket/groups.html", "--to must be a local file"),
     ):
         code, stderr = refused(data, "--to", output)
         assert code == 2 and message in stderr and len(stderr.splitlines()) == 1, output

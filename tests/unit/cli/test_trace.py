@@ -282,7 +282,7 @@ async def test_no_coordinator_has_no_address() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--api", "joingrup"], "'joingrup' is no API; did you mean 'JoinGroup'?"),
+        (["--api", "joingrup"], "'joingrup' is not an API; did you mean 'JoinGroup'?"),
         (["--listen", "nowhere"], "is not an address"),
         (["-n", "-1"], "-1 is not in the range"),
     ],
