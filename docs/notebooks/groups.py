@@ -1,7 +1,8 @@
 # %% [markdown]
 # # What a log knows about its groups
 #
-# A notebook needs `pip install kcoord[spark]` and no Java of its own. Every job of `kcoord pipeline` is a function from
+# A notebook needs `pip install 'path/to/this/checkout[spark]'` and no Java of its own.
+# Every job of `kcoord pipeline` is a function from
 # DataFrames to a DataFrame, so what it finds can be filtered, joined and drawn like any other table
 # ([docs/pipeline.md](../pipeline.md) has every column). These are the logs of a Kafka 4.3 broker that are kept for the
 # tests.
