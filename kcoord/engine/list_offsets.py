@@ -5,7 +5,8 @@ no tiered storage, so the local start is the start, and nothing is in remote sto
 
 A time is looked up in the files. A request for many times waits with its connection, and each turn makes as many
 look-ups as its budget allows. If a batch has to be searched that is too large for a turn, a job does that in a thread.
-The look-up is made again when the job is done, because the partition may have changed in between.
+The look-up is made again when the job is done, because the partition may have changed in between. Jobs that wait keep
+their batches in memory, so an address has only so many (`SearchRoom`); its further requests wait without a batch.
 """
 
 from __future__ import annotations
@@ -66,6 +67,10 @@ CONTENT_BYTES_PER_COST: Final = 4
 STEP_RECORDS: Final = 16 * 1024
 # Includes the time in the queue. Clients wait 30 s for an answer by default.
 SEARCH_DEADLINE_MS: Final = 30_000
+# How many bytes of batches the jobs of one address may hold, and those of all addresses that have more than one job. A
+# single job may always hold its batch.
+SEARCH_BYTES_PER_ADDRESS_MAX: Final = 8 << 20
+SEARCH_BYTES_MAX: Final = 64 << 20
 NO_TIMESTAMP: Final = -1
 
 
@@ -169,6 +174,77 @@ class ListOffsetsWork:
         self.position = 0
         # How many look-ups need files.
         self.times = 0
+        # The bytes of the batch that is searched for this request.
+        self.search_bytes = 0
+        # Whether the request has waited for room for a batch.
+        self.was_held = False
+
+
+@final
+class SearchRoom:
+    """How much memory the batches of searches take, by the address of the client, and the requests that wait for room.
+
+    An address whose requests wait has a search under way, and the end of each search lets the first of them try again.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        # Addresses with searches: how many there are, and their bytes.
+        self.counts: dict[str, int] = {}
+        self.bytes_of: dict[str, int] = {}
+        self.held: dict[str, deque[ListOffsetsWork]] = {}
+
+    def take(self, work: ListOffsetsWork, size: int) -> bool:
+        """Reserve the bytes of a batch. If there is no room, the request is held, and False is returned."""
+        address = work.client_host
+        of_address = self.bytes_of.get(address, 0)
+        is_full = of_address + size > SEARCH_BYTES_PER_ADDRESS_MAX or self.bytes + size > SEARCH_BYTES_MAX
+        if is_full and address in self.counts:
+            held = self.held.get(address)
+            if held is None:
+                held = deque()
+                self.held[address] = held
+            if work.was_held:
+                # It keeps its place.
+                held.appendleft(work)
+            else:
+                work.was_held = True
+                held.append(work)
+            return False
+        self.counts[address] = self.counts.get(address, 0) + 1
+        self.bytes_of[address] = of_address + size
+        self.bytes += size
+        work.search_bytes = size
+        return True
+
+    def free(self, work: ListOffsetsWork) -> ListOffsetsWork | None:
+        """The search for this request has ended. Returns a request that may try again."""
+        address = work.client_host
+        self.bytes -= work.search_bytes
+        left = self.counts[address] - 1
+        if left:
+            self.counts[address] = left
+            self.bytes_of[address] -= work.search_bytes
+        else:
+            del self.counts[address]
+            del self.bytes_of[address]
+        work.search_bytes = 0
+        held = self.held.get(address)
+        if held is None:
+            return None
+        first = held.popleft()
+        if not held:
+            del self.held[address]
+        return first
+
+    def drop(self, connection_id: int) -> None:
+        """Discard the held requests of a connection."""
+        for address, held in list(self.held.items()):
+            left = deque([work for work in held if work.connection_id != connection_id])
+            if left:
+                self.held[address] = left
+            else:
+                del self.held[address]
 
 
 @final
@@ -179,6 +255,7 @@ class ListOffsetsHandler:
         # Requests that wait for later turns, in order of arrival; and those that wait for a job, by the job's key.
         self.waiting: deque[ListOffsetsWork] = deque()
         self.searching: dict[str, ListOffsetsWork] = {}
+        self.room = SearchRoom()
         # Jobs for the engine to take.
         self.jobs: list[Job] = []
 
@@ -234,6 +311,7 @@ class ListOffsetsHandler:
         if work is None:
             # Its connection is closed.
             return
+        self._search_ended(work)
         lookup = work.lookups[work.position]
         time = lookup.time
         if error is None and not job.damage and time is not None:
@@ -242,6 +320,11 @@ class ListOffsetsHandler:
             lookup.time = None
             lookup.error_code = self._failure(lookup, job, error)
         self.waiting.append(work)
+
+    def _search_ended(self, work: ListOffsetsWork) -> None:
+        next_work = self.room.free(work)
+        if next_work is not None:
+            self.waiting.append(next_work)
 
     def _failure(self, lookup: Lookup, job: SearchJob, error: str | None) -> int:
         """The error code for a failed job."""
@@ -260,9 +343,11 @@ class ListOffsetsHandler:
         """Discard the waiting requests of the connection."""
         if self.waiting:
             self.waiting = deque([work for work in self.waiting if work.connection_id != connection_id])
+        self.room.drop(connection_id)
         for key, work in list(self.searching.items()):
             if work.connection_id == connection_id:
                 del self.searching[key]
+                self._search_ended(work)
 
     def _plan(self, request: Request, body: ListOffsetsRequest) -> ListOffsetsWork:
         """Check the request without reading any partition."""
@@ -295,8 +380,12 @@ class ListOffsetsHandler:
         time = lookup.time
         if time is not None:
             self.budget.spent += time.content_bytes // CONTENT_BYTES_PER_COST
-            if time.search is not None:
-                job = SearchJob(work, time.search, time.decompressed_bytes_max)
+            search = time.search
+            if search is not None:
+                time.search = None
+                if not self.room.take(work, len(search.data)):
+                    return False
+                job = SearchJob(work, search, time.decompressed_bytes_max)
                 self.searching[job.key] = work
                 self.jobs.append(job)
                 return False

@@ -12,8 +12,12 @@ from kcoord.engine.list_offsets import (
     CONTENT_BYTES_PER_COST,
     LOOKUP_CONTENT_BYTES,
     LOOKUPS_AT_ONCE,
+    SEARCH_BYTES_MAX,
+    SEARCH_BYTES_PER_ADDRESS_MAX,
     ListOffsetsHandler,
+    ListOffsetsWork,
     SearchJob,
+    SearchRoom,
     repeated_partitions,
 )
 from kcoord.protocol import apis
@@ -421,6 +425,75 @@ def test_a_search_is_not_needed_after_the_end_of_its_connection() -> None:
     times.engine.job_done(job, None, "its connection is closed", NOW)
     finish_turn(times.engine, NOW)
     assert times.engine.applier.jobs_in_flight == {} and not times.engine.has_more()
+
+
+class Crowd:
+    """Clients of one address that ask for the same time in a batch of about 1 MB, and one of another address."""
+
+    def __init__(self) -> None:
+        self.times = Times(large(0, 4, 250_000))
+        self.engine = self.times.engine
+        self.room = self.times.handler.room
+        self.size = len(large(0, 4, 250_000))
+        self.clients = [Client(self.engine, "10.0.0.1") for _ in range(20)]
+        self.stranger = Client(self.engine, "10.0.0.2")
+        self.host = self.clients[0].session.member_host
+        for client in [*self.clients, self.stranger]:
+            wanted = [ListOffsetsPartition(0, -1, BASE_TIME_MS + 2500)]
+            client.send(apis.LIST_OFFSETS, 7, ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", wanted)]), NOW)
+            finish_turn(self.engine, NOW)
+
+    def answered(self) -> list[Client]:
+        """The clients that have the right answer by now, in the order of their connections."""
+        found = []
+        for client in [*self.clients, self.stranger]:
+            for _, data in read_answers(take_output(client.session)):
+                (one,) = decode_answer(apis.LIST_OFFSETS, 7, data).topics[0].partitions
+                assert (one.error_code, one.offset) == (NONE, 3)
+                found.append(client)
+        return found
+
+
+def test_searches_of_an_address_have_a_limit_of_memory() -> None:
+    crowd = Crowd()
+    assert crowd.room.bytes_of[crowd.host] == SEARCH_BYTES_PER_ADDRESS_MAX // crowd.size * crowd.size
+    # Others do not wait for them.
+    assert crowd.room.bytes_of[crowd.stranger.session.member_host] == crowd.size
+    assert len(crowd.room.held[crowd.host]) == 20 - SEARCH_BYTES_PER_ADDRESS_MAX // crowd.size
+    while crowd.engine.applier.jobs_in_flight:
+        assert crowd.room.bytes <= SEARCH_BYTES_PER_ADDRESS_MAX + crowd.size
+        run_jobs(crowd.engine, NOW, next(iter(crowd.engine.applier.jobs_in_flight)))
+    assert crowd.answered() == [*crowd.clients, crowd.stranger]
+    assert (crowd.room.bytes, crowd.room.counts, crowd.room.bytes_of, crowd.room.held) == (0, {}, {}, {})
+
+
+def test_searches_of_those_who_leave_make_room() -> None:
+    crowd = Crowd()
+    searching = {work.connection_id for work in crowd.times.handler.searching.values()}
+    stays = crowd.clients[-1]
+    for client in crowd.clients[:-1]:
+        crowd.engine.close_session(client.session, NOW)
+        finish_turn(crowd.engine, NOW)
+    assert stays.session.id not in searching and not crowd.room.held
+    assert crowd.room.bytes == 2 * crowd.size
+    run_jobs(crowd.engine, NOW)
+    assert crowd.answered() == [stays, crowd.stranger] and crowd.room.bytes == 0
+
+
+def test_a_batch_that_is_larger_than_the_limit_is_searched_alone() -> None:
+    room = SearchRoom()
+    works = [
+        ListOffsetsWork(Request(number, number, apis.LIST_OFFSETS, 7, "", "h", ListOffsetsRequest()), 0)
+        for number in (1, 2, 3)
+    ]
+    assert room.take(works[0], SEARCH_BYTES_MAX + 1)
+    assert not room.take(works[1], SEARCH_BYTES_MAX + 1) and not room.take(works[2], 1)
+    # The first one to wait is the first one to try again, and keeps its place.
+    assert room.free(works[0]) is works[1]
+    assert room.take(works[1], SEARCH_BYTES_MAX + 1)
+    assert room.free(works[1]) is works[2]
+    assert room.take(works[2], 1)
+    assert room.free(works[2]) is None and room.bytes == 0
 
 
 def test_a_search_goes_in_steps() -> None:
