@@ -164,9 +164,10 @@ class ConsumerTargets:
                 builder.set_assignor(assignor)
             for member_id in group.changed_members:
                 known = group.members.get(member_id)
-                if known is None:
+                if known is None or member_id not in group.targets:
+                    # A known one left and has returned under the same id. It starts without partitions.
                     builder.remove_member(member_id)
-                else:
+                if known is not None:
                     self._set_member(builder, group, known)
         group.changed_members = {}
         return builder
