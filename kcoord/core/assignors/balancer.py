@@ -13,6 +13,10 @@ class Balancer:
     def has(self, member_id: str) -> bool:
         return False
 
+    def uses(self, topic_ids: dict[bytes, bool]) -> bool:
+        """Whether a member subscribes to one of these topics. The time is that of walking the shorter of two lists."""
+        return False
+
     def assignment(self, member_id: str) -> Assignment:
         """The member's partitions after the last `balance`."""
         raise KeyError(member_id)

@@ -12,9 +12,14 @@ partition moves here when it moves there. In a tie, the member whose id sorts fi
 last gives.
 
 A `HeterogeneousBalancer` can be kept between computations, like a `HomogeneousBalancer`. Its result is that of a new
-one, but when one of 10,000 members joins or leaves, nobody's partitions are counted again. A new one does not look at
-single partitions either where it can do without: a topic without owners is dealt in runs (`_Deal`), and topics of the
-same size that go to equally many members share the lists of these runs.
+one, but when one of 10,000 members joins, leaves or changes its subscription, nobody's partitions are counted again. A
+new one does not look at single partitions either where it can do without: a topic without owners is dealt in runs
+(`_Deal`), and topics of the same size that go to equally many members share the lists of these runs.
+
+There may be as many subscriptions as members, and hundreds of topics in each. So the work for one pair of a member and
+a topic counts. Topics that have the same subscribers share an `_Audience`, which is split when a new subscription has
+some of the topics and not all. And when totals differ, a topic is visited only as long as one of its owners has two
+partitions more than some subscriber, which is known without a walk over all subscribers.
 """
 
 from __future__ import annotations
@@ -22,22 +27,28 @@ from __future__ import annotations
 from typing import Final, final
 
 from kcoord.core.assignors.balancer import Balancer
-from kcoord.core.assignors.load_walk import LoadWalk, Subscriber, by_size, is_level, lowest_level
+from kcoord.core.assignors.load_walk import LoadWalk, Subscriber, by_size, lowest_level, spread
 from kcoord.core.assignors.spec import UNKNOWN_TOPIC, Assignment, AssignorError, GroupSpec, TopicDescriber
 
 # If all subscribers of a topic have the same subscriptions, one round balances and a second one finds nothing to do.
 # Otherwise each round about halves the imbalance; this many are enough for any real group.
 ROUNDS_MAX: Final = 16
+# So many audiences cost less than building a balancer anew.
+WORN_AUDIENCES_MIN: Final = 16
 
 
 @final
 class _Audience:
-    """The subscribers of topics that have the same subscribers, in the order of their ids."""
+    """Topics that have the same subscriptions, and their subscribers in the order of their ids."""
 
-    def __init__(self) -> None:
+    def __init__(self, number: int) -> None:
+        self.number = number
         self.subscribers: list[Subscriber] = []
-        # The number of moves after which the subscribers were found to be level.
-        self.level_after = -1
+        self.topics: dict[bytes, _Topic] = {}
+        # The fewest partitions of a subscriber, and how many more another one has, after this number of moves.
+        self.lowest = 0
+        self.spread = 0
+        self.spread_after = -1
 
     def place(self, member_id: str) -> int:
         """Where a member is, or would be inserted."""
@@ -54,22 +65,28 @@ class _Audience:
 
 @final
 class _Topic:
-    def __init__(self, topic_id: bytes, partition_count: int) -> None:
+    def __init__(self, topic_id: bytes, partition_count: int, audience: _Audience) -> None:
         self.topic_id = topic_id
         self.partition_count = partition_count
-        self.audience = _Audience()
+        self.audience = audience
         # While a balancer is built: whether a member keeps a partition. Empty while no member keeps any.
         self.kept: list[bool] = []
-        # The numbers of the subscriptions with this topic.
-        self.subscriptions: list[int] = []
+        # The id as two numbers: Kafka's order of ids.
+        self.high = int.from_bytes(topic_id[:8], "big", signed=True)
+        self.low = int.from_bytes(topic_id[8:], "big", signed=True)
 
 
 @final
 class _Subscription:
+    """What some members subscribe to: all topics of some audiences, by their numbers."""
+
     def __init__(self, topic_ids: list[bytes]) -> None:
         self.topic_ids = topic_ids
-        self.topics: dict[bytes, _Topic] = {}
-        self.audiences: list[_Audience] = []
+        self.audiences: dict[int, _Audience] = {}
+        self.member_count = 0
+
+    def has(self, topic: _Topic) -> bool:
+        return topic.audience.number in self.audiences
 
 
 @final
@@ -87,10 +104,13 @@ class HeterogeneousBalancer(Balancer):
 
     def __init__(self, group: GroupSpec, topics: TopicDescriber) -> None:
         """Raises `AssignorError` for a topic that does not exist."""
+        self._describer = topics
         self._topics: dict[bytes, _Topic] = {}
         self._subscriptions: dict[tuple[bytes, ...], _Subscription] = {}
         self._members: dict[str, Subscriber] = {}
         self._subscription_of: dict[str, _Subscription] = {}
+        # The number of the last audience.
+        self._last_number = 0
         # Partitions freed since the last `balance`.
         self._free: dict[bytes, list[int]] = {}
         # Whether `balance` has not assigned all partitions yet.
@@ -98,47 +118,94 @@ class HeterogeneousBalancer(Balancer):
         # Members whose assignment changed since the last `balance`, and new ones.
         self._touched: list[Subscriber] = []
         self._moves = 0
-        # Members with the same subscription usually share the list.
-        by_identity: dict[int, _Subscription] = {}
-        for member_id in sorted(group.members):
-            spec = group.members[member_id]
-            subscription = by_identity.get(id(spec.topic_ids))
-            if subscription is None:
-                subscription = self._subscription(spec.topic_ids, topics)
-                by_identity[id(spec.topic_ids)] = subscription
-            member = Subscriber(member_id, spec.target)
+        # While topics are evened out: how many subscribers may be looked at before the owners are collected, and these
+        # owners by topic.
+        self._walk_budget = 0
+        self._owners: dict[bytes, list[Subscriber]] = {}
+        # An audience that was split stays so, even if its topics have the same subscribers again.
+        self._audience_count = 0
+        self._build_subscriptions(group)
+        for member_id, subscription in self._subscription_of.items():
+            target = group.members[member_id].target
+            member = Subscriber(member_id, target)
             self._members[member_id] = member
-            self._subscription_of[member_id] = subscription
-            if spec.target:
+            if target:
                 self._keep(member, subscription)
-        self._make_audiences()
+            for audience in subscription.audiences.values():
+                audience.subscribers.append(member)
+        self._built_audience_count = self._audience_count
+
+    @property
+    def is_worn(self) -> bool:
+        """Whether so many audiences were split that a new balancer may be faster than this one."""
+        return self._audience_count > 2 * self._built_audience_count + WORN_AUDIENCES_MIN
 
     def has(self, member_id: str) -> bool:
         return member_id in self._members
+
+    def uses(self, topic_ids: dict[bytes, bool]) -> bool:
+        return _uses_any(topic_ids, self._topics)
 
     def assignment(self, member_id: str) -> Assignment:
         return self._members[member_id].assignment
 
     def add_new(self, member_id: str, topic_ids: list[bytes]) -> None:
-        """Raises KeyError if no other member has or had the same subscription."""
-        subscription = self._subscriptions[tuple(topic_ids)]
+        """Raises `AssignorError` for a topic that does not exist."""
         member = Subscriber(member_id, {})
-        self._insert(member, subscription)
+        subscription = self._subscription(topic_ids)
+        self._members[member_id] = member
+        self._subscription_of[member_id] = subscription
+        subscription.member_count += 1
+        for audience in subscription.audiences.values():
+            audience.subscribers.insert(audience.place(member_id), member)
         self._touch(member)
 
+    def change(self, member_id: str, topic_ids: list[bytes]) -> None:
+        """The member subscribes to other topics now, and keeps what it has of them. Raises `AssignorError` for a topic
+        that does not exist. Only after the first `balance`.
+        """
+        old = self._subscription_of[member_id]
+        new = self._subscription(topic_ids)
+        if new is old:
+            return
+        member = self._members[member_id]
+        lost = [topic_id for topic_id in member.assignment if not new.has(self._topics[topic_id])]
+        if lost:
+            self._touch(member)
+            for topic_id in lost:
+                partitions = member.assignment.pop(topic_id)
+                member.size -= len(partitions)
+                self._release(topic_id, partitions)
+        self._subscription_of[member_id] = new
+        new.member_count += 1
+        for number, audience in new.audiences.items():
+            if number not in old.audiences:
+                audience.subscribers.insert(audience.place(member_id), member)
+        for number, audience in old.audiences.items():
+            if number not in new.audiences:
+                audience.subscribers.pop(audience.place(member_id))
+        self._leave(old)
+
     def remove(self, member_id: str) -> None:
-        member = self._take_out(member_id)
+        member = self._members.pop(member_id)
         if member.is_touched:
             self._touched = [touched for touched in self._touched if touched is not member]
         for topic_id, partitions in member.assignment.items():
-            free = self._free.get(topic_id)
-            self._free[topic_id] = partitions if free is None else free + partitions
+            self._release(topic_id, partitions)
+        subscription = self._subscription_of.pop(member_id)
+        for audience in subscription.audiences.values():
+            audience.subscribers.pop(audience.place(member_id))
+        self._leave(subscription)
 
     def rename(self, old_id: str, new_id: str) -> None:
-        subscription = self._subscription_of[old_id]
-        member = self._take_out(old_id)
+        member = self._members.pop(old_id)
+        subscription = self._subscription_of.pop(old_id)
+        for audience in subscription.audiences.values():
+            audience.subscribers.pop(audience.place(old_id))
+            audience.subscribers.insert(audience.place(new_id), member)
         member.member_id = new_id
-        self._insert(member, subscription)
+        self._members[new_id] = member
+        self._subscription_of[new_id] = subscription
 
     def balance(self) -> list[str]:
         self._moves += 1
@@ -153,33 +220,135 @@ class HeterogeneousBalancer(Balancer):
 
     # ---- members and subscriptions
 
-    def _subscription(self, topic_ids: list[bytes], topics: TopicDescriber) -> _Subscription:
+    def _build_subscriptions(self, group: GroupSpec) -> None:
+        """Create the subscriptions, topics and audiences of all members. There may be many pairs of a subscription and
+        a topic, so little is done for each.
+        """
+        # Members with the same subscription usually share the list.
+        by_identity: dict[int, _Subscription] = {}
+        subscriptions: list[_Subscription] = []
+        for member_id in sorted(group.members):
+            topic_ids = group.members[member_id].topic_ids
+            subscription = by_identity.get(id(topic_ids))
+            if subscription is None:
+                key = tuple(topic_ids)
+                subscription = self._subscriptions.get(key)
+                if subscription is None:
+                    subscription = _Subscription(topic_ids)
+                    self._subscriptions[key] = subscription
+                    subscriptions.append(subscription)
+                by_identity[id(topic_ids)] = subscription
+            subscription.member_count += 1
+            self._subscription_of[member_id] = subscription
+        # The subscriptions with a topic, by their numbers.
+        numbers: dict[bytes, list[int]] = {}
+        for number, subscription in enumerate(subscriptions):
+            for topic_id in subscription.topic_ids:
+                if topic_id in numbers:
+                    numbers[topic_id].append(number)
+                else:
+                    numbers[topic_id] = [number]
+        audiences: dict[tuple[int, ...], _Audience] = {}
+        for topic_id, of_topic in numbers.items():
+            found = tuple(of_topic)
+            audience = audiences.get(found)
+            if audience is None:
+                audience = self._new_audience()
+                audiences[found] = audience
+                for number in of_topic:
+                    subscriptions[number].audiences[audience.number] = audience
+            self._add_topic(topic_id, self._partition_count(topic_id), audience)
+
+    def _subscription(self, topic_ids: list[bytes]) -> _Subscription:
+        """The subscription to exactly these topics, which may be new. Then every audience of which it has some topics,
+        but not all, is split. The time is proportional to the number of the topics, apart from the splits.
+        """
         key = tuple(topic_ids)
-        subscription = self._subscriptions.get(key)
-        if subscription is not None:
-            return subscription
-        subscription = _Subscription(topic_ids)
+        known = self._subscriptions.get(key)
+        if known is not None:
+            return known
+        counts: dict[bytes, int] = {}
+        # The known topics by the number of their audience.
+        parts: dict[int, list[_Topic]] = {}
         for topic_id in topic_ids:
             topic = self._topics.get(topic_id)
             if topic is None:
-                partition_count = topics.partition_count(topic_id)
-                if partition_count == UNKNOWN_TOPIC:
-                    raise AssignorError(f"topic {topic_id.hex()} is subscribed to but does not exist")
-                topic = _Topic(topic_id, partition_count)
-                self._topics[topic_id] = topic
-            topic.subscriptions.append(len(self._subscriptions))
-            subscription.topics[topic_id] = topic
+                counts[topic_id] = self._partition_count(topic_id)
+                continue
+            part = parts.get(topic.audience.number)
+            if part is None:
+                parts[topic.audience.number] = [topic]
+            else:
+                part.append(topic)
+        subscription = _Subscription(topic_ids)
+        for part in parts.values():
+            audience = part[0].audience
+            if len(part) < len(audience.topics):
+                audience = self._split(audience, part)
+            subscription.audiences[audience.number] = audience
+        if counts:
+            audience = self._new_audience()
+            subscription.audiences[audience.number] = audience
+            for topic_id, partition_count in counts.items():
+                self._add_topic(topic_id, partition_count, audience)
+                self._free[topic_id] = list(range(partition_count))
         self._subscriptions[key] = subscription
         return subscription
+
+    def _add_topic(self, topic_id: bytes, partition_count: int, audience: _Audience) -> None:
+        topic = _Topic(topic_id, partition_count, audience)
+        self._topics[topic_id] = topic
+        audience.topics[topic_id] = topic
+
+    def _partition_count(self, topic_id: bytes) -> int:
+        partition_count = self._describer.partition_count(topic_id)
+        if partition_count == UNKNOWN_TOPIC:
+            raise AssignorError(f"topic {topic_id.hex()} is subscribed to but does not exist")
+        return partition_count
+
+    def _new_audience(self) -> _Audience:
+        self._audience_count += 1
+        self._last_number += 1
+        return _Audience(self._last_number)
+
+    def _split(self, audience: _Audience, topics: list[_Topic]) -> _Audience:
+        """Move some topics of an audience to a new one with the same subscribers."""
+        other = self._new_audience()
+        other.subscribers = audience.subscribers.copy()
+        for topic in topics:
+            del audience.topics[topic.topic_id]
+            other.topics[topic.topic_id] = topic
+            topic.audience = other
+        for subscription in self._subscriptions.values():
+            if audience.number in subscription.audiences:
+                subscription.audiences[other.number] = other
+        return other
+
+    def _leave(self, subscription: _Subscription) -> None:
+        """A member gave up the subscription. After the last one, topics that nobody subscribes to are forgotten."""
+        subscription.member_count -= 1
+        if subscription.member_count > 0:
+            return
+        del self._subscriptions[tuple(subscription.topic_ids)]
+        for audience in subscription.audiences.values():
+            if not audience.subscribers:
+                self._audience_count -= 1
+                for topic_id in audience.topics:
+                    del self._topics[topic_id]
+                    self._free.pop(topic_id, None)
+
+    def _release(self, topic_id: bytes, partitions: list[int]) -> None:
+        free = self._free.get(topic_id)
+        self._free[topic_id] = partitions if free is None else free + partitions
 
     def _keep(self, member: Subscriber, subscription: _Subscription) -> None:
         """A member keeps the partitions of its target that exist, are subscribed to and have no owner yet."""
         kept: Assignment = {}
         is_changed = False
         for topic_id, partitions in member.assignment.items():
-            topic = subscription.topics.get(topic_id)
+            topic = self._topics.get(topic_id)
             own: list[int] = []
-            if topic is not None:
+            if topic is not None and subscription.has(topic):
                 taken = topic.kept
                 if not taken:
                     taken = [False] * topic.partition_count
@@ -198,36 +367,6 @@ class HeterogeneousBalancer(Balancer):
             self._touch(member)
             member.assignment = kept
 
-    def _make_audiences(self) -> None:
-        audiences: dict[tuple[int, ...], _Audience] = {}
-        for topic in self._topics.values():
-            key = tuple(topic.subscriptions)
-            audience = audiences.get(key)
-            if audience is None:
-                audience = topic.audience
-                audiences[key] = audience
-            topic.audience = audience
-        for subscription in self._subscriptions.values():
-            # A dict, because each counts once.
-            found: dict[tuple[int, ...], _Audience] = {}
-            for topic in subscription.topics.values():
-                found[tuple(topic.subscriptions)] = topic.audience
-            subscription.audiences = list(found.values())
-        for member_id, member in self._members.items():
-            for audience in self._subscription_of[member_id].audiences:
-                audience.subscribers.append(member)
-
-    def _insert(self, member: Subscriber, subscription: _Subscription) -> None:
-        self._members[member.member_id] = member
-        self._subscription_of[member.member_id] = subscription
-        for audience in subscription.audiences:
-            audience.subscribers.insert(audience.place(member.member_id), member)
-
-    def _take_out(self, member_id: str) -> Subscriber:
-        for audience in self._subscription_of.pop(member_id).audiences:
-            audience.subscribers.pop(audience.place(member_id))
-        return self._members.pop(member_id)
-
     def _touch(self, member: Subscriber) -> None:
         """The member's assignment changes: its dict is a copy from now on, the lists in it are not."""
         if not member.is_touched:
@@ -241,10 +380,7 @@ class HeterogeneousBalancer(Balancer):
         keyed: list[tuple[float, int, int, int, bytes]] = []
         for topic_id, topic in self._topics.items():
             count = len(topic.audience.subscribers)
-            load = topic.partition_count / count
-            high = int.from_bytes(topic_id[:8], "big", signed=True)
-            low = int.from_bytes(topic_id[8:], "big", signed=True)
-            keyed.append((-load, count, high, low, topic_id))
+            keyed.append((-topic.partition_count / count, count, topic.high, topic.low, topic_id))
         keyed.sort()
         return [self._topics[topic_id] for _, _, _, _, topic_id in keyed]
 
@@ -294,6 +430,13 @@ class HeterogeneousBalancer(Balancer):
 
     def _even_out(self, order: list[_Topic]) -> None:
         """Visit the topics in turn until each was visited since the last move."""
+        members = list(self._members.values())
+        if spread(members)[1] <= 1:
+            return
+        self._owners = {}
+        self._walk_budget = 0
+        for member in members:
+            self._walk_budget += len(member.assignment)
         shared = [topic for topic in order if len(topic.audience.subscribers) > 1]
         # Topics visited since the last move, including the one that moved.
         settled = 0
@@ -306,11 +449,12 @@ class HeterogeneousBalancer(Balancer):
     def _even_out_topic(self, topic: _Topic) -> bool:
         """Move partitions of one topic from its largest subscribers to its smallest. Returns whether any moved."""
         audience = topic.audience
-        if audience.level_after == self._moves:
+        if audience.spread_after != self._moves:
+            audience.lowest, audience.spread = spread(audience.subscribers)
+            audience.spread_after = self._moves
+        if audience.spread <= 1 or (self._walk_budget <= 0 and not self._can_move(topic)):
             return False
-        if is_level(audience.subscribers):
-            audience.level_after = self._moves
-            return False
+        self._walk_budget -= len(audience.subscribers)
         walk = LoadWalk(audience.subscribers)
         topic_id = topic.topic_id
         # What each member may give: the partitions that it had before the first move of this visit.
@@ -332,8 +476,43 @@ class HeterogeneousBalancer(Balancer):
             self._touch(taker)
             giver.take_away(topic_id, partition)
             taker.give(topic_id, partition)
+            if self._owners:
+                self._owners.setdefault(topic_id, []).append(taker)
             self._moves += 1
             moved = True
+
+    def _can_move(self, topic: _Topic) -> bool:
+        """Whether an owner of the topic has at least two partitions more than some subscriber.
+
+        A walk finds the same, but looks at all subscribers for it. Topics often have many of these and few owners.
+        """
+        if not self._owners:
+            for member in self._members.values():
+                for topic_id in member.assignment:
+                    owners = self._owners.get(topic_id)
+                    if owners is None:
+                        self._owners[topic_id] = [member]
+                    else:
+                        owners.append(member)
+        enough = topic.audience.lowest + 2
+        for owner in self._owners.get(topic.topic_id, []):
+            # Former owners are in the list too.
+            if owner.size >= enough and owner.assignment.get(topic.topic_id):
+                return True
+        return False
+
+
+def _uses_any(topic_ids: dict[bytes, bool], topics: dict[bytes, _Topic]) -> bool:
+    """Whether some id is in both."""
+    if len(topic_ids) > len(topics):
+        for topic_id in topics:
+            if topic_id in topic_ids:
+                return True
+        return False
+    for topic_id in topic_ids:
+        if topic_id in topics:
+            return True
+    return False
 
 
 def _held(held: dict[str, list[int]], member: Subscriber, topic_id: bytes) -> list[int]:

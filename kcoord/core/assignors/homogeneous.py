@@ -92,6 +92,12 @@ class HomogeneousBalancer(Balancer):
     def has(self, member_id: str) -> bool:
         return member_id in self._assignments
 
+    def uses(self, topic_ids: dict[bytes, bool]) -> bool:
+        for topic_id in self.topic_ids:
+            if topic_id in topic_ids:
+                return True
+        return False
+
     def assignment(self, member_id: str) -> Assignment:
         return self._assignments[member_id]
 

@@ -105,8 +105,8 @@ def by_size(subscribers: list[Subscriber]) -> dict[int, list[Subscriber]]:
     return levels
 
 
-def is_level(subscribers: list[Subscriber]) -> bool:
-    """Whether the totals of any two members differ by at most one."""
+def spread(subscribers: list[Subscriber]) -> tuple[int, int]:
+    """The fewest partitions that one of these members has, and how many more another one has."""
     lowest = subscribers[0].size
     highest = lowest
     for member in subscribers:
@@ -115,7 +115,7 @@ def is_level(subscribers: list[Subscriber]) -> bool:
             lowest = size
         elif size > highest:
             highest = size
-    return highest - lowest <= 1
+    return lowest, highest - lowest
 
 
 @final

@@ -6,8 +6,9 @@ the builder reads it. When `compute` is called again, the dict should contain th
 (their records could not be stored), everything is computed anew from what the dict has.
 
 With the uniform assignor a `Balancer` is kept between computations and updated with members that join and leave, so
-that the work follows the change and not the size of the group. After any other change (topics, a subscription that no
-member had or that nobody has any more, the assignor) the computation is a full one.
+that the work follows the change and not the size of the group. If members subscribe to different topics, it is also
+updated with members that change their subscription. After any other change (topics, the assignor, members of an equal
+subscription that get different ones or the reverse) the computation is a full one.
 """
 
 from __future__ import annotations
@@ -52,8 +53,9 @@ class TargetBuilder:
         self._members: dict[str, MemberSpec] = {}
         self._subscriptions: dict[tuple[bytes, ...], _Subscription] = {}
         self._balancer: Balancer | None = None
-        # Members that joined since the balancer was last used.
+        # Members that joined or changed their subscription since the balancer was last used.
         self._joined: dict[str, bool] = {}
+        self._resubscribed: dict[str, bool] = {}
         # The results of the last computation, which `targets` must contain for the balancer to be valid.
         self._answered: dict[str, Assignment] = {}
 
@@ -65,6 +67,10 @@ class TargetBuilder:
     def is_homogeneous(self) -> bool:
         """Whether all members subscribe to the same existing topics. True for a group without members."""
         return len(self._subscriptions) <= 1
+
+    def uses(self, topic_ids: dict[bytes, bool]) -> bool:
+        """Whether the next computation may continue from one that had some of these topics."""
+        return self._balancer is not None and self._balancer.uses(topic_ids)
 
     def set_assignor(self, assignor: Assignor) -> None:
         """Use `assignor` for the next computation."""
@@ -91,7 +97,7 @@ class TargetBuilder:
             old = member.topic_ids
             member.topic_ids = self._subscribe(topic_ids)
             self._unsubscribe(old)
-            self._forget_heterogeneous()
+            self._resubscribed[member_id] = True
 
     def remove_member(self, member_id: str) -> None:
         """A member left for good. Unknown members are ignored."""
@@ -100,6 +106,7 @@ class TargetBuilder:
             return
         self._unsubscribe(member.topic_ids)
         self._joined.pop(member_id, None)
+        self._resubscribed.pop(member_id, None)
         self._answered.pop(member_id, None)
         balancer = self._balancer
         if balancer is not None and balancer.has(member_id):
@@ -115,6 +122,8 @@ class TargetBuilder:
         self._members[new_id] = MemberSpec(new_id, member.instance_id, member.rack_id, member.topic_ids, {})
         if self._joined.pop(old_id, False):
             self._joined[new_id] = True
+        if self._resubscribed.pop(old_id, False):
+            self._resubscribed[new_id] = True
         self._answered.pop(old_id, None)
         balancer = self._balancer
         if balancer is not None and balancer.has(old_id):
@@ -142,7 +151,6 @@ class TargetBuilder:
         if subscription is None:
             subscription = _Subscription(topic_ids)
             self._subscriptions[key] = subscription
-            self._forget_heterogeneous()
         subscription.member_count += 1
         return subscription.topic_ids
 
@@ -152,18 +160,16 @@ class TargetBuilder:
         subscription.member_count -= 1
         if subscription.member_count == 0:
             del self._subscriptions[key]
-            self._forget_heterogeneous()
-
-    def _forget_heterogeneous(self) -> None:
-        """A balancer of several subscriptions has their subscribers in lists, which it cannot rearrange."""
-        if isinstance(self._balancer, HeterogeneousBalancer):
-            self._balancer = None
 
     def _compute_uniform(self) -> list[tuple[str, Assignment]]:
         balancer = self._balancer
         # Set again only if this succeeds: a balancer that failed half way is not valid.
         self._balancer = None
         if balancer is not None and self._is_current(balancer):
+            if isinstance(balancer, HeterogeneousBalancer):
+                for member_id in self._resubscribed:
+                    if member_id not in self._joined:
+                        balancer.change(member_id, self._members[member_id].topic_ids)
             for member_id in self._joined:
                 balancer.add_new(member_id, self._members[member_id].topic_ids)
             candidates = balancer.balance()
@@ -180,11 +186,17 @@ class TargetBuilder:
                 answer.append((member_id, assignment))
                 self._answered[member_id] = assignment
         self._joined = {}
+        self._resubscribed = {}
         self._balancer = balancer
         return answer
 
     def _is_current(self, balancer: Balancer) -> bool:
-        """Whether the balancer's last results are what the targets contain."""
+        """Whether the balancer suits the subscriptions, and its last results are what the targets contain."""
+        if isinstance(balancer, HeterogeneousBalancer):
+            changes = len(self._joined) + len(self._resubscribed)
+            # After so many changes, a new balancer takes less time.
+            if self.is_homogeneous or balancer.is_worn or 2 * changes > len(self._members):
+                return False
         if isinstance(balancer, HomogeneousBalancer):
             for subscription in self._subscriptions.values():
                 if subscription.topic_ids != balancer.topic_ids:
@@ -202,6 +214,7 @@ class TargetBuilder:
         else:
             result = _checked_result(assignor, group, self._topics)
         self._joined = {}
+        self._resubscribed = {}
         answer: list[tuple[str, Assignment]] = []
         for member_id in group.members:
             if self._differs(member_id, result[member_id]):

@@ -228,8 +228,8 @@ def test_one_that_joins_or_leaves_is_not_a_reason_to_compute_in_full() -> None:
     assert topics.asked == 4
 
 
-def test_different_subscriptions_are_computed_in_full_only_when_they_change() -> None:
-    topics = CountingTopics({1: 40, 2: 60})
+def test_different_subscriptions_are_not_computed_in_full_when_one_member_changes() -> None:
+    topics = CountingTopics({1: 40, 2: 60, 3: 10})
     group = Group(UniformAssignor(), topics)
     for number in range(50):
         group.join(f"m{number:02}", [1, 2] if number % 2 else [2])
@@ -240,18 +240,120 @@ def test_different_subscriptions_are_computed_in_full_only_when_they_change() ->
     group.compute()
     group.replace("m31", "m60")
     assert group.compute() == {}
-    assert topics.asked == 2
     # A subscription that nobody had, and then nobody has any more.
     group.join("m70", [1])
     group.compute()
-    assert topics.asked == 4
     group.leave("m70")
     group.compute()
-    assert topics.asked == 6
     # A member that changes to a subscription that others have.
     group.join("m60", [2])
     group.compute()
-    assert topics.asked == 8
+    # A static member that changes its subscription and its id.
+    group.replace("m60", "m61")
+    group.join("m61", [1])
+    group.compute()
+    assert group.targets["m61"] and list(group.targets["m61"]) == [topic(1)]
+    assert topics.asked == 2
+    # A topic that nobody had, and that nobody has any more. Only this topic is looked up.
+    group.join("m61", [1, 3])
+    assert group.compute()["m61"] == assignment({3: range(10)})
+    group.join("m61", [1])
+    group.compute()
+    group.join("m61", [3])
+    assert group.compute()["m61"] == assignment({3: range(10)})
+    assert topics.asked == 4
+    assert len(owners(group.targets)) == 110
+
+
+def test_a_member_that_changes_its_subscription_and_leaves() -> None:
+    group = uniform({1: 4, 2: 4})
+    group.join("a", [1])
+    group.join("b", [2])
+    group.join("c", [1, 2])
+    group.compute()
+    group.join("a", [2])
+    group.leave("a")
+    group.compute()
+    assert len(owners(group.targets)) == 8
+
+
+def test_a_new_member_that_changes_its_subscription_at_once() -> None:
+    group = uniform({1: 4, 2: 4})
+    group.join("a", [1])
+    group.join("b", [1, 2])
+    group.compute()
+    group.join("c", [1])
+    group.join("c", [2])
+    group.compute()
+    assert list(group.targets["c"]) == [topic(2)]
+    assert len(owners(group.targets)) == 8
+
+
+def test_subscriptions_that_become_equal_or_different() -> None:
+    group = uniform({1: 4, 2: 4})
+    group.join("a", [1])
+    group.join("b", [1, 2])
+    group.compute()
+    group.join("a", [1, 2])
+    group.compute()
+    assert group.builder.is_homogeneous
+    assert sizes(group.targets) == {"a": 4, "b": 4}
+    group.join("b", [2])
+    group.compute()
+    assert list(group.targets["b"]) == [topic(2)]
+    assert len(owners(group.targets)) == 8
+
+
+def test_topics_whose_subscribers_are_equal_again_are_put_together_after_a_while() -> None:
+    count = 100
+    topics = CountingTopics(dict.fromkeys(range(count), 1))
+    group = Group(UniformAssignor(), topics)
+    group.join("a", range(count))
+    group.join("b", range(count - 1))
+    group.compute()
+    for number in range(count):
+        group.join("c", [number])
+        group.compute()
+        group.leave("c")
+        group.compute()
+    # Each full computation begins with two audiences. Without any, each topic would have one of its own in the end.
+    assert count < topics.asked <= 10 * count
+
+
+def test_many_members_that_join_at_once_are_a_reason_to_compute_in_full() -> None:
+    topics = CountingTopics({1: 40, 2: 60})
+    group = Group(UniformAssignor(), topics)
+    group.join("a", [1])
+    group.join("b", [2])
+    group.compute()
+    for number in range(2):
+        group.join(f"m{number}", [1, 2])
+    group.compute()
+    assert topics.asked == 2
+    for number in range(2, 7):
+        group.join(f"m{number}", [1, 2])
+    group.compute()
+    assert topics.asked == 4
+    assert len(owners(group.targets)) == 100
+
+
+@pytest.mark.parametrize("subscriptions", [[[1, 2], [1, 2]], [[1], [2]]])
+def test_topics_that_the_next_computation_continues_with(subscriptions: list[list[int]]) -> None:
+    group = uniform({1: 4, 2: 4})
+    for number, topics in enumerate(subscriptions):
+        group.join(f"m{number}", topics)
+    assert not group.builder.uses({topic(1): True}), "nothing was computed yet"
+    group.compute()
+    assert group.builder.uses({topic(2): True})
+    assert not group.builder.uses({topic(3): True})
+    assert not group.builder.uses({topic(number): True for number in range(3, 9)})
+    assert group.builder.uses({topic(number): True for number in range(2, 9)})
+    # The topic counts until the next computation, although nobody subscribes to it.
+    group.leave("m1")
+    group.join("m0", [1])
+    assert group.builder.uses({topic(1): True})
+    group.compute()
+    assert not group.builder.uses({topic(2): True})
 
 
 class PlugIn(Assignor):
