@@ -308,9 +308,16 @@ class Core:
     def _topics_changed(self, event: TopicsChanged) -> Outcome:
         """Groups that subscribe to one of these topics check them in their next heartbeat."""
         changes = self.group_topics.forget(event.names)
+        # A deleted topic is not in here, and one that is created again has another id.
+        topic_ids: dict[bytes, bool] = {}
+        for name in event.names:
+            topic = self.topics.get(name)
+            if topic is not None:
+                topic_ids[topic.topic_id] = True
         for group in self.groups.consumer_groups.values():
-            if group.epoch != group.assignment_epoch:
-                # The builder's last computation may have used one of these topics.
+            builder = group.builder
+            if builder is not None and group.epoch != group.assignment_epoch and builder.uses(topic_ids):
+                # The group may not subscribe to the topic now, but it did at the builder's last computation.
                 group.forget_builder()
             for name in group.subscribed_among(changes):
                 group.request_refresh()

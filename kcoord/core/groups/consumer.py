@@ -118,7 +118,8 @@ class ConsumerGroup(MadeGroup):
         self.computation: ClientComputation | None = None
         # Changes of topics since the last check, as texts for people.
         self.topic_changes: list[str] = []
-        # Members that changed since the builder's last computation.
+        # Members that joined or left since the builder's last computation, or changed what it knows of them. Most
+        # records of members only change their assignments.
         self.changed_members: dict[str, bool] = {}
         # The group was upgraded from a classic group during a rebalance: some partitions may be unassigned.
         self.is_unbalanced = False
@@ -337,7 +338,8 @@ class ConsumerGroup(MadeGroup):
             self.settled_counts[member.member_epoch] = self.settled_counts.get(member.member_epoch, 0) + 1
         self._own(member.assigned, member.member_epoch)
         self._own(member.revoking, member.member_epoch)
-        self.changed_members[member.member_id] = True
+        if old is None or not has_same_names or not old.is_same_to_assignor(member):
+            self.changed_members[member.member_id] = True
 
     def remove_member(self, member_id: str) -> None:
         member = self.members.pop(member_id, None)

@@ -119,6 +119,10 @@ class ConsumerMember:
         self.classic = value.classic_member_metadata
         self.client_assignors = value.client_assignors if value.client_assignors is not None else []
 
+    def is_same_to_assignor(self, other: ConsumerMember) -> bool:
+        """Whether the input of an assignor is the same for both, apart from the topic names."""
+        return self.regex() == other.regex() and self.instance_id == other.instance_id and self.rack_id == other.rack_id
+
     def has_same_metadata(self, other: ConsumerMember) -> bool:
         """Whether record 5 would be the same for both."""
         return (

@@ -15,6 +15,8 @@ from kcoord.protocol.records.consumer_protocol_subscription import ConsumerProto
 NOT_SEEN: Final = -2
 # How many subscribed names without a topic are remembered, to distinguish creation from growth.
 MISSING_MAX: Final = 10000
+# How many names the remembered lists of names may have. That is some megabytes.
+KNOWN_NAMES_MAX: Final = 100000
 
 
 @final
@@ -27,10 +29,13 @@ class GroupTopics(TopicDescriber):
         # Partition counts at the time of the last hash; UNKNOWN_TOPIC if the topic did not exist.
         self._counts: dict[str, int] = {}
         self._missing = 0
-        # The last result of `topic_ids` and its registry version. Most members of a group have the same names.
+        # Results of `topic_ids` for one version of the registry, and the last one. Most members of a group share the
+        # same names, or there are a few lists of names that alternate.
         self._ids_version = NOT_SEEN
         self._ids_names: list[str] = []
         self._ids: list[bytes] = []
+        self._known_ids: dict[tuple[str, ...], list[bytes]] = {}
+        self._known_size = 0
 
     def partition_count(self, topic_id: bytes) -> int:
         topic = self.registry.by_id(topic_id)
@@ -44,12 +49,20 @@ class GroupTopics(TopicDescriber):
         version = self.registry.version
         if version == self._ids_version and names == self._ids_names:
             return self._ids
-        ids: list[bytes] = []
-        for name in names:
-            topic = self.registry.get(name)
-            if topic is not None:
-                ids.append(topic.topic_id)
-        ids.sort()
+        if version != self._ids_version or self._known_size > KNOWN_NAMES_MAX:
+            self._known_ids = {}
+            self._known_size = 0
+        key = tuple(names)
+        ids = self._known_ids.get(key)
+        if ids is None:
+            ids = []
+            for name in names:
+                topic = self.registry.get(name)
+                if topic is not None:
+                    ids.append(topic.topic_id)
+            ids.sort()
+            self._known_ids[key] = ids
+            self._known_size += len(names) + 1
         self._ids_version = version
         self._ids_names = names
         self._ids = ids

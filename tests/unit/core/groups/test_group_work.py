@@ -6,6 +6,9 @@ from kcoord.core.groups.consumer import ConsumerGroup
 from kcoord.core.groups.members import ConsumerMember, sorted_unique
 from kcoord.core.groups.store import GroupStore
 from kcoord.core.outcome import LogId, Now
+from kcoord.core.topics.group_topics import KNOWN_NAMES_MAX
+from kcoord.protocol import apis
+from kcoord.protocol.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from tests.harness.engine import Client, open_memory_engine
 from tests.unit.engine.test_engine_limits import create
 
@@ -77,3 +80,56 @@ def test_members_with_the_same_names_share_their_ids_until_topics_change() -> No
     create(client, "b")
     assert len(topics.topic_ids(["a", "b"])) == 2
     assert topics.topic_ids(["b"]) == [engine.core.topics.topics["b"].topic_id]
+
+
+def test_lists_of_names_that_alternate_are_looked_up_once() -> None:
+    engine = open_memory_engine(NOW)
+    create(Client(engine), "a")
+    topics = engine.core.group_topics
+    lists = [["a"], ["a", "b"], ["b"]]
+    first = [topics.topic_ids(list(names)) for names in lists]
+    assert [topics.topic_ids(list(names)) for names in lists] == first
+    assert all(topics.topic_ids(list(names)) is ids for names, ids in zip(lists, first, strict=True))
+    # Too many names: they are looked up again.
+    assert topics.topic_ids(["c"] * (KNOWN_NAMES_MAX + 1)) == []
+    again = topics.topic_ids(["a"])
+    assert again == first[0] and again is not first[0]
+
+
+def test_only_what_an_assignor_sees_of_a_member_makes_the_builder_look_at_it() -> None:
+    group = ConsumerGroup("g", LOG)
+    group.put_member(member("m", ["a"]))
+    assert group.changed_members == {"m": True}
+    group.changed_members = {}
+    moved = group.members["m"].copy()
+    moved.member_epoch = 7
+    moved.assigned = {b"t" * 16: {0: 7}}
+    group.put_member(moved)
+    assert group.changed_members == {}
+    for name, value in (
+        ("topic_names", ["b"]),
+        ("topic_regex", "c.*"),
+        ("instance_id", "i"),
+        ("rack_id", "r"),
+    ):
+        changed = group.members["m"].copy()
+        setattr(changed, name, value)
+        group.put_member(changed)
+        assert group.changed_members == {"m": True}, name
+        group.changed_members = {}
+    group.remove_member("m")
+    assert group.changed_members == {"m": True}
+
+
+def test_a_topic_of_nobody_does_not_make_a_group_compute_in_full() -> None:
+    engine = open_memory_engine(NOW)
+    client = Client(engine)
+    create(client, "a")
+    for name in ("m", "n"):
+        request = ConsumerGroupHeartbeatRequest("g", name, 0, None, None, 60_000, ["a"], topic_partitions=[])
+        client.ask(apis.CONSUMER_GROUP_HEARTBEAT, 1, request, NOW)
+    group = engine.core.groups.consumer_groups["g"]
+    builder = group.builder
+    assert builder is not None and group.assignment_epoch < group.epoch
+    create(client, "b")
+    assert group.builder is builder
