@@ -26,7 +26,7 @@ from kcoord.engine.fetch_sessions import (
     PartitionKey,
     next_epoch,
 )
-from kcoord.engine.partitions import NO_EPOCH, READ_COMMITTED, PartitionTable, ServedTopic, TopicPartition, epoch_end
+from kcoord.engine.partitions import NO_EPOCH, READ_COMMITTED, PartitionTable, TopicPartition, epoch_end
 from kcoord.engine.session import OutputPool
 from kcoord.log.errors import LogDamaged
 from kcoord.protocol.errors import (
@@ -41,7 +41,6 @@ from kcoord.protocol.errors import (
     TOPIC_AUTHORIZATION_FAILED,
     UNKNOWN_TOPIC_ID,
     UNKNOWN_TOPIC_OR_PARTITION,
-    UNSUPPORTED_COMPRESSION_TYPE,
 )
 from kcoord.protocol.fetch import (
     AbortedTransaction,
@@ -54,7 +53,6 @@ from kcoord.protocol.fetch import (
     NodeEndpoint,
     PartitionData,
 )
-from kcoord.wire.compression import CODEC_ZSTD
 from kcoord.wire.file_range import FileRanges
 from kcoord.wire.primitives import ZERO_UUID, i64, read_i32_be, read_i64_be
 from kcoord.wire.record_batch import HEADER_BYTES, LENGTH_OVERHEAD
@@ -63,7 +61,6 @@ from kcoord.wire.record_batch import HEADER_BYTES, LENGTH_OVERHEAD
 TOPIC_IDS_FROM: Final = 13
 REPLICA_STATE_FROM: Final = 15
 LEADER_HINTS_FROM: Final = 16
-ZSTD_FROM: Final = 10
 # Older clients do not know that KAFKA_STORAGE_ERROR is retriable.
 STORAGE_ERROR_FROM: Final = 6
 
@@ -381,9 +378,6 @@ class FetchHandler:
             return data
         log = tp.log
         high_watermark = log.durable_end
-        if fetch.version < ZSTD_FROM and self._stores_zstd(tp):
-            result.is_urgent = True
-            return error_data(item.partition, UNSUPPORTED_COMPRESSION_TYPE)
         stable_end = tp.last_stable_offset
         data = PartitionData(item.partition, NONE, high_watermark, stable_end, log.log_start_offset)
         is_committed = fetch.isolation_level == READ_COMMITTED
@@ -416,10 +410,6 @@ class FetchHandler:
 
     def _size_of(self, records: bytes) -> int:
         return len(records) if self.ranges is None else self.ranges.size_of(records)
-
-    def _stores_zstd(self, tp: TopicPartition) -> bool:
-        served: ServedTopic | None = self.table.topic(tp.topic)
-        return served is not None and served.settings.codec == CODEC_ZSTD
 
     # ---- waiting
 
