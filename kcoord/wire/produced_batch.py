@@ -302,7 +302,8 @@ class BatchCheck:
         limits = self.limits
         create_time = limits.timestamp_type == CREATE_TIME
         compacted = limits.compacted
-        low: i64 = max(0, self.now_ms - limits.timestamp_before_max_ms)
+        # Without a limit the window begins before 1970: times before the epoch are negative, and as good as any other.
+        low: i64 = self.now_ms - limits.timestamp_before_max_ms
         high: i64 = min(INT64_MAX, self.now_ms + limits.timestamp_after_max_ms)
         base: int = header.base_timestamp
         count: i64 = header.count

@@ -113,6 +113,26 @@ def produce(s: Session) -> None:
     s.call("the end", "ListOffsets", 7, list_request(s, "pr", -1))
 
 
+def odd_records(s: Session) -> None:
+    """Records that old consumers may not know, and times that clocks do not show."""
+    create_topic(s, "od-zstd", 1, {**FOREVER, "compression.type": "zstd"})
+    s.call("to a topic of zstd", "Produce", 9, produce_request(s, "od-zstd", batch_text([b"one", b"two"])))
+    create_topic(s, "od", 1, FOREVER)
+    for time in (-86_400_000, -2, -1, 0):
+        s.call(f"the time {time}", "Produce", 9, produce_request(s, "od", batch_text([b"x"], base_time_ms=time)))
+    create_topic(s, "od-limit", 1, {**FOREVER, "message.timestamp.before.max.ms": "1000"})
+    old = batch_text([b"x"], base_time_ms=-2)
+    s.call("before 1970, and too old for the topic", "Produce", 9, produce_request(s, "od-limit", old))
+    for version in versions("Fetch"):
+        s.call("what was stored", "Fetch", version, fetch_request(s, "od", 0))
+        s.call("zstd", "Fetch", version, fetch_request(s, "od-zstd", 0))
+        # The bytes are those of a compressor.
+        for part in s.last_step()["response"]["responses"][0]["partitions"]:
+            part["records"] = f"<{'some' if part['records'] else 'no'} bytes>"
+    for timestamp in (0, 1):
+        s.call(f"time {timestamp}", "ListOffsets", 7, list_request(s, "od", timestamp))
+
+
 def old_versions(s: Session) -> None:
     """Requests below or beyond what is served, each on a connection of its own."""
     create_topic(s, "old")
@@ -349,6 +369,7 @@ def idempotent_producer(s: Session) -> None:
 
 DATA_SCRIPTS = {
     "produce": produce,
+    "odd_records": odd_records,
     "old_versions": old_versions,
     "list_offsets": list_offsets,
     "leader_epoch": leader_epoch,

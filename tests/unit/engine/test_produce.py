@@ -187,6 +187,22 @@ def test_timestamps_out_of_range(plane: Plane) -> None:
     assert plane.produce("b", batch([b"a"], base_time_ms=WALL_MS - 1001)).error_code == INVALID_TIMESTAMP
 
 
+def test_timestamps_before_1970_are_stored(plane: Plane) -> None:
+    times = [-86_400_000, -2]
+    for time_ms in times:
+        assert plane.produce("t", batch([b"a"], base_time_ms=time_ms)).error_code == NONE
+    plane.commit()
+    stored = plane.fetch("t", 0).records
+    assert stored is not None
+    headers = parse_batches(stored)
+    assert [decode_records(stored, h.pos, h, 1000)[0].timestamp for h in headers] == times
+    # The largest time of such a batch reads as "no time", as on a broker.
+    assert [h.max_timestamp for h in headers] == [-1, -1]
+    # A limit of the topic still applies.
+    plane.create("b", message_timestamp_before_max_ms="1000")
+    assert plane.produce("b", batch([b"a"], base_time_ms=-2)).error_code == INVALID_TIMESTAMP
+
+
 def test_log_append_time(plane: Plane) -> None:
     plane.create("l", message_timestamp_type="LogAppendTime")
     answer = plane.produce("l", batch([b"a", b"b"], base_time_ms=5))
