@@ -364,6 +364,11 @@ def alter_configs(s: Session) -> None:
         alter("a bad name", "a b", ("retention.ms", 0, "1"), version=version)
         alter("no name", "", ("retention.ms", 0, "1"), version=version)
         alter("resource type 99", "x", ("retention.ms", 0, "1"), kind=99, version=version)
+    for value in ("0", "-1", "1"):
+        for name in ("", "1"):
+            step = f"a retention of {value} ms for {'this broker' if name else 'all brokers'}"
+            alter(step, name, ("log.retention.ms", 0, value), kind=4, validateOnly=True)
+    alter("a retention of 0 ms for a topic", "ac", ("retention.ms", 0, "0"), validateOnly=True)
     s.call("nothing", "IncrementalAlterConfigs", 1, {"resources": []})
     twice = {
         "resourceType": 2,

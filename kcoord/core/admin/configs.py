@@ -15,6 +15,7 @@ from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import MESSAGE_CHARS_MAX, Outcome, Reply, Request
 from kcoord.core.topics.config_defs import (
     BROKER_ASSIGNMENT_INTERVAL,
+    BROKER_RETENTION,
     GROUP_CONFIGS,
     LIST,
     SOURCE_DEFAULT,
@@ -525,6 +526,9 @@ class ConfigHandlers:
             if definition is not None and problem:
                 message = problem.replace(f"configuration {definition.name}:", f"configuration {name}:")
                 return Problem(INVALID_REQUEST, message)
+        # Valid for a topic, and not as the default for all topics.
+        if parse_integer(after.get(BROKER_RETENTION, "").strip()) == 0:
+            return Problem(INVALID_REQUEST, f"{BROKER_RETENTION} must be -1 (unlimited), or 1 or more")
         interval_ms = parse_integer(after.get(BROKER_ASSIGNMENT_INTERVAL, "").strip())
         node = self.topics.configs_of(RESOURCE_BROKER, str(self.config.node_id))
         # As on a broker: values for every node are not checked further while this node has its own value.

@@ -390,6 +390,7 @@ TOPIC_DEFAULTS: Final = _by_broker_name(_TOPIC_DEFS)
 
 # The one default of groups that can be set on the running broker, as in Kafka.
 BROKER_ASSIGNMENT_INTERVAL: Final = "group.consumer.assignment.interval.ms"
+BROKER_RETENTION: Final = "log.retention.ms"
 
 
 def dynamic_definition(broker_name: str) -> ConfigDef | None:

@@ -346,6 +346,8 @@ def _finish(config: Config) -> None:
     if core.group_min_session_timeout_ms > core.group_max_session_timeout_ms:
         raise ConfigError("group.min.session.timeout.ms is larger than group.max.session.timeout.ms")
     _check_consumer_groups(core)
+    if core.log_retention_ms == 0:
+        raise ConfigError("log.retention.ms must be -1 (unlimited), or 1 or more")
     if "," in server.data_dir:
         raise ConfigError(f"log.dirs = {server.data_dir}: only one data directory is supported")
     if not server.data_dir:

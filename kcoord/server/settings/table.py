@@ -259,7 +259,7 @@ LOG_SETTINGS: Final = (
     ),
     Setting(
         "log.retention.ms", "core.log_retention_ms", 7 * DAY_MS, "ms",
-        "How long records are kept in topics that do not set `retention.ms`; -1: forever.",
+        "How long records are kept in topics that do not set `retention.ms`; -1: forever. 0 is refused, as by Kafka.",
         minimum=-1, aliases=(("log.retention.minutes", MINUTE_MS), ("log.retention.hours", HOUR_MS)),
     ),
     Setting(

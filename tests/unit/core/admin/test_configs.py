@@ -175,6 +175,9 @@ def test_the_broker_shows_what_it_heeds_and_takes_what_it_can() -> None:
     assert alter(rig, RESOURCE_BROKER, "1", ("group.max.size", SET, "8")) == errors.INVALID_REQUEST
     assert alter(rig, RESOURCE_BROKER, "1", ("no.such", SET, "8")) == errors.INVALID_REQUEST
     assert alter(rig, RESOURCE_BROKER, "1", ("log.retention.ms", SET, "soon")) == errors.INVALID_REQUEST
+    for name in ("", "1"):
+        assert alter(rig, RESOURCE_BROKER, name, ("log.retention.ms", SET, "0")) == errors.INVALID_REQUEST
+        assert alter(rig, RESOURCE_BROKER, name, ("log.retention.ms", SET, "-1"), validate=True) == errors.NONE
     assert alter(rig, RESOURCE_BROKER, "2", ("log.retention.ms", SET, "8")) == errors.INVALID_REQUEST
     assert alter(rig, RESOURCE_BROKER, "x", ("log.retention.ms", SET, "8")) == errors.INVALID_REQUEST
     assert alter(rig, RESOURCE_BROKER, "", ("log.retention.ms", SET, "8")) == errors.NONE

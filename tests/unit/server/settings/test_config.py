@@ -165,6 +165,8 @@ def test_static_values_are_what_was_configured() -> None:
         ("offsets.retention.minutes=0", "must be from 1 to 2147483647 minutes"),
         ("auto.create.topics.enable=1", "must be true or false"),
         ("log.dirs=a,b", "only one data directory"),
+        ("log.retention.ms=0", "log.retention.ms must be -1 (unlimited), or 1 or more"),
+        ("log.retention.hours=0", "log.retention.ms must be -1 (unlimited), or 1 or more"),
         ("group.min.session.timeout.ms=2000000", "larger than group.max.session.timeout.ms"),
         ("group.consumer.migration.policy=both", "must be one of bidirectional, upgrade, downgrade, disabled"),
         ("group.consumer.assignors=", "a name is empty"),
