@@ -81,7 +81,8 @@ class RandomGroup:
         if choice == 4:
             return self.before.get(member.name, [])
         if choice == 5:
-            return [{**item, "partitions": item["partitions"][:1]} for item in member.assigned]
+            # A broker lists the partitions of a topic in the order of a hash set.
+            return [{**item, "partitions": sorted(item["partitions"])[:1]} for item in member.assigned]
         return [] if choice == 6 else None
 
     def note_assigned(self, member: Member, before: list[dict[str, Any]]) -> None:
