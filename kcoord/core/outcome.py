@@ -360,10 +360,13 @@ class Disconnected(Event):
 
 @final
 class TopicsDeleted(Event):
-    """Topics were deleted (names by topic id): delete their committed offsets. If empty, continue with earlier ones."""
+    """Topics were deleted, which is durable (names by topic id): delete their committed offsets. If empty, continue
+    with earlier ones. `is_repeated`: a restart repeats the deletion, which may have been complete.
+    """
 
-    def __init__(self, topics: dict[bytes, str]) -> None:
+    def __init__(self, topics: dict[bytes, str], is_repeated: bool = False) -> None:
         self.topics = topics
+        self.is_repeated = is_repeated
 
 
 @final

@@ -314,7 +314,7 @@ class TopicAdmin:
                 gone[topic_id] = topic.name
                 response.responses.append(DeletableTopicResult(topic.name, topic_id, NONE, None))
             if gone:
-                out.follow_ups.append(TopicsDeleted(gone))
+                out.once_durable = [TopicsDeleted(gone)]
         self._finish(request, response, out)
         return out
 

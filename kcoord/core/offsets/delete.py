@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from kcoord.core.offsets.state import OffsetState, tombstone
+from kcoord.core.offsets.state import OffsetState, tombstone, tombstone_bytes, tombstone_weight
 from kcoord.core.offsets.stored_offset import StoredOffset
 from kcoord.core.outcome import TIMER_TOPIC_OFFSETS, LogId, Now, Outcome, Request, Timer, TopicsDeleted
 from kcoord.protocol import errors
@@ -19,8 +19,6 @@ from kcoord.wire.primitives import ZERO_UUID
 
 # One step of deleting the offsets of topics visits this many groups and offsets: some milliseconds of work.
 STEP_ITEMS_MAX: Final = 1000
-# A tombstone counts for more if the group id is longer than this.
-CHARS_PER_TOMBSTONE: Final = 256
 
 
 @final
@@ -29,14 +27,18 @@ class OffsetDeletes:
         self.state = state
         # Soft state: a restart starts again from the metadata log.
         self.topics_left = state.topics_left
+        # Those of them whose deletion a restart repeats.
+        self.repeated: dict[bytes, bool] = {}
         # The remaining groups of the first one.
         self.groups_left: list[str] | None = None
         self.steps_left = 0
+        # How many bytes of tombstones the batch of the step may still get.
+        self.bytes_left = 0
 
     @property
     def is_busy(self) -> bool:
         """Whether offsets of deleted topics remain. Until the deletion is complete only the metadata log tells that."""
-        return len(self.topics_left) > 0
+        return len(self.topics_left) > 0 or len(self.state.topics.removed) > 0
 
     def handle_offset_delete(self, request: Request, body: OffsetDeleteRequest) -> Outcome:
         """Errors of the group are at the top level, without topics. Topics that the group uses are refused by
@@ -118,14 +120,20 @@ class OffsetDeletes:
     def handle_topics_deleted(self, event: TopicsDeleted, now: Now) -> Outcome:
         """Tombstones for all offsets of these topics, also pending ones: the first step now, further steps by timer.
 
-        Offsets with another topic id belong to a later topic of the same name and stay. Offsets without an id also stay
-        if such a later topic exists, because the event may be repeated after a restart.
+        Offsets with another topic id belong to a later topic of the same name and stay. Offsets without an id come from
+        imports and transactions. They are all older than the deletion, since TxnOffsetCommit is refused until it is
+        complete. But a deletion that a restart repeats may have been complete: then they stay if a later topic exists.
         """
         if not event.topics:
             return self._step(now)
-        was_busy = self.is_busy
-        self.topics_left.update(event.topics)
-        if was_busy:
+        is_running = len(self.topics_left) > 0
+        removed = self.state.topics.removed
+        for topic_id, name in event.topics.items():
+            removed.pop(topic_id, None)
+            self.topics_left[topic_id] = name
+            if event.is_repeated:
+                self.repeated[topic_id] = True
+        if is_running:
             return Outcome()
         self.steps_left = STEP_ITEMS_MAX
         return self._step(now)
@@ -138,6 +146,7 @@ class OffsetDeletes:
         """Add as many tombstones as the step allows, all in one log. The rest follows with an event or a timer."""
         outcome = Outcome()
         log_id: LogId | None = None
+        self.bytes_left = self.state.step_bytes_max()
         while self.topics_left and self.steps_left > 0:
             topic_id = next(iter(self.topics_left))
             name = self.topics_left[topic_id]
@@ -153,6 +162,7 @@ class OffsetDeletes:
                     log_id = of_group
             if not groups:
                 del self.topics_left[topic_id]
+                self.repeated.pop(topic_id, None)
                 self.groups_left = None
         if self.topics_left:
             outcome.timers.append(Timer(TIMER_TOPIC_OFFSETS, "", "", 0, now.mono_ms))
@@ -186,9 +196,10 @@ class OffsetDeletes:
         if of_topic is None and pending is None:
             return True
         current = self.state.topics.get(name)
-        is_recreated = current is not None and current.topic_id != topic_id
+        is_recreated = topic_id in self.repeated and current is not None and current.topic_id != topic_id
         # Each tombstone repeats the group id, and all tombstones of a step are one batch.
-        weight = 1 + len(group_id) // CHARS_PER_TOMBSTONE
+        weight = tombstone_weight(group_id)
+        size = tombstone_bytes(group_id, name)
         partitions: dict[int, bool] = {}
         if of_topic is not None:
             for partition, stored in of_topic.items():
@@ -200,8 +211,11 @@ class OffsetDeletes:
                     if _is_of_topic(stored, topic_id, is_recreated):
                         partitions[partition] = True
         for partition in partitions:
+            if self.bytes_left < size and outcome.records:
+                self.steps_left = 0
             if self.steps_left <= 0:
                 return False
+            self.bytes_left -= size
             outcome.add(log_id, tombstone(group_id, name, partition).key, None)
             self.steps_left -= weight
         return True

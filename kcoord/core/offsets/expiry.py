@@ -22,7 +22,7 @@ from typing import Final, final
 
 from kcoord.core.choices import RETENTION_FROM_EMPTY
 from kcoord.core.groups.records import group_tombstones
-from kcoord.core.offsets.state import NO_EXPIRE_TIMESTAMP, OffsetState, tombstone, tombstone_weight
+from kcoord.core.offsets.state import NO_EXPIRE_TIMESTAMP, OffsetState, tombstone, tombstone_bytes, tombstone_weight
 from kcoord.core.outcome import INFO, TIMER_OFFSET_EXPIRY, Fact, LogId, Now, Outcome, Timer
 from kcoord.core.topics.registry import TOPIC_NAME_CHARS_MAX
 from kcoord.protocol.records.group_metadata import GroupMetadataKey
@@ -30,8 +30,6 @@ from kcoord.protocol.records.group_metadata import GroupMetadataKey
 # Offsets and groups that one step visits, about 15 ms of work if all expire. Only the tombstones of a single group are
 # split. Long group ids count for more, since each tombstone repeats the id and all of a step are one batch.
 STEP_ITEMS_MAX: Final = 4000
-# The bytes of an offset's tombstone besides its strings.
-TOMBSTONE_OVERHEAD_BYTES: Final = 64
 TOKEN_START: Final = 0
 TOKEN_CONTINUE: Final = 1
 
@@ -54,41 +52,66 @@ class OffsetExpiry:
             self.groups_left = list(self.state.groups.groups) + list(self.state.groups.consumer_groups)
             self.groups_left.reverse()
         items = 0
+        bytes_left = self.state.config.coordinator_batch_bytes_max
         log_id: LogId | None = None
         groups_left = self.groups_left
         while groups_left:
             group_id = groups_left[-1]
             group_log = self.state.log_of(group_id)
-            weight = self._weight(group_id)
-            if (items > 0 and items + weight > STEP_ITEMS_MAX) or (
-                log_id is not None and outcome.records and group_log.partition != log_id.partition
+            offsets = self._count(group_id)
+            weight = 1 + offsets * tombstone_weight(group_id)
+            size = self._size_max(group_id, offsets)
+            if (
+                (items > 0 and items + weight > STEP_ITEMS_MAX)
+                or (log_id is not None and outcome.records and group_log.partition != log_id.partition)
+                or (outcome.records and size > bytes_left)
             ):
                 outcome.timers.append(Timer(TIMER_OFFSET_EXPIRY, "", "", TOKEN_CONTINUE, now.mono_ms))
                 break
             log_id = group_log
             items += weight
+            records = len(outcome.records)
             if not self._expire_group(group_id, group_log, now, outcome):
                 outcome.timers.append(Timer(TIMER_OFFSET_EXPIRY, "", "", TOKEN_CONTINUE, now.mono_ms))
                 break
+            if len(outcome.records) > records:
+                bytes_left -= size
             groups_left.pop()
         return outcome
+
+    def _size_max(self, group_id: str, offsets: int) -> int:
+        """The most bytes of tombstones that a group with so many offsets adds to a step."""
+        return min(offsets, self._tombstones_max(group_id)) * self._offset_bytes(group_id) + self._own_bytes(group_id)
+
+    def _offset_bytes(self, group_id: str) -> int:
+        return tombstone_bytes(group_id, "") + TOPIC_NAME_CHARS_MAX
+
+    def _own_bytes(self, group_id: str) -> int:
+        """The most bytes of the tombstones of the group itself. An empty consumer group may still have patterns."""
+        count = 1
+        size = 0
+        group = self.state.groups.consumer_groups.get(group_id)
+        if group is not None:
+            count = 3 + len(group.resolved_regexes)
+            for regex in group.resolved_regexes:
+                size += 4 * len(regex)
+        return size + count * tombstone_bytes(group_id, "")
 
     def _tombstones_max(self, group_id: str) -> int:
         """How many tombstones of a group one step may add."""
         by_work = STEP_ITEMS_MAX // tombstone_weight(group_id)
-        tombstone_bytes = TOMBSTONE_OVERHEAD_BYTES + 4 * len(group_id) + TOPIC_NAME_CHARS_MAX
         # The other half of the batch is for further groups of the step and for the group's own tombstones.
-        by_size = self.state.config.coordinator_batch_bytes_max // 2 // tombstone_bytes
+        by_size = self.state.step_bytes_max() // self._offset_bytes(group_id)
         return max(1, min(by_work, by_size))
 
-    def _weight(self, group_id: str) -> int:
-        """How much of a step's limit the group takes."""
+    def _count(self, group_id: str) -> int:
+        """The number of the group's offsets."""
         offsets = 0
         of_group = self.state.by_group.get(group_id)
         if of_group is not None:
             for of_topic in of_group.values():
                 offsets += len(of_topic)
-        return 1 + offsets * tombstone_weight(group_id)
+        return offsets
 
     def _expire_group(self, group_id: str, log_id: LogId, now: Now, outcome: Outcome) -> bool:
         """Add the tombstones of one group. Returns False if there are more."""

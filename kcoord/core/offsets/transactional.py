@@ -160,9 +160,10 @@ class TransactionalCommits:
     def _is_being_deleted(self, accepted: list[AcceptedTopic]) -> bool:
         """Whether offsets of an earlier topic of the same name remain: their tombstones would delete these, too."""
         left = self.state.topics_left
-        if not left:
+        removed = self.state.topics.removed
+        if not left and not removed:
             return False
-        names = dict.fromkeys(left.values(), True)
+        names = dict.fromkeys([*left.values(), *removed.values()], True)
         return any(topic.topic.name in names for topic in accepted)
 
     def handle_step(self, step: TxnOffsetCommitStep, now: Now) -> Outcome:

@@ -6,9 +6,10 @@ elections. Its leader epoch is 0, unless the partition came from a broker or fro
 epoch that clients may have seen. Records of other kinds are ignored and stay in the log as they are.
 
 Deleting a topic takes two steps in two logs: the RemoveTopicRecord here, then the tombstones of its committed offsets.
-A crash may keep the first and lose the second. So replay remembers what was removed, and `unfinished_deletions` repeats
-all of it once offsets are loaded. Deleting offsets by topic id is harmless if they were deleted before, and does not
-affect a newer topic with the same name.
+The second begins once the first is durable: a power cut may lose the end of one log and keep that of another, and then
+the topic would exist without its offsets. It may also keep only the first. So replay remembers what was removed, and
+`unfinished_deletions` repeats all of it once offsets are loaded. Deleting offsets by topic id is harmless if they were
+deleted before, and does not affect a newer topic with the same name.
 """
 
 from __future__ import annotations
@@ -217,8 +218,8 @@ class TopicRegistry:
         self.changed: dict[str, bool] = {}
         self.new_topics_version = -1
         self._names: tuple[str, ...] | None = None
-        # Soft state: topics that the replayed log deleted, by id, until `unfinished_deletions` is called.
-        self._removed: dict[bytes, str] = {}
+        # Soft state: deleted topics, names by id, until the deletion of their offsets begins (TopicsDeleted).
+        self.removed: dict[bytes, str] = {}
         self._is_loading = True
 
     # --- queries
@@ -383,11 +384,9 @@ class TopicRegistry:
         return out
 
     def unfinished_deletions(self) -> TopicsDeleted:
-        """All deletions in the replayed log, to be handled again once offsets are loaded. Calling this clears them."""
-        removed = self._removed
-        self._removed = {}
+        """All deletions in the replayed log, to be handled again once offsets are loaded. They may be done already."""
         self._is_loading = False
-        return TopicsDeleted(removed)
+        return TopicsDeleted(dict(self.removed), is_repeated=True)
 
     # --- replay ----------------------------------------------------------------------------------------------
 
@@ -486,8 +485,7 @@ class TopicRegistry:
         if of_type is not None:
             of_type.pop(name, None)
         self.deleted.append(TopicRemoved(name, topic.topic_id, topic.partition_count))
-        if self._is_loading:
-            self._removed[topic.topic_id] = name
+        self.removed[topic.topic_id] = name
 
     def _replay_config(self, record: ConfigRecord) -> None:
         of_type = self.configs.get(record.resource_type)

@@ -11,9 +11,9 @@ from kcoord.core.groups.store import GroupStore
 from kcoord.core.hashing import coordinator_partition
 from kcoord.core.offsets.commit import ILLEGAL_OFFSET_COMMIT, WARNED_CLIENTS_MAX, OffsetCommits
 from kcoord.core.offsets.delete import STEP_ITEMS_MAX, OffsetDeletes
-from kcoord.core.offsets.expiry import TOMBSTONE_OVERHEAD_BYTES, OffsetExpiry
+from kcoord.core.offsets.expiry import OffsetExpiry
 from kcoord.core.offsets.fetch import METADATA_CHARS_PER_OFFSET, REPEATED_PARTITIONS_MAX, OffsetFetches
-from kcoord.core.offsets.state import OffsetState
+from kcoord.core.offsets.state import TOMBSTONE_OVERHEAD_BYTES, OffsetState, tombstone_bytes
 from kcoord.core.outcome import (
     OFFSETS_TOPIC,
     TIMER_TOPIC_OFFSETS,
@@ -555,7 +555,57 @@ def test_a_repeated_topic_deletion_spares_the_next_topic_of_that_name() -> None:
     rig.create("t", b"\x44" * 16, 3)
     rig.commit(8, standalone(asked("t", 0)))
     rig.commit(4, OffsetCommitRequest("g", -1, "", None, 5000, [asked("t", 1)]))
-    assert not rig.deletes.handle_topics_deleted(TopicsDeleted({ID_T: "t"}), rig.now).records
+    rig.pend("g", "t", 2)
+    rig.end(True)
+    event = TopicsDeleted({ID_T: "t"}, is_repeated=True)
+    assert not rig.deletes.handle_topics_deleted(event, rig.now).records
+    # It spares them only after a restart. While the server runs, none of that topic is committed before the end.
+    rig.topics.replay_metadata(RemoveTopicRecord(b"\x44" * 16), 0)
+    rig.create("t", b"\x55" * 16, 3)
+    rig.pend("g", "t", 1, producer_id=8)
+    event = TopicsDeleted({b"\x44" * 16: "t"})
+    keys = [record.key for record in rig.apply(rig.deletes.handle_topics_deleted(event, rig.now)).records]
+    assert sorted(keys, key=repr) == [OffsetCommitKey("g", "t", partition) for partition in range(3)]
+
+
+def test_offsets_of_deleted_topics_go_in_steps_that_fit_into_a_batch() -> None:
+    rig = OffsetsRig()
+    group = "\u4e16" * 200
+    for number in range(5):
+        rig.commit(8, standalone(asked("t", 0, 1, 2), group=f"{group}{number}"))
+    rig.topics.replay_metadata(RemoveTopicRecord(ID_T), 0)
+    # Half a batch has room for four tombstones.
+    rig.config.coordinator_batch_bytes_max = 8 * tombstone_bytes(f"{group}0", "t")
+    sizes = []
+    outcome = rig.apply(rig.deletes.handle_topics_deleted(TopicsDeleted({ID_T: "t"}), rig.now))
+    while True:
+        sizes.append(len(outcome.records))
+        if not outcome.timers:
+            break
+        outcome = rig.apply(rig.deletes.handle_timer(rig.now))
+    assert sizes == [4, 4, 4, 3]
+    assert rig.offsets.count == 0
+
+
+def test_a_deleted_topic_counts_as_busy_from_its_record_on() -> None:
+    rig = OffsetsRig()
+    rig.commit(8, standalone(asked("t", 0)))
+    rig.topics.replay_metadata(RemoveTopicRecord(ID_T), 0)
+    assert rig.deletes.is_busy
+    assert rig.apply(rig.deletes.handle_topics_deleted(TopicsDeleted({ID_T: "t"}), rig.now)).records
+    assert not rig.deletes.is_busy
+
+
+def test_groups_with_long_ids_expire_in_steps_that_fit_into_a_batch() -> None:
+    rig = OffsetsRig()
+    for number in range(6):
+        rig.commit(8, standalone(asked("t", 0), group="g" * 999 + str(number)))
+    rig.advance(8 * DAY_MS)
+    # Each has two tombstones.
+    rig.config.coordinator_batch_bytes_max = 5 * (1000 + TOMBSTONE_OVERHEAD_BYTES + TOPIC_NAME_CHARS_MAX)
+    steps = [len(outcome.records) for outcome in rig.expire()]
+    assert steps == [4, 4, 4]
+    assert not list(rig.groups.groups)
 
 
 def test_tombstones_of_a_group_cover_offsets_of_open_transactions() -> None:
