@@ -139,7 +139,9 @@ class Core:
             config, self.groups, self.joins, self.consumers, self.migration, self.consumer_steps
         )
         self.mixed_members = MixedMembers(self.groups, self.group_topics, self.consumers, self.consumer_steps)
-        self.leaves = LeaveGroups(self.groups, self.membership.leave, self.mixed_members.leave)
+        self.leaves = LeaveGroups(
+            self.groups, self.membership.leave, self.mixed_members.leave, config.coordinator_batch_bytes_max
+        )
         self.classic_requests = ClassicRequests(
             self.groups, self.joins, self.syncs, self.membership, self.mixed_joins, self.mixed_members
         )
@@ -151,7 +153,7 @@ class Core:
             self.groups, self.topics, self.targets, GROUP_OPERATIONS, OPERATIONS_NOT_ASKED, DESCRIBED_MEMBERS_MAX
         )
         self.upkeep = GroupUpkeep(self.groups, self.membership, self.consumers, self.offsets.has_offsets)
-        self.group_admin = GroupAdmin(self.groups, self.offsets.tombstones_of)
+        self.group_admin = GroupAdmin(self.groups, self.offsets.tombstones_of, config.coordinator_batch_bytes_max)
         self.topic_admin = TopicAdmin(config, self.topics)
         self.metadata = MetadataHandlers(config, self.topics)
         self.configs = ConfigHandlers(config, self.topics)

@@ -8,7 +8,7 @@ from typing import Final, final
 from kcoord.core.groups.classic import CONSUMER_PROTOCOL_TYPE, DEAD, STABLE, ClassicGroup
 from kcoord.core.groups.records import group_tombstones
 from kcoord.core.groups.store import GroupStore
-from kcoord.core.offsets.state import tombstone_weight
+from kcoord.core.offsets.state import tombstone_bytes, tombstone_weight
 from kcoord.core.outcome import (
     INFO,
     MESSAGE_CHARS_MAX,
@@ -19,6 +19,7 @@ from kcoord.core.outcome import (
     Outcome,
     Request,
 )
+from kcoord.core.topics.registry import TOPIC_NAME_CHARS_MAX
 from kcoord.protocol import errors
 from kcoord.protocol.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from kcoord.protocol.describe_groups import (
@@ -65,6 +66,8 @@ class DeleteGroupsStep(Continuation):
         self.group_ids = group_ids
         # What this turn may still delete.
         self.left = DELETED_IN_TURN_MAX
+        # How many bytes of tombstones the batch of this step may still get.
+        self.bytes_left = 0
         # The groups before this position are done.
         self.position = position
         self.results = results
@@ -73,13 +76,17 @@ class DeleteGroupsStep(Continuation):
 
 @final
 class GroupAdmin:
-    """`tombstones_of(group_id, at_most)` returns records that delete offsets of a group."""
+    """`tombstones_of(group_id, at_most)` returns records that delete offsets of a group. All of a step are one batch of
+    at most `batch_bytes_max` bytes.
+    """
 
     def __init__(
         self,
         store: GroupStore,
         tombstones_of: Callable[[str, int], list[CoordinatorRecord]],
+        batch_bytes_max: int,
     ) -> None:
+        self.batch_bytes_max = batch_bytes_max
         self.store = store
         self.tombstones_of = tombstones_of
         self.described_members_max = DESCRIBED_MEMBERS_MAX
@@ -208,6 +215,7 @@ class GroupAdmin:
         before.
         """
         out = Outcome()
+        step.bytes_left = self.batch_bytes_max
         while step.position < len(step.group_ids):
             if step.left <= 0:
                 step.left = DELETED_IN_TURN_MAX
@@ -252,7 +260,15 @@ class GroupAdmin:
         A group with very many offsets loses them first, turn by turn, and its own records with the last ones.
         """
         weight = tombstone_weight(group_id)
-        at_most = step.left // weight
+        offset_bytes = tombstone_bytes(group_id, "") + TOPIC_NAME_CHARS_MAX
+        own_bytes = len(own) * offset_bytes
+        by_size = (step.bytes_left - own_bytes) // offset_bytes
+        if by_size < 0 and out.records:
+            step.left = 0
+            return False
+        if not out.records:
+            by_size = max(1, by_size)
+        at_most = min(step.left // weight, by_size)
         offsets = self.tombstones_of(group_id, at_most + 1)
         is_whole = len(offsets) <= at_most
         if not is_whole:
@@ -261,6 +277,7 @@ class GroupAdmin:
             step.left = 0
         else:
             step.left -= len(offsets) * weight
+        step.bytes_left -= own_bytes + len(offsets) * offset_bytes
         step.offsets_deleted += len(offsets)
         out.log = log
         out.records.extend(offsets)

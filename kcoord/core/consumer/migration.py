@@ -37,6 +37,7 @@ from kcoord.core.groups.errors import GroupError
 from kcoord.core.groups.members import ConsumerMember, PartitionEpochs, sorted_unique
 from kcoord.core.groups.records import group_records, group_tombstones
 from kcoord.core.groups.store import GroupStore
+from kcoord.core.offsets.state import tombstone_bytes
 from kcoord.core.outcome import INFO, LIMIT, WARNING, CoordinatorRecord, Fact, Now, Outcome
 from kcoord.core.topics.group_topics import GroupTopics
 from kcoord.protocol import errors
@@ -315,10 +316,13 @@ class ConsumerMigration:
                 classic.held[kept.member_id] = held_by(had or group.members[target_id])
         classic.take_subscriptions()
         value = classic.metadata_value()
-        if value_bytes_max(group.group_id, value) > self.config.coordinator_batch_bytes_max // 2:
+        by_id = "" if joining is None else joining.member_id
+        batch_bytes = self.config.coordinator_batch_bytes_max
+        size = value_bytes_max(group.group_id, value)
+        # An eighth is left for the records that replace a static member.
+        if size > batch_bytes // 2 or size + _tombstone_bytes(group) > batch_bytes - batch_bytes // 8:
             out.facts.append(Fact(WARNING, "group_record_too_large", {"group": group.group_id}, LIMIT))
             return self._cannot_downgrade(group, "the record of the classic group would be too large", out)
-        by_id = "" if joining is None else joining.member_id
         out.log = group.log
         # The tombstones come first, directly followed by the classic group, in one batch: after a crash the log has
         # one of the two groups. From the tombstones replay learns whether the classic group has to rebalance.
@@ -348,6 +352,16 @@ class ConsumerMigration:
             # JoinGroup checked only the metadata of the first protocol.
             version = 0
         return encode_assignment(self.topics.assignment_message(group.target(target_id)), version)
+
+
+def _tombstone_bytes(group: ConsumerGroup) -> int:
+    """An upper bound of the bytes of the group's tombstones in a batch: three of each member, and of the group."""
+    size = 3 * tombstone_bytes(group.group_id, "")
+    for member_id in group.members:
+        size += 3 * tombstone_bytes(group.group_id, member_id)
+    for regex in group.resolved_regexes:
+        size += tombstone_bytes(group.group_id, regex)
+    return size
 
 
 def held_by(member: ConsumerMember) -> Assignment:

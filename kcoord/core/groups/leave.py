@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 from kcoord.core.groups.store import GroupStore
+from kcoord.core.offsets.state import tombstone_bytes
 from kcoord.core.outcome import Continuation, Now, Outcome, Reply, Request
 from kcoord.protocol import errors
 from kcoord.protocol.leave_group import (
@@ -26,6 +27,9 @@ from kcoord.protocol.leave_group import (
 MANY_MEMBERS_VERSION: Final = 3
 # Members that one step removes, at some 10 µs each.
 STEP_MEMBERS_MAX: Final = 1000
+# Member ids that the server makes are shorter. A request may name only the instance.
+MEMBER_ID_BYTES: Final = 256
+TOMBSTONES_PER_MEMBER: Final = 3
 # The cost of one member, in bytes of the turn's budget: a full step uses up a turn.
 MEMBER_COST: Final = 300
 
@@ -54,6 +58,18 @@ class LeaveGroupStep(Continuation):
         self.position = min(start + members_max, len(self.identities))
         return self.identities[start : self.position]
 
+    def members_within(self, members_max: int, bytes_max: int) -> int:
+        """How many of the next members of a consumer group have tombstones of at most so many bytes; one at least."""
+        count = 0
+        identities = self.identities
+        for i in range(self.position, min(self.position + members_max, len(identities))):
+            size = tombstone_bytes(self.group_id, identities[i].member_id) + MEMBER_ID_BYTES
+            bytes_max -= TOMBSTONES_PER_MEMBER * size
+            if bytes_max < 0:
+                break
+            count += 1
+        return max(1, count)
+
     def is_done(self) -> bool:
         return self.position == len(self.identities)
 
@@ -74,7 +90,8 @@ Leave = Callable[[LeaveGroupStep, list[MemberIdentity], Now, Outcome], None]
 class LeaveGroups:
     """`leave_classic` and `leave_consumer` remove members of groups of either protocol."""
 
-    def __init__(self, store: GroupStore, leave_classic: Leave, leave_consumer: Leave) -> None:
+    def __init__(self, store: GroupStore, leave_classic: Leave, leave_consumer: Leave, batch_bytes_max: int) -> None:
+        self.batch_bytes_max = batch_bytes_max
         self.store = store
         self.leave_classic = leave_classic
         self.leave_consumer = leave_consumer
@@ -96,8 +113,11 @@ class LeaveGroups:
 
     def handle_leave_group_step(self, step: LeaveGroupStep, now: Now) -> Outcome:
         out = Outcome()
-        share = step.next_share(self.step_members_max)
         group = self.store.consumer_groups.get(step.group_id)
+        members_max = self.step_members_max
+        if group is not None:
+            members_max = step.members_within(members_max, self.batch_bytes_max // 2)
+        share = step.next_share(members_max)
         if group is not None:
             self.leave_consumer(step, share, now, out)
         else:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from kcoord.core.config import CoreConfig
+from kcoord.core.offsets.state import tombstone_bytes
 from kcoord.core.outcome import INFO, TIMER_TRANSACTIONAL_IDS, Fact, LogId, Now, Outcome, Timer
 from kcoord.core.transactions.state import ONGOING, Transactions
 from kcoord.protocol.records.transaction_group_assignment import TransactionGroupAssignmentKey
@@ -49,14 +50,18 @@ class TransactionExpiry:
             self.left.reverse()
         log: LogId | None = None
         count = 0
+        bytes_left = self.config.coordinator_batch_bytes_max
         for _ in range(STEP_IDS_MAX):
             if not self.left:
                 break
             txn = self.transactions.by_id.get(self.left[-1])
             if txn is not None and not txn.is_ending and txn.status != ONGOING:
                 if txn.update_ms <= now.wall_ms - self.config.transactional_id_expiration_ms:
-                    if log is not None and log is not txn.log:
+                    # With the tombstone of its group assignment.
+                    size = 2 * tombstone_bytes(txn.transactional_id, "")
+                    if log is not None and (log is not txn.log or size > bytes_left):
                         break
+                    bytes_left -= size
                     log = txn.log
                     count += 1
                     out.add(log, TransactionLogKey(txn.transactional_id), None)

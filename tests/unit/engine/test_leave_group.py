@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from kcoord.core.groups.leave import STEP_MEMBERS_MAX, LeaveGroupStep
-from kcoord.core.outcome import Fact, Now
+from kcoord.core.groups.leave import MEMBER_ID_BYTES, STEP_MEMBERS_MAX, LeaveGroupStep
+from kcoord.core.offsets.state import tombstone_bytes
+from kcoord.core.outcome import Fact, Now, Request
 from kcoord.log.storage import MemoryStorage
 from kcoord.protocol import apis, errors
 from kcoord.protocol.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
@@ -229,3 +230,27 @@ def test_one_turn_takes_one_step_of_full_size() -> None:
     done = STEP_MEMBERS_MAX
     assert steps == [[0, 0, 0], [0, 0, done], [0, done, done], [done, done, done]]
     assert all(leave_answer(client) is not None for client in clients)
+
+
+def test_a_step_has_as_many_members_as_fit_into_a_batch() -> None:
+    names = ["a", "b" * 100, "c", "d"]
+    body = LeaveGroupRequest(CONSUMER_GROUP, "", [MemberIdentity(name, None, "bye") for name in names])
+    part = LeaveGroupStep(Request(1, 1, apis.LEAVE_GROUP, 5, "c", "/127.0.0.1", body), body)
+    sizes = [3 * (tombstone_bytes(CONSUMER_GROUP, name) + MEMBER_ID_BYTES) for name in names]
+    assert part.members_within(1000, sum(sizes)) == 4
+    assert part.members_within(1000, sum(sizes[:3])) == 3
+    assert part.members_within(1000, sizes[0] + sizes[1] - 1) == 1
+    assert part.members_within(1000, 1) == 1
+    assert part.members_within(2, sum(sizes)) == 2
+
+
+def test_members_leave_in_steps_that_fit_into_a_batch() -> None:
+    world = make_world(CONSUMER_GROUP, step_members=1000)
+    world.engine.core.leaves.batch_bytes_max = 1
+    client = Client(world.engine)
+    client.send(apis.LEAVE_GROUP, 5, leave_request(CONSUMER_GROUP, world.member_ids[CONSUMER_GROUP]), world.now)
+    steps = 0
+    while world.engine.applier.continuations:
+        step(world)
+        steps += 1
+    assert steps == MEMBERS - 1

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kcoord.core.admin.groups import DELETED_IN_TURN_MAX, GROUP_OPERATIONS, OPERATIONS_NOT_ASKED
+from kcoord.core.offsets.state import tombstone_bytes
+from kcoord.core.topics.registry import TOPIC_NAME_CHARS_MAX
 from kcoord.protocol import errors
 from kcoord.protocol.records.offset_commit import OffsetCommitKey
 from tests.unit.core.classic.classic_rig import Rig
@@ -208,6 +210,21 @@ def test_a_group_with_more_offsets_than_a_turn_deletes_loses_them_bit_by_bit() -
     assert rig.record_count() == 3 * DELETED_IN_TURN_MAX + 1
     assert all(isinstance(r.key, OffsetCommitKey) for r in rig.stored[0][:-1])
     assert rig.offsets["g"] == {}
+
+
+def test_groups_are_deleted_in_steps_that_fit_into_a_batch() -> None:
+    size = tombstone_bytes("g0", "") + TOPIC_NAME_CHARS_MAX
+    rig = Rig(coordinator_batch_bytes_max=5 * size)
+    names = [f"g{number}" for number in range(4)]
+    for name in names:
+        rig.store.get_or_create(name)
+        rig.offsets[name] = {"a": 0, "b": 0}
+    rig.store.get_or_create("g9")
+    rig.offsets["g9"] = {f"topic-{i}": i for i in range(9)}
+    assert rig.delete(*names, "g9") == dict.fromkeys([*names, "g9"], errors.NONE)
+    assert max(count for _, count in rig.batches) <= 5
+    assert rig.record_count() == 4 * 3 + 10
+    assert not rig.store.groups
 
 
 def test_offsets_of_long_group_ids_are_deleted_few_at_a_time() -> None:

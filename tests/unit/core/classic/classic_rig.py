@@ -54,8 +54,8 @@ class Rig:
         self.joins = ClassicJoin(self.config, self.store, rebalance)
         self.syncs = ClassicSync(self.config, self.store, rebalance)
         self.membership = ClassicMembership(self.config, self.store, rebalance)
-        self.leaves = LeaveGroups(self.store, self.membership.leave, self.leave_consumer)
-        self.admin = GroupAdmin(self.store, self.tombstones_of)
+        self.leaves = LeaveGroups(self.store, self.membership.leave, self.leave_consumer, 1 << 26)
+        self.admin = GroupAdmin(self.store, self.tombstones_of, self.config.coordinator_batch_bytes_max)
         self.now_ms = 1_000_000
         self.wall_offset_ms = 1_700_000_000_000
         self.replies: dict[int, Reply] = {}

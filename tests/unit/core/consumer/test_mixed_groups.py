@@ -174,6 +174,16 @@ def test_a_classic_group_that_would_be_too_large_is_not_made() -> None:
     assert story.consumer_group().epoch == 4
 
 
+def test_a_classic_group_that_does_not_fit_with_the_tombstones_is_not_made() -> None:
+    story = mixed_story(coordinator_batch_bytes_max="900")
+    lines = story.run("beat client=a epoch=-1")
+    assert "fact WARNING group_record_too_large group=g" in lines
+    assert list(story.consumer_group().members) == [story.actors["k"].member_id]
+    enough = mixed_story(coordinator_batch_bytes_max="1400")
+    enough.run("beat client=a epoch=-1")
+    assert "g" in enough.core.groups.groups
+
+
 def test_members_without_a_common_protocol_stay_a_consumer_group() -> None:
     """JoinGroup lets no such member in; a log may hold them all the same."""
     story = mixed_story()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from kcoord.core.offsets.state import tombstone_bytes
 from kcoord.core.transactions.describe import LISTED_COST, PATTERN_COST
 from kcoord.core.transactions.expiry import CHECK_INTERVAL_MS
 from kcoord.protocol import apis, errors
@@ -132,6 +133,18 @@ def test_there_is_no_coordinator_before_the_topic() -> None:
     assert listed(rig) == []
     answer = rig.ask(apis.DESCRIBE_TRANSACTIONS, 0, DescribeTransactionsRequest(["x"]))
     assert answer.transaction_states[0].error_code == errors.NOT_COORDINATOR
+
+
+def test_unused_ids_expire_in_steps_that_fit_into_a_batch() -> None:
+    rig = Rig(transactional_id_expiration_ms=DAY_MS)
+    for number in range(7):
+        rig.begin(f"{'x' * 500}-{number}", timeout_ms=900_000)
+    # Two ids, each with the tombstone of its group assignment.
+    rig.core.transaction_expiry.config.coordinator_batch_bytes_max = 4 * tombstone_bytes("x" * 502, "")
+    rig.advance(2 * DAY_MS)
+    rig.settle()
+    assert not rig.core.transactions.by_id
+    assert [fact.fields["count"] for fact in rig.facts] == [2, 2, 2, 1]
 
 
 @pytest.mark.parametrize("partitions", [1, 3])
