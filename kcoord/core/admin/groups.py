@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Final, final
 
 from kcoord.core.groups.classic import CONSUMER_PROTOCOL_TYPE, DEAD, STABLE, ClassicGroup
-from kcoord.core.groups.records import group_tombstones
+from kcoord.core.groups.records import group_tombstones, tombstone_bytes
 from kcoord.core.groups.store import GroupStore
-from kcoord.core.offsets.state import tombstone_bytes, tombstone_weight
+from kcoord.core.offsets.state import tombstone_weight
 from kcoord.core.outcome import (
     INFO,
     MESSAGE_CHARS_MAX,

@@ -35,9 +35,8 @@ from kcoord.core.groups.embedded_protocol import (
 )
 from kcoord.core.groups.errors import GroupError
 from kcoord.core.groups.members import ConsumerMember, PartitionEpochs, sorted_unique
-from kcoord.core.groups.records import group_records, group_tombstones
+from kcoord.core.groups.records import group_records, group_tombstones, tombstone_bytes
 from kcoord.core.groups.store import GroupStore
-from kcoord.core.offsets.state import tombstone_bytes
 from kcoord.core.outcome import INFO, LIMIT, WARNING, CoordinatorRecord, Fact, Now, Outcome
 from kcoord.core.topics.group_topics import GroupTopics
 from kcoord.protocol import errors

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, final
 
+from kcoord.core.groups.records import tombstone_bytes
 from kcoord.core.groups.store import GroupStore
-from kcoord.core.offsets.state import tombstone_bytes
 from kcoord.core.outcome import Continuation, Now, Outcome, Reply, Request
 from kcoord.protocol import errors
 from kcoord.protocol.leave_group import (

@@ -5,6 +5,8 @@ The order is always Kafka's: a member's current assignment comes before its targ
 
 from __future__ import annotations
 
+from typing import Final
+
 from kcoord.core.assignors.spec import Assignment
 from kcoord.core.groups.consumer import ConsumerGroup, ResolvedRegex
 from kcoord.core.groups.members import NO_ANSWER, AssignorAnswer, ConsumerMember, PartitionEpochs
@@ -36,6 +38,15 @@ from kcoord.protocol.records.consumer_group_target_assignment_metadata import (
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
 )
+
+# The most bytes of a tombstone in a batch, besides its strings.
+TOMBSTONE_OVERHEAD_BYTES: Final = 64
+
+
+def tombstone_bytes(group_id: str, other: str) -> int:
+    """An upper bound of the bytes of a tombstone in a batch: `other` is what its key has besides the group id."""
+    group_bytes = len(group_id) if group_id.isascii() else 4 * len(group_id)
+    return TOMBSTONE_OVERHEAD_BYTES + group_bytes + (len(other) if other.isascii() else 4 * len(other))
 
 
 def epoch_record(group_id: str, epoch: int, metadata_hash: int) -> CoordinatorRecord:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from kcoord.core.offsets.state import OffsetState, tombstone, tombstone_bytes, tombstone_weight
+from kcoord.core.groups.records import tombstone_bytes
+from kcoord.core.offsets.state import NO_EXPIRE_TIMESTAMP, OffsetState, tombstone, tombstone_weight
 from kcoord.core.offsets.stored_offset import StoredOffset
 from kcoord.core.outcome import TIMER_TOPIC_OFFSETS, LogId, Now, Outcome, Request, Timer, TopicsDeleted
 from kcoord.protocol import errors
@@ -121,8 +122,9 @@ class OffsetDeletes:
         """Tombstones for all offsets of these topics, also pending ones: the first step now, further steps by timer.
 
         Offsets with another topic id belong to a later topic of the same name and stay. Offsets without an id come from
-        imports and transactions. They are all older than the deletion, since TxnOffsetCommit is refused until it is
-        complete. But a deletion that a restart repeats may have been complete: then they stay if a later topic exists.
+        imports, transactions and commits with a retention time. Those of transactions are all older than the deletion,
+        since TxnOffsetCommit is refused until it is complete. The others stay if a later topic exists, and so do all if
+        a restart repeats the deletion, which may have been complete.
         """
         if not event.topics:
             return self._step(now)
@@ -196,19 +198,24 @@ class OffsetDeletes:
         if of_topic is None and pending is None:
             return True
         current = self.state.topics.get(name)
-        is_recreated = topic_id in self.repeated and current is not None and current.topic_id != topic_id
+        is_recreated = current is not None and current.topic_id != topic_id
+        is_repeated = topic_id in self.repeated
         # Each tombstone repeats the group id, and all tombstones of a step are one batch.
         weight = tombstone_weight(group_id)
         size = tombstone_bytes(group_id, name)
         partitions: dict[int, bool] = {}
         if of_topic is not None:
             for partition, stored in of_topic.items():
-                if _is_of_topic(stored, topic_id, is_recreated):
+                if _is_of_topic(stored, topic_id, is_recreated, is_repeated):
                     partitions[partition] = True
         if pending is not None:
             for partition, producers in pending.items():
+                if of_topic is not None and partition in of_topic and partition not in partitions:
+                    # A tombstone would also delete what was committed for the next topic. That is newer than the
+                    # pending offset, so it stays when the transaction is committed.
+                    continue
                 for stored in producers.values():
-                    if _is_of_topic(stored, topic_id, is_recreated):
+                    if _is_of_topic(stored, topic_id, is_recreated, is_repeated):
                         partitions[partition] = True
         for partition in partitions:
             if self.bytes_left < size and outcome.records:
@@ -221,8 +228,9 @@ class OffsetDeletes:
         return True
 
 
-def _is_of_topic(stored: StoredOffset, topic_id: bytes, is_recreated: bool) -> bool:
+def _is_of_topic(stored: StoredOffset, topic_id: bytes, is_recreated: bool, is_repeated: bool) -> bool:
     """Whether the offset was committed for the topic with this id, as far as one can tell."""
     if stored.topic_id == ZERO_UUID:
-        return not is_recreated
+        # OffsetCommit with a retention time stores no id, and is not refused meanwhile.
+        return not is_recreated or (not is_repeated and stored.expire_timestamp_ms == NO_EXPIRE_TIMESTAMP)
     return stored.topic_id == topic_id

@@ -21,8 +21,8 @@ from collections.abc import Callable
 from typing import Final, final
 
 from kcoord.core.choices import RETENTION_FROM_EMPTY
-from kcoord.core.groups.records import group_tombstones
-from kcoord.core.offsets.state import NO_EXPIRE_TIMESTAMP, OffsetState, tombstone, tombstone_bytes, tombstone_weight
+from kcoord.core.groups.records import group_tombstones, tombstone_bytes
+from kcoord.core.offsets.state import NO_EXPIRE_TIMESTAMP, OffsetState, tombstone, tombstone_weight
 from kcoord.core.outcome import INFO, TIMER_OFFSET_EXPIRY, Fact, LogId, Now, Outcome, Timer
 from kcoord.core.topics.registry import TOPIC_NAME_CHARS_MAX
 from kcoord.protocol.records.group_metadata import GroupMetadataKey

@@ -32,8 +32,6 @@ NO_EXPIRE_TIMESTAMP: Final = -1
 NO_PRODUCER_ID: Final = -1
 # This many characters of a group id cost as much as one more tombstone.
 CHARS_PER_ITEM: Final = 256
-# The most bytes of an offset's tombstone in a batch, besides its strings.
-TOMBSTONE_OVERHEAD_BYTES: Final = 64
 
 
 @final
@@ -325,12 +323,6 @@ class OffsetState:
 def tombstone_weight(group_id: str) -> int:
     """The weight of a tombstone in a step: more for a long group id, which each tombstone repeats."""
     return 1 + len(group_id) // CHARS_PER_ITEM
-
-
-def tombstone_bytes(group_id: str, topic: str) -> int:
-    """An upper bound of the bytes of an offset's tombstone in a batch. Only ASCII has one byte per character."""
-    group_bytes = len(group_id) if group_id.isascii() else 4 * len(group_id)
-    return TOMBSTONE_OVERHEAD_BYTES + group_bytes + (len(topic) if topic.isascii() else 4 * len(topic))
 
 
 def tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:

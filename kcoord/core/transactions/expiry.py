@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from kcoord.core.config import CoreConfig
-from kcoord.core.offsets.state import tombstone_bytes
+from kcoord.core.groups.records import tombstone_bytes
 from kcoord.core.outcome import INFO, TIMER_TRANSACTIONAL_IDS, Fact, LogId, Now, Outcome, Timer
 from kcoord.core.transactions.state import ONGOING, Transactions
 from kcoord.protocol.records.transaction_group_assignment import TransactionGroupAssignmentKey

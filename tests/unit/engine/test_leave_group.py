@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kcoord.core.groups.leave import MEMBER_ID_BYTES, STEP_MEMBERS_MAX, LeaveGroupStep
-from kcoord.core.offsets.state import tombstone_bytes
+from kcoord.core.groups.records import tombstone_bytes
 from kcoord.core.outcome import Fact, Now, Request
 from kcoord.log.storage import MemoryStorage
 from kcoord.protocol import apis, errors

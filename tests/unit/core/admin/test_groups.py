@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kcoord.core.admin.groups import DELETED_IN_TURN_MAX, GROUP_OPERATIONS, OPERATIONS_NOT_ASKED
-from kcoord.core.offsets.state import tombstone_bytes
+from kcoord.core.groups.records import tombstone_bytes
 from kcoord.core.topics.registry import TOPIC_NAME_CHARS_MAX
 from kcoord.protocol import errors
 from kcoord.protocol.records.offset_commit import OffsetCommitKey

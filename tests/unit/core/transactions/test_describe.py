@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcoord.core.offsets.state import tombstone_bytes
+from kcoord.core.groups.records import tombstone_bytes
 from kcoord.core.transactions.describe import LISTED_COST, PATTERN_COST
 from kcoord.core.transactions.expiry import CHECK_INTERVAL_MS
 from kcoord.protocol import apis, errors
