@@ -255,7 +255,7 @@ class Scenario:
         kept = list(self.lines)
         self._apply_one(outcome)
         self.lines = kept
-        for event in [*outcome.follow_ups, *outcome.continuations]:
+        for event in [*outcome.follow_ups, *outcome.continuations, *(outcome.once_durable or [])]:
             self._follow(event)
 
     def _now(self) -> Now:
@@ -268,7 +268,7 @@ class Scenario:
 
     def _apply(self, outcome: Outcome, with_timers: bool = True) -> None:
         self._apply_one(outcome, with_timers)
-        for event in [*outcome.follow_ups, *outcome.continuations]:
+        for event in [*outcome.follow_ups, *outcome.continuations, *(outcome.once_durable or [])]:
             self._follow(event)
 
     def _apply_one(self, outcome: Outcome, with_timers: bool = True) -> None:
@@ -312,6 +312,7 @@ class Scenario:
                 self.closed.add(reply.request_id)
         outcome.records = []
         outcome.follow_ups.clear()
+        outcome.once_durable = None
         outcome.continuations.clear()
         outcome.jobs.clear()
         outcome.replies = [reply for reply in left.replies if reply.request_id != self.current_id]
