@@ -9,6 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from kcoord.cli.pipeline import short_run
 from kcoord.core.transactions.state import state_name
 from kcoord.wire.record_batch import decode_records, parse_header
 from tests.crash.transaction_workload import TransactionWorkload
@@ -16,6 +17,8 @@ from tests.explore.transaction_checks import fetch_committed
 from tests.explore.transaction_client import PARTITIONS, TOPIC
 from tests.harness.faulty_storage import FaultyStorage
 from tests.harness.log import batches_of
+from tests.spark.test_short import no_spark
+from tests.spark.test_short import run as run_job
 from tests.unit.cli.rig import run, run_json
 
 SEEDS = (4, 8)
@@ -128,3 +131,27 @@ def test_the_logs_have_all_kinds_of_transactions(tmp_path: Path) -> None:
     assert any("CompleteCommit" in written.states.values() for written in logs)
     assert any(written.pending for written in logs)
     assert all(written.offsets for written in logs)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_offsets_at_a_time_are_those_of_the_state(
+    spark: SparkSession, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = write_log(seed, tmp_path / "data")
+    records = load(spark, written, "records", isolationLevel="read_uncommitted")
+    times = records.where("log_topic = '__consumer_offsets'").selectExpr("unix_millis(log_timestamp) as at").distinct()
+    points = sorted(row["at"] for row in times.collect())
+    for is_short in (False, True):
+        if is_short:
+            monkeypatch.setattr(short_run, "_has_session", lambda: False)
+            monkeypatch.setattr("kcoord.cli.pipeline.run.Run.__enter__", no_spark)
+        for at_ms in points[-1:] if not is_short else points[:: max(len(points) // 12, 1)]:
+            state = run_json("state", written.path, "--as-of", f"@{at_ms}")
+            expected = {
+                (group["group"], offset["partition"]): offset["offset"]
+                for group in state["groups"]
+                for offset in group["offsets"]
+            }
+            words = [str(written.path), "--at", f"@{at_ms}", "-n", "9999"]
+            rows = run_job("offsets-history", *words)["tables"]["offsets_history"]["rows"]
+            assert {(row["group_id"], row["partition"]): row["committed_offset"] for row in rows} == expected, at_ms

@@ -48,7 +48,7 @@ def lag(options: RunOptions, every: float, last: bool, assigned: bool) -> None:
         from kcoord.spark.short import lag as job
 
         rows = job.lag(
-            run.table("offset_commits", columns.COMMIT_COLUMNS),
+            run.commits(columns.COMMIT_COLUMNS),
             run.table("messages", columns.MESSAGE_COLUMNS),
             run.table("assignments", columns.ASSIGNMENT_COLUMNS),
             run.now_us,
@@ -77,6 +77,7 @@ def lag(options: RunOptions, every: float, last: bool, assigned: bool) -> None:
             every_s,
             until,
             history=run.history(),
+            markers=run.markers(),
         )
         if last:
             rows = rows.where("is_last")

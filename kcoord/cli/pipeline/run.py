@@ -198,6 +198,20 @@ class Run:
         table = read_table(self.spark, self.options.path, options)
         return table.withColumn("log", F.lit(".")) if self.options.one_cluster else table
 
+    def markers(self) -> DataFrame | None:
+        """The markers of transactions in `__consumer_offsets`, as `counting` needs them; None without any."""
+        from pyspark.sql import functions as F
+
+        from kcoord.spark.jobs.brokers import one_cluster
+        from kcoord.spark.jobs.state import MARKERS
+        from kcoord.spark.planned import read_table
+
+        options = {**self.spread(), **marker_options(self.options)}
+        found = read_table(self.spark, self.options.path, options, True).where(F.col("record_name").isin(*MARKERS))
+        if found.isEmpty():
+            return None
+        return one_cluster(found) if self.options.one_cluster else found
+
     def history(self) -> DataFrame:
         """The table `_history` of `__consumer_offsets`. Missing history of the requested time is noted on stderr."""
         import pyarrow as pa
@@ -313,6 +327,18 @@ def table_options(
 def is_by_topic(options: RunOptions, name: str, more: Mapping[str, str]) -> bool:
     """Whether --topic applies to a table that is read with the options `more`. It does not to events of groups."""
     return bool(options.topics) and name in ("offset_commits", "messages") and "subscribe" not in more
+
+
+def marker_options(options: RunOptions) -> dict[str, str]:
+    """The reader's options for the records of producers in `__consumer_offsets`, with their markers."""
+    from kcoord.core.outcome import OFFSETS_TOPIC
+    from kcoord.spark.jobs.counting import MARKER_COLUMNS
+
+    source = {name: value for name, value in options.source if name.lower() != "isolationlevel"}
+    return {
+        "where": where(log_topic=(OFFSETS_TOPIC,)), **source, "table": "records",
+        "isolationLevel": "read_uncommitted", "columns": ",".join(MARKER_COLUMNS),
+    }  # fmt: skip
 
 
 def history_options(options: RunOptions) -> dict[str, str]:

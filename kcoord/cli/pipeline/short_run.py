@@ -24,6 +24,7 @@ from kcoord.cli.pipeline.run import (
     friendly,
     history_options,
     is_by_topic,
+    marker_options,
     place_of,
     table_options,
 )
@@ -89,6 +90,15 @@ class ShortRun:
         if is_by_topic(options, name, more):
             found = only(found, "topic", options.topics)
         return found
+
+    def commits(self, columns: Sequence[str] = ()) -> pa.Table:
+        """The table `offset_commits`, in which commits of transactions count from their markers on."""
+        from kcoord.spark.short.counting import counting
+
+        commits = self.table("offset_commits", columns)
+        if commits.column("producer_id").null_count == commits.num_rows:
+            return commits
+        return counting(commits, self.read(marker_options(self.options), True))
 
     def _bar(self) -> Bar:
         return Bar(not self.options.is_json and not self.options.is_csv)

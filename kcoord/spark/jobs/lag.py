@@ -19,6 +19,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from kcoord.spark.jobs.completeness import COMPLETE_FROM, with_history
+from kcoord.spark.jobs.counting import COUNTS_AT, COUNTS_OFFSET, counting
 from kcoord.spark.jobs.key_hash import KEY_HASH, with_key_hash
 
 PARTITION = ("log", "topic", "partition")
@@ -26,7 +27,7 @@ KEYS = ("log", "group_id", "topic", "partition")
 # The columns needed of the tables, including those that identify replicas.
 COMMIT_COLUMNS = (
     *KEYS, "log_topic", "log_partition", "log_offset", "log_timestamp", "committed_offset", "commit_timestamp",
-    "is_tombstone",
+    "is_tombstone", "producer_id",
 )  # fmt: skip
 MESSAGE_COLUMNS = (*PARTITION, "offset", "timestamp")
 ASSIGNMENT_COLUMNS = (
@@ -44,6 +45,7 @@ def lag(
     until: datetime | None = None,
     now: datetime | None = None,
     history: DataFrame | None = None,
+    markers: DataFrame | None = None,
 ) -> DataFrame:
     """`commits`, `messages` and `assignments` are the tables `offset_commits`, `messages` and `assignments`.
 
@@ -53,13 +55,14 @@ def lag(
     machine's time: a message in a log cannot be from later.
 
     `history` is the table `_history`: with it, rows have the time from which on all commits of their group are
-    available. Before that time, offsets of a group may be too old or missing.
+    available. Before that time, offsets of a group may be too old or missing. With `markers`, commits of transactions
+    count from their markers on (`kcoord.spark.jobs.counting`), else from their records on.
 
     While a group has no offset (it was deleted, expired, or is -1) it has no rows. Lag is null if it cannot be known,
     because messages were removed or not given.
     """
     found = _messages(messages, now)
-    commits = with_history(commits, history)
+    commits = with_history(counting(commits, markers), history)
     states = _states(commits)
     if until is not None:
         found = found.where(F.col("at").isNull() | (F.col("at") <= F.lit(until)))
@@ -97,12 +100,12 @@ def _believed(now: datetime | None) -> Column:
 
 def _states(commits: DataFrame) -> DataFrame:
     """Every change of what a group has committed, in the order of the log; null is nothing."""
-    order = Window.partitionBy(KEY_HASH, *KEYS, "log_partition").orderBy("log_offset")
+    order = Window.partitionBy(KEY_HASH, *KEYS, "log_partition").orderBy(COUNTS_OFFSET)
     order = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     is_gone = F.coalesce("is_tombstone", F.lit(False)) | (F.col("committed_offset") < 0)
-    time = F.max(F.coalesce("commit_timestamp", "log_timestamp")).over(order)
+    time = F.max(COUNTS_AT).over(order)
     return with_key_hash(commits, *KEYS).select(
-        KEY_HASH, *KEYS, "log_offset", time.alias("at"),
+        KEY_HASH, *KEYS, COUNTS_OFFSET, time.alias("at"),
         F.when(~is_gone, F.col("committed_offset")).alias("committed_offset"), COMPLETE_FROM,
     )  # fmt: skip
 
@@ -110,8 +113,8 @@ def _states(commits: DataFrame) -> DataFrame:
 def _begins(commits: DataFrame) -> DataFrame:
     """`_begin`, when the first state of each group and partition is from, and COMPLETE_FROM. Nothing has to be sorted
     for that."""
-    time = F.coalesce("commit_timestamp", "log_timestamp")
-    first = F.min_by(time, F.when(time.isNotNull(), F.col("log_offset"))).alias("_begin")
+    time = F.col(COUNTS_AT)
+    first = F.min_by(time, F.when(time.isNotNull(), F.col(COUNTS_OFFSET))).alias("_begin")
     complete = F.max(COMPLETE_FROM).alias(COMPLETE_FROM)
     return (
         commits.groupBy(*KEYS, "log_partition")
@@ -125,7 +128,7 @@ def _end(commits: DataFrame, messages: DataFrame, until: datetime | None, now: d
     """One row, `_end`. The newest time of states is the newest of commits, whatever their order."""
     if until is not None:
         return commits.sparkSession.range(1).select(F.lit(until).cast("timestamp").alias("_end"))
-    time = F.coalesce("commit_timestamp", "log_timestamp").alias("at")
+    time = F.col(COUNTS_AT).alias("at")
     newest = commits.select(time).union(messages.select(_believed(now).alias("at")))
     return newest.agg(F.max("at").alias("_end"))
 
@@ -139,13 +142,13 @@ def _samples(states: DataFrame, begins: DataFrame, end: DataFrame, every_s: floa
     ticks = (
         with_key_hash(groups, *KEYS)
         .withColumn("_tick", F.explode(times))
-        .select(KEY_HASH, *KEYS, COMPLETE_FROM, F.lit(None).cast("bigint").alias("log_offset"), "_tick.*")
+        .select(KEY_HASH, *KEYS, COMPLETE_FROM, F.lit(None).cast("bigint").alias(COUNTS_OFFSET), "_tick.*")
     )
     both = states.withColumn("is_last", F.lit(False)).withColumn("_is_state", F.lit(True)).unionByName(
         ticks.withColumn("committed_offset", F.lit(None).cast("bigint")).withColumn("_is_state", F.lit(False))
     )  # fmt: skip
     # A tick includes commits of exactly that time.
-    order = Window.partitionBy(KEY_HASH, *KEYS).orderBy("at", F.desc("_is_state"), "log_offset")
+    order = Window.partitionBy(KEY_HASH, *KEYS).orderBy("at", F.desc("_is_state"), COUNTS_OFFSET)
     order = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     state = F.when(F.col("_is_state"), F.struct("committed_offset", F.col("at").alias("committed_at")))
     rows = both.withColumn("_state", F.last(state, ignorenulls=True).over(order))

@@ -12,10 +12,9 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from kcoord.spark.jobs.completeness import COMPLETE_FROM, COMPLETE_FROM_OFFSET, with_history
+from kcoord.spark.jobs.counting import COUNTS_AT, COUNTS_OFFSET, KEYS, counting
 from kcoord.spark.jobs.key_hash import KEY_HASH, with_key_hash
 
-# Commits of these are one history.
-KEYS = ("log", "log_partition", "group_id", "topic", "partition")
 # Why a commit counts as a reset.
 TOMBSTONE = "tombstone"
 LOG_START = "log_start"
@@ -23,9 +22,13 @@ TOPIC_RECREATED = "topic_recreated"
 
 
 def offsets_history(
-    commits: DataFrame, log_starts: DataFrame | None = None, history: DataFrame | None = None
+    commits: DataFrame,
+    log_starts: DataFrame | None = None,
+    history: DataFrame | None = None,
+    markers: DataFrame | None = None,
 ) -> DataFrame:
-    """`commits` is the table `offset_commits`; a row for each of its rows.
+    """`commits` is the table `offset_commits`; a row for each of its rows that ever counted. With `markers` those of
+    transactions count from their markers on (`counting`), else from their records on.
 
     Compaction leaves a history with gaps. `history` is the table `_history`: with it rows have the time from which
     nothing is missing. Rows before that have no time since the commit before, and no rate, since commits between may be
@@ -34,23 +37,23 @@ def offsets_history(
     `log_starts` (log, topic, partition, log_start), if known: a commit that goes back to the log start is a reset. One
     that goes back to 0 always is.
     """
-    in_order = Window.partitionBy(KEY_HASH, *KEYS).orderBy("log_offset")
+    in_order = Window.partitionBy(KEY_HASH, *KEYS).orderBy(COUNTS_OFFSET)
     so_far = in_order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     up_to_next = in_order.rowsBetween(Window.unboundedPreceding, 1)
     has_next = F.lead(F.lit(True)).over(in_order)
     # A commit of -1 means that there is no offset.
     is_gone = F.coalesce("is_tombstone", F.lit(False)) | (F.col("committed_offset") < 0)
-    before = F.struct("committed_offset", _time().alias("time"), "is_tombstone", "topic_id")
+    before = F.struct("committed_offset", F.col(COUNTS_AT).alias("time"), "is_tombstone", "topic_id")
     # All of them in one step: a second one would go through all rows again.
     rows = (
-        with_key_hash(commits, *KEYS)
+        with_key_hash(counting(commits, markers), *KEYS)
         .withColumn("is_tombstone", is_gone)
         .withColumn("committed_offset", F.when(~F.col("is_tombstone"), F.col("committed_offset")))
         .withColumns(
             {
-                "valid_from": F.max(_time()).over(so_far),
+                "valid_from": F.max(COUNTS_AT).over(so_far),
                 # The `valid_from` of the next commit.
-                "valid_to": F.when(has_next, F.max(_time()).over(up_to_next)),
+                "valid_to": F.when(has_next, F.max(COUNTS_AT).over(up_to_next)),
                 "_before": F.lag(before).over(in_order),
             }
         )
@@ -70,7 +73,7 @@ def offsets_history(
     rows = with_history(rows, history)
     gap = F.col("committed_offset") - F.col("previous_offset")
     is_known = F.col("log_offset") >= F.coalesce(COMPLETE_FROM_OFFSET, F.lit(0))
-    seconds = F.when(is_known, _seconds(_time()) - _seconds(F.col("_previous_time")))
+    seconds = F.when(is_known, _seconds(F.col(COUNTS_AT)) - _seconds(F.col("_previous_time")))
     reason = _reset_reason(gap)
     return rows.select(
         *KEYS[:1], "group_id", "topic", "partition", "valid_from", "valid_to", "committed_offset",
@@ -95,11 +98,6 @@ def offset_of(history: DataFrame, at: datetime | Column) -> DataFrame:
     when = at if isinstance(at, Column) else F.lit(at)
     is_open = F.col("valid_to").isNull() | (when < F.col("valid_to"))
     return history.where((F.col("valid_from") <= when) & is_open & ~F.col("is_tombstone"))
-
-
-def _time() -> Column:
-    """When a commit was made. Tombstones have only the time of their record."""
-    return F.coalesce("commit_timestamp", "log_timestamp")
 
 
 def _seconds(time: Column) -> Column:

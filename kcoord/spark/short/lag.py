@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 from kcoord.spark.jobs.completeness import COMPLETE_FROM, LogHistory
 from kcoord.spark.jobs.lag import KEYS, TICKS_MAX
 from kcoord.spark.short.bounds import NotShort
+from kcoord.spark.short.counting import commit_offsets, commit_times
 from kcoord.spark.short.offsets_history import (
-    commit_times,
     committed_offsets,
     completeness,
     partitions_of,
@@ -91,8 +91,9 @@ def lag(
     until_us: int | None = None,
     histories: Sequence[LogHistory] = (),
 ) -> pa.Table:
-    """`commits`, `messages` and `assignments` have the columns that `kcoord.spark.jobs.lag` names. Times are
-    microseconds. Raises TooManySamples, and NotShort for more than SAMPLES_MAX.
+    """`commits`, `messages` and `assignments` have the columns that `kcoord.spark.jobs.lag` names; `commits` may be
+    what `counting` makes of them. Times are microseconds. Raises TooManySamples, and NotShort for more than
+    SAMPLES_MAX.
     """
     _, complete_from = completeness(commits, histories)
     times = commit_times(commits)
@@ -153,7 +154,7 @@ class States:
         self.first = first_rows(groups, count)
         # Changes in the order of their logs: a group's commits for a partition may be in several.
         places, _ = keys_of(commits, [*KEYS, "log_partition"])
-        log_offsets = integers(commits.column("log_offset"))
+        log_offsets = commit_offsets(commits)
         order = in_order(places, log_offsets)
         at = running_max(times[order], begins_of(places[order]))
         has_time = at != MISSING

@@ -10,8 +10,10 @@ import pyarrow as pa
 
 from kcoord.core.outcome import OFFSETS_TOPIC
 from kcoord.spark.jobs.completeness import COMPLETE_FROM, PLACE, LogHistory
+from kcoord.spark.jobs.counting import KEYS
 from kcoord.spark.jobs.lag import PARTITION
-from kcoord.spark.jobs.offsets_history import KEYS, LOG_START, TOMBSTONE, TOPIC_RECREATED
+from kcoord.spark.jobs.offsets_history import LOG_START, TOMBSTONE, TOPIC_RECREATED
+from kcoord.spark.short.counting import commit_offsets, commit_times
 from kcoord.spark.short.runs import (
     MISSING,
     back_in_place,
@@ -36,12 +38,13 @@ NO_TOPIC: Final = -1
 def offsets_history(
     commits: pa.Table, messages: pa.Table | None = None, histories: Sequence[LogHistory] = ()
 ) -> pa.Table:
-    """`commits` is the table `offset_commits`, `messages` has PARTITION and `offset` of the table `messages`: log
-    starts come from it. `histories` are the rows of the table `_history`. A row for each commit, in their order.
+    """A row for each commit, in their order. `commits` is the table `offset_commits`, or what `counting` makes of it.
+    `messages` has PARTITION and `offset` of the table `messages`: log starts come from it. `histories` are the rows of
+    the table `_history`.
     """
     keys, _ = keys_of(commits, KEYS)
     offsets = integers(commits.column("log_offset"))
-    order = in_order(keys, offsets)
+    order = in_order(keys, commit_offsets(commits))
     begins = begins_of(keys[order])
     ends = ends_of(keys[order])
 
@@ -118,12 +121,6 @@ def offset_of(history: pa.Table, at_us: int) -> pa.Table:
     valid_from, valid_to = integers(history.column("valid_from")), integers(history.column("valid_to"))
     is_valid = (valid_from != MISSING) & (valid_from <= at_us) & ((valid_to == MISSING) | (at_us < valid_to))
     return history.filter(is_valid & ~flags(history.column("is_tombstone"))).combine_chunks()
-
-
-def commit_times(commits: pa.Table) -> Any:
-    """When commits were made; of tombstones the time of the record."""
-    made = integers(commits.column("commit_timestamp"))
-    return np.where(made == MISSING, integers(commits.column("log_timestamp")), made)
 
 
 def committed_offsets(commits: pa.Table) -> Any:

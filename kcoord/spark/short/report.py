@@ -34,9 +34,9 @@ from kcoord.spark.jobs.report.data import (
 )
 from kcoord.spark.short.aggregates import Row, largest, mode, smallest, total
 from kcoord.spark.short.bounds import NotShort
+from kcoord.spark.short.counting import commit_times
 from kcoord.spark.short.lag import SAMPLES_MAX, Messages, States, believed
 from kcoord.spark.short.offsets_history import (
-    commit_times,
     committed_offsets,
     completeness,
     offsets_history,

@@ -47,7 +47,7 @@ from kcoord.spark.jobs.report.text import time_of
 
 # What is needed of the table of commits, and what its history shows otherwise.
 COMMIT_COLUMNS: Final = (*LAG_COMMIT_COLUMNS, "topic_id")
-NOT_NEEDED: Final = ("leader_epoch", "metadata", "expire_timestamp", "producer_id")
+NOT_NEEDED: Final = ("leader_epoch", "metadata", "expire_timestamp")
 
 
 def collect(

@@ -1,0 +1,89 @@
+"""Offsets of transactions count from the commit marker on, in jobs with Spark and without it."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from kcoord.log.committed_offsets import CommittedOffsets
+from kcoord.spark.jobs.lag import lag
+from kcoord.spark.jobs.offsets_history import offset_of, offsets_history
+from kcoord.spark.short.counting import counting
+from kcoord.spark.short.lag import lag as short_lag
+from kcoord.spark.short.offsets_history import offsets_history as short_history
+from tests.spark.tables import arrow, at, commit, frame, message, micros, same_rows
+
+Rows = list[dict[str, Any]]
+PRODUCERS = (1, 2, 3)
+
+
+def marker(offset: int, seconds: float, producer: int, name: str = "commit_marker") -> dict[str, Any]:
+    return {
+        "log_topic": "__consumer_offsets", "log_partition": 0, "log_offset": offset, "log_timestamp": at(seconds),
+        "producer_id": producer, "record_name": name,
+    }  # fmt: skip
+
+
+def random_log(rng: random.Random, size: int) -> tuple[Rows, Rows, list[dict[tuple[str, str, int], int]]]:
+    """Commits without those of aborted and open transactions, markers, and the offsets after each record."""
+    held: dict[int, Rows] = {}
+    commits: Rows = []
+    markers: Rows = []
+    states: list[dict[tuple[str, str, int], int]] = []
+    model = CommittedOffsets()
+    for offset in range(size):
+        producer = rng.choice([-1, -1, *PRODUCERS])
+        if producer >= 0 and producer in held and rng.random() < 0.3:
+            is_commit = rng.random() < 0.7
+            rows = held.pop(producer)
+            markers.append(marker(offset, offset, producer, "commit_marker" if is_commit else "abort_marker"))
+            commits += rows if is_commit else []
+            model.end_transaction(producer, is_commit)
+        else:
+            group = rng.choice(["g", "h"])
+            is_gone = producer < 0 and rng.random() < 0.2
+            row = commit(offset, offset, None if is_gone else rng.randrange(1, 90), group)
+            if producer >= 0:
+                row["producer_id"] = producer
+                held.setdefault(producer, []).append(row)
+            else:
+                commits.append(row)
+            if is_gone:
+                model.remove((group, "t", 0))
+            else:
+                model.commit((group, "t", 0), (offset, row["committed_offset"]), producer)
+        states.append({place: one[1] for place, one in model.by_place.items()})
+    return commits, markers, states
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_offsets_at_every_time_are_those_of_the_coordinator(spark: SparkSession, seed: int) -> None:
+    commits, markers, states = random_log(random.Random(seed), 150)
+    found = offsets_history(frame(spark, "offset_commits", commits), markers=frame(spark, "records", markers))
+    short = short_history(counting(arrow("offset_commits", commits), arrow("records", markers)))
+    same_rows(found, short)
+    rows = [row for row in short.to_pylist() if not row["is_tombstone"]]
+    for offset, state in enumerate(states):
+        now = at(offset)
+        valid = [row for row in rows if row["valid_from"] <= now and (row["valid_to"] is None or now < row["valid_to"])]
+        assert {(row["group_id"], "t", 0): row["committed_offset"] for row in valid} == state, offset
+
+
+def test_before_its_marker_a_transaction_is_not_seen(spark: SparkSession) -> None:
+    rows = [commit(0, 0, 5), commit(1, 10, 9, producer_id=7)]
+    ends = [marker(2, 200, 7)]
+    commits, markers = frame(spark, "offset_commits", rows), frame(spark, "records", ends)
+    history = offsets_history(commits, markers=markers)
+    seen = [[row.committed_offset for row in offset_of(history, at(when)).collect()] for when in (199, 200)]
+    assert seen == [[5], [9]]
+    messages = [message(offset, 1) for offset in range(20)]
+    of_spark = frame(spark, "messages", messages)
+    counted = counting(arrow("offset_commits", rows), arrow("records", ends))
+    for until, expected in ((199, 15), (200, 11)):
+        found = lag(commits, of_spark, None, 0, at(until), at(1000), markers=markers)
+        short = short_lag(counted, arrow("messages", messages), None, micros(at(1000)), 0, micros(at(until)))
+        same_rows(found, short)
+        assert [row["lag_records"] for row in short.to_pylist() if row["is_last"]] == [expected]
