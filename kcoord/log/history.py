@@ -4,6 +4,10 @@ Offsets are written without gaps: the leader assigns one to each record and mark
 compaction, retention or DeleteRecords: a batch with fewer records than offsets, offsets missing between two batches, or
 offsets missing before the first one. After the last gap the log is complete. The cleaner's checkpoint does not give
 this offset: all records below it may still exist, and after a crash it may be too low.
+
+The state at a point is another matter. The cleaner removes a record below its checkpoint if a newer one, also below the
+checkpoint, replaces it, and the gap that it leaves may lie before the point. So in a log with gaps states are complete
+only from the checkpoint on, or from the last segment on if there is none.
 """
 
 from __future__ import annotations
@@ -28,6 +32,8 @@ class HistoryStart:
         self.end_offset = self.offset
         self._first_ms = NO_TIMESTAMP
         self._newest_ms = NO_TIMESTAMP
+        self._floor = FROM_THE_BEGINNING
+        self._floor_ms = NO_TIMESTAMP
 
     @property
     def is_whole(self) -> bool:
@@ -41,6 +47,22 @@ class HistoryStart:
         if self.is_whole:
             return NO_TIMESTAMP
         return self._newest_ms if self._first_ms == NO_TIMESTAMP else self._first_ms
+
+    @property
+    def state_offset(self) -> int:
+        """The offset from which on the state at each point is complete, FROM_THE_BEGINNING if nothing is missing."""
+        return self.offset if self.is_whole else max(self.offset, self._floor)
+
+    @property
+    def state_time_ms(self) -> int:
+        """As `time_ms`, for `state_offset`."""
+        if self.is_whole or self._floor <= self.offset:
+            return self.time_ms
+        return self._newest_ms if self._floor_ms == NO_TIMESTAMP else self._floor_ms
+
+    def cleaned_below(self, floor: int) -> None:
+        """Records below `floor` may have been removed. Call it before the first batch."""
+        self._floor = floor
 
     def batch(self, header: BatchHeader) -> None:
         if header.last_offset < self.end_offset:
@@ -56,6 +78,8 @@ class HistoryStart:
             is_horizon = (header.attributes & DELETE_HORIZON_FLAG) != 0
             is_cut = header.base_offset < self.end_offset
             self._first_ms = int(header.max_timestamp if is_horizon or is_cut else header.base_timestamp)
+        if self._floor_ms == NO_TIMESTAMP and header.last_offset >= self._floor:
+            self._floor_ms = int(header.base_timestamp)
         if header.max_timestamp > self._newest_ms:
             self._newest_ms = int(header.max_timestamp)
         self.end_offset = int(header.last_offset) + 1

@@ -133,6 +133,39 @@ def _check_jobs(data: Path) -> None:
     assert {row["history_complete_from"] for row in document["tables"]["lag"]["rows"]} == {iso}
 
 
+def test_states_are_complete_only_from_the_cleaner_s_mark_on(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the commit of second 1 the log has no gap from second 2 on, but the state of second 2 lacks it."""
+    path = tmp_path / "data"
+    rig = LogRig(path)
+    rig.create("orders", 2, 0)
+    rig.commit("g", 1, orders_0=1)
+    rig.commit("g", 2, orders_1=1)
+    rig.commit("g", 3, orders_0=3)
+    roll(rig, "__consumer_offsets", 4)
+    rig.commit("g", 5, orders_0=5)
+    rig.stop()
+    assert log_tool("compact", path, "--history", "0").exit_code == 0
+    refused = log_tool("state", path, "--as-of", f"@{START_MS + 2000}")
+    assert refused.exit_code != 0 and "lacks records" in refused.stderr
+    words = ("offsets-history", path, "--at", f"@{START_MS + 2000}")
+    found = [pipeline(*words), pipeline("lag", path)]
+    monkeypatch.setattr("kcoord.cli.pipeline.short_run._has_session", lambda: False)
+    for job, *more in (words, ("lag", path)):
+        result = CliRunner().invoke(main, ["pipeline", str(job), *map(str, more), "-o", "json"], catch_exceptions=False)
+        found.append((json.loads(result.stdout), result.stderr))
+    complete = "2025-10-09T08:53:25.000Z"
+    for document, stderr in found:
+        [rows] = [table["rows"] for table in document["tables"].values()]
+        assert rows and {row["history_complete_from"] for row in rows} == {complete}
+        assert document["history"][0]["history_complete_from"] == complete
+        assert f"({complete})" in stderr
+    # Of rebalances only records are asked.
+    document, _ = pipeline("rebalances", path)
+    assert document["history"][0]["history_complete_from"] < complete
+
+
 def test_times_between_possibly_removed_commits_are_unknown(spark: SparkSession) -> None:
     from kcoord.spark.jobs.offsets_history import offsets_history
 

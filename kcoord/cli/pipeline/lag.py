@@ -54,7 +54,7 @@ def lag(options: RunOptions, every: float, last: bool, assigned: bool) -> None:
             run.now_us,
             every_s,
             run.until_us,
-            run.history(),
+            run.history(of_states=True),
         )
         if last:
             rows = rows.filter(rows.column("is_last"))
@@ -76,7 +76,7 @@ def lag(options: RunOptions, every: float, last: bool, assigned: bool) -> None:
             run.assignments(job.ASSIGNMENT_COLUMNS),
             every_s,
             until,
-            history=run.history(),
+            history=run.history(of_states=True),
             markers=run.markers(),
         )
         if last:

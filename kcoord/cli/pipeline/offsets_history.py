@@ -35,7 +35,7 @@ def offsets_history(options: RunOptions, at: int, log_starts: bool) -> None:
         from kcoord.spark.short import offsets_history as job
 
         messages = run.table("messages", lag.MESSAGE_COLUMNS) if log_starts else None
-        history = job.offsets_history(run.commits(), messages, run.history())
+        history = job.offsets_history(run.commits(), messages, run.history(of_states=True))
         if at >= 0:
             history = job.offset_of(history, at * 1000)
         return [ShortResult("offsets_history", history, "valid_from", SHOWN)]
@@ -49,7 +49,7 @@ def offsets_history(options: RunOptions, at: int, log_starts: bool) -> None:
         from kcoord.spark.jobs import offsets_history as job
 
         starts = lag.log_starts(run.table("messages", lag.MESSAGE_COLUMNS)) if log_starts else None
-        history = job.offsets_history(run.table("offset_commits"), starts, run.history(), run.markers())
+        history = job.offsets_history(run.table("offset_commits"), starts, run.history(of_states=True), run.markers())
         if at >= 0:
             history = job.offset_of(history, F.timestamp_millis(F.lit(at)))
         run.finish(Result("offsets_history", history, "valid_from", SHOWN))

@@ -212,18 +212,29 @@ class Run:
             return None
         return one_cluster(found) if self.options.one_cluster else found
 
-    def history(self) -> DataFrame:
-        """The table `_history` of `__consumer_offsets`. Missing history of the requested time is noted on stderr."""
+    def history(self, of_states: bool = False) -> DataFrame:
+        """The table `_history` of `__consumer_offsets`; with `of_states` it is about the state at each time.
+
+        Missing history of the requested time is noted on stderr.
+        """
         import pyarrow as pa
 
         from kcoord.cli.pipeline.history_notes import note_history
-        from kcoord.spark.jobs.completeness import collected, histories_of, history_table, of_one_cluster
+        from kcoord.spark.jobs.completeness import (
+            OF_RECORDS,
+            OF_STATES,
+            collected,
+            histories_of,
+            history_table,
+            of_one_cluster,
+        )
         from kcoord.spark.planned import read_history_table
 
         table = self._ahead.table() if self._ahead is not None else None
         if table is None:
             table = read_history_table(self.spark, self.options.path, history_options(self.options))
-        found = histories_of(table) if isinstance(table, pa.Table) else collected(table)
+        columns = OF_STATES if of_states else OF_RECORDS
+        found = histories_of(table, columns) if isinstance(table, pa.Table) else collected(table, columns)
         self.histories = of_one_cluster(found) if self.options.one_cluster else found
         note_history(self.histories, self.options)
         return history_table(self.spark, self.histories)

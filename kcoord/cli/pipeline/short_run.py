@@ -117,16 +117,17 @@ class ShortRun:
         with self._bar() as bar:
             yield from read_logs(self.options.path, wanted, partial(bar.begin, "Reading"), bar.step)
 
-    def history(self) -> list[LogHistory]:
-        """The rows of the table `_history`, which `histories` has from now on."""
-        from kcoord.spark.jobs.completeness import histories_of
+    def history(self, of_states: bool = False) -> list[LogHistory]:
+        """The rows of the table `_history`, with `of_states` about the state at each time. `histories` has
+        them from now on."""
+        from kcoord.spark.jobs.completeness import OF_RECORDS, OF_STATES, histories_of
         from kcoord.spark.planned import read_history_here
         from kcoord.spark.short.bounds import NotShort
 
         found = read_history_here(self.options.path, history_options(self.options))
         if found is None:
             raise NotShort("the headers of the logs")
-        self.histories = histories_of(found)
+        self.histories = histories_of(found, OF_STATES if of_states else OF_RECORDS)
         return self.histories
 
 

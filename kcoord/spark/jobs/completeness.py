@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 COMPLETE_FROM: Final = "history_complete_from"
 COMPLETE_FROM_OFFSET: Final = "complete_from_offset"
+# The columns of `_history` for all records, and for the state at each point.
+OF_RECORDS: Final = (COMPLETE_FROM_OFFSET, COMPLETE_FROM)
+OF_STATES: Final = ("state_complete_from_offset", "state_complete_from")
 PLACE: Final = ("log", "log_partition")
 SCHEMA: Final = pa.schema(
     [
@@ -36,7 +39,8 @@ SCHEMA: Final = pa.schema(
 
 @dataclass(frozen=True)
 class LogHistory:
-    """A row of the table `_history`. `from_ms` is `history_complete_from` as a Unix time, None for null."""
+    """A row of the table `_history`, with its columns OF_RECORDS or OF_STATES. `from_ms` is a Unix time, None for
+    null."""
 
     log: str
     topic: str
@@ -50,21 +54,21 @@ class LogHistory:
         return f"{self.topic}-{self.partition}"
 
 
-def collected(history: DataFrame) -> list[LogHistory]:
+def collected(history: DataFrame, columns: Sequence[str] = OF_RECORDS) -> list[LogHistory]:
     """The rows of the table `_history`, in the order of logs. Spark runs here."""
     rows = history.select(
-        "log", "log_topic", "log_partition", "end_offset", COMPLETE_FROM_OFFSET, F.unix_millis(COMPLETE_FROM)
+        "log", "log_topic", "log_partition", "end_offset", columns[0], F.unix_millis(columns[1])
     ).collect()
     return _in_order(rows)
 
 
-def histories_of(table: pa.Table) -> list[LogHistory]:
+def histories_of(table: pa.Table, columns: Sequence[str] = OF_RECORDS) -> list[LogHistory]:
     """The same for the table `_history` as an Arrow table."""
-    names = ("log", "log_topic", "log_partition", "end_offset", COMPLETE_FROM_OFFSET)
-    columns = [table.column(name).to_pylist() for name in names]
-    times_us = table.column(COMPLETE_FROM).cast(pa.int64()).to_pylist()
+    names = ("log", "log_topic", "log_partition", "end_offset", columns[0])
+    values = [table.column(name).to_pylist() for name in names]
+    times_us = table.column(columns[1]).cast(pa.int64()).to_pylist()
     times = [None if at_us is None else at_us // 1000 for at_us in times_us]
-    return _in_order(zip(*columns, times, strict=True))
+    return _in_order(zip(*values, times, strict=True))
 
 
 def _in_order(rows: Iterable[tuple[Any, ...]]) -> list[LogHistory]:

@@ -62,10 +62,9 @@ def read_history(task: HistoryTask, options: ReadOptions) -> pa.RecordBatch:
     filesystem, _ = options.storage.open()
     one = task.partition
     planner = Planner(filesystem, replace(options, fail_on_data_loss=False))
-    history = planner.settled(one, lambda now: history_start(filesystem, now, task.log_start))
+    history = planner.settled(one, lambda now: history_start(filesystem, now, task.log_start, task.cleaned))
     if history is None:
         raise FileNotFoundError(f"{one.name}: it was removed while it was read")
-    from_ms = history.time_ms
     row = {
         "log": one.log,
         "log_topic": one.topic,
@@ -74,14 +73,24 @@ def read_history(task: HistoryTask, options: ReadOptions) -> pa.RecordBatch:
         "end_offset": history.end_offset,
         "cleaned_offset": task.cleaned,
         "complete_from_offset": history.offset,
-        "history_complete_from": from_ms * 1000 if 0 <= from_ms <= TIME_MS_MAX else None,
+        "history_complete_from": _micros(history.time_ms),
+        "state_complete_from_offset": history.state_offset,
+        "state_complete_from": _micros(history.state_time_ms),
     }
     return pa.RecordBatch.from_arrays([pa.array([row[field.name]], field.type) for field in schema], schema=schema)
 
 
-def history_start(filesystem: Any, partition: LogPartition, log_start: int) -> HistoryStart:
-    """Find out from where on the log is complete. Raises OSError, and SegmentChanged if files were exchanged."""
+def _micros(time_ms: int) -> int | None:
+    return time_ms * 1000 if 0 <= time_ms <= TIME_MS_MAX else None
+
+
+def history_start(filesystem: Any, partition: LogPartition, log_start: int, cleaned: int | None = None) -> HistoryStart:
+    """Find out from where on the log is complete; `cleaned` is the cleaner's checkpoint.
+
+    Raises OSError, and SegmentChanged if files were exchanged.
+    """
     history = HistoryStart(log_start)
+    history.cleaned_below(partition.segments[-1].base_offset if cleaned is None else cleaned)
     for segment in partition.segments:
         history.segment(segment.base_offset)
         for header in _headers(filesystem, segment):

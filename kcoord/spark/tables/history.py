@@ -27,6 +27,13 @@ class HistoryTable(Table):
             "the time of the first record from that offset on, or of the newest record if none follows; "
             "null if the whole history is there",
         ),
+        Column(
+            "state_complete_from_offset",
+            BIGINT,
+            "from here on the state at each point is complete: `complete_from_offset`, but in a log with gaps at least "
+            "the cleaner's checkpoint, or the begin of the last segment without one",
+        ),
+        Column("state_complete_from", TIMESTAMP, "as `history_complete_from`, for that offset"),
     )
     UNSTREAMABLE: ClassVar[str] = "compaction changes its rows"
     HAS_ROW_PER_PARTITION: ClassVar[bool] = True
