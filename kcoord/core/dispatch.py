@@ -11,6 +11,7 @@ from kcoord.core.refusals import error_response
 from kcoord.protocol import apis, errors
 from kcoord.protocol.add_offsets_to_txn import AddOffsetsToTxnRequest
 from kcoord.protocol.add_partitions_to_txn import AddPartitionsToTxnRequest
+from kcoord.protocol.alter_configs import AlterConfigsRequest
 from kcoord.protocol.consumer_group_describe import ConsumerGroupDescribeRequest
 from kcoord.protocol.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 from kcoord.protocol.consumer_group_install_assignment import ConsumerGroupInstallAssignmentRequest
@@ -85,6 +86,8 @@ def handle_request(core: Core, request: Request, now: Now) -> Outcome:
         return core.topic_admin.handle_delete_topics(request, cast(DeleteTopicsRequest, request.body))
     if key == apis.DESCRIBE_CONFIGS:
         return core.configs.handle_describe_configs(request, cast(DescribeConfigsRequest, request.body))
+    if key == apis.ALTER_CONFIGS:
+        return core.configs.handle_alter_configs(request, cast(AlterConfigsRequest, request.body))
     if key == apis.CREATE_PARTITIONS:
         return core.topic_admin.handle_create_partitions(request, cast(CreatePartitionsRequest, request.body))
     if key == apis.DELETE_GROUPS:

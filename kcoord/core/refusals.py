@@ -35,6 +35,7 @@ from kcoord.protocol import create_topics
 from kcoord.protocol import delete_records
 from kcoord.protocol import offset_for_leader_epoch
 from kcoord.protocol import describe_configs
+from kcoord.protocol import alter_configs
 from kcoord.protocol import describe_log_dirs
 from kcoord.protocol import create_partitions
 from kcoord.protocol import delete_groups
@@ -109,6 +110,8 @@ def error_response(api_key: int, version: int, body: Message, error_code: int) -
         return refuse_txn_offset_commit(version, body, error_code)
     if api_key == apis.DESCRIBE_CONFIGS:
         return _describe_configs(cast(describe_configs.DescribeConfigsRequest, body), error_code)
+    if api_key == apis.ALTER_CONFIGS:
+        return _alter_configs(cast(alter_configs.AlterConfigsRequest, body), error_code)
     if api_key == apis.DESCRIBE_LOG_DIRS:
         return describe_log_dirs.DescribeLogDirsResponse(error_code=error_code, results=[describe_log_dirs.DescribeLogDirsResult(error_code=error_code)])
     if api_key == apis.CREATE_PARTITIONS:
@@ -201,6 +204,13 @@ def _describe_configs(body: describe_configs.DescribeConfigsRequest, error_code:
     for asked in body.resources:
         results.append(describe_configs.DescribeConfigsResult(error_code=error_code, error_message=None, resource_type=asked.resource_type, resource_name=asked.resource_name))
     return describe_configs.DescribeConfigsResponse(results=results)
+
+
+def _alter_configs(body: alter_configs.AlterConfigsRequest, error_code: int) -> Message:
+    responses: list[alter_configs.AlterConfigsResourceResponse] = []
+    for asked in body.resources:
+        responses.append(alter_configs.AlterConfigsResourceResponse(error_code=error_code, error_message=None, resource_type=asked.resource_type, resource_name=asked.resource_name))
+    return alter_configs.AlterConfigsResponse(responses=responses)
 
 
 def _create_partitions(body: create_partitions.CreatePartitionsRequest, error_code: int) -> Message:

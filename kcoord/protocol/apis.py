@@ -34,6 +34,7 @@ END_TXN: Final = 26
 WRITE_TXN_MARKERS: Final = 27
 TXN_OFFSET_COMMIT: Final = 28
 DESCRIBE_CONFIGS: Final = 32
+ALTER_CONFIGS: Final = 33
 DESCRIBE_LOG_DIRS: Final = 35
 CREATE_PARTITIONS: Final = 37
 DELETE_GROUPS: Final = 42
@@ -112,6 +113,7 @@ APIS: Final[dict[int, Api]] = {
     27: Api(27, "WriteTxnMarkers", 1, 2, 1, 1, True),
     28: Api(28, "TxnOffsetCommit", 0, 5, 3, 0, True),
     32: Api(32, "DescribeConfigs", 1, 4, 4, 1, True),
+    33: Api(33, "AlterConfigs", 0, 2, 2, 0, True),
     35: Api(35, "DescribeLogDirs", 1, 5, 2, 1, True),
     37: Api(37, "CreatePartitions", 0, 3, 2, 0, True),
     42: Api(42, "DeleteGroups", 0, 2, 2, 0, True),
@@ -341,6 +343,13 @@ def _load(api_key: int) -> Codec:
             describe_configs.DescribeConfigsRequest, describe_configs.DescribeConfigsResponse,
             describe_configs.decode_describe_configs_request, describe_configs.decode_describe_configs_response,
             describe_configs.encode_describe_configs_request, describe_configs.encode_describe_configs_response,
+        )
+    if api_key == 33:
+        from kcoord.protocol import alter_configs
+        return Codec(
+            alter_configs.AlterConfigsRequest, alter_configs.AlterConfigsResponse,
+            alter_configs.decode_alter_configs_request, alter_configs.decode_alter_configs_response,
+            alter_configs.encode_alter_configs_request, alter_configs.encode_alter_configs_response,
         )
     if api_key == 35:
         from kcoord.protocol import describe_log_dirs

@@ -29,6 +29,7 @@ from kcoord.protocol import end_txn
 from kcoord.protocol import write_txn_markers
 from kcoord.protocol import txn_offset_commit
 from kcoord.protocol import describe_configs
+from kcoord.protocol import alter_configs
 from kcoord.protocol import describe_log_dirs
 from kcoord.protocol import create_partitions
 from kcoord.protocol import delete_groups
@@ -100,6 +101,8 @@ def decode_request(api_key: int, r: Reader, version: int) -> Message:
         return txn_offset_commit.decode_txn_offset_commit_request(r, version)
     if api_key == 32:
         return describe_configs.decode_describe_configs_request(r, version)
+    if api_key == 33:
+        return alter_configs.decode_alter_configs_request(r, version)
     if api_key == 35:
         return describe_log_dirs.decode_describe_log_dirs_request(r, version)
     if api_key == 37:
@@ -209,6 +212,9 @@ def encode_response(w: BytesWriter, api_key: int, m: Message, version: int) -> N
         return
     if api_key == 32 and isinstance(m, describe_configs.DescribeConfigsResponse):
         describe_configs.encode_describe_configs_response(w, m, version)
+        return
+    if api_key == 33 and isinstance(m, alter_configs.AlterConfigsResponse):
+        alter_configs.encode_alter_configs_response(w, m, version)
         return
     if api_key == 35 and isinstance(m, describe_log_dirs.DescribeLogDirsResponse):
         describe_log_dirs.encode_describe_log_dirs_response(w, m, version)

@@ -381,6 +381,57 @@ def alter_configs(s: Session) -> None:
     s.call("in the end", "DescribeConfigs", 4, {"resources": [resource], "includeSynonyms": True})
 
 
+def replace_configs(s: Session) -> None:
+    create_topic(s, "rc", 1, {"retention.ms": "1000", "segment.ms": "5000"})
+
+    def replace(
+        step: str, name: str, *configs: tuple[str, str | None], kind: int = 2, version: int = 2, **fields: Any
+    ) -> None:
+        listed = [{"name": key, "value": value} for key, value in configs]
+        resource = {"resourceType": kind, "resourceName": name, "configs": listed}
+        s.call(step, "AlterConfigs", version, {"resources": [resource], **fields})
+
+    def shown(
+        step: str, name: str = "rc", kind: int = 2, keys: tuple[str, ...] = ("retention.ms", "segment.ms")
+    ) -> None:
+        resource = {"resourceType": kind, "resourceName": name, "configurationKeys": list(keys)}
+        s.call(step, "DescribeConfigs", 4, {"resources": [resource], "includeSynonyms": True})
+
+    for version in versions("AlterConfigs"):
+        replace("one of two", "rc", ("retention.ms", "2000"), version=version)
+        wait_for_config(s, 2, "rc", "segment.ms", None)
+        shown("the other is gone")
+        replace("only validate", "rc", ("cleanup.policy", "compact"), version=version, validateOnly=True)
+        replace("an unknown key", "rc", ("no.such.key", "1"), version=version)
+        replace("a bad value", "rc", ("retention.ms", "soon"), version=version)
+        replace("a null value", "rc", ("retention.ms", None), version=version)
+        replace("the same key twice", "rc", ("retention.ms", "1"), ("retention.ms", "2"), version=version)
+        replace("good and bad", "rc", ("segment.ms", "7000"), ("retention.ms", "soon"), version=version)
+        shown("nothing has changed")
+        replace("an unknown topic", "rc-nowhere", ("retention.ms", "1"), version=version)
+        replace("a bad name", "a b", ("retention.ms", "1"), version=version)
+        replace("no name", "", ("retention.ms", "1"), version=version)
+        replace("resource type 99", "x", ("retention.ms", "1"), kind=99, version=version)
+        replace("a logger", "1", ("kafka", "INFO"), kind=8, version=version)
+        replace("two", "rc", ("retention.ms", "3000"), ("segment.ms", "6000"), version=version)
+        wait_for_config(s, 2, "rc", "segment.ms", "6000")
+        shown("both")
+    replace("none", "rc")
+    wait_for_config(s, 2, "rc", "retention.ms", None)
+    shown("all are gone")
+    replace("a config of this broker", "1", ("log.retention.ms", "90000"), kind=4)
+    wait_for_config(s, 4, "1", "log.retention.ms", "90000")
+    replace("another broker", "7", ("log.retention.ms", "90000"), kind=4)
+    replace("what cannot be changed", "1", ("node.id", "7"), kind=4)
+    replace("none for this broker", "1", kind=4)
+    wait_for_config(s, 4, "1", "log.retention.ms", None)
+    replace("a config of a group", "rc-group", ("consumer.session.timeout.ms", "50000"), kind=32)
+    wait_for_config(s, 32, "rc-group", "consumer.session.timeout.ms", "50000")
+    replace("none for the group", "rc-group", kind=32)
+    wait_for_config(s, 32, "rc-group", "consumer.session.timeout.ms", None)
+    s.call("nothing", "AlterConfigs", 2, {"resources": []})
+
+
 def describe_topic_partitions(s: Session) -> None:
     create_topic(s, "dp-a", 3)
     create_topic(s, "dp-b", 2)
@@ -512,6 +563,7 @@ ADMIN_SCRIPTS = {
     "create_partitions": create_partitions,
     "describe_configs": describe_configs,
     "alter_configs": alter_configs,
+    "replace_configs": replace_configs,
     "group_configs": group_configs,
     "describe_topic_partitions": describe_topic_partitions,
 }

@@ -47,7 +47,7 @@ def wait_for_coordinator(s: Session) -> None:
 
 def wait_for_config(s: Session, kind: int, name: str, key: str, value: str | None) -> None:
     """Until DescribeConfigs shows the value that was set on a resource; None: until nothing is set on it."""
-    sources = {32: 8, 4: 2 if name else 3}
+    sources = {2: 1, 32: 8, 4: 2 if name else 3}
     resource = {"resourceType": kind, "resourceName": name, "configurationKeys": [key]}
     with s.unrecorded():
         for _ in range(400):

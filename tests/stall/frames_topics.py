@@ -100,6 +100,10 @@ def config_frames() -> list[Frame]:
                ResourceType=GROUP, ResourceName=UNKNOWN, **session),
         filled(alter, 1, "a default of all groups", "topics", resources, "deep", share=1.5e-4, changes=True,
                ResourceType=BROKER, ResourceName="", **interval),
+        filled(apis.ALTER_CONFIGS, 2, "a config of 1,000 topics", "topics", resources, "different", "deep",
+               changes=True, ResourceName=ALL_TOPICS, **retention),
+        filled(apis.ALTER_CONFIGS, 2, "a config, as often as fits", "topics", "Resources.Configs", changes=True,
+               **topic, **retention),
         filled(apis.LIST_CONFIG_RESOURCES, 1, "a type, as often as fits", "topics", "ResourceTypes",
                ResourceTypes=TOPIC),
         message(apis.LIST_CONFIG_RESOURCES, 1, "all types", "topics", lambda world: ListConfigResourcesRequest(

@@ -1,4 +1,4 @@
-"""DescribeConfigs, IncrementalAlterConfigs and ListConfigResources.
+"""DescribeConfigs, IncrementalAlterConfigs, AlterConfigs and ListConfigResources.
 
 Configurations are set on topics, on groups (KIP-848's `consumer.` keys) and on the running broker: for this node or,
 with an empty name, for every node. They are records of the metadata log. The result of an alteration is checked as a
@@ -41,6 +41,13 @@ from kcoord.core.topics.registry import (
     TopicRegistry,
     check_topic_name,
 )
+from kcoord.protocol.alter_configs import (
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+)
+from kcoord.protocol.alter_configs import (
+    AlterConfigsResourceResponse as ReplacedResourceResponse,
+)
 from kcoord.protocol.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -72,6 +79,7 @@ from kcoord.protocol.list_config_resources import (
     ListConfigResourcesResponse,
 )
 from kcoord.protocol.records.config_record import ConfigRecord
+from kcoord.wire.message import Message
 
 OP_SET: Final = 0
 OP_DELETE: Final = 1
@@ -125,6 +133,9 @@ class Problem:
     def __init__(self, error_code: int, message: str | None) -> None:
         self.error_code = error_code
         self.message = None if message is None else message[:MESSAGE_CHARS_MAX]
+
+
+NO_PROBLEM: Final = Problem(NONE, None)
 
 
 @final
@@ -350,44 +361,79 @@ class ConfigHandlers:
             synonyms.append(DescribeConfigsSynonym(name, definition.value, source))
         return synonyms
 
-    # --- IncrementalAlterConfigs -----------------------------------------------------------------------------
+    # --- IncrementalAlterConfigs and AlterConfigs ------------------------------------------------------------
 
     def handle_incremental_alter_configs(self, request: Request, body: IncrementalAlterConfigsRequest) -> Outcome:
         """Set, delete and edit single values (KIP-339), or only validate the request."""
         out = Outcome()
         response = IncrementalAlterConfigsResponse()
-        counts: dict[tuple[int, str], int] = {}
-        changes = 0
-        for resource in body.resources:
-            changes += len(resource.configs)
-            key = (resource.resource_type, resource.resource_name)
-            counts[key] = counts.get(key, 0) + 1
-        for resource in body.resources:
-            records: list[ConfigRecord] = []
-            if counts[(resource.resource_type, resource.resource_name)] > 1:
-                problem: Problem | None = Problem(INVALID_REQUEST, "Each resource must appear at most once.")
-            elif changes > self.altered_max or len(body.resources) > self.altered_max:
-                problem = Problem(POLICY_VIOLATION, TOO_MANY_RECORDS)
-            else:
-                problem = self._alter(resource, records)
-            error_code = NONE
-            message: str | None = None
-            if problem is not None:
-                error_code = problem.error_code
-                message = problem.message
-            elif not body.validate_only:
-                for record in records:
-                    out.add(self.topics.log, None, record)
+        problems = self._alter_all(body.resources, False, body.validate_only, out)
+        for resource, problem in zip(body.resources, problems, strict=True):
             response.responses.append(
-                AlterConfigsResourceResponse(error_code, message, resource.resource_type, resource.resource_name)
+                AlterConfigsResourceResponse(
+                    problem.error_code, problem.message, resource.resource_type, resource.resource_name
+                )
             )
+        self._reply(request, response, out)
+        return out
+
+    def handle_alter_configs(self, request: Request, body: AlterConfigsRequest) -> Outcome:
+        """Replace all configurations of each resource: those that the request does not name are deleted."""
+        out = Outcome()
+        response = AlterConfigsResponse()
+        resources: list[AlterConfigsResource] = []
+        for asked in body.resources:
+            changes = [AlterableConfig(each.name, OP_SET, each.value) for each in asked.configs]
+            resources.append(AlterConfigsResource(asked.resource_type, asked.resource_name, changes))
+        problems = self._alter_all(resources, True, body.validate_only, out)
+        for resource, problem in zip(resources, problems, strict=True):
+            response.responses.append(
+                ReplacedResourceResponse(
+                    problem.error_code, problem.message, resource.resource_type, resource.resource_name
+                )
+            )
+        self._reply(request, response, out)
+        return out
+
+    def _reply(self, request: Request, response: Message, out: Outcome) -> None:
         if out.records:
             out.reply(request.request_id, response)
         else:
             out.replies.append(Reply(request.request_id, response, self.topics.log, self.topics.end_offset))
-        return out
 
-    def _alter(self, resource: AlterConfigsResource, records: list[ConfigRecord]) -> Problem | None:
+    def _alter_all(
+        self, resources: list[AlterConfigsResource], replaces: bool, validate_only: bool, out: Outcome
+    ) -> list[Problem]:
+        """Add the records that alter these resources. Returns the result of each; NO_PROBLEM if it is altered.
+
+        `replaces`: configurations that a resource has and that are not named are deleted.
+        """
+        counts: dict[tuple[int, str], int] = {}
+        changes = 0
+        for resource in resources:
+            key = (resource.resource_type, resource.resource_name)
+            counts[key] = counts.get(key, 0) + 1
+            changes += len(resource.configs)
+            if replaces:
+                changes += len(self.topics.configs_of(resource.resource_type, resource.resource_name))
+        problems: list[Problem] = []
+        for resource in resources:
+            records: list[ConfigRecord] = []
+            if counts[(resource.resource_type, resource.resource_name)] > 1:
+                problem: Problem | None = Problem(INVALID_REQUEST, "Each resource must appear at most once.")
+            elif changes > self.altered_max or len(resources) > self.altered_max:
+                problem = Problem(POLICY_VIOLATION, TOO_MANY_RECORDS)
+            else:
+                problem = self._alter(resource, replaces, records)
+            if problem is None:
+                problem = NO_PROBLEM
+                if not validate_only:
+                    for record in records:
+                        out.add(self.topics.log, None, record)
+            problems.append(problem)
+        return problems
+
+    def _alter(self, resource: AlterConfigsResource, replaces: bool, records: list[ConfigRecord]) -> Problem | None:
         """Add the records that alter a resource. Returns the problem if it cannot be altered."""
         problem = self._check_alteration(resource)
         if problem is not None:
@@ -395,7 +441,12 @@ class ConfigHandlers:
         kind = resource.resource_type
         name = resource.resource_name
         before = self.topics.configs_of(kind, name)
-        after = dict(before)
+        after: dict[str, str] = {} if replaces else dict(before)
+        if replaces:
+            named = dict.fromkeys([change.name for change in resource.configs])
+            for key in before:
+                if key not in named:
+                    records.append(ConfigRecord(kind, name, key, None))
         for change in resource.configs:
             current = before.get(change.name)
             operation = change.config_operation

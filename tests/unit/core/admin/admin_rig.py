@@ -61,6 +61,7 @@ class AdminRig:
             apis.DELETE_TOPICS: admin.handle_delete_topics,
             apis.CREATE_PARTITIONS: admin.handle_create_partitions,
             apis.DESCRIBE_CONFIGS: configs.handle_describe_configs,
+            apis.ALTER_CONFIGS: configs.handle_alter_configs,
             apis.INCREMENTAL_ALTER_CONFIGS: configs.handle_incremental_alter_configs,
             apis.LIST_CONFIG_RESOURCES: configs.handle_list_config_resources,
         }

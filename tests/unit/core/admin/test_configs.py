@@ -16,6 +16,9 @@ from kcoord.core.topics.registry import (
     RESOURCE_TOPIC,
 )
 from kcoord.protocol import apis, errors
+from kcoord.protocol.alter_configs import AlterableConfig as Replacement
+from kcoord.protocol.alter_configs import AlterConfigsRequest
+from kcoord.protocol.alter_configs import AlterConfigsResource as ReplacedResource
 from kcoord.protocol.describe_configs import DescribeConfigsRequest, DescribeConfigsResource
 from kcoord.protocol.incremental_alter_configs import (
     AlterableConfig,
@@ -34,6 +37,14 @@ def alter(rig: AdminRig, kind: int, name: str, *changes: tuple[str, int, str | N
     assert len(answer.responses) == 1
     code: int = answer.responses[0].error_code
     assert (answer.responses[0].error_message is None) == (code == errors.NONE)
+    return code
+
+
+def replace(rig: AdminRig, kind: int, name: str, *values: tuple[str, str | None], validate: bool = False) -> int:
+    resource = ReplacedResource(kind, name, [Replacement(*value) for value in values])
+    (answer,) = rig.ask(apis.ALTER_CONFIGS, 2, AlterConfigsRequest([resource], validate)).responses
+    assert (answer.resource_type, answer.resource_name) == (kind, name)
+    code: int = answer.error_code
     return code
 
 
@@ -221,3 +232,40 @@ def test_numbers_are_read_as_java_reads_them() -> None:
     assert [parse_double(text) for text in ("1", "1.5", "1e3", ".5")] == [1.0, 1.5, 1000.0, 0.5]
     for text in ("", "nan", "inf", "1_0", "e", "1e999"):
         assert parse_double(text) is None, text
+
+
+def test_replaced_configs() -> None:
+    """AlterConfigs: what is not named is deleted, for each kind of resource, and nothing changes after an error."""
+    rig = AdminRig()
+    create(rig, "t", retention_ms="1000", segment_ms="5000")
+    assert replace(rig, RESOURCE_TOPIC, "t", ("segment.ms", "6000"), validate=True) == errors.NONE
+    assert replace(rig, RESOURCE_TOPIC, "t", ("segment.ms", "soon")) == errors.INVALID_CONFIG
+    assert replace(rig, RESOURCE_TOPIC, "t", ("segment.ms", None)) == errors.INVALID_REQUEST
+    assert replace(rig, RESOURCE_BROKER_LOGGER, "1", ("kafka", "INFO")) == errors.INVALID_REQUEST
+    assert rig.topics.configs_of(RESOURCE_TOPIC, "t") == {"retention.ms": "1000", "segment.ms": "5000"}
+    assert replace(rig, RESOURCE_TOPIC, "t", ("segment.ms", "6000"), ("cleanup.policy", "compact")) == errors.NONE
+    assert rig.topics.configs_of(RESOURCE_TOPIC, "t") == {"segment.ms": "6000", "cleanup.policy": "compact"}
+    assert replace(rig, RESOURCE_TOPIC, "t") == errors.NONE
+    assert rig.topics.configs_of(RESOURCE_TOPIC, "t") == {}
+    for kind, name, key, value in (
+        (RESOURCE_BROKER, "", "log.retention.ms", "9000"),
+        (RESOURCE_GROUP, "g", "consumer.session.timeout.ms", "50000"),
+    ):
+        assert replace(rig, kind, name, (key, value)) == errors.NONE
+        assert rig.topics.configs_of(kind, name) == {key: value}
+        assert replace(rig, kind, name) == errors.NONE
+        assert rig.topics.configs_of(kind, name) == {}
+
+
+def test_deleted_configs_count_for_the_limit_of_a_request() -> None:
+    rig = AdminRig()
+    for name in ("a", "b"):
+        create(rig, name, retention_ms="1000", segment_ms="5000")
+    rig.configs.altered_max = 3
+    resources = [ReplacedResource(RESOURCE_TOPIC, name, []) for name in ("a", "b")]
+    answer = rig.ask(apis.ALTER_CONFIGS, 2, AlterConfigsRequest(resources))
+    assert [one.error_code for one in answer.responses] == [errors.POLICY_VIOLATION] * 2
+    assert rig.topics.configs_of(RESOURCE_TOPIC, "a")
+    rig.configs.altered_max = 4
+    answer = rig.ask(apis.ALTER_CONFIGS, 2, AlterConfigsRequest(resources))
+    assert [one.error_code for one in answer.responses] == [errors.NONE] * 2
