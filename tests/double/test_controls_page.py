@@ -54,16 +54,16 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
         "test_parts.test_a_produce_fails_for_one_partition_and_is_repeated_for_it_alone",
         "test_parts.test_one_partition_is_fetched_while_another_one_fails",
     ),
-    "so often, or not at first": (
+    "how often, and from which request on": (
         "test_faults.test_a_client_repeats_a_commit_that_was_refused",
         "test_faults.test_skip",
         "test_faults.test_the_same_seed_makes_the_same_choices",
     ),
-    "which rules there are, and what they have hit": ("test_controls.test_a_rule_is_listed_and_ended",),
+    "the active rules and their hits": ("test_controls.test_a_rule_is_listed_and_ended",),
     "end a rule": ("test_controls.test_a_rule_is_listed_and_ended",),
     "handled, and answered with an error": ("test_faults.test_an_error_after_the_commit_was_stored",),
     "late": ("test_faults.test_a_delay",),
-    "held until the test lets go": ("test_faults.test_a_held_request_keeps_back_its_connection_only",),
+    "held until the test releases it": ("test_faults.test_a_held_request_keeps_back_its_connection_only",),
     "lost": ("test_faults.test_a_lost_request_is_not_handled",),
     "handled, and the answer lost": ("test_faults.test_an_ambiguous_commit_was_stored",),
     "connection cut": (
@@ -72,7 +72,7 @@ TESTS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "connections refused": ("test_faults.test_refused_connections",),
     "throttled": ("test_faults.test_librdkafka_obeys_the_throttle_time",),
-    "answers of one's own": ("test_faults.test_answers_of_one_s_own",),
+    "custom responses": ("test_faults.test_answers_of_one_s_own",),
     "slow, failing or full disk": (
         "test_disk.test_a_write_waits_for_a_slow_disk",
         "test_disk.test_nothing_acknowledged_is_lost_by_a_failing_disk",
