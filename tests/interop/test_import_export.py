@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -16,6 +17,7 @@ from tests.interop import tools
 
 BROKER = {"offsets.topic.num.partitions": "5", "transaction.state.log.num.partitions": "3"}
 WAIT = ["--timeout-ms", "60000"]
+MARK_DEADLINE_S = 10.0
 
 
 def log(*arguments: str) -> str:
@@ -85,8 +87,14 @@ def test_a_broker_starts_on_what_was_exported(tmp_path: Path) -> None:
             assert consume(server.bootstrap, group, 7, "--from-beginning") == [f"line {i}" for i in range(7)]
         before = topic_id(server.bootstrap)
         plan = tmp_path / "plan.csv"
-        log("export", str(plan), "--csv", "--data", str(server.data))
-        assert plan.read_text() == "one,moved,0,7\ntwo,moved,0,7\n"
+        end_s = time.monotonic() + MARK_DEADLINE_S
+        found = ""
+        while found != "one,moved,0,7\ntwo,moved,0,7\n":
+            # Of a running server it has what is below the durable mark, which follows within about a second.
+            assert time.monotonic() < end_s, found
+            plan.unlink(missing_ok=True)
+            CliRunner().invoke(main, ["log", "export", str(plan), "--csv", "--data", str(server.data)])
+            found = plan.read_text() if plan.exists() else ""
         server.stop()
     target = tmp_path / "broker"
     report = json.loads(log("export", str(target), "--data", str(tmp_path / "data"), "--output", "json"))
