@@ -33,6 +33,7 @@ from kcoord.protocol.errors import (
     NONE,
     OUT_OF_ORDER_SEQUENCE_NUMBER,
     TRANSACTION_COORDINATOR_FENCED,
+    UNKNOWN_SERVER_ERROR,
 )
 from kcoord.protocol.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from kcoord.protocol.records.producer_ids_record import ProducerIdsRecord
@@ -319,6 +320,11 @@ class PartitionProducers:
         With version 2 the marker has the epoch after that of the transaction. A marker that is written again, since a
         crash came before its success was logged, finds its own epoch and no open transaction, and is accepted.
         """
+        if producer_id == NO_PRODUCER_ID or epoch == NO_EPOCH:
+            # A broker fails when it makes the batch.
+            return UNKNOWN_SERVER_ERROR
+        if epoch < NO_EPOCH:
+            return INVALID_PRODUCER_EPOCH
         entry = self.entries.get(producer_id)
         if entry is None:
             return NONE

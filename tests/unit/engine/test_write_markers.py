@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from kcoord.core.outcome import TRANSACTION_TOPIC
+import pytest
+
+from kcoord.core.outcome import OFFSETS_TOPIC, TRANSACTION_TOPIC
 from kcoord.engine.write_markers import MARKERS_MAX
 from kcoord.protocol import apis
 from kcoord.protocol.errors import (
@@ -10,6 +12,7 @@ from kcoord.protocol.errors import (
     NONE,
     REQUEST_TIMED_OUT,
     TOPIC_AUTHORIZATION_FAILED,
+    UNKNOWN_SERVER_ERROR,
     UNKNOWN_TOPIC_OR_PARTITION,
 )
 from kcoord.protocol.write_txn_markers import WritableTxnMarker, WritableTxnMarkerTopic, WriteTxnMarkersRequest
@@ -41,6 +44,23 @@ def test_an_old_epoch_ends_nothing() -> None:
     rig.write(1)
     assert write(rig, 1, [0]) == [INVALID_PRODUCER_EPOCH]
     rig.check()
+
+
+@pytest.mark.parametrize("topic", ["t", OFFSETS_TOPIC])
+@pytest.mark.parametrize(
+    ("producer_id", "epoch", "code"),
+    [
+        (9, -1, UNKNOWN_SERVER_ERROR),
+        (9, -2, INVALID_PRODUCER_EPOCH),
+        (9, -32768, INVALID_PRODUCER_EPOCH),
+        (-1, 0, UNKNOWN_SERVER_ERROR),
+        (-1, -1, UNKNOWN_SERVER_ERROR),
+        (-7, 0, NONE),
+    ],
+)
+def test_markers_that_no_producer_has(topic: str, producer_id: int, epoch: int, code: int) -> None:
+    """The codes are those of a broker (4.3.1). Nothing else happens to the connection."""
+    assert write(Rig(), producer_id, [0, 0], epoch, topic) == [code] * 2
 
 
 def test_the_coordinators_log_gets_no_markers() -> None:
