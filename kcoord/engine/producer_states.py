@@ -24,6 +24,8 @@ from kcoord.protocol.describe_producers import (
 from kcoord.protocol.errors import INVALID_TOPIC_EXCEPTION, NONE, UNKNOWN_TOPIC_OR_PARTITION
 
 NO_SUCH_TOPIC: Final = "This server does not host this topic-partition."
+# A message about a topic's name is repeated for each partition, and may have the name in it.
+PROBLEM_CHARS_MAX: Final = 300
 # The cost of a producer and of a partition in the turn's budget, besides the bytes of the answer.
 PRODUCER_COST: Final = 16
 PARTITION_COST: Final = 32
@@ -104,7 +106,7 @@ class DescribeProducersHandler:
         if served is None:
             problem = check_topic_name(name)
             if problem:
-                return PartitionResponse(index, INVALID_TOPIC_EXCEPTION, problem)
+                return PartitionResponse(index, INVALID_TOPIC_EXCEPTION, problem[:PROBLEM_CHARS_MAX])
             return PartitionResponse(index, UNKNOWN_TOPIC_OR_PARTITION, NO_SUCH_TOPIC)
         tp = self.table.find(name, index)
         if tp is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kcoord.engine.budget import TURN_COST_MAX
-from kcoord.engine.producer_states import PRODUCER_COST, DescribeProducersHandler
+from kcoord.engine.producer_states import PROBLEM_CHARS_MAX, PRODUCER_COST, DescribeProducersHandler
 from kcoord.protocol.describe_producers import DescribeProducersRequest, DescribeProducersResponse, TopicRequest
 from kcoord.protocol.errors import INVALID_TOPIC_EXCEPTION, NONE, UNKNOWN_TOPIC_OR_PARTITION
 from kcoord.wire.record_batch import parse_header
@@ -61,6 +61,14 @@ def test_what_does_not_exist() -> None:
         (UNKNOWN_TOPIC_OR_PARTITION, "This server does not host this topic-partition."),
     ]
     assert found[3][0] == INVALID_TOPIC_EXCEPTION and "bad/name" in present(found[3][1])
+
+
+def test_a_name_that_is_too_long_for_a_message() -> None:
+    """The message would have more bytes than a string may, and each partition repeats it."""
+    rig = Rig()
+    response = present(rig.ask(("/" * 32767, [0, 1])))
+    for one in response.topics[0].partitions:
+        assert one.error_code == INVALID_TOPIC_EXCEPTION and len(present(one.error_message)) == PROBLEM_CHARS_MAX
 
 
 def test_a_partition_is_described_once() -> None:
