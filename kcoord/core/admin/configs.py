@@ -41,13 +41,8 @@ from kcoord.core.topics.registry import (
     TopicRegistry,
     check_topic_name,
 )
-from kcoord.protocol.alter_configs import (
-    AlterConfigsRequest,
-    AlterConfigsResponse,
-)
-from kcoord.protocol.alter_configs import (
-    AlterConfigsResourceResponse as ReplacedResourceResponse,
-)
+from kcoord.protocol.alter_configs import AlterConfigsRequest, AlterConfigsResponse
+from kcoord.protocol.alter_configs import AlterConfigsResourceResponse as ReplacedResourceResponse
 from kcoord.protocol.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,

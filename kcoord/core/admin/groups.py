@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Final, final
 
 from kcoord.core.groups.classic import CONSUMER_PROTOCOL_TYPE, DEAD, STABLE, ClassicGroup
-from kcoord.core.groups.records import group_tombstones, tombstone_bytes
+from kcoord.core.groups.records import group_tombstones
 from kcoord.core.groups.store import GroupStore
-from kcoord.core.offsets.state import tombstone_weight
+from kcoord.core.offsets.state import tombstone_bytes_max, tombstone_weight
 from kcoord.core.outcome import (
     INFO,
     MESSAGE_CHARS_MAX,
@@ -19,7 +19,6 @@ from kcoord.core.outcome import (
     Outcome,
     Request,
 )
-from kcoord.core.topics.registry import TOPIC_NAME_CHARS_MAX
 from kcoord.protocol import errors
 from kcoord.protocol.delete_groups import DeletableGroupResult, DeleteGroupsRequest, DeleteGroupsResponse
 from kcoord.protocol.describe_groups import (
@@ -260,7 +259,7 @@ class GroupAdmin:
         A group with very many offsets loses them first, turn by turn, and its own records with the last ones.
         """
         weight = tombstone_weight(group_id)
-        offset_bytes = tombstone_bytes(group_id, "") + TOPIC_NAME_CHARS_MAX
+        offset_bytes = tombstone_bytes_max(group_id)
         own_bytes = len(own) * offset_bytes
         by_size = (step.bytes_left - own_bytes) // offset_bytes
         if by_size < 0 and out.records:

@@ -22,9 +22,8 @@ from typing import Final, final
 
 from kcoord.core.choices import RETENTION_FROM_EMPTY
 from kcoord.core.groups.records import group_tombstones, tombstone_bytes
-from kcoord.core.offsets.state import NO_EXPIRE_TIMESTAMP, OffsetState, tombstone, tombstone_weight
+from kcoord.core.offsets.state import NO_EXPIRE_TIMESTAMP, OffsetState, tombstone, tombstone_bytes_max, tombstone_weight
 from kcoord.core.outcome import INFO, TIMER_OFFSET_EXPIRY, Fact, LogId, Now, Outcome, Timer
-from kcoord.core.topics.registry import TOPIC_NAME_CHARS_MAX
 from kcoord.protocol.records.group_metadata import GroupMetadataKey
 
 # Offsets and groups that one step visits, about 15 ms of work if all expire. Only the tombstones of a single group are
@@ -81,10 +80,7 @@ class OffsetExpiry:
 
     def _size_max(self, group_id: str, offsets: int) -> int:
         """The most bytes of tombstones that a group with so many offsets adds to a step."""
-        return min(offsets, self._tombstones_max(group_id)) * self._offset_bytes(group_id) + self._own_bytes(group_id)
-
-    def _offset_bytes(self, group_id: str) -> int:
-        return tombstone_bytes(group_id, "") + TOPIC_NAME_CHARS_MAX
+        return min(offsets, self._tombstones_max(group_id)) * tombstone_bytes_max(group_id) + self._own_bytes(group_id)
 
     def _own_bytes(self, group_id: str) -> int:
         """The most bytes of the tombstones of the group itself. An empty consumer group may still have patterns."""
@@ -101,7 +97,7 @@ class OffsetExpiry:
         """How many tombstones of a group one step may add."""
         by_work = STEP_ITEMS_MAX // tombstone_weight(group_id)
         # The other half of the batch is for further groups of the step and for the group's own tombstones.
-        by_size = self.state.step_bytes_max() // self._offset_bytes(group_id)
+        by_size = self.state.step_bytes_max() // tombstone_bytes_max(group_id)
         return max(1, min(by_work, by_size))
 
     def _count(self, group_id: str) -> int:

@@ -18,11 +18,12 @@ from collections.abc import Callable
 from typing import Final, final
 
 from kcoord.core.config import CoreConfig
+from kcoord.core.groups.records import tombstone_bytes
 from kcoord.core.groups.store import GroupStore
 from kcoord.core.offsets.pending import PendingOffsets
 from kcoord.core.offsets.stored_offset import StoredOffset
 from kcoord.core.outcome import CoordinatorRecord, LogId
-from kcoord.core.topics.registry import TopicRegistry
+from kcoord.core.topics.registry import TOPIC_NAME_CHARS_MAX, TopicRegistry
 from kcoord.protocol.records.legacy_offset_commit import LegacyOffsetCommitKey, LegacyOffsetCommitValue
 from kcoord.protocol.records.offset_commit import OffsetCommitKey, OffsetCommitValue
 from kcoord.wire.message import Message
@@ -323,6 +324,11 @@ class OffsetState:
 def tombstone_weight(group_id: str) -> int:
     """The weight of a tombstone in a step: more for a long group id, which each tombstone repeats."""
     return 1 + len(group_id) // CHARS_PER_ITEM
+
+
+def tombstone_bytes_max(group_id: str) -> int:
+    """The most bytes of the tombstone of an offset of this group in a batch, whatever its topic."""
+    return tombstone_bytes(group_id, "") + TOPIC_NAME_CHARS_MAX
 
 
 def tombstone(group_id: str, topic: str, partition: int) -> CoordinatorRecord:
