@@ -8,6 +8,7 @@ import time
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from confluent_kafka.admin import AdminClient
 
 from kcoord.testing.fixture import KcoordServer, WaitTimeout
 
@@ -90,3 +91,15 @@ def test_a_wait_ends_with_the_server(kcoord_server: KcoordServer) -> None:
         assert time.monotonic() - began < WAIT_S / 2
         assert ended and not isinstance(ended[0], WaitTimeout)
         server.start()
+
+
+def test_a_wait_says_that_old_requests_are_forgotten(kcoord: KcoordServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kcoord.testing.double.exchanges.EXCHANGES_MAX", 2)
+    admin = AdminClient({"bootstrap.servers": kcoord.bootstrap})
+    for _ in range(3):
+        admin.list_topics(timeout=WAIT_S)
+    assert len(kcoord.requests()) == 2
+    with pytest.raises(WaitTimeout, match="[0-9]+ older requests are not remembered"):
+        kcoord.wait_request("Produce", timeout=0.05)
+    kcoord.reset()
+    assert kcoord.requests() == []

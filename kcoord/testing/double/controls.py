@@ -367,6 +367,8 @@ class Controls:
         last = self._exchanges.all()[-SHOWN_MAX:]
         lines.append(f"  last requests: {'none' if not last else ''}")
         lines += [f"    {one!r}" for one in last]
+        if forgotten := self._exchanges.forgotten:
+            lines.append(f"  {forgotten} older requests are not remembered and were not searched")
         return "\n".join(lines)
 
 
