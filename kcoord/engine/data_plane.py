@@ -78,7 +78,7 @@ class DataPlane:
         if self.fetch.has_due():
             return self.fetch.answer_next(now)
         if self.list_offsets.has_due():
-            return self.list_offsets.answer_next()
+            return self.list_offsets.answer_next(now)
         return self.producer_states.answer_next()
 
     def take_jobs(self) -> list[Job]:
@@ -88,19 +88,19 @@ class DataPlane:
             jobs = jobs + self.list_offsets.take_jobs()
         return jobs
 
-    def job_done(self, job: Job, error: str | None) -> bool:
+    def job_done(self, job: Job, error: str | None, now: Now) -> bool:
         """Return whether the job belongs to the data plane. If so, its request continues."""
         if isinstance(job, CheckJob):
             self.produce.job_done(job, error)
             return True
         if isinstance(job, SearchJob):
-            self.list_offsets.job_done(job, error)
+            self.list_offsets.job_done(job, error, now)
             return True
         return False
 
-    def disconnected(self, connection_id: int) -> None:
+    def disconnected(self, connection_id: int, now: Now) -> None:
         self.fetch.on_disconnect(connection_id)
-        self.list_offsets.on_disconnect(connection_id)
+        self.list_offsets.on_disconnect(connection_id, now)
         self.producer_states.on_disconnect(connection_id)
 
     # --- topics ----------------------------------------------------------------------------------------------

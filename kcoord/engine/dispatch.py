@@ -31,7 +31,7 @@ def handle_data(plane: DataPlane, request: Request, now: Now) -> Message | None:
     if key == apis.FETCH:
         return plane.fetch.handle_fetch(request, cast(FetchRequest, request.body), now)
     if key == apis.LIST_OFFSETS:
-        return plane.list_offsets.handle_list_offsets(request, cast(ListOffsetsRequest, request.body))
+        return plane.list_offsets.handle_list_offsets(request, cast(ListOffsetsRequest, request.body), now)
     if key == apis.API_VERSIONS:
         return api_versions_response(cast(ApiVersionsRequest, request.body), request.version, plane.topics.features)
     if key == apis.DELETE_RECORDS:

@@ -210,7 +210,7 @@ class Engine:
         self.sessions.pop(session.id, None)
         if session.parked_request_id:
             self.applier.parked.pop(session.parked_request_id, None)
-        self.data_plane.disconnected(session.id)
+        self.data_plane.disconnected(session.id, now)
         self.turn.handle_event(Disconnected(session.id), now)
         self.intake.resume(now)
 
@@ -237,7 +237,7 @@ class Engine:
 
     def job_done(self, job: Job, result: object | None, error: str | None, now: Now) -> None:
         """A job that was taken ended, or will not in time; what ends a second time is dropped. Call end_turn next."""
-        if self.turn.end_job(job, error):
+        if self.turn.end_job(job, error, now):
             self.handle_event(JobDone(job, result, error), now)
 
     def handle_event(self, event: Event, now: Now) -> None:

@@ -136,7 +136,7 @@ class Intake:
             return False
         api_key = int(read_i16_be(frame, 0))
         if not (is_full and api_key in APPENDING_APIS) and (
-            not is_crowded or api_key != apis.PRODUCE or self.produce.has_room_for(len(frame))
+            not is_crowded or api_key != apis.PRODUCE or self.produce.has_room_for(len(frame), session.member_host)
         ):
             return False
         self.backlogs.stall(session)

@@ -6,7 +6,8 @@ no tiered storage, so the local start is the start, and nothing is in remote sto
 A time is looked up in the files. A request for many times waits with its connection, and each turn makes as many
 look-ups as its budget allows. If a batch has to be searched that is too large for a turn, a job does that in a thread.
 The look-up is made again when the job is done, because the partition may have changed in between. Jobs that wait keep
-their batches in memory, so an address has only so many (`SearchRoom`); its further requests wait without a batch.
+their batches in memory, so an address has only so many (`SearchRoom`); its further requests wait without a batch, and
+for a limited time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, final
 
-from kcoord.core.outcome import BUG, ERROR, Fact, Job, Reply, Request, StepJob
+from kcoord.core.outcome import BUG, ERROR, Fact, Job, Now, Reply, Request, StepJob
 from kcoord.engine.budget import TURN_COST_MAX, TurnBudget
 from kcoord.engine.partitions import PartitionTable, TopicPartition
 from kcoord.log.errors import LogDamaged
@@ -65,7 +66,8 @@ LOOKUP_CONTENT_BYTES: Final = 256 * 1024
 CONTENT_BYTES_PER_COST: Final = 4
 # Records that a job visits before it releases the GIL: about a millisecond.
 STEP_RECORDS: Final = 16 * 1024
-# Includes the time in the queue. Clients wait 30 s for an answer by default.
+# Includes the time in the queue, and once more the time in which a request waits for room for its batch. Clients wait
+# 30 s for an answer by default.
 SEARCH_DEADLINE_MS: Final = 30_000
 # How many bytes of batches the jobs of one address may hold, and those of all addresses that have more than one job. A
 # single job may always hold its batch.
@@ -176,15 +178,19 @@ class ListOffsetsWork:
         self.times = 0
         # The bytes of the batch that is searched for this request.
         self.search_bytes = 0
-        # Whether the request has waited for room for a batch.
-        self.was_held = False
+        # While it waits for room: the bytes that it needs, and the end of its patience. 0 if it has never waited.
+        self.held_bytes = 0
+        self.deadline_ms = 0
+        # Whether it has waited for too long.
+        self.is_late = False
 
 
 @final
 class SearchRoom:
     """How much memory the batches of searches take, by the address of the client, and the requests that wait for room.
 
-    An address whose requests wait has a search under way, and the end of each search lets the first of them try again.
+    An address whose requests wait has a search under way, or a request that `next_held` returned and that is about to
+    try again. Call `next_held` after either of these.
     """
 
     def __init__(self) -> None:
@@ -194,31 +200,35 @@ class SearchRoom:
         self.bytes_of: dict[str, int] = {}
         self.held: dict[str, deque[ListOffsetsWork]] = {}
 
-    def take(self, work: ListOffsetsWork, size: int) -> bool:
+    def take(self, work: ListOffsetsWork, size: int, now: Now) -> bool:
         """Reserve the bytes of a batch. If there is no room, the request is held, and False is returned."""
         address = work.client_host
-        of_address = self.bytes_of.get(address, 0)
-        is_full = of_address + size > SEARCH_BYTES_PER_ADDRESS_MAX or self.bytes + size > SEARCH_BYTES_MAX
-        if is_full and address in self.counts:
+        if not self._has_room(address, size):
             held = self.held.get(address)
             if held is None:
                 held = deque()
                 self.held[address] = held
-            if work.was_held:
+            work.held_bytes = size
+            if work.deadline_ms:
                 # It keeps its place.
                 held.appendleft(work)
             else:
-                work.was_held = True
+                work.deadline_ms = now.mono_ms + SEARCH_DEADLINE_MS
                 held.append(work)
             return False
         self.counts[address] = self.counts.get(address, 0) + 1
-        self.bytes_of[address] = of_address + size
+        self.bytes_of[address] = self.bytes_of.get(address, 0) + size
         self.bytes += size
         work.search_bytes = size
         return True
 
-    def free(self, work: ListOffsetsWork) -> ListOffsetsWork | None:
-        """The search for this request has ended. Returns a request that may try again."""
+    def _has_room(self, address: str, size: int) -> bool:
+        if address not in self.counts:
+            return True
+        return self.bytes_of[address] + size <= SEARCH_BYTES_PER_ADDRESS_MAX and self.bytes + size <= SEARCH_BYTES_MAX
+
+    def free(self, work: ListOffsetsWork) -> None:
+        """The search for this request has ended."""
         address = work.client_host
         self.bytes -= work.search_bytes
         left = self.counts[address] - 1
@@ -229,13 +239,20 @@ class SearchRoom:
             del self.counts[address]
             del self.bytes_of[address]
         work.search_bytes = 0
+
+    def next_held(self, address: str, now: Now) -> ListOffsetsWork | None:
+        """The first held request of the address, if there is room for it now or it has waited for too long."""
         held = self.held.get(address)
         if held is None:
             return None
-        first = held.popleft()
+        work = held[0]
+        work.is_late = now.mono_ms >= work.deadline_ms
+        if not work.is_late and not self._has_room(address, work.held_bytes):
+            return None
+        held.popleft()
         if not held:
             del self.held[address]
-        return first
+        return work
 
     def drop(self, connection_id: int) -> None:
         """Discard the held requests of a connection."""
@@ -259,7 +276,7 @@ class ListOffsetsHandler:
         # Jobs for the engine to take.
         self.jobs: list[Job] = []
 
-    def handle_list_offsets(self, request: Request, body: ListOffsetsRequest) -> ListOffsetsResponse | None:
+    def handle_list_offsets(self, request: Request, body: ListOffsetsRequest, now: Now) -> ListOffsetsResponse | None:
         """An answer for every partition, or None: it then comes from answer_next.
 
         A partition that occurs twice gets INVALID_REQUEST, once.
@@ -273,7 +290,7 @@ class ListOffsetsHandler:
             if work.position and self.budget.spent - before >= TURN_COST_MAX:
                 self.waiting.append(work)
                 return None
-            if not self._look_up(work, work.lookups[work.position]):
+            if not self._look_up(work, work.lookups[work.position], now):
                 return None
             work.position += 1
         return work.response
@@ -282,14 +299,15 @@ class ListOffsetsHandler:
         """Whether a request can continue in this or a later turn."""
         return len(self.waiting) > 0
 
-    def answer_next(self) -> Reply | None:
+    def answer_next(self, now: Now) -> Reply | None:
         """Continue the first request within the turn's budget, by one look-up at least. Returns the answer once
         complete.
         """
         work = self.waiting[0]
         while work.position < len(work.lookups):
-            if not self._look_up(work, work.lookups[work.position]):
+            if not self._look_up(work, work.lookups[work.position], now):
                 self.waiting.popleft()
+                self._let_in(work.client_host, now)
                 return None
             work.position += 1
             if self.budget.is_spent:
@@ -297,7 +315,15 @@ class ListOffsetsHandler:
         if work.position < len(work.lookups):
             return None
         self.waiting.popleft()
+        self._let_in(work.client_host, now)
         return Reply(work.request_id, work.response)
+
+    def _let_in(self, address: str, now: Now) -> None:
+        """Let the next held request of the address try again, if that may help."""
+        if self.room.held:
+            work = self.room.next_held(address, now)
+            if work is not None:
+                self.waiting.append(work)
 
     def take_jobs(self) -> list[Job]:
         jobs = self.jobs
@@ -305,13 +331,14 @@ class ListOffsetsHandler:
             self.jobs = []
         return jobs
 
-    def job_done(self, job: SearchJob, error: str | None) -> None:
+    def job_done(self, job: SearchJob, error: str | None, now: Now) -> None:
         """The job is done or has timed out: its request continues in answer_next."""
         work = self.searching.pop(job.key, None)
         if work is None:
             # Its connection is closed.
             return
-        self._search_ended(work)
+        self.room.free(work)
+        self._let_in(work.client_host, now)
         lookup = work.lookups[work.position]
         time = lookup.time
         if error is None and not job.damage and time is not None:
@@ -320,11 +347,6 @@ class ListOffsetsHandler:
             lookup.time = None
             lookup.error_code = self._failure(lookup, job, error)
         self.waiting.append(work)
-
-    def _search_ended(self, work: ListOffsetsWork) -> None:
-        next_work = self.room.free(work)
-        if next_work is not None:
-            self.waiting.append(next_work)
 
     def _failure(self, lookup: Lookup, job: SearchJob, error: str | None) -> int:
         """The error code for a failed job."""
@@ -339,7 +361,7 @@ class ListOffsetsHandler:
         self.table.facts.append(Fact(ERROR, "internal_error", {"reason": f"searching for ListOffsets: {error}"}, BUG))
         return UNKNOWN_SERVER_ERROR
 
-    def on_disconnect(self, connection_id: int) -> None:
+    def on_disconnect(self, connection_id: int, now: Now) -> None:
         """Discard the waiting requests of the connection."""
         if self.waiting:
             self.waiting = deque([work for work in self.waiting if work.connection_id != connection_id])
@@ -347,7 +369,9 @@ class ListOffsetsHandler:
         for key, work in list(self.searching.items()):
             if work.connection_id == connection_id:
                 del self.searching[key]
-                self._search_ended(work)
+                self.room.free(work)
+        for address in list(self.room.held):
+            self._let_in(address, now)
 
     def _plan(self, request: Request, body: ListOffsetsRequest) -> ListOffsetsWork:
         """Check the request without reading any partition."""
@@ -371,7 +395,7 @@ class ListOffsetsHandler:
                         work.times += 1
         return work
 
-    def _look_up(self, work: ListOffsetsWork, lookup: Lookup) -> bool:
+    def _look_up(self, work: ListOffsetsWork, lookup: Lookup, now: Now) -> bool:
         """Answer for one partition. Returns False if a job has to search a batch first."""
         p = lookup.partition
         if needs_files(p.timestamp):
@@ -383,7 +407,7 @@ class ListOffsetsHandler:
             search = time.search
             if search is not None:
                 time.search = None
-                if not self.room.take(work, len(search.data)):
+                if not self.room.take(work, len(search.data), now):
                     return False
                 job = SearchJob(work, search, time.decompressed_bytes_max)
                 self.searching[job.key] = work
@@ -403,6 +427,8 @@ class ListOffsetsHandler:
         error = tp.check_leader_epoch(p.current_leader_epoch)
         if error == NONE:
             error = lookup.error_code
+        if error == NONE and work.is_late and needs_files(p.timestamp):
+            error = REQUEST_TIMED_OUT
         if error != NONE:
             return ListOffsetsPartitionResponse(p.partition_index, error)
         try:

@@ -24,6 +24,7 @@ from kcoord.engine.budget import TurnBudget
 from kcoord.engine.partitions import PartitionTable, ServedTopic, TopicPartition, TopicSettings
 from kcoord.engine.produce_work import CheckJob, PartitionWrite, ProduceWork
 from kcoord.engine.transaction_gate import TransactionGate
+from kcoord.engine.waiting_room import WaitingRoom
 from kcoord.log.journal import Journal
 from kcoord.protocol.errors import (
     INVALID_PRODUCER_EPOCH,
@@ -102,9 +103,9 @@ APPEND_BYTES_PER_TURN: Final = 2 * 1024 * 1024
 APPEND_COST: Final = 128
 APPEND_BYTES_PER_COST: Final = 8
 # Records of requests that wait for a check or for their append. They do not count for queued.max.request.bytes, because
-# closing their connections would not free them. Above this limit no Produce of any connection is handled; it waits in
-# its connection's backlog, which does count. With one request more, those below, and what the threads decompress, this
-# is all the memory that such requests may use.
+# closing their connections would not free them. Above this limit, or above half of it for one address, a further
+# Produce request waits in its connection's backlog, which does count. With one request more, those below, and what the
+# threads decompress, this is all the memory that such requests may use.
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
 # Requests of up to this size have room of their own: a few large ones do not hold up everybody's.
 SMALL_REQUEST_BYTES: Final = 64 * 1024
@@ -219,9 +220,10 @@ class ProduceHandler:
         self.ready: deque[ProduceWork] = deque()
         # How many requests wait for a check or for their append, and their memory.
         self.waiting = 0
-        self.waiting_bytes = 0
-        # Of these, the memory of small ones.
-        self.small_waiting_bytes = 0
+        self.large_room = WaitingRoom(WAITING_BYTES_MAX)
+        self.small_room = WaitingRoom(SMALL_WAITING_BYTES_MAX)
+        # Whether requests that stayed in the backlogs for lack of room may have some now.
+        self.has_freed_room = False
 
     def begin_turn(self) -> None:
         self.appends = 0
@@ -247,9 +249,7 @@ class ProduceHandler:
             if work.next_append == len(work.writes):
                 return work.answer()
         self.waiting += 1
-        self.waiting_bytes += work.records_bytes
-        if work.records_bytes <= SMALL_REQUEST_BYTES:
-            self.small_waiting_bytes += work.records_bytes
+        self._room(work.records_bytes).add(work.client_host, work.records_bytes)
         if is_checked:
             self.ready.append(work)
         else:
@@ -261,16 +261,23 @@ class ProduceHandler:
 
     # --- waiting requests
 
+    def _room(self, size: int) -> WaitingRoom:
+        return self.small_room if size <= SMALL_REQUEST_BYTES else self.large_room
+
     @property
     def is_crowded(self) -> bool:
         """Whether waiting requests use so much memory that some have to stay in the backlogs of their connections."""
-        return self.waiting_bytes > WAITING_BYTES_MAX or self.small_waiting_bytes > SMALL_WAITING_BYTES_MAX
+        return self.large_room.is_full or self.small_room.is_full
 
-    def has_room_for(self, request_bytes: int) -> bool:
+    def has_room_for(self, request_bytes: int, address: str) -> bool:
         """Whether another request of this size may be added to those that wait."""
-        if request_bytes <= SMALL_REQUEST_BYTES:
-            return self.small_waiting_bytes <= SMALL_WAITING_BYTES_MAX
-        return self.waiting_bytes <= WAITING_BYTES_MAX
+        return self._room(request_bytes).has_space(address)
+
+    def take_freed_room(self) -> bool:
+        """Whether there is room again since the last call."""
+        freed = self.has_freed_room
+        self.has_freed_room = False
+        return freed
 
     def job_done(self, job: CheckJob, error: str | None) -> None:
         """The job is done or has timed out: its request continues in append_more."""
@@ -327,9 +334,8 @@ class ProduceHandler:
     def drop(self, work: ProduceWork) -> None:
         """The request does not wait any more."""
         self.waiting -= 1
-        self.waiting_bytes -= work.records_bytes
-        if work.records_bytes <= SMALL_REQUEST_BYTES:
-            self.small_waiting_bytes -= work.records_bytes
+        if self._room(work.records_bytes).remove(work.client_host, work.records_bytes):
+            self.has_freed_room = True
 
     # --- the request
 

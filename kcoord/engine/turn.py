@@ -216,7 +216,7 @@ class Turn:
             else:
                 self.handle_event(TimerFired(timer), now)
 
-    def end_job(self, job: Job, error: str | None) -> bool:
+    def end_job(self, job: Job, error: str | None, now: Now) -> bool:
         """A job ended; whether the core is to handle that. One that is not in flight any more is dropped."""
         if self.applier.jobs_in_flight.get(job.key) is not job:
             return False
@@ -224,7 +224,7 @@ class Turn:
         if isinstance(job, RemoveLog):
             self.outbox.facts.extend(job.facts(error))
             return False
-        return not self.data_plane.job_done(job, error)
+        return not self.data_plane.job_done(job, error, now)
 
     def set_disk_full(self, full: bool) -> None:
         """Turn writes away with a retriable error, or take them again."""
@@ -277,7 +277,10 @@ class Turn:
         self._unstall_producers()
 
     def _unstall_producers(self) -> None:
-        if not self.data_plane.produce.is_crowded and not self.commits.is_full():
+        if self.commits.is_full():
+            return
+        produce = self.data_plane.produce
+        if produce.take_freed_room() or not produce.is_crowded:
             self.backlogs.unstall()
 
     def _give_produced(self, work: ProduceWork) -> None:

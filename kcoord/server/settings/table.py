@@ -188,8 +188,8 @@ NETWORK_SETTINGS: Final = (
         "queued.max.request.bytes", "server.queued_bytes_max", 256 * MIB, "bytes",
         "The bytes of incomplete and waiting requests of all connections together. Above it, the connection with the "
         "most is closed. Produce requests whose records a thread checks do not count: they may hold 64 MiB and one "
-        "more request, those of up to 64 KiB another 16 MiB, and further ones wait and count here. Kafka has no "
-        "limit.", minimum=MIB,
+        "more request, and those of up to 64 KiB another 16 MiB, one client address half of each. Further ones wait "
+        "and count here. Kafka has no limit.", minimum=MIB,
         shown="Bytes of queued requests of all connections together.", shown_as=LONG,
     ),
     Setting(

@@ -14,6 +14,7 @@ from kcoord.engine.list_offsets import (
     LOOKUPS_AT_ONCE,
     SEARCH_BYTES_MAX,
     SEARCH_BYTES_PER_ADDRESS_MAX,
+    SEARCH_DEADLINE_MS,
     ListOffsetsHandler,
     ListOffsetsWork,
     SearchJob,
@@ -82,7 +83,7 @@ def list_offset(
 ) -> tuple[int, int, int, int]:
     """(error code, timestamp, offset, leader epoch) for one partition."""
     body = ListOffsetsRequest(-1, 0, [ListOffsetsTopic(topic, [ListOffsetsPartition(partition, epoch, timestamp)])])
-    response = present(plane.offsets_handler.handle_list_offsets(plane.request(2, version, body), body))
+    response = present(plane.offsets_handler.handle_list_offsets(plane.request(2, version, body), body, NOW))
     found = response.topics[0].partitions[0]
     return found.error_code, found.timestamp, found.offset, found.leader_epoch
 
@@ -153,7 +154,7 @@ def test_errors(plane: Plane) -> None:
 def test_repeated_partitions(plane: Plane) -> None:
     ask = [ListOffsetsPartition(0, -1, -1), ListOffsetsPartition(0, -1, -2), ListOffsetsPartition(1, -1, -1)]
     body = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", ask), ListOffsetsTopic("t", ask[:1])])
-    response = present(plane.offsets_handler.handle_list_offsets(plane.request(2, 7, body), body))
+    response = present(plane.offsets_handler.handle_list_offsets(plane.request(2, 7, body), body, NOW))
     assert [t.name for t in response.topics] == ["t"]
     found = sorted((p.partition_index, p.error_code) for p in response.topics[0].partitions)
     assert found == [(0, INVALID_REQUEST), (1, NONE)]
@@ -234,12 +235,12 @@ def test_a_request_for_many_times_takes_several_turns() -> None:
     wanted = [ListOffsetsPartition(index, -1, BASE_TIME_MS + 1) for index in range(count)]
     body = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", wanted)])
     handler = plane.offsets_handler
-    assert handler.handle_list_offsets(plane.request(2, 6, body), body) is None
+    assert handler.handle_list_offsets(plane.request(2, 6, body), body, NOW) is None
     reply = None
     turns = 0
     while reply is None:
         assert handler.has_due()
-        reply = handler.answer_next()
+        reply = handler.answer_next(NOW)
         handler.budget.end_turn()
         turns += 1
     assert turns == 3 and not handler.has_due()
@@ -256,8 +257,8 @@ def test_who_leaves_is_not_looked_up_for() -> None:
     body = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", wanted)])
     handler = plane.offsets_handler
     for connection_id in (1, 2):
-        handler.handle_list_offsets(plane.request(2, 6, body, connection_id), body)
-    handler.on_disconnect(1)
+        handler.handle_list_offsets(plane.request(2, 6, body, connection_id), body, NOW)
+    handler.on_disconnect(1, NOW)
     assert [work.connection_id for work in handler.waiting] == [2]
 
 
@@ -340,7 +341,7 @@ def test_what_is_looked_into_counts_in_the_budget() -> None:
     size = 100_000
     times = Times(*[large(4, 1, size, BASE_TIME_MS + index) for index in range(3)])
     before = times.engine.budget.spent
-    times.handler.handle_list_offsets(*time_request(3, BASE_TIME_MS))
+    times.handler.handle_list_offsets(*time_request(3, BASE_TIME_MS), NOW)
     assert times.engine.budget.spent - before >= 3 * size // CONTENT_BYTES_PER_COST
     assert not times.engine.applier.jobs_in_flight
 
@@ -350,11 +351,11 @@ def test_a_request_ends_its_turn_when_it_looked_into_much() -> None:
     count = 2 + TURN_COST_MAX * CONTENT_BYTES_PER_COST // size
     times = Times(*[large(4, 1, size, BASE_TIME_MS + index) for index in range(count)])
     request, body = time_request(count, BASE_TIME_MS)
-    assert times.handler.handle_list_offsets(request, body) is None
+    assert times.handler.handle_list_offsets(request, body, NOW) is None
     (work,) = times.handler.waiting
     assert 0 < work.position < count
     times.engine.budget.end_turn()
-    reply = times.handler.answer_next()
+    reply = times.handler.answer_next(NOW)
     assert reply is not None and isinstance(reply.response, ListOffsetsResponse)
     assert [p.offset for p in reply.response.topics[0].partitions] == [0] * count
 
@@ -453,6 +454,14 @@ class Crowd:
                 found.append(client)
         return found
 
+    def codes(self) -> list[int]:
+        """The errors of the answers that have come."""
+        return [
+            decode_answer(apis.LIST_OFFSETS, 7, data).topics[0].partitions[0].error_code
+            for client in [*self.clients, self.stranger]
+            for _, data in read_answers(take_output(client.session))
+        ]
+
 
 def test_searches_of_an_address_have_a_limit_of_memory() -> None:
     crowd = Crowd()
@@ -486,14 +495,57 @@ def test_a_batch_that_is_larger_than_the_limit_is_searched_alone() -> None:
         ListOffsetsWork(Request(number, number, apis.LIST_OFFSETS, 7, "", "h", ListOffsetsRequest()), 0)
         for number in (1, 2, 3)
     ]
-    assert room.take(works[0], SEARCH_BYTES_MAX + 1)
-    assert not room.take(works[1], SEARCH_BYTES_MAX + 1) and not room.take(works[2], 1)
+    assert room.take(works[0], SEARCH_BYTES_MAX + 1, NOW)
+    assert not room.take(works[1], SEARCH_BYTES_MAX + 1, NOW) and not room.take(works[2], 1, NOW)
+    assert room.next_held("h", NOW) is None
+    room.free(works[0])
     # The first one to wait is the first one to try again, and keeps its place.
-    assert room.free(works[0]) is works[1]
-    assert room.take(works[1], SEARCH_BYTES_MAX + 1)
-    assert room.free(works[1]) is works[2]
-    assert room.take(works[2], 1)
-    assert room.free(works[2]) is None and room.bytes == 0
+    assert room.next_held("h", NOW) is works[1]
+    assert room.take(works[0], 2, NOW) and not room.take(works[1], SEARCH_BYTES_MAX, NOW)
+    assert room.next_held("h", NOW) is None
+    room.free(works[0])
+    assert room.next_held("h", NOW) is works[1]
+    assert room.take(works[1], SEARCH_BYTES_MAX, NOW)
+    room.free(works[1])
+    assert room.next_held("h", NOW) is works[2]
+    assert room.take(works[2], 1, NOW)
+    room.free(works[2])
+    assert (room.bytes, room.counts, room.bytes_of, room.held) == (0, {}, {}, {})
+
+
+def test_requests_that_waited_for_room_and_need_none_pass_the_turn_on() -> None:
+    """The topic is deleted while they wait."""
+    crowd = Crowd()
+    crowd.times.other.ask(apis.DELETE_TOPICS, 5, DeleteTopicsRequest(topic_names=["t"]), NOW)
+    run_jobs(crowd.engine, NOW)
+    assert crowd.codes() == [UNKNOWN_TOPIC_OR_PARTITION] * (len(crowd.clients) + 1)
+    assert (crowd.room.bytes, crowd.room.held) == (0, {})
+
+
+def test_requests_leave_while_they_are_about_to_try_again() -> None:
+    crowd = Crowd()
+    first = crowd.room.held[crowd.host][0].connection_id
+    job = next(iter(crowd.engine.applier.jobs_in_flight.values()))
+    crowd.engine.job_done(job, job.run(), None, NOW)
+    assert first in {work.connection_id for work in crowd.times.handler.waiting}
+    (leaver,) = [client for client in crowd.clients if client.session.id == first]
+    crowd.engine.close_session(leaver.session, NOW)
+    run_jobs(crowd.engine, NOW)
+    assert len(crowd.answered()) == len(crowd.clients)
+    assert (crowd.room.bytes, crowd.room.held) == (0, {})
+
+
+def test_waiting_for_room_has_an_end() -> None:
+    crowd = Crowd()
+    held = len(crowd.room.held[crowd.host])
+    late = Now(NOW.mono_ms + SEARCH_DEADLINE_MS, NOW.wall_ms + SEARCH_DEADLINE_MS)
+    job = next(iter(crowd.engine.applier.jobs_in_flight.values()))
+    crowd.engine.job_done(job, job.run(), None, late)
+    finish_turn(crowd.engine, late)
+    assert not crowd.room.held
+    assert crowd.codes() == [NONE] + [REQUEST_TIMED_OUT] * held
+    run_jobs(crowd.engine, late)
+    assert len(crowd.answered()) == len(crowd.clients) - held
 
 
 def test_a_search_goes_in_steps() -> None:
@@ -512,6 +564,6 @@ def test_what_is_named_twice_takes_no_longer_the_more_there_is(plane: Plane) -> 
     body = ListOffsetsRequest(-1, 0, [ListOffsetsTopic("t", wanted), ListOffsetsTopic("t", wanted)])
     repeated = repeated_partitions(body)
     assert {name: type(found) for name, found in repeated.items()} == {"t": dict}
-    response = present(plane.offsets_handler.handle_list_offsets(plane.request(2, 6, body), body))
+    response = present(plane.offsets_handler.handle_list_offsets(plane.request(2, 6, body), body, NOW))
     assert [len(topic.partitions) for topic in response.topics] == [20_000]
     assert {partition.error_code for partition in response.topics[0].partitions} == {INVALID_REQUEST}

@@ -15,6 +15,7 @@ from kcoord.core.config import CoreConfig
 from kcoord.core.outcome import Job, Now, Request
 from kcoord.engine import produce
 from kcoord.engine.engine import Engine
+from kcoord.engine.produce import ProduceHandler
 from kcoord.engine.produce_work import CHECK_DEADLINE_MS, STEP_ELEMENTS, ProduceWork
 from kcoord.protocol import apis, errors
 from kcoord.protocol.create_topics import CreatableTopic, CreateTopicsRequest
@@ -146,7 +147,7 @@ def test_large_checks_are_jobs_and_small_ones_are_not(records: bytes) -> None:
     assert [key.split("-")[0] for key in run_jobs(rig.engine, NOW)] == ["produce"]
     assert codes(client) == [errors.NONE]
     assert rig.log().end_offset == 1 + parse_header(records).count
-    assert not rig.engine.is_checking() and rig.engine.data_plane.produce.waiting_bytes == 0
+    assert not rig.engine.is_checking() and rig.engine.data_plane.produce.large_room.bytes_of == {}
 
 
 def test_requests_of_a_connection_stay_in_order_and_others_do_not_wait() -> None:
@@ -276,7 +277,7 @@ def test_a_job_that_is_dropped_with_its_connection_frees_what_it_holds() -> None
     rig.engine.job_done(job, None, "its connection is closed", NOW)
     finish_turn(rig.engine, NOW)
     produce_handler = rig.engine.data_plane.produce
-    assert (produce_handler.waiting, produce_handler.waiting_bytes) == (0, 0) and not produce_handler.ready
+    assert (produce_handler.waiting, produce_handler.large_room.bytes) == (0, 0) and not produce_handler.ready
     assert not rig.engine.applier.parked and not rig.engine.applier.jobs_in_flight
     assert rig.log().end_offset == rig.log(1).end_offset == 0
 
@@ -365,7 +366,7 @@ def test_a_turn_has_a_budget_for_all_its_requests() -> None:
 def test_waiting_work_is_bounded_and_continues_later() -> None:
     rig = Rig()
     handler = rig.engine.data_plane.produce
-    clients = [Client(rig.engine) for _ in range(20)]
+    clients = [Client(rig.engine, f"10.0.0.{number}") for number in range(20)]
     # More headers than a turn passes over, and a large value.
     builder = BatchBuilder()
     builder.append(NOW.wall_ms, b"k", bytes(5 * MIB), [("", None)] * (produce.TURN_ELEMENTS + 1))
@@ -384,7 +385,7 @@ def test_waiting_work_is_bounded_and_continues_later() -> None:
         rig.engine.job_done(rig.job(), None, "MemoryError: ", NOW)
         finish_turn(rig.engine, NOW)
     assert [codes(client) for client in clients] == [[errors.KAFKA_STORAGE_ERROR]] * len(clients)
-    assert (handler.waiting, handler.waiting_bytes) == (0, 0)
+    assert is_empty(handler)
 
 
 def test_appends_of_jobs_wait_while_a_commit_is_large() -> None:
@@ -480,7 +481,7 @@ def test_very_many_bytes_are_appended_over_several_turns(checked_at_once: bool) 
     found = rig.values(1)
     assert [value for value in found if value in values] == values[1::2]
     assert [value for value in found if value not in values] == [b"x" * 2000, b"left"]
-    assert (handler.waiting, handler.waiting_bytes) == (0, 0)
+    assert is_empty(handler)
 
 
 def test_who_waits_for_a_commit_is_looked_at_when_it_is_written() -> None:
@@ -531,7 +532,7 @@ def test_a_bug_in_an_append_costs_its_connection() -> None:
     assert "internal error in Produce" in client.session.close_reason
     run_jobs(rig.engine, NOW)
     assert codes(other) == [errors.NONE] and not rig.engine.is_checking()
-    assert rig.engine.data_plane.produce.waiting_bytes == 0
+    assert is_empty(rig.engine.data_plane.produce)
 
 
 def damaged(rng: random.Random, records: bytes) -> bytes:
@@ -583,14 +584,20 @@ def test_a_job_gives_the_same_answers_as_a_turn(seed: int) -> None:
     assert found[0] == found[1]
 
 
+def is_empty(handler: ProduceHandler) -> bool:
+    """Whether no request waits, and nothing is left of those that did."""
+    rooms = (handler.small_room, handler.large_room)
+    return handler.waiting == 0 and all((room.bytes, room.bytes_of, room.is_full) == (0, {}, False) for room in rooms)
+
+
 def crowded(count: int) -> tuple[Rig, list[Client], bytes]:
-    """So many clients, each with a request of 5 MiB that a thread is to check: more than may wait."""
+    """So many clients of one address, each with a request of 5 MiB for a thread to check: more than may wait."""
     rig = Rig()
     builder = BatchBuilder()
     builder.append(NOW.wall_ms, b"k", bytes(5 * MIB), [("", None)] * (produce.TURN_ELEMENTS + 1))
     records = builder.build(0, -1)
     rig.configure("max.message.bytes", str(8 * MIB))
-    clients = [Client(rig.engine) for _ in range(count)]
+    clients = [Client(rig.engine, "10.0.0.1") for _ in range(count)]
     for client in clients:
         rig.send(client, request((0, records)))
     assert rig.engine.data_plane.produce.is_crowded
@@ -608,17 +615,17 @@ def test_small_requests_have_room_beside_large_ones() -> None:
     waiting = handler.waiting
     for client in bombs:
         rig.send(client, request((1, bomb())))
-    assert handler.waiting == waiting + len(bombs) and handler.small_waiting_bytes > 0
+    assert handler.waiting == waiting + len(bombs) and handler.small_room.bytes > 0
     while rig.engine.applier.jobs_in_flight:
         rig.engine.job_done(rig.job(), None, "MemoryError: ", NOW)
         finish_turn(rig.engine, NOW)
-    assert (handler.waiting, handler.waiting_bytes, handler.small_waiting_bytes) == (0, 0, 0)
+    assert is_empty(handler)
 
 
 def test_room_goes_to_those_that_waited_for_it() -> None:
     """Clients that send one large request after the other do not keep it among themselves."""
     rig, greedy, records = crowded(20)
-    other = Client(rig.engine)
+    other = Client(rig.engine, "10.0.0.1")
     rig.send(other, request((0, records)))
     for client in greedy * 2:
         client.send(apis.PRODUCE, VERSION, request((0, records)), NOW)
@@ -628,3 +635,23 @@ def test_room_goes_to_those_that_waited_for_it() -> None:
         finish_turn(rig.engine, NOW)
         done += 1
     assert done <= len(greedy) + 1
+
+
+def test_large_requests_of_one_address_leave_room_for_others() -> None:
+    rig, greedy, records = crowded(20)
+    handler = rig.engine.data_plane.produce
+    assert handler.waiting == produce.WAITING_BYTES_MAX // 2 // len(records) + 1
+    other, late = Client(rig.engine, "10.0.0.2"), Client(rig.engine, "10.0.0.2")
+    jobs = [*rig.engine.applier.jobs_in_flight]
+    rig.send(other, request((1, records)))
+    (job,) = [job for key, job in rig.engine.applier.jobs_in_flight.items() if key not in jobs]
+    rig.engine.job_done(job, job.run(), None, NOW)
+    finish_turn(rig.engine, NOW)
+    assert codes(other) == [errors.NONE]
+    # Its end gives no room to those that are above their share.
+    assert [*rig.engine.applier.jobs_in_flight] == jobs
+    rig.send(late, request((1, records)))
+    run_jobs(rig.engine, NOW)
+    assert codes(late) == [errors.NONE]
+    assert [codes(client) for client in greedy] == [[errors.NONE]] * len(greedy)
+    assert is_empty(handler)

@@ -60,7 +60,7 @@ class Transactions(Plane):
     def list_offset(self, timestamp: int, isolation_level: int, version: int = 7) -> int:
         topics = [ListOffsetsTopic("t", [ListOffsetsPartition(0, timestamp=timestamp)])]
         body = ListOffsetsRequest(-1, isolation_level, topics)
-        response = self.offsets_handler.handle_list_offsets(self.request(2, version, body), body)
+        response = self.offsets_handler.handle_list_offsets(self.request(2, version, body), body, self.now)
         partition = present(response).topics[0].partitions[0]
         assert partition.error_code == NONE
         return partition.offset
