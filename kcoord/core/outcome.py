@@ -162,10 +162,10 @@ class Job:
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class StepJob(Job):
-    """A job in steps of about a millisecond.
+    """A job in steps of a millisecond at most.
 
     Compiled code holds the GIL until it returns, and the event loop would wait for it. The runner releases the GIL
-    between two steps, and stops when the job is abandoned.
+    between steps, and stops when the job is abandoned.
     """
 
     def step(self) -> bool:

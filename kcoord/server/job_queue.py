@@ -19,8 +19,7 @@ from typing import Final, TypeVar, final
 
 from kcoord.core.outcome import Job
 
-# A job that takes more CPU time is long. Compiled, a usual batch of 1 MB takes less than half of that. A job in steps
-# keeps its thread for up to five times as long, because it pauses between them.
+# A job that takes more CPU time is long. Compiled, a usual batch of 1 MB takes less than half of that.
 LONG_MS: Final = 30
 # How many connections, and how many addresses, the queue remembers. Those it forgets count as new.
 REMEMBERED_MAX: Final = 10_000

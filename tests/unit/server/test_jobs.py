@@ -12,7 +12,7 @@ import pytest
 
 from kcoord.core.outcome import Job, StepJob
 from kcoord.server import job_queue
-from kcoord.server.jobs import JOBS_MAX, LATE_THREADS_MAX, JobThreads
+from kcoord.server.jobs import JOBS_MAX, LATE_THREADS_MAX, STEP_PAUSE_EVERY_NS, JobThreads
 
 LONG_MS = 600_000
 # What has to happen happens long before: a machine may be busy with other things for seconds.
@@ -32,14 +32,18 @@ class Work(Job):
 
 
 class Steps(StepJob):
-    """So many steps; the last one opens a gate."""
+    """So many steps, each of which computes for so long; the last one opens a gate."""
 
-    def __init__(self, key: str, count: int, deadline_ms: int = LONG_MS) -> None:
+    def __init__(self, key: str, count: int, deadline_ms: int = LONG_MS, step_ns: int = 0) -> None:
         super().__init__(key, deadline_ms)
         self.left = count
+        self.step_ns = step_ns
         self.ended = threading.Event()
 
     def step(self) -> bool:
+        end_ns = time.perf_counter_ns() + self.step_ns
+        while time.perf_counter_ns() < end_ns:
+            pass
         self.left -= 1
         if self.left == 0 or self.is_abandoned:
             self.ended.set()
@@ -267,7 +271,7 @@ def test_a_thread_that_outlives_the_loop() -> None:
 
 
 async def test_a_job_in_steps_lets_the_loop_run_and_returns_once(rig: Rig) -> None:
-    job = Steps("steps", 300)
+    job = Steps("steps", 300, step_ns=STEP_PAUSE_EVERY_NS)
     rig.threads.start(job)
     seen = set()
     while not rig.done:
@@ -275,6 +279,26 @@ async def test_a_job_in_steps_lets_the_loop_run_and_returns_once(rig: Rig) -> No
         await asyncio.sleep(0)
     assert rig.done == [("steps", None, None)]
     assert job.left == 0 and len(seen) > 2
+
+
+@pytest.mark.parametrize(("step_ns", "pauses_max"), [(0, 4_000), (STEP_PAUSE_EVERY_NS, 99)])
+async def test_pauses_follow_the_time_and_not_the_steps(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, step_ns: int, pauses_max: int
+) -> None:
+    """Short steps share a pause: it takes longer than they do."""
+    pauses: list[float] = []
+    sleep = time.sleep
+
+    def note(seconds: float) -> None:
+        if threading.current_thread().name == "kcoord-job":
+            pauses.append(seconds)
+        sleep(seconds)
+
+    monkeypatch.setattr(time, "sleep", note)
+    rig.threads.start(Steps("steps", 100 if step_ns else 20_000, step_ns=step_ns))
+    await rig.until(1)
+    assert len(pauses) <= pauses_max
+    assert not step_ns or len(pauses) == pauses_max
 
 
 async def test_a_job_in_steps_ends_when_its_result_is_not_needed(rig: Rig) -> None:
