@@ -1,8 +1,8 @@
 """`make bench-peers`: `kcoord bench compare` of a compiled kcoord with kfake (Go) and with Kafka (Java 17, Maven).
 
 The servers run on this machine, one pair at a time, and so does the load generator. Kafka has its defaults and does not
-wait for the disk, and is given load for a while before the rounds, since its compiler is at work at first. In the group
-workloads, nobody waits before a first rebalance, or between two assignments.
+wait for the disk, and is given load for a while before the rounds, since its compiler is at work at first. In the
+workloads of groups and newcomers, nobody waits before a first rebalance, or between two assignments.
 
 Nothing of this is a test: no figure fails. A tool that is missing leaves its lines out.
 """
@@ -28,7 +28,9 @@ REQUESTS: Final = ("commit-5", "offset-fetch", "heartbeat", "consumer-heartbeat"
 RECORDS: Final = ("produce", "fetch")
 JOINS: Final = ("join-classic", "join-consumer")
 RESTARTS: Final = ("restart-classic", "restart-consumer")
+NEWCOMERS: Final = ("newcomer-classic", "newcomer-consumer")
 GROUPS: Final = (*JOINS, *RESTARTS)
+WITHOUT_PAUSES: Final = (*GROUPS, *NEWCOMERS)
 # `log.sync=always` and `log.preallocate=true`.
 PREALLOCATED: Final = "preallocated"
 # Kafka's names of the pauses, with the prefix that a setting of kcoord has none of.
@@ -65,6 +67,7 @@ CASES: Final = (
     ),
     *(steady("kafka", "os", *load, RECORDS) for load in ((8, 1), (8, 4))),
     *(members(peer, 1000, JOINS) for peer in ("kfake", "kafka")),
+    *(steady(peer, "os", 400, 1, NEWCOMERS) for peer in ("kfake", "kafka")),
     # All 1,000 would take 50 times as long; the time for each is the same.
     *(members(peer, 1000, RESTARTS, "--restarts", "20") for peer in ("kfake", "kafka")),
     *(members(peer, 5000, JOINS) for peer in ("kfake", "kafka")),
@@ -110,13 +113,12 @@ def measure(
     peer: str, sync: str, cases: list[Case], rounds: int, seconds: float, more: list[str]
 ) -> Iterator[dict[str, Any]]:
     """The rows of all cases of a pair of servers. `more` are further words for the command."""
-    has_groups = any(case.workloads[0] in GROUPS for case in cases)
-    settings = NO_PAUSES | MANY_MEMBERS if has_groups else {}
+    settings = NO_PAUSES | MANY_MEMBERS if any(case.workloads[0] in WITHOUT_PAUSES for case in cases) else {}
     with ExitStack() as stack:
         mine = stack.enter_context(serving("kcoord", sync, settings))
         other = stack.enter_context(serving(peer, "os", settings))
-        if peer == "kafka" and not has_groups:
-            for workload in dict.fromkeys(one for case in cases for one in case.workloads):
+        if peer == "kafka":
+            for workload in dict.fromkeys(one for case in cases for one in case.workloads if one not in GROUPS):
                 bench(["run", "-b", other, workload, "--seconds", str(WARM_UP_S), "--rounds", "1", "--in-flight", "8"])
         for case in cases:
             for workload in case.workloads:
@@ -145,7 +147,7 @@ def choose(words: list[str]) -> dict[tuple[str, str, bool], list[Case]]:
         names = {case.peer, case.sync, case.load, *case.load.split()}
         workloads = tuple(one for one in case.workloads if one in words) or case.workloads
         if all(word in names or word in workloads for word in words):
-            key = (case.peer, case.sync, case.workloads[0] in GROUPS)
+            key = (case.peer, case.sync, case.workloads[0] in WITHOUT_PAUSES)
             chosen.setdefault(key, []).append(case._replace(workloads=workloads))
     return chosen
 

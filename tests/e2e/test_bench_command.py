@@ -14,7 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from kcoord.cli.bench.lanes import lane_plan
-from kcoord.cli.bench.options import GROUPS, PREFIX, STEADY
+from kcoord.cli.bench.options import GROUPS, NEWCOMERS, PREFIX, STEADY
 from kcoord.cli.main import main
 from kcoord.protocol import apis
 from kcoord.protocol.offset_commit import OffsetCommitRequest
@@ -88,6 +88,37 @@ def test_group_workloads(kcoord: KcoordServer) -> None:
     assert left_over(kcoord) == []
 
 
+def test_newcomers(kcoord: KcoordServer) -> None:
+    """They do what a consumer does at its start, each with connections of its own."""
+    # Held up, they stay below what the fixture remembers.
+    with kcoord.delay("OffsetCommit", seconds=0.005):
+        found = measured(kcoord.bootstrap, "newcomers", "--seconds", "0.5")
+    assert [row["workload"] for row in found["workloads"]] == [*NEWCOMERS]
+    for row in found["workloads"]:
+        assert (row["skipped"], row["errors"]) == (None, {})
+        assert row["newcomers"] == sum(one["newcomers"] for one in row["rounds"]) >= 2
+        assert 0 < row["in_p50_ms"] <= row["in_p99_ms"] <= row["in_max_ms"]
+        # The load goes on beside them.
+        assert row["per_second"] > 0
+    by_connection: dict[int, list[str]] = {}
+    for one in kcoord.requests():
+        by_connection.setdefault(one.connection, []).append(one.api)
+    for joins in (["JoinGroup", "JoinGroup", "SyncGroup"], ["ConsumerGroupHeartbeat", "ConsumerGroupHeartbeat"]):
+        whole = ["ApiVersions", *joins, "OffsetFetch", "OffsetCommit"]
+        assert sum(steps == whole for steps in by_connection.values()) >= 4
+    assert left_over(kcoord) == []
+
+
+def test_a_newcomer_that_is_not_let_in_is_an_error(kcoord: KcoordServer) -> None:
+    kcoord.fail("OffsetFetch", error="GROUP_AUTHORIZATION_FAILED", skip=1, times=2)
+    (row,) = measured(kcoord.bootstrap, "newcomer-classic", "--seconds", "0.5", code=1)["workloads"]
+    assert row["errors"] == {"GROUP_AUTHORIZATION_FAILED": 2} and row["newcomers"] > 0
+    kcoord.fail("OffsetFetch", error="GROUP_AUTHORIZATION_FAILED", times=1)
+    (row,) = measured(kcoord.bootstrap, "newcomer-classic", code=1)["workloads"]
+    assert "GROUP_AUTHORIZATION_FAILED" in row["skipped"]
+    assert left_over(kcoord) == []
+
+
 @pytest.mark.kcoord(settings={"group.consumer.assignment.interval.ms": 0})
 @pytest.mark.parametrize("processes", [2, 4])
 def test_a_group_in_several_processes(kcoord: KcoordServer, processes: int) -> None:
@@ -118,10 +149,13 @@ def test_members_come_back(kcoord: KcoordServer, protocol: str, api: str, skip: 
 
 def test_a_table_fits_a_terminal(kcoord: KcoordServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    lines = bench("-b", kcoord.bootstrap, "heartbeat", "join-classic", *QUICK).stdout.splitlines()
+    names = ("heartbeat", "join-classic", "newcomer-consumer")
+    lines = bench("-b", kcoord.bootstrap, *names, *QUICK).stdout.splitlines()
     assert lines[0].split()[:3] == ["WORKLOAD", "LOAD", "REQ/S"]
     assert lines[1].split()[:2] == ["heartbeat", "3x2"]
     assert lines[4].split()[:2] == ["join-classic", "3"]
+    assert lines[6].split()[:3] == ["WORKLOAD", "LOAD", "REQ/S"]
+    assert lines[7].split()[:2] == ["newcomer-consumer", "3x2"]
     assert all(len(line) <= 80 for line in lines)
 
 

@@ -51,17 +51,24 @@ async def join_classic(target: Target, name: str, topic: TopicMetadata) -> Group
     node = await target.coordinator(group_id)
     connection = await target.connect(node)
     try:
-        answer = await _join(target, connection, group_id, topic.name)
-        target.members.add(Joined(group_id, answer.member_id, True))
-        owned = [TopicPartition(topic.name, number) for number in topic.partitions]
-        sync = SyncGroupRequest(
-            group_id, answer.generation_id, answer.member_id, None, PROTOCOL_TYPE, PROTOCOL,
-            [SyncGroupRequestAssignment(answer.member_id, encode_assignment(owned))],
-        )  # fmt: skip
-        await target.ask(connection, apis.SYNC_GROUP, connection.version(apis.SYNC_GROUP), sync, SyncGroupResponse)
-        return GroupMember(group_id, answer.member_id, answer.generation_id, node)
+        return await classic_member(target, connection, node, group_id, topic)
     finally:
         await connection.close()
+
+
+async def classic_member(
+    target: Target, connection: Connection, node: Node, group_id: str, topic: TopicMetadata
+) -> GroupMember:
+    """The only member of a classic group, which has joined over a connection to its coordinator."""
+    answer = await _join(target, connection, group_id, topic.name)
+    target.members.add(Joined(group_id, answer.member_id, True))
+    owned = [TopicPartition(topic.name, number) for number in topic.partitions]
+    sync = SyncGroupRequest(
+        group_id, answer.generation_id, answer.member_id, None, PROTOCOL_TYPE, PROTOCOL,
+        [SyncGroupRequestAssignment(answer.member_id, encode_assignment(owned))],
+    )  # fmt: skip
+    await target.ask(connection, apis.SYNC_GROUP, connection.version(apis.SYNC_GROUP), sync, SyncGroupResponse)
+    return GroupMember(group_id, answer.member_id, answer.generation_id, node)
 
 
 async def _join(target: Target, connection: Connection, group_id: str, topic: str) -> JoinGroupResponse:
@@ -91,30 +98,37 @@ async def join_consumer(target: Target, name: str, topic: TopicMetadata) -> Grou
     node = await target.coordinator(group_id)
     connection = await target.connect(node)
     try:
-        version = connection.version(apis.CONSUMER_GROUP_HEARTBEAT)
-        request = ConsumerGroupHeartbeatRequest(
-            group_id, new_member_id() if version >= OWN_ID_FROM else "", 0,
-            rebalance_timeout_ms=REBALANCE_TIMEOUT_MS, subscribed_topic_names=[topic.name], topic_partitions=[],
-        )  # fmt: skip
-        deadline = target.deadline(f"the assignment of group {group_id}")
-        owned: list[int] = []
-        while True:
-            answer = await target.ask(
-                connection, apis.CONSUMER_GROUP_HEARTBEAT, version, request, ConsumerGroupHeartbeatResponse
-            )
-            member_id = answer.member_id or request.member_id
-            target.members.add(Joined(group_id, member_id, False))
-            is_settled = answer.member_epoch == request.member_epoch and answer.assignment is None
-            if is_settled and len(owned) == len(topic.partitions):
-                return GroupMember(group_id, member_id, answer.member_epoch, node)
-            if answer.assignment is not None:
-                owned = [number for one in answer.assignment.topic_partitions for number in one.partitions]
-            request = ConsumerGroupHeartbeatRequest(
-                group_id, member_id, answer.member_epoch,
-                topic_partitions=[OwnedTopicPartitions(topic.topic_id, owned)] if owned else [],
-            )  # fmt: skip
-            deadline.check()
-            if is_settled:
-                await asyncio.sleep(SETTLE_S)
+        return await consumer_member(target, connection, node, group_id, topic)
     finally:
         await connection.close()
+
+
+async def consumer_member(
+    target: Target, connection: Connection, node: Node, group_id: str, topic: TopicMetadata
+) -> GroupMember:
+    """The only member of a consumer group, which has joined over a connection to its coordinator."""
+    version = connection.version(apis.CONSUMER_GROUP_HEARTBEAT)
+    request = ConsumerGroupHeartbeatRequest(
+        group_id, new_member_id() if version >= OWN_ID_FROM else "", 0,
+        rebalance_timeout_ms=REBALANCE_TIMEOUT_MS, subscribed_topic_names=[topic.name], topic_partitions=[],
+    )  # fmt: skip
+    deadline = target.deadline(f"the assignment of group {group_id}")
+    owned: list[int] = []
+    while True:
+        answer = await target.ask(
+            connection, apis.CONSUMER_GROUP_HEARTBEAT, version, request, ConsumerGroupHeartbeatResponse
+        )
+        member_id = answer.member_id or request.member_id
+        target.members.add(Joined(group_id, member_id, False))
+        is_settled = answer.member_epoch == request.member_epoch and answer.assignment is None
+        if is_settled and len(owned) == len(topic.partitions):
+            return GroupMember(group_id, member_id, answer.member_epoch, node)
+        if answer.assignment is not None:
+            owned = [number for one in answer.assignment.topic_partitions for number in one.partitions]
+        request = ConsumerGroupHeartbeatRequest(
+            group_id, member_id, answer.member_epoch,
+            topic_partitions=[OwnedTopicPartitions(topic.topic_id, owned)] if owned else [],
+        )  # fmt: skip
+        deadline.check()
+        if is_settled:
+            await asyncio.sleep(SETTLE_S)

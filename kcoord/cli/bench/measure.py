@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -10,7 +11,9 @@ from typing import Any, Final, Protocol
 
 from kcoord.cli.bench.groups import GroupRound, GroupWorkload
 from kcoord.cli.bench.load import added
-from kcoord.cli.bench.options import GROUPS, Options
+from kcoord.cli.bench.newcomers import GROUPS as NEWCOMER_GROUPS
+from kcoord.cli.bench.newcomers import newcomer_plan
+from kcoord.cli.bench.options import GROUPS, NEWCOMERS, Options
 from kcoord.cli.bench.results import Document, median, percentile, spread
 from kcoord.cli.bench.steady import (
     Prepared,
@@ -37,6 +40,8 @@ PREPARE: Final[dict[str, Callable[[Target, Options], Awaitable[Prepared]]]] = {
     "produce": prepare_produce,
     "fetch": prepare_fetch,
     "transactions": prepare_transactions,
+    # The load beside newcomers.
+    **{name: partial(prepare_commits, count=5, groups=f"beside-{name}") for name in NEWCOMERS},
 }
 # The share of the warm-up before each further round.
 WARM_UP_AGAIN: Final = 0.25
@@ -153,6 +158,65 @@ class GroupRun:
 
 
 @dataclass(slots=True)
+class NewcomerRun:
+    """A steady load, and beside it clients that come one after the other, from a process of their own."""
+
+    name: str
+    protocol: str
+    busy: SteadyRun
+    own: Workers = field(default_factory=lambda: Workers(1))
+    rounds: list[Round] = field(default_factory=list)
+
+    async def open(self) -> None:
+        target = self.busy.target
+        await self.busy.open()
+        await self.own.start()
+        topic = await target.topic("newcomers", 1)
+        groups = [target.group(f"{self.name}-{number}") for number in range(NEWCOMER_GROUPS)]
+        target.crowds.update(groups)
+        plan = newcomer_plan(target.bootstrap, self.protocol, topic.name, groups)
+        await self.own.open(self.name, Prepared("newcomers", [plan], {}, 1))
+
+    async def round(self) -> None:
+        options = self.busy.options
+        warm_up_s = options.warm_up_s * (WARM_UP_AGAIN if self.rounds else 1)
+        # Both are waited for, also if one fails: their answers would be those to the next commands.
+        busy, own = await asyncio.gather(
+            self.busy.round(), self.own.round(self.name, warm_up_s, options.seconds), return_exceptions=True
+        )
+        for one in (busy, own):
+            if isinstance(one, BaseException):
+                raise one
+        assert isinstance(own, Round)
+        self.rounds.append(own)
+
+    async def close(self) -> None:
+        await self.own.end()
+        await self.busy.close()
+
+    def document(self) -> Document:
+        everything = Histogram()
+        for one in self.rounds:
+            everything.add_all(one.histogram.pairs())
+        busy = self.busy.document()
+        return {
+            **busy,
+            "newcomers": everything.total,
+            "in_p50_ms": round(everything.percentile(0.5), 4),
+            "in_p99_ms": round(everything.percentile(0.99), 4),
+            "in_max_ms": round(everything.percentile(1.0), 4),
+            "errors": added([busy["errors"], *(one.errors for one in self.rounds)]),
+            "rounds": [
+                {
+                    **load, "newcomers": one.answered, "in_p50_ms": round(one.p50_ms, 4),
+                    "in_p99_ms": round(one.p99_ms, 4), "errors": added([load["errors"], one.errors]),
+                }
+                for load, one in zip(busy["rounds"], self.rounds, strict=False)
+            ],
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
 class Results:
     """One list of documents for each cluster, in the order of the workloads. An interrupted run has fewer."""
 
@@ -186,6 +250,8 @@ def _run(name: str, target: Target, options: Options, workers: Workers) -> Run:
     if name in GROUPS:
         action, _, protocol = name.partition("-")
         return GroupRun(GroupWorkload(target, options, workers, action, protocol))
+    if name in NEWCOMERS:
+        return NewcomerRun(name, name.partition("-")[2], SteadyRun(name, target, options, workers))
     return SteadyRun(name, target, options, workers)
 
 

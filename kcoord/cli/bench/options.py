@@ -25,7 +25,13 @@ GROUPS: Final = {
     "flap-classic": "one member leaves and comes back, five times",
     "flap-consumer": "one member leaves and comes back, five times",
 }
-SETS: Final = {"all": [*STEADY, *GROUPS], "steady": [*STEADY], "groups": [*GROUPS]}
+NEWCOMERS: Final = {
+    "newcomer-classic": "clients come one after the other and join classic groups, beside commits of 5 partitions",
+    "newcomer-consumer": "the same with consumer groups (KIP-848)",
+}
+SETS: Final = {
+    "all": [*STEADY, *GROUPS, *NEWCOMERS], "steady": [*STEADY], "groups": [*GROUPS], "newcomers": [*NEWCOMERS],
+}  # fmt: skip
 PREFIX: Final = "kcoord-bench-"
 PROCESSES_MAX: Final = 4
 

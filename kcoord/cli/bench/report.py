@@ -7,17 +7,18 @@ from typing import Any, Final
 import click
 
 from kcoord import __version__
-from kcoord.cli.bench.options import GROUPS, Options
+from kcoord.cli.bench.options import GROUPS, NEWCOMERS, STEADY, Options
 from kcoord.cli.bench.results import FORMAT, FORMAT_VERSION, Document
 from kcoord.cli.output import Column, emit, table, wrapped
 
 STEADY_HEAD: Final = ["WORKLOAD", "LOAD", "REQ/S", "SPREAD", "P50 MS", "P99 MS", "P99.9 MS", "MB/S"]
 GROUP_HEAD: Final = ["WORKLOAD", "MEMBERS", "SECONDS", "SPREAD", "STEP P50 S", "STEP MAX S", "BEAT P99 MS"]
+NEWCOMER_HEAD: Final = ["WORKLOAD", "LOAD", "REQ/S", "NEWCOMERS", "IN P50 MS", "IN P99 MS", "IN MAX MS"]
 WITH_BYTES: Final = ("produce", "fetch", "transactions")
 CSV_KEYS: Final = (
     "workload", "skipped", "connections", "in_flight", "members", "per_second", "spread", "p50_ms", "p99_ms", "p999_ms",
     "megabytes_per_second", "generator_cores", "seconds", "step_p50_s", "step_max_s", "heartbeats", "heartbeat_p99_ms",
-    "errors",
+    "newcomers", "in_p50_ms", "in_p99_ms", "in_max_ms", "errors",
 )  # fmt: skip
 COMPARED: Final = [
     Column("workload", "WORKLOAD"), Column("figure", "FIGURE"), Column("a", "A", True), Column("b", "B", True),
@@ -63,14 +64,18 @@ def print_results(found: Document, output: str) -> None:
     if output == "csv":
         emit([Column(key, key) for key in CSV_KEYS], [{key: row.get(key) for key in CSV_KEYS} for row in rows], "csv")
         return
-    steady = [row for row in rows if row["workload"] not in GROUPS]
-    groups = [row for row in rows if row["workload"] in GROUPS]
-    if steady:
-        _print(STEADY_HEAD, steady, _steady_cells, "llrrrrrr")
-    if groups:
-        if steady:
-            click.echo()
-        _print(GROUP_HEAD, groups, _group_cells, "lrrrrrr")
+    parts = [
+        (STEADY_HEAD, [row for row in rows if row["workload"] in STEADY], _steady_cells, "llrrrrrr"),
+        (GROUP_HEAD, [row for row in rows if row["workload"] in GROUPS], _group_cells, "lrrrrrr"),
+        (NEWCOMER_HEAD, [row for row in rows if row["workload"] in NEWCOMERS], _newcomer_cells, "llrrrrr"),
+    ]
+    is_first = True
+    for head, some, cells, right in parts:
+        if some:
+            if not is_first:
+                click.echo()
+            is_first = False
+            _print(head, some, cells, right)
     _print_remarks(found)
 
 
@@ -91,6 +96,13 @@ def _group_cells(row: Document) -> list[str]:
     return [
         str(row["members"]), f"{row['seconds']:.3f}", f"{row['spread']:.0%}", f"{row['step_p50_s']:.3f}",
         f"{row['step_max_s']:.3f}", f"{row['heartbeat_p99_ms']:.3f}" if row["heartbeats"] else "-",
+    ]  # fmt: skip
+
+
+def _newcomer_cells(row: Document) -> list[str]:
+    return [
+        f"{row['connections']}x{row['in_flight']}", f"{row['per_second']:.0f}",
+        str(row["newcomers"]), f"{row['in_p50_ms']:.1f}", f"{row['in_p99_ms']:.1f}", f"{row['in_max_ms']:.1f}",
     ]  # fmt: skip
 
 

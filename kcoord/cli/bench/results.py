@@ -7,12 +7,13 @@ import statistics
 from pathlib import Path
 from typing import Any, Final
 
-from kcoord.cli.bench.options import GROUPS
+from kcoord.cli.bench.options import GROUPS, NEWCOMERS
 
 FORMAT: Final = "kcoord-bench"
 FORMAT_VERSION: Final = 1
 # (key in rounds, its name in tables, digits after the point) of what is compared.
 STEADY_FIGURES: Final = (("per_second", "req/s", 0), ("p50_ms", "p50 ms", 3), ("p99_ms", "p99 ms", 3))
+NEWCOMER_FIGURES: Final = (("in_p50_ms", "in p50 ms", 3), ("in_p99_ms", "in p99 ms", 3), ("per_second", "req/s", 0))
 GROUP_FIGURES: Final = (("seconds", "seconds", 3), ("step_p50_s", "step p50 s", 3))
 
 Document = dict[str, Any]
@@ -42,6 +43,8 @@ def spread(values: list[float]) -> float:
 
 
 def figures_of(row: Document) -> tuple[tuple[str, str, int], ...]:
+    if row["workload"] in NEWCOMERS:
+        return NEWCOMER_FIGURES
     return GROUP_FIGURES if row["workload"] in GROUPS else STEADY_FIGURES
 
 

@@ -26,7 +26,8 @@ def run(bootstrap: str, workloads: tuple[str, ...], save: str, output: str, **gi
     Steady workloads are `commit-1`, `commit-5`, `commit-100`, `offset-fetch`, `heartbeat`, `consumer-heartbeat`,
     `produce`, `fetch` and `transactions`: requests per second and their latencies, from sending a request to its
     answer. Group workloads are `join`, `restart` and `flap`, each with `-classic` and `-consumer`: seconds until the
-    group is stable. `steady`, `groups` and `all` stand for several.
+    group is stable. `newcomer-classic` and `newcomer-consumer` measure how long clients need that come while others
+    work. `steady`, `groups`, `newcomers` and `all` stand for several.
 
     Topics and groups are created with the prefix kcoord-bench-, and removed at the end, also after Ctrl-C.
 

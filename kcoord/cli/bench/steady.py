@@ -108,12 +108,24 @@ def commit_request(member: GroupMember, topic: TopicMetadata, count: int, offset
     return OffsetCommitRequest(member.group_id, member.epoch, member.member_id, topics=topics)
 
 
-async def prepare_commits(target: Target, options: Options, count: int) -> Prepared:
-    """OffsetCommit of `count` partitions, by one member of a classic group for each connection."""
+def offset_fetch_request(
+    version: int, group_id: str, topic: TopicMetadata, partitions: list[int]
+) -> OffsetFetchRequest:  # fmt: skip
+    if version < GROUPS_FROM:
+        return OffsetFetchRequest(group_id, [OffsetFetchRequestTopic(topic.name, partitions)])
+    topics = [OffsetFetchRequestTopics(topic.name, topic.topic_id, partitions)]
+    return OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id, topics=topics)])
+
+
+async def prepare_commits(target: Target, options: Options, count: int, groups: str = "commit") -> Prepared:
+    """OffsetCommit of `count` partitions, by one member of a classic group for each connection.
+
+    `groups` is the beginning of the names of the groups, whose members stay until the end of all workloads.
+    """
     topic = await target.topic(f"offsets-{count}", count)
 
     async def one(number: int) -> dict[str, Any]:
-        member = await join_classic(target, f"commit-{count}-{number}", topic)
+        member = await join_classic(target, f"{groups}-{count}-{number}", topic)
 
         def build(offset: int) -> Message:
             return commit_request(member, topic, count, offset)
@@ -136,14 +148,9 @@ async def prepare_offset_fetch(target: Target, options: Options) -> Prepared:
             version = connection.version(apis.OFFSET_COMMIT)
             commit = commit_request(member, topic, count, FIRST_OFFSET)
             await target.ask(connection, apis.OFFSET_COMMIT, version, commit, OffsetCommitResponse)
-            is_list = connection.version(apis.OFFSET_FETCH) >= GROUPS_FROM
+            request = offset_fetch_request(connection.version(apis.OFFSET_FETCH), member.group_id, topic, numbers)
         finally:
             await connection.close()
-        if is_list:
-            topics = [OffsetFetchRequestTopics(topic.name, topic.topic_id, numbers)]
-            request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(member.group_id, topics=topics)])
-        else:
-            request = OffsetFetchRequest(member.group_id, [OffsetFetchRequestTopic(topic.name, numbers)])
         return await lane(target, options, member.node, apis.OFFSET_FETCH, lambda _: request, OffsetFetchResponse)
 
     return prepared(options, apis.OFFSET_FETCH, await at_once(options.connections, one))

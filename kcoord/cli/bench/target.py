@@ -169,7 +169,7 @@ class Target:
         """Remove members, groups and topics. What cannot be removed is listed in `left_over`."""
         try:
             async with asyncio.timeout(CLEANUP_S):
-                await self._leave()
+                await self.leave()
                 await self._abort()
                 await self._remove_groups()
                 await self._remove_topics()
@@ -177,7 +177,7 @@ class Target:
             names = sorted(self.groups | self.topics)
             self.left_over += [f"{name}: {error or 'no answer in time'}" for name in names]
 
-    async def _leave(self) -> None:
+    async def leave(self) -> None:
         """Let all members leave; who has left or expired is not there any more."""
         members, self.members = self.members, set()
         crowds, self.crowds = self.crowds, set()
@@ -238,7 +238,7 @@ class Target:
             self.groups = waiting
             if waiting:
                 await asyncio.sleep(backoff.next_s())
-                await self._leave()
+                await self.leave()
 
     async def _remove_topics(self) -> None:
         if self.topics:

@@ -1,12 +1,12 @@
 """A process of the load generator. It reads commands as lines of JSON and answers each with a line.
 
-    {"do": "open", "load": NAME, "kind": "lanes" | "transactions" | "group", "lanes": [...]}
+    {"do": "open", "load": NAME, "kind": "lanes" | "transactions" | "group" | "newcomers", "lanes": [...]}
     {"do": "round", "load": NAME, "warm_up_s": 1, "seconds": 2}
     {"do": STEP, "load": NAME, "arguments": [...]}
     {"do": "close", "load": NAME}
 
-`round` is for steady workloads; its answer is made by `load.figures`. STEP is a step of `GroupLoad`, whose members live
-on between the commands. The process ends when its input ends.
+`round` is for steady workloads and newcomers; its answer is made by `load.figures`. STEP is a step of `GroupLoad`,
+whose members live on between the commands. The process ends when its input ends.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from typing import Any, Final, TextIO
 from kcoord.cli.bench.group_load import GroupLoad
 from kcoord.cli.bench.lanes import LaneLoad
 from kcoord.cli.bench.load import LINE_BYTES_MAX, Load
+from kcoord.cli.bench.newcomers import NewcomerLoad
 from kcoord.cli.bench.transactions import TransactionLoad
 
 KINDS: Final[dict[str, Callable[[list[dict[str, Any]]], Load | GroupLoad]]] = {
-    "lanes": LaneLoad, "transactions": TransactionLoad, "group": GroupLoad,
+    "lanes": LaneLoad, "transactions": TransactionLoad, "group": GroupLoad, "newcomers": NewcomerLoad,
 }  # fmt: skip
 
 

@@ -63,13 +63,19 @@ class Workers:
         self.processes: list[asyncio.subprocess.Process] = []
 
     async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.end()
+
+    async def start(self) -> None:
         try:
             for _ in range(self.count):
                 self.processes.append(await self._start())
         except BaseException:
-            await self.__aexit__()
+            await self.end()
             raise
-        return self
 
     async def _start(self) -> asyncio.subprocess.Process:
         # In a session of its own: Ctrl-C ends the command, which then ends its processes.
@@ -78,7 +84,7 @@ class Workers:
             stdout=asyncio.subprocess.PIPE, limit=LINE_BYTES_MAX, start_new_session=True, env=_environment(),
         )  # fmt: skip
 
-    async def __aexit__(self, *_: object) -> None:
+    async def end(self) -> None:
         for process in self.processes:
             if process.stdin is not None:
                 process.stdin.close()

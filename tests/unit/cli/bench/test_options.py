@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from kcoord.cli.bench import common
 from kcoord.cli.bench.measure import PREPARE, Results
-from kcoord.cli.bench.options import GROUPS, SETS, STEADY, Options, default_processes
+from kcoord.cli.bench.options import GROUPS, NEWCOMERS, SETS, STEADY, Options, default_processes
 from kcoord.cli.main import main
 
 
@@ -21,8 +21,9 @@ def bench(*arguments: str) -> Result:
 
 
 def test_sets_of_workloads() -> None:
-    assert common.workloads_of(()) == [*STEADY, *GROUPS]
+    assert common.workloads_of(()) == [*STEADY, *GROUPS, *NEWCOMERS]
     assert common.workloads_of(("groups",)) == [*GROUPS]
+    assert common.workloads_of(("newcomers", "commit-1")) == ["commit-1", *NEWCOMERS]
     assert common.workloads_of(("fetch", "heartbeat", "fetch")) == ["heartbeat", "fetch"]
     assert common.workloads_of(("flap-classic", "steady")) == [*STEADY, "flap-classic"]
     assert set(SETS["all"]) == {*PREPARE, *GROUPS}
