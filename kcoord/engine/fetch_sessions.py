@@ -163,9 +163,11 @@ class FetchSessionCache:
         return True
 
     def maybe_create(self, items: list[FetchItem], uses_topic_ids: bool, now_ms: int) -> int:
-        """Open a session for `items`. Returns its id, or NO_SESSION if the limits do not allow it."""
+        """Open a session for `items`, of which there may be none, as on a broker. Returns its id, or NO_SESSION if
+        the limits do not allow it.
+        """
         size = len(items)
-        if size == 0 or not self._has_room(size, now_ms):
+        if not self._has_room(size, now_ms):
             return NO_SESSION
         if len(self.sessions) >= self.slots and not self._evict(size, now_ms):
             return NO_SESSION

@@ -381,6 +381,35 @@ def alter_configs(s: Session) -> None:
     s.call("in the end", "DescribeConfigs", 4, {"resources": [resource], "includeSynonyms": True})
 
 
+def alter_lists(s: Session) -> None:
+    """Values of lists with spaces, with repeated and with empty items, and how they are shown."""
+    create_topic(s, "al", 2)
+
+    def alter(name: str, value: str, operation: int = 0) -> None:
+        config = {"name": name, "configOperation": operation, "value": value}
+        resource = {"resourceType": 2, "resourceName": "al"}
+        s.call(f"{value!r}", "IncrementalAlterConfigs", 1, {"resources": [{**resource, "configs": [config]}]})
+        with s.unrecorded():
+            # A later change shows that this one was applied.
+            value = str(len(s.steps()))
+            marker = {"name": "flush.ms", "configOperation": 0, "value": value}
+            s.call("", "IncrementalAlterConfigs", 1, {"resources": [{**resource, "configs": [marker]}]})
+        wait_for_config(s, 2, "al", "flush.ms", value)
+        shown = {**resource, "configurationKeys": [name]}
+        s.call("is shown as", "DescribeConfigs", 4, {"resources": [shown], "includeSynonyms": True})
+
+    for value in ("delete,delete", " delete ,compact,delete", ",", "delete,", "compact,,delete", "compact, delete", ""):
+        alter("cleanup.policy", value)
+    alter("cleanup.policy", "delete,compact")
+    for operation, value in ((3, "delete"), (2, "delete"), (2, "compact"), (2, "nonsense"), (3, "compact,delete")):
+        alter("cleanup.policy", value, operation)
+    replicas = "leader.replication.throttled.replicas"
+    for value in ("0:1,0:1", "*,*", "0:1, 1:1", "none", "", "0:1,", "0:1,,1:1", ",", "1:1,0:1,1:1"):
+        alter(replicas, value)
+    for operation, value in ((2, "0:1"), (2, "1:1"), (3, "1:1"), (3, "0:1")):
+        alter(replicas, value, operation)
+
+
 def replace_configs(s: Session) -> None:
     create_topic(s, "rc", 1, {"retention.ms": "1000", "segment.ms": "5000"})
 
@@ -563,6 +592,7 @@ ADMIN_SCRIPTS = {
     "create_partitions": create_partitions,
     "describe_configs": describe_configs,
     "alter_configs": alter_configs,
+    "alter_lists": alter_lists,
     "replace_configs": replace_configs,
     "group_configs": group_configs,
     "describe_topic_partitions": describe_topic_partitions,

@@ -272,6 +272,40 @@ def fetch(s: Session) -> None:
         s.call("nothing", "Fetch", version, {"maxWaitMs": 0, "minBytes": 0, "maxBytes": 1000, "topics": []})
 
 
+def fetch_sessions(s: Session) -> None:
+    """Sessions that begin or become empty (KIP-227)."""
+    create_topic(s, "fs", 2, FOREVER)
+    s.call("two records", "Produce", 9, produce_request(s, "fs", batch_text([b"one", b"two"])))
+    named = {"topic": "fs", "topicId": s.topic_ids["fs"]}
+
+    def ask(step: str, version: int, session: int, epoch: int, *partitions: int, forget: int | None = None) -> int:
+        fields: dict[str, Any] = {"sessionId": session, "sessionEpoch": epoch}
+        if forget is not None:
+            fields["forgottenTopicsData"] = [{**named, "partitions": [forget]}]
+        parts = [{"partition": number, "fetchOffset": 0, "partitionMaxBytes": 1 << 20} for number in partitions]
+        topics = [{**named, "partitions": parts}] if parts else []
+        request = {"maxWaitMs": 0, "minBytes": 0, "maxBytes": 1 << 20, "topics": topics, **fields}
+        answer = s.call(step, "Fetch", version, request)
+        return int(answer["sessionId"])
+
+    for version in (7, 12, 13):
+        session = ask("a session of nothing", version, 0, 0)
+        ask("nothing again", version, session, 1)
+        ask("and again", version, session, 2)
+        session = ask("another of nothing", version, 0, 0)
+        ask("a partition", version, session, 1, 0)
+        ask("no change", version, session, 2)
+        ask("the epoch before", version, session, 2)
+        ask("another partition", version, session, 3, 1)
+        ask("one goes", version, session, 4, forget=0)
+        ask("both are gone", version, session, 5, forget=1)
+        ask("after that", version, session, 6)
+        session = ask("one partition", version, 0, 0, 0)
+        ask("one comes and goes", version, session, 1, 1, forget=1)
+        ask("the end", version, session, -1)
+        ask("after the end", version, session, 2)
+
+
 def delete_records(s: Session) -> None:
     create_topic(s, "dr", 2, FOREVER)
     s.call("three records", "Produce", 9, produce_request(s, "dr", batch_text([b"1", b"2", b"3"])))
@@ -374,6 +408,7 @@ DATA_SCRIPTS = {
     "list_offsets": list_offsets,
     "leader_epoch": leader_epoch,
     "fetch": fetch,
+    "fetch_sessions": fetch_sessions,
     "delete_records": delete_records,
     "idempotent_producer": idempotent_producer,
 }

@@ -102,7 +102,9 @@ class ConfigDef:
         if kind == BOOLEAN:
             return text.lower()
         if kind == LIST:
-            return ",".join(split_list(text))
+            items = split_list(text)
+            # A broker removes repeated items where it checks them against a list of choices.
+            return ",".join(list(dict.fromkeys(items)) if self.choices else items)
         return value
 
     def _invalid(self, value: str, why: str) -> str:
@@ -140,7 +142,8 @@ class ConfigDef:
         if self.name in THROTTLED:
             if items != ["*"]:
                 for item in items:
-                    if not is_replica_pair(item):
+                    # A broker accepts empty items here: `0:1,`.
+                    if item and not is_replica_pair(item):
                         return self._invalid(
                             "[" + ", ".join(items) + "]",
                             f"{self.name} must be the literal '*' or a list of replicas in the following format: "

@@ -213,8 +213,13 @@ def test_a_waiting_fetch_whose_session_went_on_elsewhere(plane: Plane) -> None:
     assert (answer.error_code, answer.responses) == (INVALID_FETCH_SESSION_EPOCH, [])
 
 
-def test_no_session_for_nothing(plane: Plane) -> None:
-    assert Consumer(plane).fetch().session_id == 0
+def test_a_session_of_nothing(plane: Plane) -> None:
+    """A broker opens one, too, and closes it if the next request adds nothing."""
+    consumer = Consumer(plane)
+    assert consumer.fetch().session_id != 0
+    assert len(plane.fetch_handler.sessions.sessions) == 1
+    assert consumer.fetch().session_id == 0
+    assert len(plane.fetch_handler.sessions.sessions) == 0
 
 
 # The cache.
