@@ -2,7 +2,7 @@
 # Variables: PYTHON (the interpreter that creates .venv), VENV, ARGS (further arguments for the tool),
 # WORKERS (the number of test processes).
 .DEFAULT_GOAL := help
-.PHONY: help setup run run-compiled other-python gen gen-check compile lint format picture type test test-fast test-compiled interop nightly image lock dist release test-dist bench bench-growth bench-open bench-partitions bench-peers bench-endurance bench-spark bench-fixture profile stall fuzz explore explore-transactions crash-states io-faults bit-flips crash crash-copies jepsen strangers check clean
+.PHONY: help setup run run-compiled other-python gen gen-check compile lint format picture type test test-fast test-compiled interop nightly image lock dist release test-dist bench bench-growth bench-open bench-partitions bench-peers bench-endurance bench-spark bench-fixture profile stall fuzz explore explore-transactions crash-states io-faults bit-flips crash crash-copies differential jepsen strangers check clean
 
 VENV ?= .venv
 PYTHON ?= $(shell tools/find_python.sh)
@@ -85,8 +85,8 @@ test-compiled: compile ## the same suite on the compiled tree, without most test
 interop: setup ## the Java clients and Kafka's own tools against kcoord (Java 17 and Maven)
 	$(PYTEST) $(PARALLEL) tests/interop -m "not nightly" $(ARGS)
 
-nightly: setup ## long tests: days of groups, kills under exact copies and under recorded clients, strangers beside polite clients, a Spark cluster, HDFS, and ten minutes of reading the files of a broker that compacts
-	$(PYTEST) -o faulthandler_timeout=0 tests/unit/client tests/client tests/double tests/interop tests/crash tests/jepsen tests/strangers tests/spark -m nightly --live-seconds=600 $(ARGS)
+nightly: setup ## long tests: days of groups, kills under exact copies and under recorded clients, strangers beside polite clients, a Spark cluster, HDFS, random histories beside a broker, and ten minutes of reading the files of a broker that compacts
+	$(PYTEST) -o faulthandler_timeout=0 tests/unit/client tests/client tests/differential tests/double tests/interop tests/crash tests/jepsen tests/strangers tests/spark -m nightly --live-seconds=600 $(ARGS)
 
 image: setup ## the container image's build script in an empty directory, and its command
 	$(PYTEST) -o faulthandler_timeout=0 tests/image $(ARGS)
@@ -159,6 +159,9 @@ crash: setup ## kill -9 a server N times under three client libraries (N=100)
 
 crash-copies: setup ## kill -9 a server and its clients under exact copies in Java, confluent-kafka and aiokafka (ARGS="--messages 100000")
 	$(PY) -P -m tests.crash.kill_copies $(ARGS)
+
+differential: setup ## random histories that a Kafka broker and this server have to answer alike (Java 17, Maven; ARGS="--seconds 60 --seed 1 --kind transactions")
+	$(PY) -P -m tests.differential $(ARGS)
 
 jepsen: setup ## record what clients see under kill -9, and check it as Jepsen's Kafka workload does (ARGS="--seconds 60 --seed 1")
 	$(PY) -P -m tests.jepsen.workload $(ARGS)

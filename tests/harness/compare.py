@@ -19,6 +19,12 @@ ORDER_BY = {
     "coordinators": ("key",),
     "supportedFeatures": ("name",),
     "finalizedFeatures": ("name",),
+    "transactionStates": ("transactionalId",),
+    "activeProducers": ("producerId",),
+    "resultsByTopicV3AndBelow": ("name",),
+    "resultsByTransaction": ("transactionalId",),
+    "topicResults": ("name",),
+    "resultsByPartition": ("partitionIndex",),
 }
 
 

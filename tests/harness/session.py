@@ -15,6 +15,7 @@ answer within the time the script gave it, and the connection stayed open).
 from __future__ import annotations
 
 import re
+import select
 import socket
 import struct
 import time
@@ -119,6 +120,10 @@ class Connection:
             chunks += chunk
         return chunks
 
+    def is_readable(self) -> bool:
+        """Whether something came, be it the end of the connection."""
+        return bool(select.select([self._socket], [], [], 0)[0])
+
     def close(self) -> None:
         self._socket.close()
 
@@ -129,11 +134,11 @@ class Pending:
     def __init__(self, session: Session, on: str, step: dict[str, Any]) -> None:
         self._session = session
         self._on = on
-        self._step = step
+        self.record = step
 
     def answer(self, deadline_s: float = ANSWER_DEADLINE_S) -> Any:
         """The response as JSON; None when the connection was closed or nothing came."""
-        return self._session.finish(self._on, self._step, deadline_s)
+        return self._session.finish(self._on, self.record, deadline_s)
 
 
 class Session:
