@@ -22,7 +22,7 @@ from tests.strangers.rogues import ACTIONS
 from tests.strangers.search import KILL_EVERY_S, Search
 
 # So many newcomers are listed one by one.
-SLOWEST = 8
+SLOWEST = 20
 
 
 def figures(search: Search) -> dict[str, Any]:

@@ -37,6 +37,9 @@ class Newcomer(NamedTuple):
     error: str
     # Whether its commit was acknowledged.
     committed: bool
+    # The step that took longest, and its seconds.
+    slowest_step: str = ""
+    slowest_s: float = 0.0
 
 
 def group_of(number: int) -> str:
@@ -56,11 +59,16 @@ class Visit:
         self.rng = rng
         self.step = "connect"
         self.is_committed = False
+        self.slowest = ("", 0.0)
         self.connection = Connection(port)
 
     async def ask(self, step: str, request: requests.Request) -> Any:
         self.step = step
-        return await self.connection.ask(*request)
+        began = time.monotonic()
+        try:
+            return await self.connection.ask(*request)
+        finally:
+            self.slowest = max(self.slowest, (step, time.monotonic() - began), key=lambda one: one[1])
 
     async def run(self) -> None:
         await self.connection.open()
@@ -124,7 +132,8 @@ async def visit(port: int, number: int, rng: random.Random) -> Newcomer:
         error = f"{type(failure).__name__}: {failure}"
     finally:
         one.connection.close()
-    return Newcomer(number, began, time.monotonic() - began, one.step, error, one.is_committed)
+    seconds = time.monotonic() - began
+    return Newcomer(number, began, seconds, one.step, error, one.is_committed, *one.slowest)
 
 
 async def run(port: int, seed: int) -> None:
