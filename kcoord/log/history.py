@@ -7,7 +7,9 @@ this offset: all records below it may still exist, and after a crash it may be t
 
 The state at a point is another matter. The cleaner removes a record below its checkpoint if a newer one, also below the
 checkpoint, replaces it, and the gap that it leaves may lie before the point. So in a log with gaps states are complete
-only from the checkpoint on, or from the last segment on if there is none.
+only from the checkpoint on, or from the last segment on if there is none. The newer record may be one of a transaction,
+which counts only from its marker on. So if transactions were open at the checkpoint, states are complete only after
+their markers. A transaction without a marker has replaced nothing, since the cleaner stops before it.
 """
 
 from __future__ import annotations
@@ -33,7 +35,11 @@ class HistoryStart:
         self._first_ms = NO_TIMESTAMP
         self._newest_ms = NO_TIMESTAMP
         self._floor = FROM_THE_BEGINNING
-        self._floor_ms = NO_TIMESTAMP
+        # At least `_floor`, and after the markers of transactions that were open there.
+        self._state_floor = FROM_THE_BEGINNING
+        self._state_floor_ms = NO_TIMESTAMP
+        # The producers of transactions that began below `_floor` and have no marker so far.
+        self._open: set[int] = set()
 
     @property
     def is_whole(self) -> bool:
@@ -51,18 +57,19 @@ class HistoryStart:
     @property
     def state_offset(self) -> int:
         """The offset from which on the state at each point is complete, FROM_THE_BEGINNING if nothing is missing."""
-        return self.offset if self.is_whole else max(self.offset, self._floor)
+        return self.offset if self.is_whole else max(self.offset, self._state_floor)
 
     @property
     def state_time_ms(self) -> int:
         """As `time_ms`, for `state_offset`."""
-        if self.is_whole or self._floor <= self.offset:
+        if self.is_whole or self._state_floor <= self.offset:
             return self.time_ms
-        return self._newest_ms if self._floor_ms == NO_TIMESTAMP else self._floor_ms
+        return self._newest_ms if self._state_floor_ms == NO_TIMESTAMP else self._state_floor_ms
 
     def cleaned_below(self, floor: int) -> None:
         """Records below `floor` may have been removed. Call it before the first batch."""
         self._floor = floor
+        self._state_floor = floor
 
     def batch(self, header: BatchHeader) -> None:
         if header.last_offset < self.end_offset:
@@ -78,8 +85,10 @@ class HistoryStart:
             is_horizon = (header.attributes & DELETE_HORIZON_FLAG) != 0
             is_cut = header.base_offset < self.end_offset
             self._first_ms = int(header.max_timestamp if is_horizon or is_cut else header.base_timestamp)
-        if self._floor_ms == NO_TIMESTAMP and header.last_offset >= self._floor:
-            self._floor_ms = int(header.base_timestamp)
+        if self._state_floor_ms == NO_TIMESTAMP and header.last_offset >= self._state_floor:
+            self._state_floor_ms = int(header.base_timestamp)
+        if header.producer_id >= 0:
+            self._follow_transaction(header)
         if header.max_timestamp > self._newest_ms:
             self._newest_ms = int(header.max_timestamp)
         self.end_offset = int(header.last_offset) + 1
@@ -89,6 +98,19 @@ class HistoryStart:
         if base_offset > self.end_offset:
             self._begin(base_offset)
             self.end_offset = base_offset
+
+    def _follow_transaction(self, header: BatchHeader) -> None:
+        producer_id = int(header.producer_id)
+        if not header.is_control:
+            if header.base_offset < self._floor:
+                self._open.add(producer_id)
+            return
+        if producer_id not in self._open:
+            return
+        self._open.remove(producer_id)
+        if header.last_offset >= self._floor:
+            self._state_floor = int(header.last_offset) + 1
+            self._state_floor_ms = NO_TIMESTAMP
 
     def _begin(self, offset: int) -> None:
         self.offset = offset

@@ -72,7 +72,7 @@ def offsets_history(
         rows = rows.join(F.broadcast(log_starts), ["log", "topic", "partition"], "left")
     rows = with_history(rows, history)
     gap = F.col("committed_offset") - F.col("previous_offset")
-    is_known = F.col("log_offset") >= F.coalesce(COMPLETE_FROM_OFFSET, F.lit(0))
+    is_known = F.col(COUNTS_OFFSET) >= F.coalesce(COMPLETE_FROM_OFFSET, F.lit(0))
     seconds = F.when(is_known, _seconds(F.col(COUNTS_AT)) - _seconds(F.col("_previous_time")))
     reason = _reset_reason(gap)
     return rows.select(

@@ -43,8 +43,8 @@ def offsets_history(
     the table `_history`.
     """
     keys, _ = keys_of(commits, KEYS)
-    offsets = integers(commits.column("log_offset"))
-    order = in_order(keys, commit_offsets(commits))
+    offsets = commit_offsets(commits)
+    order = in_order(keys, offsets)
     begins = begins_of(keys[order])
     ends = ends_of(keys[order])
 

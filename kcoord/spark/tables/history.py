@@ -31,7 +31,8 @@ class HistoryTable(Table):
             "state_complete_from_offset",
             BIGINT,
             "from here on the state at each point is complete: `complete_from_offset`, but in a log with gaps at least "
-            "the cleaner's checkpoint, or the begin of the last segment without one",
+            "the cleaner's checkpoint, or the begin of the last segment without one, and after the markers of "
+            "transactions that were open there",
         ),
         Column("state_complete_from", TIMESTAMP, "as `history_complete_from`, for that offset"),
     )

@@ -16,6 +16,7 @@ from kcoord.cli.log.points import Point, parse_point
 from kcoord.engine.state_checkpoint import write_state
 from kcoord.log.inspect import inspect_directory
 from kcoord.log.storage import DiskStorage
+from kcoord.spark.planned import read_history_here
 from tests.unit.cli.rig import OFFSETS, START_MS, LogRig, batches_of, run, run_json, split_segment
 from tests.unit.engine.test_txn_offset_commit import Rig as TransactionRig
 
@@ -261,3 +262,8 @@ def test_compaction_ahead_of_a_marker(tmp_path: Path) -> None:
         result = run("state", tmp_path, "--as-of", str(point))
         assert result.exit_code == 1 and "was compacted below offset 2" in " ".join(result.stderr.split())
     assert offset_of_partition_0(5) == 7
+    # And the jobs of the pipeline call that complete from where `state` shows it.
+    history = read_history_here(str(tmp_path), {"table": "_history", "subscribe": "__consumer_offsets"})
+    assert history is not None
+    assert history.column("state_complete_from_offset").to_pylist() == [5]
+    assert history.column("complete_from_offset").to_pylist()[0] < 5
