@@ -11,9 +11,12 @@ from pyspark.sql import SparkSession
 from kcoord.log.committed_offsets import CommittedOffsets
 from kcoord.spark.jobs.lag import lag
 from kcoord.spark.jobs.offsets_history import offset_of, offsets_history
+from kcoord.spark.jobs.rebalances import rebalances
+from kcoord.spark.jobs.report.collect import COMMIT_COLUMNS, collect
 from kcoord.spark.short.counting import counting
 from kcoord.spark.short.lag import lag as short_lag
 from kcoord.spark.short.offsets_history import offsets_history as short_history
+from kcoord.spark.short.report import collect as short_report
 from tests.spark.tables import arrow, at, commit, frame, message, micros, same_rows
 
 Rows = list[dict[str, Any]]
@@ -87,3 +90,41 @@ def test_before_its_marker_a_transaction_is_not_seen(spark: SparkSession) -> Non
         short = short_lag(counted, arrow("messages", messages), None, micros(at(1000)), 0, micros(at(until)))
         same_rows(found, short)
         assert [row["lag_records"] for row in short.to_pylist() if row["is_last"]] == [expected]
+
+
+def test_a_report_counts_from_the_marker_on(spark: SparkSession) -> None:
+    """Lag, commits and rewinds, with an offset that was committed outside while the transaction was open."""
+    rows = [
+        commit(0, 10, 50),
+        commit(1, 20, 15, producer_id=7),
+        commit(2, 20, 30, partition=1, producer_id=7),
+        commit(3, 30, 40, partition=1),
+        # Of a transaction that was open at the end: the table has none of its commits, and it has no marker.
+        commit(5, 61, 41, partition=1),
+    ]
+    ends = [marker(4, 60, 7), marker(6, 62, 8, "abort_marker")]
+    messages = [message(offset, 1, partition=partition) for offset in range(100) for partition in (0, 1)]
+    until_ms, now_ms = (micros(at(seconds)) // 1000 for seconds in (70, 1000))
+    found = short_report(
+        counting(arrow("offset_commits", rows).select(COMMIT_COLUMNS), arrow("records", ends)),
+        arrow("messages", messages), [], "data", now_ms, None, until_ms,
+    )  # fmt: skip
+
+    def seconds(at_ms: int) -> float:
+        return (at_ms * 1000 - micros(at(0))) / 1_000_000
+
+    assert [(seconds(when), count) for when, count in found.commits] == [(10, 1), (30, 1), (60, 1), (61, 1)]
+    [line] = found.lag_records
+    lags = {seconds(when): value for when, value in line.points}
+    assert [lags[when] for when in (10, 29, 30, 59, 60, 61, 70)] == [50, 50, 110, 110, 145, 144, 144]
+    # Partition 0 went back at the marker. In partition 1, the commit outside came first, so that of 30 never counted.
+    [jump] = found.jumps
+    assert (jump.partition, jump.rewinds, jump.farthest, seconds(jump.last_ms)) == (0, 1, -35, 60)
+    assert (found.commits_total, found.rewinds_total, found.partitions) == (4, 1, 2)
+
+    moves = rebalances(frame(spark, "records", []))
+    whole = collect(
+        frame(spark, "offset_commits", rows), frame(spark, "messages", messages), moves, "data", at(1000), None, at(70),
+        markers=frame(spark, "records", ends),
+    )  # fmt: skip
+    assert vars(whole) == vars(found)

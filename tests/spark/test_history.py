@@ -20,8 +20,10 @@ from tests.unit.cli.rig import run as log_tool
 from tests.unit.cli.test_log_compact import roll
 from tests.unit.spark.jobs.test_report_page import charts, greys, parsed
 
-# When the first record is that compaction left with all that came after it.
+# When the first record is that compaction left with all that came after it, and the first one that it did not see: from
+# there on all states are known.
 COMPLETE_S = 24
+STATES_S = 26
 
 
 @pytest.fixture(scope="module")
@@ -82,16 +84,16 @@ def test_what_compaction_took_is_never_passed_over(data: Path, tmp_path: Path, m
 
 
 def _check_report(before: Report, after: Report) -> None:
-    complete_ms = START_MS + COMPLETE_S * 1000
+    rebalances_ms, complete_ms = START_MS + COMPLETE_S * 1000, START_MS + STATES_S * 1000
     assert (before.begin_ms, before.end_ms) == (after.begin_ms, after.end_ms)
     # The last commit of each group before, and all after it.
-    assert (after.commits_total, after.rebalances_total, after.commits_left) == (5, 3, 1)
-    assert (after.complete_ms, after.rebalances_complete_ms) == (complete_ms, complete_ms)
+    assert (after.commits_total, after.rebalances_total, after.commits_left) == (5, 3, 2)
+    assert (after.complete_ms, after.rebalances_complete_ms) == (complete_ms, rebalances_ms)
     [gone] = after.gone
     assert gone == Gone(".", "__consumer_offsets-0", gone.offset, complete_ms) and gone.offset > 0
     # Compaction leaves late commits only: a plot of these would be a peak that never was.
     seconds = {(one - START_MS) // 1000: commits for one, commits in after.commits}
-    assert seconds == {24: 1, 28: 1, 29: 1, 30: 1}
+    assert seconds == {28: 1, 29: 1, 30: 1}
     assert all(dict(before.commits)[one] == commits for one, commits in after.commits)
     # What lag was then is not known. At the end it is what it was before compaction.
     for ours, theirs in ((after.lag_records, before.lag_records), (after.lag_seconds, before.lag_seconds)):
@@ -107,17 +109,17 @@ def _check_report(before: Report, after: Report) -> None:
     # That of `early` was its peak, and still is; that of `workers` was before.
     assert {one.owner.group_id: one.complete_ms for one in after.listing} == dict.fromkeys(ends[1], complete_ms)
     [lane] = after.lanes
-    assert lane.owner.group_id == "workers" and lane.complete_ms == complete_ms
+    assert lane.owner.group_id == "workers" and lane.complete_ms == rebalances_ms
 
 
 def _check_page(text: str) -> None:
     content = " ".join(" ".join(parsed(text).words).split())
-    assert "History is complete from 2025-10-09 08:53:44 on" in content and "≥ 5" in content and "≥ 3" in content
+    assert "History is complete from 2025-10-09 08:53:46 on" in content and "≥ 5" in content and "≥ 3" in content
     assert all(len(greys(chart)) >= 1 for chart in charts(text).values())
 
 
 def _check_jobs(data: Path) -> None:
-    iso = "2025-10-09T08:53:44.000Z"
+    iso = "2025-10-09T08:53:46.000Z"
     document, stderr = pipeline("offsets-history", data, "--limit", "99")
     rows = document["tables"]["offsets_history"]["rows"]
     assert {row["history_complete_from"] for row in rows} == {iso} and len(rows) == 5
@@ -125,10 +127,12 @@ def _check_jobs(data: Path) -> None:
     assert whole["history_complete_from"] == iso and whole["complete_from_offset"] > 0
     assert "complete only in" in stderr
     # Of time that is complete nothing is missing.
-    document, stderr = pipeline("offsets-history", data, "--limit", "99", "--since", "2025-10-09T08:53:45")
+    document, stderr = pipeline("offsets-history", data, "--limit", "99", "--since", "2025-10-09T08:53:47")
     assert len(document["tables"]["offsets_history"]["rows"]) == 3 and "complete" not in stderr
     document, _ = pipeline("rebalances", data)
-    assert [row["history_complete_from"] for row in document["tables"]["rebalances"]["rows"]] == [iso] * 3
+    assert [row["history_complete_from"] for row in document["tables"]["rebalances"]["rows"]] == [
+        "2025-10-09T08:53:44.000Z"
+    ] * 3
     document, _ = pipeline("lag", data, "--last")
     assert {row["history_complete_from"] for row in document["tables"]["lag"]["rows"]} == {iso}
 

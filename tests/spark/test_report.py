@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,18 @@ from pyspark.sql import SparkSession
 
 from kcoord.cli.main import main
 from kcoord.cli.pipeline import short_run
+from kcoord.log.control_records import end_transaction_batch
+from kcoord.spark.jobs.rebalances import rebalances
 from kcoord.spark.jobs.report import collect as module
 from kcoord.spark.jobs.report.data import Report
 from kcoord.spark.jobs.report.page import page
 from kcoord.spark.short import report as short_module
 from tests.spark.tables import at, commit, frame, message
 from tests.spark.test_rebalances import generation
+from tests.spark.test_short import WITH_SPARK, no_spark, run
+from tests.unit.spark import log_rig
 from tests.unit.spark.jobs.test_report_page import parsed, plots
+from tests.unit.spark.log_rig import LogRig
 
 BROKER = Path(__file__).parents[1] / "data" / "broker"
 
@@ -66,6 +73,77 @@ def test_a_page_about_a_broker_s_logs(
     assert output.stat().st_size == json.loads(result.stdout)["bytes"]
 
 
+def log_with_transactions(path: Path, seed: int) -> set[str]:
+    """A minute of commits of two groups, inside of transactions and outside. Returns what ended how, and what did not.
+
+    A producer has one transaction at a time, in which it commits for either group, once or more often.
+    """
+    rng = random.Random(seed)
+    for partition in (0, 1):
+        topic = LogRig(path, "t", partition)
+        for number in range(100):
+            topic.append((None, b"value"), at_ms=log_rig.NOW + number * 400)
+    offsets = LogRig(path, "__consumer_offsets")
+    is_open: dict[int, bool] = {}
+    found: set[str] = set()
+    for second in range(1, 61):
+        at_ms = log_rig.NOW + second * 1000
+        producer = rng.choice([-1, 1, 2, 3])
+        if is_open.get(producer) and rng.random() < 0.4:
+            is_open[producer] = False
+            is_commit = rng.random() < 0.7
+            offsets.write(end_transaction_batch(producer, 0, is_commit, 0, offsets.next_offset, 0, at_ms))
+            offsets.next_offset += 1
+            found.add("committed" if is_commit else "aborted")
+            continue
+        commit = log_rig.commit(rng.choice("gh"), "t", rng.randrange(2), rng.randrange(100), at_ms=at_ms)
+        if producer < 0:
+            offsets.append(commit, at_ms=at_ms)
+            found.add("outside while one is open" if any(is_open.values()) else "outside")
+        else:
+            offsets.append(commit, at_ms=at_ms, producer_id=producer, producer_epoch=0, transactional=True)
+            is_open[producer] = True
+    return found | ({"open"} if any(is_open.values()) else set())
+
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_transactions_count_as_in_the_other_jobs(
+    spark: SparkSession, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lag is that of `lag`, and commits and rewinds are those of `offsets-history`, with Spark and without."""
+    path = tmp_path / "data"
+    kinds = log_with_transactions(path, seed)
+    assert kinds >= {"committed", "aborted", "open", "outside while one is open"}
+    made: list[Report] = []
+
+    def watch(watched: Any) -> None:
+        collect = watched.collect
+
+        def collected(*arguments: Any) -> Report:
+            made.append(collect(*arguments))
+            return made[-1]
+
+        monkeypatch.setattr(watched, "collect", collected)
+
+    watch(module)
+    run("report", path, "--to", tmp_path / "spark.html", *WITH_SPARK)
+    watch(short_module)
+    monkeypatch.setattr(short_run, "_has_session", lambda: False)
+    monkeypatch.setattr("kcoord.cli.pipeline.run.Run.__enter__", no_spark)
+    run("report", path, "--to", tmp_path / "short.html")
+    whole, short = made
+    assert replace(short, made_ms=whole.made_ms) == whole
+
+    rows = run("offsets-history", path, "-n", "999")["tables"]["offsets_history"]["rows"]
+    assert short.commits_total == len(rows) and short.rewinds_total == sum(row["is_rewind"] for row in rows) > 3
+    expected: dict[tuple[str, int], int] = {}
+    for row in run("lag", path, "--every", str(short.bucket_ms / 1000), "-n", "999")["tables"]["lag"]["rows"]:
+        place = row["group_id"], round(datetime.fromisoformat(row["at"]).timestamp() * 1000)
+        expected[place] = expected.get(place, 0) + row["lag_records"]
+    points = {(line.owner.group_id, when): value for line in short.lag_records for when, value in line.points}
+    assert points == expected and len(set(points.values())) > 10
+
+
 @pytest.mark.nightly
 def test_what_lies_outside_of_the_time_asked_for(spark: SparkSession) -> None:
     name = "<script>alert('\u202e')</script>"
@@ -84,10 +162,11 @@ def test_what_lies_outside_of_the_time_asked_for(spark: SparkSession) -> None:
     )
     messages = frame(spark, "messages", [message(number, number * 4) for number in range(20)])
     records = frame(spark, "records", [generation(6, 28, 1, name, a1=(0,)), generation(7, 200, 2, name, a1=(0,))])
+    moves = rebalances(records)
 
     def report(since: float | None, until: float | None, groups: Sequence[str] = (name,)) -> Report:
         times = [None if one is None else at(one) for one in (since, until)]
-        return module.collect(commits, messages, records, None, "data", at(100), times[0], times[1], groups)
+        return module.collect(commits, messages, moves, "data", at(100), times[0], times[1], groups)
 
     def seconds(ms: int | None) -> float:
         return ((ms or 0) - at(0).timestamp() * 1000) / 1000

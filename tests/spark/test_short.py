@@ -28,6 +28,7 @@ from kcoord.spark.jobs.rebalances import ranking, rebalances
 from kcoord.spark.jobs.report.collect import COMMIT_COLUMNS, collect
 from kcoord.spark.jobs.state import MARKERS, cluster_by, latest
 from kcoord.spark.jobs.verify import CHECKED, that_hold
+from kcoord.spark.short.counting import counting
 from kcoord.spark.short.lag import lag as short_lag
 from kcoord.spark.short.offsets_history import offsets_history as short_history
 from kcoord.spark.short.parquet import bucket_of_group
@@ -83,6 +84,31 @@ def random_commits(rng: random.Random) -> Rows:
     return found
 
 
+def random_markers(rng: random.Random, commits: Rows) -> Rows:
+    """Put some of the commits into transactions, in place, and return their markers: of committed and aborted ones.
+
+    Transactions overlap, commits outside of them come between their records and their markers, some stay open, and some
+    have only a marker. (The table has no commits of aborted and open ones; if it had, they would count at once.)
+    """
+    places = {(row["log"], row["log_partition"], row["log_offset"]) for row in commits}
+    found = []
+    for log, partition, offset in sorted(places):
+        if rng.random() < 0.3:
+            name = rng.choice(["commit_marker", "commit_marker", "abort_marker"])
+            found.append({
+                "log": log, "log_topic": OFFSETS_TOPIC, "log_partition": partition, "log_offset": offset,
+                "log_timestamp": rng.choice([None, at(rng.randrange(offset + 20)), at(offset)]),
+                "producer_id": rng.randrange(3), "record_name": name,
+            })  # fmt: skip
+    # Each offset is a commit's or a marker's.
+    taken = {(row["log"], row["log_partition"], row["log_offset"]) for row in found}
+    commits[:] = [row for row in commits if (row["log"], row["log_partition"], row["log_offset"]) not in taken]
+    for row in commits:
+        if not row["is_tombstone"] and rng.random() < 0.5:
+            row["producer_id"] = rng.randrange(4)
+    return found
+
+
 def random_messages(rng: random.Random) -> Rows:
     found = []
     for log in LOGS:
@@ -123,18 +149,21 @@ def test_the_same_history_and_lag(spark: SparkSession, seed: int) -> None:
     rng = random.Random(seed)
     commits, messages, assignments = random_commits(rng), random_messages(rng), random_assignments(rng)
     histories = random_histories(rng)
+    marks = random_markers(rng, commits)
     given = (commits, messages, assignments)
     of_spark = [frame(spark, name, rows) for name, rows in zip(TABLES, given, strict=True)]
     short = [arrow(name, rows) for name, rows in zip(TABLES, given, strict=True)]
     history = history_table(spark, histories)
+    markers = frame(spark, "records", marks)
+    short[0] = counting(short[0], arrow("records", marks))
 
-    found = offsets_history(of_spark[0], log_starts(of_spark[1]), history)
+    found = offsets_history(of_spark[0], log_starts(of_spark[1]), history, markers)
     same_rows(found, short_history(short[0], short[1], histories))
 
     now = at(rng.randrange(100, 400))
     every_s = rng.choice([0.0, 7.0, 30.0])
     until: datetime | None = rng.choice([None, at(rng.randrange(150))])
-    rows = lag(of_spark[0], of_spark[1], of_spark[2], every_s, until, now, history)
+    rows = lag(of_spark[0], of_spark[1], of_spark[2], every_s, until, now, history, markers)
     until_us = None if until is None else micros(until)
     same_rows(rows, short_lag(short[0], short[1], short[2], micros(now), every_s, until_us, histories))
 
@@ -195,7 +224,8 @@ def test_the_same_rebalances(spark: SparkSession, seed: int) -> None:
 def test_the_same_report(spark: SparkSession, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
     given = (random_commits(rng), random_messages(rng), random_records(rng), random_events(rng))
-    histories = random_histories(rng)
+    of_records, of_states = random_histories(rng), random_histories(rng)
+    marks = random_markers(rng, given[0])
     names = ("offset_commits", "messages", "records", "messages")
     of_spark = [frame(spark, name, rows) for name, rows in zip(names, given, strict=True)]
     commits, messages, records, events = (arrow(name, rows) for name, rows in zip(names, given, strict=True))
@@ -209,19 +239,20 @@ def test_the_same_report(spark: SparkSession, seed: int, monkeypatch: pytest.Mon
         for limit, value in (("ROWS_MAX", 3), ("LANES_MAX", 2), ("LINES_MAX", 2), ("GROUPS_MAX", 3)):
             monkeypatch.setattr(f"kcoord.spark.{module}.{limit}", value)
     monkeypatch.setattr("kcoord.spark.jobs.report.assembly.GROUPS_MAX", 3)
-    history = history_table(spark, histories)
+    moves = rebalances(of_spark[2], of_spark[3], history_table(spark, of_records))
+    history, markers = history_table(spark, of_states), frame(spark, "records", marks)
     whole = collect(
-        of_spark[0], of_spark[1], of_spark[2], of_spark[3], "data", now, since, until, groups, history
+        of_spark[0], of_spark[1], moves, "data", now, since, until, groups, history, markers
     )  # fmt: skip
 
-    commits = commits.select(COMMIT_COLUMNS)
-    found = short_rebalances(records, events, histories)
+    commits = counting(commits.select(COMMIT_COLUMNS), arrow("records", marks))
+    found = short_rebalances(records, events, of_records)
     if groups:
         commits = only(commits, "group_id", groups)
         found = [row for row in found if row["group_id"] in groups]
     times = [None if time is None else micros(time) // 1000 for time in (now, since, until)]
     assert times[0] is not None
-    short = short_report(commits, messages, found, "data", times[0], times[1], times[2], in_order(histories))
+    short = short_report(commits, messages, found, "data", times[0], times[1], times[2], in_order(of_states))
     assert vars(short) == vars(whole)
 
 

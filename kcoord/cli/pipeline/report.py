@@ -41,20 +41,21 @@ def report(options: RunOptions) -> None:
         from kcoord.spark.short.report import collect
 
         of_rebalances = {"record_type": rebalances.RECORD_TYPES}
+        of_records, of_states = run.both_histories()
         found = job.rebalances(
             run.table("records", rebalances.RECORD_COLUMNS, of_rebalances, subscribe=OFFSETS_TOPIC),
             run.table("messages", rebalances.MESSAGE_COLUMNS, subscribe=GROUP_EVENTS_TOPIC),
-            run.history(),
+            of_records,
         )
         report = collect(
-            run.table("offset_commits", COMMIT_COLUMNS),
+            run.commits(COMMIT_COLUMNS),
             run.table("messages", lag.MESSAGE_COLUMNS),
             [row for row in found if not options.groups or row["group_id"] in options.groups],
             options.path,
             run.now_us // 1000,
             options.since_ms if options.since_ms >= 0 else None,
             options.until_ms if options.until_ms >= 0 else None,
-            run.histories,
+            of_states,
         )
         return page(report)
 
@@ -67,17 +68,23 @@ def report(options: RunOptions) -> None:
 
         of_rebalances = {"record_type": rebalances.RECORD_TYPES}
         with watch(run.spark, "Reading", options.is_json):
+            of_records, of_states = run.both_histories()
+            moves = rebalances.rebalances(
+                run.table("records", rebalances.RECORD_COLUMNS, of_rebalances, subscribe=OFFSETS_TOPIC),
+                run.table("messages", rebalances.MESSAGE_COLUMNS, subscribe=GROUP_EVENTS_TOPIC),
+                of_records,
+            )
             found = collect(
                 run.table("offset_commits", COMMIT_COLUMNS),
                 run.table("messages", lag.MESSAGE_COLUMNS),
-                run.table("records", rebalances.RECORD_COLUMNS, of_rebalances, subscribe=OFFSETS_TOPIC),
-                run.table("messages", rebalances.MESSAGE_COLUMNS, subscribe=GROUP_EVENTS_TOPIC),
+                moves,
                 options.path,
                 datetime.now(UTC),
                 _time(options.since_ms),
                 _time(options.until_ms),
                 options.groups,
-                run.history(),
+                of_states,
+                run.markers(),
             )
         _finish(options, page(found))
 

@@ -217,27 +217,36 @@ class Run:
 
         Missing history of the requested time is noted on stderr.
         """
+        from kcoord.spark.jobs.completeness import OF_RECORDS, OF_STATES
+
+        [found] = self._histories(OF_STATES if of_states else OF_RECORDS)
+        return found
+
+    def both_histories(self) -> list[DataFrame]:
+        """The table `_history` about all records, and about the state at each time, which `histories` and the note on
+        stderr are of."""
+        from kcoord.spark.jobs.completeness import OF_RECORDS, OF_STATES
+
+        return self._histories(OF_RECORDS, OF_STATES)
+
+    def _histories(self, *kinds: Sequence[str]) -> list[DataFrame]:
+        """One reading of the headers for several tables. `histories` is of the last one."""
         import pyarrow as pa
 
         from kcoord.cli.pipeline.history_notes import note_history
-        from kcoord.spark.jobs.completeness import (
-            OF_RECORDS,
-            OF_STATES,
-            collected,
-            histories_of,
-            history_table,
-            of_one_cluster,
-        )
+        from kcoord.spark.jobs.completeness import histories_of, history_table, of_one_cluster
         from kcoord.spark.planned import read_history_table
 
         table = self._ahead.table() if self._ahead is not None else None
         if table is None:
             table = read_history_table(self.spark, self.options.path, history_options(self.options))
-        columns = OF_STATES if of_states else OF_RECORDS
-        found = histories_of(table, columns) if isinstance(table, pa.Table) else collected(table, columns)
-        self.histories = of_one_cluster(found) if self.options.one_cluster else found
+        rows = table if isinstance(table, pa.Table) else table.toArrow()
+        found = [histories_of(rows, columns) for columns in kinds]
+        if self.options.one_cluster:
+            found = [of_one_cluster(one) for one in found]
+        self.histories = found[-1]
         note_history(self.histories, self.options)
-        return history_table(self.spark, self.histories)
+        return [history_table(self.spark, one) for one in found]
 
     def finish(self, *results: Result) -> None:
         """Write and show the results."""

@@ -120,15 +120,28 @@ class ShortRun:
     def history(self, of_states: bool = False) -> list[LogHistory]:
         """The rows of the table `_history`, with `of_states` about the state at each time. `histories` has
         them from now on."""
-        from kcoord.spark.jobs.completeness import OF_RECORDS, OF_STATES, histories_of
+        from kcoord.spark.jobs.completeness import OF_RECORDS, OF_STATES
+
+        [found] = self._histories(OF_STATES if of_states else OF_RECORDS)
+        return found
+
+    def both_histories(self) -> list[list[LogHistory]]:
+        """The same about all records, and about the state at each time, which `histories` are of."""
+        from kcoord.spark.jobs.completeness import OF_RECORDS, OF_STATES
+
+        return self._histories(OF_RECORDS, OF_STATES)
+
+    def _histories(self, *kinds: Sequence[str]) -> list[list[LogHistory]]:
+        from kcoord.spark.jobs.completeness import histories_of
         from kcoord.spark.planned import read_history_here
         from kcoord.spark.short.bounds import NotShort
 
-        found = read_history_here(self.options.path, history_options(self.options))
-        if found is None:
+        table = read_history_here(self.options.path, history_options(self.options))
+        if table is None:
             raise NotShort("the headers of the logs")
-        self.histories = histories_of(found, OF_STATES if of_states else OF_RECORDS)
-        return self.histories
+        found = [histories_of(table, columns) for columns in kinds]
+        self.histories = found[-1]
+        return found
 
 
 def run_short(job: str, options: RunOptions, make: Callable[[ShortRun], Sequence[ShortResult]]) -> bool:

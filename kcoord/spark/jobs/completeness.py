@@ -54,16 +54,16 @@ class LogHistory:
         return f"{self.topic}-{self.partition}"
 
 
-def collected(history: DataFrame, columns: Sequence[str] = OF_RECORDS) -> list[LogHistory]:
-    """The rows of the table `_history`, in the order of logs. Spark runs here."""
+def collected(history: DataFrame) -> list[LogHistory]:
+    """The rows of a table as `history_table` makes it, in the order of logs. Spark runs here."""
     rows = history.select(
-        "log", "log_topic", "log_partition", "end_offset", columns[0], F.unix_millis(columns[1])
+        "log", "log_topic", "log_partition", "end_offset", COMPLETE_FROM_OFFSET, F.unix_millis(COMPLETE_FROM)
     ).collect()
     return _in_order(rows)
 
 
 def histories_of(table: pa.Table, columns: Sequence[str] = OF_RECORDS) -> list[LogHistory]:
-    """The same for the table `_history` as an Arrow table."""
+    """The rows of the table `_history`, in the same order."""
     names = ("log", "log_topic", "log_partition", "end_offset", columns[0])
     values = [table.column(name).to_pylist() for name in names]
     times_us = table.column(columns[1]).cast(pa.int64()).to_pylist()

@@ -31,7 +31,10 @@ def counting(commits: DataFrame, markers: DataFrame | None) -> DataFrame:
 
     `markers` are MARKER_COLUMNS of the markers in `__consumer_offsets`, from the table `records` with
     isolationLevel=read_uncommitted. Without them, and without a commit marker, a commit counts from its record on.
+    `commits` that have the two columns already are returned unchanged.
     """
+    if COUNTS_OFFSET in commits.columns:
+        return commits
     made = F.coalesce("commit_timestamp", "log_timestamp")
     if markers is None:
         return commits.withColumns({COUNTS_OFFSET: F.col("log_offset"), COUNTS_AT: made})

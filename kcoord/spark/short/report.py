@@ -34,7 +34,7 @@ from kcoord.spark.jobs.report.data import (
 )
 from kcoord.spark.short.aggregates import Row, largest, mode, smallest, total
 from kcoord.spark.short.bounds import NotShort
-from kcoord.spark.short.counting import commit_times
+from kcoord.spark.short.counting import commit_offsets, commit_times
 from kcoord.spark.short.lag import SAMPLES_MAX, Messages, States, believed
 from kcoord.spark.short.offsets_history import (
     committed_offsets,
@@ -62,7 +62,8 @@ def collect(
     histories: Sequence[LogHistory] = (),
 ) -> Report:
     """`commits` and `messages` have the columns that the job of Spark names, and `found` are the rebalances. All of
-    them are only of the groups that are asked for. Raises NotShort if one group has too many partitions."""
+    them are only of the groups that are asked for. `commits` may be what `counting` makes of them, and `histories` are
+    about the state at each time. Raises NotShort if one group has too many partitions."""
     limit = now_ms if until_ms is None else min(until_ms, now_ms)
     times = _millis(commit_times(commits))
     span = _span(times, messages, found, limit)
@@ -282,8 +283,8 @@ class Commits:
         self.at_ms = _millis(self.times)
         self.is_gone = committed_offsets(table) == MISSING
         complete_offset, self.complete_from = completeness(table, histories)
-        # Whether all commits from this one on are there.
-        self.is_complete = integers(table.column("log_offset")) >= np.maximum(complete_offset, 0)
+        # Whether all commits that count from then on are there.
+        self.is_complete = commit_offsets(table) >= np.maximum(complete_offset, 0)
         self.is_within = (self.at_ms != MISSING) & (self.at_ms >= begin_ms) & (self.at_ms <= end_ms)
         self.is_commit = self.is_within & ~self.is_gone
         self.owners, self.owners_count = keys_of(table, OWNER)

@@ -21,10 +21,11 @@ from kcoord.spark.jobs.completeness import (
     collected,
     with_history,
 )
+from kcoord.spark.jobs.counting import COUNTS_AT, COUNTS_OFFSET, counting
 from kcoord.spark.jobs.lag import COMMIT_COLUMNS as LAG_COMMIT_COLUMNS
 from kcoord.spark.jobs.lag import MESSAGE_COLUMNS, lag
 from kcoord.spark.jobs.offsets_history import offsets_history
-from kcoord.spark.jobs.rebalances import begun, ranking, rebalances
+from kcoord.spark.jobs.rebalances import begun, ranking
 from kcoord.spark.jobs.report.assembly import OWNER, REASONS_MAX, Collector, owner_of, series_of
 from kcoord.spark.jobs.report.data import (
     GROUPS_MAX,
@@ -53,29 +54,31 @@ NOT_NEEDED: Final = ("leader_epoch", "metadata", "expire_timestamp")
 def collect(
     commits: DataFrame,
     messages: DataFrame,
-    records: DataFrame,
-    events: DataFrame | None,
+    found: DataFrame,
     path: str,
     now: datetime,
     since: datetime | None = None,
     until: datetime | None = None,
     groups: Sequence[str] = (),
     history: DataFrame | None = None,
+    markers: DataFrame | None = None,
 ) -> Report:
-    """`commits`, `messages` and `records` are the tables `offset_commits`, `messages` and `records`; `events` is what
-    `messages` has of `__group_events`. All times have a zone. The report covers the time from `since` to `until`, and
-    with `groups` only these. `history` is the table `_history`: without it all that is left counts as all there was.
-    Lag is measured in all of that time, whenever it was that something was committed last.
+    """`commits` and `messages` are the tables `offset_commits` and `messages`, and `found` is what `rebalances` found.
+    All times have a zone. The report covers the time from `since` to `until`, and with `groups` only these. Lag is
+    measured in all of that time, whenever it was that something was committed last.
+
+    `history` is the table `_history` about the state at each time: without it all commits that are left count as all
+    there were. With `markers`, commits of transactions count from their markers on
+    (`kcoord.spark.jobs.counting`), else from their records on; those that never count are in no number.
     """
     limit = now if until is None else min(until, now)
-    found = rebalances(records, events, history)
     if groups:
         found = found.where(F.col("group_id").isin(*groups))
         commits = commits.where(F.col("group_id").isin(*groups))
     # Every plot reads all of them. They are decoded once and kept on disk: memory is for sorting.
     kept = [
         found.persist(),
-        with_history(commits.select(*COMMIT_COLUMNS), history).persist(StorageLevel.DISK_ONLY),
+        with_history(counting(commits.select(*COMMIT_COLUMNS), markers), history).persist(StorageLevel.DISK_ONLY),
         messages.select(*MESSAGE_COLUMNS).persist(StorageLevel.DISK_ONLY),
     ]
     _, commits, messages = kept
@@ -206,8 +209,8 @@ class _Collector(Collector):
     def lag(self) -> tuple[tuple[LagSeries, ...], tuple[LagSeries, ...], list[GroupSummary], int]:
         # Commits before the beginning are valid at the beginning, and are kept apart from those of the time.
         before = F.timestamp_millis(F.lit(self.begin_ms - 1))
-        time = F.greatest(F.coalesce("commit_timestamp", "log_timestamp"), before)
-        commits = self.commits.drop(COMPLETE_FROM, COMPLETE_FROM_OFFSET).withColumn("commit_timestamp", time)
+        commits = self.commits.drop(COMPLETE_FROM, COMPLETE_FROM_OFFSET)
+        commits = commits.withColumn(COUNTS_AT, F.greatest(COUNTS_AT, before))
         every_s, end = self.step / 1000, time_of(self.end_ms)
         rows = lag(commits, self.messages, None, every_s, end, self.now, self.history)
         # What groups had committed before their history is complete is not known.
@@ -395,12 +398,12 @@ def _ms(time: datetime) -> int:
 
 
 def _commit_ms() -> Column:
-    return F.unix_millis(F.coalesce("commit_timestamp", "log_timestamp"))
+    return F.unix_millis(COUNTS_AT)
 
 
 def _is_complete() -> Column:
-    """Whether all commits from this one on are there."""
-    return F.col("log_offset") >= F.coalesce(COMPLETE_FROM_OFFSET, F.lit(0))
+    """Whether all commits that count from then on are there."""
+    return F.col(COUNTS_OFFSET) >= F.coalesce(COMPLETE_FROM_OFFSET, F.lit(0))
 
 
 def _complete_ms(name: str) -> Column:

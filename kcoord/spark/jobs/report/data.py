@@ -200,8 +200,9 @@ class Report:
     `trend_ms` is what lag at the end is compared with: a tenth of the time before it, None if that is too short.
     `later` counts commits with a time after `made_ms`: they are in no other number.
 
-    Where compaction took history of the time asked for, `complete_ms` is from when on all commits are there and
-    `rebalances_complete_ms` the same of rebalances, of all groups; `gone` names the logs. Then `commits` are only those
+    Where compaction took history of the time asked for, `complete_ms` is from when on all commits are there, and the
+    offset that each group had at each time; `rebalances_complete_ms` is the same of rebalances, of all groups; `gone`
+    names the logs. Then `commits` are only those
     of complete history, since of the time before the last commit of each key is left: they would all be late.
     `commits_left` counts these, and all totals are of what is left.
 

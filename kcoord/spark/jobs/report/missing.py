@@ -17,7 +17,7 @@ LAG_MS_EXAMPLE: Final = 31_536_000_000
 class Missing:
     """For templates/sections.html. `latest_ms`: from then on all history is complete; None if that is not known.
 
-    `left` are commits of the time before. `has_rebalances`: the topic `__group_events` has all rebalances.
+    `left` are commits of the time before. `has_rebalances`: all rebalances are there.
     """
 
     latest_ms: int | None

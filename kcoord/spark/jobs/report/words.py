@@ -30,6 +30,8 @@ WORDS: Final = (
      "Stopped: neither a commit nor a rebalance, and no lag. Rebalancing: a rebalance of it was not over at the end."),
     ("last-commit", "Last commit, ago", "How long before the end the group committed an offset that it still has; – is "
      "before all of the time."),
+    ("commits-counted", "Commits", "Offsets that a group committed. One of a transaction counts from the commit marker "
+     "on, if no other commit replaced it before. Those of aborted and open transactions never count."),
     ("rebalance", "Rebalance", "From the first new epoch (generation) of a group until every member is where the "
      "assignment wants it. Epochs that begin meanwhile belong to it. One that was not over at the end of the log is "
      "drawn faintly, until there."),
@@ -55,8 +57,8 @@ WORDS: Final = (
 # Which titles of columns are explained, and where.
 EXPLAINED: Final = {
     "Lag, records": "lag", "Lag, time": "lag-time", "Peak, records": "lag", "Peak, time": "lag-time", "State": "state",
-    "Last commit, ago": "last-commit", "Rebalances": "rebalance", "Partitions moved": "moved",
-    "Most frequent cause": "cause", "Cause": "cause", "Finding": "storm", "Returns": "flapping", "Rewinds": "rewind",
-    "Resets": "reset", "Why reset": "reset", "Complete from": "complete", "Time in rebalances": "took",
-    "Longest": "took",
+    "Last commit, ago": "last-commit", "Commits": "commits-counted", "Rebalances": "rebalance",
+    "Partitions moved": "moved", "Most frequent cause": "cause", "Cause": "cause", "Finding": "storm",
+    "Returns": "flapping", "Rewinds": "rewind", "Resets": "reset", "Why reset": "reset", "Complete from": "complete",
+    "Time in rebalances": "took", "Longest": "took",
 }  # fmt: skip
