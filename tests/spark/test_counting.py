@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kcoord.log.committed_offsets import CommittedOffsets
-from kcoord.spark.jobs.lag import lag
+from kcoord.spark.jobs.lag import COMMIT_COLUMNS, lag
 from kcoord.spark.jobs.offsets_history import offset_of, offsets_history
 from kcoord.spark.jobs.rebalances import rebalances
-from kcoord.spark.jobs.report.collect import COMMIT_COLUMNS, collect
+from kcoord.spark.jobs.report.collect import collect
 from kcoord.spark.short.counting import counting
 from kcoord.spark.short.lag import lag as short_lag
 from kcoord.spark.short.offsets_history import offsets_history as short_history

@@ -152,6 +152,33 @@ def test_offsets_that_compaction_took_are_passed_over(spark: SparkSession) -> No
     assert rows == [("g", "t-0", 30, 3, 7, 10.0)] * 2
 
 
+def test_lag_in_a_topic_that_was_deleted_is_not_known(spark: SparkSession) -> None:
+    """The messages are those of the topic that was created again. Only commits with ids show that it was."""
+    commits = [
+        commit(0, 20, 500, topic_id="A"), commit(1, 30, None), commit(2, 40, 1), commit(3, 50, 2, topic_id="B"),
+        commit(4, 60, 9, "h", topic_id="A"), commit(5, 70, 9, "i"),
+        # In another partition the group has no newer commit.
+        commit(6, 80, 9, partition=1, topic_id="A"),
+    ]  # fmt: skip
+    messages = [*STEADY, *(message(offset, 10, partition=1) for offset in range(10))]
+    assert measure(spark, commits, messages) == [
+        ("g", "t-0", 20, 500, None, None),
+        ("g", "t-0", 40, 1, 3, 20.0),
+        ("g", "t-0", 50, 2, 3, 20.0),
+        ("g", "t-0", 100, 2, 8, 70.0),
+        ("g", "t-1", 80, 9, 1, 70.0),
+        ("g", "t-1", 100, 9, 1, 90.0),
+        ("h", "t-0", 60, 9, 0, 0.0),
+        ("h", "t-0", 100, 9, 1, 0.0),
+        ("i", "t-0", 70, 9, 0, 0.0),
+        ("i", "t-0", 100, 9, 1, 0.0),
+    ]
+    [row] = [row for row in measure_short(commits, messages).to_pylist() if row["committed_offset"] == 500]
+    assert (row["log_start"], row["end_offset"]) == (None, None)
+    every = measure(spark, commits[:4], STEADY, every_s=10, until=at(60))
+    assert [row[2:5] for row in every] == [(20, 500, None), (40, 1, 3), (50, 2, 3), (60, 2, 4)]
+
+
 def test_without_messages_lag_is_not_known(spark: SparkSession) -> None:
     assert measure(spark, [commit(1, 30, 3, topic="gone")], STEADY, until=at(40)) == [
         ("g", "gone-0", 30, 3, None, None), ("g", "gone-0", 40, 3, None, None)

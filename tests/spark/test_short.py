@@ -22,10 +22,10 @@ from kcoord.history.invariants import NEVER
 from kcoord.spark.jobs.compact import open_transactions
 from kcoord.spark.jobs.completeness import LogHistory, history_table
 from kcoord.spark.jobs.histories import ABOVE_FLOOR, ALWAYS, AT_END, AT_FLOOR, WHOLE
-from kcoord.spark.jobs.lag import lag, log_starts
+from kcoord.spark.jobs.lag import COMMIT_COLUMNS, lag, log_starts
 from kcoord.spark.jobs.offsets_history import offsets_history
 from kcoord.spark.jobs.rebalances import ranking, rebalances
-from kcoord.spark.jobs.report.collect import COMMIT_COLUMNS, collect
+from kcoord.spark.jobs.report.collect import collect
 from kcoord.spark.jobs.state import MARKERS, cluster_by, latest
 from kcoord.spark.jobs.verify import CHECKED, that_hold
 from kcoord.spark.short.counting import counting

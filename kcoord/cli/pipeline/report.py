@@ -35,7 +35,6 @@ def report(options: RunOptions) -> None:
 
     def short(run: ShortRun) -> str:
         from kcoord.spark.jobs import lag, rebalances
-        from kcoord.spark.jobs.report.collect import COMMIT_COLUMNS
         from kcoord.spark.jobs.report.page import page
         from kcoord.spark.short import rebalances as job
         from kcoord.spark.short.report import collect
@@ -48,7 +47,7 @@ def report(options: RunOptions) -> None:
             of_records,
         )
         report = collect(
-            run.commits(COMMIT_COLUMNS),
+            run.commits(lag.COMMIT_COLUMNS),
             run.table("messages", lag.MESSAGE_COLUMNS),
             [row for row in found if not options.groups or row["group_id"] in options.groups],
             options.path,
@@ -63,7 +62,7 @@ def report(options: RunOptions) -> None:
         return
     with Run("report", options, reads_history=True, one_compiler_bytes=ONE_COMPILER_BYTES) as run:
         from kcoord.spark.jobs import lag, rebalances
-        from kcoord.spark.jobs.report.collect import COMMIT_COLUMNS, collect
+        from kcoord.spark.jobs.report.collect import collect
         from kcoord.spark.jobs.report.page import page
 
         of_rebalances = {"record_type": rebalances.RECORD_TYPES}
@@ -75,7 +74,7 @@ def report(options: RunOptions) -> None:
                 of_records,
             )
             found = collect(
-                run.table("offset_commits", COMMIT_COLUMNS),
+                run.table("offset_commits", lag.COMMIT_COLUMNS),
                 run.table("messages", lag.MESSAGE_COLUMNS),
                 moves,
                 options.path,

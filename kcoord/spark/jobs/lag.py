@@ -27,7 +27,7 @@ KEYS = ("log", "group_id", "topic", "partition")
 # The columns needed of the tables, including those that identify replicas.
 COMMIT_COLUMNS = (
     *KEYS, "log_topic", "log_partition", "log_offset", "log_timestamp", "committed_offset", "commit_timestamp",
-    "is_tombstone", "producer_id",
+    "is_tombstone", "producer_id", "topic_id",
 )  # fmt: skip
 MESSAGE_COLUMNS = (*PARTITION, "offset", "timestamp")
 ASSIGNMENT_COLUMNS = (
@@ -59,7 +59,8 @@ def lag(
     count from their markers on (`kcoord.spark.jobs.counting`), else from their records on.
 
     While a group has no offset (it was deleted, expired, or is -1) it has no rows. Lag is null if it cannot be known,
-    because messages were removed or not given.
+    because messages were removed or not given, or because the commit was for a topic that was deleted and created
+    again: the group's newest commit with a topic id has another id. The messages are those of the new topic.
     """
     found = _messages(messages, now)
     commits = with_history(counting(commits, markers), history)
@@ -99,14 +100,18 @@ def _believed(now: datetime | None) -> Column:
 
 
 def _states(commits: DataFrame) -> DataFrame:
-    """Every change of what a group has committed, in the order of the log; null is nothing."""
+    """Every change of what a group has committed, in the order of the log; null is nothing. `_is_old` are commits for a
+    topic that was deleted and created again since."""
     order = Window.partitionBy(KEY_HASH, *KEYS, "log_partition").orderBy(COUNTS_OFFSET)
     order = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
     is_gone = F.coalesce("is_tombstone", F.lit(False)) | (F.col("committed_offset") < 0)
     time = F.max(COUNTS_AT).over(order)
+    whole = Window.partitionBy(KEY_HASH, *KEYS, "log_partition")
+    with_id = F.when(F.col("topic_id").isNotNull(), F.struct(COUNTS_OFFSET, "topic_id"))
+    is_old = F.coalesce(F.col("topic_id") != F.max(with_id).over(whole)["topic_id"], F.lit(False))
     return with_key_hash(commits, *KEYS).select(
         KEY_HASH, *KEYS, COUNTS_OFFSET, time.alias("at"),
-        F.when(~is_gone, F.col("committed_offset")).alias("committed_offset"), COMPLETE_FROM,
+        F.when(~is_gone, F.col("committed_offset")).alias("committed_offset"), is_old.alias("_is_old"), COMPLETE_FROM,
     )  # fmt: skip
 
 
@@ -145,16 +150,17 @@ def _samples(states: DataFrame, begins: DataFrame, end: DataFrame, every_s: floa
         .select(KEY_HASH, *KEYS, COMPLETE_FROM, F.lit(None).cast("bigint").alias(COUNTS_OFFSET), "_tick.*")
     )
     both = states.withColumn("is_last", F.lit(False)).withColumn("_is_state", F.lit(True)).unionByName(
-        ticks.withColumn("committed_offset", F.lit(None).cast("bigint")).withColumn("_is_state", F.lit(False))
+        ticks.withColumn("committed_offset", F.lit(None).cast("bigint")).withColumn("_is_state", F.lit(False)),
+        allowMissingColumns=True,
     )  # fmt: skip
     # A tick includes commits of exactly that time.
     order = Window.partitionBy(KEY_HASH, *KEYS).orderBy("at", F.desc("_is_state"), COUNTS_OFFSET)
     order = order.rowsBetween(Window.unboundedPreceding, Window.currentRow)
-    state = F.when(F.col("_is_state"), F.struct("committed_offset", F.col("at").alias("committed_at")))
+    state = F.when(F.col("_is_state"), F.struct("committed_offset", F.col("at").alias("committed_at"), "_is_old"))
     rows = both.withColumn("_state", F.last(state, ignorenulls=True).over(order))
     wanted = ~F.col("_is_state") if every_s > 0 else F.lit(True)
     return rows.where(wanted & F.col("_state.committed_offset").isNotNull()).select(
-        *KEYS, "at", "is_last", "_state.committed_offset", "_state.committed_at", COMPLETE_FROM
+        *KEYS, "at", "is_last", "_state.committed_offset", "_state.committed_at", "_state._is_old", COMPLETE_FROM
     )
 
 
@@ -181,8 +187,8 @@ def _ticks(every_s: float) -> Column:
 # --- side by side
 
 
-def _measured(samples: DataFrame, found: DataFrame) -> DataFrame:
-    message = found.withColumn("_is_message", F.lit(True))
+def _measured(samples: DataFrame, messages: DataFrame) -> DataFrame:
+    message = messages.withColumn("_is_message", F.lit(True))
     sample = samples.withColumn("_is_message", F.lit(False)).withColumn("offset", F.lit(None).cast("bigint"))
     both = with_key_hash(message.unionByName(sample, allowMissingColumns=True), *PARTITION)
     whole = Window.partitionBy(KEY_HASH, *PARTITION)
@@ -204,12 +210,15 @@ def _measured(samples: DataFrame, found: DataFrame) -> DataFrame:
     end = F.coalesce("_end", F.when(F.col("log_start") == 0, F.lit(0).cast("bigint")))
     records = F.when(end.isNotNull(), F.greatest(end - F.col("_from"), F.lit(0).cast("bigint")))
     seconds = (F.unix_micros("at") - F.unix_micros("_waiting_since")) / F.lit(1_000_000.0)
+    # Where the first message with a time came later, those before it came at an unknown one.
+    seconds = F.when(records == 0, F.lit(0.0)).when((records > 0) & (seconds >= 0), seconds)
+    found = {
+        "log_start": F.col("log_start"), "end_offset": end, "lag_records": records, "lag_seconds": seconds,
+    }  # fmt: skip
+    # Nothing is known of the messages of a topic that was deleted.
     return rows.select(
-        *KEYS, "at", "is_last", "committed_offset", "committed_at", "log_start",
-        end.alias("end_offset"),
-        records.alias("lag_records"),
-        # Where the first message with a time came later, those before it came at an unknown one.
-        F.when(records == 0, F.lit(0.0)).when((records > 0) & (seconds >= 0), seconds).alias("lag_seconds"),
+        *KEYS, "at", "is_last", "committed_offset", "committed_at",
+        *(F.when(~F.col("_is_old"), value).alias(name) for name, value in found.items()),
         COMPLETE_FROM,
     )  # fmt: skip
 

@@ -27,6 +27,7 @@ from kcoord.spark.short.runs import (
     MISSING,
     Sorted,
     begins_of,
+    ends_of,
     first_rows,
     in_order,
     integers,
@@ -51,13 +52,15 @@ class TooManySamples(ValueError):
 @final
 @dataclass(frozen=True)
 class Samples:
-    """When lag is measured. `rows` are rows of the commits, whose keys the samples have."""
+    """When lag is measured. `rows` are rows of the commits, whose keys the samples have. `is_old`: the commit was for a
+    topic that was deleted and created again since."""
 
     rows: Any
     at: Any
     is_last: Any
     committed: Any
     committed_at: Any
+    is_old: Any
     complete_from: Any
 
     def only(self, keep: Any) -> Samples:
@@ -167,6 +170,7 @@ class States:
         by_time = in_order(groups[order], at, log_offsets[order])
         self.rows, self.at = order[by_time], at[by_time]
         self.committed = committed_offsets(commits)[self.rows]
+        self.is_old = _of_older_topics(commits, log_offsets, places)[self.rows]
         self.complete_from = complete_from[self.rows]
         self.known = Sorted(groups[self.rows], self.at, count)
 
@@ -199,13 +203,15 @@ class States:
         keep = last >= self.known.bounds[groups]
         keep[keep] = self.committed[last[keep]] != MISSING
         groups, last = groups[keep], last[keep]
-        committed, committed_at = self.committed[last], self.at[last]
-        return Samples(self.first[groups], when[keep], is_last[keep], committed, committed_at, self.complete[groups])
+        return Samples(
+            self.first[groups], when[keep], is_last[keep], self.committed[last], self.at[last], self.is_old[last],
+            self.complete[groups],
+        )  # fmt: skip
 
     def own(self) -> Samples:
         """At each change, as far as something was committed then."""
         none_is = np.zeros(len(self.rows), bool)
-        every = Samples(self.rows, self.at, none_is, self.committed, self.at, self.complete_from)
+        every = Samples(self.rows, self.at, none_is, self.committed, self.at, self.is_old, self.complete_from)
         return every.only(self.committed != MISSING)
 
 
@@ -233,10 +239,11 @@ class Messages:
 
     def lag(self, samples: Samples) -> Lag:
         mine = self.of_commits[samples.rows]
-        log_start = self.starts[mine]
+        # Nothing is known of the messages of a topic that was deleted.
+        log_start = np.where(samples.is_old, MISSING, self.starts[mine])
         begin = np.maximum(samples.committed, log_start)
         after = self.by_time.after(mine, samples.at)
-        is_known = after > self.firsts[mine]
+        is_known = (after > self.firsts[mine]) & ~samples.is_old
         # A partition that begins with its first message ever was empty before it.
         end = np.where(is_known, self.offsets[after - 1] + 1, np.where(log_start == 0, 0, MISSING))
         records = np.where(end == MISSING, MISSING, np.maximum(end - begin, 0))
@@ -246,6 +253,23 @@ class Messages:
         has_seconds = (records > 0) & (samples.at != MISSING) & (since != MISSING) & (since <= samples.at)
         seconds = np.where(has_seconds, (samples.at - np.where(has_seconds, since, 0)) / 1_000_000.0, 0.0)
         return Lag(log_start, end, records, seconds, has_seconds)
+
+
+# --- topics that were deleted
+
+
+def _of_older_topics(commits: pa.Table, log_offsets: Any, places: Any) -> Any:
+    """Whether the newest commit of the same place that has a topic id has another one. Places are numbers."""
+    has_id = commits.column("topic_id").is_valid().to_numpy()
+    rows = np.flatnonzero(has_id)
+    if not len(rows):
+        return has_id
+    ids, _ = keys_of(commits, ["topic_id"])
+    order = rows[in_order(places[rows], log_offsets[rows])]
+    last = order[ends_of(places[order])]
+    newest = np.full(int(places.max()) + 1, MISSING)
+    newest[places[last]] = ids[last]
+    return has_id & (ids != newest[places])
 
 
 # --- topics that a group has left

@@ -22,8 +22,7 @@ from kcoord.spark.jobs.completeness import (
     with_history,
 )
 from kcoord.spark.jobs.counting import COUNTS_AT, COUNTS_OFFSET, counting
-from kcoord.spark.jobs.lag import COMMIT_COLUMNS as LAG_COMMIT_COLUMNS
-from kcoord.spark.jobs.lag import MESSAGE_COLUMNS, lag
+from kcoord.spark.jobs.lag import COMMIT_COLUMNS, MESSAGE_COLUMNS, lag
 from kcoord.spark.jobs.offsets_history import offsets_history
 from kcoord.spark.jobs.rebalances import begun, ranking
 from kcoord.spark.jobs.report.assembly import OWNER, REASONS_MAX, Collector, owner_of, series_of
@@ -46,8 +45,7 @@ from kcoord.spark.jobs.report.data import (
 )
 from kcoord.spark.jobs.report.text import time_of
 
-# What is needed of the table of commits, and what its history shows otherwise.
-COMMIT_COLUMNS: Final = (*LAG_COMMIT_COLUMNS, "topic_id")
+# What the history of offsets shows of commits, and a report does not need.
 NOT_NEEDED: Final = ("leader_epoch", "metadata", "expire_timestamp")
 
 
