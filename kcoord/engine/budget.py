@@ -9,6 +9,9 @@ its frame limits it, and work that costs more is a job or is refused.
 
 A small request of a connection without waiting frames may still use the reserve. So heartbeats and new connections are
 served in the turn in which they arrive, however much other clients have requested.
+
+Timers, answers of parked requests and other work that earlier turns have left have shares of their own. So they go on
+in each turn, even if a flood of requests spends the budget of all turns.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ TURN_COST_MAX: Final = 256 * 1024
 TURN_RESERVE: Final = 256 * 1024
 # Requests up to this size are small.
 SMALL_REQUEST_BYTES: Final = 4096
+# What each kind of waiting work may use in a turn whose budget is spent.
+TURN_SHARE: Final = 32 * 1024
 # The share of each request: dispatch, bookkeeping, one write.
 REQUEST_COST: Final = 128
 # Records are sent as they are: reading and sending this many bytes costs as much as encoding one byte.
@@ -50,6 +55,10 @@ class TurnBudget:
     def is_far_over(self) -> bool:
         """Whether the turn has spent all that it may, the reserve included."""
         return self.spent >= TURN_COST_MAX + TURN_RESERVE
+
+    def has_share(self, spent_before: int) -> bool:
+        """Whether waiting work of a kind that began when so much was spent may go on."""
+        return self.spent < TURN_COST_MAX or self.spent - spent_before < TURN_SHARE
 
     def has_room(self, frame_bytes: int) -> bool:
         """Whether a request of a connection that waits for nothing may be handled now."""

@@ -199,12 +199,13 @@ class Turn:
         self.budget.spent += self.core.take_cost()
 
     def fire_timers(self, now: Now) -> None:
-        """Handle the timers that are due, as far as the turn's budget goes."""
+        """Handle the timers that are due, as far as the turn's budget and their share go."""
         timers = self.applier.timers
         # A handler may arm a timer for the present time, to continue later. It fires after the other requests.
         armed = timers.armed
+        before = self.budget.spent
         for _ in range(TIMERS_MAX):
-            timer = None if self.budget.is_spent else timers.pop_due(now.mono_ms, armed)
+            timer = timers.pop_due(now.mono_ms, armed) if self.budget.has_share(before) else None
             if timer is None:
                 break
             if timer.kind == TIMER_FETCH:
@@ -295,8 +296,9 @@ class Turn:
             self.applier.give(Reply(work.request_id, work.answer()), self.commits.last_seq())
 
     def _continue(self, now: Now) -> None:
-        """Take one step more of each request that is handled in several turns, as far as this turn's budget goes."""
+        """Take a step of each request that is handled in several turns, as far as the budget and their share go."""
         continuations = self.applier.continuations
+        before = self.budget.spent
         for _ in range(len(continuations)):
             step = continuations.popleft()
             try:
@@ -305,12 +307,13 @@ class Turn:
                 if self.commits.has_failed():
                     raise
                 self.applier.fault_parked(step.request_id, "a request of several turns", fault)
-            if self.budget.is_spent:
+            if not self.budget.has_share(before):
                 break
 
     def _answer_parked(self, now: Now) -> None:
-        """Answer parked requests of the data plane that can be answered, as far as the turn's budget goes."""
-        while self.data_plane.has_due() and not self.budget.is_spent:
+        """Answer parked requests of the data plane that can be answered, as far as the budget and their share go."""
+        before = self.budget.spent
+        while self.data_plane.has_due() and self.budget.has_share(before):
             reply = self.data_plane.answer_next(now)
             if reply is not None:
                 self.applier.give(reply, NO_WAIT)
@@ -333,8 +336,9 @@ class Turn:
         return len(waiting) > 0 and waiting[0][0] <= self.commits.durable_seq
 
     def _handle_durable(self, now: Now) -> None:
-        """Handle the events that waited for a commit which is durable now, as far as this turn's budget goes."""
-        while self._has_durable() and not self.budget.is_spent:
+        """Handle the events that waited for a commit which is durable now, as far as the budget and their share go."""
+        before = self.budget.spent
+        while self._has_durable() and self.budget.has_share(before):
             self.handle_event(self.applier.once_durable.popleft()[1], now)
 
     def project(self, now: Now) -> None:

@@ -22,8 +22,8 @@ from tests.unit.engine.test_engine_limits import NOW, create
 COUNT: Final = 1500
 TIMEOUT_MS: Final = 60_000
 LATER: Final = Now(NOW.mono_ms + 2 * TIMEOUT_MS, NOW.wall_ms + 2 * TIMEOUT_MS)
-# Timeouts, markers and ends of one turn: each kind alone is about ten milliseconds of compiled code.
-STEPS_MAX: Final = 700
+# Timeouts, markers and ends of one turn, with their shares: each kind alone is about ten milliseconds of compiled code.
+STEPS_MAX: Final = 800
 TURNS_MAX: Final = 200
 
 

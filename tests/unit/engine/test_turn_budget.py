@@ -17,8 +17,10 @@ from kcoord.engine.budget import (
 from kcoord.engine.engine import Engine
 from kcoord.protocol import apis
 from kcoord.protocol.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
+from kcoord.protocol.delete_topics import DeleteTopicsRequest
 from kcoord.protocol.fetch import FetchPartition, FetchRequest, FetchTopic
 from kcoord.protocol.heartbeat import HeartbeatRequest
+from kcoord.protocol.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from kcoord.protocol.metadata import MetadataRequest
 from kcoord.protocol.offset_commit import (
     OffsetCommitRequest,
@@ -202,6 +204,60 @@ def test_timers_that_are_due_at_once_fire_in_several_turns(engine: Engine) -> No
         engine.fire_timers(later)
         engine.end_turn(later)
     assert first + sum(len(answered(client)) for client in clients) == len(clients)
+
+
+def flooded_turn(engine: Engine, now: Now) -> None:
+    """A turn with timers, in which requests have spent all that they may."""
+    engine.budget.spent += TURN_COST_MAX + TURN_RESERVE
+    engine.fire_timers(now)
+    engine.budget.spent += TURN_COST_MAX + TURN_RESERVE
+    engine.end_turn(now)
+
+
+def test_timers_fire_beside_a_flood(engine: Engine) -> None:
+    """The first rebalance of a classic group, and many fetches whose time is over."""
+    member = Client(engine)
+    protocols = [JoinGroupRequestProtocol("range", b"")]
+    member.send(apis.JOIN_GROUP, 3, JoinGroupRequest("g", 6000, 6000, "", None, "consumer", protocols), NOW)
+    engine.end_turn(NOW)
+    assert not answered(member)
+    flooded_turn(engine, NOW)
+    assert len(answered(member)) == 1
+    clients = [Client(engine) for _ in range(TIMERS_MAX)]
+    for client in clients:
+        client.send(apis.FETCH, 11, fetch_request("t", 0, max_wait_ms=100), NOW)
+        engine.end_turn(NOW)
+    later = Now(NOW.mono_ms + 100, NOW.wall_ms + 100)
+    turns, done = 0, 0
+    while done < len(clients):
+        flooded_turn(engine, later)
+        done += sum(len(answered(client)) for client in clients)
+        turns += 1
+    assert 1 < turns < 10
+
+
+def test_parked_requests_are_answered_beside_a_flood(engine: Engine) -> None:
+    producer, reader = Client(engine), Client(engine)
+    reader.send(apis.FETCH, 11, fetch_request("t", 0, max_wait_ms=60_000), NOW)
+    engine.end_turn(NOW)
+    producer.send(apis.PRODUCE, 9, produce_request("t", 1000), NOW)
+    flooded_turn(engine, NOW)
+    flooded_turn(engine, NOW)
+    assert fetched_bytes(reader) > 1000
+
+
+def test_what_follows_a_commit_is_done_beside_a_flood(engine: Engine) -> None:
+    client = Client(engine)
+    client.ask(apis.OFFSET_COMMIT, 8, large_commit("g"), NOW)
+    client.send(apis.DELETE_TOPICS, 5, DeleteTopicsRequest(topic_names=["t"]), NOW)
+    turns = 0
+    while not turns or engine.has_more():
+        flooded_turn(engine, NOW)
+        turns += 1
+        assert turns < 10
+    assert len(answered(client)) == 1
+    body = OffsetFetchRequest(groups=[OffsetFetchRequestGroup("g")])
+    assert client.ask(apis.OFFSET_FETCH, 8, body, NOW).groups[0].topics == []
 
 
 def fetched_bytes(client: Client) -> int:
