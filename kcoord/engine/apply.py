@@ -46,6 +46,7 @@ from kcoord.core.outcome import (
     LIMIT,
     OFFSETS_TOPIC,
     TIMER_FETCH,
+    TIMER_INITIAL_REBALANCE,
     TIMER_TOPICS,
     WARNING,
     Continuation,
@@ -104,6 +105,8 @@ class Applier(MarkerLog):
         self.group_events = group_events
         self.budget = budget
         self.timers = TimerQueue()
+        # Those that take nothing from anybody, so that they need not wait until the server has read its sockets.
+        self.prompt_timers = TimerQueue()
         # Jobs that the server has not taken yet, and all jobs that are not done, by key.
         self.jobs: list[Job] = []
         self.jobs_in_flight: dict[str, Job] = {}
@@ -302,9 +305,10 @@ class Applier(MarkerLog):
     # --- timers and jobs -------------------------------------------------------------------------------------
 
     def arm(self, timer: Timer) -> None:
-        self.timers.arm(timer)
-        if self.timers.wants_weeding():
-            self.timers.weed(self._still_counts)
+        timers = self.prompt_timers if timer.kind == TIMER_INITIAL_REBALANCE else self.timers
+        timers.arm(timer)
+        if timers.wants_weeding():
+            timers.weed(self._still_counts)
 
     def _still_counts(self, timer: Timer) -> bool:
         if timer.kind == TIMER_FETCH:

@@ -10,7 +10,7 @@ steps is correct:
 A turn, as the server drives it:
 
     receive(session, data, now)      any number of times: frames are decoded, handled, replayed, parked
-    fire_timers(now)
+    fire_timers(now)                 or fire_prompt_timers(now), while there is input that may change what others do
     job_done(job, result, error, now)
     ticket = end_turn(now)           open batches are closed and written; os and memory: durable at once
     ticket.sync()                    log.sync=always: the server syncs in a thread, while later turns run
@@ -229,11 +229,25 @@ class Engine:
     def fire_timers(self, now: Now) -> None:
         """Handle every timer that is due, as far as the turn's budget goes."""
         self.commits.check_failure()
-        self.turn.fire_timers(now)
+        self.turn.fire_timers(self.applier.prompt_timers, now)
+        self.turn.fire_timers(self.applier.timers, now)
         self.intake.resume(now)
 
+    def fire_prompt_timers(self, now: Now) -> bool:
+        """Handle the due timers that need not wait until the sockets are read. Returns whether there were any."""
+        timers = self.applier.prompt_timers
+        if not 0 <= timers.next_deadline_ms() <= now.mono_ms:
+            return False
+        self.commits.check_failure()
+        self.turn.fire_timers(timers, now)
+        self.intake.resume(now)
+        return True
+
     def next_deadline_ms(self) -> int:
-        return self.applier.timers.next_deadline_ms()
+        """The earliest deadline on the monotonic clock, or -1 if no timer is armed."""
+        deadline_ms = self.applier.timers.next_deadline_ms()
+        prompt_ms = self.applier.prompt_timers.next_deadline_ms()
+        return prompt_ms if deadline_ms < 0 or 0 <= prompt_ms < deadline_ms else deadline_ms
 
     def job_done(self, job: Job, result: object | None, error: str | None, now: Now) -> None:
         """A job that was taken ended, or will not in time; what ends a second time is dropped. Call end_turn next."""

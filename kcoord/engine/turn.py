@@ -62,6 +62,7 @@ from kcoord.engine.group_events_topic import GroupEventsTopic
 from kcoord.engine.outbox import Outbox
 from kcoord.engine.produce_work import ProduceWork
 from kcoord.engine.session import PendingRequest, Session
+from kcoord.engine.timers import TimerQueue
 from kcoord.engine.topic_follower import RemoveLog
 from kcoord.protocol import apis
 from kcoord.protocol.errors import KAFKA_STORAGE_ERROR
@@ -198,9 +199,8 @@ class Turn:
         self.applier.apply(self.core.handle(event, now), now)
         self.budget.spent += self.core.take_cost()
 
-    def fire_timers(self, now: Now) -> None:
-        """Handle the timers that are due, as far as the turn's budget and their share go."""
-        timers = self.applier.timers
+    def fire_timers(self, timers: TimerQueue, now: Now) -> None:
+        """Handle those of the timers that are due, as far as the turn's budget and their share go."""
         # A handler may arm a timer for the present time, to continue later. It fires after the other requests.
         armed = timers.armed
         before = self.budget.spent

@@ -69,6 +69,7 @@ class EngineLike(Protocol):
     def commit_done(self, ticket: CommitTicket, now: Now) -> None: ...
     def take_ahead(self) -> Syncable | None: ...
     def fire_timers(self, now: Now) -> None: ...
+    def fire_prompt_timers(self, now: Now) -> bool: ...
     def next_deadline_ms(self) -> int: ...
     def take_ready(self) -> list[Session]: ...
     def take_facts(self) -> list[Fact]: ...
@@ -450,15 +451,31 @@ class Pump:
         self._timer = self.loop.call_later(max(deadline_ms - now.mono_ms, 0) / 1000, self._drain, 0)
 
     def _drain(self, turns: int) -> None:
-        """Let the loop read its sockets until no input is left and the engine has handled it; then fire the timers."""
+        """Let the loop read its sockets until no input is left and the engine has handled it; then fire the timers.
+
+        The first rebalance of a group does not wait for that: others may keep the sockets busy for long.
+        """
         if self.has_failed:
             return
         is_silent = not self._heard and not self._unread and not self.engine.has_more()
         if turns < DRAIN_TURNS_MIN or (not is_silent and turns < DRAIN_TURNS_MAX):
+            if turns >= DRAIN_TURNS_MIN and not self._fire_prompt_timers():
+                return
             self._heard = False
             self.loop.call_soon(self._drain, turns + 1)
             return
         self.fire_timers()
+
+    def _fire_prompt_timers(self) -> bool:
+        """Returns False after a failure."""
+        now = self.now()
+        try:
+            if self.engine.fire_prompt_timers(now):
+                self._end_turn(now)
+        except Exception as error:
+            self.fail(error)
+            return False
+        return True
 
     def fire_timers(self) -> None:
         """Handle the timers that are due, and schedule the next call anew: the clock may have been moved."""

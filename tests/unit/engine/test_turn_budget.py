@@ -236,6 +236,25 @@ def test_timers_fire_beside_a_flood(engine: Engine) -> None:
     assert 1 < turns < 10
 
 
+def test_the_first_rebalance_of_a_group_waits_for_no_other_timer(engine: Engine) -> None:
+    member, reader = Client(engine), Client(engine)
+    reader.send(apis.FETCH, 11, fetch_request("t", 0, max_wait_ms=1), NOW)
+    later = Now(NOW.mono_ms + 1, NOW.wall_ms + 1)
+    engine.end_turn(later)
+    assert engine.next_deadline_ms() == later.mono_ms and not engine.fire_prompt_timers(later)
+    protocols = [JoinGroupRequestProtocol("range", b"")]
+    member.send(apis.JOIN_GROUP, 3, JoinGroupRequest("g", 6000, 6000, "", None, "consumer", protocols), NOW)
+    engine.end_turn(later)
+    assert engine.next_deadline_ms() == NOW.mono_ms
+    assert engine.fire_prompt_timers(later)
+    engine.end_turn(later)
+    assert len(answered(member)) == 1 and not answered(reader)
+    assert engine.next_deadline_ms() == later.mono_ms
+    engine.fire_timers(later)
+    engine.end_turn(later)
+    assert len(answered(reader)) == 1
+
+
 def test_parked_requests_are_answered_beside_a_flood(engine: Engine) -> None:
     producer, reader = Client(engine), Client(engine)
     reader.send(apis.FETCH, 11, fetch_request("t", 0, max_wait_ms=60_000), NOW)

@@ -57,6 +57,7 @@ class EchoEngine:
         self.commits = 0
         self.turns = 0
         self.deadline_ms = -1
+        self.prompt_ms = -1
         self.calls: list[str] = []
         self.jobs: list[Job] = []
         self.checking = 0
@@ -122,6 +123,13 @@ class EchoEngine:
         self.calls.append("timers")
         if 0 <= self.deadline_ms <= now.mono_ms:
             self.deadline_ms = -1
+
+    def fire_prompt_timers(self, now: Now) -> bool:
+        is_due = 0 <= self.prompt_ms <= now.mono_ms
+        if is_due:
+            self.prompt_ms = -1
+            self.calls.append("prompt timers")
+        return is_due
 
     def next_deadline_ms(self) -> int:
         return self.deadline_ms

@@ -474,6 +474,21 @@ async def test_what_was_read_is_handled_before_timers_fire() -> None:
         assert engine.calls == ["timers"] and engine.turns > turns + 3
 
 
+async def test_the_first_rebalance_of_a_group_does_not_wait_for_the_input_of_others() -> None:
+    engine = EchoEngine()
+    async with running(engine) as rig:
+        engine.more = 12
+        engine.deadline_ms = engine.prompt_ms = read_clocks().mono_ms
+        turns = engine.turns
+        rig.pump.schedule_turn()
+        while engine.prompt_ms != -1:
+            await asyncio.sleep(0)
+        assert engine.calls == ["prompt timers"] and engine.turns < turns + 8
+        while engine.deadline_ms != -1:
+            await asyncio.sleep(0.002)
+        assert engine.calls == ["prompt timers", "timers"]
+
+
 async def test_an_earlier_timer_moves_the_call_forward() -> None:
     engine = EchoEngine()
     async with running(engine) as rig:
