@@ -81,9 +81,13 @@ class SteadyRun:
         await self.workers.open(self.load, prepared)
         self.prepared = prepared
 
+    @property
+    def warm_up_s(self) -> float:
+        """Before the next round."""
+        return self.options.warm_up_s * (WARM_UP_AGAIN if self.rounds else 1)
+
     async def round(self) -> None:
-        warm_up_s = self.options.warm_up_s * (WARM_UP_AGAIN if self.rounds else 1)
-        self.rounds.append(await self.workers.round(self.load, warm_up_s, self.options.seconds))
+        self.rounds.append(await self.workers.round(self.load, self.warm_up_s, self.options.seconds))
 
     async def close(self) -> None:
         if self.prepared is not None:
@@ -178,12 +182,9 @@ class NewcomerRun:
         await self.own.open(self.name, Prepared("newcomers", [plan], {}, 1))
 
     async def round(self) -> None:
-        options = self.busy.options
-        warm_up_s = options.warm_up_s * (WARM_UP_AGAIN if self.rounds else 1)
+        here = self.own.round(self.name, self.busy.warm_up_s, self.busy.options.seconds)
         # Both are waited for, also if one fails: their answers would be those to the next commands.
-        busy, own = await asyncio.gather(
-            self.busy.round(), self.own.round(self.name, warm_up_s, options.seconds), return_exceptions=True
-        )
+        busy, own = await asyncio.gather(self.busy.round(), here, return_exceptions=True)
         for one in (busy, own):
             if isinstance(one, BaseException):
                 raise one

@@ -69,13 +69,10 @@ def print_results(found: Document, output: str) -> None:
         (GROUP_HEAD, [row for row in rows if row["workload"] in GROUPS], _group_cells, "lrrrrrr"),
         (NEWCOMER_HEAD, [row for row in rows if row["workload"] in NEWCOMERS], _newcomer_cells, "llrrrrr"),
     ]
-    is_first = True
-    for head, some, cells, right in parts:
-        if some:
-            if not is_first:
-                click.echo()
-            is_first = False
-            _print(head, some, cells, right)
+    for number, (head, some, cells, right) in enumerate(part for part in parts if part[1]):
+        if number:
+            click.echo()
+        _print(head, some, cells, right)
     _print_remarks(found)
 
 
