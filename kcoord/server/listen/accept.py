@@ -16,6 +16,7 @@ from typing import Final, cast, final
 from kcoord.core.outcome import LIMIT
 from kcoord.server.listen.connection import Connection, Host
 from kcoord.server.listen.limits import TokenBucket, plain_host
+from kcoord.server.listen.pacing import spare_pacing
 from kcoord.server.settings.listeners import Listener
 
 # The number of connections accepted per turn. Each costs about 0.1 ms until it can be read, and a full backlog of 1024
@@ -125,6 +126,7 @@ class Acceptor:
             client.setblocking(False)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            spare_pacing(client)
             config = self._pump.config
             if config.send_buffer_bytes > 0:
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, config.send_buffer_bytes)
