@@ -58,16 +58,22 @@ def name_of(compiled: bool, sync: str) -> str:
 
 
 @contextmanager
-def running(compiled: bool, sync: str) -> Iterator[servers.Server]:
-    """Run kcoord on an empty data directory, which is removed afterwards."""
+def scratch_folder() -> Iterator[Path]:
+    """An empty folder on the project's disk, which is removed afterwards."""
     scratch = servers.ROOT / "build" / "bench"
     scratch.mkdir(parents=True, exist_ok=True)
-    data = Path(tempfile.mkdtemp(dir=scratch))
+    folder = Path(tempfile.mkdtemp(dir=scratch))
     try:
-        with servers.kcoord(compiled, data / "data", sync) as server:
-            yield server
+        yield folder
     finally:
-        shutil.rmtree(data, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def running(compiled: bool, sync: str) -> Iterator[servers.Server]:
+    """Run kcoord on an empty data directory, which is removed afterwards."""
+    with scratch_folder() as folder, servers.kcoord(compiled, folder / "data", sync) as server:
+        yield server
 
 
 def prepare(server: servers.Server, groups: int) -> dict[str, list[Traffic]]:
@@ -125,8 +131,14 @@ class Bench:
         self.note("requests, echo")
         with servers.echo() as server:
             for operation in OPERATIONS:
-                lanes = [Traffic(each.request, each.request, echo=True) for each in self.traffic[operation]]
-                self.one(server, operation, "echo", lanes)
+                self.one(server, operation, "echo", self.echoed(operation))
+        if any(sync == "always" for _, sync in self.variants):
+            self.note("requests, echo that syncs")
+            with scratch_folder() as folder, servers.synced_echo(folder / "frames") as server:
+                self.one(server, OPERATIONS[0], "echo, always", self.echoed(OPERATIONS[0]))
+
+    def echoed(self, operation: str) -> list[Traffic]:
+        return [Traffic(each.request, each.request, echo=True) for each in self.traffic[operation]]
 
     def start_up(self) -> None:
         for compiled in sorted({compiled for compiled, _ in self.variants}):
@@ -164,13 +176,8 @@ class Bench:
         for compiled, sync in self.variants:
             label = name_of(compiled, sync)
             self.note(f"compaction, {label}")
-            scratch = servers.ROOT / "build" / "bench"
-            scratch.mkdir(parents=True, exist_ok=True)
-            data = Path(tempfile.mkdtemp(dir=scratch))
-            try:
-                self.compactions[label] = compaction.run(compiled, sync, data / "data")
-            finally:
-                shutil.rmtree(data, ignore_errors=True)
+            with scratch_folder() as folder:
+                self.compactions[label] = compaction.run(compiled, sync, folder / "data")
 
     def large_group(self) -> None:
         """Measure target assignments of 10,000 members, and those of Kafka."""

@@ -9,11 +9,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self, cast
+from typing import Any, NamedTuple, Self, cast
 
 ROOT = Path(__file__).resolve().parent.parent
 READY_SECONDS = 30.0
@@ -151,6 +151,12 @@ def echo() -> Server:
     return Server([sys.executable, "-P", "-m", "bench.servers"], environment)
 
 
+def synced_echo(file: Path) -> Server:
+    """Append every read to `file` and sync it before it is written back."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return Server([sys.executable, "-P", "-m", "bench.synced_echo", str(file)], environment)
+
+
 class Echo(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -165,10 +171,14 @@ async def serve_echo() -> None:
     await server.serve_forever()
 
 
-if __name__ == "__main__":
+def run_echo(serving: Coroutine[Any, Any, None]) -> None:
     try:
         import uvloop
     except ImportError:
-        asyncio.run(serve_echo())
+        asyncio.run(serving)
     else:
-        uvloop.run(serve_echo())
+        uvloop.run(serving)
+
+
+if __name__ == "__main__":
+    run_echo(serve_echo())

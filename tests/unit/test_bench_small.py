@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,16 @@ def test_both_ways_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     for sync, name in ((primitives.sync_here, "here"), (primitives.sync_in_thread, "thread")):
         assert sync(tmp_path)[1] > 0
         assert (tmp_path / name).stat().st_size == 3 * primitives.RECORD_BYTES
+
+
+def test_an_echo_syncs_what_it_writes_back(tmp_path: Path) -> None:
+    frames = [bytes([number]) * 100 for number in range(3)]
+    with servers.synced_echo(tmp_path / "frames") as server:
+        for frame in frames:
+            with socket.create_connection((server.host, server.port), 10) as client:
+                client.sendall(frame)
+                assert client.makefile("rb").read(len(frame)) == frame
+    assert (tmp_path / "frames").read_bytes() == b"".join(frames)
 
 
 def test_a_server_is_loaded_and_its_log_is_looked_at(tmp_path: Path) -> None:
