@@ -220,7 +220,8 @@ def test_the_same_rebalances(spark: SparkSession, seed: int) -> None:
     found.unpersist()
 
 
-@pytest.mark.parametrize("seed", [5, *nightly(6, 10)])
+# CI compares the reports of another random log (test_report.py), and Spark takes half a minute for each.
+@pytest.mark.parametrize("seed", nightly(5, 10))
 def test_the_same_report(spark: SparkSession, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(seed)
     given = (random_commits(rng), random_messages(rng), random_records(rng), random_events(rng))
