@@ -1,7 +1,7 @@
 """An echo that first appends every frame to a file and syncs it: what `log.sync=always` costs without a coordinator.
 
-All frames that arrive during a sync are written and synced together, as kcoord does it, and with the same means
-(`kcoord.server.kernel_syncs`).
+All frames that arrive during a sync are written and synced together, as kcoord does it, and with the same means: the
+kernel's, or a thread where that is not possible.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from functools import partial
 from typing import cast
 
 from bench.servers import run_echo
-from kcoord.server.kernel_syncs import KernelSyncs
+from kcoord.server.kernel_syncs import kernel_syncs
+from kcoord.server.sync_threads import SyncThreads
 
 
 class Appended:
@@ -21,7 +23,8 @@ class Appended:
     def __init__(self, loop: asyncio.AbstractEventLoop, path: str) -> None:
         self.loop = loop
         self.fd = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY, 0o600)
-        self.syncs = KernelSyncs(loop)
+        self.threads = SyncThreads(loop)
+        self.threads.kernel = kernel_syncs(loop)
         self.waiting: list[tuple[asyncio.Transport, bytes]] = []
         self.is_syncing = False
         self.is_scheduled = False
@@ -51,8 +54,8 @@ class Appended:
 
         os.write(self.fd, b"".join(data for _, data in frames))
         self.is_syncing = True
-        if not self.syncs.submit(self.fd, done):
-            raise SystemExit("the kernel does not sync files here")
+        if not self.threads.sync_in_kernel(self.fd, done):
+            self.threads.run([partial(os.fsync, self.fd)], done)
 
 
 class SyncedEcho(asyncio.Protocol):
