@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from bench import (
@@ -58,21 +55,9 @@ def name_of(compiled: bool, sync: str) -> str:
 
 
 @contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """An empty folder on the project's disk, which is removed afterwards."""
-    scratch = servers.ROOT / "build" / "bench"
-    scratch.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=scratch))
-    try:
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
 def running(compiled: bool, sync: str) -> Iterator[servers.Server]:
     """Run kcoord on an empty data directory, which is removed afterwards."""
-    with scratch_folder() as folder, servers.kcoord(compiled, folder / "data", sync) as server:
+    with servers.scratch_folder() as folder, servers.kcoord(compiled, folder / "data", sync) as server:
         yield server
 
 
@@ -134,7 +119,7 @@ class Bench:
                 self.one(server, operation, "echo", self.echoed(operation))
         if any(sync == "always" for _, sync in self.variants):
             self.note("requests, echo that syncs")
-            with scratch_folder() as folder, servers.synced_echo(folder / "frames") as server:
+            with servers.scratch_folder() as folder, servers.synced_echo(folder / "frames") as server:
                 self.one(server, OPERATIONS[0], "echo, always", self.echoed(OPERATIONS[0]))
 
     def echoed(self, operation: str) -> list[Traffic]:
@@ -176,7 +161,7 @@ class Bench:
         for compiled, sync in self.variants:
             label = name_of(compiled, sync)
             self.note(f"compaction, {label}")
-            with scratch_folder() as folder:
+            with servers.scratch_folder() as folder:
                 self.compactions[label] = compaction.run(compiled, sync, folder / "data")
 
     def large_group(self) -> None:

@@ -7,11 +7,8 @@ client is measured compiled and interpreted. See client_consume_child.py.
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 from bench import members_child, servers, workload
 
@@ -48,10 +45,7 @@ def child(server: servers.Server, client: str, compiled: bool, size: int) -> Fig
 def run(note: Callable[[str], None]) -> Results:
     """The best of ROUNDS for each library and size of a record."""
     results: Results = {}
-    scratch = servers.ROOT / "build" / "bench"
-    scratch.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=scratch))
-    try:
+    with servers.scratch_folder() as folder:
         with servers.kcoord(True, folder / "data", "os") as server:
             client = workload.Client(server.host, server.port)
             for size in SIZES:
@@ -68,8 +62,6 @@ def run(note: Callable[[str], None]) -> Results:
                         best = results.setdefault(label, {}).get(str(size))
                         if best is None or figures["records_per_s"] > best["records_per_s"]:
                             results[label][str(size)] = figures
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return results
 
 

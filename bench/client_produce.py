@@ -7,11 +7,8 @@ what it encodes with is not. See client_produce_child.py for the settings of the
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
 
 from bench import members_child, servers, workload
 
@@ -47,10 +44,7 @@ def once(server: servers.Server, client: str, compiled: bool, size: int, seconds
 def run(seconds: float, note: Callable[[str], None]) -> Results:
     """The best of ROUNDS for each library and size of a record."""
     results: Results = {}
-    scratch = servers.ROOT / "build" / "bench"
-    scratch.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=scratch))
-    try:
+    with servers.scratch_folder() as folder:
         with servers.kcoord(True, folder / "data", "os") as server:
             client = workload.Client(server.host, server.port)
             members_child.make_topic(client, "client-produce", PARTITIONS)
@@ -63,8 +57,6 @@ def run(seconds: float, note: Callable[[str], None]) -> Results:
                         best = results.setdefault(label, {}).get(str(size))
                         if best is None or figures["records_per_s"] > best["records_per_s"]:
                             results[label][str(size)] = figures
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return results
 
 

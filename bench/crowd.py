@@ -15,11 +15,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -133,14 +131,9 @@ def group(server: servers.Server, protocol: str, count: int) -> Figures:
 
 
 def measured(what: str, compiled: bool, count: int) -> Figures:
-    scratch = servers.ROOT / "build" / "bench"
-    scratch.mkdir(parents=True, exist_ok=True)
-    data = Path(tempfile.mkdtemp(dir=scratch))
-    try:
+    with servers.scratch_folder() as data:
         with servers.kcoord(compiled, data / "data", "os", *SETTINGS) as server:
             return idle(server, count) if what == "idle" else group(server, what, count)
-    finally:
-        shutil.rmtree(data, ignore_errors=True)
 
 
 def main() -> None:

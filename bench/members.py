@@ -16,7 +16,6 @@ JVM needs this: without them a broker takes about twice as long.
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -108,18 +107,13 @@ def steady(address: servers.Address, seconds: float) -> Figures:
 def measured(start: Start, seconds: float) -> Figures:
     """The figures of one kind of server."""
     figures: Figures = {}
-    scratch = servers.ROOT / "build" / "bench"
-    scratch.mkdir(parents=True, exist_ok=True)
     runs = [(count, interval_ms) for interval_ms in INTERVALS for count in SIZES]
     for count, interval_ms in runs:
-        data = Path(tempfile.mkdtemp(dir=scratch))
-        try:
+        with servers.scratch_folder() as data:
             with start(data / "data", settings(interval_ms)) as address:
                 figures[key(count, interval_ms)] = join(address, count)
                 if (count, interval_ms) == runs[-1]:
                     figures.update(steady(address, seconds))
-        finally:
-            shutil.rmtree(data, ignore_errors=True)
     return figures
 
 

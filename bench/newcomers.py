@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -95,20 +94,15 @@ def joined(server: servers.Server, kind: str, compiled: bool) -> Figures:
 def kcoord(compiled: bool, sync: str) -> Figures:
     """The figures of one kind of server. The clients are compiled if the server is."""
     figures: Figures = {}
-    scratch = servers.ROOT / "build" / "bench"
-    scratch.mkdir(parents=True, exist_ok=True)
     settings = {**members.settings(0), "max.connection.creation.rate": "100000"}
     chosen = [f"{name}={value}" for name, value in settings.items()]
     for kind in ("beside", "consumer", "classic"):
-        data = Path(tempfile.mkdtemp(dir=scratch))
-        try:
+        with servers.scratch_folder() as data:
             with servers.kcoord(compiled, data / "data", sync, *chosen) as server:
                 if kind == "beside":
                     figures |= beside(servers.Address(server.host, server.port), compiled)
                 else:
                     figures |= joined(server, kind, compiled)
-        finally:
-            shutil.rmtree(data, ignore_errors=True)
     return figures
 
 

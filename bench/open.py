@@ -15,7 +15,6 @@ import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -77,11 +76,8 @@ def empty_rss_mb(compiled: bool, scratch: Path) -> float:
 
 
 def run(args: argparse.Namespace) -> dict[str, Any]:
-    scratch = servers.ROOT / "build" / "bench"
-    scratch.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=scratch))
     results: dict[str, Any] = {"offsets": args.offsets, "groups": args.groups, "servers": {}}
-    try:
+    with servers.scratch_folder() as folder:
         data = folder / "data"
         print("... the log", file=sys.stderr, flush=True)
         results["log"] = build(data, args.offsets, args.groups, args.per_commit, args.history)
@@ -97,8 +93,6 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
                     figures = measure(compiled, data, clean, alone, args.repeat)
                     figures["bytes_per_offset"] = (figures["rss_mb"] - base) * 1e6 / args.offsets
                     results["servers"][name] = figures
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return results
 
 

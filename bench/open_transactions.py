@@ -9,11 +9,9 @@ response about a transactional id.
 
 from __future__ import annotations
 
-import shutil
 import statistics
 import struct
 import sys
-import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -103,11 +101,8 @@ def measure(compiled: bool, data: Path, clean: bool, ids: int, repeat: int) -> d
 
 
 def run(ids: int, repeat: int, compiled_only: bool) -> dict[str, Any]:
-    scratch = servers.ROOT / "build" / "bench"
-    scratch.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=scratch))
     results: dict[str, Any] = {"transactional_ids": ids, "servers": {}}
-    try:
+    with servers.scratch_folder() as folder:
         data = folder / "data"
         print("... the log", file=sys.stderr, flush=True)
         with servers.kcoord(True, data, "os") as server:
@@ -126,8 +121,6 @@ def run(ids: int, repeat: int, compiled_only: bool) -> dict[str, Any]:
                 figures = measure(compiled, data, clean, ids, repeat)
                 figures["bytes_per_id"] = (figures["rss_mb"] - empty_mb) * 1e6 / ids
                 results["servers"][label] = figures
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     return results
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -117,6 +118,18 @@ def run_module(
         [sys.executable, "-m", module, *arguments],
         env=variables, cwd=tempfile.gettempdir(), capture_output=True, text=True, timeout=deadline_s,
     )  # fmt: skip
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """An empty folder on the project's disk, which is removed afterwards."""
+    scratch = ROOT / "build" / "bench"
+    scratch.mkdir(parents=True, exist_ok=True)
+    folder = Path(tempfile.mkdtemp(dir=scratch))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def kcoord(compiled: bool, data: Path, sync: str, *settings: str) -> Server:

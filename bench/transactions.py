@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -99,11 +97,8 @@ def run(variants: list[tuple[str, bool, str]], seconds: float, note: Callable[[s
     from tests.harness.java import ToolchainMissing
 
     results: Results = {}
-    scratch = servers.ROOT / "build" / "bench"
-    scratch.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=scratch))
     rounds: dict[str, dict[str, list[Figures]]] = {}
-    try:
+    with servers.scratch_folder() as folder:
         with ExitStack() as stack:
             addresses: dict[str, servers.Address] = {}
             for label, compiled, sync in variants:
@@ -128,8 +123,6 @@ def run(variants: list[tuple[str, bool, str]], seconds: float, note: Callable[[s
                             figures = once(address, count, version, seconds, first)
                             rounds.setdefault(label, {}).setdefault(key(count, version), []).append(figures)
                         first += count
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
     for label, by_load in rounds.items():
         results[label] = {load: best(each) for load, each in by_load.items()}
     return results

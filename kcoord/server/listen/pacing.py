@@ -15,13 +15,12 @@ import socket
 from contextlib import suppress
 from typing import Final
 
+from kcoord.server.listen.limits import is_loopback, plain_host
+
 PACED: Final = b"bbr"
 UNPACED: Final = b"reno"
 # struct tcp_congestion_ops: TCP_CA_NAME_MAX.
 NAME_BYTES: Final = 16
-LOOPBACK: Final = "127."
-# IPv4 on a socket of both families.
-MAPPED: Final = "::ffff:"
 
 
 def spare_pacing(client: socket.socket, paced: bytes = PACED) -> None:
@@ -40,4 +39,4 @@ def spare_pacing(client: socket.socket, paced: bytes = PACED) -> None:
 
 def is_same_machine(own: str, peer: str) -> bool:
     """Whether a connection between these addresses does not leave the machine. `own` is one of its addresses."""
-    return peer == own or peer.removeprefix(MAPPED).startswith(LOOPBACK)
+    return peer == own or is_loopback(plain_host(peer))
