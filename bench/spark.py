@@ -13,9 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -105,15 +103,10 @@ def main() -> None:
 @contextmanager
 def built_log(offsets: int, groups: int, history: int) -> Iterator[Path]:
     """A data directory with so many commits, and the head of the table."""
-    scratch = servers.ROOT / "build" / "bench"
-    scratch.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(dir=scratch))
-    try:
+    with servers.scratch_folder() as folder:
         bench_open.build(folder / "data", offsets, groups, PER_COMMIT, history)
         print(f"{'':34}{'rows':>12}{'s':>10}{'rows/s':>14}{'MiB':>10}")
         yield folder / "data"
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def scaling(offsets: int, groups: int, history: int, rounds: int) -> dict[str, Any]:
