@@ -173,13 +173,10 @@ class GroupWorkload:
         self.topic: TopicMetadata | None = None
 
     async def open(self) -> None:
-        """Create the topic, and for restart and flap a stable group."""
+        """Create the topic, and connect the members of the first round."""
         # One partition for each member: with fewer, some members would have nothing to wait for.
         self.topic = await self.target.topic(f"members-{self.options.members}", self.options.members)
-        self.group = await self._connected()
-        if self.action != "join":
-            await self.group.join()
-            await self.group.counts()
+        await self._connected()
 
     async def _connected(self) -> Group:
         assert self.topic is not None
@@ -190,8 +187,12 @@ class GroupWorkload:
         return self.group
 
     async def round(self) -> GroupRound:
+        # Each round has a group of its own: otherwise its heartbeats would go on beside the rounds of other clusters,
+        # and each would be measured beside the others' work.
         group = self.group or await self._connected()
-        # Errors since the last round count. Heartbeats do not: nothing has happened in between.
+        if self.action != "join":
+            await group.join()
+        # Errors until here count. Heartbeats do not.
         _, before, cpu_s = await group.counts()
         began = time.perf_counter()
         if self.action == "join":
@@ -203,9 +204,8 @@ class GroupWorkload:
             steps = [one for _ in range(FLAPS) for one in await group.flap_one()]
         elapsed = time.perf_counter() - began
         heartbeats, found, cpu_until_s = await group.counts()
-        if self.action == "join":
-            await group.leave()
-            self.group = None
+        await group.leave()
+        self.group = None
         seconds = [(end_ns - began_ns) / SECOND_NS for began_ns, end_ns in steps]
         return GroupRound(
             sum(seconds), seconds, heartbeats, added([before, found]), (cpu_until_s - cpu_s) / elapsed

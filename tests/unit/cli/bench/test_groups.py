@@ -120,14 +120,16 @@ async def test_so_many_members_restart(monkeypatch: pytest.MonkeyPatch, restarts
         return at * 1_000_000_000, at * 1_000_000_000 + 500_000_000
 
     monkeypatch.setattr(Group, "restart_one", restart_one)
-    workers = FakeWorkers()
+    workers = FakeWorkers(stable(1, 9_000, [0, 1], [2], [3]))
     workload = GroupWorkload(TARGET, Options(restarts=restarts, members=3), cast(Any, workers), "restart", "classic")
     workload.group = group(workers, 3)
     found = await workload.round()
     assert restarted == expected and found.steps == [0.5] * len(expected)
     assert found.seconds == len(expected) / 2
-    # Those between the rounds, and those of the round.
+    # Those before the first restart, and those since.
     assert found.errors == {"NOT_COORDINATOR": 4}
+    # The group is gone before the next round, perhaps of another cluster.
+    assert workers.told[:2] == ["join", "look"] and workload.group is None
 
 
 async def test_a_group_that_does_not_become_stable_says_why() -> None:
