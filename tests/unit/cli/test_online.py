@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 
 import pytest
 from click.testing import CliRunner, Result
@@ -12,11 +13,11 @@ from kcoord.cli.online import run as online
 
 
 @pytest.fixture
-def unused() -> str:
-    """An address of this machine where nobody listens."""
+def unused() -> Iterator[str]:
+    """An address of this machine where nobody listens. The port stays taken, or another test could listen there."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{one.getsockname()[1]}"
+        yield f"127.0.0.1:{one.getsockname()[1]}"
 
 
 def run(*words: str) -> Result:
