@@ -3,8 +3,7 @@
 Two rules, the first with priority: the numbers of partitions of any two members differ by at most one, and no partition
 moves unless it has to. With P partitions and N members each member gets the quota P // N, and P % N members get one
 extra. Extras go first to members that are above the quota already, so that as little as possible is taken away; then to
-members that change anyway, so that as few targets as possible are written. A member that has to give partitions gives
-those first that it received last: perhaps it has not taken them yet, and the others it has.
+members that change anyway, so that as few targets as possible are written.
 
 A `HomogeneousBalancer` can be kept between computations. It files members by their number of partitions, and `balance`
 visits only members whose number is off: when one of 10,000 members joins or leaves, the cost is what moves and not a
@@ -42,8 +41,6 @@ class HomogeneousBalancer(Balancer):
         self._sizes: dict[str, int] = {}
         # Members by their number of partitions. A dict, because sets are unordered.
         self._by_size: dict[int, dict[str, bool]] = {}
-        # What members received besides what they had, in this order: the first that they give.
-        self._received: dict[str, Assignment] = {}
         # Members that were added without partitions, or whose assignment changed, since the last `balance`.
         self._touched: dict[str, bool] = {}
 
@@ -81,7 +78,6 @@ class HomogeneousBalancer(Balancer):
         assignment = self._assignments.pop(member_id)
         self._unfile(member_id, self._sizes.pop(member_id))
         self._touched.pop(member_id, None)
-        self._received.pop(member_id, None)
         for topic_id, partitions in assignment.items():
             self._release(topic_id, partitions)
 
@@ -92,9 +88,6 @@ class HomogeneousBalancer(Balancer):
         self._file(new_id, size)
         if self._touched.pop(old_id, False):
             self._touched[new_id] = True
-        received = self._received.pop(old_id, None)
-        if received is not None:
-            self._received[new_id] = received
 
     def has(self, member_id: str) -> bool:
         return member_id in self._assignments
@@ -165,28 +158,27 @@ class HomogeneousBalancer(Balancer):
                 self._by_size[size] = same
 
     def _take(self, member_id: str, count: int) -> None:
-        """Free `count` partitions of a member: what it received last, and then the last ones of its last topics."""
-        kept = self._assignments[member_id]
+        """Free `count` partitions of a member, the last ones of its last topics."""
+        old = self._assignments[member_id]
         left = count
-        received = self._received.pop(member_id, None)
-        if received is not None:
-            taken = _last(received, left)
-            kept = self._free_these(kept, taken)
-            for partitions in taken.values():
-                left -= len(partitions)
-            rest = _without(received, taken)
-            if rest:
-                self._received[member_id] = rest
-        if left > 0:
-            kept = self._free_these(kept, _last(kept, left))
+        taken: dict[bytes, int] = {}
+        for topic_id in reversed(list(old)):
+            if left == 0:
+                break
+            from_topic = min(left, len(old[topic_id]))
+            taken[topic_id] = from_topic
+            left -= from_topic
+        kept: Assignment = {}
+        for topic_id, partitions in old.items():
+            keep = len(partitions) - taken.get(topic_id, 0)
+            if keep == len(partitions):
+                kept[topic_id] = partitions
+                continue
+            if keep > 0:
+                kept[topic_id] = partitions[:keep]
+            self._release(topic_id, partitions[keep:])
         self._assignments[member_id] = kept
         self._touched[member_id] = True
-
-    def _free_these(self, assignment: Assignment, taken: Assignment) -> Assignment:
-        """Free a part of an assignment. Returns the rest."""
-        for topic_id, partitions in taken.items():
-            self._release(topic_id, partitions)
-        return _without(assignment, taken)
 
     def _fill(self, quota: int, extras: int) -> None:
         """Free partitions go to members below the quota; extras go to these first and then to others."""
@@ -213,50 +205,15 @@ class HomogeneousBalancer(Balancer):
     def _give(self, member_id: str, count: int, pool: _Pool) -> None:
         old = self._assignments[member_id]
         assignment = old.copy() if old else {}
-        received: Assignment | None = None
-        if old:
-            received = self._received.setdefault(member_id, {})
         while count > 0:
             topic_id, partitions = pool.draw(count)
             count -= len(partitions)
-            if received is not None:
-                # Put last.
-                received[topic_id] = received.pop(topic_id, []) + partitions
             have = assignment.get(topic_id)
             assignment[topic_id] = partitions if have is None else sorted(have + partitions)
         if old and len(assignment) > len(old):
             assignment = {topic_id: assignment[topic_id] for topic_id in sorted(assignment)}
         self._assignments[member_id] = assignment
         self._touched[member_id] = True
-
-
-def _last(assignment: Assignment, count: int) -> Assignment:
-    """The last partitions of the last topics: `count` of them, or all."""
-    found: Assignment = {}
-    for topic_id in reversed(list(assignment)):
-        if count == 0:
-            break
-        found[topic_id] = assignment[topic_id][-count:]
-        count -= len(found[topic_id])
-    return found
-
-
-def _without(assignment: Assignment, taken: Assignment) -> Assignment:
-    """An assignment without a part of it. Lists that stay whole are shared."""
-    kept: Assignment = {}
-    for topic_id, partitions in assignment.items():
-        gone = taken.get(topic_id)
-        if gone is None:
-            kept[topic_id] = partitions
-            continue
-        if partitions[-len(gone) :] == gone:
-            rest = partitions[: -len(gone)]
-        else:
-            numbers = set(gone)
-            rest = [partition for partition in partitions if partition not in numbers]
-        if rest:
-            kept[topic_id] = rest
-    return kept
 
 
 @final

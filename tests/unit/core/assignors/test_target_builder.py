@@ -110,54 +110,6 @@ def test_targets_of_a_log_are_continued() -> None:
     assert moved(before, group.targets) == 1
 
 
-@pytest.mark.parametrize("each", [1, 3])
-@pytest.mark.parametrize("away", [1, 2, 5])
-def test_what_members_receive_for_a_while_is_what_they_give_back(away: int, each: int) -> None:
-    """In a rolling restart, nobody else loses a partition that it has had all the time."""
-    names = [f"m{number:02}" for number in range(12)]
-    group = uniform({1: 5 * each, 2: 7 * each})
-    for name in names:
-        group.join(name, [1, 2])
-    group.compute()
-    for start in range(0, len(names), away):
-        before = dict(group.targets)
-        leaving = names[start : start + away]
-        for name in leaving:
-            group.leave(name)
-            group.compute()
-        # One of them has another id since.
-        stayed = next(name for name in group.members if group.targets[name] != before[name])
-        group.replace(stayed, f"{stayed}-again")
-        group.compute()
-        before[f"{stayed}-again"] = before.pop(stayed)
-        if stayed in names:
-            names[names.index(stayed)] = f"{stayed}-again"
-        for name in leaving:
-            group.join(f"{name}-new", [1, 2])
-            group.compute()
-        assert {name: target for name, target in group.targets.items() if name in before} == {
-            name: target for name, target in before.items() if name not in leaving
-        }
-
-
-def test_a_member_gives_what_it_received_last_and_then_its_last_ones() -> None:
-    group = uniform({1: 4})
-    group.join("a", [1])
-    group.join("b", [1])
-    group.compute()
-    group.leave("a")
-    group.compute()
-    assert group.targets == {"b": assignment({1: [0, 1, 2, 3]})}
-    group.join("c", [1])
-    group.compute()
-    assert group.targets == {"b": assignment({1: [2, 3]}), "c": assignment({1: [0, 1]})}
-    group.join("d", [1])
-    group.join("e", [1])
-    group.compute()
-    assert group.targets["b"] == assignment({1: [2]})
-    assert group.targets["c"] == assignment({1: [0]})
-
-
 def test_partitions_that_are_added() -> None:
     group = uniform({1: 2})
     group.join("a", [1])
