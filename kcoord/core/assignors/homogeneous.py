@@ -3,7 +3,9 @@
 Two rules, the first with priority: the numbers of partitions of any two members differ by at most one, and no partition
 moves unless it has to. With P partitions and N members each member gets the quota P // N, and P % N members get one
 extra. Extras go first to members that are above the quota already, so that as little as possible is taken away; then to
-members that change anyway, so that as few targets as possible are written.
+members that change anyway, so that as few targets as possible are written. A member that has to give partitions gives
+its last ones. So an extra goes, if one of a few members is such, to one for which it is the last: it is the one that is
+given back when the group grows again, and that member keeps what it had.
 
 A `HomogeneousBalancer` can be kept between computations. It files members by their number of partitions, and `balance`
 visits only members whose number is off: when one of 10,000 members joins or leaves, the cost is what moves and not a
@@ -12,10 +14,13 @@ walk through the group. A full computation is the same code with every member's 
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
 from kcoord.core.assignors.balancer import Balancer
 from kcoord.core.assignors.spec import UNKNOWN_TOPIC, Assignment, AssignorError, TopicDescriber
+
+# How many members `balance` looks at, to find those for whom an extra is the last of their partitions.
+LOOKS_MAX: Final = 64
 
 
 @final
@@ -41,6 +46,7 @@ class HomogeneousBalancer(Balancer):
         self._sizes: dict[str, int] = {}
         # Members by their number of partitions. A dict, because sets are unordered.
         self._by_size: dict[int, dict[str, bool]] = {}
+        self._looks_left = 0
         # Members that were added without partitions, or whose assignment changed, since the last `balance`.
         self._touched: dict[str, bool] = {}
 
@@ -193,14 +199,28 @@ class HomogeneousBalancer(Balancer):
                     aim += 1
                 self._give(member_id, aim - size, pool)
                 self._file(member_id, aim)
+        self._looks_left = LOOKS_MAX
         while extras_left > 0:
             extras_left -= 1
-            member_id, _ = self._by_size[quota].popitem()
-            if not self._by_size[quota]:
-                del self._by_size[quota]
+            member_id = self._taker(quota, pool)
+            self._unfile(member_id, quota)
             self._give(member_id, 1, pool)
             self._file(member_id, quota + 1)
         self._free = {}
+
+    def _taker(self, size: int, pool: _Pool) -> str:
+        """One of the members with so many partitions, for the next one of the pool."""
+        topic_id, partition = pool.next_one()
+        newest = ""
+        for member_id in reversed(self._by_size[size]):
+            if not newest:
+                newest = member_id
+            if self._looks_left == 0:
+                break
+            self._looks_left -= 1
+            if _is_last(self._assignments[member_id], topic_id, partition):
+                return member_id
+        return newest
 
     def _give(self, member_id: str, count: int, pool: _Pool) -> None:
         old = self._assignments[member_id]
@@ -216,6 +236,13 @@ class HomogeneousBalancer(Balancer):
         self._touched[member_id] = True
 
 
+def _is_last(assignment: Assignment, topic_id: bytes, partition: int) -> bool:
+    """Whether a member with this assignment would give the partition first."""
+    for last in reversed(assignment):
+        return last < topic_id or (last == topic_id and assignment[last][-1] < partition)
+    return True
+
+
 @final
 class _Pool:
     """Free partitions, drawn in order of topic and partition."""
@@ -224,6 +251,11 @@ class _Pool:
         self._free = free
         self._topic = 0
         self._position = 0
+
+    def next_one(self) -> tuple[bytes, int]:
+        """The topic and number of the partition that is drawn next. At least one must be left."""
+        topic_id, partitions = self._free[self._topic]
+        return topic_id, partitions[self._position]
 
     def draw(self, count_max: int) -> tuple[bytes, list[int]]:
         """Between 1 and `count_max` partitions of one topic. At least one must be left."""

@@ -110,6 +110,30 @@ def test_targets_of_a_log_are_continued() -> None:
     assert moved(before, group.targets) == 1
 
 
+@pytest.mark.parametrize("away", [1, 3])
+def test_in_a_rolling_restart_the_others_keep_their_partitions(away: int) -> None:
+    """While members are away, each of their partitions is with one who gives it back first."""
+    names = [f"m{number:02}" for number in range(12)]
+    group = uniform({1: 12})
+    for name in names:
+        group.join(name, [1])
+    group.compute()
+    for start in range(0, len(names), away):
+        leaving = names[start : start + away]
+        # There is nobody for whom the first of all partitions would be the last.
+        if (topic(1), 0) in owners({name: group.targets[name] for name in leaving}):
+            continue
+        before = dict(group.targets)
+        for name in leaving:
+            group.leave(name)
+            group.compute()
+        for name in leaving:
+            group.join(f"{name}-new", [1])
+            group.compute()
+        stayed = [name for name in group.targets if name in before]
+        assert {name: group.targets[name] for name in stayed} == {name: before[name] for name in stayed}
+
+
 def test_partitions_that_are_added() -> None:
     group = uniform({1: 2})
     group.join("a", [1])
