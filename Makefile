@@ -85,7 +85,7 @@ test-compiled: compile ## the same suite on the compiled tree, without most test
 interop: setup ## the Java clients and Kafka's own tools against kcoord (Java 17 and Maven)
 	$(PYTEST) $(PARALLEL) tests/interop -m "not nightly" $(ARGS)
 
-nightly: setup ## long tests: days of groups, kills under exact copies and under recorded clients, strangers beside polite clients, a Spark cluster, HDFS, random histories beside a broker, and ten minutes of reading the files of a broker that compacts
+nightly: setup ## long tests: days of groups, all recorded scripts of consumer groups beside a broker, kills under exact copies and under recorded clients, strangers beside polite clients, a Spark cluster, HDFS, random histories beside a broker, and ten minutes of reading the files of a broker that compacts
 	$(PYTEST) -o faulthandler_timeout=0 tests/unit/client tests/client tests/differential tests/double tests/interop tests/crash tests/jepsen tests/strangers tests/spark -m nightly --live-seconds=600 $(ARGS)
 
 image: setup ## the container image's build script in an empty directory, and its command

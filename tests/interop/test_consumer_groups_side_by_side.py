@@ -1,13 +1,15 @@
 """The recordings in tests/golden/consumer are what a live Kafka 4.3 broker answers and writes down.
 
 kcoord is compared with them, without Java, in tests/golden/test_broker_answers_consumer.py. Here the recordings are
-checked: every script runs against a broker of its kind, which is started for all scripts of that kind. After a change
-of the scripts, write the recordings anew with `python -m tests.golden.make_broker_answers_consumer`.
+checked: every script runs against a broker of its kind, which is started for all scripts of that kind. CI tries one,
+and `make nightly` all of them. After a change of the scripts, write the recordings anew with
+`python -m tests.golden.make_broker_answers_consumer`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -45,7 +47,13 @@ def brokers() -> Iterator[Brokers]:
     made.stop()
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+def samples() -> list[Any]:
+    """All scripts. Those after the first are for `make nightly`."""
+    first, *others = SCRIPTS
+    return [first, *(pytest.param(script, marks=pytest.mark.nightly) for script in others)]
+
+
+@pytest.mark.parametrize("script", samples())
 def test_the_recording_is_what_a_broker_does(script: str, brokers: Brokers, oracle: Oracle) -> None:
     recorded = read(script)
     live = record(script, brokers.of(SCRIPTS[script]), oracle)
