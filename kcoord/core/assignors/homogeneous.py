@@ -4,8 +4,8 @@ Two rules, the first with priority: the numbers of partitions of any two members
 moves unless it has to. With P partitions and N members each member gets the quota P // N, and P % N members get one
 extra. Extras go first to members that are above the quota already, so that as little as possible is taken away; then to
 members that change anyway, so that as few targets as possible are written. A member that has to give partitions gives
-its last ones. So an extra goes, if one of a few members is such, to one for which it is the last: it is the one that is
-given back when the group grows again, and that member keeps what it had.
+its last ones, as with Kafka. So an extra goes, where one is found, to a member for which it would be the last: when the
+group grows again, that member gives back the extra and keeps what it had.
 
 A `HomogeneousBalancer` can be kept between computations. It files members by their number of partitions, and `balance`
 visits only members whose number is off: when one of 10,000 members joins or leaves, the cost is what moves and not a
@@ -46,6 +46,7 @@ class HomogeneousBalancer(Balancer):
         self._sizes: dict[str, int] = {}
         # Members by their number of partitions. A dict, because sets are unordered.
         self._by_size: dict[int, dict[str, bool]] = {}
+        # How many more members `_taker` may look at.
         self._looks_left = 0
         # Members that were added without partitions, or whose assignment changed, since the last `balance`.
         self._touched: dict[str, bool] = {}
