@@ -26,6 +26,8 @@ EXIT_PROBLEMS: Final = 1
 EXIT_CLUSTER: Final = 3
 EXIT_INTERRUPTED: Final = 130
 TIMEOUT_S: Final = 30.0
+# How much longer the command waits for a connection than the client does, whose error says why there is none.
+SPARE_S: Final = 1.0
 # A cluster that answers does so sooner. After this time somebody at a terminal wonders what the command is doing.
 PATIENCE_S: Final = 2.0
 # A day: `sleep` takes no time of any size, and nobody waits longer for a table.
@@ -138,8 +140,10 @@ def online(bootstrap: str, timeout_s: float, work: Callable[[Admin], Awaitable[T
     async def run() -> T:
         admin = Admin(bootstrap, default_api_timeout=timeout_s, request_timeout=timeout_s)
         note = note_later(bootstrap, timeout_s)
+        end_s = asyncio.get_running_loop().time() + timeout_s
         try:
-            async with asyncio.timeout(timeout_s), admin:
+            async with asyncio.timeout_at(end_s + SPARE_S) as limit, admin:
+                limit.reschedule(end_s)
                 note.cancel()
                 return await work(admin)
         except TimeoutError:
