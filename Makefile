@@ -78,14 +78,16 @@ test-fast: setup ## the core of a change in under a minute: wire, protocol, core
 	$(PYTEST) $(PARALLEL) $(FAST) -m "not slow" $(ARGS)
 
 # Of tests/spark only a few: native code in Spark's workers. The others start a JVM each, and test
-# nothing else that is compiled. Neither do the tests of child processes that hang and of the documentation.
+# nothing else that is compiled. Neither do the tests of child processes that hang, of the sources, the documentation,
+# the commands' options and the generator, and of the searches that have their own targets.
+INTERPRETED := $(addprefix --ignore=tests/,unit/cli unit/codegen unit/test_house_rules.py differential explore jepsen)
 test-compiled: compile ## the same suite on the compiled tree, without most tests that start Spark
-	$(COMPILED) KCOORD_EXPECT_COMPILED=1 $(PYTEST) $(PARALLEL) $(SLOW) --ignore-glob="tests/spark/test_[!ps]*" --ignore-glob="tests/unit/server/maintenance/test_*child*" --ignore-glob="tests/*/test_docs_*" -m "not spark_session and not nightly" $(ARGS)
+	$(COMPILED) KCOORD_EXPECT_COMPILED=1 $(PYTEST) $(PARALLEL) $(SLOW) $(INTERPRETED) --ignore-glob="tests/spark/test_[!ps]*" --ignore-glob="tests/unit/server/maintenance/test_*child*" --ignore-glob="tests/*/test_docs_*" -m "not spark_session and not nightly" $(ARGS)
 
 interop: setup ## the Java clients and Kafka's own tools against kcoord (Java 17 and Maven)
 	$(PYTEST) $(PARALLEL) tests/interop -m "not nightly" $(ARGS)
 
-nightly: setup ## long tests: days of groups, all recorded scripts of consumer groups beside a broker, kills under exact copies and under recorded clients, strangers beside polite clients, a Spark cluster, HDFS, random histories beside a broker, and ten minutes of reading the files of a broker that compacts
+nightly: setup ## long tests: days of groups, all recorded scripts of consumer groups beside a broker, clients with an older broker, kills under exact copies and under recorded clients, strangers beside polite clients, a Spark cluster, HDFS, random histories beside a broker, and ten minutes of reading the files of a broker that compacts
 	$(PYTEST) -o faulthandler_timeout=0 tests/unit/client tests/client tests/differential tests/double tests/interop tests/crash tests/jepsen tests/strangers tests/spark -m nightly --live-seconds=600 $(ARGS)
 
 image: setup ## the container image's build script in an empty directory, and its command

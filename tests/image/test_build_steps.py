@@ -27,9 +27,9 @@ END_SECONDS = 60.0
 def clean_environment() -> dict[str, str]:
     """What a fresh machine would have; pip's own settings stay, as a registry may be configured there.
 
-    So does the folder of object files, which CI shares between its builds.
+    So do the settings of `tools/compile.py`: CI's builds share object files.
     """
-    kept = {name: value for name, value in os.environ.items() if name.startswith("PIP_") or name == "COMPILE_OBJECTS"}
+    kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "COMPILE_"))}
     return kept | {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
 
 

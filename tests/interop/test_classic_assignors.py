@@ -26,7 +26,7 @@ from kcoord.client.metadata import GroupMetadata, TopicPartition
 from tests.interop.oracle import Oracle, OracleError
 
 SEED = 20261123
-GROUPS = 60
+GROUPS = 30
 STEPS = 20
 # A cooperative group assigns once, again when what moves is free, and then stays. Racks may take more rounds.
 ROUNDS = 8

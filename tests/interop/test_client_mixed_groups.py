@@ -38,6 +38,7 @@ def test_from_eager_to_cooperative(server: Target) -> None:
     )
 
 
+@pytest.mark.parametrize("server", ["kcoord", pytest.param("kafka", marks=pytest.mark.nightly)], indirect=True)
 def test_java_leads(server: Target) -> None:
     """Java's assignor understands our members, with our older generations and our user data."""
     check_from_eager_to_cooperative(

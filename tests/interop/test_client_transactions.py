@@ -15,7 +15,7 @@ from tests.harness.real_broker import RealBroker
 OLDER = "3.9.2"
 
 
-@pytest.fixture(scope="module", params=["", OLDER])
+@pytest.fixture(scope="module", params=["", pytest.param(OLDER, marks=pytest.mark.nightly)])
 def broker(request: pytest.FixtureRequest) -> Iterator[RealBroker]:
     with RealBroker(release=request.param) as running:
         yield running

@@ -67,6 +67,16 @@ def nightly(begin: int, end: int) -> list[Any]:
     return [pytest.param(seed, marks=pytest.mark.nightly) for seed in range(begin, end)]
 
 
+def of_both_logs(*all_words: list[str]) -> list[Any]:
+    """Each of these words with two clusters. With a broker's logs, all but the last ones are for `make nightly`."""
+    last = all_words[-1]
+    found = [pytest.param("clusters", words, id=" ".join(["clusters", *words])) for words in all_words]
+    for words in all_words:
+        marks = [] if words is last else [pytest.mark.nightly]
+        found.append(pytest.param("broker", words, id=" ".join(["broker", *words]), marks=marks))
+    return found
+
+
 def random_commits(rng: random.Random) -> Rows:
     """Clocks jump, times and offsets are missing, groups come back, and a group's commits are in two partitions."""
     found = []
@@ -434,9 +444,8 @@ def first_letter(log: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["--group", "workers", "--topic", "orders"], ["--group", "nobody"]], ids=" ".join
+    ("of", "words"), of_both_logs(["--group", "workers", "--topic", "orders"], ["--group", "nobody"], [])
 )
-@pytest.mark.parametrize("of", ["clusters", "broker"])
 def test_the_same_snapshot(
     of: str, words: list[str], clusters: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -471,8 +480,7 @@ winner = "newest"
 """
 
 
-@pytest.mark.parametrize("words", [["--dry-run"], ["--csv", "OUT.csv"], ["--to", "OUT"]], ids=" ".join)
-@pytest.mark.parametrize("of", ["clusters", "broker"])
+@pytest.mark.parametrize(("of", "words"), of_both_logs(["--dry-run"], ["--csv", "OUT.csv"], ["--to", "OUT"]))
 def test_the_same_migration(
     of: str, words: list[str], clusters: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -499,9 +507,9 @@ def test_the_same_compacted_log(
 
 
 @pytest.mark.parametrize(
-    "words", [[], ["--offsets-partitions", "2", "--group", "workers"], ["--offsets-partitions", "3"]], ids=" ".join
+    ("of", "words"),
+    of_both_logs(["--offsets-partitions", "3"], ["--offsets-partitions", "2", "--group", "workers"], []),
 )
-@pytest.mark.parametrize("of", ["clusters", "broker"])
 def test_the_same_violations(
     of: str, words: list[str], clusters: Path, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -189,7 +189,7 @@ def crashes(snapshot: Snapshot, rng: random.Random) -> list[FaultyStorage]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("records", [8, 20])
+@pytest.mark.parametrize("records", [8, 12])
 def test_every_crash_of_an_exchange(records: int) -> None:
     storage = FaultyStorage()
     _, _, log = make(storage, records)
