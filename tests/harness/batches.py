@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import gzip
 import struct
 
 import crc32c
 
 BASE_TIME_MS = 1_600_000_000_000
+GZIP = 1
 
 
 def varint(value: int) -> bytes:
@@ -39,8 +41,10 @@ def batch(
     break_crc: bool = False,
     magic: int = 2,
 ) -> bytes:
-    """One uncompressed batch; record i has the timestamp base_time_ms + 1000 * i."""
+    """One batch; record i has the timestamp base_time_ms + 1000 * i. The attributes may name gzip, and no other codec."""
     records = b"".join(record(i, 1000 * i, key, value) for i, value in enumerate(values))
+    if attributes & 7 == GZIP:
+        records = gzip.compress(records, mtime=0)
     last = len(values) - 1
     times = (base_time_ms, base_time_ms + 1000 * max(last, 0))
     tail = struct.pack(">hiqqqhii", attributes, last, *times, producer_id, producer_epoch, base_sequence, len(values))

@@ -1,0 +1,66 @@
+"""Random histories of transactions that are left open until their coordinator aborts them.
+
+The timeouts are short, but longer than what happens between two steps `expire`, each of which waits until no
+transaction is open. Then come requests with the producer's old epoch, and with that of the abort, which it never got.
+"""
+
+from __future__ import annotations
+
+import random
+
+from tests.differential.sequence import Kind, Step, weighted
+from tests.differential.talk import Talk
+from tests.differential.transactions import Transactions, one_step
+
+TIMEOUT_MS = 900
+# What happens between two timeouts: at most this many steps, of some milliseconds each.
+STEPS_MAX = 9
+# Other steps take too long, or are as good without timeouts.
+USEFUL = ("init", "add_partitions", "add_offsets", "commit_offsets", "produce", "end", "batched", "offsets", "describe")
+IDS = {"now": 55, "ahead": 28, "before": 12, "stranger": 3, "none": 2}
+INIT_IDS = {"now": 40, "ahead": 20, "none": 25, "before": 15}
+
+
+def sequence(rng: random.Random) -> list[Step]:
+    client = weighted(rng, {2: 45, 1: 40, 0: 15})
+    steps = [Step("init", {"who": who, "version": 4, "ids": "none"}) for who in (0, 1)]
+    for _ in range(rng.choice((1, 2, 2))):
+        steps += [useful(rng, client or rng.choice((1, 2)), {"now": 1}) for _ in range(rng.randint(2, STEPS_MAX))]
+        steps.append(Step("expire"))
+        steps += [useful(rng, client or rng.choice((1, 2)), IDS) for _ in range(rng.randint(1, STEPS_MAX))]
+    return steps
+
+
+def useful(rng: random.Random, client: int, ids: dict[str, int]) -> Step:
+    while (step := one_step(rng, client)).action not in USEFUL:
+        pass
+    if "ids" not in step.args:
+        return step
+    return Step(step.action, {**step.args, "ids": weighted(rng, INIT_IDS if step.action == "init" else ids)})
+
+
+class Timeouts(Transactions):
+    def __init__(self, talk: Talk) -> None:
+        super().__init__(talk)
+        self.timeout_ms = int(TIMEOUT_MS * talk.patience)
+
+    def finish(self) -> None:
+        self.expire()
+        super().finish()
+
+    def expire(self) -> None:
+        """Waits until every transaction that is open has timed out, and looks at what that left."""
+        for who, producer in enumerate(self.producers):
+            request = {"transactionalIds": [producer.transactional_id]}
+            if not self.talk.until("DescribeTransactions", 0, request, is_over):
+                self.talk.note("the transaction never times out")
+            self.settle(who)
+            self.describe(who)
+        self.look(1)
+
+
+def is_over(answer: dict[str, list[dict[str, str]]]) -> bool:
+    return answer["transactionStates"][0]["transactionState"] != "Ongoing"
+
+
+KIND = Kind("timeouts", sequence, Timeouts)
