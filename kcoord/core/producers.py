@@ -314,6 +314,11 @@ class PartitionProducers:
             return ProducerCheck(INVALID_TXN_STATE, None)
         return ACCEPTED
 
+    def is_fenced(self, producer_id: int, epoch: int) -> bool:
+        """Whether the partition knows a later epoch of the producer."""
+        entry = self.entries.get(producer_id)
+        return entry is not None and epoch < entry.epoch
+
     def check_marker(self, producer_id: int, epoch: int, coordinator_epoch: int, transaction_version: int) -> int:
         """The error code for a marker; NONE if it may be appended. Changes nothing.
 

@@ -373,13 +373,13 @@ class ProduceHandler:
     def _plan_write(self, work: ProduceWork, write: PartitionWrite, served: ServedTopic | None, now: Now) -> None:
         if served is None:
             write.refuse(UNKNOWN_TOPIC_ID if work.version >= TOPIC_IDS_FROM else UNKNOWN_TOPIC_OR_PARTITION)
-        elif self.table.find(served.name, write.index) is None:
+        elif (tp := self.table.find(served.name, write.index)) is None:
             write.refuse(UNKNOWN_TOPIC_OR_PARTITION)
         elif work.acks < -1 or work.acks > 1:
             write.refuse(INVALID_REQUIRED_ACKS)
         elif served.name in INTERNAL_TOPICS or served.name == GROUP_EVENTS_TOPIC:
             write.refuse(INVALID_TOPIC_EXCEPTION)
-        elif not self._may_write(work, write, served):
+        elif not self._may_write(work, write, served, tp):
             return
         else:
             if write.records is not None:
@@ -388,12 +388,18 @@ class ProduceHandler:
             write.served = served
             self._begin_check(work, write, served.settings, now)
 
-    def _may_write(self, work: ProduceWork, write: PartitionWrite, served: ServedTopic) -> bool:
-        """Whether the batch is outside of transactions or belongs to an open one; if not, it is refused."""
+    def _may_write(self, work: ProduceWork, write: PartitionWrite, served: ServedTopic, tp: TopicPartition) -> bool:
+        """Whether the batch is outside of transactions or belongs to an open one; if not, it is refused.
+
+        A partition that knows a later epoch refuses the batch, whatever the coordinator would say about its transaction.
+        """
         records = write.records
         if records is None or not is_transactional(records):
             return True
         producer_id, epoch = producer_of(records)
+        if tp.producers.is_fenced(producer_id, epoch):
+            write.refuse(INVALID_PRODUCER_EPOCH)
+            return False
         error = self.gate.check_write(work.transactional_id, producer_id, epoch, served.name, write.index, work.version)
         if error != NONE:
             write.refuse(error, GATE_MESSAGES.get(error))
@@ -428,7 +434,7 @@ class ProduceHandler:
                     write.refuse(UNKNOWN_TOPIC_ID if work.version >= TOPIC_IDS_FROM else UNKNOWN_TOPIC_OR_PARTITION)
                 elif write.settings is not served.settings and self._check_again(work, now):
                     return False
-                elif self._may_write(work, write, served):
+                elif self._may_write(work, write, served, tp):
                     if not tp.log.has_files and not tp.log.end_offset:
                         if self.first_appends >= FIRST_APPENDS_PER_TURN:
                             return True

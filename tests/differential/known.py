@@ -70,14 +70,6 @@ TRANSACTIONS = [
         expected="45",
         actual="0",
     ),
-    Known(
-        GAPS,
-        "a broker refuses an old epoch before it appends, and then without the log's start",
-        api="Produce",
-        path=rf"{PRODUCED}\.logStartOffset",
-        expected="-1",
-        actual="0",
-    ),
 ]
 
 RACING = [

@@ -12,7 +12,8 @@ from tests.differential.sequence import Kind, Step, weighted
 from tests.differential.talk import Talk
 from tests.differential.transactions import Transactions, one_step
 
-TIMEOUT_MS = 900
+# Of each producer: if they are about to end together, the order of their markers is a broker's choice.
+TIMEOUTS_MS = (800, 1300)
 # What happens between two timeouts: at most this many steps, of some milliseconds each.
 STEPS_MAX = 9
 # Other steps take too long, or are as good without timeouts.
@@ -42,7 +43,7 @@ def useful(rng: random.Random, client: int, ids: dict[str, int]) -> Step:
 class Timeouts(Transactions):
     def __init__(self, talk: Talk) -> None:
         super().__init__(talk)
-        self.timeout_ms = int(TIMEOUT_MS * talk.patience)
+        self.timeouts_ms = [int(timeout_ms * talk.patience) for timeout_ms in TIMEOUTS_MS]
 
     def finish(self) -> None:
         self.expire()

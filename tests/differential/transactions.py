@@ -108,7 +108,8 @@ class Transactions:
     def __init__(self, talk: Talk, racing: bool = False) -> None:
         self.talk = talk
         self.racing = racing
-        self.timeout_ms = TIMEOUT_MS
+        # Of each producer.
+        self.timeouts_ms = [TIMEOUT_MS, TIMEOUT_MS]
         self.topic = f"{talk.prefix}-d"
         # Of each group one member, with its generation.
         self.members: dict[str, tuple[str, int]] = {}
@@ -168,7 +169,7 @@ class Transactions:
     # ---- actions
 
     def init(self, who: int, version: int, ids: str) -> None:
-        request = self.named(who, ids, transactionTimeoutMs=self.timeout_ms)
+        request = self.named(who, ids, transactionTimeoutMs=self.timeouts_ms[who])
         if version < 3:
             request["producerId"] = request["producerEpoch"] = -1
         answer = self.talk.ask("InitProducerId", version, request)

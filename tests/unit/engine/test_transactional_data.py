@@ -274,6 +274,16 @@ def test_the_gate_is_asked_again_when_the_batch_is_appended(plane: Transactions)
     assert (answer.error_code, plane.partition("t").log.end_offset) == (INVALID_TXN_STATE, 0)
 
 
+def test_a_partition_refuses_an_older_epoch_without_asking_the_gate(plane: Transactions) -> None:
+    """A later epoch may have come without a transaction; a broker looks at it before it asks the coordinator."""
+    plain = batch([b"a"], producer_id=7, producer_epoch=1, base_sequence=0)
+    assert plane.produce("t", plain).error_code == NONE
+    plane.gate.close(7)
+    answer = plane.produce("t", transactional([b"a"], 7), transactional_id="id")
+    assert (answer.error_code, answer.log_start_offset) == (INVALID_PRODUCER_EPOCH, -1)
+    assert plane.gate.asked == []
+
+
 def test_a_batch_needs_a_transactional_id(plane: Transactions) -> None:
     answer = plane.produce("t", transactional([b"a"], 7))
     assert answer.error_code == TRANSACTIONAL_ID_AUTHORIZATION_FAILED
