@@ -391,7 +391,7 @@ class ProduceHandler:
     def _may_write(self, work: ProduceWork, write: PartitionWrite, served: ServedTopic, tp: TopicPartition) -> bool:
         """Whether the batch is outside of transactions or belongs to an open one; if not, it is refused.
 
-        A partition that knows a later epoch refuses the batch, whatever the coordinator would say about its transaction.
+        A partition that knows a later epoch refuses the batch, whatever the coordinator would say about it.
         """
         records = write.records
         if records is None or not is_transactional(records):

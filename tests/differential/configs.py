@@ -15,13 +15,15 @@ from tests.differential.admin import GROUP, TOPIC
 from tests.differential.data import Data
 from tests.differential.sequence import Kind, Step, weighted
 from tests.differential.talk import Talk
-from tests.harness.batches import BASE_TIME_MS, batch_text
+from tests.harness.batches import BASE_TIME_MS, batch
 
 DELETE = 1
 HOUR_MS = 3_600_000
 # What a batch has for a time: in milliseconds from now, or old, or none.
 TIMES = {"old": 30, "none": 10, 0: 30, -HOUR_MS: 10, HOUR_MS // 2: 5, 2 * HOUR_MS: 5, -5000: 5, 5000: 5}
 CODECS = {0: 60, 1: 40}
+# Attributes that a batch has, beside those that clients set: LogAppendTime, control records, a codec that nobody knows.
+ODD = {0: 80, 0x08: 8, 0x20: 4, 0x40: 4, 0x05: 4}
 SIZES = {1: 50, 60: 20, 400: 20, 3000: 10}
 TOPIC_CONFIGS: dict[str, tuple[str, ...]] = {
     "cleanup.policy": ("compact", "delete", "compact,delete", "delete,compact", ""),
@@ -63,7 +65,8 @@ def one_step(rng: random.Random) -> Step:
         return Step(action, {"kind": kind, "made": made})
     if action == "write":
         args = {"at": weighted(rng, TIMES), "codec": weighted(rng, CODECS), "size": weighted(rng, SIZES)}
-        args |= {"count": rng.choice((1, 1, 2, 3)), "key": rng.random() < 0.5}
+        args |= {"count": rng.choice((1, 1, 2, 3)), "key": rng.random() < 0.5, "odd": weighted(rng, ODD)}
+        args |= {"twice": rng.random() < 0.04, "torn": rng.random() < 0.04, "crc": rng.random() < 0.03}
         return Step(action, {"partition": rng.randrange(2), "version": rng.choice((3, 6, 7, 9, 12, 13)), **args})
     if action == "send":
         args = {"count": 1, "sequence": rng.choice(("next", "again")), "epoch": 0}
@@ -111,16 +114,19 @@ class Configs(Data):
 
     # ---- records
 
-    def write(self, partition: int, version: int, at: str | int, codec: int, size: int, count: int, key: bool) -> None:
+    def write(
+        self, partition: int, version: int, at: str | int, codec: int, size: int, count: int, key: bool, odd: int,
+        twice: bool, torn: bool, crc: bool,
+    ) -> None:  # fmt: skip
         now_ms = int(time.time() * 1000)
         time_ms = {"old": BASE_TIME_MS, "none": -1}.get(str(at), now_ms + at if isinstance(at, int) else 0)
-        records = batch_text(
-            [b"v" * size] * count,
-            key=b"k" if key else None,
-            base_time_ms=time_ms,
-            attributes=codec,  # type: ignore[arg-type]
-        )
-        self.append(partition, version, records, f"{count} records of {size} bytes at {at}, codec {codec}, key {key}")
+        records = batch(
+            [b"v" * size] * count, key=b"k" if key else None, base_time_ms=time_ms, attributes=codec | odd,
+            break_crc=crc,
+        )  # fmt: skip
+        whole = records * (2 if twice else 1)
+        text = f"{count} records of {size} bytes at {at}, codec {codec}, key {key}, {odd:#x} {twice} {torn} {crc}"
+        self.append(partition, version, base64.b64encode(whole[: -1 if torn else None]).decode(), text)
         # No two batches have the same LogAppendTime, of which the first would be the largest timestamp.
         time.sleep(0.002)
 

@@ -42,7 +42,7 @@ def one_step(rng: random.Random) -> Step:
     who, partition = rng.randrange(2), rng.choice((0, 0, 0, 1))
     if action == "burst":
         batches = [one_batch(rng) for _ in range(rng.choice((1, 1, 2, 3, 5, 7)))]
-        args = {"on": rng.choice(CONNECTIONS), "batches": batches}
+        args: dict[str, Any] = {"on": rng.choice(CONNECTIONS), "batches": batches}
         return Step(action, {"who": who, "partition": partition, "version": rng.choice(VERSIONS), **args})
     if action == "race":
         args = {"counts": [rng.choice((1, 2, 3)) for _ in range(rng.randint(1, KEPT))]}

@@ -16,8 +16,6 @@ from tests.differential.transactions import Transactions, one_step
 TIMEOUTS_MS = (800, 1300)
 # What happens between two timeouts: at most this many steps, of some milliseconds each.
 STEPS_MAX = 9
-# Other steps take too long, or are as good without timeouts.
-USEFUL = ("init", "add_partitions", "add_offsets", "commit_offsets", "produce", "end", "batched", "offsets", "describe")
 IDS = {"now": 55, "ahead": 28, "before": 12, "stranger": 3, "none": 2}
 INIT_IDS = {"now": 40, "ahead": 20, "none": 25, "before": 15}
 
@@ -26,15 +24,14 @@ def sequence(rng: random.Random) -> list[Step]:
     client = weighted(rng, {2: 45, 1: 40, 0: 15})
     steps = [Step("init", {"who": who, "version": 4, "ids": "none"}) for who in (0, 1)]
     for _ in range(rng.choice((1, 2, 2))):
-        steps += [useful(rng, client or rng.choice((1, 2)), {"now": 1}) for _ in range(rng.randint(2, STEPS_MAX))]
-        steps.append(Step("expire"))
-        steps += [useful(rng, client or rng.choice((1, 2)), IDS) for _ in range(rng.randint(1, STEPS_MAX))]
+        for ids, least in (({"now": 1}, 2), (IDS, 1)):
+            count = rng.randint(least, STEPS_MAX)
+            steps += [with_ids(rng, one_step(rng, client or rng.choice((1, 2))), ids) for _ in range(count)]
+            steps.append(Step("expire"))
     return steps
 
 
-def useful(rng: random.Random, client: int, ids: dict[str, int]) -> Step:
-    while (step := one_step(rng, client)).action not in USEFUL:
-        pass
+def with_ids(rng: random.Random, step: Step, ids: dict[str, int]) -> Step:
     if "ids" not in step.args:
         return step
     return Step(step.action, {**step.args, "ids": weighted(rng, INIT_IDS if step.action == "init" else ids)})
@@ -44,10 +41,6 @@ class Timeouts(Transactions):
     def __init__(self, talk: Talk) -> None:
         super().__init__(talk)
         self.timeouts_ms = [int(timeout_ms * talk.patience) for timeout_ms in TIMEOUTS_MS]
-
-    def finish(self) -> None:
-        self.expire()
-        super().finish()
 
     def expire(self) -> None:
         """Waits until every transaction that is open has timed out, and looks at what that left."""

@@ -12,6 +12,7 @@ from tests.harness.batches import batch_text
 from tests.harness.broker_scripts_data import fetch_request, produce_request
 from tests.harness.broker_scripts_transactions import ENDING, batches_text, sort_results, wait_for_transactions
 from tests.harness.script_steps import create_topic, join_request
+from tests.harness.session import Pending
 
 FOREVER = {"retention.ms": "-1", "segment.ms": "100000000000000"}
 PARTITIONS = 2
@@ -40,7 +41,7 @@ def sequence(rng: random.Random) -> list[Step]:
 def one_step(rng: random.Random, client: int) -> Step:
     action = weighted(rng, {
         "init": 10, "add_partitions": 12, "add_offsets": 8, "commit_offsets": 12, "produce": 24, "end": 20,
-        "describe": 3, "look": 4, "offsets": 4, "batched": 4,
+        "describe": 3, "look": 4, "offsets": 4, "batched": 4, "flow": 4,
         "enter": 3, "plain_commit": 5, "delete_group": 2, "delete_offsets": 2, "delete_records": 3, "replace_topic": 1,
     })  # fmt: skip
     who, versions = rng.choice(WHO), CLIENTS[client]
@@ -68,6 +69,10 @@ def one_step(rng: random.Random, client: int) -> Step:
         }
         args["flag"] = weighted(rng, {0x10: 95, 0: 5})
         return Step(action, {"who": who, "version": rng.choice(versions["produce"]), "ids": ids, **args})
+    if action == "flow":
+        counts = [rng.choice((1, 1, 2)) for _ in range(rng.randint(1, 5))]
+        args = {"client": client, "counts": counts, "commit": rng.random() < 0.6}
+        return Step(action, {"who": who, "partition": rng.randrange(PARTITIONS), **args})
     if action == "end":
         return Step(action, {
             "who": who, "version": rng.choice(versions["end"]), "ids": ids, "commit": rng.random() < 0.6
@@ -102,6 +107,10 @@ class Producer:
             self.known.append((producer_id, epoch))
             self.next.clear()
             self.last.clear()
+
+    def sent(self, partition: int, first: int, count: int) -> None:
+        self.next[partition] = first + count
+        self.last[partition] = (first, count)
 
 
 class Transactions:
@@ -213,6 +222,16 @@ class Transactions:
         self.talk.ask("TxnOffsetCommit", version, request)
 
     def produce(self, who: int, version: int, ids: str, partition: int, sequence: str, count: int, flag: int) -> None:
+        sent, first, count = self.send_batch(who, version, ids, partition, sequence, count, flag)
+        answer = sent.answer()
+        good = answer and answer["responses"][0]["partitionResponses"][0]["errorCode"] == 0
+        if good and ids == "now" and sequence != "again":
+            self.producers[who].sent(partition, first, count)
+
+    def send_batch(
+        self, who: int, version: int, ids: str, partition: int, sequence: str, count: int, flag: int
+    ) -> tuple[Pending, int, int]:
+        """Sends a batch; the pending answer, and the batch's first sequence and count."""
         producer = self.producers[who]
         producer_id, epoch = self.ids(who, ids)
         if producer_id < 0:
@@ -227,13 +246,33 @@ class Transactions:
         )  # fmt: skip
         request = {**produce_request(self.talk, self.topic, records, partition)}
         request["transactionalId"] = producer.transactional_id if flag else None
-        answer = self.talk.ask("Produce", version, request)
-        part = self.talk.last_step()["request"]["topicData"][0]["partitionData"][0]
+        sent = self.talk.send(self.talk.step, "Produce", version, request)
+        part = sent.record["request"]["topicData"][0]["partitionData"][0]
         part["records"] = f"<{count} records, sequence {first}, epoch {epoch}, flags {flag}>"
-        good = answer and answer["responses"][0]["partitionResponses"][0]["errorCode"] == 0
-        if good and ids == "now" and sequence != "again":
-            producer.next[partition] = first + count
-            producer.last[partition] = (first, count)
+        return sent, first, count
+
+    def flow(self, who: int, client: int, partition: int, counts: list[int], commit: bool) -> None:
+        """A whole transaction, whose requests do not wait for answers: they are handled in their order."""
+        producer_id, epoch = self.ids(who, "now")
+        name, versions, step = self.producers[who].transactional_id, CLIENTS[client], self.talk.step
+        pending: list[Pending] = []
+        if client == 1:
+            pending.append(self.talk.send(step, "AddPartitionsToTxn", 3, {
+                "v3AndBelowTransactionalId": name, "v3AndBelowProducerId": producer_id,
+                "v3AndBelowProducerEpoch": epoch,
+                "v3AndBelowTopics": [{"name": self.topic, "partitions": [partition]}],
+            }))  # fmt: skip
+        for count in counts:
+            version = versions["produce"][-1]
+            sent, first, _ = self.send_batch(who, version, "now", partition, "next", count, 0x10)
+            self.producers[who].sent(partition, first, count)
+            pending.append(sent)
+        end = self.named(who, "now", committed=commit)
+        pending.append(self.talk.send(step, "EndTxn", versions["end"][-1], end))
+        answer = [one.answer() for one in pending][-1]
+        if client == 2 and answer["errorCode"] == 0:
+            self.producers[who].learn(answer["producerId"], answer["producerEpoch"])
+        self.maybe_settle(who)
 
     def end(self, who: int, version: int, ids: str, commit: bool) -> None:
         answer = self.talk.ask("EndTxn", version, self.named(who, ids, committed=commit))
