@@ -18,7 +18,7 @@ from kcoord.core.coordinator import Core
 from kcoord.core.outcome import Now, Outcome, Request
 from kcoord.core.transactions.partitions import PRODUCE_VERSION_2_FROM, produce_error
 from kcoord.engine.partitions import PartitionTable
-from kcoord.engine.produce import TOPIC_IDS_FROM, is_transactional, producer_of
+from kcoord.engine.produce import TOPIC_IDS_FROM, has_several_producers, is_transactional, producer_of
 from kcoord.engine.transaction_gate import TransactionGate
 from kcoord.protocol.errors import NONE
 from kcoord.protocol.produce import ProduceRequest
@@ -44,7 +44,7 @@ class CoreGate(TransactionGate):
         """
         self.error = NONE
         body = cast(ProduceRequest, request.body)
-        if body.transactional_id is None or request.version < PRODUCE_VERSION_2_FROM:
+        if body.transactional_id is None or request.version < PRODUCE_VERSION_2_FROM or has_several_producers(body):
             return None
         partitions: list[tuple[str, int]] = []
         producer_id, epoch = NO_PRODUCER, NO_PRODUCER
@@ -59,8 +59,12 @@ class CoreGate(TransactionGate):
                 records = data.records
                 if records is None or not is_transactional(records):
                     continue
-                if self.table.find(served.name, data.index) is not None:
-                    producer_id, epoch = producer_of(records)
+                tp = self.table.find(served.name, data.index)
+                if tp is None:
+                    continue
+                producer_id, epoch = producer_of(records)
+                # A partition that refuses the batch for its epoch does not become part of the transaction.
+                if not tp.producers.is_fenced(producer_id, epoch):
                     partitions.append((served.name, data.index))
         if not partitions:
             return None
