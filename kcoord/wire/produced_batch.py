@@ -263,9 +263,6 @@ class BatchCheck:
         if header is None:
             self.result = checked
             return None
-        if header.attributes & LOG_APPEND_TIME_FLAG and self.limits.timestamp_type == CREATE_TIME:
-            self._refuse(ERROR_INVALID_TIMESTAMP, "producers cannot set log append time")
-            return None
         self.header = header
         return header
 
@@ -302,6 +299,8 @@ class BatchCheck:
         limits = self.limits
         create_time = limits.timestamp_type == CREATE_TIME
         compacted = limits.compacted
+        # A batch that comes with log append time, as one that was read elsewhere, has one timestamp for all records.
+        is_stamped = (header.attributes & LOG_APPEND_TIME_FLAG) != 0
         # Without a limit the window begins before 1970: times before the epoch are negative, and as good as any other.
         low: i64 = self.now_ms - limits.timestamp_before_max_ms
         high: i64 = min(INT64_MAX, self.now_ms + limits.timestamp_after_max_ms)
@@ -318,7 +317,7 @@ class BatchCheck:
                 exact = base + r.varlong()
                 if exact < -0x8000000000000000 or exact > INT64_MAX:
                     raise DecodeError("timestamp is not an int64")
-                timestamp: i64 = exact
+                timestamp: i64 = header.max_timestamp if is_stamped else exact
                 if r.varint() != index:
                     raise DecodeError(f"offset delta of record {index} is not {index}")
                 key_size = r.varint()
@@ -332,6 +331,9 @@ class BatchCheck:
                 elif create_time and timestamp != NO_TIMESTAMP and (timestamp < low or timestamp > high):
                     self.has_invalid_timestamp = True
                     self._note_error(index, f"timestamp {timestamp} is not within [{low}, {high}]")
+                elif is_stamped and (not create_time or timestamp == NO_TIMESTAMP):
+                    self.has_invalid_timestamp = True
+                    self._note_error(index, "producers cannot set log append time")
                 if timestamp > self.max_timestamp:
                     self.max_timestamp = timestamp
                 headers = r.varint()
@@ -399,7 +401,7 @@ class BatchCheck:
             content = compress(self.codec, r.buf[self.content_start : r.end])
             batch = with_records(batch, (header.attributes & ~CODEC_MASK) | self.codec, content)
             header = parse_header(batch, 0)
-        attributes = header.attributes
+        attributes = header.attributes & ~LOG_APPEND_TIME_FLAG
         max_timestamp: i64 = self.max_timestamp
         if self.limits.timestamp_type == LOG_APPEND_TIME:
             attributes |= LOG_APPEND_TIME_FLAG

@@ -22,8 +22,8 @@ HOUR_MS = 3_600_000
 # What a batch has for a time: in milliseconds from now, or old, or none.
 TIMES = {"old": 30, "none": 10, 0: 30, -HOUR_MS: 10, HOUR_MS // 2: 5, 2 * HOUR_MS: 5, -5000: 5, 5000: 5}
 CODECS = {0: 60, 1: 40}
-# Attributes that a batch has, beside those that clients set: LogAppendTime, control records, a codec that nobody knows.
-ODD = {0: 80, 0x08: 8, 0x20: 4, 0x40: 4, 0x05: 4}
+# Attributes that a batch has, beside those that clients set: LogAppendTime, control records, a time of deletion.
+ODD = {0: 80, 0x08: 8, 0x20: 4, 0x40: 4}
 SIZES = {1: 50, 60: 20, 400: 20, 3000: 10}
 TOPIC_CONFIGS: dict[str, tuple[str, ...]] = {
     "cleanup.policy": ("compact", "delete", "compact,delete", "delete,compact", ""),

@@ -213,8 +213,13 @@ def test_log_append_time(plane: Plane) -> None:
     header = parse_batches(stored)[0]
     assert check_crc(stored, 0, header)
     assert [r.timestamp for r in decode_records(stored, 0, header, 1000)] == [WALL_MS, WALL_MS]
-    # A producer cannot claim it for itself.
-    assert plane.produce("t", batch([b"a"], attributes=0x08)).error_code == INVALID_TIMESTAMP
+    # A producer cannot claim it for itself. In a topic of create time, the claim is dropped.
+    assert plane.produce("l", batch([b"a"], attributes=0x08)).error_code == INVALID_TIMESTAMP
+    assert plane.produce("t", batch([b"a"], attributes=0x08)).error_code == NONE
+    plane.commit()
+    stored = plane.fetch("t", 0).records
+    assert stored is not None
+    assert parse_batches(stored)[0].attributes == 0
 
 
 @pytest.mark.parametrize(

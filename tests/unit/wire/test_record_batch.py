@@ -280,8 +280,21 @@ def test_timestamps() -> None:
     none = BatchBuilder()
     none.append(-1, None, b"no timestamp")
     assert validate_produced_batch(none.build(0, 0), 12, NOW, limits).error_code == ERROR_NONE
-    stamped = with_log_append_time(build(), NOW)
-    assert refuse(stamped, ProduceLimits(timestamp_type=CREATE_TIME)) == ERROR_INVALID_TIMESTAMP
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+def test_batches_that_come_with_log_append_time(codec: int) -> None:
+    """A broker keeps their one timestamp in a topic of create time, and refuses them in others."""
+    stamped = with_log_append_time(build(3, codec), NOW + 500)
+    limits = ProduceLimits(timestamp_type=CREATE_TIME, timestamp_after_max_ms=400)
+    result = validate_produced_batch(stamped, 12, NOW + 100, limits)
+    header = result.header
+    assert header is not None and (header.timestamp_type, header.max_timestamp) == (CREATE_TIME, NOW + 500)
+    assert check_crc(result.batch, 0, header)
+    late = validate_produced_batch(stamped, 12, NOW + 99, limits)
+    assert (late.error_code, [index for index, _ in late.record_errors]) == (ERROR_INVALID_TIMESTAMP, [0, 1, 2])
+    assert refuse(stamped, ProduceLimits(timestamp_type=LOG_APPEND_TIME)) == ERROR_INVALID_TIMESTAMP
+    assert refuse(with_log_append_time(build(3, codec), -1), limits) == ERROR_INVALID_TIMESTAMP
 
 
 def test_log_append_time_topics_stamp_and_liars_are_corrected() -> None:
