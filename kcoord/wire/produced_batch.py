@@ -27,7 +27,6 @@ from kcoord.wire.crc import crc32c
 from kcoord.wire.primitives import DecodeError, Reader, i64, read_i32_be, read_i64_be
 from kcoord.wire.record_batch import (
     BATCH_LENGTH_MIN,
-    CODEC_MASK,
     CONTROL_FLAG,
     CRC_FROM,
     CREATE_TIME,
@@ -397,9 +396,10 @@ class BatchCheck:
             if size > budget.recompressed_bytes:
                 return OVER_BUDGET
             budget.recompressed_bytes -= size
-            # The encoded records are the same with every codec; only the compression around them changes.
+            # The encoded records are the same with every codec; only the compression around them changes. The batch is
+            # another one, with no attributes that only the log may set.
             content = compress(self.codec, r.buf[self.content_start : r.end])
-            batch = with_records(batch, (header.attributes & ~CODEC_MASK) | self.codec, content)
+            batch = with_records(batch, (header.attributes & TRANSACTIONAL_FLAG) | self.codec, content)
             header = parse_header(batch, 0)
         attributes = header.attributes & ~LOG_APPEND_TIME_FLAG
         max_timestamp: i64 = self.max_timestamp

@@ -26,7 +26,7 @@ from tests.harness.real_broker import RealBroker
 USUAL = ("admin", "configs", "consumer", "data", "groups", "producers", "timeouts", "transactions")
 ALL = (
     admin.KIND, configs.KIND, consumer.KIND, data.KIND, groups.KIND, producers.KIND, timeouts.KIND, transactions.KIND,
-    transactions.RACING,
+    timeouts.EXHAUSTED, transactions.RACING,
 )  # fmt: skip
 KINDS = {kind.name: kind for kind in ALL}
 SHRINK_S = 60.0
@@ -100,7 +100,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="make differential", description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--kind", choices=KINDS, action="append", help="may be repeated (default: all but racing)")
+    parser.add_argument(
+        "--kind", choices=KINDS, action="append", help="may be repeated (default: all but exhausted and racing)"
+    )
     parser.add_argument("--only", type=int, help="the sequence of this number alone")
     parser.add_argument("--broker", type=int, default=0, help="port of a broker that runs already")
     args = parser.parse_args()

@@ -11,11 +11,17 @@ import random
 from tests.differential.sequence import Kind, Step, weighted
 from tests.differential.talk import Talk
 from tests.differential.transactions import Transactions, one_step
+from tests.harness import schema_json
+from tests.harness.session import KcoordCodec
 
 # Of each producer: if they are about to end together, the order of their markers is a broker's choice.
 TIMEOUTS_MS = (800, 1300)
 # What happens between two timeouts: at most this many steps, of some milliseconds each.
 STEPS_MAX = 9
+# What a client may get at last (Kafka keeps one epoch more, to fence the client), and how the epochs are used up.
+CLIENT_EPOCH_MAX = 32766
+INIT_PRODUCER_ID = 22
+IN_FLIGHT = 100
 IDS = {"now": 55, "ahead": 28, "before": 12, "stranger": 3, "none": 2}
 INIT_IDS = {"now": 40, "ahead": 20, "none": 25, "before": 15}
 
@@ -57,4 +63,31 @@ def is_over(answer: dict[str, list[dict[str, str]]]) -> bool:
     return answer["transactionStates"][0]["transactionState"] != "Ongoing"
 
 
+class Exhausted(Timeouts):
+    """Producer ids whose epochs are about to end, at which a producer gets another id."""
+
+    def use_up(self, who: int, left: int) -> None:
+        """InitProducerId until the epoch has so many successors that a client may get."""
+        producer = self.producers[who]
+        request = {"transactionalId": producer.transactional_id, "transactionTimeoutMs": self.timeouts_ms[who]}
+        full = schema_json.fill("InitProducerIdRequest", 4, request)
+        body = KcoordCodec().encode("InitProducerIdRequest", 4, full)
+        count = CLIENT_EPOCH_MAX - left - producer.known[-1][1] if producer.known else 0
+        connection = self.talk.connection("epochs")
+        while count > 1:
+            chunk = min(count - 1, IN_FLIGHT)
+            for _ in range(chunk):
+                connection.send(INIT_PRODUCER_ID, 4, body, True)
+            for _ in range(chunk):
+                connection.receive()
+            count -= chunk
+        self.init(who, 4, "none")
+
+
+def last_epochs(rng: random.Random) -> list[Step]:
+    steps = sequence(rng)
+    return [*steps[:2], *(Step("use_up", {"who": who, "left": rng.randint(0, 4)}) for who in (0, 1)), *steps[2:]]
+
+
 KIND = Kind("timeouts", sequence, Timeouts)
+EXHAUSTED = Kind("exhausted", last_epochs, Exhausted)

@@ -249,6 +249,15 @@ def test_a_topics_own_codec(name: str, codec: int, stamped: bool) -> None:
         assert [r.timestamp for r in records] == times
 
 
+@pytest.mark.parametrize(("name", "expected"), [("gzip", 0x01), ("producer", 0x40)])
+def test_a_batch_of_another_codec_has_only_attributes_of_producers(name: str, expected: int) -> None:
+    """The cleaner's mark for a time of deletion stays in a batch that is stored as it came, as on a broker."""
+    plane = Plane()
+    plane.create("t", compression_type=name)
+    base = plane.put("t", batch([b"a"], attributes=0x40))
+    assert parse_batches(present(plane.fetch("t", base).records))[0].attributes == expected
+
+
 def test_transactional_batches_have_no_transaction(plane: Plane) -> None:
     records = batch([b"a"], attributes=0x10, producer_id=5, producer_epoch=0, base_sequence=0)
     assert plane.produce("t", records).error_code == TRANSACTIONAL_ID_AUTHORIZATION_FAILED
