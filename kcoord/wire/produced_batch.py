@@ -27,6 +27,7 @@ from kcoord.wire.crc import crc32c
 from kcoord.wire.primitives import DecodeError, Reader, i64, read_i32_be, read_i64_be
 from kcoord.wire.record_batch import (
     BATCH_LENGTH_MIN,
+    CODEC_MASK,
     CONTROL_FLAG,
     CRC_FROM,
     CREATE_TIME,
@@ -56,6 +57,9 @@ ERROR_INVALID_RECORD: Final = 87
 
 # Kafka's response lists every bad record of a batch. The first few suffice, and the limit bounds the response.
 RECORD_ERRORS_MAX: Final = 16
+
+# The position of a batch's attributes (low byte).
+ATTRIBUTES_AT: Final = 22
 
 # The outcome of one step of a check.
 CHECKED: Final = 1  # done; `result` is set
@@ -138,16 +142,19 @@ def _check_produced_header(records: bytes, api_version: int, limits: ProduceLimi
     left: i64 = len(records) - LENGTH_OVERHEAD
     if length > left:
         return _refused(ERROR_INVALID_RECORD, "the record batch is missing or truncated")
+    # A broker checks what the version of the request permits before it looks at the topic.
+    if records[ATTRIBUTES_AT] & CODEC_MASK == CODEC_ZSTD and api_version < 7:
+        return _refused(ERROR_UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
+    if length < left:
+        return _refused(ERROR_INVALID_RECORD, "more than one record batch")
+    if read_i64_be(records, 0) != 0:
+        return _refused(ERROR_INVALID_RECORD, "base offset is not 0")
     # The size limit of the topic is checked before the content, as in a broker.
     if length + LENGTH_OVERHEAD > limits.max_batch_bytes:
         return _refused(
             ERROR_MESSAGE_TOO_LARGE,
             f"batch of {length + LENGTH_OVERHEAD} bytes, {limits.max_batch_bytes} allowed",
         )
-    if length < left:
-        return _refused(ERROR_INVALID_RECORD, "more than one record batch")
-    if read_i64_be(records, 0) != 0:
-        return _refused(ERROR_INVALID_RECORD, "base offset is not 0")
     crc: i64 = i64(read_i32_be(records, 17))
     if crc32c(memoryview(records)[CRC_FROM:]) != crc & 0xFFFFFFFF:
         return _refused(ERROR_CORRUPT_MESSAGE, "wrong checksum")
@@ -159,8 +166,6 @@ def _check_produced_header(records: bytes, api_version: int, limits: ProduceLimi
     codec = header.codec
     if codec > CODEC_ZSTD:
         return _refused(ERROR_CORRUPT_MESSAGE, f"compression codec {codec}")
-    if codec == CODEC_ZSTD and api_version < 7:
-        return _refused(ERROR_UNSUPPORTED_COMPRESSION_TYPE, "zstd needs Produce version 7")
     if header.attributes & CONTROL_FLAG:
         return _refused(ERROR_INVALID_RECORD, "clients cannot write control records")
     if header.producer_id >= 0:

@@ -255,6 +255,12 @@ def test_sizes_and_codecs() -> None:
     assert refuse(batch, ProduceLimits(max_batch_bytes=len(batch) - 1)) == ERROR_MESSAGE_TOO_LARGE
     assert refuse(batch, ProduceLimits(max_decompressed_bytes=100)) == ERROR_MESSAGE_TOO_LARGE
     assert refuse(build(3, CODEC_ZSTD), version=6) == ERROR_UNSUPPORTED_COMPRESSION_TYPE
+    # What the request may have in any topic is checked before the size.
+    small = ProduceLimits(max_batch_bytes=10)
+    assert refuse(build(), small) == ERROR_MESSAGE_TOO_LARGE
+    assert refuse(build(3, CODEC_ZSTD), small, version=6) == ERROR_UNSUPPORTED_COMPRESSION_TYPE
+    assert refuse(build() * 2, small) == ERROR_INVALID_RECORD
+    assert refuse(with_offsets(build(), 1, 0), small) == ERROR_INVALID_RECORD
     h = parse_header(batch)
     broken = encode_batch(0, 0, 3, 99, h.base_timestamp, h.max_timestamp, -1, -1, -1, 100, b"nonsense" * 100)
     assert refuse(broken) == ERROR_CORRUPT_MESSAGE
