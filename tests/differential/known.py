@@ -72,6 +72,18 @@ TRANSACTIONS = [
     ),
 ]
 
+EXHAUSTED = [
+    Known(
+        GAPS,
+        "a broker fails if a producer repeats an InitProducerId after the last epoch",
+        kind="exhausted",
+        api="InitProducerId",
+        path=r"response\.errorCode",
+        expected="-1",
+        actual="0|90",
+    ),
+]
+
 RACING = [
     Known(
         KIPS, "the transaction is not complete on the broker", kind="racing", path=r".*[eE]rrorCode", expected="51|19"
@@ -141,7 +153,7 @@ DATA = [
     ),
 ]
 
-KNOWN = TRANSACTIONS + RACING + GROUPS + ADMIN + DATA
+KNOWN = TRANSACTIONS + EXHAUSTED + RACING + GROUPS + ADMIN + DATA
 
 
 def is_free(d: Difference) -> bool:
