@@ -1,4 +1,4 @@
-"""Random histories of topics and groups whose configs change: what may be written, how it is kept, and when members go.
+"""Random histories of changed configs: what may be written then, how it is kept, and when members of groups go.
 
 Beside old timestamps, batches have those of now, of an hour ago and of later today, for the limits of timestamps.
 """
@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from kcoord.wire.record_batch import LOG_APPEND_TIME_FLAG, decode_records, parse_header
-from tests.differential.admin import GROUP, TOPIC
+from tests.differential.admin import BROKER, GROUP, TOPIC
 from tests.differential.data import Data
 from tests.differential.sequence import Kind, Step, weighted
 from tests.differential.talk import Talk
@@ -42,6 +42,18 @@ GROUP_CONFIGS: dict[str, tuple[str, ...]] = {
     "consumer.assignment.interval.ms": ("0", "1000", "15000", "-1"),
     "consumer.assignor.offload.enable": ("true",),
 }
+# Defaults of topics, for every broker or for this one.
+BROKER_CONFIGS: dict[str, tuple[str, ...]] = {
+    "message.max.bytes": ("100", "500", "1048588", "-1"),
+    "compression.type": ("gzip", "producer", "uncompressed", "nonsense"),
+    "log.message.timestamp.type": ("LogAppendTime", "CreateTime"),
+    "log.message.timestamp.before.max.ms": ("1000", "4000000"),
+    "log.message.timestamp.after.max.ms": ("1000", "4000000", "x"),
+    "log.cleanup.policy": ("compact", "delete", "compact,delete"),
+    "log.segment.bytes": ("1048576", "1073741824"),
+}
+BROKERS = ("", "1")
+CONFIGS_OF = {TOPIC: TOPIC_CONFIGS, GROUP: GROUP_CONFIGS, BROKER: BROKER_CONFIGS}
 EPOCHS = {0: 80, -1: 10, 1: 10}
 
 
@@ -57,12 +69,13 @@ def one_step(rng: random.Random) -> Step:
     action = weighted(rng, {
         "change": 30, "write": 34, "configs": 6, "read": 8, "times": 5, "join": 4, "beat": 8, "idle": 1, "send": 4,
     })  # fmt: skip
-    kind = weighted(rng, {TOPIC: 70, GROUP: 30})
-    known = TOPIC_CONFIGS if kind == TOPIC else GROUP_CONFIGS
+    kind = weighted(rng, {TOPIC: 60, GROUP: 25, BROKER: 15})
+    broker = rng.choice(BROKERS)
     if action == "change":
+        known = CONFIGS_OF[kind]
         names = rng.sample(list(known), rng.choice((1, 1, 1, 2)))
         made = [(name, None if rng.random() < 0.25 else rng.choice(known[name])) for name in names]
-        return Step(action, {"kind": kind, "made": made})
+        return Step(action, {"kind": kind, "made": made, "broker": broker})
     if action == "write":
         args = {"at": weighted(rng, TIMES), "codec": weighted(rng, CODECS), "size": weighted(rng, SIZES)}
         args |= {"count": rng.choice((1, 1, 2, 3)), "key": rng.random() < 0.5, "odd": weighted(rng, ODD)}
@@ -75,7 +88,8 @@ def one_step(rng: random.Random) -> Step:
         args = {"count": 1, "sequence": rng.choice(("next", "again")), "epoch": 0}
         return Step(action, {"who": 0, "partition": rng.randrange(2), "version": rng.choice((9, 13)), **args})
     if action == "configs":
-        return Step(action, {"kind": kind, "synonyms": rng.random() < 0.5, "version": rng.choice((1, 3, 4))})
+        args = {"synonyms": rng.random() < 0.5, "version": rng.choice((1, 3, 4)), "broker": broker}
+        return Step(action, {"kind": kind, **args})
     if action == "read":
         return Step(action, {"partition": rng.randrange(2)})
     if action == "times":
@@ -95,24 +109,25 @@ class Configs(Data):
         for partition in range(2):
             self.read(partition)
             self.times(partition, 8, -3, 0, -1)
-        self.configs(TOPIC, True, 4)
-        self.configs(GROUP, True, 4)
+        for kind in (TOPIC, GROUP, BROKER):
+            self.configs(kind, True, 4, "1")
+        for broker in BROKERS:
+            self.change(BROKER, [(name, None) for name in BROKER_CONFIGS], broker)
         super().finish()
 
     # ---- configs
 
-    def resource(self, kind: int) -> dict[str, Any]:
-        return {"resourceType": kind, "resourceName": self.topic if kind == TOPIC else self.group}
+    def resource(self, kind: int, broker: str) -> dict[str, Any]:
+        return {"resourceType": kind, "resourceName": {TOPIC: self.topic, GROUP: self.group, BROKER: broker}[kind]}
 
-    def change(self, kind: int, made: list[tuple[str, str | None]]) -> None:
+    def change(self, kind: int, made: list[tuple[str, str | None]], broker: str) -> None:
         """Sets values, or removes them."""
         given = [{"name": name, "configOperation": 0 if value else DELETE, "value": value} for name, value in made]
-        self.talk.ask("IncrementalAlterConfigs", 1, {"resources": [{**self.resource(kind), "configs": given}]})
+        self.talk.ask("IncrementalAlterConfigs", 1, {"resources": [{**self.resource(kind, broker), "configs": given}]})
         self.talk.published()
 
-    def configs(self, kind: int, synonyms: bool, version: int) -> None:
-        keys = list(TOPIC_CONFIGS if kind == TOPIC else GROUP_CONFIGS)
-        resource = {**self.resource(kind), "configurationKeys": keys}
+    def configs(self, kind: int, synonyms: bool, version: int, broker: str) -> None:
+        resource = {**self.resource(kind, broker), "configurationKeys": list(CONFIGS_OF[kind])}
         self.talk.ask("DescribeConfigs", version, {"resources": [resource], "includeSynonyms": synonyms})
 
     # ---- records
