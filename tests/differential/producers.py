@@ -12,7 +12,8 @@ from typing import Any
 
 from tests.differential.data import FOREVER, PARTITIONS, Data
 from tests.differential.sequence import Kind, Step, weighted
-from tests.harness.batches import BASE_TIME_MS, batch_text
+from tests.differential.transactions import LARGE
+from tests.harness.batches import BASE_TIME_MS, GZIP, batch_text
 from tests.harness.broker_scripts_data import produce_request
 from tests.harness.script_steps import create_topic
 from tests.harness.session import Pending
@@ -45,7 +46,7 @@ def one_step(rng: random.Random) -> Step:
         args: dict[str, Any] = {"on": rng.choice(CONNECTIONS), "batches": batches}
         return Step(action, {"who": who, "partition": partition, "version": rng.choice(VERSIONS), **args})
     if action == "race":
-        args = {"counts": [rng.choice((1, 2, 3)) for _ in range(rng.randint(1, KEPT))]}
+        args = {"counts": [rng.choice((1, 2, 3, 0)) for _ in range(rng.randint(1, KEPT))]}
         return Step(action, {"who": who, "partition": partition, "version": rng.choice(VERSIONS), **args})
     if action == "several":
         return Step(action, {"who": who, "version": rng.choice(VERSIONS), "batches": [one_batch(rng), one_batch(rng)]})
@@ -59,9 +60,9 @@ def one_step(rng: random.Random) -> Step:
 
 
 def one_batch(rng: random.Random) -> dict[str, Any]:
-    """`back` is how many batches before the newest is meant, if that matters."""
+    """No records stand for a large one; `back` is how many batches before the newest is meant, if that matters."""
     return {
-        "sequence": weighted(rng, SEQUENCES), "epoch": weighted(rng, EPOCHS), "count": rng.choice((1, 1, 2, 3)),
+        "sequence": weighted(rng, SEQUENCES), "epoch": weighted(rng, EPOCHS), "count": rng.choice((1, 1, 2, 3, 0)),
         "back": rng.choice((0, 0, 1, 2, 3, 4, 5, 6)),
     }  # fmt: skip
 
@@ -147,6 +148,7 @@ class Producers(Data):
     def made(self, who: int, partition: int, sequence: str, epoch: int, count: int, back: int) -> tuple[str, str]:
         """A batch, and what the record of the request says about it."""
         producer = self.producers[who]
+        is_large, count = count == 0, count or 1
         batches = producer.sent.setdefault(partition, [])
         following = sum(batches[-1]) % SEQUENCE_END if batches else 0
         first = {"next": following, "gap": (following + 1 + back) % SEQUENCE_END, "zero": 0}.get(sequence, following)
@@ -162,8 +164,9 @@ class Producers(Data):
         told = max(known + epoch, 0) if producer_id >= 0 else -1
         if sequence in ("next", "edge") and epoch == 0:
             batches.append((first, count))
+        values, codec = ([LARGE], GZIP) if is_large and count == 1 else ([b"v"] * count, 0)
         records = batch_text(
-            [b"v"] * count, producer_id=producer_id, producer_epoch=told, base_time_ms=BASE_TIME_MS,
+            values, attributes=codec, producer_id=producer_id, producer_epoch=told, base_time_ms=BASE_TIME_MS,
             base_sequence=first % SEQUENCE_END if producer_id >= 0 else -1,
         )  # fmt: skip
         return records, f"<{count} records, sequence {first}, epoch {told}>"

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.differential.sequence import Kind, Step, weighted
 from tests.differential.talk import Talk
-from tests.harness.batches import batch_text
+from tests.harness.batches import GZIP, batch_text
 from tests.harness.broker_scripts_data import fetch_request, produce_request
 from tests.harness.broker_scripts_transactions import ENDING, batches_text, sort_results, wait_for_transactions
 from tests.harness.script_steps import create_topic, join_request
@@ -26,6 +26,8 @@ CLIENTS = {
     1: {"produce": (9, 11), "end": (1, 3, 4), "commit": (2, 3, 4), "add": (0, 3)},
 }
 GROUPS = ("g", "h")
+# A value that takes a while to check when it is decompressed. A batch of no records stands for one with it.
+LARGE = bytes(2_000_000)
 
 
 def sequence(rng: random.Random) -> list[Step]:
@@ -41,7 +43,7 @@ def sequence(rng: random.Random) -> list[Step]:
 def one_step(rng: random.Random, client: int) -> Step:
     action = weighted(rng, {
         "init": 10, "add_partitions": 12, "add_offsets": 8, "commit_offsets": 12, "produce": 24, "end": 20,
-        "describe": 3, "look": 4, "offsets": 4, "batched": 4, "flow": 4,
+        "describe": 3, "look": 4, "offsets": 4, "batched": 4, "flow": 4, "mark": 3,
         "enter": 3, "plain_commit": 5, "delete_group": 2, "delete_offsets": 2, "delete_records": 3, "replace_topic": 1,
     })  # fmt: skip
     who, versions = rng.choice(WHO), CLIENTS[client]
@@ -69,8 +71,13 @@ def one_step(rng: random.Random, client: int) -> Step:
         }
         args["flag"] = weighted(rng, {0x10: 95, 0: 5})
         return Step(action, {"who": who, "version": rng.choice(versions["produce"]), "ids": ids, **args})
+    if action == "mark":
+        # Later epochs than the coordinator's would keep a broker's transaction from its end (docs/gaps.md).
+        args = {"ids": weighted(rng, {"now": 7, "before": 3}), "commit": rng.random() < 0.5}
+        args |= {"version": rng.choice((1, 2)), "tv": rng.choice((0, 1, 2)), "coordinator": rng.choice((-1, 0))}
+        return Step(action, {"who": who, "partitions": rng.choice(([0], [0, 1], [9])), **args})
     if action == "flow":
-        counts = [rng.choice((1, 1, 2)) for _ in range(rng.randint(1, 5))]
+        counts = [rng.choice((0, 1, 1, 2, 2)) for _ in range(rng.randint(1, 5))]
         args = {"client": client, "counts": counts, "commit": rng.random() < 0.6}
         return Step(action, {"who": who, "partition": rng.randrange(PARTITIONS), **args})
     if action == "end":
@@ -240,8 +247,9 @@ class Transactions:
         first = {"next": following, "gap": following + 3, "zero": 0}.get(sequence, 0)
         if sequence == "again":
             first, count = producer.last.get(partition, (0, count))
+        count, values, codec = (count, [b"x"] * count, 0) if count else (1, [LARGE], GZIP)
         records = batch_text(
-            [b"x"] * count, producer_id=producer_id, producer_epoch=epoch, attributes=flag,
+            values, producer_id=producer_id, producer_epoch=epoch, attributes=flag | codec,
             base_sequence=first if producer_id >= 0 else -1,
         )  # fmt: skip
         request = {**produce_request(self.talk, self.topic, records, partition)}
@@ -262,9 +270,9 @@ class Transactions:
                 "v3AndBelowProducerEpoch": epoch,
                 "v3AndBelowTopics": [{"name": self.topic, "partitions": [partition]}],
             }))  # fmt: skip
-        for count in counts:
+        for wanted in counts:
             version = versions["produce"][-1]
-            sent, first, _ = self.send_batch(who, version, "now", partition, "next", count, 0x10)
+            sent, first, count = self.send_batch(who, version, "now", partition, "next", wanted, 0x10)
             self.producers[who].sent(partition, first, count)
             pending.append(sent)
         end = self.named(who, "now", committed=commit)
@@ -279,6 +287,18 @@ class Transactions:
         if version >= 5 and answer["errorCode"] == 0:
             self.producers[who].learn(answer["producerId"], answer["producerEpoch"])
         self.maybe_settle(who)
+
+    def mark(
+        self, who: int, version: int, ids: str, partitions: list[int], commit: bool, tv: int, coordinator: int
+    ) -> None:
+        """A tool ends a transaction in some partitions, without its coordinator."""
+        producer_id, epoch = self.ids(who, ids)
+        topics = [{"name": self.topic, "partitionIndexes": partitions}]
+        marker = {
+            "producerId": max(producer_id, 0), "producerEpoch": max(epoch, 0), "transactionResult": commit,
+            "topics": topics, "coordinatorEpoch": coordinator, "transactionVersion": tv,
+        }  # fmt: skip
+        self.talk.ask("WriteTxnMarkers", version, {"markers": [marker]})
 
     # ---- others
 

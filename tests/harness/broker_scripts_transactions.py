@@ -17,6 +17,7 @@ CONCURRENT_TRANSACTIONS = 51
 FOREVER = {"retention.ms": "-1", "segment.ms": "100000000000000"}
 ENDING = ("PrepareCommit", "PrepareAbort")
 TRIES = 2000
+LONG = 1000
 
 
 def wait_for_transactions(s: Session) -> None:
@@ -135,12 +136,18 @@ def batches_text(data: bytes) -> str:
     while position < len(data):
         header = parse_header(data, position)
         text = f"{header.base_offset} {header.attributes:#x} epoch {header.producer_epoch} at {header.base_sequence}"
-        for one in decode_records(data, position, header, 1 << 20):
-            parts = ["null" if part is None else bytes(part).hex() for part in (one.key, one.value)]
-            text += f" {parts[0]}={parts[1]}"
+        for one in decode_records(data, position, header, 1 << 22):
+            text += f" {part_text(one.key)}={part_text(one.value)}"
         found.append(text)
         position += header.size
     return "; ".join(found)
+
+
+def part_text(part: bytes | None) -> str:
+    """A key or value; of a long one only its size."""
+    if part is None:
+        return "null"
+    return bytes(part).hex() if len(part) < LONG else f"<{len(part)} bytes>"
 
 
 def fetch_from(s: Session, step: str, version: int, topic: str, offset: int, isolation: int) -> None:
