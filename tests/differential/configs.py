@@ -42,9 +42,10 @@ GROUP_CONFIGS: dict[str, tuple[str, ...]] = {
     "consumer.assignment.interval.ms": ("0", "1000", "15000", "-1"),
     "consumer.assignor.offload.enable": ("true",),
 }
-# Defaults of topics, for every broker or for this one.
+# Defaults of topics, for every broker or for this one. They hold for a broker's own topics as well, whose records have
+# some hundred bytes.
 BROKER_CONFIGS: dict[str, tuple[str, ...]] = {
-    "message.max.bytes": ("100", "500", "1048588", "-1"),
+    "message.max.bytes": ("2000", "1048588", "-1"),
     "compression.type": ("gzip", "producer", "uncompressed", "nonsense"),
     "log.message.timestamp.type": ("LogAppendTime", "CreateTime"),
     "log.message.timestamp.before.max.ms": ("1000", "4000000"),
