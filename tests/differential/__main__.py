@@ -15,7 +15,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.differential import admin, configs, consumer, data, groups, producers, timeouts, transactions
+from tests.differential import (
+    admin,
+    configs,
+    consumer,
+    data,
+    groups,
+    mixed,
+    producers,
+    regex,
+    timeouts,
+    transactions,
+)
 from tests.differential.finding import Finding, Pair, Tally, confirmed, finding, shrink, told
 from tests.differential.sequence import Kind
 from tests.harness.broker_scripts_consumer import COMMON
@@ -23,17 +34,19 @@ from tests.harness.kcoord_server import KcoordServer
 from tests.harness.real_broker import RealBroker
 
 # Kinds that run unless one is named.
-USUAL = ("admin", "configs", "consumer", "data", "groups", "producers", "timeouts", "transactions")
+USUAL = (
+    "admin", "configs", "consumer", "data", "groups", "mixed", "producers", "regex", "timeouts", "transactions",
+)  # fmt: skip
 ALL = (
-    admin.KIND, configs.KIND, consumer.KIND, data.KIND, groups.KIND, producers.KIND, timeouts.KIND, transactions.KIND,
-    timeouts.EXHAUSTED, transactions.RACING,
+    admin.KIND, configs.KIND, consumer.KIND, data.KIND, groups.KIND, mixed.KIND, producers.KIND, regex.KIND,
+    timeouts.KIND, transactions.KIND, timeouts.EXHAUSTED, transactions.RACING,
 )  # fmt: skip
 KINDS = {kind.name: kind for kind in ALL}
 SHRINK_S = 60.0
 SETTINGS = {
     **COMMON,
     "group.consumer.assignors": "range",
-    "group.consumer.migration.policy": "upgrade",
+    "group.consumer.migration.policy": "bidirectional",
     # How often a broker looks for transactions that timed out, and both for segments to delete.
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "10",
     "log.retention.check.interval.ms": "100",

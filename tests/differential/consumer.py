@@ -97,6 +97,8 @@ class Consumers:
         self.group = f"{talk.prefix}-g"
         self.members = [Member(name) for name in MEMBERS]
         self.sizes = dict.fromkeys(TOPICS, 0)
+        # Whether a member subscribed by an expression, which a server resolves after it has answered.
+        self.has_regexes = False
 
     def prepare(self) -> None:
         with self.talk.unrecorded():
@@ -127,6 +129,29 @@ class Consumers:
         answer = self.talk.ask("ConsumerGroupHeartbeat", VERSION, request, on=member.name)
         if request["memberId"] == member.id:
             member.learn(answer)
+        self.has_regexes = self.has_regexes or bool(request.get("subscribedTopicRegex"))
+        self.resolved()
+
+    def resolved(self) -> None:
+        """Until expressions that the last request has brought, or made due, are resolved."""
+        if self.has_regexes:
+            self.talk.quiet()
+
+    def is_assigned(self) -> bool:
+        """Whether the group's target is of its last epoch, after heartbeats if they are needed.
+
+        If it is not, a broker that a member joins without topics may take all others for such, too (docs/kips.md).
+        """
+        for member in [None, *self.members]:
+            if member is not None and member.epoch > 0:
+                self.heartbeat(member, member.epoch)
+            with self.talk.unrecorded():
+                request = {"groupIds": [self.group]}
+                group = self.talk.ask("ConsumerGroupDescribe", 1, request, on="wait")["groups"][0]
+            if group["errorCode"] or group["assignmentEpoch"] == group["groupEpoch"]:
+                return True
+        self.talk.note("no member makes a target")
+        return False
 
     def join(self, who: int, topics: list[str], instance: str | None) -> None:
         member = self.members[who]

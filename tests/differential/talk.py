@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tests.harness.consumer_session import classic_assignment
 from tests.harness.session import KcoordCodec, Pending, Session
 
 PRODUCER_KEYS = ("producerId", "v3AndBelowProducerId", "producerIdFilters")
@@ -154,6 +155,9 @@ class Talk(Session):
             return sorted(made)
         return sorted(made, key=str) if isinstance(made, list) and key in SETS else made
 
-    def _normal_text(self, key: str, value: str) -> str:
+    def _normal_text(self, key: str, value: str) -> Any:
+        if key in ("assignment", "memberAssignment") and value:
+            # A broker lists the topics of an assignment in the order of a hash map.
+            return classic_assignment(value)
         # The ids of members whose JoinGroup was never answered.
         return MEMBER_ID.sub(r"<\1 member>", super()._normal_text(key, value))
