@@ -119,15 +119,6 @@ GROUPS = [
     ),
     Known(
         GAPS,
-        "a member that is removed while its sync waits is never answered by a broker",
-        api="SyncGroup",
-        path="response",
-        expected=re.escape(MISSING),
-        actual=r".*'errorCode': 25.*",
-        ends=False,
-    ),
-    Known(
-        GAPS,
         "a leader that left is followed by the member that joined first, on a broker by any",
         api="JoinGroup",
         path=r"response\.leader",

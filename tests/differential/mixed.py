@@ -336,6 +336,10 @@ class Mixed:
         member = self.classic.members[who]
         instance = INSTANCES[member.name]
         named = self.classic.named(who, ids, instance)
+        if self.classic.busy(member):
+            # A broker never answers the waiting SyncGroup of a member that is removed.
+            self.talk.note("waits for others")
+            return
         if version < 3:
             request: dict[str, Any] = {"groupId": self.group, "memberId": named["memberId"]}
         else:
@@ -349,7 +353,11 @@ class Mixed:
     def leave_many(self, new: list[int], classic: list[int]) -> None:
         """An administrator removes several members at once."""
         listed = [{"memberId": self.consumers.members[who].id} for who in new]
-        listed += [{"memberId": self.classic.id_of(who, "now")} for who in classic]
+        listed += [
+            {"memberId": self.classic.id_of(who, "now")}
+            for who in classic
+            if not self.classic.busy(self.classic.members[who])
+        ]
         self.classic.ask("LeaveGroup", 5, {"groupId": self.group, "members": listed})
 
     def follow(self) -> None:
