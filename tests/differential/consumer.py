@@ -23,6 +23,7 @@ EPOCHS = {0: 86, -1: 6, -2: 3, 1: 3, 50: 2}
 OWNED = {"assigned": 50, "before": 8, "part": 8, "nothing": 8, "unsaid": 26}
 # A broker tells its coordinator of groups about topics a moment after it answers for them.
 TOPICS_S = 0.3
+RESOLVED_S = 0.02
 
 
 def sequence(rng: random.Random) -> list[Step]:
@@ -135,6 +136,7 @@ class Consumers:
     def resolved(self) -> None:
         """Until expressions that the last request has brought, or made due, are resolved."""
         if self.has_regexes:
+            time.sleep(RESOLVED_S * self.talk.patience)
             self.talk.quiet()
 
     def is_assigned(self) -> bool:

@@ -266,6 +266,15 @@ class Mixed:
         self.follow()
         return self.look()[1] in ("Stable", "Empty", "Dead")
 
+    def all_synced(self) -> bool:
+        """Those who have no assignment yet ask for it: until then, kcoord assigns again when it upgrades a group.
+
+        A broker does so only if the new member subscribes by name.
+        """
+        for who in range(len(CLIENTS)):
+            self.sync(who, "now", 0, 5, "")
+        return True
+
     def may_replace(self, name: str, ids: str) -> bool:
         """K and D, who replace each other, do so while nothing changes hands."""
         return name not in ("K", "D") or ids != "none" or self.at_rest()
@@ -279,7 +288,7 @@ class Mixed:
             self.talk.note("a downgraded group rebalances")
         elif not self.may_replace(member.name, "none"):
             self.talk.note("partitions change hands")
-        elif not regex or self.consumers.is_assigned():
+        elif not regex or (self.consumers.is_assigned() and self.all_synced()):
             named = {"subscribedTopicNames": [f"{self.talk.prefix}-{topic}" for topic in topics]}
             matched = {"subscribedTopicRegex": f"{self.talk.prefix}-[{''.join(topics)}]"}
             said: dict[str, Any] = matched if regex else named

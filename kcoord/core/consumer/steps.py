@@ -37,6 +37,7 @@ from kcoord.core.groups.members import UNREVOKED_PARTITIONS, ConsumerMember
 from kcoord.core.groups.records import current_record, member_record
 from kcoord.core.outcome import WARNING, Now, Outcome
 from kcoord.protocol import errors
+from kcoord.protocol.records.consumer_group_metadata import ConsumerGroupMetadataKey
 
 # Like a broker, check the topics of a group when they change, and otherwise rarely.
 REFRESH_INTERVAL_MS: Final = 2147483647
@@ -203,12 +204,21 @@ def discarded(group: ConsumerGroup | None, out: Outcome) -> Outcome:
             left.facts.append(fact)
     if group is not None:
         if out.records:
-            group.request_refresh()
+            if has_epoch(out):
+                group.request_refresh()
             if group.computation is not None:
                 group.computation.epoch = NO_EPOCH
         if out.jobs:
             group.regex_job_running = False
     return left
+
+
+def has_epoch(out: Outcome) -> bool:
+    """Whether the outcome has an epoch of a group. Only then did it check the topics of the group, with a result."""
+    for record in out.records:
+        if isinstance(record.key, ConsumerGroupMetadataKey):
+            return True
+    return False
 
 
 def predecessor_of(group: ConsumerGroup, member: ConsumerMember) -> ConsumerMember | None:
