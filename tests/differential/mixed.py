@@ -28,8 +28,9 @@ CLIENTS = "KLM"
 INSTANCES = {"K": "one", "L": "two", "M": None, "A": None, "B": None, "C": "three", "D": "one"}
 IDS = {"now": 88, "before": 5, "stranger": 3, "none": 4}
 GENERATIONS = {0: 84, -1: 10, 1: 4, -9: 2}
-PROTOCOLS = (["range"], ["range"], ["range"], ["range", "rr"], ["rr", "range"], ["rr"])
+PROTOCOLS = (*(["range"],) * 8, *(["range", "rr"],) * 3, *(["rr", "range"],) * 3, ["rr"])
 OWNED = {"assigned": 70, "before": 10, "part": 10, "nothing": 10}
+QUIET = ("Stable", "Empty", "Dead")
 # Rounds in which members do what they are told, until nobody is told anything.
 ROUNDS = 6
 
@@ -53,14 +54,15 @@ def some_join(rng: random.Random, is_new: bool) -> Step:
 def classic_join(rng: random.Random, action: str) -> Step:
     return Step(action, {
         "who": rng.randrange(3), "ids": weighted(rng, IDS), "topics": rng.sample(TOPICS, rng.choice((1, 2, 2, 3))),
-        "owned": weighted(rng, OWNED), "protocols": rng.choice(PROTOCOLS), "version": rng.choice((2, 5, 7, 9, 9, 9)),
+        "owned": weighted(rng, OWNED), "protocols": rng.choice(PROTOCOLS), "metadata": rng.choice((0, 1, 1, 2, 3)),
+        "version": rng.choice((2, 5, 7, 9, 9, 9)),
     })  # fmt: skip
 
 
 def one_step(rng: random.Random) -> Step:
     action = weighted(rng, {
         "new_join": 9, "enter": 10, "rejoin": 12, "sync": 12, "heartbeat": 9, "leave": 5, "leave_many": 2, "commit": 5,
-        "fetch": 3, "follow": 12, "new": 26, "groups_listed": 3, "described": 4,
+        "fetch": 3, "follow": 12, "new": 26, "adopt": 1, "groups_listed": 3, "described": 4,
     })  # fmt: skip
     if action in ("new_join", "enter"):
         return some_join(rng, action == "new_join")
@@ -68,6 +70,8 @@ def one_step(rng: random.Random) -> Step:
     member = {"who": who, "ids": weighted(rng, IDS)}
     if action == "rejoin":
         return classic_join(rng, action)
+    if action == "adopt":
+        return Step(action, {"topics": rng.sample(TOPICS, rng.choice((1, 2, 3)))})
     if action == "sync":
         args = {"generation": weighted(rng, GENERATIONS), "version": rng.choice((2, 3, 5, 5))}
         return Step(action, {**member, **args, "protocol": weighted(rng, {"": 90, "rr": 5, "range": 5})})
@@ -115,12 +119,16 @@ class ClassicMembers(Groups):
         self.members = [Member(name) for name in CLIENTS]
         self.protocol = dict.fromkeys(CLIENTS, "range")
         self.topics: dict[str, list[str]] = {name: [] for name in CLIENTS}
+        self.metadata = dict.fromkeys(CLIENTS, 1)
         # What SyncGroup gave each client last, and before that.
         self.given: dict[str, list[Partitions]] = {name: [{}, {}] for name in CLIENTS}
         self.syncing: dict[str, Member] = {}
+        # Whether M speaks the new protocol now.
+        self.moved = False
 
     def busy(self, member: Member) -> bool:
-        return self.talk.is_waiting(self.last_line(member))
+        """Whether the client can say nothing more."""
+        return self.talk.is_waiting(self.last_line(member)) or (self.moved and member.name == "M")
 
     def said_ids(self, who: int, ids: str) -> str:
         """Only a static member joins without an id while it has one."""
@@ -164,21 +172,23 @@ class ClassicMembers(Groups):
     # ---- requests
 
     def post_join(
-        self, who: int, ids: str, topics: list[str], owned: Partitions, names: list[str], version: int
+        self, who: int, ids: str, topics: list[str], owned: Partitions, names: list[str], metadata: int, version: int
     ) -> int:
         """The error; -1 while the request waits for others."""
         member = self.members[who]
         instance = INSTANCES[member.name]
         # Older versions have no instance ids, and `range` would order static members by the ids that a server makes.
         version = version if instance is None else max(version, 5)
-        metadata = b64(subscription([f"{self.talk.prefix}-{topic}" for topic in topics], 1, owned))
+        fields = {"generationId": member.generation} if metadata >= 2 else {}
+        said = subscription([f"{self.talk.prefix}-{topic}" for topic in topics], metadata, owned, **fields)
         request = {
             **self.named(who, self.said_ids(who, ids), instance),
-            "protocolType": "consumer", "protocols": [{"name": name, "metadata": metadata} for name in names],
+            "protocolType": "consumer", "protocols": [{"name": name, "metadata": b64(said)} for name in names],
             "sessionTimeoutMs": 60000, "rebalanceTimeoutMs": 60000, "reason": "",
         }  # fmt: skip
         self.topics[member.name] = topics
         member.said = (None, names, "", "consumer", version)
+        self.metadata[member.name] = metadata
         on = self.line(member)
         answer = self.talk.post("JoinGroup", version, request, on)
         if answer is None:
@@ -262,39 +272,52 @@ class Mixed:
         return "classic", state
 
     def at_rest(self) -> bool:
-        """Whether all have what they are to have."""
+        """Whether all have what they are to have, after they did what they are told."""
         self.follow()
-        return self.look()[1] in ("Stable", "Empty", "Dead")
-
-    def all_synced(self) -> bool:
-        """Those who have no assignment yet ask for it: until then, kcoord assigns again when it upgrades a group.
-
-        A broker does so only if the new member subscribes by name.
-        """
         for who in range(len(CLIENTS)):
             self.sync(who, "now", 0, 5, "")
-        return True
+        return self.look()[1] in QUIET
 
     def may_replace(self, name: str, ids: str) -> bool:
         """K and D, who replace each other, do so while nothing changes hands."""
         return name not in ("K", "D") or ids != "none" or self.at_rest()
 
+    def may_join(self, name: str, regex: bool) -> bool:
+        """Whether both servers agree on what a new member finds.
+
+        If a group rebalances when it is upgraded, kcoord assigns again. A broker does not, if the new member brings no
+        other topics: an expression that is not resolved, or those of a static member that it replaces.
+        """
+        kind, state = self.look()
+        if kind == "classic" and state not in QUIET and self.was_new:
+            return False
+        if regex and not (self.consumers.is_assigned() and (kind == "consumer" or self.at_rest())):
+            return False
+        return self.may_replace(name, "none")
+
     # ---- members of the new protocol
 
     def new_join(self, who: int, topics: list[str], regex: bool) -> None:
         member = self.consumers.members[who]
-        kind, state = self.look()
-        if kind == "classic" and state not in ("Stable", "Empty", "Dead") and self.was_new:
-            self.talk.note("a downgraded group rebalances")
-        elif not self.may_replace(member.name, "none"):
-            self.talk.note("partitions change hands")
-        elif not regex or (self.consumers.is_assigned() and self.all_synced()):
-            named = {"subscribedTopicNames": [f"{self.talk.prefix}-{topic}" for topic in topics]}
-            matched = {"subscribedTopicRegex": f"{self.talk.prefix}-[{''.join(topics)}]"}
-            said: dict[str, Any] = matched if regex else named
-            self.consumers.heartbeat(member, 0, rebalanceTimeoutMs=60000, topicPartitions=[], **said)
-            self.look()
-            self.classic.collect()
+        if not self.may_join(member.name, regex):
+            self.talk.note("the group is not at rest")
+            return
+        named = {"subscribedTopicNames": [f"{self.talk.prefix}-{topic}" for topic in topics]}
+        matched = {"subscribedTopicRegex": f"{self.talk.prefix}-[{''.join(topics)}]"}
+        said: dict[str, Any] = matched if regex else named
+        self.consumers.heartbeat(member, 0, rebalanceTimeoutMs=60000, topicPartitions=[], **said)
+        self.look()
+        self.classic.collect()
+
+    def adopt(self, topics: list[str]) -> None:
+        """M changes its protocol and keeps its id: B is what it becomes, unless B is in the group."""
+        member, old = self.consumers.members[1], self.classic.members[2]
+        if member.epoch > 0 or not old.ids or self.classic.busy(old):
+            self.talk.note("does not change its protocol")
+            return
+        self.classic.moved = True
+        member.id = old.ids[-1]
+        self.new_join(1, topics, False)
 
     def new(self, action: str, args: dict[str, Any]) -> None:
         getattr(self.consumers, action)(**args)
@@ -302,7 +325,9 @@ class Mixed:
 
     # ---- members of the classic protocol
 
-    def rejoin(self, who: int, ids: str, topics: list[str], owned: str, protocols: list[str], version: int) -> int:
+    def rejoin(
+        self, who: int, ids: str, topics: list[str], owned: str, protocols: list[str], metadata: int, version: int
+    ) -> int:
         member = self.classic.members[who]
         kind, state = self.look()
         ids = self.classic.said_ids(who, ids)
@@ -315,15 +340,17 @@ class Mixed:
             self.talk.note("partitions change hands")
         else:
             said = self.classic.owned(member, owned) if kind == "consumer" else {}
-            error = self.classic.post_join(who, ids, topics, said, protocols, version)
+            error = self.classic.post_join(who, ids, topics, said, protocols, metadata, version)
             self.consumers.resolved()
             return error
         return -1
 
-    def enter(self, who: int, ids: str, topics: list[str], owned: str, protocols: list[str], version: int) -> None:
+    def enter(
+        self, who: int, ids: str, topics: list[str], owned: str, protocols: list[str], metadata: int, version: int
+    ) -> None:
         """Joins as a client does: again with the member id that it got, if it has to."""
-        if self.rejoin(who, "now", topics, owned, protocols, version) == MEMBER_ID_REQUIRED:
-            self.rejoin(who, "now", topics, owned, protocols, version)
+        if self.rejoin(who, "now", topics, owned, protocols, metadata, version) == MEMBER_ID_REQUIRED:
+            self.rejoin(who, "now", topics, owned, protocols, metadata, version)
         else:
             self.talk.note("no member id was required")
         self.sync(who, "now", 0, 5, "")
@@ -391,7 +418,8 @@ class Mixed:
         self.classic.told(member, beat.get("errorCode"))
         if beat.get("errorCode") != REBALANCE_IN_PROGRESS:
             return False
-        self.rejoin(who, "now", self.classic.topics[member.name], "assigned", member.said[1], member.said[4])
+        topics, metadata = self.classic.topics[member.name], self.classic.metadata[member.name]
+        self.rejoin(who, "now", topics, "assigned", member.said[1], metadata, member.said[4])
         self.sync(who, "now", 0, 5, "")
         return True
 
