@@ -127,6 +127,18 @@ GROUPS = [
     ),
 ]
 
+MIXED = [
+    Known(
+        "docs/kips.md, Consumer groups: differences from Kafka 4.3",
+        "a broker cannot upgrade a group with a member that does not support the last generation's protocol",
+        api="ConsumerGroupHeartbeat",
+        path=r"response\.errorCode",
+        expected="-1",
+        actual="0",
+        kind="mixed",
+    ),
+]
+
 NO_CONFIGS = r".*configs\[(share|streams)\..*"
 ADMIN = [
     Known(GAPS, "no settings of share and streams groups", path=NO_CONFIGS, actual=re.escape(MISSING), ends=False),
@@ -153,7 +165,7 @@ DATA = [
     ),
 ]
 
-KNOWN = TRANSACTIONS + EXHAUSTED + RACING + GROUPS + ADMIN + DATA
+KNOWN = TRANSACTIONS + EXHAUSTED + RACING + GROUPS + MIXED + ADMIN + DATA
 
 
 def is_free(d: Difference) -> bool:
