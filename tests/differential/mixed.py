@@ -286,7 +286,7 @@ class Mixed:
         """Whether both servers agree on what a new member finds.
 
         If a group rebalances when it is upgraded, kcoord assigns again. A broker does not, if the new member brings no
-        other topics: an expression that is not resolved, or those of a static member that it replaces.
+        other topics: an expression that is not resolved, or those of the member that it replaces.
         """
         kind, state = self.look()
         if kind == "classic" and state not in QUIET and self.was_new:
@@ -312,7 +312,7 @@ class Mixed:
     def adopt(self, topics: list[str]) -> None:
         """M changes its protocol and keeps its id: B is what it becomes, unless B is in the group."""
         member, old = self.consumers.members[1], self.classic.members[2]
-        if member.epoch > 0 or not old.ids or self.classic.busy(old):
+        if member.epoch > 0 or self.classic.busy(old) or not self.at_rest() or not old.ids:
             self.talk.note("does not change its protocol")
             return
         self.classic.moved = True
