@@ -71,6 +71,8 @@ TOPIC_ID_BYTES: Final = 2 + 16
 NO_HEADERS_BYTES: Final = 1
 # The bytes of a partition without metadata and tags, after its numbers: no string or an empty one, and no tags.
 PLAIN_BYTES: Final = 2
+# Instead of the size of metadata that is refused.
+TOO_LARGE: Final = -(1 << 31)
 # The answer for a partition after its index: no error; and no tags in flexible versions.
 ACCEPTED: Final = b"\x00\x00"
 ACCEPTED_COMPACT: Final = b"\x00\x00\x00"
@@ -232,35 +234,60 @@ class DirectCommits:
         record_bytes: i64 = RECORD_OVERHEAD_BYTES + one.key_size + VALUE_BYTES
         if topic.topic_id != ZERO_UUID:
             record_bytes += TOPIC_ID_BYTES
+        records_bytes = self.records_bytes
+        known_count = len(one.indexes)
+        end = reader.end
+        p = reader.pos
         for number in range(count):
-            index = int(read_i32_be(buf, reader.take(fixed)))
-            if index < 0 or index >= partition_count or not self._find(one, number, index):
+            if p + fixed > end:
+                reader.pos = p
+                reader.take(fixed)  # raises
+            index = int(read_i32_be(buf, p))
+            p += fixed
+            if index < 0 or index >= partition_count:
                 return None
+            if number >= known_count or one.indexes[number] != index or not one.stored[number].is_current:
+                # Not what the last request had here.
+                if not self._find(one, number, index):
+                    return None
             if member is not None:
                 check_partition(member, self.epoch, topic.topic_id, index)
-            at = reader.pos
-            if is_compact and at + PLAIN_BYTES <= reader.end and buf[at] <= 1 and buf[at + 1] == 0:
-                reader.pos = at + PLAIN_BYTES
-                self.records_bytes += record_bytes + 1
+            if is_compact and p + PLAIN_BYTES <= end and buf[p] <= 1 and buf[p + 1] == 0:
+                p += PLAIN_BYTES
+                records_bytes += record_bytes + 1
                 if not one.is_plain:
                     self.metadata.append("")
                 continue
             if one.is_plain:
                 one.is_plain = False
                 self.metadata.extend([""] * number)
-            metadata = ""
-            size = metadata_size(reader, is_compact)
-            if size > 0:
-                reader.pos = at
-                text = reader.compact_nullable_string() if is_compact else reader.nullable_string()
-                if text is None or is_metadata_too_large(self.config, text):
-                    return None
-                metadata = text
-            if is_compact:
-                reader.skip_tags()
-            self.records_bytes += record_bytes + compact_size(size)
-            self.metadata.append(metadata)
+            reader.pos = p
+            size = self._take_metadata(reader, is_compact)
+            if size == TOO_LARGE:
+                return None
+            p = reader.pos
+            records_bytes += record_bytes + compact_size(size)
+        reader.pos = p
+        self.records_bytes = records_bytes
         return one
+
+    def _take_metadata(self, reader: Reader, is_compact: bool) -> i64:
+        """Note the metadata of a partition, which is next, and go to the partition's end. Returns the metadata's size,
+        negative for null, or TOO_LARGE.
+        """
+        at = reader.pos
+        metadata = ""
+        size = metadata_size(reader, is_compact)
+        if size > 0:
+            reader.pos = at
+            text = reader.compact_nullable_string() if is_compact else reader.nullable_string()
+            if text is None or is_metadata_too_large(self.config, text):
+                return TOO_LARGE
+            metadata = text
+        if is_compact:
+            reader.skip_tags()
+        self.metadata.append(metadata)
+        return size
 
     def _topic_commit(
         self, head: RequestHead, topic: Topic, count: int, known: TopicCommit | None
@@ -351,6 +378,7 @@ class DirectCommits:
             plain_size += TOPIC_ID_BYTES
         key_bytes: i64 = len(key_start) + PARTITION_INDEX_BYTES
         plain_bytes = key_bytes + varint_size(plain_size) + plain_size + NO_HEADERS_BYTES
+        plain_end = one.end_at(timestamp)
         is_plain = one.is_plain
         offset = self.log.next_offset
         buf = reader.buf
@@ -391,12 +419,12 @@ class DirectCommits:
             write_i32_be(records, leader_epoch)
             if size > 0:
                 write_compact_string(records, metadata)
+                write_i64_be(records, timestamp)
+                records.write(one.tail)
             else:
-                records.append(1)
-            write_i64_be(records, timestamp)
-            records.write(one.tail)
+                records.write(plain_end)
             builder.end_record(timestamp)
-            stored.replace(int(committed_offset), int(leader_epoch), metadata, wall_ms, topic_id, offset)
+            stored.replace(committed_offset, leader_epoch, metadata, wall_ms, topic_id, offset)
             offset += 1
         reader.pos = p
         self.log.next_offset = offset

@@ -7,7 +7,15 @@ from typing import Final, final
 from kcoord.core.offsets.stored_offset import StoredOffset
 from kcoord.core.topics.registry import Topic
 from kcoord.log.serde import OFFSET_COMMIT
-from kcoord.wire.primitives import ZERO_UUID, BytesWriter, i64, write_i16_be, write_string, write_varint
+from kcoord.wire.primitives import (
+    ZERO_UUID,
+    BytesWriter,
+    i64,
+    write_i16_be,
+    write_i64_be,
+    write_string,
+    write_varint,
+)
 
 PARTITION_INDEX_BYTES: Final = 4
 # One tag: number 0, 16 bytes.
@@ -39,6 +47,9 @@ class TopicCommit:
         self.key_start = w.getvalue()
         # What ends the value and its record: the tags, with that of the topic id if there is one, and no headers.
         self.tail = b"\x00\x00" if topic.topic_id == ZERO_UUID else TOPIC_ID_TAG + topic.topic_id + b"\x00"
+        # How a record without metadata ends that was made at this time.
+        self.end = b""
+        self.end_timestamp: i64 = -2
         # Partitions of this request and earlier ones, in the order of a request, and the committed offset of each. One
         # that is not current any more has to be looked up again.
         self.indexes: list[int] = []
@@ -54,3 +65,14 @@ class TopicCommit:
         self.is_plain = True
         # Unless it is plain, where its partitions begin in `DirectCommits.metadata`.
         self.metadata_at: i64 = 0
+
+    def end_at(self, timestamp: i64) -> bytes:
+        """How a record without metadata ends: no metadata, the timestamp, and the tail."""
+        if timestamp != self.end_timestamp:
+            w = BytesWriter()
+            w.append(1)
+            write_i64_be(w, timestamp)
+            w.write(self.tail)
+            self.end = w.getvalue()
+            self.end_timestamp = timestamp
+        return self.end

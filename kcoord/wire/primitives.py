@@ -24,9 +24,9 @@ from librt.strings import (
     write_i64_be,
     write_i64_le,
 )
-from mypy_extensions import i32, i64, u8
 
 from kcoord.wire.file_range import TOKEN_BYTES, FileRange, FileRanges
+from kcoord.wire.native_ints import i32, i64, u8
 
 __all__ = [
     "ZERO_UUID",

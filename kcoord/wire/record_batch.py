@@ -315,6 +315,11 @@ class BatchBuilder:
         # How a record of this time begins.
         self.head = b""
         self.head_timestamp: i64 = NO_TIMESTAMP - 1
+        # How a record of this time begins that has so many bytes after that, and how many bytes it then has in all. The
+        # records of one commit differ little.
+        self.start = b""
+        self.start_size: i64 = -1
+        self.start_span: i64 = 0
         # Where the record ends that `begin_record` has begun.
         self.record_end: i64 = 0
 
@@ -361,14 +366,32 @@ class BatchBuilder:
         count = self.count
         if count > INT32_MAX - 1:
             raise EncodeError("batch is full")
-        size += len(self.head) + varint_size(count)
+        size += 1 if count < 64 else 2 if count < 8192 else varint_size(count)
+        if size != self.start_size:
+            self._begin_start(size)
         w = self.records
-        if size > INT32_MAX - len(w) - 64:
+        if self.start_span > INT32_MAX - len(w) - 64:
             raise EncodeError("batch is full")
-        write_varint(w, size)
-        self.record_end = len(w) + size
+        self.record_end = len(w) + self.start_span
+        w.write(self.start)
+        # As write_varint, for the most frequent sizes without calls.
+        if count < 64:
+            w.append(u8(count << 1))
+        elif count < 8192:
+            w.append(u8(((count << 1) & 127) | 128))
+            w.append(u8(count >> 6))
+        else:
+            write_varint(w, count)
+
+    def _begin_start(self, size: i64) -> None:
+        """Encode how a record of this time begins that has `size` bytes after that: its size, and its head."""
+        total = size + len(self.head)
+        w = BytesWriter()
+        write_varint(w, total)
+        self.start_span = total + len(w)
         w.write(self.head)
-        write_varint(w, count)
+        self.start = w.getvalue()
+        self.start_size = size
 
     def _begin_head(self, timestamp: i64) -> None:
         """Encode how a record of this time begins: attributes and the delta of its time. Most of a batch have one."""
@@ -384,6 +407,7 @@ class BatchBuilder:
         write_varint(w, delta)
         self.head = w.getvalue()
         self.head_timestamp = timestamp
+        self.start_size = -1
 
     def end_record(self, timestamp: i64) -> None:
         """The parts of the record are written. Raises EncodeError if they have other sizes than announced."""
