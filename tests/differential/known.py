@@ -119,6 +119,15 @@ GROUPS = [
     ),
     Known(
         GAPS,
+        "a member that is removed while its SyncGroup waits never gets an answer from a broker",
+        api="SyncGroup",
+        path="response",
+        expected=re.escape(MISSING),
+        actual=r".*'errorCode': 25.*",
+        ends=False,
+    ),
+    Known(
+        GAPS,
         "a leader that left is followed by the member that joined first, on a broker by any",
         api="JoinGroup",
         path=r"response\.leader",
