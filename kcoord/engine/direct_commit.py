@@ -306,14 +306,11 @@ class DirectCommits:
 
     def _find(self, one: TopicCommit, number: int, index: int) -> bool:
         """Find the committed offset of the partition at this place of the request; whether there is one."""
-        is_known = number < len(one.indexes)
-        if is_known and one.indexes[number] == index and one.stored[number].is_current:
-            return True
         stored = self.offsets.get(self.group_id, one.name, index)
         if stored is None:
             return False
         one.answer = b""
-        if is_known:
+        if number < len(one.indexes):
             one.indexes[number] = index
             one.stored[number] = stored
         else:

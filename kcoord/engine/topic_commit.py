@@ -16,6 +16,7 @@ from kcoord.wire.primitives import (
     write_string,
     write_varint,
 )
+from kcoord.wire.record_batch import NO_TIMESTAMP
 
 PARTITION_INDEX_BYTES: Final = 4
 # One tag: number 0, 16 bytes.
@@ -49,7 +50,7 @@ class TopicCommit:
         self.tail = b"\x00\x00" if topic.topic_id == ZERO_UUID else TOPIC_ID_TAG + topic.topic_id + b"\x00"
         # How a record without metadata ends that was made at this time.
         self.end = b""
-        self.end_timestamp: i64 = -2
+        self.end_timestamp: i64 = NO_TIMESTAMP - 1
         # Partitions of this request and earlier ones, in the order of a request, and the committed offset of each. One
         # that is not current any more has to be looked up again.
         self.indexes: list[int] = []

@@ -13,7 +13,7 @@ from typing import Any
 from kcoord.wire.record_batch import LOG_APPEND_TIME_FLAG, decode_records, parse_header
 from tests.differential.admin import BROKER, GROUP, TOPIC
 from tests.differential.data import Data
-from tests.differential.sequence import Kind, Step, weighted
+from tests.differential.sequence import Kind, Step, steps_after, weighted
 from tests.differential.talk import Talk
 from tests.harness.batches import BASE_TIME_MS, batch
 
@@ -59,11 +59,7 @@ EPOCHS = {0: 80, -1: 10, 1: 10}
 
 
 def sequence(rng: random.Random) -> list[Step]:
-    length = rng.randint(8, 30)
-    steps = [Step("renew", {"who": 0, "version": 4, "ids": "none"})]
-    while len(steps) < length:
-        steps.append(one_step(rng))
-    return steps
+    return steps_after(rng, [Step("renew", {"who": 0, "version": 4, "ids": "none"})], 8, 30, one_step)
 
 
 def one_step(rng: random.Random) -> Step:

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 from kcoord.wire.record_batch import HEADER_BYTES, parse_header
-from tests.differential.sequence import Kind, Step, weighted
+from tests.differential.sequence import Kind, Step, steps_after, weighted
 from tests.differential.talk import Talk
 from tests.harness.batches import BASE_TIME_MS, batch_text
 from tests.harness.broker_scripts_data import fetch_request, list_request, produce_request, wait_for_producer_ids
@@ -43,11 +43,7 @@ CONFIGS = (
 
 
 def sequence(rng: random.Random) -> list[Step]:
-    length = rng.randint(10, 45)
-    steps = [Step("renew", {"who": 0, "version": 4, "ids": "none"})]
-    while len(steps) < length:
-        steps.append(one_step(rng))
-    return steps
+    return steps_after(rng, [Step("renew", {"who": 0, "version": 4, "ids": "none"})], 10, 45, one_step)
 
 
 def one_step(rng: random.Random) -> Step:

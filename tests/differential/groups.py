@@ -168,9 +168,18 @@ class Groups:
         self.talk.quiet()
         for on in self.talk.waiting():
             answer = self.talk.take(on)
-            member = self.joining.pop(on, None) if answer is not None else None
-            if member is not None:
-                member.learn(answer)
+            if answer is not None:
+                self.answered(on, answer)
+
+    def answered(self, on: str, answer: dict[str, Any]) -> None:
+        """The answer to a request that waited on this connection."""
+        member = self.joining.pop(on, None)
+        if member is not None:
+            self.learn(member, answer)
+
+    def learn(self, member: Member, answer: dict[str, Any]) -> None:
+        """The answer to the member's JoinGroup."""
+        member.learn(answer)
 
     def ask(self, api: str, version: int, request: dict[str, Any], member: Member | None = None) -> Any:
         answer = self.talk.ask(api, version, request, on="a" if member is None else self.line(member))
@@ -194,7 +203,7 @@ class Groups:
         if answer is None:
             self.joining[on] = member
         else:
-            member.learn(answer)
+            self.learn(member, answer)
         self.collect()
 
     def enter(

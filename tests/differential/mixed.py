@@ -134,21 +134,14 @@ class ClassicMembers(Groups):
         """Only a static member joins without an id while it has one."""
         return "now" if ids == "none" and self.members[who].name == "M" else ids
 
-    def collect(self) -> None:
-        if not self.talk.waiting():
-            return
-        self.talk.quiet()
-        for on in self.talk.waiting():
-            answer = self.talk.take(on)
-            if answer is None:
-                continue
-            if (joined := self.joining.pop(on, None)) is not None:
-                self.learn(joined, answer)
-            if (synced := self.syncing.pop(on, None)) is not None:
-                self.learn_assignment(synced, answer)
+    def answered(self, on: str, answer: dict[str, Any]) -> None:
+        super().answered(on, answer)
+        member = self.syncing.pop(on, None)
+        if member is not None:
+            self.learn_assignment(member, answer)
 
     def learn(self, member: Member, answer: dict[str, Any]) -> None:
-        member.learn(answer)
+        super().learn(member, answer)
         if answer.get("errorCode") == 0:
             self.protocol[member.name] = answer["protocolName"] or "range"
 

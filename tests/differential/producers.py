@@ -11,7 +11,7 @@ import random
 from typing import Any
 
 from tests.differential.data import FOREVER, PARTITIONS, Data
-from tests.differential.sequence import Kind, Step, weighted
+from tests.differential.sequence import Kind, Step, steps_after, weighted
 from tests.differential.transactions import LARGE
 from tests.harness.batches import BASE_TIME_MS, GZIP, batch_text
 from tests.harness.broker_scripts_data import produce_request
@@ -28,11 +28,8 @@ VERSIONS = (7, 9, 11, 12, 13)
 
 
 def sequence(rng: random.Random) -> list[Step]:
-    length = rng.randint(8, 30)
-    steps = [Step("renew", {"who": who, "version": 4, "ids": "none"}) for who in (0, 1)]
-    while len(steps) < length:
-        steps.append(one_step(rng))
-    return steps
+    first = [Step("renew", {"who": who, "version": 4, "ids": "none"}) for who in (0, 1)]
+    return steps_after(rng, first, 8, 30, one_step)
 
 
 def one_step(rng: random.Random) -> Step:

@@ -63,3 +63,14 @@ def play(kind: Kind, steps: Sequence[Step], talk: Talk) -> list[dict[str, Any]]:
 def weighted(rng: random.Random, choices: dict[Any, int]) -> Any:
     """One of the keys, as often as its weight says."""
     return rng.choices(list(choices), list(choices.values()))[0]
+
+
+def steps_after(
+    rng: random.Random, first: list[Step], least: int, most: int, one_step: Callable[[random.Random], Step]
+) -> list[Step]:
+    """These first steps, and random ones after them: `least` to `most` in all."""
+    length = rng.randint(least, most)
+    steps = list(first)
+    while len(steps) < length:
+        steps.append(one_step(rng))
+    return steps

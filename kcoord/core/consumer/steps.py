@@ -203,11 +203,10 @@ def discarded(group: ConsumerGroup | None, out: Outcome) -> Outcome:
         if fact.level == WARNING:
             left.facts.append(fact)
     if group is not None:
-        if out.records:
-            if has_epoch(out):
-                group.request_refresh()
-            if group.computation is not None:
-                group.computation.epoch = NO_EPOCH
+        if has_epoch(out):
+            group.request_refresh()
+        if out.records and group.computation is not None:
+            group.computation.epoch = NO_EPOCH
         if out.jobs:
             group.regex_job_running = False
     return left
