@@ -9,7 +9,6 @@ digest after every event.
 
 from __future__ import annotations
 
-import hashlib
 from typing import cast, final
 
 from kcoord.core.admin.configs import ConfigHandlers
@@ -404,4 +403,7 @@ class Core:
         lines = self.topics.digest_lines() + self.groups.hard_state() + self.offsets.digest_lines()
         lines += consumer_hard_state(self.groups)
         lines += self.transactions.digest_lines()
+        # Here, so that a start does not load OpenSSL for it.
+        import hashlib
+
         return hashlib.sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()

@@ -7,7 +7,6 @@ bytes. `cleaner.py` has the rules, and calls this for one batch at a time.
 
 from __future__ import annotations
 
-import hashlib
 from typing import Final, final
 
 from kcoord.log.pace import Pace
@@ -165,6 +164,9 @@ def short_key(key: bytes) -> bytes:
     """What stands for a key: itself, or its digest if it is long."""
     if len(key) <= WHOLE_KEY_BYTES_MAX:
         return key
+    # Here, so that a start does not load OpenSSL for it.
+    import hashlib
+
     return DIGEST_PAD + hashlib.blake2b(key, digest_size=DIGEST_BYTES).digest()
 
 

@@ -9,7 +9,6 @@ Only `kind` is always present. Readers that do not know the header ignore it.
 
 from __future__ import annotations
 
-import json
 from typing import Final
 
 from kcoord.core.cause import NO_TIME, Cause
@@ -18,8 +17,6 @@ from kcoord.wire.record_batch import Headers
 CAUSE_HEADER: Final = "kcoord.cause"
 # Bytes of the headers besides key and value: their count and two lengths, each a varint.
 OVERHEAD_BYTES: Final = 15
-
-_JSON: Final = json.JSONEncoder(ensure_ascii=False)
 
 
 def encode_cause(cause: Cause) -> bytes:
@@ -35,7 +32,11 @@ def encode_cause(cause: Cause) -> bytes:
 
 
 def _quoted(text: str) -> str:
-    return _JSON.encode(text)
+    # Here, as below, so that a start does not import it.
+    from json.encoder import encode_basestring
+
+    quoted: str = encode_basestring(text)
+    return quoted
 
 
 def cause_headers(cause: Cause) -> tuple[Headers, int]:
@@ -50,6 +51,8 @@ def decode_cause(headers: Headers) -> Cause | None:
     for key, value in headers:
         if key != CAUSE_HEADER or value is None:
             continue
+        import json
+
         try:
             document = json.loads(value.decode("utf-8"))
         except ValueError:

@@ -33,8 +33,8 @@ FOREIGN_VARIABLES: Final = frozenset(
     {"KCOORD_CONFIG", "KCOORD_PROFILE", "KCOORD_INTERPRETED", "KCOORD_COMPILE"} | {"KCOORD_EXPECT_COMPILED"}
 )
 # Kubernetes sets these variables for services whose names begin with "kcoord", such as "kcoord-ui".
-SERVICE_LINKS: Final = re.compile(r"KCOORD_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)")
-SERVICE_ADDRESS: Final = re.compile(r"(tcp|udp|sctp)://.*")
+SERVICE_LINKS: Final = r"KCOORD_(\w+_)?(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT_\d+_(TCP|UDP)(_\w+)?)"
+SERVICE_ADDRESS: Final = r"(tcp|udp|sctp)://.*"
 
 
 class ConfigError(Exception):
@@ -228,8 +228,8 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _is_service_link(variable: str, value: str) -> bool:
     """Whether Kubernetes has set the variable, and so nobody meant a setting."""
-    has_address = variable.endswith("_PORT") and SERVICE_ADDRESS.fullmatch(value) is not None
-    return has_address or SERVICE_LINKS.fullmatch(variable) is not None
+    has_address = variable.endswith("_PORT") and re.fullmatch(SERVICE_ADDRESS, value) is not None
+    return has_address or re.fullmatch(SERVICE_LINKS, variable) is not None
 
 
 def _read_assignments(assignments: Iterable[str]) -> dict[str, str]:
