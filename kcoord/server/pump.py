@@ -144,7 +144,7 @@ class Pump:
         # Ends the wait of records that may wait for the next commit.
         self._hold_timer: asyncio.TimerHandle | None = None
         self._heard = False
-        # The CPU time of this thread at the end of the last turn.
+        # The CPU time of this thread at the end of the last turn or sweep.
         self._used_ns = time.thread_time_ns()
         # Connections with waiting input, the next one first.
         self._unread: deque[Connection] = deque()
@@ -345,7 +345,7 @@ class Pump:
             self.fail(error)
 
     def _note_turn(self) -> None:
-        """Log a turn that took too long, including the loop's work before it."""
+        """Log a turn that took too long, including the loop's work since the last turn or sweep."""
         used_ns = time.thread_time_ns()
         turn_ms = (used_ns - self._used_ns) // 1_000_000
         self._used_ns = used_ns
@@ -491,6 +491,9 @@ class Pump:
 
     def sweep(self) -> None:
         """Close overdue connections. Called every SWEEP_MS."""
+        if self.config.turn_log_ms:
+            # Otherwise the first request after an idle hour would answer for the work of that hour.
+            self._used_ns = time.thread_time_ns()
         self.log.note_left_out()
         now_ms = self.now().mono_ms
         for connection in list(self.connections.values()):

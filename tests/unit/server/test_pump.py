@@ -595,6 +595,19 @@ async def test_a_turn_that_takes_long_is_reported_with_its_api() -> None:
                 assert int(str(line["cpu_ms"])) >= 20 and line["request_bytes"]
 
 
+async def test_what_was_done_while_nobody_asked_is_not_reported_with_the_next_request() -> None:
+    async with running(EchoEngine(), "turn.log.ms=20") as rig:
+        streams = await rig.connect()
+        for is_swept in (True, False):
+            ends_ns = time.thread_time_ns() + 30_000_000
+            while time.thread_time_ns() < ends_ns:
+                pass
+            if is_swept:
+                rig.pump.sweep()
+            await exchange(streams)
+            assert any(line["event"] == "long_turn" for line in rig.log.recent) != is_swept
+
+
 def test_the_clocks_are_read_anew_each_millisecond(monkeypatch: pytest.MonkeyPatch) -> None:
     times = [5_000_000, 5_999_999, 6_000_000, 90_000_000]
     walls = iter([70_000_000, 71_000_000, 20_000_000])
