@@ -1,18 +1,18 @@
 """The server's log: one line per fact, on standard error.
 
-Lines are text for people on a terminal, and JSON elsewhere, which structlog renders and prints. Importing it takes
-longer than the rest of the start-up, so lines wait until `open` is called, which the server does once it accepts
-connections. What a line holds is decided here and not by structlog's processors: `recent` and lines before `open`
-have to work without it.
+Lines are text for people on a terminal, and JSON elsewhere. They wait until `open` is called, which the server does
+once it accepts connections: clients wait for a start, and nobody for its log. A library for logs would hold up the
+first clients: structlog takes 20 ms to import, and 80 where rich is installed, which it imports as well.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections import deque
-from collections.abc import Iterable
-from typing import Any, Final, TextIO, final
+from collections.abc import Callable, Iterable
+from typing import Final, TextIO, final
 
 from kcoord.core import outcome
 from kcoord.core.outcome import Fact
@@ -123,9 +123,10 @@ class ServerLog:
         self.has_debug = level == DEBUG
         self.recent: deque[dict[str, object]] = deque(maxlen=RECENT_MAX)
         self._waiting: list[dict[str, object]] = []
-        # structlog's renderer and its printer, which locks the stream: threads log as well. None until `open`.
-        self._renderer: Any = None
-        self._printer: Any = None
+        # None until `open`.
+        self._render: Callable[[dict[str, object]], str] | None = None
+        # Threads log as well.
+        self._lock = threading.Lock()
         # For `warning_limited`, by event: the second of the last line, and how many lines were left out since.
         self._limited: dict[str, tuple[int, int]] = {}
         # Facts of the current second, by event.
@@ -201,26 +202,24 @@ class ServerLog:
                 self._write(left.level, "lines_left_out", {"of": event, "lines": left.left_out, **left.causes})
 
     def open(self) -> None:
-        """Import structlog and print the lines that waited for it."""
-        if self._renderer is None and self.stream is not None:
-            import structlog
-
-            self._renderer = self._make_renderer(self.stream)
-            self._printer = structlog.PrintLogger(self.stream)
+        """Print the lines that waited, and from now on each line at once."""
+        if self._render is None and self.stream is not None:
+            self._render = self._make_renderer(self.stream)
         waiting, self._waiting = self._waiting, []
         for line in waiting:
             self._print(line)
 
-    def _make_renderer(self, stream: TextIO) -> Any:
-        import structlog
-
+    def _make_renderer(self, stream: TextIO) -> Callable[[dict[str, object]], str]:
         style = self.style
         if style == "auto":
             style = "console" if stream.isatty() else "json"
         if style == "console":
             has_colors = stream.isatty() and not os.environ.get("NO_COLOR")
-            return lambda _logger, _name, line: render_text(line, has_colors)
-        return structlog.processors.JSONRenderer(ensure_ascii=False)
+            return lambda line: render_text(line, has_colors)
+        # Here, so that a start does not import it.
+        import json
+
+        return json.JSONEncoder(ensure_ascii=False, default=repr).encode
 
     def _write(self, level: str, event: str, fields: dict[str, object]) -> None:
         if _RANKS[level] < self.rank:
@@ -231,14 +230,20 @@ class ServerLog:
         self.recent.append(line)
         if self.stream is None:
             return
-        if self._renderer is None:
+        if self._render is None:
             self._waiting.append(line)
         else:
             self._print(line)
 
     def _print(self, line: dict[str, object]) -> None:
+        stream, render = self.stream, self._render
+        if stream is None or render is None:
+            return
         try:
-            self._printer.msg(self._renderer(None, "", dict(line)))
+            text = render(line)
+            with self._lock:
+                stream.write(text + "\n")
+                stream.flush()
         except (OSError, ValueError):
             # The reader of the stream has closed it. The server continues without a log.
             self.stream = None

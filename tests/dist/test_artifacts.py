@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DIST = ROOT / "dist"
 INSTALL_SECONDS = 600.0
 RUN_SECONDS = 120.0
-DEPENDENCIES = {"click", "cramjam", "crc32c", "google-re2", "librt", "mypy-extensions", "structlog", "uvloop", "xxhash"}
+DEPENDENCIES = {"click", "cramjam", "crc32c", "google-re2", "librt", "mypy-extensions", "uvloop", "xxhash"}
 RELATIVE_LINK = re.compile(r"\]\((?!https?:|#)[^)]*\)")
 PLUGIN_TEST = """
 def test_server(kcoord):

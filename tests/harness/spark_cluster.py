@@ -23,7 +23,7 @@ SPARK_HOME: Final = Path(pyspark.__file__).parent
 READY_S: Final = 300
 # What reading a log needs beside kcoord, as it lies in site-packages, and parts of it that only take space.
 PACKAGES: Final = (
-    "pyarrow", "numpy", "numpy.libs", "librt", "mypy_extensions.py", "crc32c", "cramjam", "re2", "xxhash", "structlog", "click",
+    "pyarrow", "numpy", "numpy.libs", "librt", "mypy_extensions.py", "crc32c", "cramjam", "re2", "xxhash", "click",
 )  # fmt: skip
 NOT_NEEDED: Final = ("tests", "include", "__pycache__")
 

@@ -26,7 +26,7 @@ def lines(stream: io.StringIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_lines_are_kept_until_the_renderer_is_loaded() -> None:
+def test_lines_are_kept_until_the_log_is_opened() -> None:
     stream = io.StringIO()
     log = ServerLog(stream)
     log.info("first", number=1)
