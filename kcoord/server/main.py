@@ -20,6 +20,8 @@ from kcoord.server.settings.load import Config
 # takes longer than many requests.
 GC_THRESHOLDS: Final = (50_000, 20, 50)
 TRACE_MAX: Final = 4000
+# How soon after a start there is time for what can wait.
+SETTLED_S: Final = 0.1
 # How often a server that ends with its parent looks for it.
 PARENT_LOOK_S: Final = 0.2
 
@@ -50,8 +52,8 @@ async def _serve(
     for host, port in server.addresses:
         announce(host, port)
     loop.call_soon(log.open)
-    # Not earlier: it takes a few milliseconds, and clients wait for a server to start.
-    loop.call_soon(keep_freed_memory)
+    # Not earlier: it takes a few milliseconds, and the first clients wait for a server to start.
+    loop.call_later(SETTLED_S, keep_freed_memory)
     watch = None if is_orphan is None else loop.create_task(_watch_parent(server, is_orphan))
     await server.wait()
     if watch is not None:
