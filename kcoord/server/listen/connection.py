@@ -377,7 +377,8 @@ class Connection:
 
     def keep(self, data: bytes) -> None:
         """Keep input for a later turn, in order."""
-        self.unread = self.unread[self.unread_at :] + data
+        # Compiled, appending to nothing would copy.
+        self.unread = self.unread[self.unread_at :] + data if self.unread else data
         self.unread_at = 0
 
     def take_piece(self) -> bytes:
