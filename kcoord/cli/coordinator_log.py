@@ -6,7 +6,7 @@ from typing import final
 
 from kcoord.cli.epochs import Epochs
 from kcoord.core.groups.cause_header import decode_cause
-from kcoord.engine.event_format import event_document
+from kcoord.engine.group_events import event_document
 from kcoord.history.timeline import GroupTimeline
 from kcoord.log.typed_records import RecordReader
 from kcoord.wire.message import Message

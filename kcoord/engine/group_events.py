@@ -12,11 +12,13 @@ written, unless they are older than the topic's retention.
 
 from __future__ import annotations
 
+import json
 from typing import Final, final
 
-from kcoord.core.cause import Cause
+from kcoord.core.cause import NO_TIME, Cause
+from kcoord.core.outcome import OFFSETS_TOPIC
 from kcoord.engine.batch_walk import BatchWalk
-from kcoord.history.timeline import GroupEvent, GroupTimeline
+from kcoord.history.timeline import REBALANCE_FINISHED, UNKNOWN, GroupEvent, GroupTimeline
 from kcoord.log.partition_log import INT64_MAX, PartitionLog
 from kcoord.wire.compression import DecompressionError
 from kcoord.wire.message import Message
@@ -31,6 +33,8 @@ END_BYTES: Final = 1024 * 1024
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
 # Records that may wait to be projected while the disk is full. Beyond this the rest is left to the next start.
 WAITING_MAX: Final = 200_000
+# Made once, since json.dumps makes a new one for each event.
+_JSON: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 
 
 @final
@@ -119,8 +123,6 @@ class GroupEvents:
             return
         if not records:
             return
-        from kcoord.engine.event_format import decode_marks
-
         for name, value in records[-1].headers:
             if name == MARKS_HEADER and value is not None:
                 for partition, offset in decode_marks(value).items():
@@ -216,8 +218,6 @@ class GroupEvents:
         return self._batches(events)
 
     def _batches(self, events: list[tuple[int, GroupEvent]]) -> list[EventBatch]:
-        from kcoord.engine.event_format import encode_event, encode_marks, event_key
-
         batches: list[EventBatch] = []
         builder = BatchBuilder()
         last = len(events) - 1
@@ -244,3 +244,62 @@ class GroupEvents:
             timeline = GroupTimeline()
             self._timelines[partition] = timeline
         return timeline
+
+
+def event_key(event: GroupEvent) -> bytes:
+    """`group|epoch|offset`, with the offset of the record in the coordinator log."""
+    return f"{event.group}|{event.epoch}|{event.offset}".encode("utf-8", "replace")
+
+
+def event_document(event: GroupEvent, partition: int) -> dict[str, object]:
+    """An event as it is stored in the topic, see docs/group-events.md."""
+    document: dict[str, object] = {
+        "version": 1,
+        "event": event.event,
+        "group": event.group,
+        "protocol": event.protocol,
+        "epoch": event.epoch,
+        "time_ms": event.time_ms,
+    }
+    if event.started_ms != NO_TIME:
+        document["started_ms"] = event.started_ms
+        document["duration_ms"] = max(event.time_ms - event.started_ms, 0)
+    cause = event.cause
+    if cause is not None:
+        document["cause"] = cause.kind
+        document["member"] = cause.member_id or None
+        document["detail"] = cause.detail or None
+    elif event.event != REBALANCE_FINISHED:
+        # A broker wrote the record, or a kcoord without causes.
+        document["cause"] = None
+        document["member"] = None
+        document["detail"] = None
+    document["members"] = None if event.members == UNKNOWN else event.members
+    document["partitions"] = None if event.partitions == UNKNOWN else event.partitions
+    document["log"] = f"{OFFSETS_TOPIC}-{partition}"
+    document["offset"] = event.offset
+    return document
+
+
+def encode_event(event: GroupEvent, partition: int) -> bytes:
+    text = _JSON.encode(event_document(event, partition))
+    return text.encode("utf-8", "replace")
+
+
+def encode_marks(marks: dict[int, int]) -> bytes:
+    by_name: dict[str, int] = {str(partition): marks[partition] for partition in sorted(marks)}
+    return json.dumps(by_name, separators=(",", ":")).encode("ascii")
+
+
+def decode_marks(data: bytes) -> dict[int, int]:
+    """The next offsets by partition of `__consumer_offsets`; empty if the mark cannot be decoded."""
+    marks: dict[int, int] = {}
+    try:
+        document = json.loads(data.decode("utf-8"))
+    except ValueError:
+        return marks
+    if isinstance(document, dict):
+        for name, offset in document.items():
+            if isinstance(name, str) and name.isdigit() and isinstance(offset, int):
+                marks[int(name)] = offset
+    return marks

@@ -7,15 +7,13 @@ closed segments and writes `.cleaned` files into the log's directory. It runs at
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from kcoord.log.cleaner import CleanConfig, CleanedGroup, CleanResult, clean
 from kcoord.log.errors import LogDamaged
 from kcoord.log.exchange import CLEANED_SUFFIX
 from kcoord.log.pace import SHARE_MIN, GentlePace, find_processors
-
-if TYPE_CHECKING:
-    from kcoord.log.parent import LogFiles
+from kcoord.log.parent import LogFiles, Parent
 
 # How much the process yields to others. Beside processors that are busy all the time, the lowest priority gets next to
 # nothing of them, whatever share it may use. So the priority rises with the share, up to a normal one.
@@ -145,9 +143,6 @@ def reply(request: CleanRequest, storage: LogFiles) -> dict[str, Any]:
 
 
 def main() -> None:
-    # The server imports this module too, and needs no `json` to start.
-    from kcoord.log.parent import LogFiles, Parent
-
     parent = Parent()
     request = decode_request(parent.work)
     parent.answer(reply(request, LogFiles(request.root, (CLEANED_SUFFIX,), parent.meter)))

@@ -9,6 +9,7 @@ Kafka's protocol use this socket, never a listener.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import socket
 import struct
@@ -178,9 +179,6 @@ class Control:
 
 
 def _frame(document: dict[str, Any]) -> bytes:
-    # Here, as below, so that a start does not import it.
-    import json
-
     data = json.dumps(document).encode()
     return struct.pack(">I", len(data)) + data
 
@@ -189,8 +187,6 @@ async def _read_frame(reader: asyncio.StreamReader) -> dict[str, Any]:
     (size,) = struct.unpack(">I", await reader.readexactly(4))
     if size > FRAME_BYTES_MAX:
         raise ValueError(f"frame of {size} bytes")
-    import json
-
     document = json.loads(await reader.readexactly(size))
     if not isinstance(document, dict):
         raise ValueError("not an object")
@@ -200,8 +196,6 @@ async def _read_frame(reader: asyncio.StreamReader) -> dict[str, Any]:
 def _read_answer(stream: BinaryIO) -> dict[str, Any]:
     head = stream.read(4)
     data = stream.read(struct.unpack(">I", head)[0]) if len(head) == 4 else b""
-    import json
-
     answer: dict[str, Any] = json.loads(data)
     return answer
 

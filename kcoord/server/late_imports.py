@@ -1,4 +1,4 @@
-"""Imports that only some requests need: causes of epochs, events, hashes, compression, patterns.
+"""Imports that only some requests need: hashes, compression, patterns.
 
 They take a start several milliseconds, so they come when the server already serves: soon, since an import takes a few
 milliseconds of the event loop, and a file descriptor, which a server with too many connections does not have.
@@ -11,9 +11,8 @@ import importlib
 import sys
 from typing import Final
 
-# The first two are for the first epoch of a group. Then: kcoord.log.sieve, kcoord.core.topics.hash,
-# kcoord.wire.compression and kcoord.core.topics.regex.
-MODULES: Final = ("json", "kcoord.engine.event_format", "hashlib", "xxhash", "cramjam", "re2")
+# Used by kcoord.log.sieve, kcoord.core.topics.hash, kcoord.wire.compression and kcoord.core.topics.regex.
+MODULES: Final = ("hashlib", "xxhash", "cramjam", "re2")
 PAUSE_S: Final = 0.1
 
 

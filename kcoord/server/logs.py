@@ -7,6 +7,7 @@ first clients: structlog takes 20 ms to import, and 80 where rich is installed, 
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import time
@@ -216,9 +217,6 @@ class ServerLog:
         if style == "console":
             has_colors = stream.isatty() and not os.environ.get("NO_COLOR")
             return lambda line: render_text(line, has_colors)
-        # Here, so that a start does not import it.
-        import json
-
         return json.JSONEncoder(ensure_ascii=False, default=repr).encode
 
     def _write(self, level: str, event: str, fields: dict[str, object]) -> None:

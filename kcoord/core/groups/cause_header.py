@@ -9,6 +9,7 @@ Only `kind` is always present. Readers that do not know the header ignore it.
 
 from __future__ import annotations
 
+import json
 from typing import Final
 
 from kcoord.core.cause import NO_TIME, Cause
@@ -17,6 +18,8 @@ from kcoord.wire.record_batch import Headers
 CAUSE_HEADER: Final = "kcoord.cause"
 # Bytes of the headers besides key and value: their count and two lengths, each a varint.
 OVERHEAD_BYTES: Final = 15
+
+_JSON: Final = json.JSONEncoder(ensure_ascii=False)
 
 
 def encode_cause(cause: Cause) -> bytes:
@@ -32,11 +35,7 @@ def encode_cause(cause: Cause) -> bytes:
 
 
 def _quoted(text: str) -> str:
-    # Here, as below, so that a start does not import it.
-    from json.encoder import encode_basestring
-
-    quoted: str = encode_basestring(text)
-    return quoted
+    return _JSON.encode(text)
 
 
 def cause_headers(cause: Cause) -> tuple[Headers, int]:
@@ -51,8 +50,6 @@ def decode_cause(headers: Headers) -> Cause | None:
     for key, value in headers:
         if key != CAUSE_HEADER or value is None:
             continue
-        import json
-
         try:
             document = json.loads(value.decode("utf-8"))
         except ValueError:

@@ -8,6 +8,7 @@ a process has a deadline.
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -95,9 +96,6 @@ def run_child(module: str, work: dict[str, Any], leash: Leash, silence_s: float,
 
     `work` includes the `niceness`. The process is ended after `silence_s` seconds without progress.
     """
-    # Here, and in control.py, so that a start does not import it.
-    import json
-
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
     try:
         child = subprocess.Popen(
@@ -259,8 +257,6 @@ class _Talk:
         document = None
         # Most garbage is recognised without parsing it.
         if line.startswith(b'{"'):
-            import json
-
             try:
                 document = json.loads(line)
             except (ValueError, RecursionError):

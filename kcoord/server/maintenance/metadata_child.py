@@ -12,6 +12,7 @@ from typing import Any
 
 from kcoord.engine.metadata_writer import SnapshotPlan, WrittenSnapshot, write_snapshot
 from kcoord.log.metadata_checkpoint import PART_SUFFIX
+from kcoord.log.parent import LogFiles, Parent
 from kcoord.log.partition_log import Extent
 from kcoord.server.maintenance.child import int_of
 
@@ -57,9 +58,6 @@ def decode_result(answer: dict[str, Any]) -> WrittenSnapshot:
 
 
 def main() -> None:
-    # The server imports this module too, and needs no `json` to start.
-    from kcoord.log.parent import LogFiles, Parent
-
     parent = Parent()
     storage = LogFiles(parent.work["root"], (PART_SUFFIX,), parent.meter)
     try:

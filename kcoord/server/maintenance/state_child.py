@@ -11,6 +11,7 @@ import gc
 from typing import Any
 
 from kcoord.engine.state_checkpoint import StatePlan, write_state
+from kcoord.log.parent import LogFiles, Parent
 from kcoord.log.partition_log import Extent
 from kcoord.log.state_file import TEMPORARY_SUFFIX
 
@@ -31,9 +32,6 @@ def decode_plan(data: dict[str, Any]) -> StatePlan:
 
 
 def main() -> None:
-    # The server imports this module too, and needs no `json` to start.
-    from kcoord.log.parent import LogFiles, Parent
-
     # It would look through millions of keys again and again, and find nothing.
     gc.disable()
     parent = Parent()

@@ -14,7 +14,7 @@ from kcoord.core.config import CoreConfig
 from kcoord.core.groups.cause_header import CAUSE_HEADER, decode_cause
 from kcoord.core.outcome import Now
 from kcoord.engine.engine import Engine
-from kcoord.engine.event_format import decode_marks, encode_event, event_document
+from kcoord.engine.group_events import decode_marks, encode_event, event_document
 from kcoord.engine.state_checkpoint import write_state
 from kcoord.history.timeline import GroupEvent, GroupTimeline
 from kcoord.log.partition_log import PartitionLog
