@@ -216,10 +216,13 @@ class Engine:
 
     # --- what comes in ---------------------------------------------------------------------------------------
 
-    def receive(self, session: Session, data: bytes, now: Now) -> None:
-        """Take bytes from a connection. What they lead to shows in take_ready() and end_turn()."""
+    def receive(self, session: Session, data: bytes, now: Now, start: int = 0, end: int = -1) -> None:
+        """Take bytes from a connection: those from `start` to `end`, or to the end of `data` if that is -1.
+
+        What they lead to shows in take_ready() and end_turn().
+        """
         self.commits.check_failure()
-        self.intake.receive(session, data, now)
+        self.intake.receive(session, data, now, start, end)
 
     def output_taken(self, session: Session) -> None:
         """The session's output was taken: the next turn handles the requests that waited for that."""

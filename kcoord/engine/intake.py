@@ -74,13 +74,13 @@ class Intake:
         # Reads the requests of the most frequent APIs. What decodes those keeps no reference to it.
         self.reader = Reader(b"")
 
-    def receive(self, session: Session, data: bytes, now: Now) -> None:
-        """Handle the frames that have just arrived, unless they have to wait."""
+    def receive(self, session: Session, data: bytes, now: Now, start: int = 0, end: int = -1) -> None:
+        """Handle the frames that have just arrived, unless they have to wait. -1: all of `data` from `start` on."""
         if session.state != OPEN:
             return
         frames: list[bytes] = []
         try:
-            session.splitter.feed(data, frames)
+            session.splitter.feed(data, frames, start, end)
         except FrameError as error:
             self._handle_fresh(session, frames, now)
             self.outbox.close(session, str(error), LIMIT if isinstance(error, FrameTooLarge) else PEER)

@@ -63,7 +63,7 @@ class EngineLike(Protocol):
     def budget(self) -> TurnBudget: ...
     def open_session(self, client_host: str, host: str, port: int) -> Session: ...
     def close_session(self, session: Session, now: Now) -> None: ...
-    def receive(self, session: Session, data: bytes, now: Now) -> None: ...
+    def receive(self, session: Session, data: bytes, now: Now, start: int = 0, end: int = -1) -> None: ...
     def output_taken(self, session: Session) -> None: ...
     def end_turn(self, now: Now, may_hold: bool = False) -> CommitTicket | None: ...
     def commit_done(self, ticket: CommitTicket, now: Now) -> None: ...
@@ -191,13 +191,22 @@ class Pump:
         connection.update_reading()
         self.schedule_turn()
 
-    def _handle(self, connection: Connection, data: bytes | None, now: Now) -> None:
-        """Let the engine handle new input, or the next piece of the waiting input if `data` is None."""
+    def _handle(self, connection: Connection, data: bytes, now: Now) -> None:
+        """Let the engine handle new input."""
         try:
-            if data is None:
-                data = connection.take_piece()
             self.engine.receive(connection.session, data, now)
             self._note_held(connection.note_input(len(data), now.mono_ms))
+        except Exception as error:
+            self._fault(connection, error)
+
+    def _handle_piece(self, connection: Connection, now: Now) -> None:
+        """Let the engine handle the next piece of the waiting input."""
+        try:
+            data = connection.unread
+            start = connection.unread_at
+            end = connection.take_piece()
+            self.engine.receive(connection.session, data, now, start, end)
+            self._note_held(connection.note_input(end - start, now.mono_ms))
         except Exception as error:
             self._fault(connection, error)
 
@@ -208,7 +217,7 @@ class Pump:
             connection = unread.popleft()
             if connection.is_dropped:
                 continue
-            self._handle(connection, None, now)
+            self._handle_piece(connection, now)
             if connection.unread:
                 unread.append(connection)
             connection.update_reading()

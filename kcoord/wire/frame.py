@@ -1,8 +1,8 @@
 """Splits a byte stream into request frames.
 
 A frame is a 4-byte size followed by that many bytes. The first six bytes hold the size and the API key. The size is
-checked against the limit of this API before anything is buffered. The chunks of a large frame are collected and joined
-once, without the size field, so they are not copied a second time.
+checked against the limit of this API before anything is buffered. A frame is copied once, out of the bytes that it came
+with. The chunks of one that comes in several are kept without the size field, and joined when the last one is there.
 """
 
 from __future__ import annotations
@@ -66,20 +66,40 @@ class FrameSplitter:
         """Bytes missing to the end of the incomplete frame, or to its size; 0 if no frame has begun."""
         return self.wanted - self.buffered if self.buffered > 0 else 0
 
-    def feed(self, data: bytes, frames: list[bytes]) -> None:
-        """Append every frame that `data` completes to `frames`. After a FrameError the splitter must not be used."""
+    def frame_bytes(self, data: bytes, pos: i64) -> i64:
+        """How many bytes from `pos` on belong to the frame that they continue or begin; 0 if that is unknown.
+
+        Nothing is checked yet, and fewer bytes may be there.
+        """
         if self.buffered > 0:
-            self.chunks.append(data)
-            self.buffered += len(data)
-            if self.buffered < self.wanted:
+            return self.wanted - self.buffered
+        if len(data) - pos < HEAD_BYTES:
+            return 0
+        size: i64 = i64(read_i32_be(data, pos))
+        return size + SIZE_BYTES
+
+    def feed(self, data: bytes, frames: list[bytes], pos: i64 = 0, end: i64 = -1) -> None:
+        """Append every frame that the bytes from `pos` to `end` complete to `frames`; -1: to the end of `data`.
+
+        After a FrameError the splitter must not be used.
+        """
+        if end < 0:
+            end = len(data)
+        buf = data
+        if self.buffered > 0:
+            missing: i64 = self.wanted - self.buffered
+            if end - pos < missing:
+                self._keep(data, pos, end)
                 return
-            buf = self._end_frame(data, frames) if self.wanted > HEAD_BYTES else b"".join(self.chunks)
+            if self.wanted > HEAD_BYTES:
+                frames.append(b"".join([*self.chunks, memoryview(data)[pos : pos + missing]]))
+                pos += missing
+            else:
+                buf = b"".join([*self.chunks, data[pos:end]])
+                pos = 0
+                end = len(buf)
             self.chunks.clear()
             self.buffered = 0
-        else:
-            buf = data
-        pos: i64 = 0
-        end: i64 = len(buf)
         wanted: i64 = HEAD_BYTES
         while end - pos >= HEAD_BYTES:
             size: i64 = i64(read_i32_be(buf, pos))
@@ -96,22 +116,17 @@ class FrameSplitter:
             pos += wanted
             wanted = HEAD_BYTES
         if pos < end:
-            self.buffered = end - pos
             self.wanted = wanted
             if wanted > HEAD_BYTES:
+                self.buffered = SIZE_BYTES
                 pos += SIZE_BYTES
-            self.chunks.append(buf[pos:] if pos > 0 else buf)
+            self._keep(buf, pos, end)
 
-    def _end_frame(self, last: bytes, frames: list[bytes]) -> bytes:
-        """Append the frame that the chunks complete, and return the bytes after it. `last` is the last chunk."""
-        extra: i64 = self.buffered - self.wanted
-        if extra == 0:
-            frames.append(b"".join(self.chunks))
-            return b""
-        size: i64 = len(last)
-        self.chunks[-1] = last[: size - extra]
-        frames.append(b"".join(self.chunks))
-        return last[size - extra :]
+    def _keep(self, data: bytes, pos: i64, end: i64) -> None:
+        """Buffer the bytes from `pos` to `end`."""
+        self.buffered += end - pos
+        # Compiled, a slice of everything would be a copy.
+        self.chunks.append(data if pos == 0 and end == len(data) else data[pos:end])
 
     def _refuse(self, head: bytes, size: int, api_key: int, limit: int) -> None:
         if head[:4] in _HTTP_METHODS:

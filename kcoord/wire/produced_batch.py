@@ -72,6 +72,7 @@ CODEC_OF_PRODUCER: Final = -1
 # The fixed cost of a batch in elements: its header, its checksum, its result.
 ELEMENTS_PER_BATCH: Final = 16
 INT64_MAX: Final = 0x7FFFFFFFFFFFFFFF
+COMMON_TIME_MAX: Final = 1 << 60
 
 
 @final
@@ -319,7 +320,8 @@ class BatchCheck:
                 left -= 1
                 end = record_end(r)
                 exact = base + r.varlong()
-                if exact < -0x8000000000000000 or exact > INT64_MAX:
+                # Compiled, a comparison with a larger constant creates an integer object for each record.
+                if not -COMMON_TIME_MAX < exact < COMMON_TIME_MAX and not -INT64_MAX - 1 <= exact <= INT64_MAX:
                     raise DecodeError("timestamp is not an int64")
                 timestamp: i64 = header.max_timestamp if is_stamped else exact
                 if r.varint() != index:

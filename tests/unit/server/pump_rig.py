@@ -76,11 +76,11 @@ class EchoEngine:
         self.calls.append("close")
         session.close()
 
-    def receive(self, session: Session, data: bytes, now: Now) -> None:
+    def receive(self, session: Session, data: bytes, now: Now, start: int = 0, end: int = -1) -> None:
         self.calls.append("receive")
         frames: list[bytes] = []
         try:
-            session.splitter.feed(data, frames)
+            session.splitter.feed(data, frames, start, end)
         except FrameError as error:
             session.end(str(error))
             self.ready.append(session)

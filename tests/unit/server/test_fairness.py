@@ -124,26 +124,51 @@ async def test_what_was_sent_before_the_end_is_handled_and_answered(rig: Rig) ->
         assert handled(rig) == before and rig.pump.held_bytes == 0
 
 
+def join_request(size_bytes: int) -> bytes:
+    """A JoinGroup request that is refused: it names no group."""
+    protocols = [JoinGroupRequestProtocol("x", bytes(size_bytes))]
+    return request_frame(apis.JOIN_GROUP, 5, JoinGroupRequest(protocols=protocols), 7)
+
+
+class Noting:
+    """The engine of a server, with a note of each piece that it gets. Native classes cannot be patched."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.engine = rig.engine
+        self.pieces: list[int] = []
+        rig.pump.engine = self
+
+    def receive(self, session: Session, data: bytes, now: Now, start: int = 0, end: int = -1) -> None:
+        self.pieces.append(len(data) if end < 0 else end - start)
+        self.engine.receive(session, data, now, start, end)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.engine, name)
+
+
 async def test_a_large_request_is_not_cut_to_pieces(rig: Rig) -> None:
-    protocols = [JoinGroupRequestProtocol("x", bytes(5 << 20))]
-    large = request_frame(apis.JOIN_GROUP, 5, JoinGroupRequest(protocols=protocols), 7)
+    large = join_request(5 << 20)
     streams = await rig.connect()
-    pieces: list[int] = []
-
-    class Noting:
-        """The engine, with a note of each piece that it gets. Native classes cannot be patched."""
-
-        def receive(self, session: Session, data: bytes, now: Now) -> None:
-            pieces.append(len(data))
-            rig.engine.receive(session, data, now)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(rig.engine, name)
-
-    rig.pump.engine = Noting()
+    pieces = Noting(rig).pieces
     streams[1].write(large)
     assert await asyncio.wait_for(streams[0].readexactly(4), WAIT_S)
     assert sum(pieces) == len(large) and len(pieces) < len(large) / 8192
+
+
+async def test_a_large_request_that_came_whole_is_passed_whole_and_alone(rig: Rig) -> None:
+    large = join_request(20_000)
+    streams = await rig.connect()
+    while not rig.pump.connections:
+        await asyncio.sleep(0.002)
+    connection = next(iter(rig.pump.connections.values()))
+    pieces = Noting(rig).pieces
+    connection.data_received(large + large + FRAME + large[:10_000])
+    connection.data_received(large[10_000:])
+    for _ in range(4):
+        size = await asyncio.wait_for(streams[0].readexactly(4), WAIT_S)
+        await asyncio.wait_for(streams[0].readexactly(int.from_bytes(size, "big")), WAIT_S)
+    assert pieces[:2] == [len(large)] * 2
+    assert sum(pieces) == 3 * len(large) + len(FRAME) and rig.pump.held_bytes == 0
 
 
 async def test_large_requests_take_turns_in_being_read(rig: Rig) -> None:

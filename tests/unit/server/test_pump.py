@@ -578,8 +578,8 @@ async def test_another_engine_takes_over_idle_connections() -> None:
 
 async def test_a_turn_that_takes_long_is_reported_with_its_api() -> None:
     class Busy(EchoEngine):
-        def receive(self, session: Session, data: bytes, now: Now) -> None:
-            super().receive(session, data, now)
+        def receive(self, session: Session, data: bytes, now: Now, start: int = 0, end: int = -1) -> None:
+            super().receive(session, data, now, start, end)
             self.budget.note_request(apis.OFFSET_COMMIT, len(data), session.client_host, 0)
             ends_ns = time.thread_time_ns() + 30_000_000
             while time.thread_time_ns() < ends_ns:

@@ -27,11 +27,27 @@ def test_any_chunking_gives_the_same_frames(shapes: list[tuple[int, int]], data:
     found: list[bytes] = []
     position = 0
     while position < len(stream):
-        step = data.draw(st.integers(1, 40))
-        splitter.feed(stream[position : position + step], found)
+        step = data.draw(st.integers(1, 400))
+        chunk = stream[position : position + step]
         position += step
+        start = 0
+        # A part of the chunk at a time, some of them with what belongs to one frame.
+        while start < len(chunk):
+            part = splitter.frame_bytes(chunk, start) if data.draw(st.booleans()) else data.draw(st.integers(1, 40))
+            end = min(start + max(part, 1), len(chunk))
+            splitter.feed(chunk, found, start, end)
+            start = end
     assert found == [f[4:] for f in frames]
-    assert splitter.pending_bytes() == 0
+    assert splitter.pending_bytes() == splitter.missing_bytes() == 0
+
+
+def test_how_many_bytes_a_frame_takes_of_those_that_follow() -> None:
+    whole = frame(8, 300)
+    splitter = FrameSplitter(LIMITS)
+    assert splitter.frame_bytes(b"abc" + whole + whole, 3) == 304
+    assert splitter.frame_bytes(whole[:5], 0) == 0
+    splitter.feed(whole, [], 0, 100)
+    assert splitter.missing_bytes() == splitter.frame_bytes(whole, 100) == 204
 
 
 def test_the_size_is_checked_from_the_first_six_bytes() -> None:
