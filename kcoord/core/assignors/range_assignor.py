@@ -37,10 +37,13 @@ class RangeAssignor(Assignor):
         takers: dict[bytes, list[Assignment]] = {}
         row = _row(group)
         if group.is_homogeneous and row:
+            topic_ids = row[0].topic_ids
+            if _are_alike(topic_ids, topics):
+                return _cut_alike(row, topic_ids, topics.partition_count(topic_ids[0]))
             everybody: list[Assignment] = [{} for _ in row]
             for i in range(len(row)):
                 result[row[i].member_id] = everybody[i]
-            for topic_id in row[0].topic_ids:
+            for topic_id in topic_ids:
                 takers[topic_id] = everybody
         else:
             for member in row:
@@ -57,25 +60,55 @@ class RangeAssignor(Assignor):
 
 
 def _row(group: GroupSpec) -> list[MemberSpec]:
-    static: list[tuple[bytes, MemberSpec]] = []
-    dynamic: list[tuple[bytes, MemberSpec]] = []
+    static: list[tuple[str, MemberSpec]] = []
+    dynamic: list[tuple[str, MemberSpec]] = []
     for member in group.members.values():
         if member.instance_id is None:
-            dynamic.append((_order_key(member.member_id), member))
+            dynamic.append((member.member_id, member))
         else:
-            static.append((_order_key(member.instance_id), member))
-    static.sort(key=_first)
-    dynamic.sort(key=_first)
-    return [member for _, member in static] + [member for _, member in dynamic]
+            static.append((member.instance_id, member))
+    return _in_order(static) + _in_order(dynamic)
 
 
-def _first(keyed: tuple[bytes, MemberSpec]) -> bytes:
+def _in_order(members: list[tuple[str, MemberSpec]]) -> list[MemberSpec]:
+    """The members by id, in Java's order of strings, by UTF-16 code unit. For ASCII it is Python's order."""
+    for text, _ in members:
+        if not text.isascii():
+            members.sort(key=_code_units)
+            break
+    else:
+        members.sort(key=_text)
+    return [member for _, member in members]
+
+
+def _text(keyed: tuple[str, MemberSpec]) -> str:
     return keyed[0]
 
 
-def _order_key(text: str) -> bytes:
-    """A sort key with Java's order of strings, by UTF-16 code unit."""
-    return text.encode("utf-16-be", "surrogatepass")
+def _code_units(keyed: tuple[str, MemberSpec]) -> bytes:
+    return keyed[0].encode("utf-16-be", "surrogatepass")
+
+
+def _are_alike(topic_ids: list[bytes], topics: TopicDescriber) -> bool:
+    """Whether there are topics, and all of them have as many partitions."""
+    if not topic_ids:
+        return False
+    partition_count = topics.partition_count(topic_ids[0])
+    for topic_id in topic_ids:
+        if topics.partition_count(topic_id) != partition_count:
+            return False
+    return partition_count != UNKNOWN_TOPIC
+
+
+def _cut_alike(row: list[MemberSpec], topic_ids: list[bytes], partition_count: int) -> dict[str, Assignment]:
+    """The same as `_hand_out`, for topics of one size with the same subscribers: a member has equal runs of all."""
+    result: dict[str, Assignment] = {}
+    runs = _runs(partition_count, len(row))
+    # Python makes a dict with the keys of another one at its final size.
+    topics: Assignment = {topic_id: [] for topic_id in topic_ids}
+    for i in range(len(row)):
+        result[row[i].member_id] = dict.fromkeys(topics, runs[i]) if i < len(runs) else {}
+    return result
 
 
 def _hand_out(takers: dict[bytes, list[Assignment]], topics: TopicDescriber) -> None:
@@ -98,9 +131,12 @@ def _hand_out(takers: dict[bytes, list[Assignment]], topics: TopicDescriber) -> 
 def _runs(partition_count: int, taker_count: int) -> list[list[int]]:
     """The runs of a topic, without empty ones at the end."""
     runs: list[list[int]] = []
+    partitions = list(range(partition_count))
+    quota = partition_count // taker_count
+    longer = partition_count % taker_count
     start = 0
     for i in range(min(partition_count, taker_count)):
-        end = start + partition_count // taker_count + (1 if i < partition_count % taker_count else 0)
-        runs.append(list(range(start, end)))
+        end = start + quota + (1 if i < longer else 0)
+        runs.append(partitions[start:end])
         start = end
     return runs

@@ -20,6 +20,23 @@ def test_equal_topics_are_cut_alike() -> None:
     assert result == {"a": assignment({1: [0, 1], 2: [0, 1]}), "b": assignment({1: [2], 2: [2]})}
 
 
+def test_topics_of_different_sizes_with_the_same_subscribers() -> None:
+    result = RANGE.assign(group(member("a", [1, 2]), member("b", [1, 2])), Topics({1: 3, 2: 4}))
+    assert result == {"a": assignment({1: [0, 1], 2: [0, 1]}), "b": assignment({1: [2], 2: [2, 3]})}
+
+
+@pytest.mark.parametrize("partitions", [0, 1, 6, 7, 8, 20, 21])
+def test_topics_of_one_size_are_cut_as_if_they_were_not(partitions: int) -> None:
+    """Topics of one size, to which everybody subscribes, have code of their own. It must not make a difference."""
+    members = [member(f"m{n}", [1, 2, 3], instance_id=f"i{n}" if n in (2, 5) else None) for n in range(7)]
+    together = group(*members)
+    topics = Topics(dict.fromkeys((1, 2, 3), partitions))
+    assert together.is_homogeneous
+    result = RANGE.assign(together, topics)
+    assert result == RANGE.assign(GroupSpec(together.members, False), topics)
+    assert all(list(one) == sorted(one) for one in result.values())
+
+
 def test_more_members_than_partitions() -> None:
     result = RANGE.assign(group(*[member(m, [1]) for m in "abc"]), Topics({1: 2}))
     assert result == {"a": assignment({1: [0]}), "b": assignment({1: [1]}), "c": {}}
