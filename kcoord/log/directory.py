@@ -58,6 +58,7 @@ from kcoord.log.record_format import (
     encode_ends,
 )
 from kcoord.log.storage import LOCK_FILE, DirectorySync, FileSync, Storage, Syncable
+from kcoord.wire.causes import caused_by
 
 META_PROPERTIES: Final = "meta.properties"
 RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
@@ -629,7 +630,8 @@ def open_directory(
     except BaseException as error:
         storage.unlock()
         if isinstance(error, OSError) and error.errno in NOT_ALLOWED:
-            raise DirectoryNotWritable(f"the data directory cannot be used: {error}") from error
+            reason = f"the data directory cannot be used: {error}"
+            raise caused_by(DirectoryNotWritable(reason), error) from error
         raise
     return directory
 

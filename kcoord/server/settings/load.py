@@ -202,8 +202,8 @@ def read_file(path: str) -> dict[str, str]:
     found: dict[str, str] = {}
     try:
         _flatten(tomllib.loads(text), "", path, found)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    except tomllib.TOMLDecodeError as malformed:
+        raise ConfigError(f"{path} is not valid TOML: {malformed}") from None
     return found
 
 
