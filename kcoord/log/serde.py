@@ -112,9 +112,7 @@ def encode_record(key: Message, value: Message | None) -> tuple[bytes, bytes | N
         write_i16_be(w, LEGACY_OFFSET_COMMIT)
         encode_legacy_offset_commit_key(w, key, 0)
     else:
-        codec = PAIRS_BY_KEY.get(type(key))
-        if codec is None:
-            raise EncodeError(f"{type(key).__name__} is not a record key")
+        codec = _pair_of_key(key)
         write_i16_be(w, codec.record_type)
         codec.encode_key(w, key, 0)
     return w.getvalue(), None if value is None else encode_value(key, value, _version_of(value))
@@ -137,12 +135,21 @@ def encode_value(key: Message, value: Message, version: int) -> bytes:
         _check_writable(isinstance(value, LegacyOffsetCommitValue), version, 0)
         encode_legacy_offset_commit_value(w, cast(LegacyOffsetCommitValue, value), version)
     else:
-        codec = PAIRS_BY_KEY.get(type(key))
-        if codec is None:
-            raise EncodeError(f"{type(key).__name__} is not a record key")
+        codec = _pair_of_key(key)
         _check_writable(True, version, 0)
         codec.encode_value(w, value, version)
     return w.getvalue()
+
+
+def _pair_of_key(key: Message) -> PairCodec:
+    codec = PAIRS_BY_KEY.get(type(key))
+    if codec is None:
+        from kcoord.log.other_codecs import OTHER_PAIRS_BY_KEY
+
+        codec = OTHER_PAIRS_BY_KEY.get(type(key))
+        if codec is None:
+            raise EncodeError(f"{type(key).__name__} is not a record key")
+    return codec
 
 
 def _check_writable(is_right: bool, version: int, version_max: int) -> None:
@@ -194,13 +201,16 @@ def decode_record(key: bytes, value: bytes | None) -> tuple[Message, Message | N
     if record_type == LEGACY_OFFSET_COMMIT:
         return _decode_legacy_offset_commit(r, value)
     codec = PAIRS_BY_TYPE.get(record_type)
-    if codec is None:
+    if codec is not None:
+        return _decode_pair(codec, r, value)
+    from kcoord.log.other_codecs import OTHER_PAIRS_BY_TYPE
+
+    other = OTHER_PAIRS_BY_TYPE.get(record_type)
+    if other is None:
         return UnknownRecord(record_type, key, value), None
     try:
-        return _decode_pair(codec, r, value)
+        return _decode_pair(other, r, value)
     except DecodeError:
-        if codec.is_ours:
-            raise
         # kcoord does not use records of these types, and their schemas may still change.
         return UnknownRecord(record_type, key, value), None
 
@@ -249,7 +259,11 @@ def encode_metadata_record(value: Message) -> bytes:
         return value.value
     codec = METADATA_BY_CLASS.get(type(value))
     if codec is None:
-        raise EncodeError(f"{type(value).__name__} is not a metadata record")
+        from kcoord.log.other_codecs import OTHER_METADATA_BY_CLASS
+
+        codec = OTHER_METADATA_BY_CLASS.get(type(value))
+        if codec is None:
+            raise EncodeError(f"{type(value).__name__} is not a metadata record")
     w = BytesWriter()
     write_uvarint(w, METADATA_FRAME_VERSION)
     write_uvarint(w, codec.record_type)
@@ -271,5 +285,9 @@ def decode_metadata_record(value: bytes) -> Message:
     version = int(r.uvarint())
     codec = METADATA_BY_TYPE.get(record_type)
     if codec is None:
-        return UnknownRecord(record_type, b"", value)
+        from kcoord.log.other_codecs import OTHER_METADATA_BY_TYPE
+
+        codec = OTHER_METADATA_BY_TYPE.get(record_type)
+        if codec is None:
+            return UnknownRecord(record_type, b"", value)
     return codec.decode(r, _check_version(f"metadata record type {record_type}", version, codec.version_max))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kcoord.log import record_codecs
+from kcoord.log import other_codecs
 from kcoord.log.serde import (
     UnknownRecord,
     decode_metadata_record,
@@ -52,7 +52,7 @@ def test_all_record_types_are_there() -> None:
     # 9 and 18 were only in releases for trying out.
     numbers = {number for name, number in RECORD_TYPES.items() if name != "TransactionLog"}
     assert numbers == set(range(24)) - {9, 18}
-    assert set(METADATA) == {record.__name__ for record, _ in record_codecs.METADATA}
+    assert set(METADATA) == {record.__name__ for record, _ in other_codecs.ALL_METADATA}
 
 
 @pytest.mark.parametrize("name", sorted(set(RECORD_TYPES) - {"LegacyOffsetCommit"}))

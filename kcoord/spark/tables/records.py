@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
-from kcoord.log.record_codecs import GROUP_ASSIGNMENT, METADATA_BY_TYPE, PAIRS_BY_TYPE
+from kcoord.log.other_codecs import ALL_METADATA, ALL_PAIRS
+from kcoord.log.record_codecs import GROUP_ASSIGNMENT
 from kcoord.log.record_plain import plain, with_kafka_names
 from kcoord.log.serde import (
     GROUP_METADATA,
@@ -74,12 +75,12 @@ OFFSETS_VERSIONS: Final[dict[int, int]] = {
     LEGACY_OFFSET_COMMIT: 0,
     OFFSET_COMMIT: OFFSET_COMMIT_VERSION_MAX,
     GROUP_METADATA: GROUP_METADATA_VERSION_MAX,
-    **dict.fromkeys(PAIRS_BY_TYPE, 0),
+    **dict.fromkeys((codec.record_type for _, codec in ALL_PAIRS), 0),
 }
 VERSIONS: Final[dict[str, dict[int, int]]] = {
     OFFSETS_TOPIC: OFFSETS_VERSIONS,
     TRANSACTION_TOPIC: {TRANSACTION_LOG: TRANSACTION_LOG_VERSION_MAX, GROUP_ASSIGNMENT.record_type: 0},
-    METADATA_TOPIC: {record_type: codec.version_max for record_type, codec in METADATA_BY_TYPE.items()},
+    METADATA_TOPIC: {codec.record_type: codec.version_max for _, codec in ALL_METADATA},
 }
 # Kafka's record types and versions have 16 bits; a varint may hold more than a column can.
 INT16_MAX: Final = 0x7FFF

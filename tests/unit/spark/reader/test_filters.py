@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, IsNotNull, IsNull
 
-from kcoord.log.record_codecs import PAIRS
+from kcoord.log.other_codecs import ALL_PAIRS
 from kcoord.log.serde import encode_record
 from kcoord.log.typed_records import RecordReader
 from kcoord.protocol.records.legacy_offset_commit import LegacyOffsetCommitKey
@@ -140,7 +140,7 @@ def _with_group(key_class: Any, group: str) -> Message:
 
 
 def test_every_key_begins_with_its_group_or_transactional_id() -> None:
-    keys: list[Message] = [_with_group(cls, "ü-1") for cls, _ in PAIRS]
+    keys: list[Message] = [_with_group(cls, "ü-1") for cls, _ in ALL_PAIRS]
     keys += [OffsetCommitKey("ü-1", "t", 0), LegacyOffsetCommitKey("ü-1", "t", 0), TransactionLogKey("ü-1")]
     for key in keys:
         record = Record(0, 0, encode_record(key, None)[0], None, [])

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kcoord.core.groups.embedded_protocol import encode_assignment
-from kcoord.log.record_codecs import PAIRS
+from kcoord.log.other_codecs import ALL_PAIRS
 from kcoord.log.record_plain import uuid_text
 from kcoord.log.serde import encode_metadata_record
 from kcoord.protocol.records import consumer_group_current_member_assignment as consumer_current
@@ -240,7 +240,7 @@ def test_streams_groups_have_tasks_and_no_partitions_of_topics() -> None:
 def test_records_of_other_tables_are_passed_over() -> None:
     decoder = AssignmentsTable()
     add(decoder, OffsetCommitKey("g", "orders", 0), None)
-    for key_class, codec in PAIRS:
+    for key_class, codec in ALL_PAIRS:
         if codec.record_type not in KINDS:
             add(decoder, key_class(), None)
     add_bytes(decoder, b"\x00\x63???", b"\x00\x09")

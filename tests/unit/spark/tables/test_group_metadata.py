@@ -9,7 +9,7 @@ import pytest
 
 from kcoord.core.cause import Cause
 from kcoord.core.groups.cause_header import CAUSE_HEADER, encode_cause
-from kcoord.log.record_codecs import PAIRS
+from kcoord.log.other_codecs import ALL_PAIRS
 from kcoord.log.serde import UnknownRecord
 from kcoord.protocol.records import (
     consumer_group_metadata as consumer,
@@ -175,7 +175,7 @@ def test_a_cause_that_is_not_understood_is_none(header: bytes | None) -> None:
 def test_records_of_other_tables_are_passed_over() -> None:
     decoder = GroupMetadataTable()
     add(decoder, OffsetCommitKey("g", "orders", 0), OffsetCommitValue(5))
-    for key_class, codec in PAIRS:
+    for key_class, codec in ALL_PAIRS:
         if codec.record_type not in KINDS:
             add(decoder, key_class(), None)
     add(decoder, UnknownRecord(99, b"\x00\x63???", b"\x00\x09"), None)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kcoord.log.record_codecs import PAIRS
+from kcoord.log.other_codecs import ALL_PAIRS
 from kcoord.protocol.records import consumer_group_member_metadata as consumer
 from kcoord.protocol.records import share_group_member_metadata as share
 from kcoord.protocol.records import streams_group_member_metadata as streams
@@ -205,7 +205,7 @@ def test_a_member_of_a_streams_group() -> None:
 def test_records_of_other_tables_are_passed_over() -> None:
     decoder = MembersTable()
     add(decoder, OffsetCommitKey("g", "orders", 0), None)
-    for key_class, codec in PAIRS:
+    for key_class, codec in ALL_PAIRS:
         if codec.record_type not in KINDS:
             add(decoder, key_class(), None)
     add_bytes(decoder, b"\x00\x63???", b"\x00\x09")

@@ -10,7 +10,8 @@ import pytest
 
 from kcoord.cli.log.common import json_line
 from kcoord.cli.log.records import typed_plain
-from kcoord.log.record_codecs import METADATA, PAIRS, MetadataCodec, PairCodec
+from kcoord.log.other_codecs import ALL_METADATA, ALL_PAIRS
+from kcoord.log.record_codecs import MetadataCodec, PairCodec
 from kcoord.log.record_plain import kafka_name, with_kafka_names
 from kcoord.log.serde import UnknownRecord, encode_metadata_record
 from kcoord.log.typed_records import CONTROL_TYPES, RecordReader
@@ -162,7 +163,7 @@ def test_classic_groups_in_every_version(version: int) -> None:
     assert json.loads(row["value_json"])["members"][0]["subscription"] is None
 
 
-@pytest.mark.parametrize(("key_class", "codec"), PAIRS)
+@pytest.mark.parametrize(("key_class", "codec"), ALL_PAIRS)
 def test_records_of_the_newer_kinds_of_groups(key_class: type[Message], codec: PairCodec) -> None:
     """Each in the version there is, as a tombstone, and in one that nobody knows."""
     decoder = RecordsTable()
@@ -278,7 +279,7 @@ def test_a_transaction_that_was_forgotten() -> None:
 # --- __cluster_metadata
 
 
-@pytest.mark.parametrize(("record_class", "codec"), METADATA)
+@pytest.mark.parametrize(("record_class", "codec"), ALL_METADATA)
 def test_metadata_records_in_every_version(record_class: type[Message], codec: MetadataCodec) -> None:
     for version in range(codec.version_max + 1):
         decoder = RecordsTable()

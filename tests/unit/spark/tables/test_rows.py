@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from kcoord.log.record_codecs import METADATA as METADATA_RECORDS
-from kcoord.log.record_codecs import PAIRS
+from kcoord.log.other_codecs import ALL_METADATA, ALL_PAIRS
 from kcoord.log.serde import encode_metadata_record
 from kcoord.protocol.records.consumer_group_member_metadata import (
     ConsumerGroupMemberMetadataKey,
@@ -175,7 +174,7 @@ def test_damaged_records_are_refused_or_become_rows(decoder_class: type[DecodedT
     places: tuple[RecordPlace, ...] = (OFFSETS, TRANSACTIONS, METADATA)
     decoder = decoder_class()
     whole = [bytes_of(GroupMetadataKey("g"), group(3))]
-    whole += [bytes_of(_key_of(key_class), _value_of(key_class)) for key_class, _ in PAIRS]
+    whole += [bytes_of(_key_of(key_class), _value_of(key_class)) for key_class, _ in ALL_PAIRS]
     refused = 0
     for _ in range(1_500):
         key, value = chance.choice(whole)
@@ -202,10 +201,10 @@ def test_the_check_agrees_with_the_tables(seed: int) -> None:
         OFFSETS: [
             bytes_of(GroupMetadataKey("g"), group(3)),
             (b"\x00\x63", b"\x00\x07"),
-            *(bytes_of(_key_of(key_class), _value_of(key_class)) for key_class, _ in PAIRS),
+            *(bytes_of(_key_of(key_class), _value_of(key_class)) for key_class, _ in ALL_PAIRS),
         ],
         TRANSACTIONS: [bytes_of(TransactionLogKey("g"), transaction), (b"\x00\x63", b"\x00\x07")],
-        METADATA: [(b"", encode_metadata_record(record_class())) for record_class, _ in METADATA_RECORDS],
+        METADATA: [(b"", encode_metadata_record(record_class())) for record_class, _ in ALL_METADATA],
         ORDERS: [(b"\x00\x01", b"\x00\x01")],
     }
     counts = {True: 0, False: 0}
