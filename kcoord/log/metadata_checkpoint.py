@@ -227,12 +227,19 @@ class CheckpointWriter:
     """Writes a snapshot under a temporary name and renames it once it is complete and durable. Raises OSError."""
 
     def __init__(
-        self, storage: Storage, log_name: str, name: CheckpointName, last_timestamp: int, wall_ms: int
+        self,
+        storage: Storage,
+        log_name: str,
+        name: CheckpointName,
+        last_timestamp: int,
+        wall_ms: int,
+        batch_bytes_max: int = BATCH_BYTES_MAX,
     ) -> None:
         self.storage = storage
         self.log_name = log_name
         self.name = name
         self.wall_ms = wall_ms
+        self.batch_bytes_max = batch_bytes_max
         self.records = 0
         self.size_bytes = 0
         self._part = name.path_in(log_name) + PART_SUFFIX
@@ -247,7 +254,7 @@ class CheckpointWriter:
     def append(self, value: bytes) -> None:
         """Append a record of the state, byte for byte."""
         builder = self._builder
-        if builder.count and builder.size_bytes() + len(value) + RECORD_OVERHEAD_BYTES > BATCH_BYTES_MAX:
+        if builder.count and builder.size_bytes() + len(value) + RECORD_OVERHEAD_BYTES > self.batch_bytes_max:
             self._write(False)
         self._builder.append(self.wall_ms, None, value)
         self.records += 1

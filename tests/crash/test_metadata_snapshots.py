@@ -7,13 +7,13 @@ import random
 import pytest
 
 from kcoord.engine.metadata_snapshot import UNLIMITED
-from kcoord.log.metadata_checkpoint import CheckpointWriter
+from kcoord.log.metadata_checkpoint import PART_SUFFIX
 from tests.crash import states
 from tests.crash.promises import Promises, Recovered
 from tests.crash.states import LATER, Explorer, Moment, record
 from tests.crash.workload import KEEPS_ALL, Reference, open_small
 from tests.harness import metadata
-from tests.harness.faulty_storage import FaultyStorage
+from tests.harness.faulty_storage import FaultyStorage, FileNode
 from tests.harness.metadata import shorten
 
 LOG = "__cluster_metadata-0/"
@@ -86,13 +86,13 @@ def test_every_crash_around_a_snapshot(busy: bool) -> None:
 
 
 def test_a_snapshot_that_is_not_synced_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    finish = CheckpointWriter.finish
+    datasync = FaultyStorage.datasync
 
-    def careless(self: CheckpointWriter) -> None:
-        self._file.datasync = lambda: None  # type: ignore[method-assign]
-        finish(self)
+    def careless(storage: FaultyStorage, path: str, node: FileNode) -> None:
+        if not path.endswith(PART_SUFFIX):
+            datasync(storage, path, node)
 
-    monkeypatch.setattr(CheckpointWriter, "finish", careless)
+    monkeypatch.setattr(FaultyStorage, "datasync", careless)
     moments, explorer = snapshot_moments(False)
     [last] = [m for m in moments if m.next_operation.startswith("unlink") and m.next_operation.endswith(".checkpoint")]
     explorer.explore(last)

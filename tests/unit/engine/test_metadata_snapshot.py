@@ -210,12 +210,11 @@ def test_the_file_is_a_header_batches_and_a_footer() -> None:
     assert data.endswith(b"\0\0\0\4" + bytes([6]) + b"\0\0\0" + b"\0")
 
 
-def test_batches_are_no_larger_than_a_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kcoord.log.metadata_checkpoint.BATCH_BYTES_MAX", 500)
+def test_batches_are_no_larger_than_a_brokers() -> None:
     storage = MemoryStorage()
     storage.make_dir(METADATA)
     name = CheckpointName(9, 4)
-    writer = CheckpointWriter(storage, METADATA, name, 7, NOW.wall_ms)
+    writer = CheckpointWriter(storage, METADATA, name, 7, NOW.wall_ms, 500)
     values = [bytes(size) for size in (100, 200, 300, 1000, 5, 5)]
     for value in values:
         writer.append(value)

@@ -319,11 +319,10 @@ def test_damage_above_the_mark_is_refused_where_no_commit_could_be_torn_so_far()
     assert event.position == 0
 
 
-def test_a_search_that_is_given_up_refuses_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kcoord.log.reader.SEARCH_BYTES_MIN", 1 << 20)
+def test_a_search_that_is_given_up_refuses_the_log() -> None:
     storage = damaged_above_the_mark(1000, 1)
     # Each byte may begin a batch, and none does.
-    storage.open("t-0/00000000000000000000.log").append(b"\x02" * (COMMIT_BYTES_MIN + 4096))
+    storage.open("t-0/00000000000000000000.log").append(b"\x02" * (6 * COMMIT_BYTES_MIN))
     with pytest.raises(LogDamaged, match="exceeded its limit"):
         reopen(storage)
 

@@ -156,7 +156,7 @@ async def test_a_fault_in_the_sweep_ends_the_server(tmp_path: Path) -> None:
         def broken() -> int:
             raise OSError(5, "the disk is gone")
 
-        rig.server.assembly.free_bytes = broken  # type: ignore[method-assign]
+        rig.server.assembly.directory.storage.free_bytes = broken  # type: ignore[method-assign]
         with pytest.raises(ServerError) as caught:
             await asyncio.wait_for(rig.ended, WAIT_S)
         assert caught.value.code == EXIT_STORAGE
