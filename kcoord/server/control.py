@@ -23,7 +23,6 @@ from kcoord.log.steps import Steps
 from kcoord.server.assembly import Assembly
 from kcoord.server.failures import EXIT_INTERNAL, classify
 from kcoord.server.logs import ServerLog
-from kcoord.server.maintenance.rounds import Maintenance
 from kcoord.server.pump import read_clocks
 from kcoord.server.sync_threads import SyncThreads, in_thread
 
@@ -77,13 +76,14 @@ class Control:
         data_dir: str,
         log: ServerLog,
         assembly: Callable[[], Assembly | None],
-        maintenance: Maintenance,
+        is_exchanging: Callable[[], bool],
     ) -> None:
         self.data_dir = os.path.abspath(data_dir)
         self.path = os.path.join(self.data_dir, SOCKET_NAME)
         self.log = log
         self.assembly = assembly
-        self.maintenance = maintenance
+        # Whether compacted segments replace others at this moment.
+        self.is_exchanging = is_exchanging
         self._server: asyncio.Server | None = None
         # Separate threads, so that a snapshot does not wait for the removal of segments.
         self._threads = SyncThreads(asyncio.get_running_loop())
@@ -161,7 +161,7 @@ class Control:
         # Between two turns of the loop the logs do not change, except for file names while segments are exchanged. So
         # wait for the end of an exchange. Files that a cleaner writes before it are not part of any log.
         gives_up_s = asyncio.get_running_loop().time() + EXCHANGE_S_MAX
-        while self.maintenance.cleaner.is_exchanging:
+        while self.is_exchanging():
             await asyncio.sleep(IDLE_POLL_S)
             if asyncio.get_running_loop().time() >= gives_up_s:
                 raise StorageError(f"compacted segments were being exchanged for more than {EXCHANGE_S_MAX:.0f} s")

@@ -13,15 +13,13 @@ from kcoord.server.failures import EXIT_INTERNAL, EXIT_OK, ServerError
 from kcoord.server.listen.descriptors import raise_descriptor_limit
 from kcoord.server.logs import ServerLog
 from kcoord.server.memory import keep_freed_memory
-from kcoord.server.server import Server
+from kcoord.server.server import SETTLED_S, Server
 from kcoord.server.settings.load import Config
 
 # High thresholds for the garbage collector: requests create no reference cycles, and a full collection of a large state
 # takes longer than many requests.
 GC_THRESHOLDS: Final = (50_000, 20, 50)
 TRACE_MAX: Final = 4000
-# How soon after a start there is time for what can wait.
-SETTLED_S: Final = 0.1
 # How often a server that ends with its parent looks for it.
 PARENT_LOOK_S: Final = 0.2
 

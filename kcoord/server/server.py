@@ -8,11 +8,11 @@ import platform
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from kcoord import __version__
 from kcoord.core.outcome import Now
-from kcoord.log.storage import DiskStorage, MemoryStorage, Storage
+from kcoord.log.storage import MemoryStorage, Storage
 from kcoord.server.assembly import Assembly, open_assembly
 from kcoord.server.control import Control
 from kcoord.server.failures import EXIT_DISK_FULL, EXIT_INTERNAL, EXIT_LISTEN, ServerError, classify
@@ -24,9 +24,6 @@ from kcoord.server.listen.descriptors import descriptors_now
 from kcoord.server.listen.limits import TokenBucket
 from kcoord.server.listen.sockets import open_sockets
 from kcoord.server.logs import ServerLog
-from kcoord.server.maintenance.metadata_rounds import MetadataRounds
-from kcoord.server.maintenance.rounds import Maintenance
-from kcoord.server.maintenance.state_checkpoints import StateRounds
 from kcoord.server.maintenance.upkeep import Upkeep
 from kcoord.server.pump import SWEEP_MS, Pump, read_clocks
 from kcoord.server.settings.listeners import Listener, format_address
@@ -34,8 +31,13 @@ from kcoord.server.settings.load import Config
 from kcoord.server.settings.table import SYNC_ALWAYS, SYNC_MEMORY
 from kcoord.wire.native import is_compiled
 
+if TYPE_CHECKING:
+    from kcoord.server.maintenance.background import Background
+
 # A second signal within this time does not count: some supervisors signal a process and then its group.
 HURRY_AFTER_S: Final = 1.0
+# How soon after a start there is time for what can wait.
+SETTLED_S: Final = 0.1
 # The share of shutdown.deadline.ms after which the last checkpoints are cancelled.
 CHECKPOINTS_SHARE: Final = 0.75
 
@@ -85,14 +87,13 @@ class Server:
         self.addresses: list[tuple[str, int]] = []
         self.assembly: Assembly | None = None
         self.pump: Pump
-        self.maintenance: Maintenance
         self._sockets: list[socket.socket] = []
         self._acceptor: Acceptor
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
         self._asked_at_s = 0.0
-        self._states: StateRounds | None = None
-        self._metadata: MetadataRounds | None = None
+        # None until `background` is called.
+        self._background: Background | None = None
         self._control: Control | None = None
         # Whether a thread is writing the recovery points.
         self._is_marking = False
@@ -174,10 +175,6 @@ class Server:
                 "connections_limited", connections=budget.connections, max_connections=config.server.max_connections,
                 reason=f"the process may open {budget.limit} files (ulimit -n); the log reserves {budget.log_files}",
             )  # fmt: skip
-        storage = assembly.directory.storage
-        if isinstance(storage, DiskStorage):
-            silence_s = config.server.background_silence_ms / 1000
-            self._states = StateRounds(self.loop, assembly.engine.states, storage, self.log, silence_s)
         self.pump.schedule_turn()
         host = self.pump if self._interpose is None else self._interpose(self)
         if self._prepare is not None:
@@ -188,19 +185,32 @@ class Server:
                 self._acceptor.add(sock, listener)
         self._acceptor.start()
         self._spawn(self._sweep())
-        upkeep = Upkeep(self.loop, config.server, self.log, lambda: self.assembly, self.pump.schedule_turn, self.now)
-        self.maintenance = Maintenance(upkeep)
-        self._spawn(self.maintenance.run_retention())
-        self._spawn(self.maintenance.run_trims())
-        self._metadata = MetadataRounds(upkeep)
-        self._spawn(self._metadata.run())
         if not assembly.in_memory and self.storage is None:
-            self._control = Control(config.server.data_dir, self.log, lambda: self.assembly, self.maintenance)
+            self._control = Control(config.server.data_dir, self.log, lambda: self.assembly, self._is_exchanging)
             await self._control.start()
-        self._spawn(self.maintenance.cleaner.run())
-        self._spawn(self._import_late())
+        self._spawn(self._settle())
 
-    async def _import_late(self) -> None:
+    def background(self) -> Background:
+        """The work beside the requests, which `start` begins a little later, or this call."""
+        if self._background is None:
+            from kcoord.server.maintenance.background import Background
+
+            assert self.assembly is not None
+            wake = self.pump.schedule_turn
+            upkeep = Upkeep(self.loop, self.config.server, self.log, lambda: self.assembly, wake, self.now)
+            self._background = Background(upkeep, self.assembly)
+            if not self._stop.is_set():
+                for work in self._background.work():
+                    self._spawn(work)
+        return self._background
+
+    def _is_exchanging(self) -> bool:
+        return self._background is not None and self._background.maintenance.cleaner.is_exchanging
+
+    async def _settle(self) -> None:
+        """Do what can wait until the first clients are served."""
+        await asyncio.sleep(SETTLED_S)
+        self.background()
         await import_late()
         if self.config.server.log_sync == SYNC_ALWAYS:
             self.pump.threads.kernel = kernel_syncs(self.loop)
@@ -286,8 +296,8 @@ class Server:
                 marks = assembly.journal.begin_checkpoint(now_ms)
                 write = partial(assembly.directory.write_recovery_points, marks)
                 self.pump.threads.run([write], self._marked)
-            if self._states is not None and not assembly.engine.disk_full:
-                self._states.sweep()
+            if not assembly.engine.disk_full:
+                self.background().sweep()
 
     def _marked(self, error: BaseException | None) -> None:
         self._is_marking = False
@@ -303,15 +313,14 @@ class Server:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._control is not None:
             await self._control.stop()
-        self.maintenance.stop()
+        if self._background is not None:
+            self._background.maintenance.stop()
         self._close_sockets()
         if self._error is None:
             await self._stop_cleanly()
         if self._error is not None:
-            if self._states is not None:
-                self._states.kill()
-            if self._metadata is not None:
-                self._metadata.kill()
+            if self._background is not None:
+                self._background.kill()
             if self._is_killed:
                 # In one process the files may be opened again at once: no thread may still use them.
                 await self._rest(self._deadline())
@@ -331,9 +340,8 @@ class Server:
         """Wait until no thread uses the files of the log."""
         await self.pump.threads.rest(is_too_late)
         await self.pump.ahead_threads.rest(is_too_late)
-        if self._metadata is not None:
-            await self._metadata.rest(is_too_late)
-        await self.maintenance.rest(is_too_late)
+        if self._background is not None:
+            await self._background.rest(is_too_late)
         if self._control is not None:
             await self._control.rest(is_too_late)
 
@@ -356,11 +364,7 @@ class Server:
         def is_late() -> bool:
             return self.loop.time() - began >= self._deadline_s * CHECKPOINTS_SHARE
 
-        if self._states is not None:
-            await self._states.finish(is_late)
-        if self._metadata is not None:
-            await self._metadata.finish(self.assembly, is_late)
-            self._metadata.kill()
+        await self.background().finish(self.assembly, is_late)
         await self._rest(is_too_late)
         self.pump.threads.stop()
         self.pump.ahead_threads.stop()

@@ -72,7 +72,7 @@ async def advance(server: Server, clock: VirtualClock, ms: int) -> None:
     await settle(server)
     assembly = server.assembly
     if assembly is not None:
-        await server.maintenance.apply_retention(assembly)
+        await server.background().maintenance.apply_retention(assembly)
         await settle(server)
 
 

@@ -106,7 +106,7 @@ class StateTools(PhantomTools):
 
         async def apply(server: Server) -> int:
             assert server.assembly is not None
-            return await server.maintenance.apply_retention(server.assembly)
+            return await server.background().maintenance.apply_retention(server.assembly)
 
         return self._thread.run(apply, TIMEOUT_S)
 

@@ -75,7 +75,7 @@ async def committed(peer: Peer, group: str) -> int:
 
 async def until_idle(rig: Rig) -> None:
     """Until the cleaner has looked at everything a few times and found nothing to do."""
-    cleaner = rig.server.maintenance.cleaner
+    cleaner = rig.server.background().maintenance.cleaner
     idle_rounds = 0
     while idle_rounds < 50:
         idle_rounds = 0 if cleaner.busy else idle_rounds + 1

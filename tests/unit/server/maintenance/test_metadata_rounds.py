@@ -62,7 +62,7 @@ async def until_rested(rig: Rig) -> None:
 
     What came while a snapshot was written may be worth another.
     """
-    rounds, assembly = rig.server._metadata, rig.server.assembly
+    rounds, assembly = rig.server.background().metadata, rig.server.assembly
     assert rounds is not None and assembly is not None
 
     def is_idle() -> bool:
@@ -192,7 +192,7 @@ async def test_a_stop_does_not_wait_for_a_snapshot_for_ever(tmp_path: Path, monk
     async with serving(data, SMALL, "shutdown.deadline.ms=500") as rig:
         peer = await rig.connect()
         await create_and_delete(peer, 20)
-        rounds = rig.server._metadata
+        rounds = rig.server.background().metadata
         assert rounds is not None
         await until(lambda: rounds._job is not None and rounds._job.child is not None, "the child")
     assert (data / ".kafka_cleanshutdown").exists() and not checkpoints(data)
@@ -207,7 +207,7 @@ async def test_a_child_that_is_killed(tmp_path: Path, monkeypatch: pytest.Monkey
     async with serving(tmp_path / "data", SMALL) as rig:
         peer = await rig.connect()
         await create_and_delete(peer, 20)
-        rounds = rig.server._metadata
+        rounds = rig.server.background().metadata
         assert rounds is not None
         await until(lambda: rounds._job is not None and rounds._job.child is not None, "the child")
         monkeypatch.setattr(metadata_rounds, "CHILD", "kcoord.server.maintenance.metadata_child")
@@ -241,7 +241,7 @@ async def test_a_snapshot_waits_until_the_offsets_of_deleted_topics_are_deleted(
     async with serving(tmp_path, SMALL + "00") as rig:
         peer = await rig.connect()
         await delete_with_offsets(peer, 200)
-        rounds, assembly = rig.server._metadata, rig.server.assembly
+        rounds, assembly = rig.server.background().metadata, rig.server.assembly
         assert rounds is not None and assembly is not None
         assert await rounds.round(assembly)
         assert offsets_of(rig) == 0

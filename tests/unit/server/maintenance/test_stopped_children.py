@@ -128,7 +128,7 @@ async def test_a_snapshot_does_not_wait_for_a_cleaner_that_hangs(tmp_path: Path,
         assert rig.server._control is not None
         made = await asyncio.wait_for(rig.server._control.snapshot("beside", Unwatched()), 60.0)
         assert made["ends"]["c-0"] == 12
-        assert rig.server.maintenance.cleaner.busy == "c-0"
+        assert rig.server.background().maintenance.cleaner.busy == "c-0"
 
 
 @pytest.mark.parametrize("user", ["cleaning", "states", "metadata"])
