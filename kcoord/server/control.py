@@ -3,7 +3,7 @@
 One request per connection: four bytes of length, then a JSON object with `command`. The answer has the same form, with
 `error` and `code` (an exit code) after a failure. With `"progress": true` in the request, a frame with `done` and
 `total` (bytes) and `steps` (a growing number) precedes the answer every PROGRESS_S. Commands that are not part of
-Kafka's protocol use this socket, never a listener.
+Kafka's protocol use this socket, never a listener. `kcoord.server.control_client` is the other side.
 """
 
 from __future__ import annotations
@@ -13,15 +13,14 @@ import json
 import os
 import socket
 import struct
-import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any, BinaryIO, Final, final
+from typing import Any, Final, final
 
 from kcoord.log.errors import LogError, StorageError
 from kcoord.log.steps import Steps
 from kcoord.server.assembly import Assembly
-from kcoord.server.failures import EXIT_INTERNAL, classify
+from kcoord.server.failures import classify
 from kcoord.server.logs import ServerLog
 from kcoord.server.pump import read_clocks
 from kcoord.server.sync_threads import SyncThreads, in_thread
@@ -36,18 +35,6 @@ IDLE_POLL_S: Final = 0.01
 PROGRESS_S: Final = 0.2
 # Segments are exchanged by renames and three syncs of a directory.
 EXCHANGE_S_MAX: Final = 30.0
-# A server that sends no frame for this long is stopped or hangs.
-ANSWER_S_MAX: Final = 30.0
-# One step of a snapshot is a copy of 1 MiB, or a sync of at most 64 MiB.
-STEP_S_MAX: Final = 120.0
-
-
-class ControlError(Exception):
-    """The server answered with an error or not at all. `code` is the exit code."""
-
-    def __init__(self, code: int, message: str) -> None:
-        super().__init__(message)
-        self.code = code
 
 
 @final
@@ -134,8 +121,8 @@ class Control:
             while not (await asyncio.wait((answer,), timeout=PROGRESS_S))[0]:
                 if request.get("progress") and not writer.is_closing():
                     frame = {"done": tally.done, "total": tally.total, "steps": tally.steps}
-                    writer.write(_frame(frame))
-            writer.write(_frame(answer.result()))
+                    writer.write(frame_of(frame))
+            writer.write(frame_of(answer.result()))
             await asyncio.wait_for(writer.drain(), REQUEST_DEADLINE_S)
         except (TimeoutError, ValueError, OSError, RecursionError, asyncio.IncompleteReadError):
             pass  # not a kcoord tool, or it disconnected
@@ -178,7 +165,7 @@ class Control:
         return snapshot.describe()
 
 
-def _frame(document: dict[str, Any]) -> bytes:
+def frame_of(document: dict[str, Any]) -> bytes:
     data = json.dumps(document).encode()
     return struct.pack(">I", len(data)) + data
 
@@ -191,55 +178,3 @@ async def _read_frame(reader: asyncio.StreamReader) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise ValueError("not an object")
     return document
-
-
-def _read_answer(stream: BinaryIO) -> dict[str, Any]:
-    head = stream.read(4)
-    data = stream.read(struct.unpack(">I", head)[0]) if len(head) == 4 else b""
-    answer: dict[str, Any] = json.loads(data)
-    return answer
-
-
-def ask_server(data_dir: str, request: dict[str, Any], steps: Steps) -> dict[str, Any]:
-    """Send a request to the server that has `data_dir` open, and return its answer. Raises ControlError.
-
-    Waits while the server is alive: it sends a frame within ANSWER_S_MAX and makes progress within STEP_S_MAX.
-    """
-    request = {**request, "progress": True}
-    path = os.path.join(os.path.abspath(data_dir), SOCKET_NAME)
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as link:
-            link.settimeout(ANSWER_S_MAX)
-            link.connect(path)
-            link.sendall(_frame(request))
-            with link.makefile("rb") as stream:
-                answer = _wait_for_answer(stream, steps)
-    except TimeoutError:
-        text = f"{path} does not respond: the server sent nothing for {ANSWER_S_MAX:g} s"
-        raise ControlError(EXIT_INTERNAL, text) from None
-    except (OSError, ValueError) as error:
-        raise ControlError(EXIT_INTERNAL, f"{path} does not respond: {error}") from None
-    if "error" in answer:
-        raise ControlError(int(answer.get("code", EXIT_INTERNAL)), str(answer["error"]))
-    return answer
-
-
-def _wait_for_answer(stream: BinaryIO, steps: Steps) -> dict[str, Any]:
-    """The first frame that is not a progress report. Raises ControlError, OSError and ValueError."""
-    done = -1
-    before: dict[str, Any] = {}
-    moved_s = time.monotonic()
-    while True:
-        answer = _read_answer(stream)
-        if "done" not in answer or "total" not in answer:
-            return answer
-        if answer != before:
-            before = answer
-            moved_s = time.monotonic()
-        elif time.monotonic() - moved_s >= STEP_S_MAX:
-            raise ControlError(EXIT_INTERNAL, f"the server made no progress for {STEP_S_MAX:g} s; it may continue")
-        if answer["total"]:
-            if done < 0:
-                steps.begin("Copying", answer["total"])
-            steps.step(answer["done"] - max(done, 0))
-            done = answer["done"]

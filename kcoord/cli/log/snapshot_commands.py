@@ -13,7 +13,7 @@ from kcoord.log.exporter import open_own_directory
 from kcoord.log.inspect import is_locked
 from kcoord.log.snapshot import begin_snapshot, check_name, list_snapshots, restore_snapshot
 from kcoord.log.storage import DiskStorage
-from kcoord.server.control import ControlError, ask_server
+from kcoord.server.control_client import ControlError, ask_server
 
 DATA = click.option("--data", "-d", default="data", show_default=True, metavar="DIR", help="The data directory.")
 

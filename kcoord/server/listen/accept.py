@@ -11,7 +11,7 @@ import errno
 import socket
 from collections import deque
 from functools import partial
-from typing import Final, cast, final
+from typing import Any, Final, cast, final
 
 from kcoord.core.outcome import LIMIT
 from kcoord.server.listen.connection import Connection, Host
@@ -105,8 +105,11 @@ class Acceptor:
                     return
             waiting.append((sock, listener))
 
-    def _admit(self, client: socket.socket, address: tuple[str, int], listener: Listener) -> None:
-        """Pass an accepted socket to the loop, or close it. A failure affects only this connection."""
+    def _admit(self, client: socket.socket, address: tuple[Any, ...], listener: Listener) -> None:
+        """Pass an accepted socket to the loop, or close it. A failure affects only this connection.
+
+        `address` has two items in IPv4 and four in IPv6.
+        """
         try:
             host = plain_host(address[0])
             reason = self._pump.counts.admit(host)

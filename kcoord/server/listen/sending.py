@@ -19,8 +19,8 @@ from kcoord.wire.file_range import FileRange
 PROBE_BYTES: Final = 16 << 10
 # A file system without sendfile: the records are read instead.
 NO_SENDFILE: Final = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-# Whether this system has the call.
-IS_AVAILABLE: Final = hasattr(os, "sendfile")
+# Whether this system has the call. Not Final, so that native code looks it up: a test replaces it.
+IS_AVAILABLE = hasattr(os, "sendfile")
 
 
 @final

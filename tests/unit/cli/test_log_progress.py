@@ -14,7 +14,7 @@ import pytest
 from kcoord.cli.log import common
 from kcoord.log import snapshot
 from kcoord.log.steps import Step, copy_open_file
-from kcoord.server.control import ask_server
+from kcoord.server.control_client import ask_server
 from kcoord.server.settings.load import load
 from kcoord.server.thread import ServerThread
 from tests.e2e.process import clean_environment, kcoord_command

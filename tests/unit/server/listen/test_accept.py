@@ -156,18 +156,22 @@ async def test_nothing_accepted_is_left_over_at_the_end() -> None:
 
 
 async def test_a_fault_while_one_is_accepted_is_about_that_one() -> None:
+    class Clumsy(Listening):
+        def accept(self) -> tuple[socket.socket, Any]:
+            client, address = super().accept()
+            return client, address if self.accepted > 1 else (None, 0)
+
     async with running(EchoEngine()) as rig:
-        admit = rig.pump.counts.admit
-        faults = [MemoryError()]
-
-        def clumsy(host: str) -> str:
-            if faults:
-                raise faults.pop()
-            return admit(host)
-
-        rig.pump.counts.admit = clumsy  # type: ignore[method-assign]
-        gone, honest = await rig.connect(), await rig.connect()
+        sock = Clumsy(fileno=listening(rig).detach())
+        sock.setblocking(False)
+        sock.failures = []
+        acceptor = Acceptor(asyncio.get_running_loop(), rig.pump, TokenBucket(1000))
+        acceptor.add(sock, rig.listener)
+        acceptor.start()
+        gone, honest = [await asyncio.open_connection(*sock.getsockname()[:2]) for _ in range(2)]
         with suppress(ConnectionError):
             assert await asyncio.wait_for(gone[0].read(), WAIT_S) == b""
         assert await exchange(honest) == FRAME
         assert (rig.failures, rig.pump.counts.total) == ([], 1)
+        await acceptor.stop()
+        close(sock)

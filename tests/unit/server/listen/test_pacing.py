@@ -6,10 +6,10 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
-from kcoord.server.listen import pacing
 from kcoord.server.listen.accept import Acceptor
 from kcoord.server.listen.limits import TokenBucket
 from kcoord.server.listen.pacing import NAME_BYTES, UNPACED, is_same_machine, spare_pacing
@@ -61,11 +61,19 @@ def test_other_algorithms_stay(accepted: socket.socket) -> None:
     assert algorithm_of(accepted) == before
 
 
-def test_a_connection_from_elsewhere_stays(accepted: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pacing, "is_same_machine", lambda own, peer: False)
+class FromElsewhere(socket.socket):
+    def getpeername(self) -> Any:
+        return "10.9.8.7", 9
+
+    def getsockname(self) -> Any:
+        return "10.9.8.6", 9
+
+
+def test_a_connection_from_elsewhere_stays(accepted: socket.socket) -> None:
     before = algorithm_of(accepted)
-    spare_pacing(accepted, paced=before)
-    assert algorithm_of(accepted) == before
+    with FromElsewhere(fileno=accepted.detach()) as other:
+        spare_pacing(other, paced=before)
+        assert algorithm_of(other) == before
 
 
 def test_a_client_that_is_gone_is_no_error(accepted: socket.socket) -> None:
@@ -81,11 +89,29 @@ def test_a_system_without_the_option_is_left_alone(accepted: socket.socket, monk
     assert algorithm_of(accepted) == before
 
 
-async def test_the_server_asks_for_each_connection(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[socket.socket] = []
-    monkeypatch.setattr("kcoord.server.listen.accept.spare_pacing", asked.append)
+class Noting(socket.socket):
+    """A listening socket whose connections note who asks for their congestion control."""
+
+    asked: list[socket.socket]
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        client, address = super().accept()
+        asked = self.asked
+
+        class Asked(socket.socket):
+            def getpeername(self) -> Any:
+                asked.append(self)
+                return super().getpeername()
+
+        return Asked(fileno=client.detach()), address
+
+
+async def test_the_server_asks_for_each_connection() -> None:
     async with running(EchoEngine()) as rig:
-        (sock,) = open_sockets(rig.listener, 10)
+        (opened,) = open_sockets(rig.listener, 10)
+        sock = Noting(fileno=opened.detach())
+        sock.setblocking(False)
+        sock.asked = []
         acceptor = Acceptor(asyncio.get_running_loop(), rig.pump, TokenBucket(1000))
         acceptor.add(sock, rig.listener)
         acceptor.start()
@@ -93,7 +119,7 @@ async def test_the_server_asks_for_each_connection(monkeypatch: pytest.MonkeyPat
         for streams in clients:
             await exchange(streams)
         await acceptor.stop()
-        assert len(asked) == len(clients)
+        assert len(set(sock.asked)) == len(clients)
         for _, writer in clients:
             writer.close()
         sock.close()
