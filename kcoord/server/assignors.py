@@ -13,6 +13,7 @@ from kcoord.core.assignors.range_assignor import RANGE, RangeAssignor
 from kcoord.core.assignors.spec import Assignor
 from kcoord.core.assignors.uniform import UNIFORM, UniformAssignor
 from kcoord.server.settings.load import ConfigError
+from kcoord.wire.causes import caused_by
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -61,9 +62,8 @@ def _plug_in(name: str) -> Assignor:
     try:
         assignor = point.load()()
     except Exception as error:
-        raise ConfigError(
-            f"group.consumer.assignors: loading {name!r} ({_origin(point)}) failed with {type(error).__name__}: {error}"
-        ) from error
+        text = f"loading {name!r} ({_origin(point)}) failed with {type(error).__name__}: {error}"
+        raise caused_by(ConfigError(f"group.consumer.assignors: {text}"), error) from error
     if not isinstance(assignor, Assignor):
         raise ConfigError(
             f"group.consumer.assignors: {name!r} ({_origin(point)}) returns {type(assignor).__name__}, "

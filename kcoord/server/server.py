@@ -29,6 +29,7 @@ from kcoord.server.pump import SWEEP_MS, Pump, read_clocks
 from kcoord.server.settings.listeners import Listener, format_address
 from kcoord.server.settings.load import Config
 from kcoord.server.settings.table import SYNC_ALWAYS, SYNC_MEMORY
+from kcoord.wire.causes import caused_by
 from kcoord.wire.native import is_compiled
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ class Server:
             self._close_sockets()
             if self.assembly is not None:
                 self.assembly.abandon()
-            raise classify(error) from error
+            raise caused_by(classify(error), error) from error
         self.pump = Pump(self.loop, assembly.engine, config.server, self.log, self._on_failure, self.now)
         self.pump.counts.cap = budget.connections
         if budget.connections < config.server.max_connections:
@@ -239,7 +240,7 @@ class Server:
             self.pump.ahead_threads.stop()
             if self.assembly is not None:
                 self.assembly.abandon()
-            raise classify(self._error or error) from error
+            raise caused_by(classify(self._error or error), error) from error
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = self.loop.create_task(work)
@@ -329,7 +330,7 @@ class Server:
             if self.assembly is not None:
                 self.assembly.abandon()
             if not self._is_killed:
-                raise classify(self._error) from self._error
+                raise caused_by(classify(self._error), self._error) from self._error
 
     def _deadline(self) -> Callable[[], bool]:
         """Returns whether shutdown.deadline.ms has passed since now."""

@@ -257,7 +257,7 @@ def compiled_python_files() -> list[Path]:
 def test_no_name_holds_exceptions_of_two_types(path: Path) -> None:
     """Compiled code gives a name one type per function: the second clause would raise a TypeError instead."""
     for function in ast.walk(ast.parse(path.read_text())):
-        if not isinstance(function, ast.FunctionDef):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         types: dict[str, str] = {}
         for node in ast.walk(function):
