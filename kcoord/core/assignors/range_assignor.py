@@ -20,6 +20,7 @@ from kcoord.core.assignors.spec import (
     MemberSpec,
     TopicDescriber,
 )
+from kcoord.wire.java_strings import java_order
 
 RANGE: Final = "range"
 
@@ -86,7 +87,7 @@ def _text(keyed: tuple[str, MemberSpec]) -> str:
 
 
 def _code_units(keyed: tuple[str, MemberSpec]) -> bytes:
-    return keyed[0].encode("utf-16-be", "surrogatepass")
+    return java_order(keyed[0])
 
 
 def _are_alike(topic_ids: list[bytes], topics: TopicDescriber) -> bool:

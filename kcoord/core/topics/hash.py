@@ -16,6 +16,8 @@ from __future__ import annotations
 import struct
 from typing import Final
 
+from kcoord.wire.java_strings import java_order
+
 # The version of the hash function.
 MAGIC: Final = b"\x00"
 _SIGN: Final = 1 << 63
@@ -33,7 +35,7 @@ def topic_hash(topic_id: bytes, name: str, partitions: list[tuple[int, list[str]
     ]
     for partition, racks in partitions:
         parts.append(struct.pack("<i", partition))
-        for rack in sorted(racks, key=_java_order):
+        for rack in sorted(racks, key=java_order):
             utf16 = _utf16(rack)
             size = struct.pack("<i", len(utf16) // 2)
             parts += [size, utf16, size]
@@ -44,7 +46,7 @@ def group_hash(hashes_by_name: dict[str, int]) -> int:
     """The hash of a group from the hashes of its subscribed topics. Topics that do not exist are left out."""
     if not hashes_by_name:
         return 0
-    names = sorted(hashes_by_name, key=_java_order)
+    names = sorted(hashes_by_name, key=java_order)
     return _hash(struct.pack(f"<{len(names)}q", *[hashes_by_name[name] for name in names]))
 
 
@@ -58,7 +60,3 @@ def _hash(data: bytes) -> int:
 
 def _utf16(text: str) -> bytes:
     return text.encode("utf-16-le", "surrogatepass")
-
-
-def _java_order(text: str) -> bytes:
-    return text.encode("utf-16-be", "surrogatepass")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from kcoord.client.metadata import GroupMetadata, TopicPartition
+from kcoord.wire.java_strings import java_order
 
 NO_GENERATION: Final = -1
 Assignments = dict[str, list[TopicPartition]]
@@ -63,8 +64,4 @@ class PartitionAssignor(ABC):
 def sort_key(member: MemberSubscription) -> tuple[bool, bytes]:
     """Kafka's order of members: static ones first, by instance id; strings in the order of UTF-16, as in Java."""
     name = member.member_id if member.instance_id is None else member.instance_id
-    return member.instance_id is None, utf16(name)
-
-
-def utf16(text: str) -> bytes:
-    return text.encode("utf-16-be", "surrogatepass")
+    return member.instance_id is None, java_order(name)

@@ -11,9 +11,9 @@ from kcoord.client.consumer.assignors.base import (
     PartitionAssignor,
     TopicInfo,
     sort_key,
-    utf16,
 )
 from kcoord.client.metadata import TopicPartition
+from kcoord.wire.java_strings import java_order
 
 
 @final
@@ -27,7 +27,7 @@ class RoundRobinAssignor(PartitionAssignor):
         row = sorted(members.values(), key=sort_key)
         wanted = {topic for member in row for topic in member.topics}
         at = 0
-        for topic in sorted(wanted & set(topics), key=utf16):
+        for topic in sorted(wanted & set(topics), key=java_order):
             for partition in range(topics[topic].partition_count):
                 while topic not in row[at].topics:
                     at = (at + 1) % len(row)

@@ -21,11 +21,11 @@ from kcoord.client.consumer.assignors.base import (
     PartitionAssignor,
     TopicInfo,
     sort_key,
-    utf16,
 )
 from kcoord.client.consumer.assignors.racks import Racks
 from kcoord.client.metadata import GroupMetadata, TopicPartition
 from kcoord.client.partition import by_topic
+from kcoord.wire.java_strings import java_order
 from kcoord.wire.primitives import BytesWriter, DecodeError, Reader, write_i32_be, write_string
 
 # The least bytes of a topic and of a partition in the user data of `sticky`.
@@ -143,7 +143,7 @@ class Balance:
         if is_uniform:
             self._trim(sum(info.partition_count for name, info in topics.items() if self.subscribers[name]))
         taken = {partition for partitions in self.assignments.values() for partition in partitions}
-        names = sorted(topics, key=lambda name: (len(self.subscribers[name]), utf16(name)))
+        names = sorted(topics, key=lambda name: (len(self.subscribers[name]), java_order(name)))
         left = [
             partition
             for name in names
@@ -181,7 +181,7 @@ class Balance:
             if partition not in self.contested and partition.topic in self.topics[member_id]:
                 self.assignments[member_id].append(partition)
         for partitions in self.assignments.values():
-            partitions.sort(key=lambda one: (one.partition, utf16(one.topic)))
+            partitions.sort(key=lambda one: (one.partition, java_order(one.topic)))
 
     def _trim(self, total: int) -> None:
         """All members subscribe to the same topics: nobody keeps more than the share."""
