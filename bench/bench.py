@@ -32,8 +32,8 @@ from bench.load import Traffic, measure
 OPERATIONS = ("OffsetCommit v8", "OffsetFetch v8", "Heartbeat v4")
 # (connections, requests in flight on each)
 LOADS = ((8, 1), (8, 32), (64, 1))
-START_TARGET_MS = 200.0
-MEMORY_TARGET_MB = 60.0
+START_TARGET_MS = 100.0
+MEMORY_TARGET_MB = 50.0
 STARTS = 5
 STREAMS, STREAM_DEPTH = 4, 4
 MEASUREMENTS = (
