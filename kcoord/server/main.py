@@ -8,6 +8,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+import kcoord.server.native_modules  # noqa: F401  first, so that the others are found quickly
 from kcoord.server.event_loop import new_event_loop
 from kcoord.server.failures import EXIT_INTERNAL, EXIT_OK, ServerError
 from kcoord.server.listen.descriptors import raise_descriptor_limit

@@ -549,34 +549,6 @@ class Pump:
             )
         )
 
-    async def drain(self, is_too_late: Callable[[], bool]) -> bool:
-        """Stop reading, answer the requests that were read, and wait for it. Returns whether it was in time."""
-        self.is_draining = True
-        # The results of jobs are not needed: after the next start they are computed again, as after a crash. Checks of
-        # producers' records continue, because producers wait for a response.
-        self.jobs.stop()
-        for connection in list(self.connections.values()):
-            connection.is_draining = True
-            connection.update_reading()
-        self.schedule_turn()
-        is_done = False
-        while not self.has_failed:
-            is_done = self.is_quiet()
-            if is_done or is_too_late():
-                break
-            await asyncio.sleep(0.005)
-        self.checks.stop()
-        return is_done
-
-    async def disconnect_all(self) -> None:
-        """Close every connection; its buffered output is still sent if that is possible at once."""
-        for connection in list(self.connections.values()):
-            connection.close("the server stops")
-        for _ in range(3):
-            await asyncio.sleep(0)
-        for connection in list(self.connections.values()):
-            connection.abort()
-
     def fail(self, error: BaseException) -> None:
         """Stop at once: no more responses are sent."""
         if self.has_failed:

@@ -15,6 +15,7 @@ from kcoord.core.outcome import Now
 from kcoord.log.storage import MemoryStorage, Storage
 from kcoord.server.assembly import Assembly, open_assembly
 from kcoord.server.control import Control
+from kcoord.server.draining import disconnect_all, drain
 from kcoord.server.failures import EXIT_DISK_FULL, EXIT_INTERNAL, EXIT_LISTEN, ServerError, classify
 from kcoord.server.kernel_syncs import kernel_syncs
 from kcoord.server.late_imports import import_late
@@ -350,12 +351,12 @@ class Server:
         self.log.info("stopping", connections=len(self.pump.connections))
         began = self.loop.time()
         is_too_late = self._deadline()
-        drained = await self.pump.drain(is_too_late)
+        drained = await drain(self.pump, is_too_late)
         if self._error is not None:
             return
         if not drained:
             self.log.warning("not_drained", reason="responses were still pending after shutdown.deadline.ms")
-        await self.pump.disconnect_all()
+        await disconnect_all(self.pump)
         await self._finish_deletions(is_too_late)
         await self._finish_commits()
         if self._error is not None or self.assembly is None:

@@ -247,19 +247,19 @@ class Buffer:
         self.used += size
         return True
 
-    async def wait(self, size: int) -> None:
-        """Take bytes as soon as they are there. The caller limits the wait."""
+    def queue(self, size: int) -> asyncio.Future[None]:
+        """Take bytes as soon as they are there: then the future is done. A caller that gives up calls `leave`."""
         turn = asyncio.get_running_loop().create_future()
         self._waiters.append((size, turn))
-        try:
-            await turn
-        except BaseException:
-            if turn.done() and not turn.cancelled():
-                self.give_back(size)
-            else:
-                self._waiters.remove((size, turn))
-                self._wake()
-            raise
+        return turn
+
+    def leave(self, size: int, turn: asyncio.Future[None]) -> None:
+        """The caller of `queue` no longer waits."""
+        if turn.done() and not turn.cancelled():
+            self.give_back(size)
+        else:
+            self._waiters.remove((size, turn))
+            self._wake()
 
     def give_back(self, size: int) -> None:
         self.used -= size

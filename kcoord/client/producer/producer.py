@@ -378,7 +378,12 @@ class Producer:
         try:
             async with asyncio.timeout(limit_s):
                 # Records that wait for the buffer count as being sent, so `stop` may end while they wait.
-                await sender.buffer.wait(size)
+                turn = sender.buffer.queue(size)
+                try:
+                    await turn
+                except BaseException:
+                    sender.buffer.leave(size, turn)
+                    raise
         except TimeoutError:
             raise RequestTimedOut(f"the buffer of the producer is full for {limit_s:g} s") from None
         if self._is_closed:

@@ -11,6 +11,7 @@ from kcoord.engine.budget import TurnBudget
 from kcoord.engine.session import OutputPool, Session
 from kcoord.log.journal import CommitTicket
 from kcoord.log.storage import Syncable
+from kcoord.server.draining import disconnect_all
 from kcoord.server.listen.accept import Acceptor
 from kcoord.server.listen.limits import TokenBucket
 from kcoord.server.listen.sockets import open_sockets
@@ -199,7 +200,7 @@ async def running(engine: EchoEngine, *assignments: str, clocks: Callable[[], No
     finally:
         await acceptor.stop()
         rig.socket.close()
-        await rig.pump.disconnect_all()
+        await disconnect_all(rig.pump)
         rig.pump.threads.stop()
         rig.pump.jobs.stop()
         rig.pump.checks.stop()

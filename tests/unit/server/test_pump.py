@@ -13,6 +13,7 @@ import pytest
 from kcoord.core.outcome import Job, Now, StepJob
 from kcoord.engine.session import Session
 from kcoord.protocol import apis
+from kcoord.server.draining import disconnect_all, drain
 from kcoord.server.pump import Clocks, read_clocks
 from kcoord.wire.frame import FrameLimits
 from tests.unit.server.pump_rig import (
@@ -81,7 +82,7 @@ async def test_nothing_waits_for_a_job_at_the_end() -> None:
         async with running(engine) as rig:
             engine.jobs.append(Stuck("a key", 60_000))
             assert await exchange(await rig.connect()) == FRAME
-            assert await asyncio.wait_for(rig.pump.drain(lambda: False), WAIT_S)
+            assert await asyncio.wait_for(drain(rig.pump, lambda: False), WAIT_S)
             gate.set()
             await asyncio.sleep(0.02)
             assert engine.done == []
@@ -104,13 +105,13 @@ async def test_producers_get_their_answers_before_the_end() -> None:
             engine.jobs.append(job)
             engine.checking = 1
             assert await exchange(await rig.connect()) == FRAME
-            assert not await rig.pump.drain(iter([False, False, True]).__next__)
+            assert not await drain(rig.pump, iter([False, False, True]).__next__)
             engine.jobs.append(job)
-            drain = asyncio.ensure_future(rig.pump.drain(lambda: False))
+            draining = asyncio.ensure_future(drain(rig.pump, lambda: False))
             await asyncio.sleep(0.05)
-            assert not drain.done()
+            assert not draining.done()
             engine.checking = 0
-            assert await asyncio.wait_for(drain, WAIT_S)
+            assert await asyncio.wait_for(draining, WAIT_S)
     finally:
         gate.set()
 
@@ -505,14 +506,14 @@ async def test_draining_answers_what_was_read_and_reads_no_more() -> None:
         streams[1].write(FRAME)
         while engine.commits == 0:
             await asyncio.sleep(0.01)
-        drained = asyncio.create_task(rig.pump.drain(lambda: False))
+        drained = asyncio.create_task(drain(rig.pump, lambda: False))
         await asyncio.sleep(0.02)
         streams[1].write(FRAME)
         await asyncio.sleep(0.02)
         assert not drained.done()
         gate.set()
         assert await drained
-        await rig.pump.disconnect_all()
+        await disconnect_all(rig.pump)
         with suppress(ConnectionError):
             assert await asyncio.wait_for(streams[0].read(), WAIT_S) == FRAME
 
@@ -536,7 +537,7 @@ async def test_draining_does_not_wait_for_others_to_write(monkeypatch: pytest.Mo
         streams[1].write(FRAME)
         while not engine.waiting:
             await asyncio.sleep(0.002)
-        assert await asyncio.wait_for(rig.pump.drain(lambda: False), WAIT_S)
+        assert await asyncio.wait_for(drain(rig.pump, lambda: False), WAIT_S)
         assert engine.commits == 1
         assert await asyncio.wait_for(streams[0].readexactly(len(FRAME)), WAIT_S) == FRAME
 
@@ -550,7 +551,7 @@ async def test_draining_has_an_end() -> None:
         streams[1].write(FRAME)
         while engine.commits == 0:
             await asyncio.sleep(0.002)
-        assert not await rig.pump.drain(lambda: True)
+        assert not await drain(rig.pump, lambda: True)
         gate.set()
         await asyncio.sleep(0.05)
 

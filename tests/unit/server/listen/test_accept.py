@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from kcoord.server.draining import disconnect_all
 from kcoord.server.listen.accept import ACCEPTS_PER_TURN, Acceptor
 from kcoord.server.listen.limits import TokenBucket
 from kcoord.server.listen.sockets import open_sockets
@@ -145,7 +146,7 @@ async def test_nothing_accepted_is_left_over_at_the_end() -> None:
             await acceptor.stop()
             accepted = sock.accepted
             assert rig.pump.counts.total == len(rig.pump.connections) == accepted
-            await rig.pump.disconnect_all()
+            await disconnect_all(rig.pump)
             for client in clients[:accepted]:
                 with suppress(ConnectionError):
                     assert client.recv(1) == b""

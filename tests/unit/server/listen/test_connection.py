@@ -14,6 +14,7 @@ import pytest
 from kcoord.core.outcome import Fact, Now
 from kcoord.engine.session import Session
 from kcoord.protocol import apis
+from kcoord.server.draining import disconnect_all, drain
 from kcoord.server.listen.accept import Acceptor
 from kcoord.server.listen.connection import Connection
 from kcoord.server.listen.limits import TokenBucket
@@ -101,7 +102,7 @@ async def test_a_transport_that_raises_costs_its_own_connection_only(calls: tupl
                 await until_left(rig, 1)
                 assert (rig.failures, rig.pump.counts.total, rig.pump.held_bytes) == ([], 1, 0)
                 assert rig.pump.counts.by_host == {"127.0.0.1": 1}
-                assert await asyncio.wait_for(rig.pump.drain(lambda: False), WAIT_S)
+                assert await asyncio.wait_for(drain(rig.pump, lambda: False), WAIT_S)
             assert rig.pump.counts.total == 0
 
 
@@ -118,8 +119,8 @@ async def test_a_stop_closes_all_connections_despite_a_broken_transport(calls: t
                     rig.pump.fail(ZeroDivisionError())
                     assert [type(error) for error in rig.failures] == [ZeroDivisionError]
                 else:
-                    assert await asyncio.wait_for(rig.pump.drain(lambda: False), WAIT_S)
-                    await rig.pump.disconnect_all()
+                    assert await asyncio.wait_for(drain(rig.pump, lambda: False), WAIT_S)
+                    await disconnect_all(rig.pump)
                 with suppress(ConnectionError):
                     assert await asyncio.wait_for(streams[1][0].read(), WAIT_S) == b""
                 await until_left(rig, 0)
