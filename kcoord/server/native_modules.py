@@ -14,6 +14,5 @@ import kcoord.server.kernel_syncs
 import kcoord.server.listen.descriptors
 import kcoord.server.listen.pacing
 import kcoord.server.listen.sockets
-import kcoord.server.maintenance.upkeep
 import kcoord.server.memory
 import kcoord.server.pump  # noqa: F401  nothing here is used

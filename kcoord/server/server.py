@@ -25,7 +25,6 @@ from kcoord.server.listen.descriptors import descriptors_now
 from kcoord.server.listen.limits import TokenBucket
 from kcoord.server.listen.sockets import open_sockets
 from kcoord.server.logs import ServerLog
-from kcoord.server.maintenance.upkeep import Upkeep
 from kcoord.server.pump import SWEEP_MS, Pump, read_clocks
 from kcoord.server.settings.listeners import Listener, format_address
 from kcoord.server.settings.load import Config
@@ -196,6 +195,7 @@ class Server:
         """The work beside the requests, which `start` begins a little later, or this call."""
         if self._background is None:
             from kcoord.server.maintenance.background import Background
+            from kcoord.server.maintenance.upkeep import Upkeep
 
             assert self.assembly is not None
             wake = self.pump.schedule_turn

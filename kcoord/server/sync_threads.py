@@ -58,9 +58,8 @@ class Round:
 class SyncThreads:
     """A pool with as many threads as the largest round so far has items, started on demand."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, begin_deadline_s: float = BEGIN_DEADLINE_S) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
-        self.begin_deadline_s = begin_deadline_s
         self._queue: SimpleQueue[tuple[Work, Round] | None] = SimpleQueue()
         self._threads = 0
         self._under_way = 0
@@ -85,7 +84,7 @@ class SyncThreads:
             self._queue.put((item, together))
         if waits_for_begin:
             with suppress(Empty):
-                together.begun.get(timeout=self.begin_deadline_s)
+                together.begun.get(timeout=BEGIN_DEADLINE_S)
 
     def _begin(self, done: Done) -> Done:
         self._under_way += 1

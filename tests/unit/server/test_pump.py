@@ -14,8 +14,10 @@ from kcoord.core.outcome import Job, Now, StepJob
 from kcoord.engine.session import Session
 from kcoord.protocol import apis
 from kcoord.server.draining import disconnect_all, drain
+from kcoord.server.listen.limits import TokenBucket
 from kcoord.server.pump import Clocks, read_clocks
 from kcoord.wire.frame import FrameLimits
+from tests.unit.server import pump_rig
 from tests.unit.server.pump_rig import (
     BIG,
     FAULTY,
@@ -420,7 +422,18 @@ async def test_limits_on_connections() -> None:
         assert await exchange(await rig.connect()) == FRAME
 
 
-async def test_connections_come_at_the_configured_rate() -> None:
+async def test_connections_come_at_the_configured_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+
+    class Noting:
+        def __init__(self, rate: int) -> None:
+            self.bucket = TokenBucket(rate)
+
+        def take(self, now_s: float) -> float:
+            pauses.append(self.bucket.take(now_s))
+            return pauses[-1]
+
+    monkeypatch.setattr(pump_rig, "TokenBucket", Noting)
     async with running(EchoEngine(), "max.connection.creation.rate=10") as rig:
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -428,6 +441,7 @@ async def test_connections_come_at_the_configured_rate() -> None:
         await asyncio.gather(*(exchange(stream) for stream in streams))
         # Twenty at once, the others a tenth of a second apart, and the last pause is nobody's.
         assert loop.time() - started > 0.3
+        assert len(pauses) >= 24 and max(pauses) < 0.2
 
 
 async def test_waiting_sockets_are_read_before_timers_fire() -> None:

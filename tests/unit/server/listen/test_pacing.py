@@ -89,29 +89,11 @@ def test_a_system_without_the_option_is_left_alone(accepted: socket.socket, monk
     assert algorithm_of(accepted) == before
 
 
-class Noting(socket.socket):
-    """A listening socket whose connections note who asks for their congestion control."""
-
-    asked: list[socket.socket]
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        client, address = super().accept()
-        asked = self.asked
-
-        class Asked(socket.socket):
-            def getpeername(self) -> Any:
-                asked.append(self)
-                return super().getpeername()
-
-        return Asked(fileno=client.detach()), address
-
-
-async def test_the_server_asks_for_each_connection() -> None:
+async def test_the_server_asks_for_each_connection(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[socket.socket] = []
+    monkeypatch.setattr("kcoord.server.listen.accept.spare_pacing", asked.append)
     async with running(EchoEngine()) as rig:
-        (opened,) = open_sockets(rig.listener, 10)
-        sock = Noting(fileno=opened.detach())
-        sock.setblocking(False)
-        sock.asked = []
+        (sock,) = open_sockets(rig.listener, 10)
         acceptor = Acceptor(asyncio.get_running_loop(), rig.pump, TokenBucket(1000))
         acceptor.add(sock, rig.listener)
         acceptor.start()
@@ -119,7 +101,7 @@ async def test_the_server_asks_for_each_connection() -> None:
         for streams in clients:
             await exchange(streams)
         await acceptor.stop()
-        assert len(set(sock.asked)) == len(clients)
+        assert len(asked) == len(clients)
         for _, writer in clients:
             writer.close()
         sock.close()
