@@ -75,7 +75,11 @@ class Commits:
 
     def is_full(self) -> bool:
         """Whether requests that append have to wait until the open commit is written."""
-        return self.open_bytes + self.journal.pending_bytes > self.bytes_target
+        return self.unwritten_bytes() > self.bytes_target
+
+    def unwritten_bytes(self) -> int:
+        """The size of what was appended since the last write."""
+        return self.open_bytes + self.journal.pending_bytes
 
     def write(self) -> bool:
         """Close all open batches and write them; whether there was anything to write.

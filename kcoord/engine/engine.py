@@ -269,9 +269,10 @@ class Engine:
 
     # --- turns and commits -----------------------------------------------------------------------------------
 
-    def end_turn(self, now: Now, may_hold: bool = False) -> CommitTicket | None:
+    def end_turn(self, now: Now, may_hold: bool = False, may_write: bool = True) -> CommitTicket | None:
         """Write what the turn appended and release what may go out. With `may_hold`, records that may wait for the next
-        commit are not written alone; the caller ends another turn without it soon.
+        commit are not written alone; the caller ends another turn without it soon. Without `may_write` nothing is
+        written yet; the caller ends another turn with it very soon.
 
         Returns a ticket when files must be synced; the caller syncs them and calls commit_done. None: nothing to
         sync, or a commit is in flight and this turn's appends go with the next.
@@ -281,7 +282,7 @@ class Engine:
         self.turn.continue_work(now)
         self.intake.resume(now)
         ticket: CommitTicket | None = None
-        if self.commits.in_flight is None:
+        if self.commits.in_flight is None and may_write:
             while ticket is None and self.has_unwritten() and not (may_hold and self.commits.may_hold()):
                 ticket = self._write(now)
         self.outbox.release()
@@ -300,11 +301,16 @@ class Engine:
             self.intake.resume(now)
         return ticket
 
-    def commit_done(self, ticket: CommitTicket, now: Now) -> None:
-        """The ticket's files are synced: everything up to it is durable. Call end_turn next."""
+    def commit_done(self, ticket: CommitTicket, now: Now) -> bool:
+        """The ticket's files are synced: everything up to it is durable. Call end_turn next.
+
+        Returns whether what waited for it has appended in turn, such as the next step of a transaction.
+        """
+        unwritten = self.commits.unwritten_bytes()
         self.commits.complete(ticket)
         self._committed(now)
         self.outbox.release()
+        return self.commits.unwritten_bytes() > unwritten
 
     def _committed(self, now: Now) -> None:
         self.turn.committed(now)

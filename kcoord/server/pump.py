@@ -1,9 +1,11 @@
 """Drives the engine: one turn of it per turn of the event loop.
 
 The requests that arrive during a turn of the event loop are handled and written together, synced by the kernel or by
-threads, and answered with one write per connection. Timers fire only after the sockets were drained. After a stall of
-the server (a slow disk, a stopped process) heartbeats wait in the kernel, and they must be handled before a member's
-session expires.
+threads, and answered with one write per connection. After a sync, a moment may pass before the next write, so that the
+clients that were answered can share it (see Gathering).
+
+Timers fire only after the sockets were drained. After a stall of the server (a slow disk, a stopped process) heartbeats
+wait in the kernel, and they must be handled before a member's session expires.
 
 The engine bounds the work of a turn, and the pump bounds the input that it passes on. While the engine's budget is
 spent or sessions queue for it, larger input waits here as bytes, and each of these connections passes one piece to the
@@ -29,6 +31,7 @@ from typing import TYPE_CHECKING, Final, Protocol, final
 from kcoord.core.outcome import BUG, LIMIT, PEER, Fact, Job, Now, StepJob
 from kcoord.log.journal import CommitTicket, sync_one
 from kcoord.protocol import apis
+from kcoord.server.gathering import Gathering
 from kcoord.server.jobs import JobThreads
 from kcoord.server.listen.connection import SMALL_READ_BYTES, Connection
 from kcoord.server.listen.limits import ConnectionCounts
@@ -65,8 +68,8 @@ class EngineLike(Protocol):
     def close_session(self, session: Session, now: Now) -> None: ...
     def receive(self, session: Session, data: bytes, now: Now, start: int = 0, end: int = -1) -> None: ...
     def output_taken(self, session: Session) -> None: ...
-    def end_turn(self, now: Now, may_hold: bool = False) -> CommitTicket | None: ...
-    def commit_done(self, ticket: CommitTicket, now: Now) -> None: ...
+    def end_turn(self, now: Now, may_hold: bool = False, may_write: bool = True) -> CommitTicket | None: ...
+    def commit_done(self, ticket: CommitTicket, now: Now) -> bool: ...
     def take_ahead(self) -> Syncable | None: ...
     def fire_timers(self, now: Now) -> None: ...
     def fire_prompt_timers(self, now: Now) -> bool: ...
@@ -138,6 +141,7 @@ class Pump:
         self.is_draining = False
         self.has_failed = False
         self.in_flight: CommitTicket | None = None
+        self.gathering = Gathering()
         self._turn_scheduled = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = -1
@@ -176,6 +180,8 @@ class Pump:
         if self.has_failed:
             return
         self._heard = True
+        self.gathering.note_read(connection.gathering)
+        connection.gathering = 0
         now = self.now()
         if len(data) <= SMALL_READ_BYTES and not connection.unread:
             self._handle(connection, data, now)
@@ -298,6 +304,8 @@ class Pump:
         self._turn_scheduled = False
         if self.has_failed:
             return
+        if self.gathering.is_open:
+            self._gather()
         try:
             self._end_turn(self.now())
         except Exception as error:
@@ -309,17 +317,31 @@ class Pump:
             self.schedule_turn()
             self._handle_unread(self.now())
 
-    def _end_turn(self, now: Now, may_hold: bool = True) -> None:
-        ticket = self.engine.end_turn(now, may_hold and not self.is_draining)
+    def _gather(self) -> None:
+        """Let this turn write the open commit, if it is not to wait any longer."""
+        is_busy = len(self._unread) > 0 or self.is_draining or self.engine.has_more()
+        if is_busy or self.gathering.is_over(time.monotonic_ns()):
+            self.gathering.close()
+
+    def _end_turn(self, now: Now, may_hold: bool = True, answered: list[Session] | None = None) -> None:
+        """`answered` are the sessions that a sync has released: those that `take_ready` returned before."""
+        is_gathering = self.gathering.is_open
+        ticket = self.engine.end_turn(now, may_hold and not self.is_draining, not is_gathering)
         ready = self.engine.take_ready()
+        if answered:
+            ready = answered + ready
         if ticket is not None:
             self.in_flight = ticket
+            self.gathering.sync_begins(time.monotonic_ns())
             descriptor = ticket.only_descriptor()
             if descriptor < 0 or not self.threads.sync_in_kernel(descriptor, self._synced):
                 work = [partial(sync_one, item) for item in ticket.syncs]
                 self.threads.run(work, self._synced, len(ready) >= MANY_ANSWERS)
-        elif self._hold_timer is None and self.in_flight is None and self.engine.has_unwritten():
-            self._hold_timer = self.loop.call_later(HOLD_S, self._write_held)
+        elif self.in_flight is None and self.engine.has_unwritten():
+            if is_gathering:
+                self.schedule_turn()
+            elif self._hold_timer is None:
+                self._hold_timer = self.loop.call_later(HOLD_S, self._write_held)
         if not self._is_syncing_ahead:
             ahead = self.engine.take_ahead()
             if ahead is not None:
@@ -376,10 +398,24 @@ class Pump:
             return
         try:
             now = self.now()
-            self.engine.commit_done(ticket, now)
-            self._end_turn(now)
+            is_continued = self.engine.commit_done(ticket, now)
+            answered = self.engine.take_ready()
+            if not is_continued:
+                self._begin_gathering(answered)
+            self._end_turn(now, answered=answered)
         except Exception as failure:
             self.fail(failure)
+
+    def _begin_gathering(self, answered: list[Session]) -> None:
+        """Let the next commit wait for those whom the last sync answers, if that may help."""
+        expected = 0
+        number = self.gathering.number
+        for session in answered:
+            connection = session.owner
+            if not session.chunks and isinstance(connection, Connection):
+                connection.gathering = number
+                expected += 1
+        self.gathering.begin(expected, time.monotonic_ns())
 
     def _synced_ahead(self, error: BaseException | None) -> None:
         self._is_syncing_ahead = False

@@ -143,7 +143,7 @@ class Turns:
         self._turn(lambda: engine.fire_timers(self.now))
         return True
 
-    def _turn(self, work: Callable[[], None]) -> None:
+    def _turn(self, work: Callable[[], object]) -> None:
         start = time.thread_time()
         work()
         ticket = self.engine.end_turn(self.now)

@@ -108,6 +108,9 @@ class Connection:
         self.taken_bytes = -1
         self.taken_since_ms = 0
         self.last_heard_ms = 0
+        # The number of the sync that released its last answer, if it sent nothing since and may be waited for (see
+        # Gathering).
+        self.gathering = 0
         # When the incomplete frame at the end of the input began; -1 if there is none.
         self.frame_started_ms = -1
         self.pending_bytes = 0

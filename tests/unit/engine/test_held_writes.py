@@ -140,3 +140,29 @@ def test_held_records_go_with_those_of_others() -> None:
     other: Producer = rig.producers[1]
     rig.call(apis.PRODUCE, 12, produce(other, 1, 0))
     assert not rig.engine.has_unwritten()
+
+
+def test_nothing_is_written_while_the_caller_waits_for_others() -> None:
+    rig = HoldingRig(version=VERSION_2)
+    rig.client.send(apis.TXN_OFFSET_COMMIT, VERSION_2, rig.body(1), NOW)
+    assert rig.engine.end_turn(NOW, may_write=False) is None
+    assert rig.engine.has_unwritten() and not take_output(rig.client.session)
+    assert rig.turns() == 1
+    assert not rig.engine.has_unwritten() and take_output(rig.client.session)
+
+
+def test_a_commit_that_has_a_next_step_says_so() -> None:
+    """EndTxn: the markers follow its decision."""
+    rig = HoldingRig(version=VERSION_2)
+    producer = rig.producers[0]
+    rig.call(apis.TXN_OFFSET_COMMIT, VERSION_2, rig.body(1))
+    body = EndTxnRequest(producer.transactional_id, producer.producer_id, producer.epoch, True)
+    rig.client.send(apis.END_TXN, 5, body, NOW)
+    is_continued: list[bool] = []
+    for _ in range(2):
+        ticket = rig.engine.end_turn(NOW, may_hold=True)
+        assert ticket is not None
+        ticket.sync()
+        is_continued.append(rig.engine.commit_done(ticket, NOW))
+    assert is_continued == [True, True], "the markers, and then the record that ends it"
+    assert rig.turns() == 0

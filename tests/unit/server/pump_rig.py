@@ -55,6 +55,8 @@ class EchoEngine:
         self.in_flight: CommitTicket | None = None
         # Whether its writes may wait for others.
         self.holds = False
+        # Whether what waited for a commit appends in turn.
+        self.is_continued = False
         self.commits = 0
         self.turns = 0
         self.deadline_ms = -1
@@ -93,9 +95,9 @@ class EchoEngine:
     def output_taken(self, session: Session) -> None:
         self.calls.append("output taken")
 
-    def end_turn(self, now: Now, may_hold: bool = False) -> CommitTicket | None:
+    def end_turn(self, now: Now, may_hold: bool = False, may_write: bool = True) -> CommitTicket | None:
         self.turns += 1
-        if self.in_flight is not None or not self.waiting or (may_hold and self.holds):
+        if self.in_flight is not None or not may_write or not self.waiting or (may_hold and self.holds):
             return None
         self.committing, self.waiting = self.waiting, []
         self.commits += 1
@@ -115,10 +117,11 @@ class EchoEngine:
             self.ready.append(session)
         self.committing = []
 
-    def commit_done(self, ticket: CommitTicket, now: Now) -> None:
+    def commit_done(self, ticket: CommitTicket, now: Now) -> bool:
         assert ticket is self.in_flight
         self.in_flight = None
         self._answer()
+        return self.is_continued
 
     def fire_timers(self, now: Now) -> None:
         self.calls.append("timers")
