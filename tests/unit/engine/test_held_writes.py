@@ -16,8 +16,9 @@ from kcoord.protocol.add_offsets_to_txn import AddOffsetsToTxnRequest
 from kcoord.protocol.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from kcoord.protocol.describe_transactions import DescribeTransactionsRequest
 from kcoord.protocol.end_txn import EndTxnRequest
+from kcoord.protocol.metadata import MetadataRequest
 from kcoord.testing.state.disk import ForgetfulStorage
-from tests.harness.engine import decode_answer, read_answers, take_output
+from tests.harness.engine import Client, decode_answer, read_answers, take_output
 from tests.unit.engine.test_transaction_limits import produce
 from tests.unit.engine.test_txn_offset_commit import NOW, VERSION_1, VERSION_2, Producer, Rig
 
@@ -149,6 +150,15 @@ def test_nothing_is_written_while_the_caller_waits_for_others() -> None:
     assert rig.engine.has_unwritten() and not take_output(rig.client.session)
     assert rig.turns() == 1
     assert not rig.engine.has_unwritten() and take_output(rig.client.session)
+
+
+def test_answers_without_records_do_not_wait_for_others() -> None:
+    rig = HoldingRig(version=VERSION_2)
+    rig.client.send(apis.TXN_OFFSET_COMMIT, VERSION_2, rig.body(1), NOW)
+    other = Client(rig.engine)
+    other.send(apis.METADATA, 12, MetadataRequest([]), NOW)
+    assert rig.engine.end_turn(NOW, may_write=False) is None
+    assert take_output(other.session) and not take_output(rig.client.session)
 
 
 def test_a_commit_that_has_a_next_step_says_so() -> None:
