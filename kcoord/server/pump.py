@@ -304,9 +304,9 @@ class Pump:
         self._turn_scheduled = False
         if self.has_failed:
             return
-        if self.gathering.is_open:
-            self._gather()
         try:
+            if self.gathering.is_open:
+                self._gather()
             self._end_turn(self.now())
         except Exception as error:
             self.fail(error)

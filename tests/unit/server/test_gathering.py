@@ -16,10 +16,12 @@ from tests.unit.server.pump_rig import FRAME, WAIT_S, EchoEngine, Rig, exchange,
 SYNC_NS = 400_000
 
 
-def opened(expected: int = 4, sync_ns: int = SYNC_NS) -> Gathering:
-    """A gathering that began at `sync_ns`."""
+def opened(expected: int = 4, sync_ns: int = SYNC_NS, waiting: int = 0) -> Gathering:
+    """A gathering that began at `sync_ns`, after `waiting` reads during the sync."""
     gathering = Gathering()
     gathering.sync_begins(0)
+    for _ in range(waiting):
+        gathering.note_read(0)
     gathering.begin(expected, sync_ns)
     assert gathering.is_open
     return gathering
@@ -40,7 +42,7 @@ def test_it_is_over_when_all_are_back() -> None:
 
 
 def test_only_those_count_whom_it_waits_for() -> None:
-    gathering = opened(1 + 1)
+    gathering = opened(2)
     for number in (0, gathering.number - 1, gathering.number):
         gathering.note_read(number)
     assert not gathering.is_over(SYNC_NS + 1)
@@ -58,11 +60,7 @@ def test_a_pause_is_as_long_as_a_sync_but_never_long(sync_ns: int, pause_ns: int
 
 def test_it_ends_when_half_of_the_possible_gain_is_lost() -> None:
     """Eight wait, and four could come: they would gain four times a sync."""
-    gathering = Gathering()
-    gathering.sync_begins(0)
-    for _ in range(8):
-        gathering.note_read(0)
-    gathering.begin(4, SYNC_NS)
+    gathering = opened(4, waiting=8)
     assert not gathering.is_over(SYNC_NS + SYNC_NS // 4 - 1)
     assert gathering.is_over(SYNC_NS + SYNC_NS // 4)
 
@@ -130,11 +128,7 @@ def test_it_waits_each_time_again_once_enough_of_them_come_back() -> None:
 
 def test_a_moment_that_lost_more_than_it_gained_was_in_vain() -> None:
     """Eight wait for the time of a fourth of a sync, and one comes, who gains one."""
-    gathering = Gathering()
-    gathering.sync_begins(0)
-    for _ in range(8):
-        gathering.note_read(0)
-    gathering.begin(4, SYNC_NS)
+    gathering = opened(4, waiting=8)
     assert gathering.is_over(SYNC_NS + SYNC_NS // 4)
     gathering.note_read(gathering.number)
     gathering.close()
