@@ -33,7 +33,7 @@ from kcoord.log.errors import JournalFailed, LogError, SyncFailed, WriteFailed
 from kcoord.log.log_write import LogWrite
 from kcoord.log.open_files import Owner
 from kcoord.log.partition_log import PartitionLog
-from kcoord.log.storage import DirectorySync, DiskFile, SharedDescriptor, Syncable
+from kcoord.log.storage import DirectorySync, DiskFile, Syncable
 from kcoord.wire.causes import caused_by
 
 SYNC_ALWAYS: Final = "always"
@@ -44,7 +44,7 @@ SYNC_MODES: Final = (SYNC_ALWAYS, SYNC_OS, SYNC_MEMORY)
 CHECKPOINT_INTERVAL_MS: Final = 1000
 # Under `os`, what a log may write until it is synced in the background, so that there is little left to sync when its
 # segment is closed: answers wait for that.
-AHEAD_BYTES: Final = 8 << 20
+AHEAD_BYTES: Final = 2 << 20
 # Under `os`, if more logs are written than files can be held open: how many files a ticket syncs to close them.
 FREED_FILES: Final = 16
 
@@ -110,7 +110,8 @@ class Journal:
         self._rolled = False
         # Under `os`: the logs that the next write syncs.
         self._synced_next: dict[PartitionLog, None] = {}
-        self._ahead: SharedDescriptor | None = None
+        # The logs to sync in the background; the first one has waited longest.
+        self._ahead: dict[PartitionLog, None] = {}
 
     @property
     def has_pending(self) -> bool:
@@ -227,13 +228,18 @@ class Journal:
         """The log has written a lot: let its file be synced before anybody waits for that."""
         log.ahead_bytes = 0
         if self.sync_mode == SYNC_OS:
-            self._ahead = log.share_active()
+            self._ahead[log] = None
 
     def take_ahead(self) -> Syncable | None:
         """A file to sync in the background; None if there is none. A failure is one of the log: call `fail`."""
-        ahead = self._ahead
-        self._ahead = None
-        return ahead
+        if not self._ahead:
+            return None
+        for log in list(self._ahead):
+            del self._ahead[log]
+            file = log.share_active()
+            if file is not None:
+                return file
+        return None
 
     def _free_files(self, ticket: CommitTicket) -> None:
         files = self.directory.files
@@ -298,6 +304,7 @@ class Journal:
         if log.dirty:
             log.dirty = False
             self._dirty.pop(log, None)
+        self._ahead.pop(log, None)
         deleted = self.directory.delete_log(topic, partition, close=False)
         self._to_close.append(log)
         if self._in_flight is None:

@@ -351,14 +351,47 @@ def test_under_os_files_are_synced_ahead(tmp_path: Path) -> None:
             for log in logs if number % 3 == 0 else logs[: 1 + number % 2]:
                 add(journal, log, size=AHEAD_BYTES // 12)
             journal.commit()
-            ahead = journal.take_ahead()
-            assert journal.take_ahead() is None
-            if isinstance(ahead, SharedDescriptor):
+            for ahead in all_ahead(journal):
                 ahead.datasync()
-                file = os.fstat(ahead.fd)
-                found |= {log.name for log in logs if os.path.samestat(file, stat_of(tmp_path / mode, log))}
+                found.add(log_of(ahead, tmp_path / mode, logs))
         assert found == names
         directory.close(True)
+
+
+def test_logs_that_grow_together_are_synced_in_turn(tmp_path: Path) -> None:
+    directory = reopen(DiskStorage(str(tmp_path)))
+    logs = [directory.create_log("t", number, TOPIC_ID) for number in range(4)]
+    journal = Journal(directory, "os")
+
+    def grow() -> None:
+        for log in logs:
+            add(journal, log, size=AHEAD_BYTES)
+        journal.commit()
+
+    grow()
+    first = present(journal.take_ahead())
+    assert isinstance(first, SharedDescriptor)
+    assert log_of(first, tmp_path, logs) == "t-0"
+    # The ones that wait keep their places, and each is synced once.
+    grow()
+    journal.delete_log("t", 2)
+    del logs[2]
+    assert [log_of(ahead, tmp_path, logs) for ahead in all_ahead(journal)] == ["t-1", "t-3", "t-0"]
+    directory.close(True)
+
+
+def all_ahead(journal: Journal) -> list[SharedDescriptor]:
+    found: list[SharedDescriptor] = []
+    while (ahead := journal.take_ahead()) is not None:
+        assert isinstance(ahead, SharedDescriptor)
+        found.append(ahead)
+    return found
+
+
+def log_of(ahead: SharedDescriptor, root: Path, logs: list[PartitionLog]) -> str:
+    file = os.fstat(ahead.fd)
+    [name] = [log.name for log in logs if os.path.samestat(file, stat_of(root, log))]
+    return name
 
 
 def stat_of(root: Path, log: PartitionLog) -> os.stat_result:
