@@ -18,7 +18,7 @@ Under `os` and `memory` the durable ends move with the write. There are three ex
 a segment returns a ticket, because the old segment must be synced before the files of the new one exist (see
 log_write). So does a write that changes log starts: their file replaces the old one, so it is always synced. And so
 does one with records that a power cut must not take back while it keeps others (`sync_next`). A thread syncs what a log
-writes every AHEAD_BYTES, so that the ticket of a closed segment takes milliseconds.
+writes every AHEAD_BYTES, one log after the other, so that the ticket of a closed segment takes milliseconds.
 
 Fail-stop: after a failed write or sync nothing is written, acknowledged or retried. The operating system may have
 dropped the pages, so a second sync that succeeds would prove nothing. The next start determines what the disk holds.
