@@ -21,6 +21,10 @@ class Balancer:
         """The member's partitions after the last `balance`."""
         raise KeyError(member_id)
 
+    def assignments(self) -> list[tuple[str, Assignment]]:
+        """All members with their partitions after the last `balance`, in the order in which they were added."""
+        return []
+
     def add_new(self, member_id: str, topic_ids: list[bytes]) -> None:
         """Add a member without partitions. `balance` returns it even if it gets none."""
         raise KeyError(tuple(topic_ids))
@@ -34,5 +38,8 @@ class Balancer:
         raise KeyError(old_id)
 
     def balance(self) -> list[str]:
-        """Assign every partition. Returns the ids of members whose assignment changed, sorted."""
+        """Assign every partition. Returns the ids of members whose assignment changed since the last `balance`, sorted.
+
+        The first result may lack members: then the caller compares all.
+        """
         return []

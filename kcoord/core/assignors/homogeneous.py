@@ -34,28 +34,37 @@ class HomogeneousBalancer(Balancer):
         # Whether a partition belongs to a member that was added with a target, by topic id and partition. Only used
         # until the first `balance`, which assigns all others.
         self._owned: dict[bytes, list[bool]] = {}
+        self._any_owned = False
         for topic_id in topic_ids:
             partition_count = topics.partition_count(topic_id)
             if partition_count == UNKNOWN_TOPIC:
                 raise AssignorError(f"topic {topic_id.hex()} is subscribed to but does not exist")
             self._partition_total += partition_count
             self._owned[topic_id] = [False] * partition_count
-        # Partitions freed since the last `balance`.
+        # Partitions freed since the last `balance`, and whether each list may be out of order.
         self._free: dict[bytes, list[int]] = {}
+        self._is_free_mixed = False
         self._assignments: dict[str, Assignment] = {}
-        self._sizes: dict[str, int] = {}
+        # That of all members that were added without partitions, until they get some.
+        self._nothing: Assignment = {}
         # Members by their number of partitions. A dict, because sets are unordered.
         self._by_size: dict[int, dict[str, bool]] = {}
         # How many more members `_taker` may look at.
         self._looks_left = 0
-        # Members that were added without partitions, or whose assignment changed, since the last `balance`.
+        # Whether `_touched` is kept, from the end of the first `balance` on.
+        self._is_balanced = False
+        # Members that were added, or whose assignment changed, since the last `balance`.
         self._touched: dict[str, bool] = {}
 
-    def add(self, member_id: str, target: Assignment) -> None:
+    def add(self, member_id: str, target: Assignment | None) -> None:
         """Add a member with `target`. It keeps those partitions that exist, are subscribed to and have no other owner.
 
         Only before the first `balance`; afterwards members are added without partitions (`add_new`).
         """
+        if not target:
+            self._assignments[member_id] = self._nothing
+            self._file(member_id, 0)
+            return
         kept: Assignment = {}
         size = 0
         asked = 0
@@ -71,26 +80,28 @@ class HomogeneousBalancer(Balancer):
                     owned[partition] = True
                     own.append(partition)
             if own:
+                self._any_owned = True
                 kept[topic_id] = own
                 size += len(own)
         self._assignments[member_id] = kept if size < asked else target
         self._file(member_id, size)
 
     def add_new(self, member_id: str, topic_ids: list[bytes]) -> None:
-        self._assignments[member_id] = {}
+        self._assignments[member_id] = self._nothing
         self._file(member_id, 0)
         self._touched[member_id] = True
 
     def remove(self, member_id: str) -> None:
         assignment = self._assignments.pop(member_id)
-        self._unfile(member_id, self._sizes.pop(member_id))
+        self._unfile(member_id, _size(assignment))
         self._touched.pop(member_id, None)
         for topic_id, partitions in assignment.items():
             self._release(topic_id, partitions)
 
     def rename(self, old_id: str, new_id: str) -> None:
-        self._assignments[new_id] = self._assignments.pop(old_id)
-        size = self._sizes.pop(old_id)
+        assignment = self._assignments.pop(old_id)
+        self._assignments[new_id] = assignment
+        size = _size(assignment)
         self._unfile(old_id, size)
         self._file(new_id, size)
         if self._touched.pop(old_id, False):
@@ -108,9 +119,14 @@ class HomogeneousBalancer(Balancer):
     def assignment(self, member_id: str) -> Assignment:
         return self._assignments[member_id]
 
+    def assignments(self) -> list[tuple[str, Assignment]]:
+        return list(self._assignments.items())
+
     def balance(self) -> list[str]:
         for topic_id, owned in self._owned.items():
-            if False in owned:
+            if not self._any_owned and owned:
+                self._free[topic_id] = list(range(len(owned)))
+            elif False in owned:
                 self._free[topic_id] = [p for p in range(len(owned)) if not owned[p]]
         self._owned = {}
         if self._assignments:
@@ -118,17 +134,21 @@ class HomogeneousBalancer(Balancer):
             extras = self._partition_total % len(self._assignments)
             self._take_excess(quota, extras)
             self._fill(quota, extras)
+        self._is_balanced = True
         changed = sorted(self._touched)
         self._touched = {}
         return changed
 
     def _file(self, member_id: str, size: int) -> None:
-        self._sizes[member_id] = size
         same = self._by_size.get(size)
         if same is None:
             self._by_size[size] = {member_id: True}
         else:
             same[member_id] = True
+
+    def _file_all(self, member_ids: list[str], size: int) -> None:
+        if member_ids:
+            self._by_size.setdefault(size, {}).update(dict.fromkeys(member_ids, True))
 
     def _unfile(self, member_id: str, size: int) -> None:
         same = self._by_size[size]
@@ -142,6 +162,7 @@ class HomogeneousBalancer(Balancer):
             self._free[topic_id] = partitions.copy()
         else:
             free.extend(partitions)
+            self._is_free_mixed = True
 
     def _take_excess(self, quota: int, extras: int) -> None:
         """No member keeps more than one above the quota, and at most `extras` members keep that many."""
@@ -185,27 +206,33 @@ class HomogeneousBalancer(Balancer):
                 kept[topic_id] = partitions[:keep]
             self._release(topic_id, partitions[keep:])
         self._assignments[member_id] = kept
-        self._touched[member_id] = True
+        if self._is_balanced:
+            self._touched[member_id] = True
 
     def _fill(self, quota: int, extras: int) -> None:
         """Free partitions go to members below the quota; extras go to these first and then to others."""
-        pool = _Pool([(topic_id, sorted(self._free[topic_id])) for topic_id in sorted(self._free)])
+        if self._is_free_mixed:
+            for partitions in self._free.values():
+                partitions.sort()
+            self._is_free_mixed = False
+        pool = _Pool([(topic_id, self._free[topic_id]) for topic_id in sorted(self._free)])
         above = self._by_size.get(quota + 1)
         extras_left = extras - (0 if above is None else len(above))
         for size in sorted([size for size in self._by_size if size < quota]):
-            for member_id in self._by_size.pop(size):
-                aim = quota
-                if extras_left > 0:
-                    extras_left -= 1
-                    aim += 1
-                self._give(member_id, aim - size, pool)
-                self._file(member_id, aim)
+            member_ids = list(self._by_size.pop(size))
+            with_extra = min(extras_left, len(member_ids))
+            extras_left -= with_extra
+            for i, member_id in enumerate(member_ids):
+                old = self._assignments[member_id] if size else self._nothing
+                self._give(member_id, old, quota - size + (1 if i < with_extra else 0), pool)
+            self._file_all(member_ids[:with_extra], quota + 1)
+            self._file_all(member_ids[with_extra:], quota)
         self._looks_left = LOOKS_MAX
         while extras_left > 0:
             extras_left -= 1
             member_id = self._taker(quota, pool)
             self._unfile(member_id, quota)
-            self._give(member_id, 1, pool)
+            self._give(member_id, self._assignments[member_id], 1, pool)
             self._file(member_id, quota + 1)
         self._free = {}
 
@@ -223,18 +250,27 @@ class HomogeneousBalancer(Balancer):
                 return member_id
         return newest
 
-    def _give(self, member_id: str, count: int, pool: _Pool) -> None:
-        old = self._assignments[member_id]
+    def _give(self, member_id: str, old: Assignment, count: int, pool: _Pool) -> None:
+        """The member gets the next `count` partitions of the pool, besides those that it has (`old`)."""
         assignment = old.copy() if old else {}
         while count > 0:
-            topic_id, partitions = pool.draw(count)
+            topic_id = pool.topic_id()
+            partitions = pool.draw(count)
             count -= len(partitions)
             have = assignment.get(topic_id)
             assignment[topic_id] = partitions if have is None else sorted(have + partitions)
         if old and len(assignment) > len(old):
             assignment = {topic_id: assignment[topic_id] for topic_id in sorted(assignment)}
         self._assignments[member_id] = assignment
-        self._touched[member_id] = True
+        if self._is_balanced:
+            self._touched[member_id] = True
+
+
+def _size(assignment: Assignment) -> int:
+    size = 0
+    for partitions in assignment.values():
+        size += len(partitions)
+    return size
 
 
 def _is_last(assignment: Assignment, topic_id: bytes, partition: int) -> bool:
@@ -253,17 +289,21 @@ class _Pool:
         self._topic = 0
         self._position = 0
 
+    def topic_id(self) -> bytes:
+        """The topic of the partition that is drawn next. At least one must be left."""
+        return self._free[self._topic][0]
+
     def next_one(self) -> tuple[bytes, int]:
         """The topic and number of the partition that is drawn next. At least one must be left."""
         topic_id, partitions = self._free[self._topic]
         return topic_id, partitions[self._position]
 
-    def draw(self, count_max: int) -> tuple[bytes, list[int]]:
+    def draw(self, count_max: int) -> list[int]:
         """Between 1 and `count_max` partitions of one topic. At least one must be left."""
-        topic_id, partitions = self._free[self._topic]
+        _, partitions = self._free[self._topic]
         drawn = partitions[self._position : self._position + count_max]
         self._position += len(drawn)
         if self._position == len(partitions):
             self._topic += 1
             self._position = 0
-        return topic_id, drawn
+        return drawn

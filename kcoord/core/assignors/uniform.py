@@ -26,12 +26,12 @@ class UniformAssignor(Assignor):
     def assign(self, group: GroupSpec, topics: TopicDescriber) -> dict[str, Assignment]:
         if not group.members:
             return {}
-        balancer = balancer_of(group, topics)
+        balancer = _balancer_of(group, topics)
         balancer.balance()
-        return {member_id: balancer.assignment(member_id) for member_id in group.members}
+        return dict(balancer.assignments())
 
 
-def balancer_of(group: GroupSpec, topics: TopicDescriber) -> Balancer:
+def _balancer_of(group: GroupSpec, topics: TopicDescriber) -> Balancer:
     """The balancer of a group with members, before its first `balance`. Raises `AssignorError` for an unknown topic."""
     if not group.is_homogeneous:
         return HeterogeneousBalancer(group, topics)

@@ -252,6 +252,29 @@ def test_one_that_joins_or_leaves_is_not_a_reason_to_compute_in_full() -> None:
     assert topics.asked == 4
 
 
+def test_ids_that_change_hands_are_not_a_reason_to_compute_in_full() -> None:
+    topics = CountingTopics({1: 8})
+    group = Group(UniformAssignor(), topics)
+    for member_id in ("a", "b", "c", "d"):
+        group.join(member_id, [1])
+    group.compute()
+    inherited = group.targets["b"]
+    group.leave("a")
+    group.replace("b", "a")
+    group.replace("c", "b")
+    changed = group.compute()
+    assert group.targets["a"] == inherited | changed.get("a", {})
+    assert sorted(group.targets) == ["a", "b", "d"]
+    assert sorted(sizes(group.targets).values()) == [2, 3, 3]
+    assert topics.asked == 1
+    # Results of members that were renamed must also be in the targets.
+    group.replace("a", "e")
+    group.targets["e"] = assignment({1: []})
+    group.compute()
+    assert topics.asked == 2
+    assert sorted(sizes(group.targets).values()) == [2, 3, 3]
+
+
 def test_different_subscriptions_are_not_computed_in_full_when_one_member_changes() -> None:
     topics = CountingTopics({1: 40, 2: 60, 3: 10})
     group = Group(UniformAssignor(), topics)
