@@ -85,6 +85,11 @@ def test_known_differences_are_narrow() -> None:
     difference = Difference("", 0, "", "InitProducerId", 5, "response.errorCode", 51, 90)
     assert known.known("transactions", difference) is not None
     assert known.known("transactions", replace(difference, actual=0)) is None
+    path = "response.responses[0].partitionResponses[0].errorCode"
+    produced = Difference("", 0, "", "Produce", 12, path, 0, 45)
+    assert known.known("transactions", produced) is not None
+    assert known.known("transactions", replace(produced, version=11)) is None
+    assert known.known("transactions", replace(produced, actual=47)) is None
 
 
 @pytest.mark.nightly
