@@ -369,6 +369,9 @@ final class TransactionScenarios {
             for (int i = 0; i < MANY; i++) {
                 producer.beginTransaction();
                 send(producer, topic, 0, "value " + i);
+                // Without this, the client may end a transaction before it sends its records: its sender looks for unsent
+                // batches before it looks for EndTxn, and on a busy machine all of begin, send and commit come in between.
+                producer.flush();
                 if (i % 10 == 9) producer.abortTransaction();
                 else producer.commitTransaction();
             }
