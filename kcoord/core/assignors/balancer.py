@@ -21,9 +21,9 @@ class Balancer:
         """The member's partitions after the last `balance`."""
         raise KeyError(member_id)
 
-    def assignments(self) -> list[tuple[str, Assignment]]:
-        """All members with their partitions after the last `balance`, in the order in which they were added."""
-        return []
+    def assignments(self) -> dict[str, Assignment]:
+        """A copy: all members with their partitions after the last `balance`, in the order in which they were added."""
+        return {}
 
     def add_new(self, member_id: str, topic_ids: list[bytes]) -> None:
         """Add a member without partitions. `balance` returns it even if it gets none."""

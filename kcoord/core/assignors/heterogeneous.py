@@ -149,8 +149,8 @@ class HeterogeneousBalancer(Balancer):
     def assignment(self, member_id: str) -> Assignment:
         return self._members[member_id].assignment
 
-    def assignments(self) -> list[tuple[str, Assignment]]:
-        return [(member_id, member.assignment) for member_id, member in self._members.items()]
+    def assignments(self) -> dict[str, Assignment]:
+        return {member_id: member.assignment for member_id, member in self._members.items()}
 
     def add_new(self, member_id: str, topic_ids: list[bytes]) -> None:
         """Raises `AssignorError` for a topic that does not exist."""

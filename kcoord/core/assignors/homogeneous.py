@@ -27,8 +27,13 @@ LOOKS_MAX: Final = 64
 class HomogeneousBalancer(Balancer):
     """The members and partitions of one subscription. Add members, remove them, `balance`."""
 
-    def __init__(self, topic_ids: list[bytes], topics: TopicDescriber) -> None:
-        """`topic_ids` are ascending. Raises `AssignorError` for a topic that does not exist."""
+    def __init__(
+        self, topic_ids: list[bytes], topics: TopicDescriber, member_ids: list[str], targets: dict[str, Assignment]
+    ) -> None:
+        """The members with their targets, in this order; those without one have nothing. `topic_ids` are ascending.
+
+        Raises `AssignorError` for a topic that does not exist.
+        """
         self.topic_ids = topic_ids
         self._partition_total = 0
         # Whether a partition belongs to a member that was added with a target, by topic id and partition. Only used
@@ -41,7 +46,7 @@ class HomogeneousBalancer(Balancer):
                 raise AssignorError(f"topic {topic_id.hex()} is subscribed to but does not exist")
             self._partition_total += partition_count
             self._owned[topic_id] = [False] * partition_count
-        # Partitions freed since the last `balance`, and whether each list may be out of order.
+        # Partitions freed since the last `balance`, and whether a list may be out of order.
         self._free: dict[bytes, list[int]] = {}
         self._is_free_mixed = False
         self._assignments: dict[str, Assignment] = {}
@@ -55,12 +60,11 @@ class HomogeneousBalancer(Balancer):
         self._is_balanced = False
         # Members that were added, or whose assignment changed, since the last `balance`.
         self._touched: dict[str, bool] = {}
+        for member_id in member_ids:
+            self._add(member_id, targets.get(member_id))
 
-    def add(self, member_id: str, target: Assignment | None) -> None:
-        """Add a member with `target`. It keeps those partitions that exist, are subscribed to and have no other owner.
-
-        Only before the first `balance`; afterwards members are added without partitions (`add_new`).
-        """
+    def _add(self, member_id: str, target: Assignment | None) -> None:
+        """The member keeps those partitions of `target` that exist, are subscribed to and have no other owner."""
         if not target:
             self._assignments[member_id] = self._nothing
             self._file(member_id, 0)
@@ -119,8 +123,8 @@ class HomogeneousBalancer(Balancer):
     def assignment(self, member_id: str) -> Assignment:
         return self._assignments[member_id]
 
-    def assignments(self) -> list[tuple[str, Assignment]]:
-        return list(self._assignments.items())
+    def assignments(self) -> dict[str, Assignment]:
+        return self._assignments.copy()
 
     def balance(self) -> list[str]:
         for topic_id, owned in self._owned.items():
@@ -254,8 +258,7 @@ class HomogeneousBalancer(Balancer):
         """The member gets the next `count` partitions of the pool, besides those that it has (`old`)."""
         assignment = old.copy() if old else {}
         while count > 0:
-            topic_id = pool.topic_id()
-            partitions = pool.draw(count)
+            topic_id, partitions = pool.draw(count)
             count -= len(partitions)
             have = assignment.get(topic_id)
             assignment[topic_id] = partitions if have is None else sorted(have + partitions)
@@ -289,21 +292,17 @@ class _Pool:
         self._topic = 0
         self._position = 0
 
-    def topic_id(self) -> bytes:
-        """The topic of the partition that is drawn next. At least one must be left."""
-        return self._free[self._topic][0]
-
     def next_one(self) -> tuple[bytes, int]:
         """The topic and number of the partition that is drawn next. At least one must be left."""
         topic_id, partitions = self._free[self._topic]
         return topic_id, partitions[self._position]
 
-    def draw(self, count_max: int) -> list[int]:
+    def draw(self, count_max: int) -> tuple[bytes, list[int]]:
         """Between 1 and `count_max` partitions of one topic. At least one must be left."""
-        _, partitions = self._free[self._topic]
+        topic_id, partitions = self._free[self._topic]
         drawn = partitions[self._position : self._position + count_max]
         self._position += len(drawn)
         if self._position == len(partitions):
             self._topic += 1
             self._position = 0
-        return drawn
+        return topic_id, drawn

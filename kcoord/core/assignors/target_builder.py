@@ -56,11 +56,8 @@ class TargetBuilder:
         # Members that joined or changed their subscription since the balancer was last used.
         self._joined: dict[str, bool] = {}
         self._resubscribed: dict[str, bool] = {}
-        # The results of the last computation, which `targets` must contain for the balancer to be valid. Members that
-        # were removed or renamed since are in `_gone`, and `_renamed` has the results of these under their new ids.
-        self._answered: list[tuple[str, Assignment]] = []
-        self._gone: dict[str, bool] = {}
-        self._renamed: dict[str, Assignment] = {}
+        # The results of the last computation, which `targets` must contain for the balancer to be valid.
+        self._answered: dict[str, Assignment] = {}
 
     @property
     def assignor(self) -> Assignor:
@@ -110,11 +107,10 @@ class TargetBuilder:
         self._unsubscribe(member.topic_ids)
         self._joined.pop(member_id, None)
         self._resubscribed.pop(member_id, None)
+        self._answered.pop(member_id, None)
         balancer = self._balancer
         if balancer is not None and balancer.has(member_id):
             balancer.remove(member_id)
-            self._gone[member_id] = True
-            self._renamed.pop(member_id, None)
 
     def replace_static_member(self, old_id: str, new_id: str) -> None:
         """A static member returned under a new member id and inherits subscription and target of the old one.
@@ -128,12 +124,11 @@ class TargetBuilder:
             self._joined[new_id] = True
         if self._resubscribed.pop(old_id, False):
             self._resubscribed[new_id] = True
+        self._answered.pop(old_id, None)
         balancer = self._balancer
         if balancer is not None and balancer.has(old_id):
             balancer.rename(old_id, new_id)
-            self._gone[old_id] = True
-            self._renamed.pop(old_id, None)
-            self._renamed[new_id] = balancer.assignment(new_id)
+            self._answered[new_id] = balancer.assignment(new_id)
 
     def compute(self) -> list[tuple[str, Assignment]]:
         """Members whose target differs from `targets`, with their new targets, sorted by member id.
@@ -177,29 +172,26 @@ class TargetBuilder:
                         balancer.change(member_id, self._members[member_id].topic_ids)
             for member_id in self._joined:
                 balancer.add_new(member_id, self._members[member_id].topic_ids)
-            results = [(member_id, balancer.assignment(member_id)) for member_id in balancer.balance()]
+            answered = {member_id: balancer.assignment(member_id) for member_id in balancer.balance()}
         else:
             balancer = self._new_balancer()
             balancer.balance()
-            results = balancer.assignments()
-        answer = [result for result in results if self._differs(result[0], result[1])] if self._targets else results
-        self._answered = answer.copy()
-        self._gone = {}
-        self._renamed = {}
+            answered = balancer.assignments()
+        if self._targets:
+            answered = {member_id: found for member_id, found in answered.items() if self._differs(member_id, found)}
+        self._answered = answered
         self._joined = {}
         self._resubscribed = {}
         self._balancer = balancer
-        return answer
+        return list(answered.items())
 
     def _new_balancer(self) -> Balancer:
         """A balancer with all members, sorted, before its first `balance`."""
         if not self.is_homogeneous:
             return HeterogeneousBalancer(self._spec(), self._topics)
         member_ids = sorted(self._members)
-        balancer = HomogeneousBalancer(self._members[member_ids[0]].topic_ids, self._topics)
-        for member_id in member_ids:
-            balancer.add(member_id, self._targets.get(member_id))
-        return balancer
+        topic_ids = self._members[member_ids[0]].topic_ids
+        return HomogeneousBalancer(topic_ids, self._topics, member_ids, self._targets)
 
     def _is_current(self, balancer: Balancer) -> bool:
         """Whether the balancer suits the subscriptions, and its last results are what the targets contain."""
@@ -212,10 +204,7 @@ class TargetBuilder:
             for subscription in self._subscriptions.values():
                 if subscription.topic_ids != balancer.topic_ids:
                     return False
-        for member_id, assignment in self._answered:
-            if member_id not in self._gone and self._targets.get(member_id) != assignment:
-                return False
-        for member_id, assignment in self._renamed.items():
+        for member_id, assignment in self._answered.items():
             if self._targets.get(member_id) != assignment:
                 return False
         return True

@@ -28,7 +28,7 @@ class UniformAssignor(Assignor):
             return {}
         balancer = _balancer_of(group, topics)
         balancer.balance()
-        return dict(balancer.assignments())
+        return balancer.assignments()
 
 
 def _balancer_of(group: GroupSpec, topics: TopicDescriber) -> Balancer:
@@ -36,7 +36,5 @@ def _balancer_of(group: GroupSpec, topics: TopicDescriber) -> Balancer:
     if not group.is_homogeneous:
         return HeterogeneousBalancer(group, topics)
     member_ids = sorted(group.members)
-    balancer = HomogeneousBalancer(group.members[member_ids[0]].topic_ids, topics)
-    for member_id in member_ids:
-        balancer.add(member_id, group.members[member_id].target)
-    return balancer
+    targets = {member_id: member.target for member_id, member in group.members.items()}
+    return HomogeneousBalancer(group.members[member_ids[0]].topic_ids, topics, member_ids, targets)
